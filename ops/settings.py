@@ -1,0 +1,43 @@
+"""Settings that every process has, and how a process reads them.
+
+Settings come from `QUIRE_*` environment variables into one frozen, validated object per process.
+A service adds its own in `<service>/settings.py` by subclassing `ProcessSettings`.
+"""
+
+import os
+import sys
+from typing import Self
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class ProcessSettings(BaseSettings):
+    """What every process of a deployment must know."""
+
+    model_config = SettingsConfigDict(env_prefix="QUIRE_", frozen=True, extra="ignore")
+
+    redis_url: str = Field("redis://127.0.0.1:6379/0", pattern=r"^(rediss?|unix)://")
+    """The Redis that carries the streams."""
+
+    stream_prefix: str = "quire:"
+    """Prefix of every key, so that deployments can share a Redis."""
+
+    lease_seconds: float = Field(3.0, ge=0.3, le=60)
+    """A process that has not renewed its lease for this long counts as dead."""
+
+    otlp_endpoint: str = ""
+    """Where spans go (OTLP over gRPC, e.g. `http://127.0.0.1:4317`). Empty: no traces."""
+
+    log_level: str = Field("INFO", pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """Read the environment; on a bad value print one line that names it and exit with status 2."""
+        try:
+            return cls()
+        except ValidationError as error:
+            for problem in error.errors():
+                name = "QUIRE_" + "_".join(str(part) for part in problem["loc"]).upper()
+                print(f"{name}={os.environ.get(name, '')}: {problem['msg']}", file=sys.stderr)
+            raise SystemExit(2) from None

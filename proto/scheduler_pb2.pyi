@@ -1,0 +1,74 @@
+from proto import sampling_pb2 as _sampling_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class GenerateRequest(_message.Message):
+    __slots__ = ("start", "end_sequence")
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    start: Start
+    end_sequence: int
+    def __init__(self, start: _Optional[_Union[Start, _Mapping]] = ..., end_sequence: _Optional[int] = ...) -> None: ...
+
+class Start(_message.Message):
+    __slots__ = ("request_id", "prompt_tokens", "sampling", "stop", "n", "cache_salt", "resumed")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    prompt_tokens: bytes
+    sampling: _sampling_pb2.SamplingParams
+    stop: _sampling_pb2.StopConditions
+    n: int
+    cache_salt: str
+    resumed: _containers.RepeatedCompositeFieldContainer[SequenceSoFar]
+    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[bytes] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_sampling_pb2.StopConditions, _Mapping]] = ..., n: _Optional[int] = ..., cache_salt: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[SequenceSoFar, _Mapping]]] = ...) -> None: ...
+
+class SequenceSoFar(_message.Message):
+    __slots__ = ("index", "tokens", "finished")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    tokens: bytes
+    finished: bool
+    def __init__(self, index: _Optional[int] = ..., tokens: _Optional[bytes] = ..., finished: _Optional[bool] = ...) -> None: ...
+
+class GenerateResponse(_message.Message):
+    __slots__ = ("deltas", "cached_tokens")
+    DELTAS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    deltas: _containers.RepeatedCompositeFieldContainer[SequenceDelta]
+    cached_tokens: int
+    def __init__(self, deltas: _Optional[_Iterable[_Union[SequenceDelta, _Mapping]]] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
+
+class SequenceDelta(_message.Message):
+    __slots__ = ("index", "tokens", "finish_reason", "logprobs")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    tokens: bytes
+    finish_reason: _sampling_pb2.FinishReason
+    logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprobs]
+    def __init__(self, index: _Optional[int] = ..., tokens: _Optional[bytes] = ..., finish_reason: _Optional[_Union[_sampling_pb2.FinishReason, str]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ...) -> None: ...
+
+class TokenLogprobs(_message.Message):
+    __slots__ = ("logprob", "top_tokens", "top_logprobs")
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    TOP_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    logprob: float
+    top_tokens: bytes
+    top_logprobs: bytes
+    def __init__(self, logprob: _Optional[float] = ..., top_tokens: _Optional[bytes] = ..., top_logprobs: _Optional[bytes] = ...) -> None: ...
