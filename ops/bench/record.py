@@ -1,0 +1,67 @@
+"""A result file: what was measured, where, when and with what."""
+
+import json
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("grpcio", "protobuf", "redis", "hiredis", "uvloop", "torch", "transformers", "fastapi", "uvicorn")
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores, memory (GiB), system and Python of this machine."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return {
+        "cpu": names[0] if names else platform.processor(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that the numbers depend on, as far as installed."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> str:
+    """The commit that was measured; empty outside a checkout."""
+    answer = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent, check=False
+    )
+    return answer.stdout.strip()
+
+
+def write(path: Path, name: str, seed: int, results: dict[str, Any]) -> None:
+    """Write `results` as JSON under a head that says what they are results of."""
+    head = {
+        "benchmark": name,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "seed": seed,
+        "machine": machine(),
+        "versions": versions(),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(head | {"results": results}, indent=2) + "\n")
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The value below which `share` (0 to 1) of `values` lie, interpolated between neighbours."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

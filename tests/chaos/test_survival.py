@@ -1,0 +1,123 @@
+"""kill -9 of any process behind the gateway, in the middle of streamed answers: nothing is lost.
+
+Every test asks the same questions twice, in peace and while processes die, and compares the bytes.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from ops.redis_server import RedisServer
+from tests.support.deployment import Deployment
+
+BEHIND_THE_GATEWAY = ("gpu_worker", "scheduler_svc", "tokenizer_svc")
+
+
+@pytest.fixture(scope="module")
+def deployment(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """Like the end-to-end one, but its processes are killed and replaced all the time."""
+    deployment = Deployment(redis_server, tmp_path_factory.mktemp("survival"))
+    try:
+        yield deployment.start()
+        deployment.assert_clean()
+    finally:
+        deployment.stop()
+
+
+@pytest.fixture
+async def client(deployment: Deployment) -> AsyncIterator[openai.AsyncOpenAI]:
+    deployment.wait_ready()
+    async with openai.AsyncOpenAI(
+        base_url=f"{deployment.url}/v1", api_key="none", max_retries=0, timeout=90
+    ) as client:
+        yield client
+
+
+Answer = dict[int, tuple[str, list[int]]]
+
+
+async def ask(
+    client: openai.AsyncOpenAI, after: int = 0, event: asyncio.Event | None = None, **fields: Any
+) -> Answer:
+    """The text and tokens of each choice; sets `event` once `after` tokens have come."""
+    text: dict[int, str] = {}
+    tokens: dict[int, list[int]] = {}
+    stream = await client.completions.create(
+        model="quire-tiny",
+        prompt="Once upon a time, in a forest,",
+        max_tokens=200,
+        stream=True,
+        extra_body={"ignore_eos": True, "return_token_ids": True},
+        **fields,
+    )
+    async for chunk in stream:
+        for choice in chunk.choices:
+            assert choice.model_extra is not None
+            text[choice.index] = text.get(choice.index, "") + choice.text
+            tokens.setdefault(choice.index, []).extend(choice.model_extra.get("token_ids") or [])
+        if event is not None and sum(map(len, tokens.values())) >= after:
+            event.set()
+    return {index: (text[index], tokens[index]) for index in sorted(text)}
+
+
+async def ask_while_dying(
+    client: openai.AsyncOpenAI, deployment: Deployment, victim: str, **fields: Any
+) -> Answer:
+    event = asyncio.Event()
+    asking = asyncio.create_task(ask(client, after=20, event=event, **fields))
+    await event.wait()
+    deployment.kill(victim)
+    assert not asking.done(), "the answer was over before the kill"
+    deployment.spawn(victim)  # as the launcher does
+    return await asking
+
+
+@pytest.mark.parametrize("victim", BEHIND_THE_GATEWAY)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 0},
+        {"temperature": 1.0, "seed": 7, "top_p": 0.95},
+        {"temperature": 0.8, "seed": 5, "n": 3, "presence_penalty": 0.5, "frequency_penalty": 0.2},
+    ],
+    ids=["greedy", "sampled", "three-samples-with-penalties"],
+)
+async def test_a_stream_goes_on_after_a_kill(
+    deployment: Deployment, client: openai.AsyncOpenAI, victim: str, fields: dict[str, Any]
+) -> None:
+    expected = await ask(client, **fields)
+    assert all(len(tokens) == 200 for _, tokens in expected.values())
+    assert await ask_while_dying(client, deployment, victim, **fields) == expected
+
+
+async def test_many_streams_survive_kill_after_kill(
+    deployment: Deployment, client: openai.AsyncOpenAI
+) -> None:
+    """Twelve streams, and every few tenths of a second another process dies."""
+    chance = random.Random(3)
+    questions = [{"temperature": 1.0, "seed": seed} for seed in range(12)]
+    expected = await asyncio.gather(*(ask(client, **question) for question in questions))
+
+    asking = asyncio.gather(*(ask(client, **question) for question in questions))
+    for victim in ("tokenizer_svc", "gpu_worker", "scheduler_svc"):
+        await asyncio.sleep(chance.uniform(0.2, 0.5))
+        deployment.kill(victim)
+        deployment.spawn(victim)
+    assert await asking == expected
+
+
+async def test_redis_comes_back_with_all_that_was_accepted(
+    redis_server: RedisServer, deployment: Deployment, client: openai.AsyncOpenAI
+) -> None:
+    expected = await ask(client, temperature=0)
+    event = asyncio.Event()
+    asking = asyncio.create_task(ask(client, after=20, event=event, temperature=0))
+    await event.wait()
+    redis_server.kill()
+    assert not asking.done()
+    redis_server.start()
+    assert await asking == expected

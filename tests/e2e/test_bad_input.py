@@ -1,0 +1,132 @@
+"""Bad input ends with an error of its own, and the answer that streams beside it notices nothing."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import redis
+
+from tests.support.deployment import Deployment
+
+GOOD: dict[str, Any] = {
+    "model": "quire-tiny",
+    "prompt": "Once upon a time",
+    "max_tokens": 4,
+    "temperature": 0,
+}
+
+
+@pytest.fixture
+async def http(deployment: Deployment) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=deployment.url, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture
+async def beside(http: httpx.AsyncClient) -> AsyncIterator[None]:
+    """A long answer runs while the test does, and must be the one that it is in peace."""
+    question = GOOD | {"max_tokens": 300, "ignore_eos": True}
+    expected = (await http.post("/v1/completions", json=question)).json()["choices"]
+    running = asyncio.create_task(http.post("/v1/completions", json=question))
+    await asyncio.sleep(0)
+    yield
+    assert (await running).json()["choices"] == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "param"),
+    [
+        ({"model": "no-such-model"}, 404, "model"),
+        ({"prompt": ""}, 400, "prompt"),
+        ({"prompt": []}, 400, "prompt"),
+        ({"prompt": [10**9]}, 400, "prompt"),
+        ({"prompt": [1] * 100_000}, 400, "prompt"),
+        ({"prompt": "word " * 100_000}, 400, "prompt"),
+        ({"prompt": 7}, 400, "prompt"),
+        ({"max_tokens": -1}, 400, "max_tokens"),
+        ({"max_tokens": 10**12}, 400, "max_tokens"),
+        ({"max_tokens": 100_000}, 400, "max_tokens"),
+        ({"temperature": -1}, 400, "temperature"),
+        ({"temperature": "hot"}, 400, "temperature"),
+        ({"top_p": 0}, 400, "top_p"),
+        ({"top_p": 1.5}, 400, "top_p"),
+        ({"min_p": 2}, 400, "min_p"),
+        ({"n": 0}, 400, "n"),
+        ({"n": 10**6}, 400, "n"),
+        ({"logprobs": 10**6}, 400, "logprobs"),
+        ({"presence_penalty": 99}, 400, "presence_penalty"),
+        ({"stop": [""]}, 400, "stop"),
+        ({"seed": "x"}, 400, "seed"),
+    ],
+)
+async def test_a_bad_parameter_is_named(
+    http: httpx.AsyncClient, beside: None, fields: dict[str, Any], status: int, param: str
+) -> None:
+    answer = await http.post("/v1/completions", json=GOOD | fields)
+    assert answer.status_code == status
+    error = answer.json()["error"]
+    assert error["param"] == param
+    assert error["message"]
+
+
+async def test_broken_json_is_a_400(http: httpx.AsyncClient, beside: None) -> None:
+    answer = await http.post("/v1/completions", content=b'{"model": ')
+    assert answer.status_code == 400
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_fifty_megabytes_are_refused(http: httpx.AsyncClient, beside: None) -> None:
+    answer = await http.post("/v1/completions", content=b"x" * 50_000_000)
+    assert answer.status_code == 413
+    assert answer.json()["error"]["message"]
+
+
+async def test_a_client_that_leaves_frees_its_place(http: httpx.AsyncClient, beside: None) -> None:
+    for _ in range(5):
+        async with http.stream(
+            "POST", "/v1/completions", json=GOOD | {"max_tokens": 1500, "stream": True}
+        ) as answer:
+            async for line in answer.aiter_lines():
+                assert line.startswith("data: ")
+                break
+    assert (await http.post("/v1/completions", json=GOOD)).status_code == 200
+
+
+async def test_a_client_that_stops_reading_holds_nobody_up(
+    deployment: Deployment, http: httpx.AsyncClient, beside: None
+) -> None:
+    body = b'{"model":"quire-tiny","prompt":"Once","n":8,"max_tokens":1500,"ignore_eos":true,"stream":true}'
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.connect(("127.0.0.1", deployment.port))
+        deaf.sendall(head + body)
+        for _ in range(3):
+            assert (await http.post("/v1/completions", json=GOOD)).status_code == 200
+
+
+async def test_malformed_entries_go_to_the_dead_letters(
+    deployment: Deployment, http: httpx.AsyncClient, beside: None
+) -> None:
+    connection = redis.Redis.from_url(deployment.server.url)
+    streams = [
+        key
+        for pattern in ("calls:*", "inbox:*")
+        for key in connection.scan_iter(deployment.prefix + pattern)
+        if connection.type(key) == b"stream"
+    ]
+    assert len(streams) >= 7, streams
+    letters = f"{deployment.prefix}dead-letters"
+    before = connection.xlen(letters)
+    for stream in streams:
+        connection.xadd(stream, {b"garbage": b"\xff\x00"})
+        connection.xadd(stream, {b"e": b"\xff\xff\xff"})
+    for _ in range(100):
+        if connection.xlen(letters) >= before + 2 * len(streams):
+            break
+        await asyncio.sleep(0.05)
+    assert connection.xlen(letters) == before + 2 * len(streams)
+    assert (await http.post("/v1/completions", json=GOOD)).status_code == 200

@@ -1,0 +1,41 @@
+"""What transformers says that a model answers."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+
+@cache
+def load(directory: Path) -> tuple[Any, Any]:
+    """Model (float32) and tokenizer of a Hugging Face directory."""
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    return model, AutoTokenizer.from_pretrained(directory)
+
+
+def chat_prompt(directory: Path, text: str) -> list[int]:
+    """The tokens of a conversation of one user message, ready for the answer."""
+    _, tokenizer = load(directory)
+    messages = [{"role": "user", "content": text}]
+    ids: list[int] = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    return ids
+
+
+def greedy(directory: Path, prompt: list[int], max_tokens: int, end: bool = True) -> list[int]:
+    """The tokens that `generate` adds to `prompt` greedily; `end=False` goes on past end tokens."""
+    model, _ = load(directory)
+    with torch.inference_mode():
+        output = model.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            do_sample=False,
+            temperature=None,
+            top_p=None,
+            top_k=None,
+            max_new_tokens=max_tokens,
+            **({} if end else {"eos_token_id": None}),
+        )
+    tokens: list[int] = output[0, len(prompt) :].tolist()
+    return tokens
