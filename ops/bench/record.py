@@ -39,7 +39,11 @@ def versions() -> dict[str, str]:
 def commit() -> str:
     """The commit that was measured; empty outside a checkout."""
     answer = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent, check=False
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return answer.stdout.strip()
 
