@@ -1,0 +1,87 @@
+# Quire. `make help` lists what can be made; `make up` is where to begin.
+#
+#   PYTHON=python3.12       the interpreter of the virtual environment (3.11 or 3.12)
+#   TORCH=cpu|cuda          which build of torch to install (default: by what this machine has)
+#   TORCH_INDEX=URL         where pip looks for torch, and for nothing else (see README.md)
+#   ARGS="--port 8123"      passed on to the command behind the target
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+ARGS :=
+
+# The first interpreter that runs, has the right version and can make virtual environments.
+PYTHON ?= $(shell for python in python3.12 python3.11 python3; do \
+	$$python -c 'import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null \
+	&& echo $$python && break; done)
+
+TORCH ?= $(shell if [ -e /dev/nvidia0 ] || nvidia-smi -L >/dev/null 2>&1; then echo cuda; else echo cpu; fi)
+TORCH_CPU_VERSION := 2.13.0
+
+.PHONY: help up test lint install bench compose-test clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | \
+		while IFS="$$(printf '\t')" read -r target text; do printf '  make %-14s %s\n' "$$target" "$$text"; done
+
+up: $(VENV)/.installed ## install what is missing, start everything, chat on http://127.0.0.1:8000
+	@exec $(BIN)/quire up $(ARGS)
+
+install: $(VENV)/.installed ## the virtual environment with all services
+	@echo "Quire is installed in $(VENV); try: make up"
+
+test: $(VENV)/.installed-dev ## style, types and all tests
+	@$(MAKE) --no-print-directory lint
+	@echo "== tests"
+	@$(BIN)/python -m pytest --session-timeout=1500 --durations=10 $(ARGS)
+
+lint: $(VENV)/.installed-dev ## style and types alone
+	@echo "== style (ruff)"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@echo "== types (mypy)"
+	@$(BIN)/mypy
+
+bench: $(VENV)/.installed-dev ## measure the wire on this machine
+	@$(BIN)/python -m ops.bench.wire $(ARGS)
+
+compose-test: ## build the images, start docker-compose.yml, ask for an answer (needs a container engine)
+	@sh ops/images/compose_test.sh
+
+clean: ## remove the virtual environment and all caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- installation: each stamp is newer than what it was made from ---------------------------------
+
+$(BIN)/python:
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "Quire needs Python 3.11 or 3.12 with its venv module (Debian: apt install python3-venv);" \
+			"name one with PYTHON=..." >&2; exit 1; fi
+	@echo "[1/3] virtual environment in $(VENV) ($$($(PYTHON) --version))"
+	@$(PYTHON) -m venv $(VENV)
+
+# The CPU build comes first where there is no GPU, so that nothing later pulls in CUDA's gigabytes.
+$(VENV)/.torch-$(TORCH): | $(BIN)/python
+	@echo "[2/3] torch, $(TORCH) build (a few hundred megabytes, once)"
+ifeq ($(TORCH),cpu)
+	@index="$(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))"; \
+	$(PIP) install $$index torch==$(TORCH_CPU_VERSION)+cpu 2>/dev/null || \
+		$(PIP) install $$index torch==$(TORCH_CPU_VERSION)
+else ifeq ($(TORCH),cuda)
+	@$(PIP) install $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) 'torch>=2.11'
+else
+	@echo "TORCH=$(TORCH): must be cpu or cuda" >&2; exit 1
+endif
+	@rm -f $(VENV)/.torch-* && touch $@
+
+$(VENV)/.installed: $(VENV)/.torch-$(TORCH) pyproject.toml constraints.txt
+	@echo "[3/3] quire and what it needs"
+	@$(PIP) install --constraint constraints.txt --editable '.[all]'
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@echo "[dev] what tests and checks need"
+	@$(PIP) install --constraint constraints.txt --editable '.[dev]'
+	@touch $@
