@@ -1,0 +1,79 @@
+"""The sequences that run on one worker: their slots and the blocks they hold.
+
+The worker executes plans in the order in which they are sent. This is what makes it safe to give out
+slots and blocks again at once, while a plan that still uses them is in flight: whatever that plan
+writes is written before the new owner writes, and the new owner reads no position that it has not
+written (or hit in the cache, where only confirmed blocks are).
+"""
+
+from bisect import bisect_left, insort
+from operator import attrgetter
+
+from scheduler_svc.core.blocks import BlockPool
+from scheduler_svc.core.errors import IntegrityError
+from scheduler_svc.core.limits import WorkerLimits
+from scheduler_svc.core.sequence import Sequence, State
+from scheduler_svc.core.table import BlockTable
+
+_age = attrgetter("age")
+
+
+class Batch:
+    """What the worker's batch holds, seen from the scheduler."""
+
+    def __init__(self, limits: WorkerLimits, slots: int) -> None:
+        self.limits = limits
+        self.pool = BlockPool(limits.num_blocks)
+        self.running: list[Sequence] = []
+        """Sequences with a slot, oldest first."""
+        self.free_slots = list(range(slots - 1, -1, -1))
+        self.freed_slots: list[int] = []
+        """Slots given up since the last plan; the next plan tells the worker."""
+
+    def admit(self, sequence: Sequence, hits: list[int]) -> None:
+        """Give the sequence a slot, and a table that begins with the cached blocks `hits`."""
+        sequence.move(State.PREFILL)
+        sequence.table = BlockTable(self.pool, self.limits.block_size, hits)
+        sequence.slot = self.free_slots.pop()
+        sequence.computed = sequence.planned = sequence.table.room
+        insort(self.running, sequence, key=_age)
+
+    def leave(self, sequence: Sequence, to: State) -> None:
+        """Take slot and blocks from the sequence; what is in flight for it will be dropped."""
+        sequence.move(to)
+        if sequence.table is None:
+            return
+        del self.running[bisect_left(self.running, sequence.age, key=_age)]
+        self.free_slots.append(sequence.slot)
+        self.freed_slots.append(sequence.slot)
+        sequence.table.release()
+        sequence.table = None
+        sequence.slot = -1
+        sequence.epoch += 1
+        sequence.computed = sequence.planned = 0
+
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` if blocks, tables and slots contradict each other."""
+        running = self.running
+        tables = [sequence.table for sequence in running if sequence.table is not None]
+        if len(tables) != len(running):
+            raise IntegrityError("a running sequence has no table")
+        self.pool.check_integrity([table.blocks for table in tables])
+        slots = [sequence.slot for sequence in running] + self.free_slots
+        if sorted(slots) != list(range(len(slots))):
+            raise IntegrityError(f"slots held and free: {slots}")
+        if running != sorted(running, key=_age):
+            raise IntegrityError("running sequences are not in order of age")
+        for sequence, table in zip(running, tables, strict=True):
+            _check_sequence(sequence, table, self.limits.block_size)
+
+
+def _check_sequence(sequence: Sequence, table: BlockTable, block_size: int) -> None:
+    known, planned = len(sequence.tokens), sequence.planned
+    fits = {State.PREFILL: planned < known, State.DECODE: known - 1 <= planned < sequence.group.limit}
+    in_order = table.named * block_size <= sequence.computed <= planned <= table.room
+    if not (fits.get(sequence.state, False) and in_order and table.room == len(table.blocks) * block_size):
+        raise IntegrityError(
+            f"{sequence.group.request.request_id}[{sequence.index}] {sequence.state.value}: {known} tokens, "
+            f"{table.named} named blocks, {sequence.computed} computed, {planned} planned, room {table.room}"
+        )

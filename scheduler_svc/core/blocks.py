@@ -1,0 +1,136 @@
+"""The block pool: who holds which block of one worker's KV memory, and what is cached in it.
+
+    referenced      in at least one block table; may also be cached (shared prefixes)
+    idle            in no table, its content is cached: a hit brings it back,
+                    or it is evicted when memory is needed, least recently used first
+    empty           in no table, holds nothing worth keeping: given out first
+
+Every block is in exactly one of the three. The pool knows numbers only; content is named by a hash
+that the caller vouches for (`prefix.py`).
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+from scheduler_svc.core.errors import IntegrityError, OutOfBlocks
+
+
+class BlockPool:
+    """Blocks 0 to num_blocks - 1. Every operation costs the same whatever the pool's size."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self._references = [0] * num_blocks
+        self._hash_of: list[bytes | None] = [None] * num_blocks
+        self._block_of: dict[bytes, int] = {}
+        # A stack whose top is block 0 at first: low numbers are used first, which reads well in traces.
+        self._empty = list(range(num_blocks - 1, -1, -1))
+        # The order is the order of eviction. An OrderedDict lets a block leave from the middle in O(1).
+        self._idle: OrderedDict[int, None] = OrderedDict()
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks that `allocate` could give out now."""
+        return len(self._empty) + len(self._idle)
+
+    @property
+    def cached_blocks(self) -> int:
+        """Blocks whose content can be hit, referenced or not."""
+        return len(self._block_of)
+
+    def references(self, block: int) -> int:
+        """In how many tables the block is."""
+        return self._references[block]
+
+    def allocate(self, count: int) -> list[int]:
+        """`count` blocks with one reference each; raises `OutOfBlocks` if there are fewer."""
+        if count > self.free_blocks:
+            raise OutOfBlocks(f"{count} blocks wanted, {self.free_blocks} free")
+        empty = self._empty
+        split = max(0, len(empty) - count)
+        blocks = empty[split:]
+        blocks.reverse()
+        del empty[split:]
+        while len(blocks) < count:
+            blocks.append(self._evict())
+        for block in blocks:
+            self._references[block] = 1
+        return blocks
+
+    def share(self, blocks: Iterable[int]) -> None:
+        """One more reference to each block: of another table, or to idle blocks that were hit."""
+        for block in blocks:
+            if not self._references[block]:
+                del self._idle[block]
+            self._references[block] += 1
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """One reference less to each block of a table, given from head to tail.
+
+        The tail goes first into the order of eviction: without its head a tail can never be hit, while
+        a head without its tail still can.
+        """
+        references = self._references
+        for block in reversed(blocks):
+            references[block] -= 1
+            if references[block]:
+                continue
+            if self._hash_of[block] is None:
+                self._empty.append(block)
+            else:
+                self._idle[block] = None
+
+    def cache(self, block: int, content: bytes) -> None:
+        """Name the content of a full, referenced block whose tokens are confirmed.
+
+        If another block holds the same content already, that one stays the cached one: tables are
+        append-only, so equal blocks that were computed twice are not merged.
+        """
+        if self._hash_of[block] is None and content not in self._block_of:
+            self._hash_of[block] = content
+            self._block_of[content] = block
+
+    def match(self, contents: Iterable[bytes]) -> list[int]:
+        """The blocks of the longest cached prefix of a chain of contents. Takes no reference."""
+        hits = []
+        for content in contents:
+            block = self._block_of.get(content)
+            if block is None:
+                break
+            hits.append(block)
+        return hits
+
+    def idle_among(self, blocks: Iterable[int]) -> int:
+        """How many of the blocks count as free until they are shared."""
+        references = self._references
+        return sum(1 for block in blocks if not references[block])
+
+    def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
+        """Raise `IntegrityError` unless the books balance with all the tables that there are."""
+        held = [0] * self.num_blocks
+        for table in tables:
+            if len(set(table)) != len(table):
+                raise IntegrityError(f"a table names a block twice: {table}")
+            for block in table:
+                held[block] += 1
+        if held != self._references:
+            wrong = [block for block, count in enumerate(held) if count != self._references[block]]
+            raise IntegrityError(f"references that no table holds, or tables without reference: {wrong}")
+        free = sorted([*self._empty, *self._idle])
+        if free != [block for block, count in enumerate(held) if not count]:
+            raise IntegrityError("the free blocks are not those without a reference")
+        if any(self._hash_of[block] is not None for block in self._empty):
+            raise IntegrityError("an empty block is cached")
+        if any(self._hash_of[block] is None for block in self._idle):
+            raise IntegrityError("an idle block is not cached")
+        named = {content: block for block, content in enumerate(self._hash_of) if content is not None}
+        if named != self._block_of:
+            raise IntegrityError("the cache and the blocks disagree about contents")
+
+    def _evict(self) -> int:
+        block, _ = self._idle.popitem(last=False)
+        content = self._hash_of[block]
+        assert content is not None
+        del self._block_of[content]
+        self._hash_of[block] = None
+        return block

@@ -1,0 +1,47 @@
+"""What can go wrong in the core.
+
+SchedulerError
+├── RequestRefused      can never be served; names the field        INVALID_ARGUMENT
+├── RowFailed           the worker could not compute a row of it    INTERNAL
+├── RequestPoisoned     has cost two workers their lives            ABORTED
+├── WorkerFault         a result that does not answer the plan      the worker is given up
+├── OutOfBlocks         more blocks asked for than are free         a bug: the planner counts first
+├── IllegalTransition   a sequence cannot go to that state          a bug
+└── IntegrityError      the books do not balance                    a bug
+"""
+
+
+class SchedulerError(Exception):
+    """Anything the core raises."""
+
+
+class RequestRefused(SchedulerError):
+    """A request that can never be served. `param` names the field that is to blame."""
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class RowFailed(SchedulerError):
+    """The worker could not compute a row of the request."""
+
+
+class RequestPoisoned(SchedulerError):
+    """Two workers in a row were lost before the request gained a token on them."""
+
+
+class WorkerFault(SchedulerError):
+    """A worker's result that does not answer its plan."""
+
+
+class OutOfBlocks(SchedulerError):
+    """More blocks were asked for than are free."""
+
+
+class IllegalTransition(SchedulerError):
+    """A sequence cannot go from its state to that one."""
+
+
+class IntegrityError(SchedulerError):
+    """Blocks, tables, slots and queues contradict each other."""

@@ -1,0 +1,161 @@
+"""The workers that there are, each with a scheduler of its own, and the requests they share.
+
+A request belongs to one worker at a time. It waits here while there is none for it, and comes back
+here when its worker is lost.
+
+The loss of a worker may be a request's own doing. One whose worker was lost before it gained a token
+there is suspect: suspects are let on workers one at a time each, so that when another worker is lost
+on the way it is known whose doing it was, and only that request is ended.
+"""
+
+from collections import deque
+
+from scheduler_svc.core.errors import RequestPoisoned, RequestRefused
+from scheduler_svc.core.limits import WorkerLimits, length_limit
+from scheduler_svc.core.plan import Gain, Outcome
+from scheduler_svc.core.request import Request
+from scheduler_svc.core.router import choose
+from scheduler_svc.core.scheduler import Scheduler
+from scheduler_svc.core.sequence import SequenceGroup
+
+LIVES = 2
+"""Workers that may be lost in a row to a request before it gains a token."""
+
+
+class Fleet:
+    """Requests come in here, and workers; which request goes to which worker is decided here."""
+
+    def __init__(self, token_budget: int) -> None:
+        self._token_budget = token_budget
+        self.schedulers: list[Scheduler] = []
+        self._home: dict[SequenceGroup, Scheduler] = {}
+        self._homeless: deque[SequenceGroup] = deque()
+        self._suspects: deque[SequenceGroup] = deque()
+        self._on_probation: dict[Scheduler, SequenceGroup] = {}
+        self._arrivals = 0
+
+    @property
+    def max_length(self) -> int:
+        """Longest sequence, prompt and output, that some worker can hold; 0 without workers."""
+        return max((each.limits.max_length for each in self.schedulers), default=0)
+
+    def accept(self, request: Request) -> tuple[SequenceGroup, Outcome]:
+        """Take on a request. It may be refused at once, or turn out to be complete."""
+        self._arrivals += 1
+        group = SequenceGroup(request, self._arrivals)
+        outcome = Outcome()
+        if group.unfinished:
+            self._place(group, outcome)
+        return group, outcome
+
+    def cancel(self, group: SequenceGroup) -> None:
+        """Forget a request, wherever it is."""
+        home = self._home.pop(group, None)
+        if home is not None:
+            home.cancel(group)
+            self._review(home)
+        for queue in (self._homeless, self._suspects):
+            if group in queue:
+                queue.remove(group)
+
+    def end_sequence(self, group: SequenceGroup, index: int) -> None:
+        """One sequence of a request is wanted no longer."""
+        home = self._home.get(group)
+        if home is not None:
+            home.end_sequence(group, index)
+        else:
+            group.end_waiting(index)
+        if not group.unfinished:
+            self.cancel(group)
+
+    def add_worker(self, limits: WorkerLimits) -> tuple[Scheduler, Outcome]:
+        """A worker has joined: it takes what waited, and its share of what waits elsewhere."""
+        waiting = list(self._homeless)
+        self._homeless.clear()
+        for scheduler in self.schedulers:
+            for group in scheduler.withdraw_waiting():
+                if self._on_probation.get(scheduler) is group:
+                    del self._on_probation[scheduler]
+                del self._home[group]
+                waiting.append(group)
+        joined = Scheduler(limits, self._token_budget)
+        self.schedulers.append(joined)
+        outcome = Outcome()
+        for group in sorted(waiting, key=lambda group: group.arrival):
+            self._place(group, outcome)
+        self._place_suspects()
+        return joined, outcome
+
+    def remove_worker(self, scheduler: Scheduler) -> Outcome:
+        """A worker is lost: its requests go to others, or wait for one."""
+        self.schedulers.remove(scheduler)
+        self._on_probation.pop(scheduler, None)
+        outcome = Outcome()
+        for group in scheduler.evacuate():
+            del self._home[group]
+            if group.fruitless >= LIVES:
+                outcome.failed.append(
+                    (group, RequestPoisoned("the request has cost two workers their lives"))
+                )
+            else:
+                self._place(group, outcome)
+        self._place_suspects()
+        return outcome
+
+    def settle(self, scheduler: Scheduler, outcome: Outcome) -> None:
+        """Take note of what a result meant: who ended, and whether a suspect is cleared."""
+        for gain in outcome.gains:
+            if gain.finish and not gain.group.unfinished:
+                self._home.pop(gain.group, None)
+        for group, _ in outcome.failed:
+            self._home.pop(group, None)
+        self._review(scheduler)
+
+    def _place(self, group: SequenceGroup, outcome: Outcome) -> None:
+        """Give the group to a worker, or keep it until there is one for it."""
+        if not self.schedulers:
+            self._homeless.append(group)
+            return
+        if not group.limit and not self._admit_at_door(group, outcome):
+            return
+        if group.fruitless:
+            self._suspects.append(group)
+            return
+        scheduler = choose(self.schedulers, group)
+        if scheduler is None:
+            self._homeless.append(group)
+            return
+        self._home[group] = scheduler
+        scheduler.submit(group)
+
+    def _admit_at_door(self, group: SequenceGroup, outcome: Outcome) -> bool:
+        """Set the group's limit, by the largest worker; False if nothing of it is to run."""
+        largest = max(self.schedulers, key=lambda each: each.limits.max_length)
+        try:
+            group.limit = length_limit(group.request, largest.limits)
+        except RequestRefused as refusal:
+            outcome.failed.append((group, refusal))
+            return False
+        for sequence in group.alive():
+            # The worker or scheduler before may have been lost between the last token and word of the end.
+            if finish := sequence.ending():
+                group.end_waiting(sequence.index)
+                outcome.gains.append(Gain(group, sequence.index, -1, finish, -1))
+        return group.unfinished > 0
+
+    def _review(self, scheduler: Scheduler) -> None:
+        """If the suspect on this worker has gained a token or is gone, let the next ones on."""
+        suspect = self._on_probation.get(scheduler)
+        if suspect is not None and (suspect.gained or self._home.get(suspect) is not scheduler):
+            del self._on_probation[scheduler]
+            self._place_suspects()
+
+    def _place_suspects(self) -> None:
+        for scheduler in self.schedulers:
+            if not self._suspects:
+                return
+            if scheduler not in self._on_probation and self._suspects[0].limit <= scheduler.limits.max_length:
+                suspect = self._suspects.popleft()
+                self._on_probation[scheduler] = suspect
+                self._home[suspect] = scheduler
+                scheduler.submit(suspect)

@@ -1,0 +1,63 @@
+"""What a worker can hold, and whether a request can ever fit."""
+
+from dataclasses import dataclass
+
+from scheduler_svc.core.errors import RequestRefused
+from scheduler_svc.core.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLimits:
+    """What a worker has to offer; see `WorkerReady` in worker.proto for the units."""
+
+    num_blocks: int
+    block_size: int
+    max_slots: int
+    max_model_len: int
+    max_step_tokens: int
+    vocab_size: int
+
+    def __post_init__(self) -> None:
+        for name in (
+            "num_blocks",
+            "block_size",
+            "max_slots",
+            "max_model_len",
+            "max_step_tokens",
+            "vocab_size",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+
+    @property
+    def max_length(self) -> int:
+        """Longest sequence, prompt and output: what the model can take and the pool can hold."""
+        return min(self.max_model_len, self.num_blocks * self.block_size)
+
+    def blocks_for(self, tokens: int) -> int:
+        """Blocks that so many positions need."""
+        return -(-tokens // self.block_size)
+
+
+def length_limit(request: Request, limits: WorkerLimits) -> int:
+    """How long a sequence of the request may get, prompt included.
+
+    Raises `RequestRefused` if it can never fit: then nothing that ends or is preempted would help.
+    """
+    prompt, longest = len(request.prompt), limits.max_length
+    if prompt >= longest:
+        raise RequestRefused("prompt", f"the prompt has {prompt} tokens; with one to generate {longest} fit")
+    if prompt + request.max_tokens > longest:
+        raise RequestRefused(
+            "max_tokens",
+            f"{prompt} prompt tokens and max_tokens={request.max_tokens} exceed the {longest} that fit",
+        )
+    for tokens in (request.prompt, *(so_far.tokens for so_far in request.resumed)):
+        if len(tokens) and not (min(tokens) >= 0 and max(tokens) < limits.vocab_size):
+            raise RequestRefused("prompt", f"token ids must be in [0, {limits.vocab_size})")
+    for so_far in request.resumed:
+        if prompt + len(so_far.tokens) > longest:
+            raise RequestRefused(
+                "resumed", f"sequence {so_far.index} is longer than the {longest} tokens that fit"
+            )
+    return prompt + request.max_tokens if request.max_tokens else longest

@@ -1,0 +1,73 @@
+"""The data that go to and come from a worker, and what a result means for the requests.
+
+The fields are those of worker.proto, which explains them; here as lists, there as packed bytes.
+"""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from scheduler_svc.core.errors import SchedulerError
+from scheduler_svc.core.request import Finish, Request
+from scheduler_svc.core.sequence import SequenceGroup
+
+
+@dataclass(frozen=True, slots=True)
+class NewSlot:
+    """A slot that holds a new sequence, in full."""
+
+    slot: int
+    request: Request
+    sequence_index: int
+    tokens: "array[int]"
+    block_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step, as a change of the batch that the worker keeps."""
+
+    step: int
+    freed_slots: list[int] = field(default_factory=list)
+    new_slots: list[NewSlot] = field(default_factory=list)
+    block_slots: list[int] = field(default_factory=list)
+    block_ids: list[int] = field(default_factory=list)
+    row_slots: list[int] = field(default_factory=list)
+    row_starts: list[int] = field(default_factory=list)
+    row_counts: list[int] = field(default_factory=list)
+    row_samples: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """A worker's answer to one plan."""
+
+    step: int
+    tokens: Sequence[int]
+    """One per row that samples, in row order."""
+    errors: Mapping[int, str] = field(default_factory=dict)
+    """Rows that failed by themselves, and why."""
+
+
+class Gain(NamedTuple):
+    """A token that a sequence gained, and whether it was the last.
+
+    `token` is -1 for a sequence that ended without one: resumed, it turned out to be complete.
+    """
+
+    group: SequenceGroup
+    sequence_index: int
+    token: int
+    finish: Finish
+    entry: int
+    """Index of the token in the result; -1 without a token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an event means for the requests."""
+
+    gains: list[Gain] = field(default_factory=list)
+    failed: list[tuple[SequenceGroup, SchedulerError]] = field(default_factory=list)
+    """Groups that an error ended."""

@@ -1,0 +1,181 @@
+"""Which rows run in the next step.
+
+Decodes first, one token each; then chunks of the prefills that run; then, with what is left of the
+budget, new admissions. Older before younger everywhere.
+
+When blocks run out, a sequence may preempt a younger one that has no row in this step yet: the one
+that loses least. Progress follows. The oldest running sequence can take the blocks of all others
+and is never preempted; it stands still in a step only if others run instead. A row in flight is lost
+only to an older sequence that runs in its place, so within as many steps as there are sequences one
+of them gains for good, and every sequence is bounded in length.
+"""
+
+from dataclasses import dataclass
+
+from scheduler_svc.core.batch import Batch
+from scheduler_svc.core.plan import NewSlot, StepPlan
+from scheduler_svc.core.prefix import extend_chain, root
+from scheduler_svc.core.sequence import Sequence, State
+from scheduler_svc.core.waiting import WaitingQueue
+
+WATERMARK = 0.01
+"""Part of the pool that admission leaves to the running sequences to grow into."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """A plan in the making, and whose rows it has."""
+
+    plan: StepPlan
+    budget: int
+    """Tokens that may still be planned."""
+    sequences: list[Sequence]
+    """Whose row each row is."""
+    starved: bool = False
+    """Someone had to stand still or was preempted for want of blocks."""
+
+
+class Planner:
+    """Fills one step after the other from what runs and what waits."""
+
+    def __init__(self, batch: Batch, waiting: WaitingQueue, token_budget: int) -> None:
+        self._batch = batch
+        self._waiting = waiting
+        self._token_budget = token_budget
+        self._watermark = max(1, int(batch.limits.num_blocks * WATERMARK))
+
+    def fill(self, step: int) -> Draft:
+        """Plan a step: rows are taken up into the sequences' `planned`, blocks and slots are given out."""
+        draft = Draft(StepPlan(step), self._token_budget, [])
+        self._decodes(draft)
+        for sequence in [each for each in self._batch.running if each.state is State.PREFILL]:
+            if draft.budget and sequence.state is State.PREFILL:  # it may have been preempted meanwhile
+                self._chunk(draft, sequence)
+        if not draft.starved:
+            self._admissions(draft)
+        # Freed slots come first in a plan; the admissions above may have taken them again.
+        draft.plan.freed_slots.extend(self._batch.freed_slots)
+        self._batch.freed_slots.clear()
+        return draft
+
+    def _decodes(self, draft: Draft) -> None:
+        rows, starts, decode = draft.sequences, draft.plan.row_starts, State.DECODE
+        stuck = False  # an older one found no block and nobody to preempt: nor will a younger one
+        for sequence in [each for each in self._batch.running if each.state is decode]:
+            position = sequence.planned
+            # A row at p samples the token of p + 1. The last token needs no row of its own.
+            if position + 2 > sequence.group.limit or sequence.state is not decode:
+                continue
+            if len(rows) == self._token_budget:
+                break
+            table = sequence.table
+            assert table is not None
+            if position == table.room and (stuck or not self._grow(draft, sequence, 1)):
+                stuck = True
+                continue
+            sequence.planned = position + 1
+            rows.append(sequence)
+            starts.append(position)
+        draft.plan.row_slots.extend([sequence.slot for sequence in rows])
+        draft.plan.row_counts.extend([1] * len(rows))
+        draft.plan.row_samples.extend([1] * len(rows))
+        draft.budget -= len(rows)
+
+    def _chunk(self, draft: Draft, sequence: Sequence) -> None:
+        """A row with as much of the known tokens as budget and blocks allow."""
+        table = sequence.table
+        assert table is not None
+        start = sequence.planned
+        count = min(len(sequence.tokens) - start, draft.budget)
+        missing = self._batch.limits.blocks_for(start + count) - len(table.blocks)
+        if missing > 0:
+            # Only a sequence that could not move at all takes blocks from another.
+            grown = self._grow(draft, sequence, missing, may_preempt=start == table.room)
+            if not grown and start == table.room:
+                return
+            count = min(count, table.room - start)
+        sequence.planned = start + count
+        samples = sequence.planned == len(sequence.tokens)
+        if samples:
+            sequence.move(State.DECODE)
+        draft.budget -= count
+        draft.sequences.append(sequence)
+        plan = draft.plan
+        plan.row_slots.append(sequence.slot)
+        plan.row_starts.append(start)
+        plan.row_counts.append(count)
+        plan.row_samples.append(int(samples))
+
+    def _admissions(self, draft: Draft) -> None:
+        batch, blocks_for = self._batch, self._batch.limits.blocks_for
+        promised = 0  # blocks that admitted prefills have yet to take
+        for sequence in batch.running:
+            if sequence.state is State.PREFILL and sequence.table is not None:
+                promised += blocks_for(len(sequence.tokens)) - len(sequence.table.blocks)
+        while draft.budget and batch.free_slots:
+            candidate = self._waiting.peek()
+            if candidate is None:
+                return
+            hits = self._cached_prefix(candidate)
+            needed = blocks_for(len(candidate.tokens)) - len(hits) + batch.pool.idle_among(hits)
+            # Into an empty batch whatever was accepted fits: the whole pool is free.
+            kept = promised + self._watermark if batch.running else 0
+            if needed + kept > batch.pool.free_blocks:
+                return
+            sequence = self._waiting.pop()
+            batch.admit(sequence, hits)
+            group = sequence.group
+            if group.cached_tokens is None:
+                group.cached_tokens = min(sequence.computed, len(group.request.prompt))
+            draft.plan.new_slots.append(
+                NewSlot(sequence.slot, group.request, sequence.index, sequence.tokens[:], hits)
+            )
+            self._chunk(draft, sequence)
+            assert sequence.table is not None
+            promised += blocks_for(len(sequence.tokens)) - len(sequence.table.blocks)
+
+    def _cached_prefix(self, sequence: Sequence) -> list[int]:
+        """Cached blocks that the sequence can begin with: all of its tokens but the last at most."""
+        block_size = self._batch.limits.block_size
+        count = (len(sequence.tokens) - 1) // block_size
+        extend_chain(sequence.chain, root(sequence.group.request.salt), sequence.tokens, count, block_size)
+        return self._batch.pool.match(sequence.chain[:count])
+
+    def _grow(self, draft: Draft, sequence: Sequence, wanted: int, may_preempt: bool = True) -> bool:
+        """Give the sequence up to `wanted` blocks; False if it got none."""
+        pool = self._batch.pool
+        while not pool.free_blocks:
+            if not (may_preempt and self._preempt_for(draft, sequence)):
+                draft.starved = True
+                return False
+        assert sequence.table is not None
+        added = sequence.table.grow(min(wanted, pool.free_blocks))
+        draft.plan.block_slots.extend([sequence.slot] * len(added))
+        draft.plan.block_ids.extend(added)
+        return True
+
+    def _preempt_for(self, draft: Draft, sequence: Sequence) -> bool:
+        """Preempt the sequence that loses least by it; False if there is none that may be."""
+        planned = {id(each) for each in draft.sequences}
+        victims = [
+            each for each in self._batch.running if each.age > sequence.age and id(each) not in planned
+        ]
+        if not victims:
+            return False
+        draft.starved = True
+        victim = min(victims, key=self._loss)
+        self._batch.leave(victim, State.PREEMPTED)
+        self._waiting.push(victim)
+        return True
+
+    def _loss(self, victim: Sequence) -> tuple[bool, int, tuple[int, int]]:
+        """What preempting costs: tokens to compute again that no other sequence keeps; the youngest on a tie.
+
+        One that would free nothing comes last: it only helps once its sharers have gone too.
+        """
+        table = victim.table
+        assert table is not None
+        own = table.own_blocks()
+        shared = (len(table.blocks) - own) * self._batch.limits.block_size
+        arrival, index = victim.age
+        return own == 0, victim.planned - shared, (-arrival, -index)

@@ -1,0 +1,39 @@
+"""What is asked of the scheduler."""
+
+from array import array
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+
+class Finish(IntEnum):
+    """Why a sequence ended; the numbers are those of `quire.FinishReason`."""
+
+    NOT_FINISHED = 0
+    STOP = 1
+    LENGTH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SoFar:
+    """What one sequence of an interrupted request has delivered."""
+
+    index: int
+    tokens: "array[int]"
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt and how to continue it. Token arrays have typecode `i`."""
+
+    request_id: str
+    prompt: "array[int]"
+    max_tokens: int = 0
+    """Tokens to generate at most per sequence; 0 = up to the end of the context."""
+    stop_token_ids: frozenset[int] = frozenset()
+    n: int = 1
+    salt: str = ""
+    sampling: object = None
+    """Handed on to the worker unread."""
+    traceparent: str = ""
+    resumed: tuple[SoFar, ...] = field(default=())

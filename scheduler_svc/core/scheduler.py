@@ -1,0 +1,249 @@
+"""The scheduler of one worker: takes requests, makes plans, understands results.
+
+    submit ─▶ waiting ─▶ plan() ─▶ in flight ─▶ complete() ─▶ gains
+
+`plan` may be called again before `complete`: a sequence's next row then uses a token that is still in
+flight and that the worker finds in its own slot. One plan in flight at most is the lock-step loop;
+more is the same loop planned ahead, and gives every request the same tokens.
+
+What planning ahead cannot know is whether a token in flight ends its sequence. If it does, one row
+was computed in vain; the sequence's epoch has moved on by then, so its result is dropped.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+from scheduler_svc.core.batch import Batch
+from scheduler_svc.core.errors import IntegrityError, RowFailed, WorkerFault
+from scheduler_svc.core.limits import WorkerLimits
+from scheduler_svc.core.plan import Gain, Outcome, StepPlan, StepResult
+from scheduler_svc.core.planner import Planner
+from scheduler_svc.core.prefix import extend_chain, root
+from scheduler_svc.core.sequence import Sequence, SequenceGroup, State
+from scheduler_svc.core.waiting import WaitingQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A plan that the worker has not answered yet: whose rows it has, as they were then."""
+
+    plan: StepPlan
+    sequences: list[Sequence]
+    epochs: list[int]
+
+
+class Scheduler:
+    """Decides for one worker. Deterministic: the same calls give the same plans."""
+
+    def __init__(self, limits: WorkerLimits, token_budget: int) -> None:
+        """`token_budget`: tokens that a step may compute; the worker may allow fewer."""
+        self.limits = limits
+        budget = min(token_budget, limits.max_step_tokens)
+        # With no more slots than tokens in a step, decodes can never shut out all prefills.
+        self.slots = min(limits.max_slots, budget)
+        self._batch = Batch(limits, self.slots)
+        self._waiting = WaitingQueue()
+        self._planner = Planner(self._batch, self._waiting, budget)
+        self._groups: dict[SequenceGroup, None] = {}
+        self._flights: deque[Flight] = deque()
+        self._step = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Plans that have not been answered yet."""
+        return len(self._flights)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing runs, waits or is in flight."""
+        return not (self._groups or self._flights)
+
+    @property
+    def unfinished(self) -> int:
+        """Requests that have not ended."""
+        return len(self._groups)
+
+    def submit(self, group: SequenceGroup) -> None:
+        """Take on a group whose limit is set and fits this worker; it is in nobody else's hands."""
+        group.gained = False
+        self._groups[group] = None
+        leader, *siblings = group.alive()
+        self._waiting.push(leader)
+        group.held = siblings
+        if len(group.request.prompt) < self.limits.block_size:  # there is no full block to share
+            self._release_siblings(group, leader)
+
+    def plan(self) -> StepPlan | None:
+        """The next step, or None if there is nothing to do until a result or a request comes."""
+        draft = self._planner.fill(self._step + 1)
+        plan = draft.plan
+        # When the batch comes to rest, a plan without rows hands back the last slots.
+        if not draft.sequences and (self._flights or not plan.freed_slots):
+            self._batch.freed_slots.extend(plan.freed_slots)
+            return None
+        self._step += 1
+        epochs = [sequence.epoch for sequence in draft.sequences]
+        self._flights.append(Flight(plan, draft.sequences, epochs))
+        return plan
+
+    def complete(self, result: StepResult) -> Outcome:
+        """What the answer to the oldest plan in flight means. Raises `WorkerFault` if it is none."""
+        flight = self._answered(result)
+        outcome = Outcome()
+        for row, message in result.errors.items():
+            sequence = flight.sequences[row]
+            if sequence.epoch == flight.epochs[row]:
+                outcome.failed.append((sequence.group, RowFailed(message)))
+                self.cancel(sequence.group)
+        self._flights.popleft()
+        plan, gains, tokens, entry = flight.plan, outcome.gains, result.tokens, -1
+        block_size = self.limits.block_size
+        rows = zip(flight.sequences, flight.epochs, plan.row_counts, plan.row_samples, strict=True)
+        for sequence, epoch, count, samples in rows:
+            entry += samples
+            if sequence.epoch != epoch:
+                continue
+            sequence.computed += count
+            table = sequence.table
+            assert table is not None
+            if sequence.computed // block_size > table.named:
+                self._cache(sequence)
+            group = sequence.group
+            if group.held and sequence.computed // block_size >= len(group.request.prompt) // block_size:
+                self._release_siblings(group, sequence)
+            if samples:
+                sequence.tokens.append(tokens[entry])
+                group.gained = True
+                finish = sequence.ending()
+                if finish:
+                    self._end(sequence)
+                gains.append(Gain(group, sequence.index, tokens[entry], finish, entry))
+        return outcome
+
+    def cancel(self, group: SequenceGroup) -> None:
+        """End all of a group at once; its slots and blocks are free from now on."""
+        group.held.clear()
+        for sequence in group.alive():
+            self._end(sequence)
+
+    def end_sequence(self, group: SequenceGroup, index: int) -> None:
+        """End one sequence that is wanted no longer. Nothing happens if it has ended already."""
+        sequence = group.sequences[index]
+        if sequence.state is not State.DONE:
+            self._end(sequence)
+
+    def evacuate(self) -> list[SequenceGroup]:
+        """The worker is lost: hand back all unfinished groups, oldest first, with what they know.
+
+        The scheduler is of no use afterwards.
+        """
+        touched = {
+            sequence.group
+            for flight in self._flights
+            for sequence, epoch in zip(flight.sequences, flight.epochs, strict=True)
+            if sequence.epoch == epoch
+        }
+        groups = sorted(self._groups, key=lambda group: group.arrival)
+        for group in groups:
+            if group.gained:
+                group.fruitless = 0
+            elif group in touched:
+                group.fruitless += 1
+            self._withdraw(group)
+        self._flights.clear()
+        return groups
+
+    def withdraw_waiting(self) -> list[SequenceGroup]:
+        """Hand back the groups that have not begun, oldest first: another worker may take them sooner."""
+        withdrawn = []
+        for sequence in self._waiting.drain():
+            group = sequence.group
+            if group not in self._groups:  # withdrawn with an older sibling
+                continue
+            if group.gained or any(each.state is not State.WAITING for each in group.alive()):
+                self._waiting.push(sequence)
+            else:
+                withdrawn.append(group)
+                self._withdraw(group)
+        return withdrawn
+
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` if the books do not balance; see `Batch` and `BlockPool`."""
+        self._batch.check_integrity()
+        running = {id(sequence) for sequence in self._batch.running}
+        for group in self._groups:
+            alive = group.alive()
+            if len(alive) != group.unfinished or not alive:
+                raise IntegrityError(
+                    f"{group.request.request_id}: {len(alive)} unfinished of {group.unfinished}"
+                )
+            running -= {id(sequence) for sequence in alive}
+            for sequence in alive:
+                if (sequence.state in (State.PREFILL, State.DECODE)) != (sequence.table is not None):
+                    raise IntegrityError(f"{group.request.request_id}: {sequence.state.value} and its table")
+        if running:
+            raise IntegrityError(f"{len(running)} sequences run that belong to no request")
+        waiting = {id(sequence) for sequence in self._waiting.sequences()}
+        due = {
+            id(sequence)
+            for group in self._groups
+            for sequence in group.alive()
+            if sequence.table is None and sequence not in group.held
+        }
+        if waiting != due:
+            raise IntegrityError(f"{len(waiting)} sequences wait where {len(due)} should")
+
+    def _answered(self, result: StepResult) -> Flight:
+        """The flight that the result answers."""
+        if not self._flights:
+            raise WorkerFault(f"a result of step {result.step} with no plan in flight")
+        flight = self._flights[0]
+        if result.step != flight.plan.step:
+            raise WorkerFault(f"a result of step {result.step} where {flight.plan.step} was due")
+        tokens, due = result.tokens, sum(flight.plan.row_samples)
+        if len(tokens) != due:
+            raise WorkerFault(f"step {result.step}: {len(tokens)} tokens where {due} were due")
+        if any(row >= len(flight.sequences) for row in result.errors):
+            raise WorkerFault(f"step {result.step}: an error of a row that was not planned")
+        if result.errors:
+            sampling = [row for row, samples in enumerate(flight.plan.row_samples) if samples]
+            tokens = [token for row, token in zip(sampling, tokens, strict=True) if row not in result.errors]
+        if tokens and not (min(tokens) >= 0 and max(tokens) < self.limits.vocab_size):
+            raise WorkerFault(f"step {result.step}: a token id outside the vocabulary")
+        return flight
+
+    def _cache(self, sequence: Sequence) -> None:
+        """Tell the cache of the blocks that were filled."""
+        full, block_size = sequence.computed // self.limits.block_size, self.limits.block_size
+        extend_chain(sequence.chain, root(sequence.group.request.salt), sequence.tokens, full, block_size)
+        assert sequence.table is not None
+        sequence.table.cache(sequence.chain, full)
+
+    def _end(self, sequence: Sequence) -> None:
+        """Take the sequence out for good, and see who comes after it."""
+        group = sequence.group
+        self._batch.leave(sequence, State.DONE)
+        group.unfinished -= 1
+        if not group.unfinished:
+            del self._groups[group]
+        elif sequence in group.held:
+            group.held.remove(sequence)
+        elif group.held:
+            # The leader ended before the prompt was computed: the next one leads.
+            self._waiting.push(group.held.pop(0))
+
+    def _release_siblings(self, group: SequenceGroup, leader: Sequence) -> None:
+        prompt_blocks = len(group.request.prompt) // self.limits.block_size
+        for sibling in group.held:
+            if not sibling.chain:
+                sibling.chain = leader.chain[:prompt_blocks]
+            self._waiting.push(sibling)
+        group.held.clear()
+
+    def _withdraw(self, group: SequenceGroup) -> None:
+        """Take the group out without ending it."""
+        for sequence in group.alive():
+            if sequence.state is not State.WAITING:
+                self._batch.leave(sequence, State.WAITING)
+        group.held.clear()
+        del self._groups[group]

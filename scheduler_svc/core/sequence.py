@@ -1,0 +1,148 @@
+"""Sequences, the groups they form, and the states they go through.
+
+               admitted          last chunk planned
+    WAITING ──────────▶ PREFILL ──────────▶ DECODE ──▶ DONE (from any state)
+                          │ ▲                  │
+                preempted ▼ │ admitted again   │ preempted
+                        PREEMPTED ◀────────────┘
+
+When a worker is lost, whatever is not DONE is WAITING again, for another worker.
+"""
+
+from array import array
+from enum import Enum
+
+from scheduler_svc.core.errors import IllegalTransition
+from scheduler_svc.core.request import Finish, Request
+from scheduler_svc.core.table import BlockTable
+
+
+class State(Enum):
+    WAITING = "waiting"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    PREEMPTED = "preempted"
+    DONE = "done"
+
+
+LEGAL: dict[State, frozenset[State]] = {
+    State.WAITING: frozenset({State.PREFILL, State.DONE}),
+    State.PREFILL: frozenset({State.DECODE, State.PREEMPTED, State.WAITING, State.DONE}),
+    State.DECODE: frozenset({State.PREEMPTED, State.WAITING, State.DONE}),
+    State.PREEMPTED: frozenset({State.PREFILL, State.WAITING, State.DONE}),
+    State.DONE: frozenset(),
+}
+
+
+class Sequence:
+    """One continuation of a prompt.
+
+        tokens     0 ........................... len(tokens)          confirmed
+        computed   0 .............. computed                          keys and values confirmed
+        planned    0 .......................................planned   with what is in flight
+
+    `planned` runs ahead of `tokens` when a planned row uses a token that is still in flight.
+    """
+
+    __slots__ = (
+        "age",
+        "chain",
+        "computed",
+        "epoch",
+        "group",
+        "index",
+        "planned",
+        "slot",
+        "state",
+        "table",
+        "tokens",
+    )
+
+    def __init__(self, group: "SequenceGroup", index: int, output: "array[int]") -> None:
+        self.group = group
+        self.index = index
+        self.age = (group.arrival, index)
+        """Order of arrival: lower is older, and older is never preempted for younger."""
+        self.tokens = group.request.prompt + output
+        """Prompt and confirmed output."""
+        self.state = State.WAITING
+        self.slot = -1
+        """Row of the worker's batch; -1 = none."""
+        self.table: BlockTable | None = None
+        """Held exactly as long as a slot."""
+        self.epoch = 0
+        """Raised whenever the slot is given up; results planned under an earlier one are dropped."""
+        self.computed = 0
+        self.planned = 0
+        self.chain: list[bytes] = []
+        """Names of the full blocks from the head on, as far as they have been needed."""
+
+    def move(self, to: State) -> None:
+        """The one way to change state. Raises `IllegalTransition`."""
+        if to not in LEGAL[self.state]:
+            raise IllegalTransition(
+                f"{self.group.request.request_id}[{self.index}]: {self.state.value} to {to.value}"
+            )
+        self.state = to
+
+    def ending(self) -> Finish:
+        """Whether the newest confirmed token is the last one, and why."""
+        if len(self.tokens) > len(self.group.request.prompt):
+            if self.tokens[-1] in self.group.request.stop_token_ids:
+                return Finish.STOP
+            if len(self.tokens) >= self.group.limit:
+                return Finish.LENGTH
+        return Finish.NOT_FINISHED
+
+
+class SequenceGroup:
+    """The sequences of one request, and what is known of them together.
+
+    The first that is not done leads: it computes the prompt while the others are held back, and then
+    find the prompt's blocks in the cache.
+    """
+
+    __slots__ = (
+        "arrival",
+        "cached_tokens",
+        "fruitless",
+        "gained",
+        "held",
+        "limit",
+        "request",
+        "sequences",
+        "unfinished",
+    )
+
+    def __init__(self, request: Request, arrival: int) -> None:
+        self.request = request
+        self.arrival = arrival
+        self.limit = 0
+        """Longest a sequence may get, prompt included; set when the group is accepted."""
+        self.cached_tokens: int | None = None
+        """Prompt tokens that came out of the prefix cache when the first sequence was first admitted."""
+        self.fruitless = 0
+        """Workers in a row that were lost while they worked on the group, before it gained a token there."""
+        self.gained = False
+        """A token was gained on the present worker."""
+        so_far = {entry.index: entry for entry in request.resumed}
+        self.sequences = []
+        for index in range(request.n):
+            known = so_far.get(index)
+            sequence = Sequence(self, index, known.tokens if known else array("i"))
+            if known and known.finished:
+                sequence.move(State.DONE)
+            self.sequences.append(sequence)
+        self.unfinished = sum(1 for sequence in self.sequences if sequence.state is not State.DONE)
+        self.held: list[Sequence] = []
+
+    def alive(self) -> list[Sequence]:
+        """The sequences that are not done, in order."""
+        return [sequence for sequence in self.sequences if sequence.state is not State.DONE]
+
+    def end_waiting(self, index: int) -> None:
+        """End a sequence that no scheduler has in hand."""
+        sequence = self.sequences[index]
+        if sequence.state is not State.DONE:
+            sequence.move(State.DONE)
+            self.unfinished -= 1

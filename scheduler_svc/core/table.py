@@ -1,0 +1,44 @@
+"""A sequence's block table: logical to physical, append-only while the sequence holds it."""
+
+from scheduler_svc.core.blocks import BlockPool
+
+
+class BlockTable:
+    """Position p of the sequence lives in block `blocks[p // block_size]` at `p % block_size`."""
+
+    __slots__ = ("_block_size", "_pool", "blocks", "named", "room")
+
+    def __init__(self, pool: BlockPool, block_size: int, prefix: list[int]) -> None:
+        """A table that begins with the blocks of a cached prefix, which it shares."""
+        pool.share(prefix)
+        self._pool = pool
+        self._block_size = block_size
+        self.blocks = list(prefix)
+        self.room = len(prefix) * block_size
+        """Positions that the blocks hold."""
+        self.named = len(prefix)
+        """How many blocks, from the head on, the cache has been told the content of."""
+
+    def grow(self, count: int) -> list[int]:
+        """Append `count` blocks, and return them. Raises `OutOfBlocks`."""
+        added = self._pool.allocate(count)
+        self.blocks += added
+        self.room += count * self._block_size
+        return added
+
+    def cache(self, chain: list[bytes], count: int) -> None:
+        """Tell the cache what the first `count` blocks hold: confirmed, full, and named by the chain."""
+        for number in range(self.named, count):
+            self._pool.cache(self.blocks[number], chain[number])
+        self.named = count
+
+    def own_blocks(self) -> int:
+        """Blocks that no other table shares: what releasing the table would free."""
+        references = self._pool.references
+        return sum(1 for block in self.blocks if references(block) == 1)
+
+    def release(self) -> None:
+        """Give every block back. The table is empty afterwards."""
+        self._pool.release(self.blocks)
+        self.blocks = []
+        self.room = self.named = 0
