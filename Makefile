@@ -7,7 +7,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 ARGS :=
 
 # The first interpreter that runs, has the right version and can make virtual environments.

@@ -44,12 +44,8 @@ class RedisServer:
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
 
-    def start(self, timeout: float = 10.0) -> Self:
-        """Start the server and wait until it accepts connections.
-
-        Raises `NoRedisError` with the last line of its log if it does not.
-        """
-        log = self.directory / "redis.log"
+    def command(self) -> tuple[str, ...]:
+        """The command that runs the server; it logs to its standard output."""
         options = {
             "bind": "127.0.0.1",
             "port": str(self.port),
@@ -57,11 +53,17 @@ class RedisServer:
             "save": "",
             "appendonly": "yes",
             "appendfsync": "everysec",
-            "logfile": str(log),
         }
-        arguments = [part for key, value in options.items() for part in (f"--{key}", value)]
+        return (str(self.binary), *(part for key, value in options.items() for part in (f"--{key}", value)))
+
+    def start(self, timeout: float = 10.0) -> Self:
+        """Start the server and wait until it accepts connections.
+
+        Raises `NoRedisError` with the last line of its log if it does not.
+        """
+        log = self.directory / "redis.log"
         # A group of its own: Ctrl-C reaches the owner, who stops the server last.
-        self.process = subprocess.Popen([self.binary, *arguments], process_group=0)
+        self.process = subprocess.Popen([*self.command(), "--logfile", str(log)], process_group=0)
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline and self.process.poll() is None:
             if _answers(self.port):

@@ -1,0 +1,52 @@
+"""`quire`: the command line."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+from ops.cli import down, status, talk, up
+from ops.launcher.errors import LaunchError
+
+_DESCRIPTION = """\
+Quire serves large language models through an OpenAI-compatible API.
+
+  quire up                 start everything with the model that ships with Quire
+  quire chat               talk to it, in another terminal
+  quire status             what runs, and how it is
+  quire down               stop what `quire up --detach` left running
+
+`quire COMMAND --help` tells more about each.
+"""
+
+Subcommands = Any  # argparse's own type for it is private
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    top = argparse.ArgumentParser(
+        prog="quire", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    top.add_argument("--version", action="version", version=f"quire {version('quire')}")
+    subcommands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in (up, status, down, talk):
+        command.add_to(subcommands)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand; its exit status: 0 all is well, 1 it is not, 2 it was asked wrongly."""
+    options = parser().parse_args(arguments)
+    try:
+        status: int = options.run(options)
+    except LaunchError as error:
+        print(f"quire: {error}", file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:
+        return 130
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

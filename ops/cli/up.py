@@ -1,0 +1,113 @@
+"""`quire up`: start a deployment on this machine."""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ops.launcher.detach import in_background
+from ops.launcher.errors import LaunchError
+from ops.launcher.launch import launch
+from ops.launcher.record import logs_directory
+from ops.launcher.specs import SHIPPED_MODEL, Options
+from ops.launcher.welcome import quire_command, welcome
+
+_DESCRIPTION = """\
+Start redis, worker, scheduler, tokenizer and gateway on this machine, wait until the model
+answers, and keep them running: a process that dies is started again. Ctrl-C ends them all.
+
+  quire up                                   the model that ships with Quire, on port 8000
+  quire up --model ~/models/llama --port 80  another model (a Hugging Face directory)
+  quire up --workers 2 --detach              two workers, in the background
+
+Without a Redis of yours (QUIRE_REDIS_URL) it starts one of its own. All other QUIRE_* settings
+of the environment are passed on to the services; docs/operate.md lists them.
+"""
+
+
+def add_to(subcommands: Any) -> None:
+    up = subcommands.add_parser(
+        "up",
+        help="start everything and serve a model",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    up.add_argument(
+        "--model",
+        type=Path,
+        metavar="DIR",
+        default=Path(os.environ.get("QUIRE_MODEL") or SHIPPED_MODEL),
+        help="directory with config.json, *.safetensors and tokenizer.json (default: the shipped model)",
+    )
+    up.add_argument(
+        "--workers",
+        type=_positive,
+        metavar="N",
+        default=1,
+        help="worker processes, each with the whole model (default: 1)",
+    )
+    up.add_argument(
+        "--port",
+        type=_port,
+        metavar="P",
+        default=os.environ.get("QUIRE_PORT") or "8000",
+        help="TCP port of the HTTP API (default: 8000)",
+    )
+    up.add_argument("--device", choices=("auto", "cpu", "cuda"), help="where the model runs (default: auto)")
+    up.add_argument(
+        "--dtype",
+        choices=("auto", "float32", "bfloat16", "float16"),
+        help="number format of the model (default: auto, float32 on a CPU, the model's own on a GPU)",
+    )
+    up.add_argument("--detach", action="store_true", help="return when it answers and leave it running")
+    up.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    options = Options(
+        model=arguments.model.expanduser().absolute(),
+        workers=arguments.workers,
+        port=arguments.port,
+        device=arguments.device,
+        dtype=arguments.dtype,
+    )
+    if arguments.detach:
+        return in_background(
+            lambda ready: _serve(options, ready, f"`{quire_command()} down` stops it."),
+            log=logs_directory(options.port) / "launcher.log",
+        )
+    return _serve(options, lambda: None, "Ctrl-C stops it.")
+
+
+def _serve(options: Options, ready: Callable[[], None], how_to_stop: str) -> int:
+    def on_ready() -> None:
+        print(f"\n{welcome(options)}\n{how_to_stop}\n", flush=True)
+        ready()
+
+    try:
+        asyncio.run(launch(options, _say, on_ready))
+    except LaunchError as error:
+        print(f"quire up: {error}", file=sys.stderr, flush=True)
+        return error.exit_status
+    return 0
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= 65535:
+        raise argparse.ArgumentTypeError("must be between 1 and 65535")
+    return number

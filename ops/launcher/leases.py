@@ -1,0 +1,111 @@
+"""The leases in a deployment's Redis: who lives, and the end of those who do not.
+
+A process's lease is the key `<prefix>alive:<process-id>`; `proto.rpc` writes and renews it.
+"""
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import redis.asyncio
+from redis.exceptions import RedisError
+
+from ops.launcher.errors import LaunchError
+
+_TIMEOUT = 3.0
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that holds a lease."""
+
+    id: str
+    service: str
+    epoch: int
+    host: str
+    pid: int
+    info: dict[str, Any]
+
+
+class Leases:
+    """Reads and ends the leases of one deployment."""
+
+    def __init__(self, url: str, prefix: str) -> None:
+        self._url = url
+        self._keys = f"{prefix}alive:"
+        self._redis = redis.asyncio.Redis.from_url(
+            url, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT, decode_responses=True
+        )
+
+    async def reachable(self) -> None:
+        """Raise `LaunchError` if the Redis does not answer."""
+        try:
+            await self._redis.ping()
+        except (RedisError, OSError) as error:
+            raise LaunchError(f"Redis at {without_password(self._url)} is unreachable: {error}") from None
+
+    async def answering(self, timeout: float = 10.0) -> None:
+        """Return once the Redis, just started, answers; `LaunchError` if it takes too long. Seconds."""
+        async with _deadline(timeout, f"Redis at {self._url} does not answer"):
+            while True:
+                with contextlib.suppress(LaunchError):
+                    return await self.reachable()
+                await asyncio.sleep(0.02)
+
+    async def holders(self) -> list[Holder]:
+        """All processes that hold a lease, by service and id."""
+        keys = [key async for key in self._redis.scan_iter(f"{self._keys}*", count=1000)]
+        values = await self._redis.mget(keys) if keys else []
+        found = [
+            _holder(key.removeprefix(self._keys), value) for key, value in zip(keys, values, strict=True)
+        ]
+        return sorted((holder for holder in found if holder), key=lambda holder: (holder.service, holder.id))
+
+    async def bury(self, pid: int) -> None:
+        """End the lease of a process of this machine that has died, so that its peers know at once.
+
+        Without it they know as soon as the lease runs out; a Redis that is away is no error here.
+        """
+        with contextlib.suppress(RedisError, OSError):
+            for holder in await self.holders():
+                if holder.pid == pid and holder.host == socket.gethostname():
+                    await self._redis.delete(f"{self._keys}{holder.id}")
+
+    async def aclose(self) -> None:
+        await self._redis.aclose()
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown."""
+    password = urlsplit(url).password
+    return url.replace(f":{password}@", ":***@") if password else url
+
+
+def _holder(process_id: str, value: str | bytes | None) -> Holder | None:
+    """A lease's value as a holder; None if it ran out meanwhile or is not one of ours."""
+    try:
+        fields = json.loads(value or "")
+        return Holder(
+            id=process_id,
+            service=str(fields["service"]),
+            epoch=int(fields["epoch"]),
+            host=str(fields.get("host", "")),
+            pid=int(fields.get("pid", 0)),
+            info=dict(fields.get("info", {})),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+@contextlib.asynccontextmanager
+async def _deadline(seconds: float, message: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise LaunchError(f"{message} after {seconds:g} s") from None

@@ -1,0 +1,103 @@
+"""What runs, on disk: so that `quire status` and `quire down` find it, whoever started it.
+
+<state>/<port>/deployment.json    while a deployment runs on that port
+               logs/<name>.log    of the latest one
+               redis/             data of its embedded Redis
+               lock               held by its launcher
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ops.launcher.errors import LaunchError
+from ops.launcher.identity import Identity
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A deployment that was started on this machine."""
+
+    url: str
+    port: int
+    model: str
+    redis_url: str
+    stream_prefix: str
+    launcher: Identity
+    processes: dict[str, Identity]
+    """By name; the launcher is not among them."""
+
+
+def state_directory() -> Path:
+    """`$XDG_STATE_HOME/quire`, by default `~/.local/state/quire`."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "quire"
+
+
+def logs_directory(port: int) -> Path:
+    """Where the processes of the deployment on a port log to."""
+    return state_directory() / str(port) / "logs"
+
+
+def recorded() -> list[Deployment]:
+    """The deployments on record, by port; their processes may have ended meanwhile."""
+    found = [_read(path) for path in state_directory().glob("*/deployment.json")]
+    return sorted((deployment for deployment in found if deployment), key=lambda found: found.port)
+
+
+def forget(port: int) -> None:
+    """Take the deployment on a port off the record."""
+    _record_path(port).unlink(missing_ok=True)
+
+
+def write(deployment: Deployment) -> None:
+    """Put a deployment on record, in one step: a reader sees the old record or the new one."""
+    path = _record_path(deployment.port)
+    draft = path.with_suffix(".draft")
+    draft.touch(mode=0o600)  # the URL of a Redis may hold its password
+    draft.write_text(json.dumps(asdict(deployment), indent=2))
+    draft.replace(path)
+
+
+@contextlib.contextmanager
+def claimed_directory(port: int) -> Iterator[Path]:
+    """This port's directory, emptied of what earlier deployments left, for one launcher alone.
+
+    Raises `LaunchError` if another launcher holds it.
+    """
+    directory = state_directory() / str(port)
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = (directory / "lock").open("w")
+    except OSError as error:
+        raise LaunchError(f"cannot keep state in {directory}: {error}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LaunchError(f"a deployment on port {port} runs already; `quire down` stops it") from None
+        for name in ("logs", "redis"):
+            shutil.rmtree(directory / name, ignore_errors=True)
+            (directory / name).mkdir()
+        yield directory
+
+
+def _record_path(port: int) -> Path:
+    return state_directory() / str(port) / "deployment.json"
+
+
+def _read(path: Path) -> Deployment | None:
+    """The record, or None if it is gone or was written by another version."""
+    try:
+        fields: dict[str, Any] = json.loads(path.read_text())
+        fields["launcher"] = Identity(**fields["launcher"])
+        fields["processes"] = {name: Identity(**value) for name, value in fields["processes"].items()}
+        return Deployment(**fields)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None

@@ -1,0 +1,86 @@
+"""Which processes a deployment has, and what each is told."""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from ops.launcher.child import Spec
+from ops.launcher.errors import UsageError
+
+REDIS, BEHIND, FRONT = range(3)
+"""Stages: the queue first, the gateway last; in the end the other way round."""
+
+SHIPPED_MODEL = Path(__file__).parents[1] / "tiny_model" / "model"
+SHIPPED_MODEL_NAME = "quire-tiny"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `quire up` was asked for. What is None is left to the services' own settings."""
+
+    model: Path = SHIPPED_MODEL
+    workers: int = 1
+    port: int = 8000
+    device: str | None = None
+    dtype: str | None = None
+
+    @property
+    def model_name(self) -> str:
+        """Under which name the model is served."""
+        if name := os.environ.get("QUIRE_MODEL_NAME"):
+            return name
+        return SHIPPED_MODEL_NAME if self.model == SHIPPED_MODEL else self.model.resolve().name
+
+    @property
+    def host(self) -> str:
+        """The address that the gateway listens on."""
+        return os.environ.get("QUIRE_HOST", "127.0.0.1")
+
+    @property
+    def url(self) -> str:
+        """Where this machine reaches the gateway."""
+        return f"http://{'127.0.0.1' if self.host in ('0.0.0.0', '::', '') else self.host}:{self.port}"
+
+
+def check_model(directory: Path) -> None:
+    """Raise `UsageError` unless the directory holds what a model consists of."""
+    if not directory.is_dir():
+        raise UsageError(f"{directory} is not a model directory: there is no such directory")
+    for pattern in ("config.json", "*.safetensors", "tokenizer.json"):
+        if not any(directory.glob(pattern)):
+            raise UsageError(f"{directory} is not a model directory: it has no {pattern}")
+
+
+def has_chat_template(directory: Path) -> bool:
+    """Whether the model says how a conversation is written down."""
+    config = directory / "tokenizer_config.json"
+    return (directory / "chat_template.jinja").exists() or (
+        config.exists() and '"chat_template"' in config.read_text(encoding="utf-8")
+    )
+
+
+def service_specs(options: Options, redis_url: str) -> list[Spec]:
+    """Our own processes, in the order in which they start."""
+    environment = {
+        "QUIRE_REDIS_URL": redis_url,
+        "QUIRE_MODEL": str(options.model),
+        "QUIRE_MODEL_NAME": options.model_name,
+        "QUIRE_HOST": options.host,
+        "QUIRE_PORT": str(options.port),
+    }
+    if options.device is not None:
+        environment["QUIRE_DEVICE"] = options.device
+    if options.dtype is not None:
+        environment["QUIRE_DTYPE"] = options.dtype
+
+    def spec(name: str, package: str, stage: int = BEHIND) -> Spec:
+        return Spec(name, (sys.executable, "-m", package), stage, environment)
+
+    workers = [f"worker-{number}" for number in range(options.workers)] if options.workers > 1 else ["worker"]
+    return [
+        *(spec(name, "gpu_worker") for name in workers),
+        spec("scheduler", "scheduler_svc"),
+        spec("tokenizer", "tokenizer_svc"),
+        spec("gateway", "gateway", FRONT),
+    ]

@@ -1,0 +1,100 @@
+"""Keeps the processes of a deployment alive, and ends them in order."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from pathlib import Path
+
+from ops.launcher.child import Child, Spec, describe_end
+from ops.launcher.errors import LaunchError
+
+RAPID_SECONDS = 10.0
+"""A process that ends sooner after its start than this has failed rapidly."""
+START_LIMIT = 3
+"""A process that ends so many times while the deployment starts is given up, and all with it."""
+STATUS_BAD_SETTINGS = 2
+"""Exit status of a process whose settings are wrong: no second try will mend them."""
+
+Report = Callable[[str], None]
+Buried = Callable[[Child], Awaitable[None]]
+
+
+def backoff(failures: int) -> float:
+    """Seconds before the next start, after so many rapid failures in a row: 0, 0.5, 1, 2, … 10."""
+    return 0.0 if failures <= 1 else min(10.0, 0.5 * 2.0 ** (failures - 2))
+
+
+class Supervisor:
+    """Runs children and starts again those that end.
+
+    `buried` is awaited when a child has died, before its successor starts; `changed` is called
+    with every start.
+    """
+
+    def __init__(
+        self,
+        specs: Iterable[Spec],
+        logs: Path,
+        report: Report,
+        buried: Buried,
+        changed: Callable[[], None],
+    ) -> None:
+        self.children = [Child(spec, logs / f"{spec.name}.log") for spec in specs]
+        self._report = report
+        self._buried = buried
+        self._changed = changed
+        self._settled = False
+
+    def settle(self) -> None:
+        """The deployment is up: from now on no failure makes the supervisor give up."""
+        self._settled = True
+
+    @contextlib.asynccontextmanager
+    async def running(self, stage: int, grace: float = 5.0) -> AsyncIterator[None]:
+        """Keep the children of one stage alive while the block runs; end them after it.
+
+        A child that is given up ends the block: `LaunchError`.
+        """
+        children = [child for child in self.children if child.spec.stage == stage]
+        try:
+            async with asyncio.TaskGroup() as group:
+                watchers = [group.create_task(self._keep_alive(child)) for child in children]
+                yield
+                for watcher in watchers:
+                    watcher.cancel()
+        except BaseExceptionGroup as failures:
+            raise _first(failures) from None
+        finally:
+            await asyncio.gather(*(child.end(grace) for child in children))
+
+    def kill(self) -> None:
+        """End everything at once."""
+        for child in self.children:
+            child.kill()
+
+    async def _keep_alive(self, child: Child) -> None:
+        failures = 0
+        while True:
+            started = time.monotonic()
+            await child.start()
+            self._changed()
+            status = await child.wait()
+            lived = time.monotonic() - started
+            rapid = lived < RAPID_SECONDS or not self._settled
+            failures = failures + 1 if rapid else 1
+            await self._buried(child)
+            if not self._settled and (failures >= START_LIMIT or status == STATUS_BAD_SETTINGS):
+                raise LaunchError(
+                    f"{child.spec.name} {describe_end(status)} and does not come up. Its last words "
+                    f"({child.log}):\n{child.last_words()}"
+                )
+            pause = backoff(failures)
+            again = f"again in {pause:g} s" if pause else "again at once"
+            self._report(f"{child.spec.name} {describe_end(status)} after {lived:.1f} s; starting it {again}")
+            await asyncio.sleep(pause)
+
+
+def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+    failure = failures.exceptions[0]
+    return _first(failure) if isinstance(failure, BaseExceptionGroup) else failure

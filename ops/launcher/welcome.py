@@ -1,0 +1,64 @@
+"""What a person sees once the deployment is up."""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+from ops.launcher.specs import Options, has_chat_template
+
+_CURL = """\
+curl {url}/v1/{endpoint} -H 'Content-Type: application/json' \\
+  -d {body}"""
+
+_PYTHON_CHAT = """\
+from openai import OpenAI  # pip install openai
+client = OpenAI(base_url="{url}/v1", api_key="none")
+for chunk in client.chat.completions.create(
+    model={model}, messages=[{{"role": "user", "content": "{question}"}}], stream=True
+):
+    print(chunk.choices[0].delta.content or "", end="", flush=True)
+"""
+
+_PYTHON_TEXT = """\
+from openai import OpenAI  # pip install openai
+client = OpenAI(base_url="{url}/v1", api_key="none")
+for chunk in client.completions.create(model={model}, prompt="{question}", max_tokens=60, stream=True):
+    print(chunk.choices[0].text, end="", flush=True)
+"""
+
+
+def welcome(options: Options) -> str:
+    """How to talk to the deployment; what it prints works when pasted."""
+    url, model = options.url, options.model_name
+    body: dict[str, object]
+    if has_chat_template(options.model):
+        question = "Tell me a story about a fox."
+        endpoint, python = "chat/completions", _PYTHON_CHAT
+        body = {"model": model, "messages": [{"role": "user", "content": question}]}
+    else:
+        question = "Once upon a time"
+        endpoint, python = "completions", _PYTHON_TEXT
+        body = {"model": model, "prompt": question, "max_tokens": 60}
+    curl = _CURL.format(url=url, endpoint=endpoint, body=shlex.quote(json.dumps(body)))
+    snippet = python.format(url=url, model=json.dumps(model), question=question)
+    return f"""\
+In a terminal:
+
+{quire_command()} chat{"" if options.port == 8000 else f" --url {url}"}
+
+With curl:
+
+{curl}
+
+With the openai package:
+
+{snippet}"""
+
+
+def quire_command() -> str:
+    """How the `quire` command is called from here."""
+    path = Path(sys.executable).with_name("quire")
+    if not path.exists():
+        return "quire"
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

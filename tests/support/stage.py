@@ -1,0 +1,159 @@
+"""`quire up` over stand-ins: small packages with our services' names, found before the real ones."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from ops.redis_server import free_port
+
+# Writes its name and pid to the journal, holds a lease as a service would, and waits for its end.
+_SERVICE = """
+import json, os, signal, socket, sys, time
+import redis
+name = {name!r}
+def journal(word):
+    with open(os.environ["JOURNAL"], "a") as file:
+        print(word, name, os.getpid(), file=file)
+def ended(*_):
+    journal("end")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, signal.SIG_IGN if os.environ.get("STUBBORN") == name else ended)
+signal.signal(signal.SIGINT, lambda *_: journal("interrupted"))
+journal("start")
+if os.environ.get("BROKEN") == name:
+    print("quire: the", name, "is broken", file=sys.stderr)
+    sys.exit(int(os.environ["STATUS"]))
+server = redis.Redis.from_url(os.environ["QUIRE_REDIS_URL"])
+lease = dict(service=name, epoch=1, host=socket.gethostname(), pid=os.getpid(),
+             info=dict(model=os.environ["QUIRE_MODEL_NAME"], device="cpu", dtype="float32"))
+server.set(f"quire:alive:{{name}}-{{os.getpid()}}", json.dumps(lease), ex=60)
+"""
+
+_GATEWAY = """
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Handler(BaseHTTPRequestHandler):
+    def answer(self):
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        kinds = {key.split(b":")[2].split(b"-")[0] for key in server.keys("quire:alive:*")}
+        self.send_response(200 if len(kinds) == 4 else 503)
+        self.end_headers()
+        self.wfile.write(b"{}")
+    do_GET = do_POST = answer
+HTTPServer.allow_reuse_address = True
+HTTPServer((os.environ["QUIRE_HOST"], int(os.environ["QUIRE_PORT"])), Handler).serve_forever()
+"""
+
+SERVICES = {
+    "gpu_worker": "worker",
+    "scheduler_svc": "scheduler",
+    "tokenizer_svc": "tokenizer",
+    "gateway": "gateway",
+}
+
+
+@dataclass
+class Stage:
+    """A place to run `quire` in, with a state directory, a port and stand-ins of its own."""
+
+    directory: Path
+    port: int = field(default_factory=free_port)
+    environment: dict[str, str] = field(default_factory=dict)
+    launchers: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "ops.cli.main", *arguments]
+
+    @property
+    def settings(self) -> dict[str, str]:
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("QUIRE_")}
+        ours = {
+            "PYTHONPATH": str(self.directory / "packages"),
+            "XDG_STATE_HOME": str(self.directory / "state"),
+            "JOURNAL": str(self.directory / "journal"),
+        }
+        return inherited | ours | self.environment
+
+    def quire(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end."""
+        return subprocess.run(
+            self.command(*arguments),
+            env=self.settings,
+            cwd=self.directory,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    def up(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start `quire up` and return once it is ready."""
+        launcher = subprocess.Popen(
+            self.command("up", "--port", str(self.port), "--model", str(self.model), *arguments),
+            env=self.settings,
+            cwd=self.directory,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.launchers.append(launcher)
+        assert launcher.stdout is not None
+        seen = []
+        for line in launcher.stdout:
+            seen.append(line)
+            if "stops it" in line:
+                return launcher
+        raise AssertionError(f"quire up ended with {launcher.wait()}: {''.join(seen)}")
+
+    @property
+    def model(self) -> Path:
+        return self.directory / "fox"
+
+    def journal(self, word: str) -> list[tuple[str, int]]:
+        """(name, pid) of all who have written this word, in order."""
+        path = self.directory / "journal"
+        lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+        return [(name, int(pid)) for what, name, pid in lines if what == word]
+
+    def wait_for(self, condition: Callable[[], bool], timeout: float = 20.0) -> None:
+        deadline = time.monotonic() + timeout
+        while not condition():
+            assert time.monotonic() < deadline, f"it did not come; journal: {self.journal('start')}"
+            time.sleep(0.02)
+
+    def alive(self) -> list[int]:
+        """Processes of this stage: those that work in its directory, as they all do."""
+        mine = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if Path(process.cwd()).is_relative_to(self.directory):
+                    mine.append(process.pid)
+        return mine
+
+    def build(self) -> None:
+        """Lay out the stand-ins and a directory that passes for a model."""
+        for package, name in SERVICES.items():
+            folder = self.directory / "packages" / package
+            folder.mkdir(parents=True)
+            (folder / "__init__.py").touch()
+            body = _GATEWAY if name == "gateway" else "while True: signal.pause()\n"
+            (folder / "__main__.py").write_text(_SERVICE.format(name=name) + body)
+        self.model.mkdir()
+        for name in ("config.json", "model.safetensors", "tokenizer.json"):
+            (self.model / name).write_text("{}")
+
+    def clear(self) -> None:
+        """End whatever a test has left."""
+        for launcher in self.launchers:
+            launcher.kill()
+            launcher.wait()
+            assert launcher.stdout is not None
+            launcher.stdout.close()
+        for pid in self.alive():
+            os.kill(pid, signal.SIGKILL)

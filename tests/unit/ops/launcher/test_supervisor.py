@@ -1,0 +1,103 @@
+"""Starting again and giving up, with processes that live for as long as a test wants."""
+
+import asyncio
+import contextlib
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ops.launcher import supervisor as module
+from ops.launcher.child import Child, Spec, describe_end
+from ops.launcher.errors import LaunchError
+from ops.launcher.supervisor import Supervisor, backoff
+
+
+def python(name: str, code: str, stage: int = 0) -> Spec:
+    return Spec(name, (sys.executable, "-c", code), stage)
+
+
+class Watched:
+    """A supervisor whose reports, burials and starts are kept."""
+
+    def __init__(self, logs: Path, *specs: Spec) -> None:
+        self.reports: list[str] = []
+        self.buried: list[str] = []
+        self.starts = 0
+        self.changed = asyncio.Event()
+        self.supervisor = Supervisor(specs, logs, self.reports.append, self._bury, self._change)
+
+    async def _bury(self, child: Child) -> None:
+        self.buried.append(child.spec.name)
+
+    def _change(self) -> None:
+        self.starts += 1
+        self.changed.set()
+
+    async def started(self, times: int) -> None:
+        while self.starts < times:
+            self.changed.clear()
+            await self.changed.wait()
+
+
+def test_backoff_is_nothing_then_doubles_up_to_a_cap() -> None:
+    assert [backoff(failures) for failures in range(1, 9)] == [0, 0.5, 1, 2, 4, 8, 10, 10]
+
+
+async def test_once_settled_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "backoff", lambda failures: 0.01)
+    watched = Watched(tmp_path, python("short", "raise SystemExit(2)"))
+    watched.supervisor.settle()
+    async with asyncio.timeout(20), watched.supervisor.running(0):
+        await watched.started(6)
+    assert watched.buried[:5] == ["short"] * 5
+    assert "short ended with status 2" in watched.reports[0]
+
+
+async def test_giving_up_names_the_log_of_the_last_try(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, python("short", "print('no such model'); raise SystemExit(2)"))
+    with pytest.raises(LaunchError, match=r"short\.log\):\nno such model$"):
+        async with asyncio.timeout(20), watched.supervisor.running(0):
+            await asyncio.Event().wait()
+
+
+async def test_a_program_that_does_not_exist(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, Spec("none", (str(tmp_path / "none"),), 0))
+    with pytest.raises(LaunchError, match="cannot run"):
+        async with watched.supervisor.running(0):
+            await asyncio.Event().wait()
+
+
+async def test_what_does_not_listen_is_killed_after_its_grace(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    deaf = f"""
+import pathlib, signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path({str(ready)!r}).touch()
+while True: signal.pause()
+"""
+    watched = Watched(tmp_path, python("deaf", deaf))
+    async with watched.supervisor.running(0, grace=0.2):
+        while not ready.exists():
+            await asyncio.sleep(0.01)
+        start = time.monotonic()
+    assert 0.2 <= time.monotonic() - start < 3
+    assert not watched.supervisor.children[0].running
+
+
+async def test_an_error_in_the_block_ends_the_children_and_is_passed_on(tmp_path: Path) -> None:
+    forever = "import signal\nwhile True: signal.pause()"
+    watched = Watched(tmp_path, python("back", forever), python("front", forever, stage=1))
+    async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(pytest.raises(LaunchError, match="no token"))
+        await stack.enter_async_context(watched.supervisor.running(0))
+        await stack.enter_async_context(watched.supervisor.running(1))
+        await watched.started(2)
+        raise LaunchError("no token")
+    assert not any(child.running for child in watched.supervisor.children)
+
+
+def test_ends_in_words() -> None:
+    assert describe_end(1) == "ended with status 1"
+    assert describe_end(-9) == "was ended by SIGKILL"
