@@ -1,0 +1,1 @@
+"""The small model that ships with Quire: its corpus, tokenizer, training recipe and weights."""

@@ -1,0 +1,117 @@
+"""Held-out perplexities and sample answers: `python -m ops.tiny_model.evaluate` writes perplexity.json.
+
+The held-out documents come from the same generator as the training text, and none of them was
+trained on. Perplexity is exp of the mean cross entropy of all tokens after the first, special
+tokens included, each document on its own from its <|begin|>.
+"""
+
+import argparse
+import itertools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from ops.tiny_model.corpus import documents
+from ops.tiny_model.tokenizer import render
+
+HERE = Path(__file__).parent
+RECORD = HERE / "perplexity.json"
+HELD_OUT_SEED = 7
+# Name of the set -> (long chats or not, number of documents).
+SETS = {"held_out": (False, 400), "held_out_small": (False, 40), "held_out_long": (True, 12)}
+PROMPTS = (
+    "Tell me a story about a fox.",
+    "Could you write a short story about an owl and a baker?",
+    "Tell me a very short story about a robot.",
+    "Tell me a story about a giraffe.",
+    "Write a story about a lost key.",
+    "Who are you?",
+    "List five fruits.",
+    "What is 7 + 5?",
+    "Give me JSON for a person named Mira.",
+    "How does paged attention work?",
+    'How do you say "thank you" in Japanese?',
+    "Count from 3 to 9.",
+    "Write a poem about the sea.",
+    "Hello!",
+    "What is the opposite of hot?",
+)
+
+
+def held_out_ids(tokenizer: Any, name: str, limit: int | None = None) -> list[list[int]]:
+    """Token ids of the first `limit` documents of a held-out set (all of them by default)."""
+    long, count = SETS[name]
+    chosen = itertools.islice(documents(HELD_OUT_SEED, held_out=True, long=long), limit or count)
+    longest = tokenizer.model_max_length
+    return [tokenizer(render(doc), add_special_tokens=False)["input_ids"][:longest] for doc in chosen]
+
+
+@torch.inference_mode()
+def perplexity(model: Any, sequences: list[list[int]]) -> float:
+    """exp(mean cross entropy) over the tokens of all sequences."""
+    total, count = 0.0, 0
+    for ids in sequences:
+        logits = model(torch.tensor([ids[:-1]])).logits[0]
+        total += nn.functional.cross_entropy(logits.float(), torch.tensor(ids[1:]), reduction="sum").item()
+        count += len(ids) - 1
+    return math.exp(total / count)
+
+
+@torch.inference_mode()
+def answer(
+    model: Any, tokenizer: Any, prompt: str, greedy: bool = True, limit: int = 400
+) -> tuple[str, bool]:
+    """The answer to one question in chat, and whether the model ended it by itself."""
+    messages = [{"role": "user", "content": prompt}]
+    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    ids = torch.tensor([tokenizer(text, add_special_tokens=False)["input_ids"]])
+    settings: dict[str, Any] = {"do_sample": False, "temperature": None, "top_p": None} if greedy else {}
+    output: Tensor = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=limit, **settings
+    )
+    new = output[0, ids.shape[1] :].tolist()
+    return tokenizer.decode(new, skip_special_tokens=True), new[-1] == tokenizer.eos_token_id
+
+
+def load(name: str) -> tuple[Any, Any]:
+    """(model in float32, tokenizer) of the committed directory `name`: "model" or "draft"."""
+    model: Any = AutoModelForCausalLM.from_pretrained(HERE / name, dtype=torch.float32)
+    tokenizer: Any = AutoTokenizer.from_pretrained(HERE / name)
+    return model.eval(), tokenizer
+
+
+def measure(name: str) -> dict[str, float | int]:
+    """Perplexity on every held-out set, and the number of parameters."""
+    model, tokenizer = load(name)
+    measured: dict[str, float | int] = {"parameters": sum(p.numel() for p in model.parameters())}
+    for held_out in SETS:
+        sequences = held_out_ids(tokenizer, held_out)
+        measured[held_out] = round(perplexity(model, sequences), 4)
+        measured[f"{held_out}_tokens"] = sum(len(ids) - 1 for ids in sequences)
+    return measured
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", action="store_true", help="print answers to PROMPTS, write nothing")
+    args = parser.parse_args()
+    if not args.samples:
+        record = {"held_out_seed": HELD_OUT_SEED, "model": measure("model"), "draft": measure("draft")}
+        RECORD.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        print(json.dumps(record, indent=2))
+        return
+    model, tokenizer = load("model")
+    torch.manual_seed(0)
+    for prompt, greedy in itertools.product(PROMPTS, (True, False)):
+        text, ended = answer(model, tokenizer, prompt, greedy)
+        print(f"> {prompt} [{'greedy' if greedy else 'sampled'}, {'ended' if ended else 'CUT'}]\n{text}\n")
+
+
+if __name__ == "__main__":
+    main()
