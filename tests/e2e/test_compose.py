@@ -1,0 +1,220 @@
+"""docker-compose.yml without a container engine: its commands and environments as local processes.
+
+Only what a container network would do is done by hand: `redis` and `jaeger` become ports of
+loopback, the mounted model becomes its directory.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+import yaml
+
+from ops.redis_server import RedisServer, free_port
+
+ROOT = Path(__file__).parents[2]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+DOCKERFILE = (ROOT / "ops" / "images" / "Dockerfile").read_text()
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OURS = {name: service for name, service in SERVICES.items() if "build" in service}
+STARTED = {name: service for name, service in OURS.items() if "profiles" not in service}
+
+
+def resolve(text: str) -> str:
+    """`${NAME:-default}` as compose does it where NAME is not set."""
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
+
+
+class TraceReceiver:
+    """Takes spans (OTLP over gRPC) and counts the exports that came."""
+
+    def __init__(self) -> None:
+        self.exports = 0
+        self._server = grpc.server(ThreadPoolExecutor(2))
+        handler = grpc.unary_unary_rpc_method_handler(self._export)
+        service = "opentelemetry.proto.collector.trace.v1.TraceService"
+        handlers = (grpc.method_handlers_generic_handler(service, {"Export": handler}),)
+        self._server.add_generic_rpc_handlers(handlers)
+        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        self._server.start()
+
+    def _export(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        self.exports += 1
+        return b""
+
+    def stop(self) -> None:
+        self._server.stop(None).wait()
+
+
+@dataclass
+class Running:
+    url: str
+    environments: dict[str, dict[str, str]]
+    receiver: TraceReceiver
+
+
+def environment_of(service: dict[str, Any], ports: dict[str, int], gateway_port: int) -> dict[str, str]:
+    """What the container would have in its environment, on this machine's network and disk."""
+    environment = {name: resolve(str(value)) for name, value in service["environment"].items()}
+    for name, value in environment.items():
+        for host, port in ports.items():
+            environment[name] = value = re.sub(rf"//{host}:\d+", f"//127.0.0.1:{port}", value)
+    for volume in service.get("volumes", []):
+        source, target, _ = resolve(volume).split(":")
+        environment = {
+            name: str(ROOT / source) if value == target else value for name, value in environment.items()
+        }
+    if "QUIRE_PORT" in environment:
+        assert environment["QUIRE_HOST"] == "0.0.0.0", "reachable from outside of its container"
+        environment |= {"QUIRE_PORT": str(gateway_port), "QUIRE_HOST": "127.0.0.1"}
+    return environment
+
+
+def run(command: list[str]) -> list[str]:
+    assert command[0] == "python"
+    return [sys.executable, *command[1:]]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    logs = tmp_path_factory.mktemp("compose")
+    receiver, gateway_port = TraceReceiver(), free_port()
+    url = f"http://127.0.0.1:{gateway_port}"
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("QUIRE_")}
+    processes: dict[str, subprocess.Popen[bytes]] = {}
+    environments: dict[str, dict[str, str]] = {}
+    with RedisServer() as server:
+        try:
+            for name, service in STARTED.items():
+                ports = {"redis": server.port, "jaeger": receiver.port}
+                environments[name] = inherited | environment_of(service, ports, gateway_port)
+                with (logs / f"{name}.log").open("wb") as log:
+                    processes[name] = subprocess.Popen(
+                        run(service["command"]), env=environments[name], cwd=logs, stdout=log, stderr=log
+                    )
+            wait_ready(url, processes, logs)
+            yield Running(url, environments, receiver)
+        finally:
+            for process in processes.values():
+                process.terminate()
+            for process in processes.values():
+                process.wait(timeout=20)
+            receiver.stop()
+
+
+def wait_ready(url: str, processes: dict[str, subprocess.Popen[bytes]], logs: Path) -> None:
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        for name, process in processes.items():
+            assert process.poll() is None, f"{name}:\n{(logs / f'{name}.log').read_text()}"
+        try:
+            if httpx.get(f"{url}/health/ready", timeout=5).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    texts = "\n".join(f"--- {path.name}\n{path.read_text()}" for path in sorted(logs.glob("*.log")))
+    raise AssertionError(f"not ready:\n{texts}")
+
+
+def test_it_answers_through_the_gateway(running: Running) -> None:
+    body = {"model": "quire-tiny", "prompt": "Once upon a time", "max_tokens": 8}
+    answer = httpx.post(f"{running.url}/v1/completions", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"][0]["text"]
+
+
+def test_traces_arrive_where_jaeger_would_be(running: Running) -> None:
+    body = {"model": "quire-tiny", "prompt": "Once upon a time", "max_tokens": 2}
+    assert httpx.post(f"{running.url}/v1/completions", json=body, timeout=60).status_code == 200
+    deadline = time.monotonic() + 20
+    while running.receiver.exports == 0 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert running.receiver.exports > 0
+
+
+@pytest.mark.parametrize("name", STARTED)
+def test_health_check_passes(running: Running, name: str) -> None:
+    kind, *command = STARTED[name]["healthcheck"]["test"]
+    assert kind == "CMD"
+    result = subprocess.run(
+        run(command), env=running.environments[name], capture_output=True, text=True, timeout=30
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_health_check_fails_without_the_process(running: Running) -> None:
+    environment = running.environments["worker"] | {"QUIRE_STREAM_PREFIX": "elsewhere:"}
+    command = run(STARTED["worker"]["healthcheck"]["test"][1:])
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
+    assert result.returncode == 1
+    assert "no worker on" in result.stderr
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_container_is_pinned_restarted_and_without_rights(name: str) -> None:
+    service = SERVICES[name]
+    assert re.fullmatch(r"[\w./-]+:\d+\.\d+\.\d+[\w.-]*", service["image"]), "an image of one exact version"
+    assert service["restart"] == "unless-stopped"
+    assert service["user"].split(":")[0] not in ("", "0", "root")
+    assert service["cap_drop"] == ["ALL"]
+    for port in service.get("ports", []):
+        assert port.startswith("127.0.0.1:"), "open on loopback only"
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_service_of_ours_is_watched_and_waits_for_redis(name: str) -> None:
+    service = OURS[name]
+    assert service["healthcheck"]["test"][:4] == ["CMD", "python", "-m", "ops.health"]
+    assert service["depends_on"]["redis"]["condition"] == "service_healthy"
+    assert re.search(rf"^FROM runtime AS {service['build']['target']}$", DOCKERFILE, re.MULTILINE)
+    (command,) = re.findall(
+        rf"^FROM runtime AS {service['build']['target']}$.*?^CMD (.*?)$", DOCKERFILE, re.MULTILINE | re.DOTALL
+    )
+    assert yaml.safe_load(command) == service["command"], "the image's own command is the same"
+
+
+def test_redis_keeps_what_it_accepted() -> None:
+    command = " ".join(SERVICES["redis"]["command"])
+    assert "--appendonly yes" in command
+    assert any(volume.endswith(":/data") for volume in SERVICES["redis"]["volumes"])
+
+
+def test_a_gpu_worker_is_a_profile_of_its_own() -> None:
+    service = SERVICES["worker-gpu"]
+    assert service["profiles"] == ["gpu"]
+    (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+    assert device["driver"] == "nvidia"
+    assert service["environment"]["QUIRE_DEVICE"] == "cuda"
+
+
+def test_what_the_dockerfile_copies_exists_and_is_not_ignored() -> None:
+    copied = [
+        source
+        for line in re.findall(r"^COPY (?!--from)(.*)$", DOCKERFILE, re.MULTILINE)
+        for source in line.split()[:-1]
+    ]
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert copied
+    for source in copied:
+        assert (ROOT / source).exists(), source
+        assert source in kept, source
+
+
+def test_stages_that_the_dockerfile_builds_on_exist() -> None:
+    stages = set(re.findall(r"^FROM \S+ AS (\S+)$", DOCKERFILE, re.MULTILINE))
+    used = set(re.findall(r"^COPY --from=(\S+)", DOCKERFILE, re.MULTILINE))
+    used |= {base for base in re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE) if base in stages}
+    assert used <= stages
+    groups = set(re.findall(r"'\.\[(\w+)\]'", DOCKERFILE))
+    assert groups == {"gateway", "tokenizer", "scheduler", "worker"}
