@@ -1,0 +1,39 @@
+"""One Generate call: what it has yet to be sent, and how it ends."""
+
+import asyncio
+from collections import deque
+
+from proto.scheduler_pb2 import GenerateResponse
+from scheduler_svc.core.errors import SchedulerError
+
+
+class Call:
+    """Filled by results, emptied by the servicer."""
+
+    def __init__(self) -> None:
+        self.begun = False
+        """Something was put already."""
+        self.error: SchedulerError | None = None
+        self._responses: deque[GenerateResponse] = deque()
+        self._ended = False
+        self._news = asyncio.Event()
+
+    def put(self, response: GenerateResponse) -> None:
+        self.begun = True
+        self._responses.append(response)
+        self._news.set()
+
+    def end(self, error: SchedulerError | None = None) -> None:
+        """No more will be put; what was put is still sent."""
+        self._ended = True
+        self.error = error
+        self._news.set()
+
+    async def next(self) -> GenerateResponse | None:
+        """The next response, or None at the end: see `error` for which."""
+        while not self._responses:
+            if self._ended:
+                return None
+            self._news.clear()
+            await self._news.wait()
+        return self._responses.popleft()

@@ -1,0 +1,69 @@
+"""What is checked of a request before anything is done for it.
+
+Lengths and token ids depend on the workers and are checked in the core.
+"""
+
+import math
+
+from proto.sampling_pb2 import SamplingParams
+from proto.scheduler_pb2 import SequenceSoFar, Start
+from scheduler_svc.core.errors import RequestRefused
+from scheduler_svc.core.request import Request, SoFar
+from scheduler_svc.wire import tokens_from
+
+MAX_SEQUENCES = 128
+MAX_LOGPROBS = 20
+
+
+def request_from(start: Start, traceparent: str) -> Request:
+    """The request as the core takes it. Raises `RequestRefused`, naming the field."""
+    try:
+        prompt = tokens_from(start.prompt_tokens)
+    except ValueError as error:
+        raise RequestRefused("prompt", "prompt_tokens is not a list of int32") from error
+    _require(len(prompt) > 0, "prompt", "the prompt is empty")
+    _require(1 <= start.n <= MAX_SEQUENCES, "n", f"must be in [1, {MAX_SEQUENCES}]")
+    _check_sampling(start.sampling)
+    return Request(
+        request_id=start.request_id,
+        prompt=prompt,
+        max_tokens=start.stop.max_tokens,
+        stop_token_ids=frozenset(start.stop.stop_token_ids),
+        n=start.n,
+        salt=start.cache_salt,
+        sampling=start.sampling,
+        traceparent=traceparent,
+        resumed=_resumed_from(start),
+    )
+
+
+def _resumed_from(start: Start) -> tuple[SoFar, ...]:
+    indices = {so_far.index for so_far in start.resumed}
+    _require(len(indices) == len(start.resumed), "resumed", "names a sequence twice")
+    _require(all(index < start.n for index in indices), "resumed", "names a sequence that there is not")
+    return tuple(map(_so_far_from, start.resumed))
+
+
+def _so_far_from(so_far: SequenceSoFar) -> SoFar:
+    try:
+        return SoFar(so_far.index, tokens_from(so_far.tokens), so_far.finished)
+    except ValueError as error:
+        raise RequestRefused("resumed", "tokens is not a list of int32") from error
+
+
+def _check_sampling(sampling: SamplingParams) -> None:
+    temperature, repetition = sampling.temperature, sampling.repetition_penalty
+    _require(math.isfinite(temperature) and temperature >= 0, "temperature", "must be 0 or more, and finite")
+    _require(0 < sampling.top_p <= 1, "top_p", "must be in (0, 1]")
+    _require(0 <= sampling.min_p <= 1, "min_p", "must be in [0, 1]")
+    _require(-2 <= sampling.presence_penalty <= 2, "presence_penalty", "must be in [-2, 2]")
+    _require(-2 <= sampling.frequency_penalty <= 2, "frequency_penalty", "must be in [-2, 2]")
+    _require(
+        math.isfinite(repetition) and repetition > 0, "repetition_penalty", "must be above 0, and finite"
+    )
+    _require(sampling.logprobs <= MAX_LOGPROBS, "logprobs", f"must be at most {MAX_LOGPROBS}")
+
+
+def _require(holds: bool, param: str, message: str) -> None:
+    if not holds:
+        raise RequestRefused(param, message)

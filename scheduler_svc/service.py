@@ -1,0 +1,111 @@
+"""The servicer of `quire.Scheduler`: between a gRPC call and the engine's call."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+from opentelemetry import trace
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+
+from ops.telemetry import incoming, outgoing
+from proto.scheduler_pb2 import GenerateRequest, GenerateResponse
+from proto.scheduler_pb2_grpc import SchedulerServicer
+from scheduler_svc.core.errors import RequestPoisoned, RequestRefused, SchedulerError
+from scheduler_svc.core.sequence import SequenceGroup
+from scheduler_svc.engine import Engine
+from scheduler_svc.intake import request_from
+
+tracer = trace.get_tracer("quire.scheduler")
+
+
+class SchedulerService(SchedulerServicer):
+    """See scheduler.proto."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def Generate(
+        self, requests: AsyncIterator[GenerateRequest], context: Any
+    ) -> AsyncIterator[GenerateResponse]:
+        parent = incoming(context.invocation_metadata())
+        span = tracer.start_span("scheduler.generate", context=parent, kind=SpanKind.SERVER)
+        try:
+            async with aclosing(self._generate(requests, context, span)) as responses:
+                async for response in responses:
+                    yield response
+        except SchedulerError as error:
+            _fail(span, str(error), error)
+            trailing = (("quire-param", error.param),) if isinstance(error, RequestRefused) else ()
+            await context.abort(_code(error), str(error), trailing_metadata=trailing)
+        except (asyncio.CancelledError, GeneratorExit):
+            _fail(span, "cancelled")
+            raise
+        except Exception as error:
+            _fail(span, str(error), error)
+            raise
+        finally:
+            span.end()
+
+    async def _generate(
+        self, requests: AsyncIterator[GenerateRequest], context: Any, span: Span
+    ) -> AsyncGenerator[GenerateResponse, None]:
+        incoming_messages = aiter(requests)
+        first = await anext(incoming_messages, None)
+        if first is None or first.WhichOneof("kind") != "start":
+            raise RequestRefused("start", "the first message of a call must carry start")
+        carried = outgoing(trace.set_span_in_context(span)) if span.get_span_context().is_valid else ()
+        request = request_from(first.start, dict(carried).get("traceparent", ""))
+        group, call = self._engine.open(request)
+        # A call may end while nothing runs here, in the middle of sending: then this frees what it holds.
+        context.add_done_callback(lambda *_: self._engine.close(group))
+        listener = asyncio.ensure_future(self._listen(incoming_messages, group))
+        listener.add_done_callback(lambda done: call.end(_error_of(done)) if _error_of(done) else None)
+        try:
+            while (response := await call.next()) is not None:
+                yield response
+            if call.error is not None:
+                raise call.error
+        finally:
+            listener.cancel()
+            self._engine.close(group)
+            span.set_attributes(_facts(group))
+
+    async def _listen(self, messages: AsyncIterator[GenerateRequest], group: SequenceGroup) -> None:
+        """What the caller says after `start`."""
+        async for message in messages:
+            if message.WhichOneof("kind") != "end_sequence" or message.end_sequence >= group.request.n:
+                raise RequestRefused("end_sequence", "names no sequence of this request")
+            self._engine.end_sequence(group, message.end_sequence)
+
+
+def _error_of(listener: "asyncio.Task[None]") -> SchedulerError | None:
+    """What the caller did wrong; that it is gone is not for the listener to say."""
+    error = None if listener.cancelled() else listener.exception()
+    return error if isinstance(error, SchedulerError) else None
+
+
+def _facts(group: SequenceGroup) -> dict[str, str | int]:
+    request = group.request
+    computed = sum(len(sequence.tokens) - len(request.prompt) for sequence in group.sequences)
+    return {
+        "quire.request_id": request.request_id,
+        "quire.n": request.n,
+        "quire.prompt_tokens": len(request.prompt),
+        "quire.cached_tokens": group.cached_tokens or 0,
+        "quire.output_tokens": computed,
+        "quire.resumed_tokens": sum(len(so_far.tokens) for so_far in request.resumed),
+    }
+
+
+def _fail(span: Span, message: str, error: Exception | None = None) -> None:
+    if error is not None:
+        span.record_exception(error)
+    span.set_status(Status(StatusCode.ERROR, message))
+
+
+def _code(error: SchedulerError) -> grpc.StatusCode:
+    if isinstance(error, RequestRefused):
+        return grpc.StatusCode.INVALID_ARGUMENT
+    return grpc.StatusCode.ABORTED if isinstance(error, RequestPoisoned) else grpc.StatusCode.INTERNAL

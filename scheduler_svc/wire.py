@@ -1,0 +1,131 @@
+"""Between the core's values and the messages of worker.proto and scheduler.proto.
+
+Arrays are little-endian on the wire whatever the machine is.
+"""
+
+import struct
+import sys
+from array import array
+from collections.abc import Mapping, Sequence
+
+from proto.sampling_pb2 import FinishReason, SamplingParams
+from proto.scheduler_pb2 import SequenceDelta, TokenLogprobs
+from proto.worker_pb2 import NewSlot, StepPlan, StepResult, WorkerReady
+from scheduler_svc.core import plan as core
+from scheduler_svc.core.errors import WorkerFault
+from scheduler_svc.core.limits import WorkerLimits
+
+Logprobs = Mapping[int, TokenLogprobs]
+"""By index into a result's tokens."""
+
+
+def pack(numbers: Sequence[int]) -> bytes:
+    """int32[]."""
+    return struct.pack(f"<{len(numbers)}i", *numbers)
+
+
+def tokens_from(packed: bytes) -> "array[int]":
+    """int32[] as an array. Raises `ValueError` if the bytes are not a whole number of int32."""
+    tokens = array("i")
+    tokens.frombytes(packed)
+    if sys.byteorder == "big":
+        tokens.byteswap()
+    return tokens
+
+
+def tokens_to(tokens: "array[int]") -> bytes:
+    """An array as int32[]."""
+    if sys.byteorder == "big":
+        tokens = tokens[:]
+        tokens.byteswap()
+    return tokens.tobytes()
+
+
+def limits_from(ready: WorkerReady) -> WorkerLimits:
+    """What a worker has to offer. Raises `WorkerFault` if that is nothing."""
+    try:
+        return WorkerLimits(
+            num_blocks=ready.num_blocks,
+            block_size=ready.block_size,
+            max_slots=ready.max_slots,
+            max_model_len=ready.max_model_len,
+            max_step_tokens=ready.max_step_tokens,
+            vocab_size=ready.vocab_size,
+        )
+    except ValueError as error:
+        raise WorkerFault(f"a worker with nothing to offer: {error}") from error
+
+
+def plan_to(plan: core.StepPlan) -> StepPlan:
+    """A plan as a message: a few hundred bytes for tens of decodes, whatever their lengths."""
+    return StepPlan(
+        step=plan.step,
+        freed_slots=pack(plan.freed_slots),
+        new_slots=[_new_slot_to(new) for new in plan.new_slots],
+        block_slots=pack(plan.block_slots),
+        block_ids=pack(plan.block_ids),
+        row_slots=pack(plan.row_slots),
+        row_starts=pack(plan.row_starts),
+        row_counts=pack(plan.row_counts),
+        row_samples=bytes(plan.row_samples),
+    )
+
+
+def _new_slot_to(new: core.NewSlot) -> NewSlot:
+    request = new.request
+    assert isinstance(request.sampling, SamplingParams)
+    return NewSlot(
+        slot=new.slot,
+        tokens=tokens_to(new.tokens),
+        prompt_length=len(request.prompt),
+        block_ids=pack(new.block_ids),
+        sampling=request.sampling,
+        sequence_index=new.sequence_index,
+        traceparent=request.traceparent,
+    )
+
+
+def result_from(message: StepResult) -> tuple[core.StepResult, Logprobs]:
+    """A worker's answer, and the log probabilities that came with it. Raises `WorkerFault`."""
+    try:
+        tokens = _ints(message.tokens)
+        logprobs = _logprobs_from(message) if message.logprob_entries else {}
+    except (struct.error, ValueError, IndexError) as error:
+        raise WorkerFault(f"step {message.step}: malformed arrays: {error}") from error
+    errors = {error.row: error.message for error in message.errors}
+    return core.StepResult(message.step, tokens, errors), logprobs
+
+
+def _logprobs_from(message: StepResult) -> dict[int, TokenLogprobs]:
+    entries = _ints(message.logprob_entries)
+    chosen = struct.unpack(f"<{len(entries)}f", message.logprobs)
+    counts = _ints(message.top_counts)
+    if len(counts) != len(entries) or 4 * sum(counts) != len(message.top_tokens):
+        raise ValueError("alternatives and their counts")
+    found, start = {}, 0
+    for entry, logprob, count in zip(entries, chosen, counts, strict=True):
+        end = start + 4 * count
+        found[entry] = TokenLogprobs(
+            logprob=logprob,
+            top_tokens=message.top_tokens[start:end],
+            top_logprobs=message.top_logprobs[start:end],
+        )
+        start = end
+    return found
+
+
+def delta_to(gain: core.Gain, logprobs: Logprobs) -> SequenceDelta:
+    """What a sequence gained, for the caller."""
+    delta = SequenceDelta(index=gain.sequence_index, finish_reason=_FINISH[gain.finish])
+    if gain.token >= 0:
+        delta.tokens = struct.pack("<i", gain.token)
+        if logprobs and (found := logprobs.get(gain.entry)) is not None:
+            delta.logprobs.append(found)
+    return delta
+
+
+_FINISH = (FinishReason.NOT_FINISHED, FinishReason.STOP, FinishReason.LENGTH)
+
+
+def _ints(packed: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"<{len(packed) // 4}i", packed)

@@ -1,0 +1,175 @@
+"""Random programs of arrivals, cancels, early ends, losses of workers, over pools of any size.
+
+After every event the books must balance; in the end every request has exactly the tokens that it gets
+alone, no block is leaked, and the worker has seen nothing that it could not trust.
+"""
+
+from collections import deque
+from types import SimpleNamespace
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scheduler_svc.core.errors import RequestPoisoned, RequestRefused
+from scheduler_svc.core.fleet import Fleet
+from scheduler_svc.core.plan import Outcome, StepResult
+from scheduler_svc.core.request import Request, SoFar
+from scheduler_svc.core.scheduler import Scheduler
+from scheduler_svc.core.sequence import SequenceGroup
+
+LIMITS = st.fixed_dictionaries(
+    {
+        "num_blocks": st.integers(4, 24),
+        "block_size": st.sampled_from([1, 2, 4, 8]),
+        "max_slots": st.integers(1, 6),
+        "max_model_len": st.integers(8, 48),
+        "max_step_tokens": st.integers(1, 24),
+    }
+)
+# Few different tokens, so that prompts share prefixes.
+PROMPTS = st.one_of(
+    st.lists(st.integers(0, 2), min_size=1, max_size=24),
+    st.integers(1, 30).map(lambda length: [1] * length),
+)
+ARRIVALS = st.fixed_dictionaries(
+    {
+        "prompt": PROMPTS,
+        "seed": st.integers(0, 3),
+        "max_tokens": st.integers(0, 20),
+        "n": st.sampled_from([1, 1, 1, 2, 3]),
+        "stop_token_ids": st.frozensets(st.integers(0, 38), max_size=3),
+        "salt": st.sampled_from(["", "", "tenant"]),
+    }
+)
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("arrive"), ARRIVALS),
+        st.tuples(st.just("arrive"), ARRIVALS),
+        st.tuples(st.just("step"), st.integers(1, 6)),
+        st.tuples(st.just("step"), st.integers(1, 6)),
+        st.tuples(st.just("cancel"), st.integers(0, 9)),
+        st.tuples(st.just("end"), st.integers(0, 9)),
+        st.tuples(st.just("lose"), st.integers(0, 1)),
+        st.tuples(st.just("join"), st.none()),
+    ),
+    min_size=10,
+    max_size=60,
+)
+
+
+class World:
+    """A fleet, its fake workers, and what every request has been given."""
+
+    def __init__(self, fake: SimpleNamespace, limits: dict[str, int], depth: int) -> None:
+        self.fake, self.depth = fake, depth
+        self.limits = fake.limits(**limits)
+        self.fleet = Fleet(token_budget=1000)
+        self.workers: dict[Scheduler, tuple[object, deque[StepResult]]] = {}
+        self.requests: dict[SequenceGroup, Request] = {}
+        self.given: dict[SequenceGroup, list[list[int]]] = {}
+        self.ended: dict[SequenceGroup, str] = {}
+        self.cut: set[tuple[SequenceGroup, int]] = set()
+
+    def arrive(self, fields: dict[str, object]) -> None:
+        request = self.fake.request(name=f"r{len(self.requests)}", **fields)
+        group, outcome = self.fleet.accept(request)
+        self.requests[group] = request
+        self.given[group] = [[] for _ in range(request.n)]
+        self.note(outcome)
+
+    def note(self, outcome: Outcome) -> None:
+        for gain in outcome.gains:
+            assert gain.group not in self.ended
+            assert (gain.group, gain.sequence_index) not in self.cut
+            self.given[gain.group][gain.sequence_index].append(gain.token)
+        for gain in outcome.gains:
+            if not gain.group.unfinished:
+                self.ended[gain.group] = "complete"
+        for group, error in outcome.failed:
+            assert group not in self.ended
+            assert isinstance(error, RequestRefused | RequestPoisoned)
+            self.ended[group] = "refused" if isinstance(error, RequestRefused) else "poisoned"
+
+    def join(self, _: None) -> None:
+        if len(self.workers) < 2:
+            scheduler, outcome = self.fleet.add_worker(self.limits)
+            self.workers[scheduler] = (self.fake.StrictWorker(self.limits), deque())
+            self.note(outcome)
+
+    def lose(self, which: int) -> None:
+        if which < len(self.workers):
+            scheduler = list(self.workers)[which]
+            del self.workers[scheduler]
+            self.note(self.fleet.remove_worker(scheduler))
+
+    def live(self, which: int) -> SequenceGroup | None:
+        live = [group for group in self.requests if group not in self.ended]
+        return live[which] if which < len(live) else None
+
+    def cancel(self, which: int) -> None:
+        if (group := self.live(which)) is not None:
+            self.fleet.cancel(group)
+            self.ended[group] = "cancelled"
+
+    def end(self, which: int) -> None:
+        if (group := self.live(which)) is not None:
+            index = which % self.requests[group].n
+            self.fleet.end_sequence(group, index)
+            self.cut.add((group, index))
+            if not group.unfinished:
+                self.ended[group] = "complete"
+
+    def step(self, times: int = 1) -> bool:
+        """Each worker answers a plan, with up to `depth` under way; False if none had anything to do."""
+        moved = False
+        for _ in range(times):
+            for scheduler, (worker, results) in list(self.workers.items()):
+                while scheduler.in_flight < self.depth and (plan := scheduler.plan()) is not None:
+                    results.append(worker.execute(plan))  # type: ignore[attr-defined]
+                if results:
+                    outcome = scheduler.complete(results.popleft())
+                    self.fleet.settle(scheduler, outcome)
+                    self.note(outcome)
+                    moved = True
+                scheduler.check_integrity()
+        return moved
+
+    def finish(self) -> None:
+        """Run until all is done, within a bounded number of steps, and compare."""
+        self.join(None)
+        tokens = sum(request.n * (len(request.prompt) + self.limits.max_length) for request in self.requests.values())
+        for _ in range(50 + 4 * tokens):
+            if not self.step():
+                break
+        else:
+            raise AssertionError("no end in sight")
+        for group, request in self.requests.items():
+            assert group in self.ended
+            for index, given in enumerate(self.given[group]):
+                expected = self.fake.reference(request, index, self.limits.max_length)
+                if self.ended[group] == "complete" and (group, index) not in self.cut:
+                    assert given == expected
+                else:
+                    assert given == expected[: len(given)]
+        for scheduler in self.workers:
+            assert scheduler.idle
+            assert scheduler._batch.pool.free_blocks == self.limits.num_blocks
+            assert len(scheduler._batch.free_slots) == scheduler.slots
+
+
+def play(world: World, events: list[tuple[str, object]]) -> None:
+    for name, argument in events:
+        getattr(world, name)(argument)
+        for scheduler in world.workers:
+            scheduler.check_integrity()
+    world.finish()
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(limits=LIMITS, depth=st.sampled_from([1, 2, 2, 3]), events=EVENTS)
+def test_every_request_gets_what_it_gets_alone(
+    fake: SimpleNamespace, limits: dict[str, int], depth: int, events: list[tuple[str, object]]
+) -> None:
+    world = World(fake, limits, depth)
+    world.join(None)
+    play(world, events)

@@ -1,0 +1,440 @@
+"""The service over plain gRPC on loopback, with strict fake workers behind it."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+
+from proto.sampling_pb2 import FinishReason, SamplingParams, StopConditions
+from proto.scheduler_pb2 import GenerateRequest, SequenceSoFar, Start
+from proto.scheduler_pb2_grpc import SchedulerStub, add_SchedulerServicer_to_server
+from proto.worker_pb2 import RowError, StepPlan, StepResult, WorkerEvent, WorkerReady
+from proto.worker_pb2_grpc import WorkerServicer, WorkerStub, add_WorkerServicer_to_server
+from scheduler_svc.core import plan as core
+from scheduler_svc.core.limits import WorkerLimits
+from scheduler_svc.engine import Engine
+from scheduler_svc.service import SchedulerService
+from scheduler_svc.settings import SchedulerSettings
+
+
+def pack(numbers: Any) -> bytes:
+    return struct.pack(f"<{len(numbers)}i", *numbers)
+
+
+def unpack(packed: bytes) -> list[int]:
+    return list(struct.unpack(f"<{len(packed) // 4}i", packed))
+
+
+def decoded(plan: StepPlan) -> core.StepPlan:
+    """A plan as the strict worker takes it, decoded by other code than what encoded it."""
+    new_slots = [
+        core.NewSlot(
+            new.slot,
+            SimpleNamespace(sampling=new.sampling),  # type: ignore[arg-type]
+            new.sequence_index,
+            unpack(new.tokens),  # type: ignore[arg-type]
+            unpack(new.block_ids),
+        )
+        for new in plan.new_slots
+    ]
+    names = ("freed_slots", "block_slots", "block_ids", "row_slots", "row_starts", "row_counts")
+    lists = {name: unpack(getattr(plan, name)) for name in names}
+    return core.StepPlan(plan.step, new_slots=new_slots, row_samples=list(plan.row_samples), **lists)
+
+
+class FakeWorkers(WorkerServicer):  # type: ignore[misc]
+    """Workers at one door. Each serves one call at a time, as a process would."""
+
+    def __init__(self, fake: SimpleNamespace, limits: WorkerLimits) -> None:
+        self.fake, self.limits = fake, limits
+        self.free = asyncio.Semaphore(0)
+        self.workers: list[Any] = []
+        self.plans: list[StepPlan] = []
+        self.going = asyncio.Event()
+        self.going.set()
+        self.dying = asyncio.Event()
+        self.stepped = asyncio.Event()
+        self.spoil: Callable[[StepResult], None] = lambda result: None
+
+    def join(self) -> None:
+        self.dying = asyncio.Event()
+        self.free.release()
+
+    def kill(self) -> None:
+        self.dying.set()
+
+    async def Execute(self, plans: AsyncIterator[StepPlan], context: Any) -> AsyncIterator[WorkerEvent]:
+        await self.free.acquire()
+        try:
+            dying = self.dying
+            worker = self.fake.StrictWorker(self.limits, seed_of=lambda sampling: sampling.seed)
+            self.workers.append(worker)
+            fields = {name: getattr(self.limits, name) for name in WorkerLimits.__slots__}
+            yield WorkerEvent(ready=WorkerReady(model="m", **fields))
+            messages = aiter(plans)
+            while (plan := await self._next(messages, dying)) is not None:
+                yield WorkerEvent(result=self._execute(worker, plan))
+        finally:
+            if not dying.is_set():  # else it does not come back to take another call
+                self.free.release()
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "killed")
+
+    async def _next(self, messages: AsyncIterator[StepPlan], dying: asyncio.Event) -> StepPlan | None:
+        async def plan() -> StepPlan:
+            await self.going.wait()
+            return await anext(messages)
+
+        getting, death = asyncio.ensure_future(plan()), asyncio.ensure_future(dying.wait())
+        await asyncio.wait((getting, death), return_when=asyncio.FIRST_COMPLETED)
+        death.cancel()
+        if dying.is_set():
+            getting.cancel()
+            return None
+        return await getting
+
+    def _execute(self, worker: Any, plan: StepPlan) -> StepResult:
+        self.plans.append(plan)
+        result = worker.execute(decoded(plan))
+        message = StepResult(step=result.step, tokens=pack(result.tokens), duration_us=1)
+        message.errors.extend(RowError(row=row, message=text) for row, text in result.errors.items())
+        wants = any(slot.sampling.HasField("logprobs") for slot in plan.new_slots)
+        if wants:
+            count = len(result.tokens)
+            message.logprob_entries = pack(range(count))
+            message.logprobs = struct.pack(f"<{count}f", *[-0.5] * count)
+            message.top_counts = pack([2] * count)
+            message.top_tokens = pack([each for token in result.tokens for each in (token, 0)])
+            message.top_logprobs = struct.pack(f"<{2 * count}f", *[-0.5, -1.5] * count)
+        self.spoil(message)
+        self.stepped.set()
+        return message
+
+
+class Stage:
+    """Both servers, and a stub of the scheduler."""
+
+    def __init__(self, fake: SimpleNamespace, limits: WorkerLimits, **settings: Any) -> None:
+        self.fake = fake
+        self.workers = FakeWorkers(fake, limits)
+        self.settings = SchedulerSettings(model_name="m", **settings)
+        self.announced: asyncio.Queue[tuple[int, int]] = asyncio.Queue()
+
+    async def __aenter__(self) -> "Stage":
+        self._worker_server = grpc.aio.server()
+        add_WorkerServicer_to_server(self.workers, self._worker_server)
+        port = self._worker_server.add_insecure_port("127.0.0.1:0")
+        await self._worker_server.start()
+        self._to_workers = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+
+        async def announce(workers: int, longest: int) -> None:
+            self.announced.put_nowait((workers, longest))
+
+        self.engine = Engine(WorkerStub(self._to_workers), self.settings, announce)
+        self._running = asyncio.ensure_future(self.engine.run())
+        self._server = grpc.aio.server()
+        add_SchedulerServicer_to_server(SchedulerService(self.engine), self._server)
+        port = self._server.add_insecure_port("127.0.0.1:0")
+        await self._server.start()
+        self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+        self.stub = SchedulerStub(self._channel)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._channel.close()
+        await self._server.stop(None)
+        self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)
+        await self._to_workers.close()
+        await self._worker_server.stop(None)
+
+    async def join(self, workers: int = 1) -> None:
+        self.workers.join()
+        while (await self.announced.get())[0] != workers:
+            pass
+
+    def all_free(self) -> bool:
+        fleet = self.engine._fleet
+        for scheduler in fleet.schedulers:
+            scheduler.check_integrity()
+        pools = [scheduler._batch.pool for scheduler in fleet.schedulers]
+        return not fleet._home and all(pool.free_blocks == pool.num_blocks for pool in pools)
+
+
+def start(prompt: Any, *, seed: int = 7, max_tokens: int = 8, **fields: Any) -> GenerateRequest:
+    sampling = SamplingParams(temperature=1, top_p=1, repetition_penalty=1, seed=seed)
+    for name in [name for name in fields if name in SamplingParams.DESCRIPTOR.fields_by_name]:
+        setattr(sampling, name, fields.pop(name))
+    stop = StopConditions(max_tokens=max_tokens, stop_token_ids=fields.pop("stop_token_ids", []))
+    fields = {"request_id": "r", "n": 1, **fields}
+    packed = prompt if isinstance(prompt, bytes) else pack(prompt)
+    return GenerateRequest(start=Start(prompt_tokens=packed, sampling=sampling, stop=stop, **fields))
+
+
+async def collect(call: Any) -> dict[int, list[int]]:
+    tokens: dict[int, list[int]] = {}
+    while (response := await call.read()) is not grpc.aio.EOF:
+        for delta in response.deltas:
+            tokens.setdefault(delta.index, []).extend(unpack(delta.tokens))
+    return tokens
+
+
+async def settled(stage: Stage) -> None:
+    """Until nothing is held any more."""
+    while not stage.all_free():
+        await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+async def stage(fake: SimpleNamespace) -> AsyncIterator[Stage]:
+    async with asyncio.timeout(20), Stage(fake, fake.limits(num_blocks=64, max_slots=8)) as stage:
+        yield stage
+
+
+def expected(stage: Stage, prompt: list[int], index: int = 0, seed: int = 7, **fields: Any) -> list[int]:
+    request = stage.fake.request(prompt, seed=seed, **{"max_tokens": 8, **fields})
+    return stage.fake.reference(request, index, stage.workers.limits.max_length)
+
+
+async def test_streams_what_the_model_says(stage: Stage) -> None:
+    await stage.join()
+    responses = [each async for each in stage.stub.Generate(iter([start([1, 2, 3])]))]
+    assert [unpack(each.deltas[0].tokens) for each in responses] == [[t] for t in expected(stage, [1, 2, 3])]
+    reasons = [each.deltas[0].finish_reason for each in responses]
+    assert reasons == [FinishReason.NOT_FINISHED] * 7 + [FinishReason.LENGTH]
+    assert stage.all_free()
+
+
+async def test_a_stop_token_is_delivered_and_ends(stage: Stage) -> None:
+    await stage.join()
+    third = expected(stage, [5])[2]
+    responses = [each async for each in stage.stub.Generate(iter([start([5], stop_token_ids=[third])]))]
+    assert unpack(responses[-1].deltas[0].tokens) == [third]
+    assert responses[-1].deltas[0].finish_reason == FinishReason.STOP
+    assert len(responses) <= 3
+    await settled(stage)
+
+
+async def test_many_at_once(stage: Stage) -> None:
+    await stage.join()
+    prompts = [[seed % 5] * (1 + 3 * seed % 17) for seed in range(24)]
+    calls = [stage.stub.Generate(iter([start(prompt, seed=i)])) for i, prompt in enumerate(prompts)]
+    answers = await asyncio.gather(*map(collect, calls))
+    assert answers == [{0: expected(stage, prompt, seed=i)} for i, prompt in enumerate(prompts)]
+    assert stage.all_free()
+
+
+async def test_n_sequences_share_the_prompt(stage: Stage) -> None:
+    await stage.join()
+    prompt = list(range(12))
+    tokens = await collect(stage.stub.Generate(iter([start(prompt, n=3)])))
+    assert tokens == {index: expected(stage, prompt, index) for index in range(3)}
+    # The first computes twelve tokens; two blocks of four are a hit for each of the others.
+    prefills = [count for plan in stage.workers.plans for count in unpack(plan.row_counts) if count > 1]
+    assert sorted(prefills) == [4, 4, 12]
+
+
+async def test_the_second_request_reports_its_cached_tokens(stage: Stage) -> None:
+    await stage.join()
+    for cached in (0, 8):
+        responses = [each async for each in stage.stub.Generate(iter([start([3] * 12)]))]
+        assert responses[0].cached_tokens == cached
+        assert not any(each.cached_tokens for each in responses[1:])
+    other = [each async for each in stage.stub.Generate(iter([start([3] * 12, cache_salt="other")]))]
+    assert other[0].cached_tokens == 0
+
+
+async def test_logprobs_go_with_their_tokens(stage: Stage) -> None:
+    await stage.join()
+    responses = [each async for each in stage.stub.Generate(iter([start([1], max_tokens=1, logprobs=2)]))]
+    delta = responses[0].deltas[0]
+    assert delta.logprobs[0].logprob == -0.5
+    assert unpack(delta.logprobs[0].top_tokens) == [unpack(delta.tokens)[0], 0]
+    assert struct.unpack("<2f", delta.logprobs[0].top_logprobs) == (-0.5, -1.5)
+
+
+async def test_resumed_gives_the_rest(stage: Stage) -> None:
+    await stage.join()
+    whole = [expected(stage, [1, 2], index) for index in range(3)]
+    so_far = [
+        SequenceSoFar(index=0, tokens=pack(whole[0][:3])),
+        SequenceSoFar(index=1, tokens=pack(whole[1][:5]), finished=True),
+    ]
+    tokens = await collect(stage.stub.Generate(iter([start([1, 2], n=3, resumed=so_far)])))
+    assert tokens == {0: whole[0][3:], 2: whole[2]}
+
+
+async def test_resumed_and_complete_ends_at_once(stage: Stage) -> None:
+    await stage.join()
+    whole = expected(stage, [1, 2])
+    so_far = [SequenceSoFar(index=0, tokens=pack(whole))]
+    responses = [each async for each in stage.stub.Generate(iter([start([1, 2], resumed=so_far)]))]
+    assert [(each.deltas[0].tokens, each.deltas[0].finish_reason) for each in responses] == [
+        (b"", FinishReason.LENGTH)
+    ]
+    done = [SequenceSoFar(index=0, tokens=pack(whole), finished=True)]
+    assert await collect(stage.stub.Generate(iter([start([1, 2], resumed=done)]))) == {}
+
+
+async def test_a_sequence_can_be_ended_early(stage: Stage) -> None:
+    await stage.join()
+    stage.workers.going.clear()
+    call = stage.stub.Generate()
+    await call.write(start([1, 2], n=2, max_tokens=40))
+    await call.write(GenerateRequest(end_sequence=1))
+    stage.workers.going.set()
+    tokens = await collect(call)
+    assert tokens[0] == expected(stage, [1, 2], max_tokens=40)
+    assert tokens.get(1, []) == expected(stage, [1, 2], 1, max_tokens=40)[: len(tokens.get(1, []))]
+    await settled(stage)
+
+
+async def test_ending_all_sequences_ends_the_call(stage: Stage) -> None:
+    await stage.join()
+    call = stage.stub.Generate()
+    await call.write(start([1, 2], max_tokens=0))
+    await call.read()
+    await call.write(GenerateRequest(end_sequence=0))
+    await collect(call)
+    assert await call.code() == grpc.StatusCode.OK
+    await settled(stage)
+
+
+async def test_a_cancelled_call_frees_everything(stage: Stage) -> None:
+    await stage.join()
+    call = stage.stub.Generate(iter([start([1] * 20, n=4, max_tokens=0)]))
+    await call.read()
+    stage.workers.going.clear()
+    call.cancel()
+    await settled(stage)
+    stage.workers.going.set()
+    assert (await collect(stage.stub.Generate(iter([start([2])]))))[0] == expected(stage, [2])
+
+
+async def test_a_worker_that_dies_is_not_noticed(stage: Stage) -> None:
+    await stage.join()
+    calls = [stage.stub.Generate(iter([start([i, i], n=2, max_tokens=20)])) for i in range(5)]
+    firsts = [await call.read() for call in calls]
+    stage.workers.kill()
+    while (await stage.announced.get())[0] != 0:
+        pass
+    stage.workers.join()
+    for i, (call, first) in enumerate(zip(calls, firsts, strict=True)):
+        tokens = {delta.index: unpack(delta.tokens) for delta in first.deltas}
+        for index, more in (await collect(call)).items():
+            tokens.setdefault(index, []).extend(more)
+        assert tokens == {index: expected(stage, [i, i], index, max_tokens=20) for index in range(2)}
+    assert len(stage.workers.workers) == 2
+    assert stage.all_free()
+
+
+async def test_two_workers_share_and_one_takes_over(stage: Stage) -> None:
+    await stage.join(1)
+    await stage.join(2)
+    calls = [stage.stub.Generate(iter([start([i], max_tokens=30)])) for i in range(6)]
+    answers = await asyncio.gather(*map(collect, calls))
+    assert answers == [{0: expected(stage, [i], max_tokens=30)} for i in range(6)]
+    assert all(worker.computed_tokens for worker in stage.workers.workers)
+
+
+async def test_requests_wait_for_a_worker(stage: Stage) -> None:
+    call = stage.stub.Generate(iter([start([4])]))
+    refused = stage.stub.Generate(iter([start([4] * 100)]))
+    while len(stage.engine._calls) < 2:
+        await asyncio.sleep(0.001)
+    await stage.join()
+    assert (await collect(call))[0] == expected(stage, [4])
+    with pytest.raises(grpc.aio.AioRpcError, match="prompt"):
+        await collect(refused)
+
+
+async def test_a_request_that_kills_workers_is_ended(stage: Stage) -> None:
+    await stage.join()
+    stage.workers.going.clear()
+    call = stage.stub.Generate(iter([start([1])]))
+    for _ in range(2):
+        while not any(scheduler.in_flight for scheduler in stage.engine._fleet.schedulers):
+            await asyncio.sleep(0.001)
+        stage.workers.kill()
+        while (await stage.announced.get())[0] != 0:
+            pass
+        await stage.join()
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await collect(call)
+    assert error.value.code() == grpc.StatusCode.ABORTED
+    stage.workers.going.set()
+    assert (await collect(stage.stub.Generate(iter([start([2])]))))[0] == expected(stage, [2])
+
+
+async def test_a_row_error_ends_that_request_alone(stage: Stage) -> None:
+    await stage.join()
+    good = stage.stub.Generate(iter([start([1, 2])]))
+    bad = stage.stub.Generate(iter([start([1, stage.fake.POISON, 3])]))
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await collect(bad)
+    assert error.value.code() == grpc.StatusCode.INTERNAL
+    assert (await collect(good))[0] == expected(stage, [1, 2])
+    await settled(stage)
+
+
+@pytest.mark.parametrize("lie", ["step", "tokens", "ragged", "vocabulary"])
+async def test_a_worker_that_answers_nonsense_is_given_up(stage: Stage, lie: str) -> None:
+    await stage.join()
+
+    def spoil(result: StepResult) -> None:
+        stage.workers.spoil = lambda result: None
+        if lie == "step":
+            result.step += 5
+        elif lie == "vocabulary":
+            result.tokens = pack([-1])
+        else:
+            result.tokens += pack([1]) if lie == "tokens" else b"x"
+
+    stage.workers.spoil = spoil
+    assert (await collect(stage.stub.Generate(iter([start([1])]))))[0] == expected(stage, [1])
+    assert len(stage.workers.workers) == 2
+
+
+BAD = {
+    "prompt": [start([]), start(b"abc"), start([40]), start([-1]), start([1] * 64)],
+    "max_tokens": [start([1], max_tokens=64), start([1], max_tokens=2**32 - 1)],
+    "n": [start([1], n=0), start([1], n=129)],
+    "temperature": [start([1], temperature=value) for value in (-0.1, float("nan"), float("inf"))],
+    "top_p": [start([1], top_p=value) for value in (0.0, 1.1, float("nan"))],
+    "min_p": [start([1], min_p=value) for value in (-0.1, 1.1)],
+    "presence_penalty": [start([1], presence_penalty=2.1)],
+    "frequency_penalty": [start([1], frequency_penalty=float("nan"))],
+    "repetition_penalty": [start([1], repetition_penalty=value) for value in (0.0, float("inf"))],
+    "logprobs": [start([1], logprobs=21)],
+    "start": [GenerateRequest(end_sequence=0), GenerateRequest()],
+    "resumed": [
+        start([1], resumed=[SequenceSoFar(index=1)]),
+        start([1], resumed=[SequenceSoFar(index=0), SequenceSoFar(index=0)]),
+        start([1], resumed=[SequenceSoFar(index=0, tokens=b"x")]),
+    ],
+}
+
+
+@pytest.mark.parametrize(("param", "message"), [(key, each) for key, values in BAD.items() for each in values])
+async def test_bad_requests_name_the_field(stage: Stage, param: str, message: GenerateRequest) -> None:
+    await stage.join()
+    call = stage.stub.Generate(iter([message]))
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await collect(call)
+    assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert ("quire-param", param) in tuple(error.value.trailing_metadata())
+    assert stage.all_free()
+
+
+async def test_ending_a_sequence_that_there_is_not_is_an_error(stage: Stage) -> None:
+    await stage.join()
+    call = stage.stub.Generate()
+    await call.write(start([1], max_tokens=0))
+    await call.write(GenerateRequest(end_sequence=1))
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await collect(call)
+    assert ("quire-param", "end_sequence") in tuple(error.value.trailing_metadata())
+    await settled(stage)
