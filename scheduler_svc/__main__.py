@@ -1,7 +1,6 @@
 """`python -m scheduler_svc`: one scheduler process."""
 
 import asyncio
-import contextlib
 
 from ops.process import run
 from proto.rpc import Node
@@ -20,23 +19,35 @@ async def serve(node: Node, settings: SchedulerSettings) -> None:
     pool = settings.served_name
     server = node.server(pool=pool, capacity=0)
 
-    async def announce(workers: int, max_model_len: int) -> None:
+    offer = {"workers": 0, "max_model_len": 0}
+    changed = asyncio.Event()
+
+    def announce(workers: int, max_model_len: int) -> None:
         # Without a worker, calls are better left at the door: another replica may have one.
         server.set_capacity(settings.max_requests if workers else 0)
-        await node.update(model=pool, workers=workers, max_model_len=max_model_len)
+        offer.update(workers=workers, max_model_len=max_model_len)
+        changed.set()
+
+    async def publish() -> None:
+        while True:
+            await changed.wait()
+            changed.clear()
+            await node.update(**offer)
 
     engine = Engine(WorkerStub(node.channel(pool=pool)), settings, announce)
     add_SchedulerServicer_to_server(SchedulerService(engine), server)
-    await announce(0, 0)
+    await node.update(model=pool, **offer)
     await server.start()
-    workers = asyncio.ensure_future(engine.run())
+    tasks = [asyncio.ensure_future(engine.run()), asyncio.ensure_future(publish())]
     try:
-        await asyncio.shield(workers)
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
     finally:
         await server.stop(GRACE_SECONDS)
-        workers.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await workers
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 if __name__ == "__main__":

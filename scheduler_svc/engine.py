@@ -5,7 +5,7 @@ No decision is made here. Everything runs in one event loop, so the core needs n
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -29,14 +29,14 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 0.5
 """Pause after a worker took the call at the door and failed before it was ready."""
 
-Announce = Callable[[int, int], Awaitable[None]]
+Announce = Callable[[int, int], None]
 
 
 class Engine:
     """The fleet with its I/O: a client of `quire.Worker` that serves `Call`s."""
 
     def __init__(self, worker_stub: Any, settings: SchedulerSettings, announce: Announce) -> None:
-        """`announce(workers, max_model_len)` is awaited whenever either has changed."""
+        """`announce(workers, max_model_len)` is called whenever a worker has come or gone."""
         self._stub = worker_stub
         self._settings = settings
         self._announce = announce
@@ -98,7 +98,7 @@ class Engine:
         log.info("a worker has joined: %d blocks of %d tokens", limits.num_blocks, limits.block_size)
         try:
             self._deliver(outcome, {})
-            await self._announce(len(self._links), self._fleet.max_length)
+            self._announce(len(self._links), self._fleet.max_length)
             await link.run(lambda message: self._on_result(scheduler, message))
         except (grpc.aio.AioRpcError, WorkerFault) as error:
             log.warning("a worker is lost: %s", _reason(error))
@@ -108,7 +108,7 @@ class Engine:
         finally:
             del self._links[scheduler]
             self._deliver(self._fleet.remove_worker(scheduler), {})
-            await self._announce(len(self._links), self._fleet.max_length)
+            self._announce(len(self._links), self._fleet.max_length)
 
     def _on_result(self, scheduler: Scheduler, message: StepResult) -> None:
         result, logprobs = result_from(message)

@@ -143,7 +143,11 @@ def make_request(prompt: list[int], name: str = "r", seed: int = 7, **fields: ob
 def fake() -> SimpleNamespace:
     """The strict worker, its reference, and makers of limits and requests."""
     return SimpleNamespace(
-        StrictWorker=StrictWorker, reference=reference, limits=make_limits, request=make_request, POISON=POISON
+        StrictWorker=StrictWorker,
+        reference=reference,
+        limits=make_limits,
+        request=make_request,
+        POISON=POISON,
     )
 
 

@@ -85,8 +85,9 @@ class FakeWorkers(WorkerServicer):  # type: ignore[misc]
 
     async def _next(self, messages: AsyncIterator[StepPlan], dying: asyncio.Event) -> StepPlan | None:
         async def plan() -> StepPlan:
+            message = await anext(messages)
             await self.going.wait()
-            return await anext(messages)
+            return message
 
         getting, death = asyncio.ensure_future(plan()), asyncio.ensure_future(dying.wait())
         await asyncio.wait((getting, death), return_when=asyncio.FIRST_COMPLETED)
@@ -130,7 +131,7 @@ class Stage:
         await self._worker_server.start()
         self._to_workers = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
 
-        async def announce(workers: int, longest: int) -> None:
+        def announce(workers: int, longest: int) -> None:
             self.announced.put_nowait((workers, longest))
 
         self.engine = Engine(WorkerStub(self._to_workers), self.settings, announce)
@@ -418,7 +419,9 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("param", "message"), [(key, each) for key, values in BAD.items() for each in values])
+@pytest.mark.parametrize(
+    ("param", "message"), [(key, each) for key, values in BAD.items() for each in values]
+)
 async def test_bad_requests_name_the_field(stage: Stage, param: str, message: GenerateRequest) -> None:
     await stage.join()
     call = stage.stub.Generate(iter([message]))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scheduler_svc.core.errors import RequestPoisoned, RequestRefused
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.plan import Outcome, StepResult
-from scheduler_svc.core.request import Request, SoFar
+from scheduler_svc.core.request import Request
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import SequenceGroup
 
@@ -137,7 +137,9 @@ class World:
     def finish(self) -> None:
         """Run until all is done, within a bounded number of steps, and compare."""
         self.join(None)
-        tokens = sum(request.n * (len(request.prompt) + self.limits.max_length) for request in self.requests.values())
+        tokens = sum(
+            request.n * (len(request.prompt) + self.limits.max_length) for request in self.requests.values()
+        )
         for _ in range(50 + 4 * tokens):
             if not self.step():
                 break
@@ -145,12 +147,12 @@ class World:
             raise AssertionError("no end in sight")
         for group, request in self.requests.items():
             assert group in self.ended
-            for index, given in enumerate(self.given[group]):
+            for index, tokens in enumerate(self.given[group]):
                 expected = self.fake.reference(request, index, self.limits.max_length)
                 if self.ended[group] == "complete" and (group, index) not in self.cut:
-                    assert given == expected
+                    assert tokens == expected
                 else:
-                    assert given == expected[: len(given)]
+                    assert tokens == expected[: len(tokens)]
         for scheduler in self.workers:
             assert scheduler.idle
             assert scheduler._batch.pool.free_blocks == self.limits.num_blocks
@@ -165,7 +167,9 @@ def play(world: World, events: list[tuple[str, object]]) -> None:
     world.finish()
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(limits=LIMITS, depth=st.sampled_from([1, 2, 2, 3]), events=EVENTS)
 def test_every_request_gets_what_it_gets_alone(
     fake: SimpleNamespace, limits: dict[str, int], depth: int, events: list[tuple[str, object]]
