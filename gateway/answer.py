@@ -1,0 +1,128 @@
+"""What both generating APIs do with the chunks of an answer: count them, and lay them out as JSON.
+
+An `Answer` is fed the chunks of all prompts of a request. It either streams (`events` for each
+chunk, `last_events` at the end) or collects (`add` for each chunk, `body` at the end).
+"""
+
+import json
+import time
+from abc import ABC, abstractmethod
+from typing import Any
+
+from gateway.schema import GenerationBody
+from gateway.sse import DONE, event
+from proto.sampling_pb2 import LENGTH, NOT_FINISHED, STOP
+from proto.tokenizer_pb2 import TextChunk, TextDelta
+
+FINISH_REASONS = {NOT_FINISHED: None, STOP: "stop", LENGTH: "length"}
+
+Json = dict[str, Any]
+
+# C code without an object per call; ASCII only, so that no reader mistakes U+2028 for a line's end.
+quoted = json.encoder.encode_basestring_ascii
+
+
+def compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+class Choice:
+    """One sequence of an answer that is collected."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.text: list[str] = []
+        self.token_ids: list[int] = []
+        self.logprobs: list[Json] = []
+        self.finish_reason: str | None = None
+
+
+class Answer(ABC):
+    """One request's answer. Choice `prompt * n + sequence` is that sequence of that prompt."""
+
+    id_prefix: str
+    object_name: str
+    chunk_object_name: str
+
+    def __init__(self, body: GenerationBody, request_id: str, prompts: int) -> None:
+        self.ask = body
+        self.created = int(time.time())
+        self.id = self.id_prefix + request_id
+        self.prompt_tokens: list[list[int]] = [[] for _ in range(prompts)]
+        self._cached_tokens = 0
+        self._completion_tokens = 0
+        self._choices = [Choice(index) for index in range(prompts * body.n)]
+
+    def events(self, prompt: int, chunk: TextChunk) -> str:
+        """The server-sent events that a chunk of the answer to prompt `prompt` is; "" if it is none."""
+        self._count(prompt, chunk)
+        first = prompt * self.ask.n
+        if len(chunk.deltas) == 1:
+            return self._delta_events(first + chunk.deltas[0].index, chunk.deltas[0])
+        return "".join([self._delta_events(first + delta.index, delta) for delta in chunk.deltas])
+
+    def last_events(self) -> str:
+        """What follows the last chunk: the usage, if it was asked for, and the end mark."""
+        if not self.ask.include_usage:
+            return DONE
+        return (
+            event(compact(self._head(self.chunk_object_name) | {"choices": [], "usage": self._usage()}))
+            + DONE
+        )
+
+    def add(self, prompt: int, chunk: TextChunk) -> None:
+        """Take in a chunk of the answer to prompt `prompt`."""
+        self._count(prompt, chunk)
+        for delta in chunk.deltas:
+            choice = self._choices[prompt * self.ask.n + delta.index]
+            choice.text.append(delta.text)
+            choice.token_ids.extend(delta.token_ids)
+            choice.finish_reason = FINISH_REASONS[delta.finish_reason]
+            if self.ask.wanted_logprobs is not None and delta.logprobs:
+                choice.logprobs.append(self._logprobs(choice.index, delta))
+
+    def body(self) -> str:
+        """The collected answer as one object."""
+        choices = [self._choice(choice) for choice in self._choices]
+        return compact(self._head(self.object_name) | {"choices": choices, "usage": self._usage()})
+
+    @abstractmethod
+    def _delta_events(self, index: int, delta: TextDelta) -> str:
+        """The events for what choice `index` gained."""
+
+    @abstractmethod
+    def _choice(self, choice: Choice) -> Json:
+        """The object of a choice that is complete."""
+
+    @abstractmethod
+    def _logprobs(self, index: int, delta: TextDelta) -> Json:
+        """The log probabilities of the tokens that choice `index` gained."""
+
+    def _count(self, prompt: int, chunk: TextChunk) -> None:
+        if chunk.HasField("prompt"):
+            self.prompt_tokens[prompt] = list(chunk.prompt.token_ids)
+            self._cached_tokens += chunk.prompt.cached_tokens
+        for delta in chunk.deltas:
+            self._completion_tokens += len(delta.token_ids)
+
+    def _head(self, object_name: str) -> Json:
+        return {"id": self.id, "object": object_name, "created": self.created, "model": self.ask.model}
+
+    def _usage(self) -> Json:
+        prompt_tokens = sum(len(tokens) for tokens in self.prompt_tokens)
+        return {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": self._completion_tokens,
+            "total_tokens": prompt_tokens + self._completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self._cached_tokens},
+        }
+
+    def _around_choices(self) -> tuple[str, str]:
+        """What stands before and after the choices in every event of the stream."""
+        before = compact(self._head(self.chunk_object_name))[:-1] + ',"choices":['
+        return "data: " + before, ("]," + '"usage":null}' if self.ask.include_usage else "]}") + "\n\n"
+
+    @property
+    def _plain(self) -> bool:
+        """Nothing but text is wanted of the stream."""
+        return self.ask.wanted_logprobs is None and not self.ask.return_token_ids

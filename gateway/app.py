@@ -1,0 +1,86 @@
+"""The gateway's HTTP application."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+
+from gateway import chat, completions, health, models, page
+from gateway.backend import Backend
+from gateway.catalog import Catalog
+from gateway.connection import Disconnected
+from gateway.errors import BadRequest, GatewayError, NotFound, ServerFault, WrongMethod
+from gateway.generation import Generator
+from gateway.openapi import add_schemas
+from gateway.schema import ChatBody, CompletionBody
+from gateway.tracing import Requests, record
+
+# What is said to a client that has left; nobody hears it (the number is nginx's).
+CLIENT_CLOSED_REQUEST = 499
+
+logger = logging.getLogger(__name__)
+
+
+def create_app(backend: Backend) -> FastAPI:
+    """The application over `backend`. `app.state.generator` is its `Generator`, for who must stop it."""
+    catalog = Catalog(backend)
+    generator = Generator(backend, catalog)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
+        watch = asyncio.ensure_future(generator.watch())
+        yield
+        watch.cancel()
+
+    app = FastAPI(title="Quire", version="0.1.0", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.generator = generator
+    app.add_middleware(Requests)
+    for router in (
+        page.router(),
+        health.router(catalog),
+        models.router(catalog),
+        completions.router(generator),
+        chat.router(generator),
+    ):
+        app.include_router(router)
+    app.add_exception_handler(GatewayError, _gateway_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Disconnected, _nobody_there)
+    app.add_exception_handler(Exception, _unforeseen)
+    add_schemas(app, CompletionBody, ChatBody)
+    return app
+
+
+async def _gateway_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, GatewayError)
+    if request.method == "POST":
+        record(error)
+    return error.response()
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """What the router refuses: unknown paths and wrong methods."""
+    assert isinstance(error, HTTPException)
+    place = f"{request.method} {request.url.path[:200]}"
+    refusal: GatewayError
+    if error.status_code == 404:
+        refusal = NotFound(f"Invalid URL ({place}).", code="unknown_url")
+    elif error.status_code == 405:
+        refusal = WrongMethod(f"Method not allowed ({place}).")
+    else:
+        refusal = BadRequest(str(error.detail))
+    response = await _gateway_error(request, refusal)
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _nobody_there(_: Request, __: Exception) -> Response:
+    return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+
+async def _unforeseen(_: Request, __: Exception) -> Response:
+    """A fault of ours; the server logs it."""
+    return ServerFault("The server failed to process the request.").response()

@@ -1,0 +1,108 @@
+"""Errors of the gateway, each with the HTTP status and the OpenAI error object it turns into.
+
+GatewayError
+├── BadRequest        400  what the client sent cannot be served; names the parameter
+├── NotFound          404  no such model or path
+├── WrongMethod       405
+├── TooLarge          413  the body is over the limit
+├── Overloaded        429  come back later
+├── ServerFault       500
+├── Unavailable       503  what the request needs is not running at the moment
+└── TimedOut          504
+"""
+
+import json
+from collections.abc import Mapping
+from typing import ClassVar
+
+import grpc
+from starlette.responses import Response
+
+
+class GatewayError(Exception):
+    """An error as the client sees it: `{"error": {"message", "type", "param", "code"}}`."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    code: ClassVar[str | None] = None
+    headers: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.error_code = code or self.code
+
+    def body(self) -> str:
+        """The error object as JSON."""
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.error_code}
+        return json.dumps({"error": error})
+
+    def response(self) -> Response:
+        return Response(self.body(), self.status, dict(self.headers), "application/json")
+
+
+class BadRequest(GatewayError):
+    status = 400
+    type = "invalid_request_error"
+
+
+class NotFound(GatewayError):
+    status = 404
+    type = "invalid_request_error"
+
+
+class WrongMethod(GatewayError):
+    status = 405
+    type = "invalid_request_error"
+    code = "method_not_allowed"
+
+
+class TooLarge(GatewayError):
+    status = 413
+    type = "invalid_request_error"
+    code = "request_too_large"
+
+
+class Overloaded(GatewayError):
+    status = 429
+    type = "rate_limit_error"
+    code = "overloaded"
+    headers: ClassVar[Mapping[str, str]] = {"Retry-After": "1"}
+
+
+class ServerFault(GatewayError):
+    code = "internal_error"
+
+
+class Unavailable(GatewayError):
+    status = 503
+    type = "service_unavailable_error"
+    code = "unavailable"
+    headers: ClassVar[Mapping[str, str]] = {"Retry-After": "5"}
+
+
+class TimedOut(GatewayError):
+    status = 504
+    type = "timeout_error"
+    code = "timeout"
+
+
+_BY_STATUS_CODE: dict[grpc.StatusCode, type[GatewayError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: BadRequest,
+    grpc.StatusCode.OUT_OF_RANGE: BadRequest,
+    grpc.StatusCode.NOT_FOUND: NotFound,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: Overloaded,
+    grpc.StatusCode.UNAVAILABLE: Unavailable,
+    grpc.StatusCode.DEADLINE_EXCEEDED: TimedOut,
+}
+
+
+def from_rpc(error: grpc.aio.AioRpcError) -> GatewayError:
+    """The client's view of a call that failed; trailing metadata `quire-param` names the parameter."""
+    kind = _BY_STATUS_CODE.get(error.code(), ServerFault)
+    param = next((value for key, value in error.trailing_metadata() or () if key == "quire-param"), None)
+    if isinstance(param, bytes):
+        param = param.decode(errors="replace")
+    code = "invalid_value" if kind is BadRequest else None
+    return kind(error.details() or error.code().name, param=param, code=code)

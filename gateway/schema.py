@@ -1,0 +1,266 @@
+"""What clients may ask: the request bodies of the OpenAI API and the usual extensions of it.
+
+The checks here are those that need no model. Defaults are OpenAI's. A body is validated strictly:
+a string is not a number, and a name nobody knows is an error rather than a silent misspelling.
+"""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
+
+from gateway.errors import BadRequest
+
+MAX_INT32 = 2**31 - 1
+MAX_CHOICES = 128
+MAX_STOPS = 16
+MAX_LOGPROBS = 20
+
+TokenId = Annotated[int, Field(ge=0, le=MAX_INT32)]
+Count = Annotated[int, Field(ge=1, le=MAX_INT32)]
+
+
+def _stops(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _prompts(value: object) -> list[str | list[int]]:
+    """One prompt or several, as text or token ids, as a list of prompts."""
+    if isinstance(value, str):
+        return [_prompt(value, "prompt")]
+    if not isinstance(value, list):
+        raise BadRequest(
+            "'prompt' must be a string, a list of strings, a list of token ids or a list of those.",
+            param="prompt",
+            code="invalid_type",
+        )
+    if not value:
+        raise BadRequest("'prompt' is empty.", param="prompt", code="invalid_value")
+    if isinstance(value[0], int):
+        return [_prompt(value, "prompt")]
+    if len(value) > MAX_CHOICES:
+        raise BadRequest(f"At most {MAX_CHOICES} prompts a request.", param="prompt", code="invalid_value")
+    kind = type(value[0])
+    for i, prompt in enumerate(value):
+        if type(prompt) is not kind:
+            raise BadRequest(
+                "Prompts must be all text or all token ids.", param=f"prompt[{i}]", code="invalid_type"
+            )
+    return [_prompt(prompt, f"prompt[{i}]") for i, prompt in enumerate(value)]
+
+
+def _prompt(value: object, param: str) -> str | list[int]:
+    if not isinstance(value, str | list):
+        raise BadRequest(f"'{param}' must be text or token ids.", param=param, code="invalid_type")
+    if not value:
+        raise BadRequest(f"'{param}' is empty.", param=param, code="invalid_value")
+    if isinstance(value, list):
+        for i, token in enumerate(value):
+            if type(token) is not int:
+                raise BadRequest("A token id is an integer.", param=f"{param}[{i}]", code="invalid_type")
+            if not 0 <= token <= MAX_INT32:
+                message = f"{token if abs(token) < 2**64 else 'This'} is not a token id."
+                raise BadRequest(message, param=f"{param}[{i}]", code="invalid_value")
+    return value
+
+
+def _text(value: object) -> object:
+    """Message content as one string; a list of text parts is joined."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise PydanticCustomError("string_type", "Input should be a string or a list of text parts")
+    texts = []
+    for part in value:
+        if not isinstance(part, dict) or not isinstance(kind := part.get("type"), str):
+            raise PydanticCustomError("string_type", "Input should be a string or a list of text parts")
+        if kind != "text":
+            raise PydanticCustomError("unsupported_value", "Only parts of type 'text' are supported")
+        if part.keys() != {"type", "text"} or not isinstance(part["text"], str):
+            raise PydanticCustomError("string_type", "A text part has the fields 'type' and 'text'")
+        texts.append(part["text"])
+    return "".join(texts)
+
+
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+_TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+_PARTS = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+        "required": ["type", "text"],
+    },
+}
+Prompts = Annotated[
+    list[Any],
+    BeforeValidator(_prompts),
+    WithJsonSchema({"anyOf": [{"type": "string"}, _TEXTS, _TOKENS, {"type": "array", "items": _TOKENS}]}),
+]
+Stops = Annotated[
+    list[Annotated[str, Field(min_length=1)]],
+    Field(max_length=MAX_STOPS),
+    BeforeValidator(_stops),
+    WithJsonSchema({"anyOf": [{"type": "string"}, _TEXTS | {"maxItems": MAX_STOPS}]}),
+]
+Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"anyOf": [{"type": "string"}, _PARTS]})]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class StreamOptions(_Body):
+    """What a stream carries besides the text."""
+
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class GenerationBody(_Body):
+    """What the two generating endpoints have in common."""
+
+    # Accepted and without effect: they concern the caller's bookkeeping, not the answer.
+    ignored: ClassVar[frozenset[str]] = frozenset(
+        ("user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
+    )
+    # Parameters of OpenAI's that are not supported, each with the values that ask for nothing.
+    neutral: ClassVar[dict[str, tuple[object, ...]]] = {"logit_bias": ({},)}
+
+    model: str = Field(min_length=1)
+    n: int = Field(1, ge=1, le=MAX_CHOICES)
+    max_tokens: Count | None = None
+    temperature: float = Field(1.0, ge=0, le=2)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=-1, le=MAX_INT32, description="0 or -1: off.")
+    min_p: float = Field(0.0, ge=0, le=1)
+    presence_penalty: float = Field(0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(0.0, ge=-2, le=2)
+    repetition_penalty: float = Field(1.0, ge=0.01, le=100)
+    seed: int | None = Field(None, ge=-(2**63), le=2**64 - 1)
+    stop: Stops = Field(default_factory=list)
+    stop_token_ids: list[TokenId] = Field(default_factory=list, max_length=MAX_CHOICES)
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    return_token_ids: bool = False
+    cache_salt: str = Field("", max_length=256)
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+
+    @model_validator(mode="after")
+    def _stream_options_need_a_stream(self) -> "GenerationBody":
+        if self.stream_options is not None and not self.stream:
+            message = "'stream_options' is only allowed with 'stream'."
+            raise BadRequest(message, param="stream_options", code="invalid_value")
+        return self
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """How many alternatives the answer shows for each token; None: no log probabilities at all."""
+        raise NotImplementedError
+
+
+class CompletionBody(GenerationBody):
+    """POST /v1/completions."""
+
+    neutral: ClassVar[dict[str, tuple[object, ...]]] = {
+        **GenerationBody.neutral,
+        "echo": (False,),
+        "suffix": ("",),
+    }
+
+    prompt: Prompts
+    max_tokens: Count | None = 16
+    best_of: int | None = Field(None, description="Must equal `n`.")
+    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+
+    @model_validator(mode="after")
+    def _bounded(self) -> "CompletionBody":
+        if self.best_of is not None and self.best_of != self.n:
+            message = "'best_of' other than 'n' is not supported."
+            raise BadRequest(message, param="best_of", code="unsupported_parameter")
+        if len(self.prompt) * self.n > MAX_CHOICES:
+            message = f"Prompts times 'n' must be at most {MAX_CHOICES}."
+            raise BadRequest(message, param="n", code="invalid_value")
+        return self
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        return self.logprobs
+
+
+class Message(_Body):
+    """One message of a conversation."""
+
+    role: str = Field(min_length=1, max_length=64)
+    content: Text
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty_extras(cls, value: object) -> object:
+        """An assistant's message as the client library gave it comes with fields that say nothing."""
+        if not isinstance(value, dict):
+            return value
+        for name in (
+            "name",
+            "refusal",
+            "annotations",
+            "audio",
+            "function_call",
+            "tool_calls",
+            "tool_call_id",
+        ):
+            if value.get(name) not in (None, []):
+                raise PydanticCustomError("unsupported_parameter", f"'{name}' is not supported")
+        return {key: part for key, part in value.items() if key in cls.model_fields or part not in (None, [])}
+
+
+class ChatBody(GenerationBody):
+    """POST /v1/chat/completions."""
+
+    neutral: ClassVar[dict[str, tuple[object, ...]]] = {
+        **GenerationBody.neutral,
+        "tools": ([],),
+        "tool_choice": ("none", "auto"),
+        "parallel_tool_calls": (True, False),
+        "functions": ([],),
+        "function_call": ("none", "auto"),
+        "response_format": ({"type": "text"},),
+        "modalities": (["text"],),
+        "audio": (),
+        "prediction": (),
+        "moderation": (),
+        "web_search_options": (),
+        "prompt_cache_options": (),
+        "reasoning_effort": ("none",),
+        "verbosity": ("medium",),
+        "store": (False,),
+        "service_tier": ("auto", "default"),
+    }
+
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: Count | None = None
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "ChatBody":
+        if self.top_logprobs is not None and not self.logprobs:
+            message = "'top_logprobs' is only allowed with 'logprobs'."
+            raise BadRequest(message, param="top_logprobs", code="invalid_value")
+        limits = {self.max_tokens, self.max_completion_tokens} - {None}
+        if len(limits) > 1:
+            message = "'max_tokens' and 'max_completion_tokens' differ; use the latter."
+            raise BadRequest(message, param="max_tokens", code="invalid_value")
+        return self
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+ApiName = Literal["chat", "completions"]

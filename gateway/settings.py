@@ -1,0 +1,15 @@
+"""What the gateway can be told."""
+
+from pydantic import Field
+
+from ops.settings import ProcessSettings
+
+
+class GatewaySettings(ProcessSettings):
+    """Settings of a gateway process."""
+
+    host: str = Field("127.0.0.1", min_length=1)
+    """The address to listen on. Anything but loopback opens the API to the network: it has no keys."""
+
+    port: int = Field(8000, ge=1, le=65535)
+    """The TCP port to listen on."""

@@ -1,0 +1,76 @@
+"""From a validated body to what the tokenizer service is asked, with every default filled in."""
+
+import secrets
+from collections.abc import Sequence
+
+from gateway.schema import ChatBody, CompletionBody, GenerationBody, Message
+from proto.sampling_pb2 import SamplingParams
+from proto.tokenizer_pb2 import ChatMessage, Conversation, TextRequest, TokenIds
+
+SEED_BITS = 64
+
+# `top_p` must stay above 0 when it is cut to a float32.
+SMALLEST_TOP_P = 1e-30
+
+
+def completion_requests(body: CompletionBody, request_id: str) -> list[TextRequest]:
+    """One request per prompt."""
+    ids = [request_id] if len(body.prompt) == 1 else [f"{request_id}-{i}" for i in range(len(body.prompt))]
+    requests = []
+    for prompt_id, prompt in zip(ids, body.prompt, strict=True):
+        request = _request(body, prompt_id, body.max_tokens)
+        if isinstance(prompt, str):
+            request.text = prompt
+        else:
+            request.tokens.CopyFrom(TokenIds(ids=prompt))
+        requests.append(request)
+    return requests
+
+
+def chat_requests(body: ChatBody, request_id: str) -> list[TextRequest]:
+    """The one request that a conversation is."""
+    request = _request(body, request_id, body.max_completion_tokens or body.max_tokens)
+    request.chat.CopyFrom(_conversation(body.messages))
+    return [request]
+
+
+def _conversation(messages: Sequence[Message]) -> Conversation:
+    # "developer" is OpenAI's newer name of the system role; chat templates know the older one.
+    return Conversation(
+        messages=[
+            ChatMessage(
+                role="system" if message.role == "developer" else message.role, content=message.content
+            )
+            for message in messages
+        ]
+    )
+
+
+def _request(body: GenerationBody, request_id: str, max_tokens: int | None) -> TextRequest:
+    return TextRequest(
+        request_id=request_id,
+        sampling=_sampling(body),
+        max_tokens=max_tokens,
+        stop=body.stop,
+        stop_token_ids=body.stop_token_ids,
+        ignore_eos=body.ignore_eos,
+        skip_special_tokens=body.skip_special_tokens,
+        n=body.n,
+        cache_salt=body.cache_salt,
+    )
+
+
+def _sampling(body: GenerationBody) -> SamplingParams:
+    # Without a seed each prompt draws from a key of its own, so that equal prompts may differ.
+    seed = secrets.randbits(SEED_BITS) if body.seed is None else body.seed % 2**SEED_BITS
+    return SamplingParams(
+        temperature=body.temperature,
+        top_p=max(body.top_p, SMALLEST_TOP_P),
+        top_k=max(body.top_k, 0),
+        min_p=body.min_p,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        repetition_penalty=body.repetition_penalty,
+        seed=seed,
+        logprobs=body.wanted_logprobs,
+    )

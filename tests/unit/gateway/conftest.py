@@ -1,0 +1,184 @@
+"""A gateway on loopback before a tokenizer service that does as it is told."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import httpx
+import openai
+import pytest
+import pytest_asyncio
+import uvicorn
+from fastapi import FastAPI
+
+from gateway.app import create_app
+from proto.rpc import Lease
+from proto.sampling_pb2 import LENGTH, NOT_FINISHED, STOP
+from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta, TextRequest, TokenText
+from proto.tokenizer_pb2_grpc import TokenizerServicer, TokenizerStub, add_TokenizerServicer_to_server
+
+WORDS = ["Once", " upon", " a", " time", ",", " a", " fox", " saw", " snow", " ❄", ".", ""]
+PROMPT_TOKENS = [7, 8, 9]
+Generate = Callable[[TextRequest, Any], AsyncIterator[TextChunk]]
+
+
+def _token(token_id: int, word: str, alternatives: int | None) -> TokenText:
+    def plain(text: str, logprob: float) -> TokenText:
+        return TokenText(token_id=token_id, text=text, utf8=text.encode(), logprob=logprob)
+
+    token = plain(word, -0.5)
+    token.top.extend(
+        plain(word if rank == 0 else f"{word}~{rank}", -0.5 - rank) for rank in range(alternatives or 0)
+    )
+    return token
+
+
+async def tell(request: TextRequest, context: Any) -> AsyncIterator[TextChunk]:
+    """One word a chunk for every sequence: as many as asked, from where the caller was left.
+
+    Sequence i says the words beginning with the i-th, so that sequences differ.
+    """
+    length = min(request.max_tokens, len(WORDS)) if request.HasField("max_tokens") else len(WORDS)
+    start = {so_far.index: len(so_far.token_ids) for so_far in request.resumed}
+    done = {so_far.index for so_far in request.resumed if so_far.finished}
+    yield TextChunk(prompt=PromptInfo(token_ids=PROMPT_TOKENS, cached_tokens=2))
+    for place in range(min(start.values(), default=0), length):
+        chunk = TextChunk()
+        for index in range(request.n):
+            if index in done or place < start.get(index, 0):
+                continue
+            word = WORDS[(place + index) % len(WORDS)]
+            reason = NOT_FINISHED
+            if place + 1 == length:
+                reason = STOP if length == len(WORDS) else LENGTH
+            delta = TextDelta(index=index, text=word, token_ids=[100 + place], finish_reason=reason)
+            if request.sampling.HasField("logprobs"):
+                delta.logprobs.append(_token(100 + place, word, request.sampling.logprobs))
+            chunk.deltas.append(delta)
+        yield chunk
+        await asyncio.sleep(0)
+
+
+@dataclass
+class FakeTokenizer(TokenizerServicer):
+    """Answers with `generate`, and remembers what it was asked and which calls were cancelled."""
+
+    generate: Generate = tell
+    requests: list[TextRequest] = field(default_factory=list)
+    metadata: list[dict[str, str]] = field(default_factory=list)
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def Generate(self, request: TextRequest, context: Any) -> AsyncIterator[TextChunk]:
+        self.requests.append(request)
+        self.metadata.append(dict(context.invocation_metadata()))
+        try:
+            async for chunk in self.generate(request, context):
+                yield chunk
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+
+@dataclass
+class FakeBackend:
+    """A backend whose leases are a list that the test edits."""
+
+    channel: grpc.aio.Channel
+    lease_list: list[Lease]
+    reachable: bool = True
+    looks: int = 0
+
+    async def leases(self) -> list[Lease]:
+        self.looks += 1
+        if not self.reachable:
+            raise ConnectionError("nobody there")
+        return self.lease_list
+
+    def tokenizer(self, model: str) -> TokenizerStub:
+        return TokenizerStub(self.channel)
+
+
+def leases_of(model: str, workers: int = 1) -> list[Lease]:
+    return [
+        Lease("tokenizer-1", "tokenizer", 1, {"model": model}),
+        Lease("scheduler-1", "scheduler", 1, {"model": model, "workers": workers, "max_model_len": 2048}),
+    ]
+
+
+@dataclass
+class Gateway:
+    """A running gateway."""
+
+    url: str
+    app: FastAPI
+    tokenizer: FakeTokenizer
+    backend: FakeBackend
+    http: httpx.AsyncClient
+
+    @property
+    def address(self) -> tuple[str, int]:
+        url = httpx.URL(self.url)
+        assert url.port is not None
+        return url.host, url.port
+
+    def openai(self) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
+
+    async def events(self, path: str, **body: Any) -> list[str]:
+        """The server-sent events of a streamed answer, without their framing."""
+        response = await self.http.post(path, json={"model": "m", "stream": True, **body})
+        assert response.status_code == 200, response.text
+        *events, rest = response.text.split("\n\n")
+        assert rest == ""
+        return [event.removeprefix("data: ") for event in events]
+
+
+@pytest.fixture
+def tokenizer() -> FakeTokenizer:
+    return FakeTokenizer()
+
+
+@pytest_asyncio.fixture
+async def backend(tokenizer: FakeTokenizer) -> AsyncIterator[FakeBackend]:
+    server = grpc.aio.server()
+    add_TokenizerServicer_to_server(tokenizer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield FakeBackend(channel, leases_of("m"))
+    await server.stop(None)
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self):  # type: ignore[no-untyped-def]
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+    up: asyncio.Event
+
+
+@pytest_asyncio.fixture
+async def gateway(tokenizer: FakeTokenizer, backend: FakeBackend) -> AsyncIterator[Gateway]:
+    app = create_app(backend)
+    listener = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    config = uvicorn.Config(
+        app, http="httptools", ws="none", lifespan="on", log_config=None, access_log=False
+    )
+    config.timeout_graceful_shutdown = 1
+    server = _Server(config)
+    server.up = asyncio.Event()
+    serving = asyncio.ensure_future(server.serve([listener]))
+    await server.up.wait()
+    async with httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as http:
+        yield Gateway(url, app, tokenizer, backend, http)
+    server.should_exit = True
+    await serving
