@@ -11,6 +11,8 @@ from ops.launcher.errors import LaunchError
 
 RAPID_SECONDS = 10.0
 """A process that ends sooner after its start than this has failed rapidly."""
+GRACE_SECONDS = 8.0
+"""How long a process may take to end by itself; services give their calls up to five seconds."""
 START_LIMIT = 3
 """A process that ends so many times while the deployment starts is given up, and all with it."""
 STATUS_BAD_SETTINGS = 2
@@ -51,7 +53,7 @@ class Supervisor:
         self._settled = True
 
     @contextlib.asynccontextmanager
-    async def running(self, stage: int, grace: float = 5.0) -> AsyncIterator[None]:
+    async def running(self, stage: int, grace: float = GRACE_SECONDS) -> AsyncIterator[None]:
         """Keep the children of one stage alive while the block runs; end them after it.
 
         A child that is given up ends the block: `LaunchError`.

@@ -1,0 +1,123 @@
+"""What the documentation names exists: targets, commands, options, modules, settings, files."""
+
+import re
+import subprocess
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from pydantic_core import PydanticUndefined
+
+from ops.settings import ProcessSettings
+
+ROOT = Path(__file__).parents[3]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+SERVICES = {
+    "gateway": "gateway",
+    "tokenizer_svc": "tokenizer",
+    "scheduler_svc": "scheduler",
+    "gpu_worker": "worker",
+}
+ENVIRONMENT = {"PATH": "/usr/bin:/bin", "COLUMNS": "200"}
+
+
+def settings_classes() -> dict[str, type[ProcessSettings]]:
+    """The settings of every service, by the service's name in the table."""
+    found = {}
+    for path in sorted(ROOT.glob("*/settings.py")):
+        package = path.parent.name
+        if package == "ops":
+            continue
+        module = import_module(f"{package}.settings")
+        (found[SERVICES[package]],) = [
+            value
+            for value in vars(module).values()
+            if isinstance(value, type) and issubclass(value, ProcessSettings) and value is not ProcessSettings
+        ]
+    return found
+
+
+def known_settings() -> set[str]:
+    classes = [ProcessSettings, *settings_classes().values()]
+    return {f"QUIRE_{field.upper()}" for each in classes for field in each.model_fields}
+
+
+def texts(pattern: str) -> list[tuple[str, str]]:
+    """(page, first group) of everything in the pages that the pattern matches."""
+    return [
+        (page.name, match.group(1).strip())
+        for page in PAGES
+        for match in re.finditer(pattern, page.read_text(), re.MULTILINE)
+    ]
+
+
+def test_make_targets_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = texts(r"(?:^|`)make ([a-z-]+)")
+    assert named
+    assert [entry for entry in named if entry[1] not in targets] == []
+
+
+@pytest.mark.parametrize("command", ["up", "down", "status", "chat"])
+def test_quire_options_exist(command: str) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "ops.cli.main", command, "--help"],
+        env=ENVIRONMENT,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0
+    used = {
+        option
+        for _, line in texts(rf"quire {command}\b([^`#\n]*)")
+        for option in re.findall(r"--[a-z]+", line)
+    }
+    assert used <= set(re.findall(r"--[a-z]+", result.stdout))
+
+
+def test_quire_commands_exist() -> None:
+    named = {command for _, command in texts(r"quire (up|down|status|[a-z]+)(?= --|`|$|  )")}
+    assert named <= {"up", "down", "status", "chat"}
+
+
+def test_modules_exist() -> None:
+    named = texts(r"python -m ([a-z_.]+)")
+    assert named
+    assert [entry for entry in named if find_spec(entry[1].rstrip(".")) is None] == []
+
+
+def test_settings_that_are_named_exist() -> None:
+    named = texts(r"(QUIRE_[A-Z_]+)\b")
+    assert [entry for entry in named if entry[1] not in known_settings()] == []
+
+
+def test_the_settings_table_is_complete_and_right() -> None:
+    rows = re.findall(r"^\| `QUIRE_(\w+)` \| (.*?) \| (.*?) \|", (ROOT / "docs/operate.md").read_text(), re.M)
+    table = {name.lower(): (default, services) for name, default, services in rows}
+    fields: dict[str, dict[str, str]] = {}
+    for service, settings in settings_classes().items():
+        for name, field in settings.model_fields.items():
+            default = "" if field.default in ("", None, PydanticUndefined) else str(field.default)
+            fields.setdefault(name, {})[service] = default
+    assert table.keys() == fields.keys()
+    for name, defaults in fields.items():
+        default, services = table[name]
+        if not default.startswith("("):  # in words, where it is worked out
+            assert {default.strip("`")} == set(defaults.values()), name
+        everyone = len(defaults) == len(settings_classes())
+        assert services == ("all" if everyone else ", ".join(sorted(defaults))), name
+
+
+def test_links_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_paths_that_are_named_exist() -> None:
+    named = texts(r"`((?:docs|ops|proto|gateway|tokenizer_svc|scheduler_svc|gpu_worker|tests)/[\w./*-]*)`")
+    assert named
+    assert [entry for entry in named if not any(ROOT.glob(entry[1].rstrip("/")))] == []
