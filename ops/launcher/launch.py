@@ -73,7 +73,9 @@ class Launcher:
                 await self.leases.answering()
             await stages.enter_async_context(self.supervisor.running(BEHIND))
             await stages.enter_async_context(self.supervisor.running(FRONT))
-            await wait_ready(options.url)
+            await wait_ready(
+                options.url, options.model_name, lambda missing: self._say(f"wait    no {missing} yet")
+            )
             self._say(f"loaded  {await self._models()}")
             seconds = await first_token(options.url, options.model_name)
             self._say(f"token   the first one took {seconds * 1000:.0f} ms")

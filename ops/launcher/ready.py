@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from collections.abc import Callable
+from typing import Any
 
 import httpx
 
@@ -10,15 +12,18 @@ from ops.launcher.errors import LaunchError
 _RETRY_SECONDS = 0.1
 
 
-async def wait_ready(url: str) -> None:
-    """Return once the gateway says that it can serve."""
+async def wait_ready(url: str, model: str, waiting: Callable[[str], None]) -> None:
+    """Return once the gateway has the model on offer; tells `waiting` what is missing until then."""
+    told = ""
     async with _client() as client:
         while True:
-            try:
-                if (await client.get(f"{url}/health/ready")).status_code == httpx.codes.OK:
-                    return
-            except httpx.TransportError:
-                pass  # it does not listen yet
+            state = await _state(client, url)
+            if model in state.get("models", ()):
+                return
+            missing = ", ".join(state.get("missing", ()))
+            if missing and missing != told:
+                told = missing
+                waiting(missing)
             await asyncio.sleep(_RETRY_SECONDS)
 
 
@@ -34,6 +39,15 @@ async def first_token(url: str, model: str) -> float:
             if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
                 raise LaunchError(f"a first token was asked for and refused: {answer.text}")
             await asyncio.sleep(_RETRY_SECONDS)
+
+
+async def _state(client: httpx.AsyncClient, url: str) -> dict[str, Any]:
+    """What the gateway says of its readiness; empty while it does not listen."""
+    try:
+        state = (await client.get(f"{url}/health/ready")).json()
+        return state if isinstance(state, dict) else {}
+    except (httpx.TransportError, ValueError):
+        return {}
 
 
 def _client() -> httpx.AsyncClient:

@@ -43,9 +43,8 @@ def welcome(options: Options) -> str:
     curl = _CURL.format(url=url, endpoint=endpoint, body=shlex.quote(json.dumps(body)))
     snippet = python.format(url=url, model=json.dumps(model), question=question)
     return f"""\
-In a terminal:
-
-{quire_command()} chat{"" if options.port == 8000 else f" --url {url}"}
+In a browser:   {url}/
+In a terminal:  {quire_command()} chat{"" if options.port == 8000 else f" --url {url}"}
 
 With curl:
 

@@ -45,7 +45,8 @@ class Handler(BaseHTTPRequestHandler):
         kinds = {key.split(b":")[2].split(b"-")[0] for key in server.keys("quire:alive:*")}
         self.send_response(200 if len(kinds) == 4 else 503)
         self.end_headers()
-        self.wfile.write(b"{}")
+        models = [os.environ["QUIRE_MODEL_NAME"]] if len(kinds) == 4 else []
+        self.wfile.write(json.dumps(dict(models=models)).encode())
     do_GET = do_POST = answer
 HTTPServer.allow_reuse_address = True
 HTTPServer((os.environ["QUIRE_HOST"], int(os.environ["QUIRE_PORT"])), Handler).serve_forever()
