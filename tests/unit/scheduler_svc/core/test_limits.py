@@ -1,0 +1,49 @@
+"""What is refused at the door."""
+
+from array import array
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scheduler_svc.core.errors import RequestRefused
+from scheduler_svc.core.limits import length_limit
+from scheduler_svc.core.request import SoFar
+
+
+@pytest.mark.parametrize(
+    ("prompt", "max_tokens", "limit"),
+    [(1, 0, 20), (19, 0, 20), (19, 1, 20), (4, 16, 20), (4, 3, 7)],
+)
+def test_what_fits(fake: SimpleNamespace, prompt: int, max_tokens: int, limit: int) -> None:
+    limits = fake.limits(num_blocks=5, block_size=4, max_model_len=100)
+    assert length_limit(fake.request([1] * prompt, max_tokens=max_tokens), limits) == limit
+
+
+@pytest.mark.parametrize(
+    ("param", "fields"),
+    [
+        ("prompt", {"prompt": [1] * 20}),
+        ("prompt", {"prompt": [1] * 500}),
+        ("max_tokens", {"prompt": [1] * 4, "max_tokens": 17}),
+        ("max_tokens", {"prompt": [1], "max_tokens": 2**32 - 1}),
+        ("prompt", {"prompt": [1, 40]}),
+        ("prompt", {"prompt": [-1]}),
+        ("prompt", {"prompt": [1], "resumed": (SoFar(0, array("i", [99]), False),)}),
+        ("resumed", {"prompt": [1], "resumed": (SoFar(0, array("i", [1] * 20), False),)}),
+    ],
+)
+@pytest.mark.parametrize("bound", [{"num_blocks": 5}, {"max_model_len": 20}])
+def test_what_can_never_fit(
+    fake: SimpleNamespace, param: str, fields: dict[str, Any], bound: dict[str, int]
+) -> None:
+    limits = fake.limits(**{"num_blocks": 25, "block_size": 4, "max_model_len": 100, **bound})
+    with pytest.raises(RequestRefused) as error:
+        length_limit(fake.request(**fields), limits)
+    assert error.value.param == param
+
+
+@pytest.mark.parametrize("name", ["num_blocks", "block_size", "max_slots", "max_model_len", "vocab_size"])
+def test_a_worker_must_have_something_to_offer(fake: SimpleNamespace, name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        fake.limits(**{name: 0})

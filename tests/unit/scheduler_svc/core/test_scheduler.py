@@ -1,0 +1,301 @@
+"""What is planned, step by step, and what results mean."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scheduler_svc.core.errors import RowFailed, WorkerFault
+from scheduler_svc.core.fleet import Fleet
+from scheduler_svc.core.plan import Outcome, StepPlan, StepResult
+from scheduler_svc.core.request import Finish
+from scheduler_svc.core.sequence import SequenceGroup, State
+
+
+class Bench:
+    """One scheduler with a strict worker, stepped by hand."""
+
+    def __init__(self, fake: SimpleNamespace, limits: dict[str, int], token_budget: int = 1000) -> None:
+        self.fake = fake
+        self.fleet = Fleet(token_budget)
+        self.scheduler, _ = self.fleet.add_worker(fake.limits(**limits))
+        self.worker = fake.StrictWorker(self.scheduler.limits)
+
+    def arrive(self, prompt: list[int], **fields: Any) -> SequenceGroup:
+        group, outcome = self.fleet.accept(self.fake.request(prompt, **fields))
+        assert not outcome.failed
+        return group
+
+    def plan(self) -> StepPlan:
+        plan = self.scheduler.plan()
+        assert plan is not None
+        self.scheduler.check_integrity()
+        return plan
+
+    def complete(self, plan: StepPlan) -> Outcome:
+        outcome = self.scheduler.complete(self.worker.execute(plan))
+        self.fleet.settle(self.scheduler, outcome)
+        self.scheduler.check_integrity()
+        return outcome
+
+    def step(self) -> StepPlan:
+        plan = self.plan()
+        self.complete(plan)
+        return plan
+
+    def run(self) -> int:
+        """Lock step to the end; how many steps."""
+        steps = 0
+        while (plan := self.scheduler.plan()) is not None:
+            self.complete(plan)
+            steps += 1
+            assert steps < 1000
+        return steps
+
+
+MakeBench = Callable[..., Bench]
+
+
+@pytest.fixture
+def bench(fake: SimpleNamespace) -> MakeBench:
+    def make(token_budget: int = 1000, **limits: int) -> Bench:
+        return Bench(fake, limits, token_budget)
+
+    return make
+
+
+def test_a_prompt_is_computed_in_chunks_of_the_budget(bench: MakeBench) -> None:
+    one = bench(token_budget=5)
+    one.arrive([1] * 12, max_tokens=2)
+    rows = [(plan.row_starts, plan.row_counts, plan.row_samples) for plan in (one.step() for _ in range(4))]
+    assert rows == [([0], [5], [0]), ([5], [5], [0]), ([10], [2], [1]), ([12], [1], [1])]
+
+
+def test_decodes_come_first_and_prefills_get_the_rest(bench: MakeBench) -> None:
+    one = bench(token_budget=8)
+    one.arrive([1], max_tokens=9)
+    one.arrive([2], max_tokens=9)
+    one.step()
+    one.arrive([3] * 20)
+    plan = one.step()
+    assert plan.row_counts == [1, 1, 6]
+    assert plan.row_samples == [1, 1, 0]
+    assert one.step().row_counts == [1, 1, 6]
+
+
+def test_only_new_blocks_are_told(bench: MakeBench) -> None:
+    one = bench(block_size=4)
+    one.arrive([1] * 4, max_tokens=8)
+    told = [list(one.step().block_ids) for _ in range(8)]
+    assert told == [[0], [1], [], [], [], [2], [], []]
+
+
+def test_a_row_may_use_a_token_in_flight(bench: MakeBench) -> None:
+    one = bench()
+    group = one.arrive([1, 2], max_tokens=3)
+    first, second = one.plan(), one.plan()
+    assert (second.row_starts, second.row_counts, second.row_samples) == ([2], [1], [1])
+    assert len(group.sequences[0].tokens) == 2
+    assert one.complete(first).gains[0].finish is Finish.NOT_FINISHED
+    third = one.plan()
+    assert third.row_starts == [3]
+    # The third token is the last that is wanted: nothing to plan behind it.
+    assert one.scheduler.plan() is None
+    one.complete(second)
+    assert one.complete(third).gains[0].finish is Finish.LENGTH
+
+
+def test_a_stop_token_wastes_one_row_whose_result_is_dropped(bench: MakeBench) -> None:
+    one = bench()
+    request = one.fake.request([1], max_tokens=30)
+    stop = one.fake.reference(request, 0, 64)[0]
+    one.arrive([1], max_tokens=30, stop_token_ids=frozenset({stop}))
+    first, second = one.plan(), one.plan()
+    assert one.complete(first).gains[0].finish is Finish.STOP
+    # Its blocks are free at once, and may go to another while the wasted row is still in flight.
+    assert one.scheduler._batch.pool.free_blocks == 16
+    late = one.arrive([5] * 60, max_tokens=2)
+    third = one.plan()
+    assert third.freed_slots == [0]
+    assert set(third.block_ids) & set(first.block_ids)
+    assert one.complete(second).gains == []
+    one.complete(third)
+    one.run()
+    assert list(late.sequences[0].tokens[60:]) == one.fake.reference(late.request, 0, 64)
+
+
+def test_a_batch_at_rest_hands_back_its_slots(bench: MakeBench) -> None:
+    one = bench()
+    one.arrive([1], max_tokens=1)
+    one.step()
+    last = one.step()
+    assert (last.freed_slots, last.row_slots) == ([0], [])
+    assert one.scheduler.plan() is None
+    assert one.scheduler.idle
+    assert one.worker.slots == {}
+
+
+def test_cancelled_in_flight_is_dropped(bench: MakeBench) -> None:
+    one = bench()
+    group = one.arrive([1] * 9, n=2, max_tokens=9)
+    plan = one.plan()
+    one.fleet.cancel(group)
+    assert one.scheduler._batch.pool.free_blocks == 16
+    assert one.complete(plan).gains == []
+    one.run()
+    assert one.scheduler.idle
+
+
+def test_siblings_wait_for_the_prompt_and_share_it(bench: MakeBench) -> None:
+    one = bench(token_budget=8)
+    one.arrive(list(range(14)), n=3, max_tokens=2)
+    assert one.step().row_counts == [8]
+    assert one.step().row_counts == [6]
+    plan = one.step()
+    # Three blocks of four are shared; the last two tokens of the prompt each computes for itself.
+    assert plan.row_counts == [1, 2, 2]
+    assert [len(new.block_ids) for new in plan.new_slots] == [3, 3]
+    one.run()
+    assert one.worker.computed_tokens == 14 + 2 + 2 + 3
+
+
+def test_when_the_leader_ends_early_the_next_one_leads(bench: MakeBench) -> None:
+    one = bench(token_budget=8)
+    group = one.arrive(list(range(14)), n=3, max_tokens=2)
+    one.step()
+    one.fleet.end_sequence(group, 0)
+    one.scheduler.check_integrity()
+    plan = one.step()
+    # Two blocks were full and are cached.
+    assert (plan.new_slots[0].sequence_index, len(plan.new_slots[0].block_ids)) == (1, 2)
+    one.run()
+    outputs = [list(each.tokens[14:]) for each in group.sequences]
+    assert outputs == [[]] + [one.fake.reference(group.request, index, 64) for index in (1, 2)]
+
+
+def test_a_prefix_is_shared_while_running_and_afterwards(bench: MakeBench) -> None:
+    one = bench(num_blocks=32)
+    prompt = list(range(16))
+    first = one.arrive(prompt, max_tokens=4)
+    one.step()
+    second = one.arrive([*prompt, 1, 2], max_tokens=4)
+    assert one.step().row_counts == [1, 2]
+    one.run()
+    third = one.arrive(prompt, max_tokens=4)
+    # All of it is cached, yet one token must be computed: the hit ends a block earlier.
+    assert one.step().row_counts == [4]
+    assert [each.cached_tokens for each in (first, second, third)] == [0, 16, 12]
+    other = one.arrive(prompt, max_tokens=4, salt="tenant")
+    one.run()
+    assert other.cached_tokens == 0
+
+
+def test_output_is_cached_too(bench: MakeBench) -> None:
+    one = bench()
+    first = one.arrive([1, 2], max_tokens=11)
+    one.run()
+    again = one.arrive([*first.sequences[0].tokens, 3], max_tokens=1)
+    one.run()
+    assert again.cached_tokens == 12
+
+
+def test_only_confirmed_tokens_are_cached(bench: MakeBench) -> None:
+    one = bench()
+    one.arrive([1] * 8, max_tokens=9)
+    one.plan()
+    same = one.arrive([1] * 8, max_tokens=9)
+    one.plan()
+    assert same.cached_tokens == 0
+    assert one.scheduler._batch.pool.cached_blocks == 0
+
+
+def test_admission_keeps_a_watermark(bench: MakeBench) -> None:
+    one = bench(num_blocks=8, block_size=4)
+    one.arrive([1] * 14, max_tokens=15)
+    one.step()
+    waits = one.arrive([2] * 16, max_tokens=4)
+    one.step()
+    assert waits.sequences[0].state is State.WAITING  # four blocks are free, one of them is the watermark
+    fits = one.arrive([3] * 4, max_tokens=4)
+    one.step()
+    assert fits.sequences[0].state is State.WAITING  # nobody overtakes
+    one.run()
+    assert not waits.unfinished
+    assert not fits.unfinished
+
+
+def test_the_victim_loses_least_and_is_younger(bench: MakeBench) -> None:
+    one = bench(num_blocks=8, block_size=4, max_slots=4)
+    groups = [one.arrive([number] * length, max_tokens=20) for number, length in enumerate((3, 9, 5, 5))]
+    while all(group.sequences[0].state is not State.PREEMPTED for group in groups):
+        one.step()
+    states = [group.sequences[0].state for group in groups]
+    assert states[:2] == [State.DECODE, State.DECODE]
+    assert State.PREEMPTED in states[2:]
+    one.run()
+    for group in groups:
+        output = list(group.sequences[0].tokens[len(group.request.prompt) :])
+        assert output == one.fake.reference(group.request, 0, 32)
+
+
+def test_a_preempted_result_in_flight_is_dropped_and_computed_again(bench: MakeBench) -> None:
+    one = bench(num_blocks=4, block_size=2, max_slots=2)
+    old = one.arrive([1, 1], max_tokens=6)
+    young = one.arrive([2, 2], max_tokens=6)
+    plans = [one.plan(), one.plan()]
+    while young.sequences[0].state is not State.PREEMPTED:
+        one.complete(plans.pop(0))
+        plans.append(one.plan())
+    assert young.sequences[0].epoch == 1
+    for plan in plans:
+        assert {gain.group for gain in one.complete(plan).gains} <= {old, young}
+    one.run()
+    for group in (old, young):
+        assert list(group.sequences[0].tokens[2:]) == one.fake.reference(group.request, 0, 8)
+
+
+def test_a_row_error_ends_its_request_alone(bench: MakeBench) -> None:
+    one = bench()
+    good = one.arrive([1], max_tokens=3)
+    bad = one.arrive([one.fake.POISON, 2], n=2, max_tokens=3)
+    outcome = one.complete(one.plan())
+    ((failed, error),) = outcome.failed
+    assert failed is bad
+    assert isinstance(error, RowFailed)
+    assert [gain.group for gain in outcome.gains] == [good]
+    one.run()
+    assert list(good.sequences[0].tokens[1:]) == one.fake.reference(good.request, 0, 64)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        StepResult(2, [1]),
+        StepResult(1, []),
+        StepResult(1, [1, 1]),
+        StepResult(1, [-1]),
+        StepResult(1, [40]),
+        StepResult(1, [1], {1: "no such row"}),
+    ],
+)
+def test_an_answer_that_does_not_fit_the_plan_is_a_fault(bench: MakeBench, answer: StepResult) -> None:
+    one = bench()
+    group = one.arrive([1], max_tokens=3)
+    one.plan()
+    with pytest.raises(WorkerFault):
+        one.scheduler.complete(answer)
+    one.fleet.remove_worker(one.scheduler)
+    assert list(group.sequences[0].tokens) == [1]
+
+
+def test_an_answer_to_nothing_is_a_fault(bench: MakeBench) -> None:
+    with pytest.raises(WorkerFault):
+        bench().scheduler.complete(StepResult(1, []))
+
+
+def test_slots_never_outnumber_the_budget(bench: MakeBench) -> None:
+    one = bench(token_budget=3, max_slots=8)
+    for number in range(6):
+        one.arrive([number] * 3, max_tokens=4)
+    assert one.run() < 60
