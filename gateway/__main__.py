@@ -56,8 +56,9 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
         await asyncio.shield(serving)
     finally:
         server.should_exit = True
-        asyncio.get_running_loop().call_later(GRACE_SECONDS, app.state.generator.stop)
+        end = asyncio.get_running_loop().call_later(GRACE_SECONDS, app.state.generator.stop)
         await serving
+        end.cancel()
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -40,13 +40,13 @@ class Generation:
         self.request = request
         self._tokenizer = tokenizer
         self._sequences = [_Sequence() for _ in range(request.n)]
+        self._told_prompt = False
         self._call: grpc.aio.UnaryStreamCall[TextRequest, TextChunk] | None = None
         self._ended_by: GatewayError | None = None
 
     async def chunks(self) -> AsyncGenerator[TextChunk, None]:
         """What the tokenizer service sends, as if no process had died. Raises `GatewayError`."""
         resumption = Resumption()
-        first_call = True
         while self._ended_by is None:
             metadata = (*outgoing(), *resumption.metadata())
             call = self._tokenizer.Generate(self._with_so_far(), metadata=metadata, wait_for_ready=True)
@@ -55,8 +55,6 @@ class Generation:
                 async for chunk in call:
                     resumption.progressed()
                     self._remember(chunk)
-                    if not first_call:
-                        chunk.ClearField("prompt")
                     yield chunk
                 if not self._finished():
                     raise ServerFault("The answer ended before it was complete.")
@@ -71,7 +69,6 @@ class Generation:
                     raise
             finally:
                 call.cancel()
-            first_call = False
         raise self._ended_by
 
     def end(self, error: GatewayError) -> None:
@@ -84,6 +81,10 @@ class Generation:
         return all(sequence.finished for sequence in self._sequences)
 
     def _remember(self, chunk: TextChunk) -> None:
+        if chunk.HasField("prompt"):
+            if self._told_prompt:
+                chunk.ClearField("prompt")
+            self._told_prompt = True
         for delta in chunk.deltas:
             sequence = self._sequences[delta.index]
             sequence.token_ids.extend(delta.token_ids)

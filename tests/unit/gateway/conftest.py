@@ -78,7 +78,7 @@ class FakeTokenizer(TokenizerServicer):
         try:
             async for chunk in self.generate(request, context):
                 yield chunk
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
             self.cancelled.set()
             raise
 
@@ -135,6 +135,24 @@ class Gateway:
         *events, rest = response.text.split("\n\n")
         assert rest == ""
         return [event.removeprefix("data: ") for event in events]
+
+
+class NoTokenizer:
+    """A backend that offers model "m" and must not be asked to generate."""
+
+    async def leases(self) -> list[Lease]:
+        return leases_of("m")
+
+    def tokenizer(self, model: str) -> TokenizerStub:
+        raise AssertionError("a bad request reached the tokenizer")
+
+
+@pytest_asyncio.fixture
+async def refusing() -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a gateway, in this process, that is expected to refuse everything."""
+    transport = httpx.ASGITransport(create_app(NoTokenizer()))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        yield http
 
 
 @pytest.fixture

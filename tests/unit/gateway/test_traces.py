@@ -1,0 +1,81 @@
+"""One span per generating request, a child of the client's, with the call to the tokenizer below it."""
+
+import asyncio
+
+import grpc
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from gateway import tracing
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+TRACEPARENT = {"traceparent": f"00-{TRACE}-{SPAN}-01"}
+CHAT = "/v1/chat/completions"
+
+
+class Spans(InMemorySpanExporter):
+    """A span ends when its response has been sent, which may be after the client has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended = asyncio.Event()
+
+    def export(self, spans):
+        self.ended.set()
+        return super().export(spans)
+
+    async def only(self):
+        await asyncio.wait_for(self.ended.wait(), 5)
+        (span,) = self.get_finished_spans()
+        return span
+
+
+@pytest.fixture
+def spans(monkeypatch):
+    exporter = Spans()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(tracing, "_tracer", provider.get_tracer("test"))
+    return exporter
+
+
+def ask(**more):
+    return {"model": "m", "messages": [{"role": "user", "content": "Hi"}], **more}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_is_a_span_of_the_clients_trace(gateway, spans, stream):
+    response = await gateway.http.post(CHAT, json=ask(stream=stream), headers=TRACEPARENT)
+    span = await spans.only()
+    assert (span.name, span.kind) == (f"POST {CHAT}", SpanKind.SERVER)
+    assert trace.format_trace_id(span.context.trace_id) == TRACE
+    assert trace.format_span_id(span.parent.span_id) == SPAN
+    assert span.attributes["quire.request_id"] == response.headers["x-request-id"]
+    assert span.attributes["http.response.status_code"] == 200
+    assert span.status.status_code is StatusCode.UNSET
+    (metadata,) = gateway.tokenizer.metadata
+    assert metadata["traceparent"] == f"00-{TRACE}-{trace.format_span_id(span.context.span_id)}-01"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_errors_are_recorded(gateway, spans, stream):
+    async def generate(request, context):
+        await context.abort(grpc.StatusCode.INTERNAL, "broken")
+        yield
+
+    gateway.tokenizer.generate = generate
+    await gateway.http.post(CHAT, json=ask(stream=stream))
+    span = await spans.only()
+    assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "broken")
+    assert span.attributes["http.response.status_code"] == 500
+    assert [event.name for event in span.events] == ["exception"]
+
+
+async def test_what_does_not_generate_has_no_span(gateway, spans):
+    assert (await gateway.http.get("/health/live")).headers["x-request-id"]
+    await gateway.http.get("/v1/models")
+    assert spans.get_finished_spans() == ()
