@@ -1,0 +1,83 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    KIND_UNSPECIFIED: _ClassVar[Kind]
+    OPEN: _ClassVar[Kind]
+    ACCEPT: _ClassVar[Kind]
+    MESSAGE: _ClassVar[Kind]
+    HALF_CLOSE: _ClassVar[Kind]
+    STATUS: _ClassVar[Kind]
+    CANCEL: _ClassVar[Kind]
+KIND_UNSPECIFIED: Kind
+OPEN: Kind
+ACCEPT: Kind
+MESSAGE: Kind
+HALF_CLOSE: Kind
+STATUS: Kind
+CANCEL: Kind
+
+class Entry(_message.Message):
+    __slots__ = ("sender", "epoch", "frames")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    sender: str
+    epoch: int
+    frames: _containers.RepeatedCompositeFieldContainer[Frame]
+    def __init__(self, sender: _Optional[str] = ..., epoch: _Optional[int] = ..., frames: _Optional[_Iterable[_Union[Frame, _Mapping]]] = ...) -> None: ...
+
+class Frame(_message.Message):
+    __slots__ = ("call", "from_client", "sequence", "kind", "body", "open", "status", "metadata")
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    FROM_CLIENT_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    call: int
+    from_client: bool
+    sequence: int
+    kind: Kind
+    body: bytes
+    open: Open
+    status: Status
+    metadata: _containers.RepeatedCompositeFieldContainer[Pair]
+    def __init__(self, call: _Optional[int] = ..., from_client: _Optional[bool] = ..., sequence: _Optional[int] = ..., kind: _Optional[_Union[Kind, str]] = ..., body: _Optional[bytes] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., metadata: _Optional[_Iterable[_Union[Pair, _Mapping]]] = ...) -> None: ...
+
+class Open(_message.Message):
+    __slots__ = ("method", "deadline_ms", "metadata")
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    method: str
+    deadline_ms: int
+    metadata: _containers.RepeatedCompositeFieldContainer[Pair]
+    def __init__(self, method: _Optional[str] = ..., deadline_ms: _Optional[int] = ..., metadata: _Optional[_Iterable[_Union[Pair, _Mapping]]] = ...) -> None: ...
+
+class Status(_message.Message):
+    __slots__ = ("code", "details", "metadata")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    details: str
+    metadata: _containers.RepeatedCompositeFieldContainer[Pair]
+    def __init__(self, code: _Optional[int] = ..., details: _Optional[str] = ..., metadata: _Optional[_Iterable[_Union[Pair, _Mapping]]] = ...) -> None: ...
+
+class Pair(_message.Message):
+    __slots__ = ("key", "value")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    value: bytes
+    def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
