@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from opentelemetry import trace
 from starlette.types import Receive
 
 Result = TypeVar("Result")
@@ -24,6 +25,7 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -
         await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
+        trace.get_current_span().add_event("the client left")
         raise Disconnected
     finally:
         task.cancel()

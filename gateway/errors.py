@@ -98,11 +98,16 @@ _BY_STATUS_CODE: dict[grpc.StatusCode, type[GatewayError]] = {
 }
 
 
-def from_rpc(error: grpc.aio.AioRpcError) -> GatewayError:
-    """The client's view of a call that failed; trailing metadata `quire-param` names the parameter."""
+def from_rpc(error: grpc.aio.AioRpcError, names: Mapping[str, str] = {}) -> GatewayError:
+    """The client's view of a call that failed.
+
+    Trailing metadata `quire-param` names the parameter; `names` says what the client calls it, where
+    that is something else.
+    """
     kind = _BY_STATUS_CODE.get(error.code(), ServerFault)
     param = next((value for key, value in error.trailing_metadata() or () if key == "quire-param"), None)
     if isinstance(param, bytes):
         param = param.decode(errors="replace")
+    param = names.get(param, param) if param else None
     code = "invalid_value" if kind is BadRequest else None
     return kind(error.details() or error.code().name, param=param, code=code)

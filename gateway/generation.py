@@ -63,7 +63,7 @@ class Generation:
                 if self._finished():
                     return
                 if self._ended_by is None:
-                    _retry_or_raise(resumption, error)
+                    self._retry_or_raise(resumption, error)
             except asyncio.CancelledError:
                 if self._ended_by is None:
                     raise
@@ -89,7 +89,7 @@ class Generation:
             sequence = self._sequences[delta.index]
             sequence.token_ids.extend(delta.token_ids)
             sequence.text_length += len(delta.text)
-            sequence.finished = delta.finish_reason != NOT_FINISHED
+            sequence.finished |= delta.finish_reason != NOT_FINISHED
 
     def _with_so_far(self) -> TextRequest:
         """The request, with what has been delivered if anything has."""
@@ -107,12 +107,12 @@ class Generation:
             self.request.resumed.extend(so_far)
         return self.request
 
-
-def _retry_or_raise(resumption: Resumption, error: grpc.aio.AioRpcError) -> None:
-    try:
-        resumption.retry_or_raise(error)
-    except grpc.aio.AioRpcError:
-        raise from_rpc(error) from error
+    def _retry_or_raise(self, resumption: Resumption, error: grpc.aio.AioRpcError) -> None:
+        try:
+            resumption.retry_or_raise(error)
+        except grpc.aio.AioRpcError:
+            names = {"prompt": "messages"} if self.request.HasField("chat") else {}
+            raise from_rpc(error, names) from error
 
 
 class Generator:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -172,15 +172,19 @@ async def backend(tokenizer: FakeTokenizer) -> AsyncIterator[FakeBackend]:
 
 
 class _Server(uvicorn.Server):
+    """Says when it is up, and stops at once when told to."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up, self.enough = asyncio.Event(), asyncio.Event()
+
     @contextlib.contextmanager
-    def capture_signals(self):  # type: ignore[no-untyped-def]
+    def capture_signals(self) -> Iterator[None]:
         yield
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+    async def main_loop(self) -> None:
         self.up.set()
-
-    up: asyncio.Event
+        await self.enough.wait()
 
 
 @pytest_asyncio.fixture
@@ -193,10 +197,9 @@ async def gateway(tokenizer: FakeTokenizer, backend: FakeBackend) -> AsyncIterat
     )
     config.timeout_graceful_shutdown = 1
     server = _Server(config)
-    server.up = asyncio.Event()
     serving = asyncio.ensure_future(server.serve([listener]))
     await server.up.wait()
     async with httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as http:
         yield Gateway(url, app, tokenizer, backend, http)
-    server.should_exit = True
+    server.enough.set()
     await serving

@@ -2,9 +2,14 @@
 
 import asyncio
 import json
-import socket
 
 import pytest
+from starlette.requests import Request
+
+from gateway.body import MAX_BODY_BYTES, read_body
+from gateway.errors import TooLarge
+from gateway.schema import CompletionBody
+from proto.tokenizer_pb2 import TextChunk, TextDelta
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -191,29 +196,60 @@ async def test_unknown_places_and_models(refusing):
     assert response.headers["content-type"] == "application/json"
 
 
-async def test_a_huge_body_with_its_length_is_refused_before_it_is_read(gateway):
-    with socket.create_connection(gateway.address) as client:
-        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: q\r\nContent-Length: 52428800\r\n\r\n{")
-        client.settimeout(5)
-        client.setblocking(False)
-        assert await _status(client) == 413
+async def test_a_huge_body_with_its_length_is_refused_before_it_is_sent(gateway):
+    reader, writer = await asyncio.open_connection(*gateway.address)
+    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: q\r\nContent-Length: 52428800\r\n\r\n{")
+    status = await asyncio.wait_for(reader.readline(), 5)
+    assert status.split()[1] == b"413"
+    writer.close()
 
 
-async def test_a_huge_body_in_chunks_is_refused_at_the_limit(gateway):
-    sent = 0
-
+async def test_a_huge_body_is_refused_and_the_next_request_served(gateway):
     async def body():
-        nonlocal sent
         for _ in range(50):
-            sent += 1
             yield b" " * 2**20
 
-    response = await gateway.http.post(COMPLETIONS, content=body())
-    assert_error(response, 413, None, "request_too_large")
+    assert_error(await gateway.http.post(COMPLETIONS, content=body()), 413, None, "request_too_large")
     response = await gateway.http.post(COMPLETIONS, content=b" " * (50 * 2**20))
     assert_error(response, 413, None, "request_too_large")
     response = await gateway.http.post(COMPLETIONS, json={"model": "m", "prompt": "A"})
     assert response.status_code == 200
+
+
+async def test_a_body_of_unknown_length_is_read_up_to_the_limit():
+    piece, read = b" " * 2**16, 0
+
+    async def receive():
+        nonlocal read
+        read += len(piece)
+        return {"type": "http.request", "body": piece, "more_body": True}
+
+    request = Request({"type": "http", "headers": [(b"transfer-encoding", b"chunked")]}, receive)
+    with pytest.raises(TooLarge):
+        await read_body(request, CompletionBody)
+    assert read <= MAX_BODY_BYTES + len(piece)
+
+
+async def test_a_client_that_leaves_in_the_middle_of_its_body(gateway, caplog):
+    _, writer = await asyncio.open_connection(*gateway.address)
+    writer.write(b'POST /v1/completions HTTP/1.1\r\nHost: q\r\nContent-Length: 100\r\n\r\n{"model":')
+    await writer.drain()
+    await gateway.http.get("/health/live")
+    writer.close()
+    for _ in range(3):
+        assert (await gateway.http.get("/health/live")).status_code == 200
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+async def test_a_fault_of_ours_is_logged_and_tells_nothing(gateway, caplog):
+    async def generate(request, context):
+        yield TextChunk(deltas=[TextDelta(index=7, text="there is no sequence 7")])
+
+    gateway.tokenizer.generate = generate
+    response = await gateway.http.post(COMPLETIONS, json={"model": "m", "prompt": "A"})
+    assert_error(response, 500, None, "internal_error")
+    assert "IndexError" in caplog.text
+    assert "index" not in response.text
 
 
 async def test_the_largest_body_is_served(gateway):
@@ -222,8 +258,3 @@ async def test_the_largest_body_is_served(gateway):
     assert response.status_code == 200
     response = await gateway.http.post(COMPLETIONS, content=fields + b" " * (4 * 2**20 - len(fields) + 1))
     assert_error(response, 413, None, "request_too_large")
-
-
-async def _status(client: socket.socket) -> int:
-    answer = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 4096), 5)
-    return int(answer.split()[1])

@@ -139,6 +139,14 @@ async def test_a_call_that_fails_at_once(gateway, code, status, kind, stream):
     assert ("retry-after" in caught.value.response.headers) == (status == 429)
 
 
+async def test_a_prompt_that_is_a_conversation_is_named_so(gateway):
+    failure = failing(grpc.StatusCode.INVALID_ARGUMENT, "too long", "prompt")
+    gateway.tokenizer.generate = say(then=failure)
+    with pytest.raises(openai.BadRequestError) as caught:
+        await gateway.openai().chat.completions.create(model="m", messages=MESSAGES)
+    assert caught.value.param == "messages"
+
+
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 async def test_a_failure_within_the_stream(gateway, path):
     gateway.tokenizer.generate = say(text("a", 1), then=failing(grpc.StatusCode.INTERNAL, "broken"))
@@ -175,7 +183,7 @@ async def test_one_failing_prompt_ends_the_request_and_cancels_the_others(gatewa
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("prompt", ["A", ["A", "B"]])
 @pytest.mark.parametrize("begun", [False, True])
-async def test_a_client_that_leaves_cancels_its_calls(gateway, stream, prompt, begun):
+async def test_a_client_that_leaves_cancels_its_calls(gateway, caplog, stream, prompt, begun):
     asked = asyncio.Event()
 
     async def generate(request, context):
@@ -190,7 +198,8 @@ async def test_a_client_that_leaves_cancels_its_calls(gateway, stream, prompt, b
     await asyncio.wait_for(asked.wait(), 5)
     request.cancel()
     await asyncio.wait_for(gateway.tokenizer.cancelled.wait(), 5)
-    await gateway.http.get("/health/live")
+    assert (await gateway.http.get("/health/live")).status_code == 200
+    assert [record for record in caplog.records if record.name.startswith("uvicorn")] == []
 
 
 async def test_a_client_that_does_not_read_holds_up_only_itself(gateway):
@@ -206,7 +215,7 @@ async def test_a_client_that_does_not_read_holds_up_only_itself(gateway):
             produced += 1
 
     gateway.tokenizer.generate = generate
-    reader, writer = await asyncio.open_connection(*gateway.address, limit=1024)
+    _, writer = await asyncio.open_connection(*gateway.address, limit=1024)
     body = json.dumps({"model": "m", "prompt": "A", "stream": True}).encode()
     writer.write(
         b"POST /v1/completions HTTP/1.1\r\nHost: q\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
@@ -220,4 +229,3 @@ async def test_a_client_that_does_not_read_holds_up_only_itself(gateway):
     assert produced * 10_000 < 50e6
     writer.close()
     await asyncio.wait_for(gateway.tokenizer.cancelled.wait(), 5)
-    assert reader is not None

@@ -1,0 +1,101 @@
+"""Fields of requests that come in several shapes, each brought into one."""
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from gateway.errors import BadRequest
+
+MAX_INT32 = 2**31 - 1
+MAX_CHOICES = 128
+MAX_STOPS = 16
+
+TokenId = Annotated[int, Field(ge=0, le=MAX_INT32)]
+Count = Annotated[int, Field(ge=1, le=MAX_INT32)]
+
+
+def _stops(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _prompts(value: object) -> list[str | list[int]]:
+    """One prompt or several, as text or token ids, as a list of prompts."""
+    if isinstance(value, str):
+        return [_prompt(value, "prompt")]
+    if not isinstance(value, list):
+        raise BadRequest(
+            "'prompt' must be a string, a list of strings, a list of token ids or a list of those.",
+            param="prompt",
+            code="invalid_type",
+        )
+    if not value:
+        raise BadRequest("'prompt' is empty.", param="prompt", code="invalid_value")
+    if isinstance(value[0], int):
+        return [_prompt(value, "prompt")]
+    if len(value) > MAX_CHOICES:
+        raise BadRequest(f"At most {MAX_CHOICES} prompts a request.", param="prompt", code="invalid_value")
+    kind = type(value[0])
+    for i, prompt in enumerate(value):
+        if type(prompt) is not kind:
+            raise BadRequest(
+                "Prompts must be all text or all token ids.", param=f"prompt[{i}]", code="invalid_type"
+            )
+    return [_prompt(prompt, f"prompt[{i}]") for i, prompt in enumerate(value)]
+
+
+def _prompt(value: object, param: str) -> str | list[int]:
+    if not isinstance(value, str | list):
+        raise BadRequest(f"'{param}' must be text or token ids.", param=param, code="invalid_type")
+    if not value:
+        raise BadRequest(f"'{param}' is empty.", param=param, code="invalid_value")
+    if isinstance(value, list):
+        for i, token in enumerate(value):
+            if type(token) is not int:
+                raise BadRequest("A token id is an integer.", param=f"{param}[{i}]", code="invalid_type")
+            if not 0 <= token <= MAX_INT32:
+                message = f"{token if abs(token) < 2**64 else 'This'} is not a token id."
+                raise BadRequest(message, param=f"{param}[{i}]", code="invalid_value")
+    return value
+
+
+def _text(value: object) -> object:
+    """Message content as one string; a list of text parts is joined."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise PydanticCustomError("string_type", "Input should be a string or a list of text parts")
+    texts = []
+    for part in value:
+        if not isinstance(part, dict) or not isinstance(kind := part.get("type"), str):
+            raise PydanticCustomError("string_type", "Input should be a string or a list of text parts")
+        if kind != "text":
+            raise PydanticCustomError("unsupported_value", "Only parts of type 'text' are supported")
+        if part.keys() != {"type", "text"} or not isinstance(part["text"], str):
+            raise PydanticCustomError("string_type", "A text part has the fields 'type' and 'text'")
+        texts.append(part["text"])
+    return "".join(texts)
+
+
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+_TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+_PARTS = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+        "required": ["type", "text"],
+    },
+}
+Prompts = Annotated[
+    list[Any],
+    BeforeValidator(_prompts),
+    WithJsonSchema({"anyOf": [{"type": "string"}, _TEXTS, _TOKENS, {"type": "array", "items": _TOKENS}]}),
+]
+Stops = Annotated[
+    list[Annotated[str, Field(min_length=1)]],
+    Field(max_length=MAX_STOPS),
+    BeforeValidator(_stops),
+    WithJsonSchema({"anyOf": [{"type": "string"}, _TEXTS | {"maxItems": MAX_STOPS}]}),
+]
+Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"anyOf": [{"type": "string"}, _PARTS]})]
