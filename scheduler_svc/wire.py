@@ -100,7 +100,8 @@ def _logprobs_from(message: StepResult) -> dict[int, TokenLogprobs]:
     entries = _ints(message.logprob_entries)
     chosen = struct.unpack(f"<{len(entries)}f", message.logprobs)
     counts = _ints(message.top_counts)
-    if len(counts) != len(entries) or 4 * sum(counts) != len(message.top_tokens):
+    size = 4 * sum(counts)
+    if len(counts) != len(entries) or not size == len(message.top_tokens) == len(message.top_logprobs):
         raise ValueError("alternatives and their counts")
     found, start = {}, 0
     for entry, logprob, count in zip(entries, chosen, counts, strict=True):

@@ -31,8 +31,6 @@ class Draft:
     """Tokens that may still be planned."""
     sequences: list[Sequence]
     """Whose row each row is."""
-    starved: bool = False
-    """Someone had to stand still or was preempted for want of blocks."""
 
 
 class Planner:
@@ -51,8 +49,7 @@ class Planner:
         for sequence in [each for each in self._batch.running if each.state is State.PREFILL]:
             if draft.budget and sequence.state is State.PREFILL:  # it may have been preempted meanwhile
                 self._chunk(draft, sequence)
-        if not draft.starved:
-            self._admissions(draft)
+        self._admissions(draft)
         # Freed slots come first in a plan; the admissions above may have taken them again.
         draft.plan.freed_slots.extend(self._batch.freed_slots)
         self._batch.freed_slots.clear()
@@ -146,7 +143,6 @@ class Planner:
         pool = self._batch.pool
         while not pool.free_blocks:
             if not (may_preempt and self._preempt_for(draft, sequence)):
-                draft.starved = True
                 return False
         assert sequence.table is not None
         added = sequence.table.grow(min(wanted, pool.free_blocks))
@@ -162,7 +158,6 @@ class Planner:
         ]
         if not victims:
             return False
-        draft.starved = True
         victim = min(victims, key=self._loss)
         self._batch.leave(victim, State.PREEMPTED)
         self._waiting.push(victim)

@@ -4,16 +4,21 @@ After every event the books must balance; in the end every request has exactly t
 alone, no block is leaked, and the worker has seen nothing that it could not trust.
 """
 
+from array import array
 from collections import deque
+from dataclasses import replace
+from random import Random
 from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler_svc.core.errors import RequestPoisoned, RequestRefused
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.plan import Outcome, StepResult
-from scheduler_svc.core.request import Request
+from scheduler_svc.core.request import Request, SoFar
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import SequenceGroup
 
@@ -69,19 +74,27 @@ class World:
         self.given: dict[SequenceGroup, list[list[int]]] = {}
         self.ended: dict[SequenceGroup, str] = {}
         self.cut: set[tuple[SequenceGroup, int]] = set()
+        self.futile: dict[Scheduler, int] = {}
 
-    def arrive(self, fields: dict[str, object]) -> None:
+    def arrive(self, fields: dict[str, Any]) -> None:
+        known = fields.get("known", [])
+        fields = {name: value for name, value in fields.items() if name != "known"}
         request = self.fake.request(name=f"r{len(self.requests)}", **fields)
+        longest = self.limits.max_length
+        given = [self.fake.reference(request, index, longest)[:count] for index, count in enumerate(known)]
+        resumed = tuple(SoFar(index, array("i", tokens), False) for index, tokens in enumerate(given))
+        request = replace(request, resumed=resumed)
         group, outcome = self.fleet.accept(request)
         self.requests[group] = request
-        self.given[group] = [[] for _ in range(request.n)]
+        self.given[group] = [*given, *([] for _ in range(request.n - len(given)))]
         self.note(outcome)
 
     def note(self, outcome: Outcome) -> None:
         for gain in outcome.gains:
             assert gain.group not in self.ended
             assert (gain.group, gain.sequence_index) not in self.cut
-            self.given[gain.group][gain.sequence_index].append(gain.token)
+            if gain.token >= 0:
+                self.given[gain.group][gain.sequence_index].append(gain.token)
         for gain in outcome.gains:
             if not gain.group.unfinished:
                 self.ended[gain.group] = "complete"
@@ -127,12 +140,21 @@ class World:
                 while scheduler.in_flight < self.depth and (plan := scheduler.plan()) is not None:
                     results.append(worker.execute(plan))  # type: ignore[attr-defined]
                 if results:
+                    self.watch_progress(scheduler)
                     outcome = scheduler.complete(results.popleft())
                     self.fleet.settle(scheduler, outcome)
                     self.note(outcome)
                     moved = True
                 scheduler.check_integrity()
         return moved
+
+    def watch_progress(self, scheduler: Scheduler) -> None:
+        """Some sequence advances for good in every few steps, whatever the size of the pool."""
+        flight = scheduler._flights[0]
+        rows = zip(flight.sequences, flight.epochs, strict=True)
+        advanced = any(sequence.epoch == epoch for sequence, epoch in rows)
+        self.futile[scheduler] = 0 if advanced else self.futile.get(scheduler, 0) + 1
+        assert self.futile[scheduler] <= scheduler.slots + self.depth
 
     def finish(self) -> None:
         """Run until all is done, within a bounded number of steps, and compare."""
@@ -158,6 +180,15 @@ class World:
             assert scheduler._batch.pool.free_blocks == self.limits.num_blocks
             assert len(scheduler._batch.free_slots) == scheduler.slots
 
+    def whole(self) -> dict[tuple[str, int], list[int]]:
+        """What the sequences got that nobody cut short, by request and index."""
+        return {
+            (request.request_id, index): self.given[group][index]
+            for group, request in self.requests.items()
+            for index in range(request.n)
+            if self.ended[group] == "complete" and (group, index) not in self.cut
+        }
+
 
 def play(world: World, events: list[tuple[str, object]]) -> None:
     for name, argument in events:
@@ -177,3 +208,50 @@ def test_every_request_gets_what_it_gets_alone(
     world = World(fake, limits, depth)
     world.join(None)
     play(world, events)
+
+
+def busy_program(random: Random) -> list[tuple[str, Any]]:
+    """Many requests at once, which a pool of any size must make wait, preempt and share."""
+    events: list[tuple[str, Any]] = []
+    shared = [random.randrange(5) for _ in range(24)]
+    for _ in range(random.randrange(20, 60)):
+        prompt = shared[: random.randrange(24)] + [random.randrange(5) for _ in range(random.randrange(1, 8))]
+        fields: dict[str, Any] = {
+            "prompt": prompt,
+            "seed": random.randrange(100),
+            "max_tokens": random.choice([0, 1, 5, 20]),
+            "n": random.choice([1, 1, 1, 2, 4]),
+            "stop_token_ids": frozenset(random.sample(range(38), random.choice([0, 0, 3]))),
+        }
+        if random.random() < 0.3:
+            fields["known"] = [random.randrange(24) for _ in range(random.randrange(fields["n"] + 1))]
+        events.append(("arrive", fields))
+        if random.random() < 0.4:
+            events.append(("step", random.randrange(1, 8)))
+        if random.random() < 0.15:
+            events.append((random.choice(["cancel", "end"]), random.randrange(10)))
+        if random.random() < 0.05:
+            events.append((random.choice(["lose", "join"]), random.randrange(2)))
+    return events
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_planning_ahead_gives_what_lock_step_gives(fake: SimpleNamespace, seed: int) -> None:
+    random = Random(seed)
+    block_size = random.choice([1, 2, 4, 8])
+    limits = {
+        "num_blocks": random.choice([64, 128, 320]) // block_size,
+        "block_size": block_size,
+        "max_slots": random.choice([2, 4, 12]),
+        "max_step_tokens": random.choice([3, 16, 64]),
+    }
+    events = busy_program(random)
+    worlds = [World(fake, limits, depth) for depth in (1, 2, 3)]
+    for world in worlds:
+        world.join(None)
+        play(world, events)
+    lock_step, *ahead = (world.whole() for world in worlds)
+    for whole in ahead:
+        both = lock_step.keys() & whole.keys()
+        assert both
+        assert {key: lock_step[key] for key in both} == {key: whole[key] for key in both}

@@ -239,6 +239,23 @@ def test_the_victim_loses_least_and_is_younger(bench: MakeBench) -> None:
         assert output == one.fake.reference(group.request, 0, 32)
 
 
+def test_the_older_is_never_the_victim_of_the_younger(bench: MakeBench) -> None:
+    one = bench(token_budget=2, num_blocks=5, block_size=4, max_slots=2)
+    young = one.arrive([2], max_tokens=18)
+    one.step()
+    one.fleet._arrivals = -9  # as one that comes from a lost worker is older than those that run here
+    old = one.arrive([1] * 11, max_tokens=9)
+    while young.sequences[0].state is State.DECODE:
+        one.step()
+        assert old.sequences[0].epoch == 0
+    # The younger needed a block while the older stood still for one in the middle of its prompt.
+    assert young.sequences[0].state is State.PREEMPTED
+    assert old.sequences[0].state is State.PREFILL
+    one.run()
+    assert not old.unfinished
+    assert not young.unfinished
+
+
 def test_a_preempted_result_in_flight_is_dropped_and_computed_again(bench: MakeBench) -> None:
     one = bench(num_blocks=4, block_size=2, max_slots=2)
     old = one.arrive([1, 1], max_tokens=6)

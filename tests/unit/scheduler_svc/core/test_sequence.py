@@ -18,7 +18,7 @@ def sequence(fake: SimpleNamespace) -> Sequence:
     return group.sequences[0]
 
 
-@pytest.mark.parametrize(("before", "after"), itertools.product(State, State))
+@pytest.mark.parametrize(("before", "after"), list(itertools.product(State, State)))
 def test_only_legal_transitions(sequence: Sequence, before: State, after: State) -> None:
     sequence.state = before
     if after in LEGAL[before]:
