@@ -14,7 +14,7 @@ from redis.connection import parse_url
 
 from proto.rpc.errors import BusAway
 
-Command = tuple[bytes | str | int, ...]
+Command = tuple[Any, ...]  # of text, bytes and numbers
 Replies = list[Any]
 CONNECT_SECONDS = 5.0
 
