@@ -29,7 +29,9 @@ def run(settings: Settings, service: str, serve: Serve[Settings]) -> None:
     process from starting is one line on stderr and exit status 1.
     """
     logging.basicConfig(
-        level=settings.log_level, format=f"%(asctime)s {service:<9} %(levelname)s %(message)s", stream=sys.stderr
+        level=settings.log_level,
+        format=f"%(asctime)s {service:<9} %(levelname)s %(message)s",
+        stream=sys.stderr,
     )
     try:
         uvloop.run(_run(settings, service, serve))

@@ -9,8 +9,9 @@ from typing import Any
 import httpx
 from redis.exceptions import RedisError
 
-from ops.launcher.leases import Holder, Leases, without_password
+from ops.launcher.leases import Leases, without_password
 from ops.launcher.record import Deployment, recorded
+from proto.rpc import Lease
 
 _DESCRIPTION = """\
 Show the deployments that `quire up` has started on this machine: every process with its id,
@@ -70,7 +71,7 @@ async def _show_redis() -> int:
     return 0 if {"gateway", "tokenizer", "scheduler", "worker"} <= {one.service for one in holders} else 1
 
 
-async def _holders(url: str, prefix: str) -> list[Holder]:
+async def _holders(url: str, prefix: str) -> list[Lease]:
     leases = Leases(url, prefix)
     try:
         return await leases.holders()
@@ -89,9 +90,9 @@ async def _ready(url: str) -> bool:
         return False
 
 
-def _row(holder: Holder) -> tuple[str, ...]:
+def _row(holder: Lease) -> tuple[str, ...]:
     info = " ".join(f"{key}={value}" for key, value in holder.info.items())
-    return holder.service, holder.id, str(holder.pid), str(holder.epoch), info
+    return holder.service, holder.process_id, str(holder.pid), str(holder.epoch), info
 
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:

@@ -1,35 +1,21 @@
 """The leases in a deployment's Redis: who lives, and the end of those who do not.
 
-A process's lease is the key `<prefix>alive:<process-id>`; `proto.rpc` writes and renews it.
+A process's lease is the key `<prefix>alive:<process-id>`; `proto.rpc.lease` writes and renews it.
 """
 
 import asyncio
 import contextlib
-import json
 import socket
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlsplit
 
 import redis.asyncio
 from redis.exceptions import RedisError
 
 from ops.launcher.errors import LaunchError
+from proto.rpc import Lease
 
 _TIMEOUT = 3.0
-
-
-@dataclass(frozen=True)
-class Holder:
-    """A process that holds a lease."""
-
-    id: str
-    service: str
-    epoch: int
-    host: str
-    pid: int
-    info: dict[str, Any]
 
 
 class Leases:
@@ -39,7 +25,7 @@ class Leases:
         self._url = url
         self._keys = f"{prefix}alive:"
         self._redis = redis.asyncio.Redis.from_url(
-            url, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT, decode_responses=True
+            url, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT
         )
 
     async def reachable(self) -> None:
@@ -57,14 +43,17 @@ class Leases:
                     return await self.reachable()
                 await asyncio.sleep(0.02)
 
-    async def holders(self) -> list[Holder]:
+    async def holders(self) -> list[Lease]:
         """All processes that hold a lease, by service and id."""
-        keys = [key async for key in self._redis.scan_iter(f"{self._keys}*", count=1000)]
-        values = await self._redis.mget(keys) if keys else []
-        found = [
-            _holder(key.removeprefix(self._keys), value) for key, value in zip(keys, values, strict=True)
-        ]
-        return sorted((holder for holder in found if holder), key=lambda holder: (holder.service, holder.id))
+        found: list[Lease] = []
+        async for key in self._redis.scan_iter(f"{self._keys}*", count=1000):
+            value = await self._redis.get(key)
+            # None: it has run out meanwhile.
+            if isinstance(value, bytes) and (
+                lease := Lease.decode(key.decode().removeprefix(self._keys), value)
+            ):
+                found.append(lease)
+        return sorted(found, key=lambda lease: (lease.service, lease.process_id))
 
     async def bury(self, pid: int) -> None:
         """End the lease of a process of this machine that has died, so that its peers know at once.
@@ -74,7 +63,7 @@ class Leases:
         with contextlib.suppress(RedisError, OSError):
             for holder in await self.holders():
                 if holder.pid == pid and holder.host == socket.gethostname():
-                    await self._redis.delete(f"{self._keys}{holder.id}")
+                    await self._redis.delete(f"{self._keys}{holder.process_id}")
 
     async def aclose(self) -> None:
         await self._redis.aclose()
@@ -84,22 +73,6 @@ def without_password(url: str) -> str:
     """The URL as it may be shown."""
     password = urlsplit(url).password
     return url.replace(f":{password}@", ":***@") if password else url
-
-
-def _holder(process_id: str, value: str | bytes | None) -> Holder | None:
-    """A lease's value as a holder; None if it ran out meanwhile or is not one of ours."""
-    try:
-        fields = json.loads(value or "")
-        return Holder(
-            id=process_id,
-            service=str(fields["service"]),
-            epoch=int(fields["epoch"]),
-            host=str(fields.get("host", "")),
-            pid=int(fields.get("pid", 0)),
-            info=dict(fields.get("info", {})),
-        )
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
 
 
 @contextlib.asynccontextmanager
