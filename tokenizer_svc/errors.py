@@ -1,0 +1,24 @@
+"""What can go wrong here, and the gRPC status that each error becomes.
+
+TokenizerError
+├── InvalidRequestError   INVALID_ARGUMENT, trailing metadata `quire-param` = the field at fault
+└── ModelDirectoryError   none: the process does not start
+"""
+
+from ops.process import StartError
+
+
+class TokenizerError(Exception):
+    """Anything that this package raises on purpose."""
+
+
+class InvalidRequestError(TokenizerError):
+    """A request that can never be served; `param` names the field of the public API at fault."""
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class ModelDirectoryError(TokenizerError, StartError):
+    """The model directory lacks something, or holds something unusable; the message is one line."""

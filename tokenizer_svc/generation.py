@@ -1,0 +1,122 @@
+"""One request between its two neighbours: scheduler messages in, text chunks out, and all that was said."""
+
+from collections.abc import Iterable, Sequence
+
+from proto.sampling_pb2 import StopConditions
+from proto.scheduler_pb2 import GenerateResponse, SequenceSoFar, Start, TokenLogprobs
+from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta, TextRequest, TokenText
+from tokenizer_svc.detokenizer import Detokenizer
+from tokenizer_svc.packed import pack, unpack, unpack_floats
+from tokenizer_svc.sequence import Gain, SequenceText
+from tokenizer_svc.stops import StopMatcher, automaton
+from tokenizer_svc.tokenizer import TextModel
+
+
+class Generation:
+    """The state of one request. It remembers enough to call another scheduler at any time."""
+
+    def __init__(self, model: TextModel, request: TextRequest, prompt: Sequence[int]) -> None:
+        self._request = request
+        self._prompt = prompt
+        self._every_token = model.every_token
+        self._visible = model.plain_tokens if request.skip_special_tokens else model.every_token
+        self._stops = automaton(request.stop) if request.stop else None
+        ends = () if request.ignore_eos else model.end_tokens
+        self._stop_tokens = sorted({*ends, *request.stop_token_ids})
+        self._sequences: dict[int, SequenceText] = {}
+        self._told_prompt = False
+
+    @property
+    def finished(self) -> bool:
+        """Every sequence has ended."""
+        return len(self._sequences) == self._request.n and all(
+            one.finished for one in self._sequences.values()
+        )
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens of all sequences so far."""
+        return sum(len(one.packed) // 4 for one in self._sequences.values())
+
+    def start(self) -> Start:
+        """The scheduler's first message, with what earlier calls have delivered."""
+        request = self._request
+        return Start(
+            request_id=request.request_id,
+            prompt_tokens=pack(self._prompt),
+            sampling=request.sampling,
+            stop=StopConditions(max_tokens=request.max_tokens, stop_token_ids=self._stop_tokens),
+            n=request.n,
+            cache_salt=request.cache_salt,
+            resumed=[
+                SequenceSoFar(index=index, tokens=bytes(one.packed), finished=one.finished)
+                for index, one in sorted(self._sequences.items())
+                if one.packed or one.finished
+            ],
+        )
+
+    def resume(self) -> TextChunk | None:
+        """Take up what earlier calls of the gateway were given; a chunk if something is due at once."""
+        deltas = []
+        for so_far in self._request.resumed:
+            sequence = self._sequence(so_far.index)
+            if so_far.finished:
+                sequence.packed += pack(so_far.token_ids)
+                sequence.finished = True
+                continue
+            gain = sequence.resume(so_far.token_ids, so_far.text_length, self._stop_tokens)
+            if gain.text or gain.finish_reason:
+                deltas.append(self._delta(so_far.index, gain, ()))
+        return self._chunk(deltas, 0) if deltas or self.finished else None
+
+    def take(self, response: GenerateResponse) -> tuple[TextChunk | None, list[int]]:
+        """What the scheduler's message means as text, and the sequences that a stop string has ended."""
+        deltas, ended = [], []
+        for delta in response.deltas:
+            sequence = self._sequence(delta.index)
+            # What was under way when its stop string was found.
+            if sequence.finished:
+                continue
+            gain = sequence.add(delta.tokens, delta.finish_reason)
+            if gain.stop_string and not delta.finish_reason:
+                ended.append(delta.index)
+            deltas.append(self._delta(delta.index, gain, delta.logprobs))
+        if not deltas and self._told_prompt:
+            return None, ended
+        return self._chunk(deltas, response.cached_tokens), ended
+
+    def _sequence(self, index: int) -> SequenceText:
+        sequence = self._sequences.get(index)
+        if sequence is None:
+            matcher = StopMatcher(self._stops) if self._stops else None
+            sequence = SequenceText(Detokenizer(self._visible, self._prompt), matcher)
+            self._sequences[index] = sequence
+        return sequence
+
+    def _chunk(self, deltas: Iterable[TextDelta], cached_tokens: int) -> TextChunk:
+        if self._told_prompt:
+            return TextChunk(deltas=deltas)
+        self._told_prompt = True
+        return TextChunk(
+            deltas=deltas, prompt=PromptInfo(token_ids=self._prompt, cached_tokens=cached_tokens)
+        )
+
+    def _delta(self, index: int, gain: Gain, logprobs: Sequence[TokenLogprobs]) -> TextDelta:
+        return TextDelta(
+            index=index,
+            text=gain.text,
+            token_ids=gain.token_ids,
+            finish_reason=gain.finish_reason,
+            stop_string=gain.stop_string,
+            # Tokens after a stop string have none.
+            logprobs=map(self._logprobs, gain.token_ids, logprobs) if logprobs else (),
+        )
+
+    def _logprobs(self, token: int, entry: TokenLogprobs) -> TokenText:
+        text = self._token_text(token, entry.logprob)
+        text.top.extend(map(self._token_text, unpack(entry.top_tokens), unpack_floats(entry.top_logprobs)))
+        return text
+
+    def _token_text(self, token: int, logprob: float) -> TokenText:
+        data = self._every_token[token]
+        return TokenText(token_id=token, text=data.decode(errors="replace"), utf8=data, logprob=logprob)

@@ -1,0 +1,94 @@
+"""Checks a request and turns its prompt into tokens."""
+
+import asyncio
+from collections.abc import Sequence
+
+from proto.tokenizer_pb2 import Conversation, TextRequest
+from tokenizer_svc.errors import InvalidRequestError
+from tokenizer_svc.tokenizer import TextModel
+
+MAX_STOP_STRINGS = 16
+MAX_STOP_LENGTH = 256
+"""Characters of one stop string."""
+MAX_STOP_TOKENS = 256
+MAX_PROMPT_LENGTH = 2_000_000
+"""Characters, or tokens, of a prompt: several times what fits into any model's context."""
+MAX_MESSAGES = 4096
+SHORT = 8_000
+"""Characters that are encoded on the spot (about 2 ms); what is longer must not hold up the streams."""
+
+
+async def prompt_tokens(model: TextModel, request: TextRequest) -> list[int]:
+    """The tokens of the request's prompt, at least one. Raises `InvalidRequestError`."""
+    match request.WhichOneof("prompt"):
+        case "tokens":
+            return _given(request.tokens.ids, model.vocab_size)
+        case "text":
+            _check_length("prompt", len(request.text))
+            tokens = await _encode_text(model, request.text)
+            param = "prompt"
+        case "chat":
+            tokens = await _encode_chat(model, request.chat)
+            param = "messages"
+        case _:
+            raise InvalidRequestError("prompt", "there is no prompt")
+    if not tokens:
+        raise InvalidRequestError(param, "the prompt is empty: it has no tokens")
+    return tokens
+
+
+def check(model: TextModel, request: TextRequest) -> None:
+    """What can be said without the prompt. Raises `InvalidRequestError`."""
+    if request.n < 1:
+        raise InvalidRequestError("n", "n must be at least 1")
+    if request.HasField("max_tokens") and request.max_tokens < 1:
+        raise InvalidRequestError("max_tokens", "max_tokens must be at least 1")
+    if len(request.stop) > MAX_STOP_STRINGS:
+        raise InvalidRequestError("stop", f"at most {MAX_STOP_STRINGS} stop strings, not {len(request.stop)}")
+    if not all(0 < len(string) <= MAX_STOP_LENGTH for string in request.stop):
+        raise InvalidRequestError("stop", f"a stop string has 1 to {MAX_STOP_LENGTH} characters")
+    if len(request.stop_token_ids) > MAX_STOP_TOKENS:
+        raise InvalidRequestError("stop_token_ids", f"at most {MAX_STOP_TOKENS} stop tokens")
+    _check_ids("stop_token_ids", request.stop_token_ids, model.vocab_size)
+    indices = [sequence.index for sequence in request.resumed]
+    if len(set(indices)) < len(indices) or any(index >= request.n for index in indices):
+        raise InvalidRequestError("resumed", f"sequences {indices} are not distinct ones of {request.n}")
+    for sequence in request.resumed:
+        _check_ids("resumed", sequence.token_ids, model.vocab_size)
+
+
+def _given(ids: Sequence[int], vocab_size: int) -> list[int]:
+    if not ids:
+        raise InvalidRequestError("prompt", "the prompt is empty: it has no tokens")
+    _check_length("prompt", len(ids))
+    _check_ids("prompt", ids, vocab_size)
+    return list(ids)
+
+
+async def _encode_text(model: TextModel, text: str) -> list[int]:
+    if len(text) <= SHORT:
+        return model.encode(text, special=True)
+    return await asyncio.to_thread(model.encode, text, special=True)
+
+
+async def _encode_chat(model: TextModel, chat: Conversation) -> list[int]:
+    if not 0 < len(chat.messages) <= MAX_MESSAGES:
+        raise InvalidRequestError("messages", f"a conversation has 1 to {MAX_MESSAGES} messages")
+    length = sum(len(message.role) + len(message.content) for message in chat.messages)
+    _check_length("messages", length)
+    messages = [{"role": message.role, "content": message.content} for message in chat.messages]
+    if length <= SHORT:
+        return model.encode_chat(messages)
+    return await asyncio.to_thread(model.encode_chat, messages)
+
+
+def _check_length(param: str, length: int) -> None:
+    if length > MAX_PROMPT_LENGTH:
+        raise InvalidRequestError(param, f"the prompt is too long: {length} is more than {MAX_PROMPT_LENGTH}")
+
+
+def _check_ids(param: str, ids: Sequence[int], vocab_size: int) -> None:
+    if ids and max(ids) >= vocab_size:
+        raise InvalidRequestError(
+            param, f"token id {max(ids)} is not below {vocab_size}, the model's vocabulary"
+        )

@@ -1,0 +1,89 @@
+"""One sequence of a request: its tokens and what became of them as text."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from proto.sampling_pb2 import NOT_FINISHED, STOP, FinishReason
+from tokenizer_svc.detokenizer import Detokenizer
+from tokenizer_svc.packed import pack, unpack
+from tokenizer_svc.stops import StopMatcher
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What a sequence gained by some tokens."""
+
+    token_ids: Sequence[int]
+    """The tokens that count: those after a stop string's last do not."""
+    text: str
+    finish_reason: FinishReason
+    stop_string: str = ""
+
+
+class SequenceText:
+    """Tokens in, text out, for one sequence.
+
+    What text has been delivered after a token depends on the tokens alone, not on how they came: a
+    sequence that is taken up again delivers what follows, byte for byte.
+    """
+
+    def __init__(self, detokenizer: Detokenizer, matcher: StopMatcher | None) -> None:
+        self._detokenizer = detokenizer
+        self._matcher = matcher
+        self._delivered_before = 0
+        self.packed = bytearray()
+        """All tokens so far: int32, little-endian, packed."""
+        self.finished = False
+
+    def add(self, packed: bytes, finish_reason: FinishReason) -> Gain:
+        """Take new tokens. A `finish_reason` of STOP says that the last of them is a stop token."""
+        tokens = unpack(packed)
+        spoken = tokens[:-1] if finish_reason == STOP else tokens
+        if self._matcher is None:
+            text, used = self._detokenizer.add(spoken), len(spoken)
+        else:
+            text, used = self._match(self._matcher, spoken)
+        if self._matcher is not None and self._matcher.found:
+            self.packed += packed[: 4 * used]
+            return self._end(tokens[:used], text, STOP, self._matcher.found)
+        self.packed += packed
+        if finish_reason == NOT_FINISHED:
+            return Gain(tokens, self._new(text), NOT_FINISHED)
+        rest = self._detokenizer.finish()
+        if self._matcher is not None:
+            rest = self._matcher.add(rest)
+            if not self._matcher.found:
+                rest += self._matcher.finish()
+        found = self._matcher.found if self._matcher is not None else ""
+        return self._end(tokens, text + rest, STOP if found else finish_reason, found)
+
+    def resume(self, token_ids: Sequence[int], text_length: int, stop_tokens: Collection[int]) -> Gain:
+        """Take up a sequence that delivered `token_ids` and `text_length` characters before.
+
+        The gain has no tokens: only text that was not delivered, and an end if there is one already.
+        """
+        self._delivered_before = text_length
+        ended = bool(token_ids) and token_ids[-1] in stop_tokens
+        gain = self.add(pack(token_ids), STOP if ended else NOT_FINISHED)
+        return Gain((), gain.text, gain.finish_reason, gain.stop_string)
+
+    def _match(self, matcher: StopMatcher, tokens: Sequence[int]) -> tuple[str, int]:
+        """The text of `tokens` up to a stop string, and how many tokens it took."""
+        parts = []
+        for count, token in enumerate(tokens, start=1):
+            parts.append(matcher.add(self._detokenizer.add((token,))))
+            if matcher.found:
+                return "".join(parts), count
+        return "".join(parts), len(tokens)
+
+    def _end(self, tokens: Sequence[int], text: str, reason: FinishReason, stop_string: str) -> Gain:
+        self.finished = True
+        return Gain(tokens, self._new(text), reason, stop_string)
+
+    def _new(self, text: str) -> str:
+        """What of `text` was not delivered before."""
+        if not self._delivered_before:
+            return text
+        known = min(self._delivered_before, len(text))
+        self._delivered_before -= known
+        return text[known:]

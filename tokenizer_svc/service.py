@@ -1,0 +1,132 @@
+"""The tokenizer's calls: the gateway's on its left, the scheduler's on its right."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from typing import Any
+
+import grpc
+from opentelemetry import trace
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+
+from ops.telemetry import Metadata, incoming, outgoing
+from proto.rpc import Node, Resumption
+from proto.scheduler_pb2 import GenerateRequest
+from proto.scheduler_pb2_grpc import SchedulerStub
+from proto.tokenizer_pb2 import TextChunk, TextRequest
+from proto.tokenizer_pb2_grpc import TokenizerServicer, add_TokenizerServicer_to_server
+from tokenizer_svc.errors import InvalidRequestError
+from tokenizer_svc.generation import Generation
+from tokenizer_svc.prompt import check, prompt_tokens
+from tokenizer_svc.settings import TokenizerSettings
+from tokenizer_svc.tokenizer import TextModel
+
+GRACE = 5.0
+"""Seconds that calls may go on once the process is asked to end; their callers then go elsewhere."""
+
+log = logging.getLogger(__name__)
+tracer = trace.get_tracer(__name__)
+
+
+async def serve(node: Node, settings: TokenizerSettings) -> None:
+    """Serve the model's text until cancelled. Raises `ModelDirectoryError` if it has none."""
+    model = await asyncio.to_thread(TextModel.load, settings.model)
+    name = settings.model_name
+    server = node.server(pool=name, capacity=settings.tokenizer_calls)
+    service = TokenizerService(model, SchedulerStub(node.channel(pool=name)))
+    add_TokenizerServicer_to_server(service, server)
+    await server.start()
+    await node.update(model=name)
+    log.info("serving %s from %s", name, settings.model)
+    try:
+        await server.wait_for_termination()
+    finally:
+        await server.stop(GRACE)
+
+
+class TokenizerService(TokenizerServicer):
+    """Translates between text and tokens; what it decides is in `generation.py`."""
+
+    def __init__(self, model: TextModel, scheduler: SchedulerStub) -> None:
+        self._model = model
+        self._scheduler = scheduler
+
+    async def Generate(self, request: TextRequest, context: Any) -> AsyncGenerator[TextChunk, None]:
+        """See proto/tokenizer.proto."""
+        parent = incoming(context.invocation_metadata())
+        span = tracer.start_span("tokenizer.generate", context=parent, kind=SpanKind.SERVER)
+        span.set_attribute("quire.request_id", request.request_id)
+        try:
+            async with aclosing(self._generate(request, context, span)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        except InvalidRequestError as error:
+            _failed(span, error)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error), (("quire-param", error.param),))
+        except grpc.aio.AioRpcError as error:
+            _failed(span, error)
+            await context.abort(error.code(), error.details() or "", _ours(error.trailing_metadata()))
+        except (asyncio.CancelledError, GeneratorExit):
+            span.set_status(Status(StatusCode.ERROR, "cancelled"))
+            raise
+        finally:
+            span.end()
+
+    async def _generate(
+        self, request: TextRequest, context: Any, span: Span
+    ) -> AsyncGenerator[TextChunk, None]:
+        check(self._model, request)
+        prompt = await prompt_tokens(self._model, request)
+        span.set_attribute("quire.prompt_tokens", len(prompt))
+        generation = Generation(self._model, request, prompt)
+        carried = outgoing(trace.set_span_in_context(span)) if span.get_span_context().is_valid else ()
+        try:
+            if (due := generation.resume()) is not None:
+                yield due
+            resumption = Resumption()
+            while not generation.finished:
+                metadata = (*carried, *resumption.metadata())
+                try:
+                    async with aclosing(self._call(generation, metadata, context.time_remaining())) as chunks:
+                        async for chunk in chunks:
+                            resumption.progressed()
+                            yield chunk
+                    return
+                except grpc.aio.AioRpcError as error:
+                    if not generation.finished:
+                        resumption.retry_or_raise(error)
+        finally:
+            span.set_attribute("quire.output_tokens", generation.output_tokens)
+
+    async def _call(
+        self, generation: Generation, metadata: Metadata, timeout: float | None
+    ) -> AsyncGenerator[TextChunk, None]:
+        """One call of a scheduler, from what the generation has so far. Raises `grpc.aio.AioRpcError`."""
+        call = self._scheduler.Generate(metadata=metadata, timeout=timeout, wait_for_ready=True)
+        try:
+            await _write(call, GenerateRequest(start=generation.start()))
+            async for response in call:
+                chunk, ended = generation.take(response)
+                if chunk is not None:
+                    yield chunk
+                for index in ended:
+                    await _write(call, GenerateRequest(end_sequence=index))
+        finally:
+            call.cancel()
+
+
+async def _write(call: Any, message: GenerateRequest) -> None:
+    # A call that has ended takes no more; why it ended is what reading it says.
+    with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        await call.write(message)
+
+
+def _ours(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], ...]:
+    """Of a neighbour's trailing metadata, what is part of the contract."""
+    return tuple((key, value) for key, value in metadata or () if key == "quire-param")
+
+
+def _failed(span: Span, error: Exception) -> None:
+    span.record_exception(error)
+    span.set_status(Status(StatusCode.ERROR, str(error)))

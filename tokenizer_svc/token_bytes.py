@@ -1,0 +1,127 @@
+"""The bytes that each token stands for.
+
+Of the decoders that tokenizer.json knows, those of language models write a token's bytes whatever
+its neighbours are. So decoding is looking up bytes and joining them, which is exact, costs O(1) per
+token and leaves incomplete characters to a UTF-8 decoder (see `detokenizer.py`).
+
+Two families cover the field: byte-level BPE, whose tokens spell bytes in a printable alphabet, and
+SentencePiece's, whose tokens are text with "▁" for the space and `<0x0A>` for a byte that is no text.
+"""
+
+import re
+from collections.abc import Callable, Collection
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from tokenizer_svc.errors import ModelDirectoryError
+
+Spell = Callable[[str], bytes]
+"""A token's text in the vocabulary -> the bytes it stands for."""
+
+BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class TokenBytes(dict[int, bytes]):
+    """Token id -> bytes, filled as tokens come up; nothing for those skipped and those unknown.
+
+    `drops_space`: text starts without the space that its first token may carry.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, decoder: dict[str, Any] | None, skipped: Collection[int]
+    ) -> None:
+        super().__init__()
+        self._tokenizer = tokenizer
+        self._spell, self.drops_space = speller(decoder)
+        added = tokenizer.get_added_tokens_decoder()
+        self._added = frozenset(added) if _is_byte_level(decoder) else frozenset()
+        self._skipped = frozenset(skipped)
+
+    def __missing__(self, token: int) -> bytes:
+        text = self._tokenizer.id_to_token(token)
+        # A model may have more rows than its tokenizer has tokens: what they mean is nothing.
+        if text is None:
+            return b""
+        if token in self._skipped:
+            data = b""
+        elif token in self._added:
+            # Added to the vocabulary as text, not in the alphabet that spells bytes.
+            data = text.encode()
+        else:
+            data = self._spell(text)
+        self[token] = data
+        return data
+
+
+def speller(decoder: dict[str, Any] | None) -> tuple[Spell, bool]:
+    """The rule of a `decoder` entry of tokenizer.json, and whether it drops the first space.
+
+    Raises `ModelDirectoryError` for a decoder whose tokens depend on their neighbours.
+    """
+    if decoder is None:
+        return lambda text: b" " + text.encode(), True
+    if _is_byte_level(decoder):
+        return _byte_level, False
+    drops_space = False
+    spell: Spell = str.encode
+    # Each step wraps those before it, last step outermost: text steps first, bytes at the end.
+    steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+    replaced: list[tuple[str, str]] = []
+    for step in steps:
+        match step:
+            case {"type": "Metaspace", "replacement": str(mark)}:
+                replaced.append((mark, " "))
+                drops_space = step.get("prepend_scheme", "always") != "never"
+            case {"type": "Replace", "pattern": {"String": str(pattern)}, "content": str(content)}:
+                replaced.append((pattern, content))
+            case {"type": "ByteFallback"}:
+                spell = _byte_fallback
+            case {"type": "Strip", "content": " ", "start": 0 | 1 as start, "stop": 0}:
+                drops_space = start == 1
+            case {"type": "Fuse"}:
+                pass
+            case _:
+                raise ModelDirectoryError(
+                    f"tokenizer.json: decoder {step.get('type')} is not supported: {step}"
+                )
+    return _replacing(replaced, spell), drops_space
+
+
+def _replacing(replaced: list[tuple[str, str]], spell: Spell) -> Spell:
+    def rule(text: str) -> bytes:
+        for old, new in replaced:
+            text = text.replace(old, new)
+        return spell(text)
+
+    return rule
+
+
+def _byte_fallback(text: str) -> bytes:
+    match = BYTE_TOKEN.fullmatch(text)
+    return bytes([int(match[1], 16)]) if match else text.encode()
+
+
+def _byte_level(text: str) -> bytes:
+    try:
+        return bytes([BYTES[character] for character in text])
+    except KeyError:
+        return text.encode()
+
+
+def _is_byte_level(decoder: dict[str, Any] | None) -> bool:
+    """Whether tokens spell bytes; a sequence may hold the step alone or with Fuse, which adds nothing."""
+    if decoder is None:
+        return False
+    steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+    return [step["type"] for step in steps if step["type"] != "Fuse"] == ["ByteLevel"]
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's alphabet: bytes that are printable Latin-1 characters are these, others are 256 and up."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+BYTES = _byte_alphabet()
