@@ -1,0 +1,25 @@
+"""What can go wrong in a worker.
+
+    WorkerError
+    ├── ModelError      the directory is not a model that can be served    the process does not start
+    ├── CapacityError   the memory does not suffice for one sequence       the process does not start
+    └── PlanError       a plan contradicts itself or the batch             INVALID_ARGUMENT, the call ends
+
+What is wrong with one row alone is no exception: it is a `RowError` in the step's result.
+"""
+
+
+class WorkerError(Exception):
+    """Base of all; the message is one line for a person."""
+
+
+class ModelError(WorkerError):
+    """The directory is not a model that can be served."""
+
+
+class CapacityError(WorkerError):
+    """The memory does not hold what one sequence of the longest allowed length needs."""
+
+
+class PlanError(WorkerError):
+    """A plan that cannot be applied; what came before it is not to be trusted either."""

@@ -1,0 +1,94 @@
+"""Paged attention in plain PyTorch: gathers keys and values, then `scaled_dot_product_attention`.
+
+The reference for every other back end, and the one that runs wherever PyTorch does. Decodes are
+gathered together and attended in one call; chunks of prefills one sequence after the other.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from gpu_worker.kernels.interface import LayerCache, StepMetadata, flat
+
+
+class ReferenceAttention:
+    """See `AttentionBackend`."""
+
+    def begin(self, step: StepMetadata) -> "ReferenceStep":
+        return ReferenceStep(step)
+
+
+class ReferenceStep:
+    """See `StepAttention`. The entries to gather and the masks are the same in every layer."""
+
+    def __init__(self, step: StepMetadata) -> None:
+        self._step = step
+        self._decode_entries: Tensor | None = None  # [decodes, longest]
+        self._decode_mask: Tensor | None = None  # [decodes, 1, 1, longest], True = attend
+        self._chunks: list[tuple[slice, Tensor, Tensor | None]] | None = None
+
+    def write_kv(self, key: Tensor, value: Tensor, cache: LayerCache) -> None:
+        flat(cache.keys).index_copy_(0, self._step.kv_entries, key)
+        flat(cache.values).index_copy_(0, self._step.kv_entries, value)
+
+    def attend(self, query: Tensor, cache: LayerCache) -> Tensor:
+        if self._chunks is None:
+            self._prepare(cache.keys.shape[1])
+            assert self._chunks is not None
+        out = torch.empty_like(query)
+        decodes = self._step.decodes
+        if decodes:
+            out[:decodes] = self._decode(query[:decodes], cache)
+        for tokens, entries, mask in self._chunks:
+            out[tokens] = _chunk(query[tokens], cache, entries, mask)
+        return out
+
+    def _prepare(self, block_size: int) -> None:
+        step = self._step
+        decodes = step.decodes
+        if decodes:
+            longest = max(step.context_lengths[:decodes])
+            contexts = step.contexts[:decodes, None]
+            offsets = torch.arange(longest, device=contexts.device)
+            # Past its own end a row gathers its last entry again: what other sequences left in
+            # pages (NaN, say) must not even be multiplied by zero.
+            self._decode_entries = _entries(step.block_tables[:decodes], offsets.minimum(contexts - 1), block_size)
+            self._decode_mask = (offsets < contexts)[:, None, None, :]
+        self._chunks = []
+        start = decodes
+        for row in range(decodes, len(step.query_lengths)):
+            count, context = step.query_lengths[row], step.context_lengths[row]
+            offsets = torch.arange(context, device=step.contexts.device)
+            entries = _entries(step.block_tables[row : row + 1], offsets[None], block_size)[0]
+            mask = None if count == context else offsets[None, :] <= offsets[context - count :, None]
+            self._chunks.append((slice(start, start + count), entries, mask))
+            start += count
+
+    def _decode(self, query: Tensor, cache: LayerCache) -> Tensor:
+        entries, mask = self._decode_entries, self._decode_mask
+        assert entries is not None
+        assert mask is not None
+        rows, heads, head_dim = query.shape
+        kv_heads = cache.keys.shape[2]
+        keys = flat(cache.keys).index_select(0, entries.flatten()).view(rows, -1, kv_heads, head_dim)
+        values = flat(cache.values).index_select(0, entries.flatten()).view(rows, -1, kv_heads, head_dim)
+        # The heads that share a key stand in for query positions: keys are read once for all of them.
+        grouped = query.view(rows, kv_heads, heads // kv_heads, head_dim)
+        out = scaled_dot_product_attention(grouped, keys.transpose(1, 2), values.transpose(1, 2), attn_mask=mask)
+        return out.reshape(rows, heads, head_dim)
+
+
+def _chunk(query: Tensor, cache: LayerCache, entries: Tensor, mask: Tensor | None) -> Tensor:
+    """One sequence: query [tokens, heads, head_dim]; mask [tokens, context], None = plainly causal."""
+    keys = flat(cache.keys).index_select(0, entries).transpose(0, 1)[None]
+    values = flat(cache.values).index_select(0, entries).transpose(0, 1)[None]
+    out = scaled_dot_product_attention(
+        query.transpose(0, 1)[None], keys, values, attn_mask=mask, is_causal=mask is None, enable_gqa=True
+    )
+    return out[0].transpose(0, 1)
+
+
+def _entries(block_tables: Tensor, positions: Tensor, block_size: int) -> Tensor:
+    """Flat entries of positions [rows, n] through block tables [rows, blocks]; int64 [rows, n]."""
+    blocks = block_tables.gather(1, (positions // block_size).long())
+    return blocks.long() * block_size + positions % block_size

@@ -1,0 +1,115 @@
+"""Weights out of safetensors files: memory-mapped, one tensor at a time, never a pickle."""
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from gpu_worker.errors import ModelError
+
+_INDEX = "model.safetensors.index.json"
+_SINGLE = "model.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A tensor of the checkpoint that makes up `rows` rows of a parameter."""
+
+    name: str
+    rows: int
+
+
+class Checkpoint:
+    """The tensors of a model directory by name."""
+
+    def __init__(self, files: dict[str, Any]) -> None:
+        """`files`: for each tensor the open safetensors file that has it."""
+        self._files = files
+        self._read: set[str] = set()
+
+    def fill(self, parameters: Iterable[tuple[Tensor, list[Source]]]) -> None:
+        """Copy tensors into parameters, converted to their type and device.
+
+        Beyond the parameters it takes the memory of one tensor. Raises `ModelError` if a tensor is
+        missing or has another shape.
+        """
+        for parameter, sources in parameters:
+            start = 0
+            for source in sources:
+                shape = (source.rows, *parameter.shape[1:])
+                parameter[start : start + source.rows].copy_(self._take(source.name, shape))
+                start += source.rows
+
+    def unread(self) -> list[str]:
+        """Tensors that no parameter has asked for."""
+        return sorted(self._files.keys() - self._read)
+
+    def _take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        file = self._files.get(name)
+        if file is None:
+            raise ModelError(f"tensor {name} is missing from the checkpoint")
+        found = tuple(file.get_slice(name).get_shape())
+        if found != shape:
+            raise ModelError(f"tensor {name} has shape {list(found)}, config.json means {list(shape)}")
+        self._read.add(name)
+        tensor: Tensor = file.get_tensor(name)
+        if not tensor.dtype.is_floating_point or tensor.dtype.itemsize < 2:
+            raise ModelError(f"tensor {name} is of type {str(tensor.dtype).removeprefix('torch.')}")
+        return tensor
+
+
+@contextmanager
+def open_checkpoint(directory: Path) -> Iterator[Checkpoint]:
+    """Open the safetensors of a directory: a single file, or shards and their index.
+
+    Raises `ModelError` if there are none, if one is truncated or no safetensors file, or if the
+    index does not fit them.
+    """
+    with ExitStack() as opened:
+        files: dict[str, Any] = {}
+        for path, expected in _shards(directory).items():
+            try:
+                file = opened.enter_context(safe_open(path, framework="pt", device="cpu"))
+            except (SafetensorError, OSError) as error:
+                raise ModelError(f"{path}: not a whole safetensors file: {error}") from error
+            names = set(file.keys())
+            if missing := sorted((expected or set()) - names):
+                raise ModelError(f"{path}: {_INDEX} says that it has tensor {missing[0]}, it has not")
+            files |= dict.fromkeys(expected or names, file)
+        yield Checkpoint(files)
+
+
+def _shards(directory: Path) -> dict[Path, set[str] | None]:
+    """Files of the checkpoint, and which tensors each must have; None = whatever it has."""
+    index = directory / _INDEX
+    if index.is_file():
+        try:
+            weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+            pairs = [(str(name), str(file)) for name, file in weight_map.items()]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ModelError(f"{index}: no weight_map in it: {error}") from error
+        shards: dict[Path, set[str] | None] = {}
+        for name, file in pairs:
+            if Path(file).name != file:
+                raise ModelError(f"{index}: shard {file!r} is not a file beside it")
+            names = shards.setdefault(directory / file, set())
+            assert names is not None
+            names.add(name)
+        for path in shards:
+            if not path.is_file():
+                raise ModelError(f"{path} is missing, {_INDEX} names it")
+        return shards
+    if (directory / _SINGLE).is_file():
+        return {directory / _SINGLE: None}
+    pickles = [path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in sorted(directory.glob(pattern))]
+    if pickles:
+        raise ModelError(
+            f"{directory}: weights only as pickles ({pickles[0]}), which are never loaded; convert to safetensors"
+        )
+    raise ModelError(f"{directory} has no {_SINGLE}")
+

@@ -1,0 +1,54 @@
+"""Settings of a worker process."""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ByteSize, Field
+
+from ops.settings import ProcessSettings
+
+
+class WorkerSettings(ProcessSettings):
+    """What a worker must know. The defaults serve the shipped model on a laptop."""
+
+    model: Path = Path("ops/tiny_model/model")
+    """Directory of the model: config.json and safetensors."""
+
+    model_name: str = ""
+    """Name under which the model is served. Default: the directory's name."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the model runs. auto: a GPU if there is one."""
+
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of weights, activations and KV memory. auto: float32 on a CPU, so that resumed answers are
+    exact; the checkpoint's own on a GPU."""
+
+    block_size: int = Field(16, ge=1, le=1024)
+    """Tokens per block of KV memory."""
+
+    max_slots: int = Field(64, ge=1, le=4096)
+    """Sequences that the batch holds at once."""
+
+    step_tokens: int = Field(512, ge=1)
+    """Tokens that one step may compute at most."""
+
+    max_model_len: int = Field(0, ge=0)
+    """Longest sequence, prompt and output together. 0: the model's own limit."""
+
+    kv_memory: ByteSize | None = Field(None, gt=0)
+    """KV memory, such as `512MiB`. Default: what is left beside weights and activations."""
+
+    threads: int = Field(0, ge=0, le=1024)
+    """CPU threads of the model. 0: all cores that the process may use."""
+
+    @property
+    def served_name(self) -> str:
+        """The pool that this worker belongs to."""
+        return self.model_name or self.model.resolve().name
+
+    @property
+    def thread_count(self) -> int:
+        """CPU threads, counted out."""
+        return self.threads or len(os.sched_getaffinity(0))
