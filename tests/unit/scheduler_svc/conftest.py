@@ -1,15 +1,24 @@
-"""A worker that believes nothing: it checks every plan, and computes tokens from what is in memory."""
+"""A worker that believes nothing: it checks every plan, and computes tokens from what is in memory.
 
+`StrictWorker` takes the core's plans; `FakeWorkers` serves it over gRPC.
+"""
+
+import asyncio
+import struct
 import zlib
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import Any
 
+import grpc
 import pytest
 
+from proto import worker_pb2 as messages
+from proto.worker_pb2_grpc import WorkerServicer
 from scheduler_svc.core.limits import WorkerLimits
-from scheduler_svc.core.plan import StepPlan, StepResult
+from scheduler_svc.core.plan import NewSlot, StepPlan, StepResult
 from scheduler_svc.core.request import Request
 
 VOCAB = 40
@@ -49,6 +58,7 @@ class Slot:
     seed: int
     index: int
     computed: int
+    failed: bool = False
 
 
 @dataclass
@@ -91,6 +101,10 @@ class StrictWorker:
         tokens, errors = [], {}
         for number, (slot, start, count, samples) in enumerate(rows):
             held = self.slots[slot]
+            if held.failed:  # planned before its first error was known
+                errors[number] = "failed before"
+                tokens += [-1] * samples
+                continue
             assert count >= 1
             assert start == held.computed, "positions are not continuous"
             assert start + count <= len(held.tokens), "a token that nobody knows"
@@ -100,6 +114,7 @@ class StrictWorker:
             self.computed_tokens += count
             if POISON in held.tokens[start : start + count]:
                 errors[number] = "poison"
+                held.failed = True
                 tokens += [-1] * samples
             elif samples:
                 read = [self.memory[self._place(held, at)] for at in range(held.computed)]
@@ -123,6 +138,111 @@ class StrictWorker:
             assert other == slot or written.isdisjoint(held.blocks), "writes to another one's block"
 
 
+def pack(numbers: Any) -> bytes:
+    return struct.pack(f"<{len(numbers)}i", *numbers)
+
+
+def unpack(packed: bytes) -> list[int]:
+    return list(struct.unpack(f"<{len(packed) // 4}i", packed))
+
+
+def decoded(plan: messages.StepPlan) -> StepPlan:
+    """A plan as the strict worker takes it, decoded by other code than what encoded it."""
+    new_slots = [
+        NewSlot(
+            new.slot,
+            SimpleNamespace(sampling=new.sampling),  # type: ignore[arg-type]
+            new.sequence_index,
+            unpack(new.tokens),  # type: ignore[arg-type]
+            unpack(new.block_ids),
+        )
+        for new in plan.new_slots
+    ]
+    names = ("freed_slots", "block_slots", "block_ids", "row_slots", "row_starts", "row_counts")
+    lists = {name: unpack(getattr(plan, name)) for name in names}
+    return StepPlan(plan.step, new_slots=new_slots, row_samples=list(plan.row_samples), **lists)
+
+
+class FakeWorkers(WorkerServicer):  # type: ignore[misc]
+    """Workers at one door. Each serves one call at a time, as a process would."""
+
+    def __init__(self, limits: WorkerLimits) -> None:
+        self.limits = limits
+        self.free = asyncio.Semaphore(0)
+        self.workers: list[Any] = []
+        self.plans: list[messages.StepPlan] = []
+        self.going = asyncio.Event()
+        self.going.set()
+        self.dying = asyncio.Event()
+        self.faults: list[AssertionError] = []
+        """Plans that a worker could not trust."""
+        self.spoil: Callable[[messages.StepResult], None] = lambda result: None
+
+    def join(self) -> None:
+        self.dying = asyncio.Event()
+        self.free.release()
+
+    def kill(self) -> None:
+        self.dying.set()
+
+    async def Execute(
+        self, plans: AsyncIterator[messages.StepPlan], context: Any
+    ) -> AsyncIterator[messages.WorkerEvent]:
+        await self.free.acquire()
+        try:
+            dying = self.dying
+            worker = StrictWorker(self.limits, seed_of=lambda sampling: sampling.seed)
+            self.workers.append(worker)
+            fields = {name: getattr(self.limits, name) for name in WorkerLimits.__slots__}
+            yield messages.WorkerEvent(ready=messages.WorkerReady(model="m", **fields))
+            stream = aiter(plans)
+            while (plan := await self._next(stream, dying)) is not None:
+                yield messages.WorkerEvent(result=self._execute(worker, plan))
+        finally:
+            if not dying.is_set():  # else it does not come back to take another call
+                self.free.release()
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "killed")
+
+    async def _next(
+        self, stream: AsyncIterator[messages.StepPlan], dying: asyncio.Event
+    ) -> messages.StepPlan | None:
+        async def plan() -> messages.StepPlan:
+            message = await anext(stream)
+            await self.going.wait()
+            return message
+
+        getting, death = asyncio.ensure_future(plan()), asyncio.ensure_future(dying.wait())
+        await asyncio.wait((getting, death), return_when=asyncio.FIRST_COMPLETED)
+        death.cancel()
+        if dying.is_set():
+            getting.cancel()
+            return None
+        try:
+            return await getting
+        except StopAsyncIteration:
+            return None
+
+    def _execute(self, worker: Any, plan: messages.StepPlan) -> messages.StepResult:
+        self.plans.append(plan)
+        try:
+            result = worker.execute(decoded(plan))
+        except AssertionError as fault:
+            self.faults.append(fault)
+            raise
+        message = messages.StepResult(step=result.step, tokens=pack(result.tokens), duration_us=1)
+        message.errors.extend(messages.RowError(row=row, message=text) for row, text in result.errors.items())
+        wants = any(slot.sampling.HasField("logprobs") for slot in plan.new_slots)
+        if wants:
+            count = len(result.tokens)
+            message.logprob_entries = pack(range(count))
+            message.logprobs = struct.pack(f"<{count}f", *[-0.5] * count)
+            message.top_counts = pack([2] * count)
+            message.top_tokens = pack([each for token in result.tokens for each in (token, 0)])
+            message.top_logprobs = struct.pack(f"<{2 * count}f", *[-0.5, -1.5] * count)
+        self.spoil(message)
+        return message
+
+
 def make_limits(**changes: int) -> WorkerLimits:
     values = {
         "num_blocks": 16,
@@ -144,14 +264,9 @@ def fake() -> SimpleNamespace:
     """The strict worker, its reference, and makers of limits and requests."""
     return SimpleNamespace(
         StrictWorker=StrictWorker,
+        Workers=FakeWorkers,
         reference=reference,
         limits=make_limits,
         request=make_request,
         POISON=POISON,
     )
-
-
-@pytest.fixture
-def numbers() -> Iterator[int]:
-    """1, 2, 3, ..."""
-    return iter(range(1, 1 << 30))

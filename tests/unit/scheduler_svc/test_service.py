@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +12,8 @@ import pytest
 from proto.sampling_pb2 import FinishReason, SamplingParams, StopConditions
 from proto.scheduler_pb2 import GenerateRequest, SequenceSoFar, Start
 from proto.scheduler_pb2_grpc import SchedulerStub, add_SchedulerServicer_to_server
-from proto.worker_pb2 import RowError, StepPlan, StepResult, WorkerEvent, WorkerReady
-from proto.worker_pb2_grpc import WorkerServicer, WorkerStub, add_WorkerServicer_to_server
-from scheduler_svc.core import plan as core
+from proto.worker_pb2 import StepResult
+from proto.worker_pb2_grpc import WorkerStub, add_WorkerServicer_to_server
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.engine import Engine
 from scheduler_svc.service import SchedulerService
@@ -29,98 +28,12 @@ def unpack(packed: bytes) -> list[int]:
     return list(struct.unpack(f"<{len(packed) // 4}i", packed))
 
 
-def decoded(plan: StepPlan) -> core.StepPlan:
-    """A plan as the strict worker takes it, decoded by other code than what encoded it."""
-    new_slots = [
-        core.NewSlot(
-            new.slot,
-            SimpleNamespace(sampling=new.sampling),  # type: ignore[arg-type]
-            new.sequence_index,
-            unpack(new.tokens),  # type: ignore[arg-type]
-            unpack(new.block_ids),
-        )
-        for new in plan.new_slots
-    ]
-    names = ("freed_slots", "block_slots", "block_ids", "row_slots", "row_starts", "row_counts")
-    lists = {name: unpack(getattr(plan, name)) for name in names}
-    return core.StepPlan(plan.step, new_slots=new_slots, row_samples=list(plan.row_samples), **lists)
-
-
-class FakeWorkers(WorkerServicer):  # type: ignore[misc]
-    """Workers at one door. Each serves one call at a time, as a process would."""
-
-    def __init__(self, fake: SimpleNamespace, limits: WorkerLimits) -> None:
-        self.fake, self.limits = fake, limits
-        self.free = asyncio.Semaphore(0)
-        self.workers: list[Any] = []
-        self.plans: list[StepPlan] = []
-        self.going = asyncio.Event()
-        self.going.set()
-        self.dying = asyncio.Event()
-        self.stepped = asyncio.Event()
-        self.spoil: Callable[[StepResult], None] = lambda result: None
-
-    def join(self) -> None:
-        self.dying = asyncio.Event()
-        self.free.release()
-
-    def kill(self) -> None:
-        self.dying.set()
-
-    async def Execute(self, plans: AsyncIterator[StepPlan], context: Any) -> AsyncIterator[WorkerEvent]:
-        await self.free.acquire()
-        try:
-            dying = self.dying
-            worker = self.fake.StrictWorker(self.limits, seed_of=lambda sampling: sampling.seed)
-            self.workers.append(worker)
-            fields = {name: getattr(self.limits, name) for name in WorkerLimits.__slots__}
-            yield WorkerEvent(ready=WorkerReady(model="m", **fields))
-            messages = aiter(plans)
-            while (plan := await self._next(messages, dying)) is not None:
-                yield WorkerEvent(result=self._execute(worker, plan))
-        finally:
-            if not dying.is_set():  # else it does not come back to take another call
-                self.free.release()
-        await context.abort(grpc.StatusCode.UNAVAILABLE, "killed")
-
-    async def _next(self, messages: AsyncIterator[StepPlan], dying: asyncio.Event) -> StepPlan | None:
-        async def plan() -> StepPlan:
-            message = await anext(messages)
-            await self.going.wait()
-            return message
-
-        getting, death = asyncio.ensure_future(plan()), asyncio.ensure_future(dying.wait())
-        await asyncio.wait((getting, death), return_when=asyncio.FIRST_COMPLETED)
-        death.cancel()
-        if dying.is_set():
-            getting.cancel()
-            return None
-        return await getting
-
-    def _execute(self, worker: Any, plan: StepPlan) -> StepResult:
-        self.plans.append(plan)
-        result = worker.execute(decoded(plan))
-        message = StepResult(step=result.step, tokens=pack(result.tokens), duration_us=1)
-        message.errors.extend(RowError(row=row, message=text) for row, text in result.errors.items())
-        wants = any(slot.sampling.HasField("logprobs") for slot in plan.new_slots)
-        if wants:
-            count = len(result.tokens)
-            message.logprob_entries = pack(range(count))
-            message.logprobs = struct.pack(f"<{count}f", *[-0.5] * count)
-            message.top_counts = pack([2] * count)
-            message.top_tokens = pack([each for token in result.tokens for each in (token, 0)])
-            message.top_logprobs = struct.pack(f"<{2 * count}f", *[-0.5, -1.5] * count)
-        self.spoil(message)
-        self.stepped.set()
-        return message
-
-
 class Stage:
     """Both servers, and a stub of the scheduler."""
 
     def __init__(self, fake: SimpleNamespace, limits: WorkerLimits, **settings: Any) -> None:
         self.fake = fake
-        self.workers = FakeWorkers(fake, limits)
+        self.workers = fake.Workers(limits)
         self.settings = SchedulerSettings(model_name="m", **settings)
         self.announced: asyncio.Queue[tuple[int, int]] = asyncio.Queue()
 
@@ -151,6 +64,7 @@ class Stage:
         await asyncio.gather(self._running, return_exceptions=True)
         await self._to_workers.close()
         await self._worker_server.stop(None)
+        assert not self.workers.faults
 
     async def join(self, workers: int = 1) -> None:
         self.workers.join()
