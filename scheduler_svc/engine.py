@@ -85,7 +85,7 @@ class Engine:
                     raise
                 task = asyncio.ensure_future(self._serve(call, limits))
                 self._lent.add(task)
-                task.add_done_callback(self._lent.discard)
+                task.add_done_callback(self._returned)
         finally:
             for task in self._lent:
                 task.cancel()
@@ -109,6 +109,11 @@ class Engine:
             del self._links[scheduler]
             self._deliver(self._fleet.remove_worker(scheduler), {})
             self._announce(len(self._links), self._fleet.max_length)
+
+    def _returned(self, task: "asyncio.Task[None]") -> None:
+        self._lent.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the requests of a lost worker may be lost too", exc_info=error)
 
     def _on_result(self, scheduler: Scheduler, message: StepResult) -> None:
         result, logprobs = result_from(message)

@@ -86,11 +86,15 @@ async def test_serves_its_pool_and_says_so(
 
         # What runs may finish once the process is told to end.
         last = SchedulerStub(client.channel(pool="fox")).Generate(iter([start(max_tokens=0)]))
+        first = await anext(aiter(last))
         process.cancel()
+        rest = await tokens_of(last)
+        assert [*struct.unpack("<i", first.deltas[0].tokens), *rest] == fake.reference(
+            fake.request(PROMPT), 0, 48
+        )
         with pytest.raises(asyncio.CancelledError):
             await process
         assert not workers.faults
-        del last
 
 
 async def test_a_worker_that_goes_is_replaced(

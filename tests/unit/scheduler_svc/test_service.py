@@ -8,12 +8,17 @@ from typing import Any
 
 import grpc
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
 
 from proto.sampling_pb2 import FinishReason, SamplingParams, StopConditions
 from proto.scheduler_pb2 import GenerateRequest, SequenceSoFar, Start
 from proto.scheduler_pb2_grpc import SchedulerStub, add_SchedulerServicer_to_server
 from proto.worker_pb2 import StepResult
 from proto.worker_pb2_grpc import WorkerStub, add_WorkerServicer_to_server
+from scheduler_svc import service
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.engine import Engine
 from scheduler_svc.service import SchedulerService
@@ -311,6 +316,58 @@ async def test_a_worker_that_answers_nonsense_is_given_up(stage: Stage, lie: str
     stage.workers.spoil = spoil
     assert (await collect(stage.stub.Generate(iter([start([1])]))))[0] == expected(stage, [1])
     assert len(stage.workers.workers) == 2
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(service, "tracer", provider.get_tracer("test"))
+    return exporter
+
+
+async def spans_of(spans: InMemorySpanExporter) -> list[Any]:
+    while not spans.get_finished_spans():
+        await asyncio.sleep(0.001)
+    return list(spans.get_finished_spans())
+
+
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+async def test_a_request_is_one_span_between_caller_and_worker(
+    stage: Stage, spans: InMemorySpanExporter
+) -> None:
+    await stage.join()
+    caller = (("traceparent", f"00-{TRACE}-{PARENT}-01"),)
+    await collect(stage.stub.Generate(iter([start([1] * 9, n=2, max_tokens=3)]), metadata=caller))
+    (span,) = await spans_of(spans)
+    assert (span.name, span.kind) == ("scheduler.generate", SpanKind.SERVER)
+    assert (f"{span.context.trace_id:032x}", f"{span.parent.span_id:016x}") == (TRACE, PARENT)
+    assert span.attributes["quire.request_id"] == "r"
+    assert span.attributes["quire.prompt_tokens"] == 9
+    assert span.attributes["quire.output_tokens"] == 6
+    told = {slot.traceparent for plan in stage.workers.plans for slot in plan.new_slots}
+    assert told == {f"00-{TRACE}-{span.context.span_id:016x}-01"}
+
+
+@pytest.mark.parametrize("message", [start([]), start([1, 39, 1])])
+async def test_an_error_is_on_the_span(
+    stage: Stage, spans: InMemorySpanExporter, message: GenerateRequest
+) -> None:
+    await stage.join()
+    with pytest.raises(grpc.aio.AioRpcError):
+        await collect(stage.stub.Generate(iter([message])))
+    (span,) = await spans_of(spans)
+    assert span.status.status_code is StatusCode.ERROR
+    assert [event.name for event in span.events] == ["exception"]
+
+
+async def test_untraced_requests_carry_no_trace(stage: Stage) -> None:
+    await stage.join()
+    await collect(stage.stub.Generate(iter([start([1])])))
+    assert {slot.traceparent for plan in stage.workers.plans for slot in plan.new_slots} == {""}
 
 
 BAD = {

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler_svc.core.errors import RequestPoisoned, RequestRefused
+from scheduler_svc.core.errors import RequestPoisoned, RequestRefused, RowFailed
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.plan import Outcome, StepResult
 from scheduler_svc.core.request import Request, SoFar
@@ -100,8 +100,9 @@ class World:
                 self.ended[gain.group] = "complete"
         for group, error in outcome.failed:
             assert group not in self.ended
-            assert isinstance(error, RequestRefused | RequestPoisoned)
-            self.ended[group] = "refused" if isinstance(error, RequestRefused) else "poisoned"
+            assert isinstance(error, RequestRefused | RequestPoisoned | RowFailed)
+            assert not isinstance(error, RowFailed) or self.fake.POISON in self.requests[group].prompt
+            self.ended[group] = type(error).__name__
 
     def join(self, _: None) -> None:
         if len(self.workers) < 2:
@@ -210,12 +211,17 @@ def test_every_request_gets_what_it_gets_alone(
     play(world, events)
 
 
+POISON = 39
+
+
 def busy_program(random: Random) -> list[tuple[str, Any]]:
     """Many requests at once, which a pool of any size must make wait, preempt and share."""
     events: list[tuple[str, Any]] = []
     shared = [random.randrange(5) for _ in range(24)]
     for _ in range(random.randrange(20, 60)):
         prompt = shared[: random.randrange(24)] + [random.randrange(5) for _ in range(random.randrange(1, 8))]
+        if random.random() < 0.03:
+            prompt.append(POISON)
         fields: dict[str, Any] = {
             "prompt": prompt,
             "seed": random.randrange(100),
