@@ -57,18 +57,14 @@ class Answer(ABC):
         """The server-sent events that a chunk of the answer to prompt `prompt` is; "" if it is none."""
         self._count(prompt, chunk)
         first = prompt * self.ask.n
-        if len(chunk.deltas) == 1:
-            return self._delta_events(first + chunk.deltas[0].index, chunk.deltas[0])
         return "".join([self._delta_events(first + delta.index, delta) for delta in chunk.deltas])
 
     def last_events(self) -> str:
         """What follows the last chunk: the usage, if it was asked for, and the end mark."""
         if not self.ask.include_usage:
             return DONE
-        return (
-            event(compact(self._head(self.chunk_object_name) | {"choices": [], "usage": self._usage()}))
-            + DONE
-        )
+        usage = self._head(self.chunk_object_name) | {"choices": [], "usage": self._usage()}
+        return event(compact(usage)) + DONE
 
     def add(self, prompt: int, chunk: TextChunk) -> None:
         """Take in a chunk of the answer to prompt `prompt`."""
@@ -119,8 +115,9 @@ class Answer(ABC):
 
     def _around_choices(self) -> tuple[str, str]:
         """What stands before and after the choices in every event of the stream."""
-        before = compact(self._head(self.chunk_object_name))[:-1] + ',"choices":['
-        return "data: " + before, ("]," + '"usage":null}' if self.ask.include_usage else "]}") + "\n\n"
+        before = "data: " + compact(self._head(self.chunk_object_name))[:-1] + ',"choices":['
+        after = '],"usage":null}' if self.ask.include_usage else "]}"
+        return before, after + "\n\n"
 
     @property
     def _plain(self) -> bool:
