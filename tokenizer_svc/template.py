@@ -88,6 +88,11 @@ def _strftime_now(form: str) -> str:
 class _PublicNamespace(Namespace):
     """A namespace without underscored names, through which objects could pose as others."""
 
+    def __init__(self, /, *attributes: Any, **named: Any) -> None:
+        super().__init__()
+        for name, value in dict(*attributes, **named).items():
+            self[name] = value
+
     def __setitem__(self, name: str, value: Any) -> None:
         if name.startswith("_"):
             raise SecurityError(f"a namespace has no place for {name}")

@@ -13,7 +13,7 @@ from tokenizer_svc.template import ChatTemplate
 from tokenizer_svc.token_bytes import TokenBytes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TextModel:
     """A model's way with text. Nothing in it changes; all requests share it."""
 

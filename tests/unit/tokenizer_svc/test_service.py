@@ -1,0 +1,317 @@
+"""The service between a client and a scheduler that a test writes, over plain gRPC."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import grpc
+import pytest
+
+from proto.sampling_pb2 import LENGTH, NOT_FINISHED, STOP, SamplingParams
+from proto.scheduler_pb2 import GenerateResponse, SequenceDelta, TokenLogprobs
+from proto.tokenizer_pb2 import ChatMessage, Conversation, TextChunk, TextRequest, TextSoFar, TokenIds
+from proto.tokenizer_pb2_grpc import TokenizerStub
+from tokenizer_svc.packed import pack, unpack
+from tokenizer_svc.tokenizer import TextModel
+
+ANSWER = "the lazy café 😀 over 東京, and one two three"
+
+
+def delta(tokens: Sequence[int], reason: int = NOT_FINISHED, index: int = 0, **more: Any) -> SequenceDelta:
+    return SequenceDelta(index=index, tokens=pack(tokens), finish_reason=reason, **more)
+
+
+def says(tokens: Sequence[int], reason: int = LENGTH, lost_after: int | None = None) -> Callable[..., Any]:
+    """A scheduler that goes on with `tokens` after what it is told was delivered, one a message."""
+
+    async def script(start: Any, context: Any) -> AsyncIterator[GenerateResponse]:
+        done = len(unpack(start.resumed[0].tokens)) if start.resumed else 0
+        yield GenerateResponse(cached_tokens=16)
+        for at in range(done, len(tokens)):
+            if at == lost_after:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "it died")
+            yield GenerateResponse(
+                deltas=[delta(tokens[at : at + 1], reason if at + 1 == len(tokens) else 0)]
+            )
+
+    return script
+
+
+def ask(**more: Any) -> TextRequest:
+    prompt = {} if {"text", "tokens", "chat"} & more.keys() else {"text": "Tell me"}
+    return TextRequest(**{"request_id": "r", "n": 1, "skip_special_tokens": True, **prompt, **more})
+
+
+async def collect(stub: TokenizerStub, request: TextRequest) -> list[TextChunk]:
+    return [chunk async for chunk in stub.Generate(request)]
+
+
+def text_of(chunks: list[TextChunk], index: int = 0) -> str:
+    return "".join(one.text for chunk in chunks for one in chunk.deltas if one.index == index)
+
+
+def tokens_of(chunks: list[TextChunk], index: int = 0) -> list[int]:
+    return [
+        token for chunk in chunks for one in chunk.deltas if one.index == index for token in one.token_ids
+    ]
+
+
+def last_of(chunks: list[TextChunk], index: int = 0) -> Any:
+    return [one for chunk in chunks for one in chunk.deltas if one.index == index][-1]
+
+
+@pytest.fixture
+def answer(byte_level: TextModel) -> list[int]:
+    return byte_level.encode(ANSWER, special=False)
+
+
+async def test_text_in_text_out(stub: Any, scheduler: Any, byte_level: TextModel, answer: list[int]) -> None:
+    scheduler.scripts = [says([*answer, 1], STOP)]
+    sampling = SamplingParams(temperature=0.5, seed=7)
+    request = ask(sampling=sampling, max_tokens=50, stop_token_ids=[9], cache_salt="mine")
+    chunks = await collect(stub, request)
+    assert text_of(chunks) == ANSWER
+    assert tokens_of(chunks) == [*answer, 1]
+    assert last_of(chunks).finish_reason == STOP
+    assert not last_of(chunks).stop_string
+    prompt = byte_level.encode("Tell me", special=True)
+    assert list(chunks[0].prompt.token_ids) == prompt
+    assert chunks[0].prompt.cached_tokens == 16
+    assert not any(chunk.HasField("prompt") for chunk in chunks[1:])
+    (start,) = scheduler.starts
+    assert unpack(start.prompt_tokens) == tuple(prompt)
+    assert (start.request_id, start.n, start.cache_salt, start.sampling) == ("r", 1, "mine", sampling)
+    assert start.stop.max_tokens == 50
+    assert list(start.stop.stop_token_ids) == [1, 9]
+
+
+async def test_prompts_of_all_kinds(
+    stub: Any, scheduler: Any, byte_level: TextModel, answer: list[int]
+) -> None:
+    scheduler.scripts = [says(answer), says(answer), says(answer)]
+    chat = Conversation(messages=[ChatMessage(role="user", content="hi")])
+    long = "the lazy dog " * 2000
+    for request in (ask(tokens=TokenIds(ids=[5, 6])), ask(chat=chat, ignore_eos=True), ask(text=long)):
+        assert text_of(await collect(stub, request)) == ANSWER
+    prompts = [unpack(start.prompt_tokens) for start in scheduler.starts]
+    assert prompts[0] == (5, 6)
+    assert prompts[1] == tuple(byte_level.encode("<s>[user] hi\n[assistant]", special=False))
+    assert prompts[2] == tuple(byte_level.encode(long, special=True))
+    assert list(scheduler.starts[1].stop.stop_token_ids) == []
+    assert scheduler.starts[0].stop.max_tokens == 0
+
+
+async def test_a_stop_string_ends_its_sequence_alone(stub: Any, scheduler: Any, answer: list[int]) -> None:
+    async def script(start: Any, context: Any) -> AsyncIterator[GenerateResponse]:
+        for token in answer:
+            yield GenerateResponse(deltas=[delta([token])])
+            yield GenerateResponse(deltas=[delta([token], index=1)] if token != answer[-1] else [])
+        assert await scheduler.ended.get() == 0
+        # More of the ended sequence was under way; the other goes on.
+        yield GenerateResponse(deltas=[delta([3, 4]), delta(answer[-1:], LENGTH, index=1)])
+
+    scheduler.scripts = [script]
+    chunks = await collect(stub, ask(n=2, stop=["absent", "ver 東", "and ONE"]))
+    assert text_of(chunks) == "the lazy café 😀 o"
+    assert (last_of(chunks).finish_reason, last_of(chunks).stop_string) == (STOP, "ver 東")
+    used = tokens_of(chunks)
+    assert used == answer[: len(used)]
+    assert len(used) < len(answer)
+    assert text_of(chunks, 1) == "the lazy café 😀 o"
+
+
+async def test_sequences_end_independently(stub: Any, scheduler: Any, byte_level: TextModel) -> None:
+    one, two = byte_level.encode("one STOP more", special=False), byte_level.encode("one ST", special=False)
+
+    async def script(start: Any, context: Any) -> AsyncIterator[GenerateResponse]:
+        yield GenerateResponse(deltas=[delta(one), delta(two, index=1)])
+        assert await scheduler.ended.get() == 0
+        yield GenerateResponse(deltas=[delta([], LENGTH, index=1)])
+
+    scheduler.scripts = [script]
+    chunks = await collect(stub, ask(n=2, stop=["STOP"]))
+    assert (text_of(chunks), last_of(chunks).finish_reason, last_of(chunks).stop_string) == (
+        "one ",
+        STOP,
+        "STOP",
+    )
+    # Of tokens that came together, those after the stop string do not count.
+    assert byte_level.tokenizer.decode(tokens_of(chunks)) == "one STOP"
+    # What was held back comes when nothing follows any more.
+    assert (text_of(chunks, 1), last_of(chunks, 1).finish_reason) == ("one ST", LENGTH)
+
+
+@pytest.mark.parametrize("stop", [[], [", and o"]])
+async def test_taken_up_after_any_chunk_the_text_is_the_same(
+    stub: Any, scheduler: Any, answer: list[int], stop: list[str]
+) -> None:
+    scheduler.scripts = [says(answer)]
+    whole = await collect(stub, ask(stop=stop))
+    for after in range(len(whole)):
+        before = whole[:after]
+        so_far = TextSoFar(token_ids=tokens_of(before), text_length=len(text_of(before)))
+        scheduler.scripts = [says(answer)]
+        rest = await collect(stub, ask(stop=stop, resumed=[so_far]))
+        assert text_of(before) + text_of(rest) == text_of(whole)
+        assert tokens_of(before) + tokens_of(rest) == tokens_of(whole)
+        assert last_of(rest).finish_reason == last_of(whole).finish_reason
+        assert last_of(rest).stop_string == last_of(whole).stop_string
+
+
+@pytest.mark.parametrize(
+    ("text", "length", "delivered", "rest", "stop_string"),
+    [
+        ("one STOP", 4, False, "", "STOP"),
+        ("one STOP", 1, False, "ne ", "STOP"),
+        ("all of it", 9, True, "", ""),
+    ],
+)
+async def test_what_has_ended_needs_no_scheduler(
+    stub: Any,
+    scheduler: Any,
+    byte_level: TextModel,
+    text: str,
+    length: int,
+    delivered: bool,
+    rest: str,
+    stop_string: str,
+) -> None:
+    tokens = byte_level.encode(text, special=False)
+    so_far = TextSoFar(token_ids=tokens, text_length=length, finished=delivered)
+    chunks = await collect(stub, ask(stop=["STOP"], resumed=[so_far]))
+    assert scheduler.starts == []
+    assert text_of(chunks) == rest
+    assert tokens_of(chunks) == []
+    assert [one.stop_string for chunk in chunks for one in chunk.deltas] == (
+        [stop_string] if stop_string else []
+    )
+
+
+async def test_only_unfinished_sequences_go_on(stub: Any, scheduler: Any, answer: list[int]) -> None:
+    async def script(start: Any, context: Any) -> AsyncIterator[GenerateResponse]:
+        yield GenerateResponse(deltas=[delta(answer[4:], LENGTH, index=1)])
+
+    scheduler.scripts = [script]
+    done = TextSoFar(index=0, token_ids=answer, text_length=len(ANSWER), finished=True)
+    half = TextSoFar(index=1, token_ids=answer[:4], text_length=0)
+    chunks = await collect(stub, ask(n=2, resumed=[done, half]))
+    assert text_of(chunks) == ""
+    assert text_of(chunks, 1) == ANSWER
+    first, second = scheduler.starts[0].resumed
+    assert (first.finished, unpack(first.tokens)) == (True, tuple(answer))
+    assert (second.finished, second.index, unpack(second.tokens)) == (False, 1, tuple(answer[:4]))
+
+
+@pytest.mark.parametrize("lost_after", [0, 1, 7, 12])
+async def test_another_scheduler_takes_over(
+    stub: Any, scheduler: Any, answer: list[int], lost_after: int
+) -> None:
+    scheduler.scripts = [
+        says(answer, lost_after=lost_after),
+        says(answer, lost_after=lost_after),
+        says(answer),
+    ]
+    if lost_after:
+        scheduler.scripts.pop(1)
+    chunks = await collect(stub, ask(stop=["nowhere"]))
+    assert text_of(chunks) == ANSWER
+    assert tokens_of(chunks) == answer
+    assert [chunk.HasField("prompt") for chunk in chunks].count(True) == 1
+    resumed = [unpack(so_far.tokens) for so_far in scheduler.starts[-1].resumed]
+    assert resumed == ([tuple(answer[:lost_after])] if lost_after else [])
+
+
+async def test_logprobs(stub: Any, scheduler: Any, byte_level: TextModel) -> None:
+    tokens = byte_level.encode("é", special=False)
+    split = [
+        next(t for t in range(420) if byte_level.every_token[t] == bytes([byte])) for byte in "é".encode()
+    ]
+    entry = TokenLogprobs(
+        logprob=-0.5, top_tokens=pack([1, tokens[0]]), top_logprobs=struct.pack("<2f", -0.5, -2.0)
+    )
+
+    async def script(start: Any, context: Any) -> AsyncIterator[GenerateResponse]:
+        yield GenerateResponse(deltas=[delta([*split, 1], STOP, logprobs=[entry] * 3)])
+
+    scheduler.scripts = [script]
+    (first, second, end) = last_of(await collect(stub, ask(sampling=SamplingParams(logprobs=2)))).logprobs
+    assert (first.token_id, first.text, first.utf8, first.logprob) == (split[0], "�", b"\xc3", -0.5)
+    assert second.utf8 == b"\xa9"
+    assert (end.text, end.utf8) == ("</s>", b"</s>")
+    assert [(top.text, top.utf8, top.logprob) for top in first.top] == [
+        ("</s>", b"</s>", -0.5),
+        (byte_level.every_token[tokens[0]].decode(errors="replace"), byte_level.every_token[tokens[0]], -2.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("request_", "param"),
+    [
+        (TextRequest(n=1), "prompt"),
+        (ask(tokens=TokenIds()), "prompt"),
+        (ask(tokens=TokenIds(ids=[1, 422])), "prompt"),
+        (ask(tokens=TokenIds(ids=[2**32 - 1])), "prompt"),
+        (ask(text="x" * 2_000_001), "prompt"),
+        (ask(chat=Conversation()), "messages"),
+        (ask(chat=Conversation(messages=[ChatMessage(role="user", content="")] * 4097)), "messages"),
+        (ask(n=0), "n"),
+        (ask(max_tokens=0), "max_tokens"),
+        (ask(stop=[""]), "stop"),
+        (ask(stop=["x" * 257]), "stop"),
+        (ask(stop=["x"] * 17), "stop"),
+        (ask(stop_token_ids=[422]), "stop_token_ids"),
+        (ask(stop_token_ids=[1] * 257), "stop_token_ids"),
+        (ask(resumed=[TextSoFar(index=1)]), "resumed"),
+        (ask(resumed=[TextSoFar(), TextSoFar()]), "resumed"),
+        (ask(resumed=[TextSoFar(token_ids=[5000])]), "resumed"),
+    ],
+)
+async def test_what_can_never_be_served(stub: Any, scheduler: Any, request_: TextRequest, param: str) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await collect(stub, request_)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert ("quire-param", param) in tuple(caught.value.trailing_metadata())
+    assert scheduler.starts == []
+
+
+async def test_the_scheduler_s_refusal_is_passed_on(stub: Any, scheduler: Any) -> None:
+    async def script(start: Any, context: Any) -> AsyncIterator[GenerateResponse]:
+        await context.abort(
+            grpc.StatusCode.INVALID_ARGUMENT, "too long", (("quire-param", "prompt"), ("other", "x"))
+        )
+        yield GenerateResponse()
+
+    scheduler.scripts = [script]
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await collect(stub, ask())
+    assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, "too long")
+    assert [key for key, _ in caught.value.trailing_metadata()] == ["quire-param"]
+
+
+async def test_cancelling_reaches_the_scheduler(stub: Any, scheduler: Any, answer: list[int]) -> None:
+    async def script(start: Any, context: Any) -> AsyncIterator[GenerateResponse]:
+        yield GenerateResponse(deltas=[delta(answer[:1])])
+        await asyncio.Event().wait()
+
+    scheduler.scripts = [script]
+    call = stub.Generate(ask())
+    await call.read()
+    call.cancel()
+    async with asyncio.timeout(5):
+        await scheduler.cancelled.wait()
+
+
+async def test_the_deadline_and_the_trace_go_along(stub: Any, scheduler: Any, answer: list[int]) -> None:
+    remaining = []
+
+    async def script(start: Any, context: Any) -> AsyncIterator[GenerateResponse]:
+        remaining.append(context.time_remaining())
+        yield GenerateResponse(deltas=[delta(answer, LENGTH)])
+
+    scheduler.scripts = [script]
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async for _ in stub.Generate(ask(), timeout=30, metadata=(("traceparent", parent),)):
+        pass
+    assert 0 < remaining[0] <= 30
+    assert scheduler.metadata[0]["traceparent"].split("-")[1] == parent.split("-")[1]
