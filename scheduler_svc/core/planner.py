@@ -5,9 +5,9 @@ budget, new admissions. Older before younger everywhere.
 
 When blocks run out, a sequence may preempt a younger one that has no row in this step yet: the one
 that loses least. Progress follows. The oldest running sequence can take the blocks of all others
-and is never preempted; it stands still in a step only if others run instead. A row in flight is lost
-only to an older sequence that runs in its place, so within as many steps as there are sequences one
-of them gains for good, and every sequence is bounded in length.
+and is never preempted; it stands still in a step only if others run instead, or are about to end. A
+row in flight is lost only to an older sequence that runs in its place, so within as many steps as
+there are sequences one of them gains for good, and every sequence is bounded in length.
 """
 
 from dataclasses import dataclass
@@ -154,7 +154,12 @@ class Planner:
         """Preempt the sequence that loses least by it; False if there is none that may be."""
         planned = {id(each) for each in draft.sequences}
         victims = [
-            each for each in self._batch.running if each.age > sequence.age and id(each) not in planned
+            each
+            for each in self._batch.running
+            if each.age > sequence.age
+            and id(each) not in planned
+            # One whose last token is in flight gives its blocks up by itself, and sooner.
+            and each.planned + 1 < each.group.limit
         ]
         if not victims:
             return False

@@ -256,6 +256,21 @@ def test_the_older_is_never_the_victim_of_the_younger(bench: MakeBench) -> None:
     assert not young.unfinished
 
 
+def test_one_whose_last_token_is_in_flight_is_not_preempted(bench: MakeBench) -> None:
+    one = bench(num_blocks=4, block_size=2, max_slots=2)
+    old, young = one.arrive([1, 1], max_tokens=6), one.arrive([2, 2], max_tokens=3)
+    plans = [one.plan(), one.plan()]
+    one.complete(plans.pop(0))
+    plans.append(one.plan())
+    one.complete(plans.pop(0))
+    # The older needs a fifth block; the younger is about to give up two.
+    assert one.scheduler.plan() is None
+    assert one.complete(plans.pop(0)).gains[1].finish is Finish.LENGTH
+    assert young.sequences[0].state is State.DONE
+    one.run()
+    assert not old.unfinished
+
+
 def test_a_preempted_result_in_flight_is_dropped_and_computed_again(bench: MakeBench) -> None:
     one = bench(num_blocks=4, block_size=2, max_slots=2)
     old = one.arrive([1, 1], max_tokens=6)
