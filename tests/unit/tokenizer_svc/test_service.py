@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from proto.sampling_pb2 import LENGTH, NOT_FINISHED, STOP, SamplingParams
+from proto.sampling_pb2 import LENGTH, NOT_FINISHED, STOP, FinishReason, SamplingParams
 from proto.scheduler_pb2 import GenerateResponse, SequenceDelta, TokenLogprobs
 from proto.tokenizer_pb2 import ChatMessage, Conversation, TextChunk, TextRequest, TextSoFar, TokenIds
 from proto.tokenizer_pb2_grpc import TokenizerStub
@@ -18,11 +18,15 @@ from tokenizer_svc.tokenizer import TextModel
 ANSWER = "the lazy café 😀 over 東京, and one two three"
 
 
-def delta(tokens: Sequence[int], reason: int = NOT_FINISHED, index: int = 0, **more: Any) -> SequenceDelta:
+def delta(
+    tokens: Sequence[int], reason: FinishReason = NOT_FINISHED, index: int = 0, **more: Any
+) -> SequenceDelta:
     return SequenceDelta(index=index, tokens=pack(tokens), finish_reason=reason, **more)
 
 
-def says(tokens: Sequence[int], reason: int = LENGTH, lost_after: int | None = None) -> Callable[..., Any]:
+def says(
+    tokens: Sequence[int], reason: FinishReason = LENGTH, lost_after: int | None = None
+) -> Callable[..., Any]:
     """A scheduler that goes on with `tokens` after what it is told was delivered, one a message."""
 
     async def script(start: Any, context: Any) -> AsyncIterator[GenerateResponse]:
@@ -32,7 +36,7 @@ def says(tokens: Sequence[int], reason: int = LENGTH, lost_after: int | None = N
             if at == lost_after:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "it died")
             yield GenerateResponse(
-                deltas=[delta(tokens[at : at + 1], reason if at + 1 == len(tokens) else 0)]
+                deltas=[delta(tokens[at : at + 1], reason if at + 1 == len(tokens) else NOT_FINISHED)]
             )
 
     return script

@@ -43,7 +43,7 @@ TEMPLATES = {
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_as_transformers_renders_it(byte_level: TextModel, name: str) -> None:
-    theirs = PreTrainedTokenizerFast(tokenizer_object=byte_level.tokenizer, **TOKENS)
+    theirs: Any = PreTrainedTokenizerFast(tokenizer_object=byte_level.tokenizer, **TOKENS)  # type: ignore[no-untyped-call]
     theirs.chat_template = TEMPLATES[name]
     expected = theirs.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
     assert ChatTemplate(TEMPLATES[name], TOKENS).render(CHAT) == expected
