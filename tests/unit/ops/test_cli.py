@@ -1,15 +1,11 @@
 """The command line by itself: help, arguments, where `quire chat` connects to."""
 
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
-from ops.cli import chat, talk
+from ops.cli import chat
 from ops.cli.main import main
-from ops.launcher.errors import LaunchError
 from ops.launcher.specs import Options
 from ops.launcher.welcome import welcome
 
@@ -19,27 +15,6 @@ def no_deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     for name in ("QUIRE_REDIS_URL", "QUIRE_PORT", "QUIRE_MODEL", "QUIRE_MODEL_NAME", "QUIRE_HOST"):
         monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def server() -> Iterator[HTTPServer]:
-    """Answers every GET with the bytes in its attribute `body`."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(self.server.body)  # type: ignore[attr-defined]
-
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.mark.parametrize("command", ["up", "status", "down", "chat"])
@@ -80,22 +55,12 @@ def test_status_without_a_deployment(capsys: pytest.CaptureFixture[str]) -> None
     assert "nothing runs" in capsys.readouterr().out
 
 
-def test_chat_takes_the_first_model(server: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
+def test_chat_connects_to_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, str | None]] = []
     monkeypatch.setattr(chat, "chat", lambda url, model: calls.append((url, model)) or 0)
-    server.body = b'{"data": [{"id": "fox"}, {"id": "hen"}]}'  # type: ignore[attr-defined]
-    url = f"http://127.0.0.1:{server.server_port}"
-    assert main(["chat", "--url", f"{url}/"]) == 0
-    assert main(["chat", "--url", url, "--model", "hen"]) == 0
-    assert calls == [(url, "fox"), (url, "hen")]
-
-
-def test_chat_with_nobody(server: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
-    server.body = b'{"data": []}'  # type: ignore[attr-defined]
-    assert main(["chat", "--url", f"http://127.0.0.1:{server.server_port}"]) == 1
-    assert "offers no model" in capsys.readouterr().err
-    with pytest.raises(LaunchError, match="start it with `quire up`"):
-        talk._first_model("http://127.0.0.1:1")
+    assert main(["chat"]) == 0
+    assert main(["chat", "--url", "http://127.0.0.1:8123/", "--model", "fox"]) == 0
+    assert calls == [("http://127.0.0.1:8000", None), ("http://127.0.0.1:8123", "fox")]
 
 
 def test_the_welcome_fits_the_model(tmp_path: Path) -> None:
