@@ -52,7 +52,9 @@ class ReferenceStep:
             offsets = torch.arange(longest, device=contexts.device)
             # Past its own end a row gathers its last entry again: what other sequences left in
             # pages (NaN, say) must not even be multiplied by zero.
-            self._decode_entries = _entries(step.block_tables[:decodes], offsets.minimum(contexts - 1), block_size)
+            self._decode_entries = _entries(
+                step.block_tables[:decodes], offsets.minimum(contexts - 1), block_size
+            )
             self._decode_mask = (offsets < contexts)[:, None, None, :]
         self._chunks = []
         start = decodes
@@ -74,7 +76,9 @@ class ReferenceStep:
         values = flat(cache.values).index_select(0, entries.flatten()).view(rows, -1, kv_heads, head_dim)
         # The heads that share a key stand in for query positions: keys are read once for all of them.
         grouped = query.view(rows, kv_heads, heads // kv_heads, head_dim)
-        out = scaled_dot_product_attention(grouped, keys.transpose(1, 2), values.transpose(1, 2), attn_mask=mask)
+        out = scaled_dot_product_attention(
+            grouped, keys.transpose(1, 2), values.transpose(1, 2), attn_mask=mask
+        )
         return out.reshape(rows, heads, head_dim)
 
 

@@ -75,6 +75,7 @@ class Llama(nn.Module):
         """`positions`: how many the rotary tables cover."""
         super().__init__()
         self.config = config
+        self.dtype = torch.get_default_dtype()
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -82,7 +83,7 @@ class Llama(nn.Module):
         if config.tie_word_embeddings:
             self.head.weight = self.embedding.weight
         with torch.device("cpu"):  # the parameters may be built without memory; these tables need theirs
-            self._rotary = Rotary(config.rope, config.head_dim, positions, torch.get_default_dtype())
+            self._rotary = Rotary(config.rope, config.head_dim, positions, self.dtype)
 
     def forward(
         self, tokens: Tensor, positions: Tensor, attention: StepAttention, caches: Sequence[LayerCache]
@@ -129,4 +130,7 @@ class Llama(nn.Module):
         for number, layer in enumerate(self.layers):
             for name, parts in linears.items():
                 for kind, parameter in layer.get_submodule(name).named_parameters():
-                    yield parameter, [Source(f"model.layers.{number}.{part}.{kind}", rows) for part, rows in parts]
+                    yield (
+                        parameter,
+                        [Source(f"model.layers.{number}.{part}.{kind}", rows) for part, rows in parts],
+                    )

@@ -106,10 +106,11 @@ def _shards(directory: Path) -> dict[Path, set[str] | None]:
         return shards
     if (directory / _SINGLE).is_file():
         return {directory / _SINGLE: None}
-    pickles = [path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in sorted(directory.glob(pattern))]
+    pickles = [
+        path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in sorted(directory.glob(pattern))
+    ]
     if pickles:
         raise ModelError(
-            f"{directory}: weights only as pickles ({pickles[0]}), which are never loaded; convert to safetensors"
+            f"{directory}: weights only as pickles ({pickles[0]}), which are never loaded: convert it"
         )
     raise ModelError(f"{directory} has no {_SINGLE}")
-

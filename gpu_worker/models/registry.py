@@ -18,6 +18,8 @@ class CausalLM(Protocol):
     """A decoder that computes ragged batches on a paged cache."""
 
     config: ModelConfig
+    dtype: torch.dtype
+    """Type of weights, activations and KV memory."""
 
     def __call__(
         self, tokens: Tensor, positions: Tensor, attention: StepAttention, caches: Sequence[LayerCache]

@@ -1,0 +1,41 @@
+"""`python -m gpu_worker`: one worker process."""
+
+import asyncio
+import logging
+
+from gpu_worker.engine import Engine
+from gpu_worker.errors import WorkerError
+from gpu_worker.service import WorkerService
+from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup import load
+from ops.process import StartError, run
+from proto.rpc import Node
+from proto.worker_pb2_grpc import add_WorkerServicer_to_server
+
+log = logging.getLogger(__name__)
+
+
+async def serve(node: Node, settings: WorkerSettings) -> None:
+    """Load the model, then wait at the workers' door until cancelled."""
+    try:
+        runner = await asyncio.to_thread(load, settings)
+    except WorkerError as error:
+        raise StartError(str(error)) from error
+    engine = Engine(runner)
+    server = node.server(pool=settings.served_name, capacity=1)
+    add_WorkerServicer_to_server(WorkerService(engine, settings.served_name), server)
+    dtype = str(runner.dtype).removeprefix("torch.")
+    await node.update(model=settings.served_name, device=runner.device.type, dtype=dtype)
+    await server.start()
+    log.info("ready for a scheduler")
+    try:
+        await server.wait_for_termination()
+    finally:
+        # Nothing here outlives the call that it is for, and the scheduler has all that it needs to go
+        # on with another worker: the sooner it knows, the better.
+        await server.stop(0)
+        await engine.stop()
+
+
+if __name__ == "__main__":
+    run(WorkerSettings.from_environment(), "worker", serve)

@@ -1,0 +1,225 @@
+"""The batch that the worker keeps: what every slot holds, on the device and, as far as needed, here.
+
+    slot   tokens [max_model_len + 1]            block table [max_blocks]
+     0     p p p p p o o o · · · · · · · ·       4 9 2 · ·
+     1     · · · · · · · · · · · · · · · ·       · · · · ·            (free)
+     2     p p p o · · · · · · · · · · · ·       7 1 · · ·
+                   └─ known = 4: a sampled token is written here by the device itself, so the next
+                      step finds it without a round trip through the host
+
+The host keeps only numbers that follow from the plans alone (how many tokens are known, how many
+blocks a table has), which is what plans are checked against.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpu_worker.errors import PlanError
+from gpu_worker.kernels.interface import StepMetadata
+from gpu_worker.plan import Int32s, Plan, int32s
+from gpu_worker.sampling import SlotSampling, fault_in
+from proto.worker_pb2 import NewSlot
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """What a batch can hold; what `ready` tells the scheduler."""
+
+    num_blocks: int
+    block_size: int
+    max_slots: int
+    max_model_len: int
+    max_step_tokens: int
+    vocab_size: int
+
+    @property
+    def max_blocks(self) -> int:
+        """Longest block table."""
+        return -(-self.max_model_len // self.block_size)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of a step that can run: those with one token first, otherwise in the plan's order."""
+
+    index: NDArray[np.intp]
+    """Index of each in the plan."""
+    slots: Int32s
+    starts: Int32s
+    counts: Int32s
+    samples: NDArray[np.bool_]
+
+
+class Batch:
+    """Slot-indexed state, changed by plans."""
+
+    def __init__(self, limits: BatchLimits, device: torch.device) -> None:
+        self.limits = limits
+        self.device = device
+        slots = limits.max_slots
+        self.tokens = torch.zeros((slots, limits.max_model_len + 1), dtype=torch.int32, device=device)
+        self.block_tables = torch.zeros((slots, limits.max_blocks), dtype=torch.int32, device=device)
+        self.sampling = SlotSampling(slots, device)
+        self.known = np.zeros(slots, np.int32)
+        """Tokens that each slot was given or has sampled."""
+        self._held = np.zeros(slots, np.bool_)
+        self._table_lengths = np.zeros(slots, np.int32)
+        self._faults: dict[int, str] = {}
+
+    def reset(self) -> None:
+        """Forget all sequences."""
+        self._held[:] = False
+        self._faults.clear()
+
+    def apply(self, plan: Plan) -> None:
+        """Take over a plan's changes. Raises `PlanError` if they do not fit; then only `reset` helps."""
+        self._free(plan.freed_slots)
+        for new in plan.new_slots:
+            self._take(new)
+        self._add_blocks(plan.block_slots, plan.block_ids)
+
+    def rows(self, plan: Plan) -> tuple[Rows, dict[int, str]]:
+        """The rows that can run, and by row what is wrong with the others. Raises `PlanError`."""
+        slots, starts, counts = plan.row_slots, plan.row_starts, plan.row_counts
+        self._check_held(slots, "row_slots")
+        samples = plan.row_samples.astype(np.bool_)
+        known, ends = self.known[slots], starts + counts  # a sum that overflows is negative
+        room = self._table_lengths[slots] * self.limits.block_size
+        good = (
+            (starts >= 0) & (ends > starts) & (ends <= known) & (ends <= room) & (~samples | (ends == known))
+        )
+        if self._faults:
+            good &= ~np.isin(slots, list(self._faults))
+        index = np.flatnonzero(good)
+        errors = {}
+        if len(index) < len(slots):
+            errors = {int(row): self._fault_of(plan, int(row)) for row in np.flatnonzero(~good)}
+        index = index[np.argsort(counts[index] > 1, kind="stable")]
+        return Rows(index, slots[index], starts[index], counts[index], samples[index]), errors
+
+    def metadata(self, rows: Rows) -> tuple[StepMetadata, Tensor, Tensor]:
+        """Where the rows' tokens are; the token ids int32 [tokens]; the rows' slots int64 [rows].
+
+        One copy to the device: everything else is worked out there.
+        """
+        counts = rows.counts
+        query_starts = np.zeros(len(counts) + 1, np.int64)
+        np.cumsum(counts, out=query_starts[1:])
+        contexts = rows.starts + counts
+        token_slots = np.repeat(rows.slots, counts)
+        positions = np.arange(query_starts[-1]) - np.repeat(query_starts[:-1] - rows.starts, counts)
+        parts = (token_slots, positions, rows.slots, contexts, query_starts)
+        sent = self._send(np.concatenate(parts, dtype=np.int64, casting="same_kind"))
+        d_slots, d_positions, d_rows, d_contexts, d_starts = torch.split(sent, [len(part) for part in parts])
+        block_size = self.limits.block_size
+        widest = -(-int(contexts.max()) // block_size)
+        blocks = self.block_tables[d_slots, d_positions // block_size].long()
+        step = StepMetadata(
+            decodes=int(np.count_nonzero(counts == 1)),
+            query_lengths=tuple(counts.tolist()),
+            context_lengths=tuple(contexts.tolist()),
+            query_starts=d_starts.int(),
+            contexts=d_contexts.int(),
+            block_tables=self.block_tables[d_rows, :widest],
+            positions=d_positions,
+            kv_entries=blocks * block_size + d_positions % block_size,
+        )
+        return step, self.tokens[d_slots, d_positions], d_rows
+
+    def keep(self, slots: Int32s, device_slots: Tensor, tokens: Tensor) -> None:
+        """Put sampled tokens, on the device, behind what their slots know."""
+        places = self._send(self.known[slots].astype(np.int64))
+        self.tokens[device_slots, places] = tokens.int()
+        self.known[slots] += 1
+
+    def forget_last(self, slot: int) -> None:
+        """The slot's newest token is none: the model failed. Rows that build on it will fail too."""
+        self.known[slot] -= 1
+
+    def _send(self, array: NDArray[np.int64]) -> Tensor:
+        tensor = torch.from_numpy(array)
+        if self.device.type == "cuda":  # from pinned memory the copy does not hold up the host
+            tensor = tensor.pin_memory()
+        return tensor.to(self.device, non_blocking=True)
+
+    def _check_held(self, slots: Int32s, name: str) -> None:
+        """Raise unless all slots exist and hold a sequence."""
+        if not len(slots):
+            return
+        if slots.min() < 0 or slots.max() >= self.limits.max_slots or not self._held[slots].all():
+            wrong = next(slot for slot in slots.tolist() if not self._holds(slot))
+            raise PlanError(f"{name}: slot {wrong} holds no sequence")
+
+    def _holds(self, slot: int) -> bool:
+        return 0 <= slot < self.limits.max_slots and bool(self._held[slot])
+
+    def _free(self, slots: Int32s) -> None:
+        self._check_held(slots, "freed_slots")
+        self._held[slots] = False
+        if self._faults:
+            for slot in slots.tolist():
+                self._faults.pop(slot, None)
+
+    def _take(self, new: NewSlot) -> None:
+        slot, limits = new.slot, self.limits
+        if slot >= limits.max_slots:
+            raise PlanError(f"new_slots: slot {slot} of {limits.max_slots}")
+        if self._held[slot]:
+            raise PlanError(f"new_slots: slot {slot} holds a sequence already")
+        tokens = int32s(new.tokens, "tokens")
+        self._held[slot] = True
+        self.known[slot] = len(tokens)
+        self._table_lengths[slot] = 0
+        if fault := self._fault_in_tokens(new, tokens) or fault_in(new.sampling, limits.vocab_size):
+            self._faults[slot] = fault
+            return
+        self.tokens[slot, : len(tokens)] = torch.from_numpy(tokens.copy())
+        self.sampling.set(slot, new)
+        block_ids = int32s(new.block_ids, "block_ids")
+        self._add_blocks(np.full(len(block_ids), slot, np.int32), block_ids)
+
+    def _add_blocks(self, slots: Int32s, block_ids: Int32s) -> None:
+        if not len(slots):
+            return
+        self._check_held(slots, "block_slots")
+        # Several blocks for one slot go side by side, in the plan's order.
+        order = np.argsort(slots, kind="stable")
+        slots, block_ids = slots[order], block_ids[order]
+        owners, first, gains = np.unique(slots, return_index=True, return_counts=True)
+        places = self._table_lengths[slots] + np.arange(len(slots)) - np.repeat(first, gains)
+        good = (block_ids >= 0) & (block_ids < self.limits.num_blocks) & (places < self.limits.max_blocks)
+        if not good.all():
+            for slot, block in zip(slots[~good].tolist(), block_ids[~good].tolist(), strict=True):
+                in_range = 0 <= block < self.limits.num_blocks
+                what = "is one too many" if in_range else f"of {self.limits.num_blocks}"
+                self._faults.setdefault(slot, f"block {block} {what} in the block table")
+            slots, block_ids, places = slots[good], block_ids[good], places[good]
+        sent = self._send(np.stack((slots, places, block_ids)).astype(np.int64))
+        self.block_tables[sent[0], sent[1]] = sent[2].int()
+        self._table_lengths[owners] += gains.astype(np.int32)
+
+    def _fault_in_tokens(self, new: NewSlot, tokens: Int32s) -> str:
+        if not 0 < len(tokens) <= self.limits.max_model_len:
+            return f"{len(tokens)} tokens, not 1 to {self.limits.max_model_len}"
+        if not 0 < new.prompt_length <= len(tokens):
+            return f"a prompt of {new.prompt_length} of {len(tokens)} tokens"
+        if tokens.min() < 0 or tokens.max() >= self.limits.vocab_size:
+            wrong = next(token for token in tokens.tolist() if not 0 <= token < self.limits.vocab_size)
+            return f"token {wrong} is not in the vocabulary of {self.limits.vocab_size}"
+        return ""
+
+    def _fault_of(self, plan: Plan, row: int) -> str:
+        slot, start, count = (int(of[row]) for of in (plan.row_slots, plan.row_starts, plan.row_counts))
+        if slot in self._faults:
+            return self._faults[slot]
+        known = int(self.known[slot])
+        if start < 0 or start + count > known:
+            return f"positions {start} to {start + count - 1} of {known} known tokens"
+        room = int(self._table_lengths[slot]) * self.limits.block_size
+        if start + count > room:
+            return f"position {start + count - 1} has no block, the block table ends at {room}"
+        return f"a token for position {start + count}, which is known up to {known}"

@@ -1,0 +1,68 @@
+"""KV memory: how much of it there is, and the pages that it is cut into."""
+
+from pathlib import Path
+
+import torch
+
+from gpu_worker.errors import CapacityError
+from gpu_worker.kernels.interface import LayerCache
+from gpu_worker.models.config import ModelConfig
+
+CPU_SHARE = 0.25
+"""Part of the free memory that pages take on a CPU, which the model shares with everything else."""
+
+GPU_SHARE = 0.9
+"""Part of what weights and activations leave that pages take on a GPU."""
+
+
+def bytes_per_block(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
+    """Memory of one block in all layers, keys and values."""
+    per_token = config.num_layers * 2 * config.num_kv_heads * config.head_dim * dtype.itemsize
+    return per_token * block_size
+
+
+def blocks_within(memory: int, block_bytes: int, needed: int, useful: int) -> int:
+    """Blocks that fit into `memory` bytes, no more than are `useful`.
+
+    Raises `CapacityError` if those are fewer than the `needed` ones of one longest sequence.
+    """
+    blocks = min(memory // block_bytes, useful)
+    if blocks < needed:
+        raise CapacityError(
+            f"KV memory of {memory / 2**20:.0f} MiB: {blocks} blocks, the longest sequence takes {needed} "
+            f"({needed * block_bytes / 2**20:.0f} MiB): raise QUIRE_KV_MEMORY or lower QUIRE_MAX_MODEL_LEN"
+        )
+    return blocks
+
+
+def make_caches(
+    config: ModelConfig, blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+) -> list[LayerCache]:
+    """Pages for every layer, uninitialized: attention reads only what was written.
+
+    Raises `CapacityError` if the device does not have the memory.
+    """
+    shape = (blocks, block_size, config.num_kv_heads, config.head_dim)
+    try:
+        return [
+            LayerCache(*(torch.empty(shape, dtype=dtype, device=device) for _ in range(2)))
+            for _ in range(config.num_layers)
+        ]
+    except RuntimeError as error:  # OutOfMemoryError is one; a CPU's allocator raises this itself
+        raise CapacityError(f"no memory for {blocks} blocks of KV memory: lower QUIRE_KV_MEMORY") from error
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that the device has left."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free
+    return int(_available() * CPU_SHARE)
+
+
+def _available() -> int:
+    """Bytes of main memory that processes may still take without swapping."""
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise CapacityError("/proc/meminfo does not say what memory is available: set QUIRE_KV_MEMORY")

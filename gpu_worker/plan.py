@@ -1,0 +1,64 @@
+"""A plan as arrays, without copying, and what can be said against it without knowing the batch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_worker.errors import PlanError
+from proto.worker_pb2 import NewSlot, StepPlan
+
+Int32s = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The fields of a StepPlan; worker.proto explains them."""
+
+    step: int
+    freed_slots: Int32s
+    new_slots: Sequence[NewSlot]
+    block_slots: Int32s
+    block_ids: Int32s
+    row_slots: Int32s
+    row_starts: Int32s
+    row_counts: Int32s
+    row_samples: NDArray[np.uint8]
+
+
+def read_plan(message: StepPlan, max_step_tokens: int) -> Plan:
+    """The plan of a message. Raises `PlanError` if its arrays contradict each other."""
+    plan = Plan(
+        step=message.step,
+        freed_slots=int32s(message.freed_slots, "freed_slots"),
+        new_slots=message.new_slots,
+        block_slots=int32s(message.block_slots, "block_slots"),
+        block_ids=int32s(message.block_ids, "block_ids"),
+        row_slots=int32s(message.row_slots, "row_slots"),
+        row_starts=int32s(message.row_starts, "row_starts"),
+        row_counts=int32s(message.row_counts, "row_counts"),
+        row_samples=np.frombuffer(message.row_samples, np.uint8),
+    )
+    if len(plan.block_slots) != len(plan.block_ids):
+        raise PlanError(f"{len(plan.block_slots)} block_slots and {len(plan.block_ids)} block_ids")
+    rows = len(plan.row_slots)
+    if not rows == len(plan.row_starts) == len(plan.row_counts) == len(plan.row_samples):
+        raise PlanError("row_slots, row_starts, row_counts and row_samples differ in length")
+    if rows:
+        if plan.row_counts.min() < 1:
+            raise PlanError("a row of no tokens")
+        if plan.row_samples.max() > 1:
+            raise PlanError("row_samples: neither 0 nor 1")
+        if len(np.unique(plan.row_slots)) != rows:
+            raise PlanError("two rows of one slot")
+        if (tokens := int(plan.row_counts.sum(dtype=np.int64))) > max_step_tokens:
+            raise PlanError(f"{tokens} tokens in a step that may have {max_step_tokens}")
+    return plan
+
+
+def int32s(packed: bytes, name: str) -> Int32s:
+    """Packed little-endian int32. Raises `PlanError` if it is not a whole number of them."""
+    if len(packed) % 4:
+        raise PlanError(f"{name}: {len(packed)} bytes are no int32 array")
+    return np.frombuffer(packed, "<i4").astype(np.int32, copy=False)

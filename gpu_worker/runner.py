@@ -1,0 +1,84 @@
+"""One step: apply the plan, run the model, sample, answer."""
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gpu_worker.batch import Batch, BatchLimits, Rows
+from gpu_worker.errors import PlanError
+from gpu_worker.kernels.interface import AttentionBackend, LayerCache
+from gpu_worker.models.registry import CausalLM
+from gpu_worker.plan import Int32s, read_plan
+from gpu_worker.result import NOT_FINITE, failed_rows, result_of
+from gpu_worker.sampler import Sampled, sample
+from proto.worker_pb2 import StepPlan, StepResult
+
+
+class Runner:
+    """A model with its KV memory and its batch. Belongs to one thread."""
+
+    def __init__(
+        self,
+        model: CausalLM,
+        caches: Sequence[LayerCache],
+        attention: AttentionBackend,
+        limits: BatchLimits,
+    ) -> None:
+        self.limits = limits
+        self.device = caches[0].keys.device
+        self.dtype = caches[0].keys.dtype
+        self.batch = Batch(limits, self.device)
+        self._model = model
+        self._caches = caches
+        self._attention = attention
+        self._step = 0
+
+    def reset(self) -> None:
+        """Forget everything: the next plan is number 1 of an empty batch."""
+        self.batch.reset()
+        self._step = 0
+
+    @torch.inference_mode()
+    def execute(self, message: StepPlan) -> StepResult:
+        """Run one step. Raises `PlanError`, after which only `reset` helps."""
+        started = time.perf_counter_ns()
+        if message.step != self._step + 1:
+            raise PlanError(f"plan {message.step} came after plan {self._step}")
+        self._step += 1
+        plan = read_plan(message, self.limits.max_step_tokens)
+        self.batch.apply(plan)
+        rows, errors = self.batch.rows(plan)
+        sampling = _in_plan_order(rows)
+        sampled = self._compute(rows, sampling) if len(rows.index) else None
+        sampled_rows = rows.index[sampling]
+        if sampled is not None:
+            for row in failed_rows(sampled, sampled_rows):
+                errors[row] = NOT_FINITE
+                self.batch.forget_last(int(plan.row_slots[row]))
+        result = result_of(plan, sampled, sampled_rows, errors)
+        result.duration_us = (time.perf_counter_ns() - started) // 1000
+        return result
+
+    def _compute(self, rows: Rows, sampling: NDArray[np.intp]) -> Sampled | None:
+        """Run the model over the rows and sample for those at `sampling`; None if those are none."""
+        batch = self.batch
+        step, tokens, device_slots = batch.metadata(rows)
+        hidden = self._model(tokens, step.positions, self._attention.begin(step), self._caches)
+        if not len(sampling):
+            return None
+        places = torch.from_numpy(sampling).to(batch.device, non_blocking=True)
+        last_tokens = step.query_starts[places + 1] - 1
+        slots: Int32s = rows.slots[sampling]
+        device_slots = device_slots[places]
+        sampled = sample(self._model.logits(hidden[last_tokens]), slots, device_slots, batch)
+        batch.keep(slots, device_slots, sampled.tokens)
+        return sampled
+
+
+def _in_plan_order(rows: Rows) -> NDArray[np.intp]:
+    """Which rows sample, in the order in which the plan has them."""
+    sampling = np.flatnonzero(rows.samples)
+    return sampling[np.argsort(rows.index[sampling])]

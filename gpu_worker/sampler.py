@@ -1,0 +1,150 @@
+"""The choice of next tokens from logits.
+
+A row's token depends on its own logits, parameters, seed and position alone. Each kind of work is
+done for those rows that ask for it; a greedy row costs an argmax. What the rows ask for is known on
+the host, so nothing here waits for the device.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpu_worker.batch import Batch
+from gpu_worker.philox import uniform
+from gpu_worker.plan import Int32s
+from gpu_worker.sampling import DRAWS, FILTERS, PENALTIES
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Log probabilities under the model itself, before temperature, penalties and filters."""
+
+    rows: NDArray[np.intp]
+    """Rows that want them."""
+    top_counts: Int32s
+    """How many alternatives each of these rows wants."""
+    chosen: Tensor
+    """float32 [len(rows)]: of the tokens that were chosen."""
+    top_tokens: Tensor
+    """int64 [len(rows), max(top_counts)]: the alternatives, best first."""
+    top: Tensor
+    """float32, of the same shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What was chosen, still on the device."""
+
+    tokens: Tensor
+    """int64 [rows]."""
+    finite: Tensor
+    """bool [rows]: False where the model gave no usable logits."""
+    logprobs: Logprobs | None
+    """None if no row wants any."""
+
+
+def sample(logits: Tensor, slots: Int32s, device_slots: Tensor, batch: Batch) -> Sampled:
+    """Choose a token for each row of logits [rows, vocab_size]; row i is of slot slots[i].
+
+    `device_slots`: the slots again, int64 on the device. The token is for position `batch.known`.
+    """
+    raw = logits.float()
+    best, tokens = raw.max(dim=-1)  # the first of equal maxima; NaN wins over everything
+    flags = batch.sampling.flags[slots]
+    asking = np.flatnonzero(flags)
+    if len(asking):
+        rows = _index(asking, raw.device)
+        chosen = _choose(raw[rows], slots[asking], device_slots[rows], flags[asking], batch)
+        tokens = tokens.index_copy(0, rows, chosen)
+    wanted = batch.sampling.logprobs[slots]
+    rows_wanted = np.flatnonzero(wanted >= 0)
+    logprobs = _logprobs(raw, tokens, rows_wanted, wanted[rows_wanted]) if len(rows_wanted) else None
+    return Sampled(tokens, best.isfinite(), logprobs)
+
+
+def _logprobs(raw: Tensor, tokens: Tensor, wanted: NDArray[np.intp], counts: NDArray[np.int8]) -> Logprobs:
+    rows = _index(wanted, raw.device)
+    logprobs = raw[rows].log_softmax(dim=-1)
+    top = logprobs.topk(int(counts.max()), dim=-1)
+    chosen = logprobs.gather(1, tokens[rows, None])[:, 0]
+    return Logprobs(wanted, counts.astype(np.int32), chosen, top.indices, top.values)
+
+
+def _choose(
+    logits: Tensor, slots: Int32s, device_slots: Tensor, flags: NDArray[np.uint8], batch: Batch
+) -> Tensor:
+    """Tokens int64 [rows] of rows that ask for more than the most likely one. Changes `logits`."""
+    penalized = np.flatnonzero(flags & PENALTIES)
+    if len(penalized):
+        rows = _index(penalized, logits.device)
+        known = batch.known[slots[penalized]]
+        logits[rows] = _penalize(logits[rows], device_slots[rows], known, batch)
+    tokens = logits.argmax(dim=-1)
+    drawing = np.flatnonzero(flags & DRAWS)
+    if not len(drawing):
+        return tokens
+    rows = _index(drawing, logits.device)
+    temperature, *_ = batch.sampling.numbers(device_slots[rows])
+    # Against the best one: a temperature close to 0 must not overflow.
+    drawn = logits[rows]
+    drawn = (drawn - drawn.amax(dim=-1, keepdim=True)) / temperature
+    filtered = np.flatnonzero(flags[drawing] & FILTERS)
+    if len(filtered):
+        some = _index(filtered, logits.device)
+        drawn[some] = _filter(drawn[some], device_slots[rows[some]], batch)
+    _, seed, sequence, _ = batch.sampling.integers(device_slots[rows])
+    positions = _index(batch.known[slots[drawing]], logits.device)
+    return tokens.index_copy(0, rows, draw(drawn, uniform(seed[:, 0], positions, sequence[:, 0])))
+
+
+def draw(logits: Tensor, numbers: Tensor) -> Tensor:
+    """The token that each row's number in [0, 1) stands for: inverse of the cumulative distribution.
+
+    In the order of token ids, so that rounding cannot move a token's share of [0, 1) elsewhere, as
+    it could in the order of probabilities. Logits of -inf have no share.
+    """
+    cumulative = logits.double().softmax(dim=-1).cumsum(dim=-1)
+    # Scaled by the sum as it came out, not by 1, and below it: the last share must take what is left.
+    total = cumulative[:, -1:]
+    wanted = (numbers[:, None] * total).minimum(total.nextafter(torch.zeros_like(total)))
+    # A row of NaN finds nothing; its token is not used, but has to be one.
+    return torch.searchsorted(cumulative, wanted, right=True)[:, 0].clamp(max=logits.shape[1] - 1)
+
+
+def _penalize(logits: Tensor, slots: Tensor, known: Int32s, batch: Batch) -> Tensor:
+    """Repetition (Keskar et al. 2019) on prompt and output, then frequency and presence on output."""
+    *_, presence, frequency, repetition = batch.sampling.numbers(slots)
+    *_, prompt_length = batch.sampling.integers(slots)
+    longest = int(known.max())
+    tokens = batch.tokens[slots, :longest].long()
+    places = torch.arange(longest, device=logits.device)
+    is_known = places < _index(known, logits.device)[:, None]
+    is_output = is_known & (places >= prompt_length)
+    zeros = torch.zeros_like(logits)
+    seen = zeros.scatter_add(1, tokens, is_known.to(logits.dtype)) > 0
+    counts = zeros.scatter_add(1, tokens, is_output.to(logits.dtype))
+    repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
+    return torch.where(seen, repeated, logits) - counts * frequency - (counts > 0) * presence
+
+
+def _filter(logits: Tensor, slots: Tensor, batch: Batch) -> Tensor:
+    """Set to -inf what min-p, then top-k, then top-p (Holtzman et al. 2020) leave out."""
+    _, top_p, min_p, *_ = batch.sampling.numbers(slots)
+    top_k, *_ = batch.sampling.integers(slots)
+    # The best logit is 0 here, so its ratio to another's probability is that one's exponential.
+    logits = logits.masked_fill(logits.exp() < min_p, -torch.inf)
+    ordered, order = logits.sort(dim=-1, descending=True, stable=True)
+    ranks = torch.arange(logits.shape[1], device=logits.device)
+    ordered = ordered.masked_fill((ranks >= top_k) & (top_k > 0), -torch.inf)
+    probabilities = ordered.double().softmax(dim=-1)
+    before = probabilities.cumsum(dim=-1) - probabilities
+    dropped = (before >= top_p) & (ranks > 0) & (top_p < 1.0)
+    return logits.scatter(1, order, ordered.masked_fill(dropped, -torch.inf))
+
+
+def _index(rows: NDArray[np.integer], device: torch.device) -> Tensor:
+    """Indices on the device, int64."""
+    return torch.from_numpy(rows.astype(np.int64)).to(device, non_blocking=True)

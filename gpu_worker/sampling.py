@@ -1,0 +1,74 @@
+"""Every slot's sampling parameters: on the device as arrays, here as flags that say who asks for what."""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from proto.sampling_pb2 import SamplingParams
+from proto.worker_pb2 import NewSlot
+
+DRAWS = 1
+"""The slot's temperature is above 0."""
+FILTERS = 2
+"""It has a top_k, top_p or min_p."""
+PENALTIES = 4
+"""It has a penalty."""
+
+MAX_LOGPROBS = 20
+
+
+class SlotSampling:
+    """Slot-indexed parameters."""
+
+    def __init__(self, slots: int, device: torch.device) -> None:
+        self.flags = np.zeros(slots, np.uint8)
+        """DRAWS | FILTERS | PENALTIES of each slot."""
+        self.logprobs = np.full(slots, -1, np.int8)
+        """Alternatives wanted with each token; -1 = no log probabilities at all."""
+        self._numbers = torch.zeros((slots, 6), device=device)
+        self._integers = torch.zeros((slots, 4), dtype=torch.int64, device=device)
+
+    def set(self, slot: int, new: NewSlot) -> None:
+        """Take over what a new sequence asks for, which `fault_in` has found nothing against."""
+        params = new.sampling
+        penalties = (params.presence_penalty, params.frequency_penalty, params.repetition_penalty)
+        flags = 0
+        if params.temperature > 0:
+            filters = bool(params.top_k) or params.top_p < 1 or params.min_p > 0
+            flags |= DRAWS | (FILTERS if filters else 0)
+        if penalties != (0, 0, 1):
+            flags |= PENALTIES
+        self.flags[slot] = flags
+        self.logprobs[slot] = params.logprobs if params.HasField("logprobs") else -1
+        if flags:
+            self._numbers[slot] = torch.tensor((params.temperature, params.top_p, params.min_p, *penalties))
+            seed = params.seed - (1 << 64) if params.seed >> 63 else params.seed  # its bits, as int64
+            integers = (min(params.top_k, 1 << 31), seed, new.sequence_index, new.prompt_length)
+            self._integers[slot] = torch.tensor(integers)
+
+    def numbers(self, slots: Tensor) -> tuple[Tensor, ...]:
+        """float32 [rows, 1] each: temperature, top_p, min_p, presence, frequency, repetition."""
+        return self._numbers[slots].unsqueeze(2).unbind(1)
+
+    def integers(self, slots: Tensor) -> tuple[Tensor, ...]:
+        """int64 [rows, 1] each: top_k, seed, sequence index, prompt length."""
+        return self._integers[slots].unsqueeze(2).unbind(1)
+
+
+def fault_in(params: SamplingParams, vocab_size: int) -> str:
+    """What is wrong with sampling parameters; empty if nothing is."""
+    checks = (
+        ("temperature", params.temperature, 0.0 <= params.temperature < math.inf),
+        ("top_p", params.top_p, 0.0 < params.top_p <= 1.0),
+        ("min_p", params.min_p, 0.0 <= params.min_p <= 1.0),
+        ("presence_penalty", params.presence_penalty, abs(params.presence_penalty) <= 2.0),
+        ("frequency_penalty", params.frequency_penalty, abs(params.frequency_penalty) <= 2.0),
+        ("repetition_penalty", params.repetition_penalty, 0.0 < params.repetition_penalty < math.inf),
+        ("logprobs", params.logprobs, params.logprobs <= min(MAX_LOGPROBS, vocab_size)),
+    )
+    for name, value, good in checks:
+        if not good:
+            return f"{name} {value:g} is out of range"
+    return ""

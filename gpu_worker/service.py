@@ -1,0 +1,59 @@
+"""The servicer of `quire.Worker`: between a gRPC call and the engine's thread."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from gpu_worker.engine import Engine, Lending
+from gpu_worker.errors import PlanError
+from proto.worker_pb2 import StepPlan, WorkerEvent, WorkerReady
+from proto.worker_pb2_grpc import WorkerServicer
+
+
+class WorkerService(WorkerServicer):
+    """See worker.proto."""
+
+    def __init__(self, engine: Engine, model: str) -> None:
+        """`model`: name under which it is served."""
+        self._engine = engine
+        self._lent = asyncio.Lock()
+        limits = engine.limits
+        self._ready = WorkerReady(
+            model=model,
+            num_blocks=limits.num_blocks,
+            block_size=limits.block_size,
+            max_slots=limits.max_slots,
+            max_model_len=limits.max_model_len,
+            vocab_size=limits.vocab_size,
+            max_step_tokens=limits.max_step_tokens,
+        )
+
+    async def Execute(self, requests: AsyncIterator[StepPlan], context: Any) -> AsyncIterator[WorkerEvent]:
+        await self._lent.acquire()  # the worker belongs to one call at a time
+        lending = Lending(self._engine)
+        reader = asyncio.ensure_future(_read(requests, lending))
+
+        def end(*_: object) -> None:
+            reader.cancel()
+            lending.end()
+            self._lent.release()
+
+        # A call may end while nothing runs here, in the middle of sending: so not in a `finally`.
+        context.add_done_callback(end)
+        yield WorkerEvent(ready=self._ready)
+        while (event := await lending.events.get()) is not None:
+            if isinstance(event, Exception):
+                refused = isinstance(event, PlanError)
+                code = grpc.StatusCode.INVALID_ARGUMENT if refused else grpc.StatusCode.INTERNAL
+                await context.abort(code, str(event))
+            else:
+                yield WorkerEvent(result=event)
+
+
+async def _read(requests: AsyncIterator[StepPlan], lending: Lending) -> None:
+    """Hand on the plans until the scheduler has no more."""
+    async for plan in requests:
+        lending.submit(plan)
+    lending.finish()

@@ -1,0 +1,228 @@
+"""Random tiny models as directories, runners over them, and a driver that makes plans by hand."""
+
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from gpu_worker.batch import BatchLimits
+from gpu_worker.cache import make_caches
+from gpu_worker.kernels.reference import ReferenceAttention
+from gpu_worker.models.registry import load_model
+from gpu_worker.runner import Runner
+from proto.sampling_pb2 import SamplingParams
+from proto.worker_pb2 import NewSlot, StepPlan, StepResult
+
+torch.set_num_threads(1)
+
+CPU = torch.device("cpu")
+
+
+def pack(numbers: Iterable[int]) -> bytes:
+    numbers = list(numbers)
+    return struct.pack(f"<{len(numbers)}i", *numbers)
+
+
+def unpack(packed: bytes, kind: str = "<i4") -> list[Any]:
+    found: list[Any] = np.frombuffer(packed, kind).tolist()
+    return found
+
+
+def greedy(**changes: Any) -> SamplingParams:
+    return SamplingParams(**{"temperature": 0.0, "top_p": 1.0, "repetition_penalty": 1.0, **changes})
+
+
+def sampled(**changes: Any) -> SamplingParams:
+    return greedy(**{"temperature": 1.0, **changes})
+
+
+def new_slot(slot: int, tokens: list[int], block_ids: Iterable[int], **changes: Any) -> NewSlot:
+    fields = {"prompt_length": len(tokens), "sampling": greedy(), **changes}
+    return NewSlot(slot=slot, tokens=pack(tokens), block_ids=pack(block_ids), **fields)
+
+
+def plan(step: int, rows: Iterable[tuple[int, int, int, int]] = (), **fields: Any) -> StepPlan:
+    """Rows are (slot, start, count, samples); array fields are given as lists."""
+    columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
+    arrays = {name: pack(fields.pop(name, ())) for name in ("freed_slots", "block_slots", "block_ids")}
+    return StepPlan(
+        step=step,
+        row_slots=pack(columns[0]),
+        row_starts=pack(columns[1]),
+        row_counts=pack(columns[2]),
+        row_samples=bytes(columns[3]),
+        **arrays,
+        **fields,
+    )
+
+
+def make_limits(**changes: int) -> BatchLimits:
+    values = {
+        "num_blocks": 64,
+        "block_size": 4,
+        "max_slots": 8,
+        "max_model_len": 64,
+        "max_step_tokens": 64,
+        "vocab_size": 97,
+    }
+    return BatchLimits(**{**values, **changes})
+
+
+def make_runner(directory: Path, **changes: int) -> Runner:
+    """In float32, with pages full of NaN: what is read without having been written shows."""
+    model = load_model(directory, CPU, torch.float32)
+    limits = make_limits(**{"vocab_size": model.config.vocab_size, **changes})
+    caches = make_caches(model.config, limits.num_blocks, limits.block_size, torch.float32, CPU)
+    for cache in caches:
+        cache.keys.fill_(torch.nan)
+        cache.values.fill_(torch.nan)
+    return Runner(model, caches, ReferenceAttention(), limits)
+
+
+@dataclass
+class Running:
+    """A sequence as the driver sees it."""
+
+    slot: int
+    tokens: list[int]
+    computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+
+
+class Driver:
+    """A scheduler of the simplest kind: hands out blocks in a random order, row by row as told."""
+
+    def __init__(self, runner: Runner, seed: int = 0) -> None:
+        self.runner = runner
+        self.size = runner.limits.block_size
+        self.free = np.random.default_rng(seed).permutation(runner.limits.num_blocks).tolist()
+        self.steps = 0
+        self.new: list[NewSlot] = []
+        self.freed: list[int] = []
+
+    def admit(self, slot: int, prompt: list[int], **changes: Any) -> Running:
+        """Put a sequence into a slot, without blocks."""
+        self.new.append(new_slot(slot, prompt, [], **changes))
+        return Running(slot, list(prompt))
+
+    def release(self, sequence: Running) -> None:
+        self.free.extend(sequence.blocks)
+        self.freed.append(sequence.slot)
+
+    def step(self, *rows: tuple[Running, int]) -> StepResult:
+        """Compute so many tokens of each sequence; one that comes to its end samples."""
+        planned, gains = [], []
+        for sequence, count in rows:
+            end = sequence.computed + count
+            while len(sequence.blocks) * self.size < end:
+                sequence.blocks.append(self.free.pop())
+                gains.append((sequence.slot, sequence.blocks[-1]))
+            planned.append((sequence.slot, sequence.computed, count, int(end == len(sequence.tokens))))
+            sequence.computed = end
+        self.steps += 1
+        message = plan(
+            self.steps,
+            planned,
+            new_slots=self.new,
+            freed_slots=self.freed,
+            block_slots=[slot for slot, _ in gains],
+            block_ids=[block for _, block in gains],
+        )
+        self.new, self.freed = [], []
+        result = self.runner.execute(message)
+        assert not result.errors, result.errors
+        tokens = iter(unpack(result.tokens))
+        for (sequence, _), (*_, samples) in zip(rows, planned, strict=True):
+            if samples:
+                sequence.tokens.append(next(tokens))
+        return result
+
+    def generate(self, sequence: Running, count: int, chunk: int = 1 << 30) -> list[int]:
+        """That many tokens of one sequence alone, its prompt in chunks."""
+        prompt = len(sequence.tokens)
+        while len(sequence.tokens) < prompt + count:
+            self.step((sequence, min(chunk, len(sequence.tokens) - sequence.computed)))
+        return sequence.tokens[prompt:]
+
+
+def llama(**changes: Any) -> LlamaForCausalLM:
+    """A random model, small, with weights large enough that its tokens vary."""
+    torch.manual_seed(changes.pop("seed", 0))
+    values = {
+        "vocab_size": 97,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 128,
+        "initializer_range": 0.2,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+    model = LlamaForCausalLM(LlamaConfig(**{**values, **changes})).eval()
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):  # transformers begins with zeros, which would show nothing
+            torch.nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+def expected_tokens(model: Any, prompt: list[int], count: int) -> list[int]:
+    """transformers' greedy continuation."""
+    ids = torch.tensor([prompt])
+    with torch.inference_mode():
+        out = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=count,
+            min_new_tokens=count,
+            do_sample=False,
+        )
+    tokens: list[int] = out[0, len(prompt) :].tolist()
+    return tokens
+
+
+@pytest.fixture(scope="session")
+def make() -> SimpleNamespace:
+    """The makers above."""
+    return SimpleNamespace(
+        Driver=Driver,
+        runner=make_runner,
+        limits=make_limits,
+        llama=llama,
+        expected=expected_tokens,
+        plan=plan,
+        slot=new_slot,
+        greedy=greedy,
+        sampled=sampled,
+        pack=pack,
+        unpack=unpack,
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """A random model with grouped queries: as transformers' model and as a directory."""
+    model = llama()
+    directory = tmp_path_factory.mktemp("tiny")
+    model.save_pretrained(directory)
+    return SimpleNamespace(model=model, directory=directory)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Callable[..., SimpleNamespace]:
+    """Makes a random model of a changed configuration and saves it."""
+
+    def save(shard_size: str = "1GB", **changes: Any) -> SimpleNamespace:
+        model = llama(**changes)
+        model.save_pretrained(tmp_path, max_shard_size=shard_size)
+        return SimpleNamespace(model=model, directory=tmp_path)
+
+    return save
