@@ -1,0 +1,111 @@
+"""What the chain of processes costs: CPU time outside the worker, and time before the first token.
+
+`python -m ops.bench.chain [--out FILE]` starts a deployment of the shipped model on this machine and
+measures it from outside. Run it on a machine that does nothing else.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from ops.bench.client import CompletionClient
+from ops.bench.load import closed_loop, summarize
+from ops.bench.processes import Running, running
+from ops.bench.record import percentile, write
+from ops.bench.workload import Workload
+from ops.launcher.specs import SHIPPED_MODEL
+
+CONCURRENCY = 32
+REQUESTS = 192
+FIRST_TOKEN_PROMPT = 32
+ROUNDS = 10
+ASKS_PER_ROUND = 10
+
+
+def cpu_per_token(deployment: Running, seed: int) -> dict[str, Any]:
+    """Microseconds of CPU per generated token in each process, at `CONCURRENCY` requests at once."""
+    client = CompletionClient(deployment.url, deployment.model)
+    workload = Workload()
+    asyncio.run(closed_loop(client, workload.questions(CONCURRENCY, seed + 1), CONCURRENCY))  # warm-up
+    before = deployment.cpu_seconds()
+    answers, seconds = asyncio.run(closed_loop(client, workload.questions(REQUESTS, seed), CONCURRENCY))
+    after = deployment.cpu_seconds()
+    summary = summarize(answers, seconds)
+    if summary.errors:
+        raise RuntimeError(next(answer.error for answer in answers if answer.error))
+    per_token = {
+        name: round((after[name] - before[name]) / summary.output_tokens * 1e6, 1) for name in sorted(after)
+    }
+    outside = sum(cost for name, cost in per_token.items() if not name.startswith("worker"))
+    return {
+        "concurrency": CONCURRENCY,
+        "prompt_lengths": workload.prompt_lengths,
+        "output_tokens": summary.output_tokens,
+        "output_rate": summary.output_rate,
+        "first_token_ms": summary.first_token,
+        "between_tokens_ms": summary.between_tokens,
+        "cpu_us_per_token": per_token,
+        "cpu_us_per_token_outside_worker": round(outside, 1),
+    }
+
+
+def first_token(deployment: Running, seed: int) -> dict[str, Any]:
+    """Time to the first token over HTTP beside the bare step in a process of its own, in turns."""
+    client = CompletionClient(deployment.url, deployment.model)
+    workload = Workload(prompt_lengths=(FIRST_TOKEN_PROMPT,), output_lengths=(1, 1))
+    chain: list[float] = []
+    bare: list[float] = []
+    command = [sys.executable, "-m", "ops.bench.bare"]
+    environment = os.environ | {"QUIRE_MODEL": str(SHIPPED_MODEL), "QUIRE_LOG_LEVEL": "WARNING"}
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as model:
+        assert model.stdin is not None
+        assert model.stdout is not None
+        model.stdout.readline()
+        for number in range(-1, ROUNDS):  # the first round warms up
+            questions = workload.questions(ASKS_PER_ROUND, seed + number)
+            answers, _ = asyncio.run(closed_loop(client, questions, 1))
+            model.stdin.write(f"{FIRST_TOKEN_PROMPT} {ASKS_PER_ROUND} {seed + number}\n")
+            model.stdin.flush()
+            steps = json.loads(model.stdout.readline())
+            if number >= 0:
+                chain += [answer.time_to_first_token * 1000 for answer in answers]
+                bare += steps
+        model.stdin.close()
+    return {
+        "prompt_tokens": FIRST_TOKEN_PROMPT,
+        "asked": len(chain),
+        "chain_ms": _percentiles(chain),
+        "bare_step_ms": _percentiles(bare),
+        "above_bare_step_p50_ms": round(percentile(chain, 0.5) - percentile(bare, 0.5), 3),
+    }
+
+
+def _percentiles(values: list[float]) -> dict[str, float]:
+    return {f"p{share}": round(percentile(values, share / 100), 3) for share in (10, 50, 90)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("ops/bench/results/chain.json"))
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    with running() as deployment:
+        results = {
+            "first_token": first_token(deployment, options.seed),
+            "cpu": cpu_per_token(deployment, options.seed),
+        }
+    write(options.out, "chain", options.seed, results)
+    print(json.dumps(results, indent=2))
+
+
+if __name__ == "__main__":
+    main()
