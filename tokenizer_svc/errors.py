@@ -2,6 +2,7 @@
 
 TokenizerError
 ├── InvalidRequestError   INVALID_ARGUMENT, trailing metadata `quire-param` = the field at fault
+├── SchedulerError        INTERNAL
 └── ModelDirectoryError   none: the process does not start
 """
 
@@ -18,6 +19,10 @@ class InvalidRequestError(TokenizerError):
     def __init__(self, param: str, message: str) -> None:
         super().__init__(message)
         self.param = param
+
+
+class SchedulerError(TokenizerError):
+    """A scheduler said what its contract does not allow."""
 
 
 class ModelDirectoryError(TokenizerError, StartError):

@@ -12,7 +12,9 @@ MAX_STOP_LENGTH = 256
 """Characters of one stop string."""
 MAX_STOP_TOKENS = 256
 MAX_PROMPT_LENGTH = 2_000_000
-"""Characters, or tokens, of a prompt: several times what fits into any model's context."""
+"""Characters of a prompt: a bound on the work before its tokens can be counted."""
+MAX_PROMPT_TOKENS = 500_000
+"""Half of what a message to the scheduler can carry (4 MiB); the model's own bound is the scheduler's."""
 MAX_MESSAGES = 4096
 SHORT = 8_000
 """Characters that are encoded on the spot (about 2 ms); what is longer must not hold up the streams."""
@@ -24,7 +26,6 @@ async def prompt_tokens(model: TextModel, request: TextRequest) -> list[int]:
         case "tokens":
             return _given(request.tokens.ids, model.vocab_size)
         case "text":
-            _check_length("prompt", len(request.text))
             tokens = await _encode_text(model, request.text)
             param = "prompt"
         case "chat":
@@ -32,8 +33,7 @@ async def prompt_tokens(model: TextModel, request: TextRequest) -> list[int]:
             param = "messages"
         case _:
             raise InvalidRequestError("prompt", "there is no prompt")
-    if not tokens:
-        raise InvalidRequestError(param, "the prompt is empty: it has no tokens")
+    _check_count(param, len(tokens))
     return tokens
 
 
@@ -58,14 +58,13 @@ def check(model: TextModel, request: TextRequest) -> None:
 
 
 def _given(ids: Sequence[int], vocab_size: int) -> list[int]:
-    if not ids:
-        raise InvalidRequestError("prompt", "the prompt is empty: it has no tokens")
-    _check_length("prompt", len(ids))
+    _check_count("prompt", len(ids))
     _check_ids("prompt", ids, vocab_size)
     return list(ids)
 
 
 async def _encode_text(model: TextModel, text: str) -> list[int]:
+    _check_length("prompt", len(text))
     if len(text) <= SHORT:
         return model.encode(text, special=True)
     return await asyncio.to_thread(model.encode, text, special=True)
@@ -84,7 +83,14 @@ async def _encode_chat(model: TextModel, chat: Conversation) -> list[int]:
 
 def _check_length(param: str, length: int) -> None:
     if length > MAX_PROMPT_LENGTH:
-        raise InvalidRequestError(param, f"the prompt is too long: {length} is more than {MAX_PROMPT_LENGTH}")
+        raise InvalidRequestError(param, f"the prompt is too long: more than {MAX_PROMPT_LENGTH} characters")
+
+
+def _check_count(param: str, tokens: int) -> None:
+    if tokens == 0:
+        raise InvalidRequestError(param, "the prompt is empty: it has no tokens")
+    if tokens > MAX_PROMPT_TOKENS:
+        raise InvalidRequestError(param, f"the prompt is too long: more than {MAX_PROMPT_TOKENS} tokens")
 
 
 def _check_ids(param: str, ids: Sequence[int], vocab_size: int) -> None:

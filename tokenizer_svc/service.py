@@ -16,7 +16,7 @@ from proto.scheduler_pb2 import GenerateRequest
 from proto.scheduler_pb2_grpc import SchedulerStub
 from proto.tokenizer_pb2 import TextChunk, TextRequest
 from proto.tokenizer_pb2_grpc import TokenizerServicer, add_TokenizerServicer_to_server
-from tokenizer_svc.errors import InvalidRequestError
+from tokenizer_svc.errors import InvalidRequestError, SchedulerError
 from tokenizer_svc.generation import Generation
 from tokenizer_svc.prompt import check, prompt_tokens
 from tokenizer_svc.settings import TokenizerSettings
@@ -64,6 +64,9 @@ class TokenizerService(TokenizerServicer):
         except InvalidRequestError as error:
             _failed(span, error)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error), (("quire-param", error.param),))
+        except SchedulerError as error:
+            _failed(span, error)
+            await context.abort(grpc.StatusCode.INTERNAL, str(error))
         except grpc.aio.AioRpcError as error:
             _failed(span, error)
             await context.abort(error.code(), error.details() or "", _ours(error.trailing_metadata()))
@@ -92,7 +95,8 @@ class TokenizerService(TokenizerServicer):
                         async for chunk in chunks:
                             resumption.progressed()
                             yield chunk
-                    return
+                    if not generation.finished:
+                        raise SchedulerError("the scheduler ended the call before its sequences")
                 except grpc.aio.AioRpcError as error:
                     if not generation.finished:
                         resumption.retry_or_raise(error)

@@ -1,4 +1,5 @@
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +86,15 @@ def test_settings(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit):
         TokenizerSettings.from_environment()
     assert "QUIRE_TOKENIZER_CALLS=none" in capsys.readouterr().err
+
+
+def test_a_long_text_leaves_the_interpreter_to_others(byte_level: TextModel) -> None:
+    """Encoding off the event loop helps only if it does not hold the interpreter lock meanwhile."""
+    turns = 0
+    text = "the lazy dog " * 20_000
+    worker = threading.Thread(target=byte_level.encode, args=(text, False))
+    worker.start()
+    while worker.is_alive():
+        worker.join(0.001)
+        turns += 1
+    assert turns > 5
