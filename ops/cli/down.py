@@ -4,6 +4,7 @@ import argparse
 import signal
 from typing import Any
 
+from ops.launcher.errors import UsageError
 from ops.launcher.record import Deployment, forget, recorded
 
 _PATIENCE = 30.0
@@ -14,14 +15,19 @@ def add_to(subcommands: Any) -> None:
     down = subcommands.add_parser(
         "down",
         help="stop what `quire up` started",
-        description="Stop the deployments that `quire up` has started on this machine, by this user.",
+        description="Stop the deployment that `quire up` has started on this machine, by this user.",
     )
-    down.add_argument("--port", type=int, metavar="P", help="only the one on this port")
+    which = down.add_mutually_exclusive_group()
+    which.add_argument("--port", type=int, metavar="P", help="the one on this port")
+    which.add_argument("--all", action="store_true", help="all of them, if there are several")
     down.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     deployments = [found for found in recorded() if arguments.port in (None, found.port)]
+    if len(deployments) > 1 and not arguments.all:
+        ports = ", ".join(str(found.port) for found in deployments)
+        raise UsageError(f"there are deployments on ports {ports}: say --port P or --all")
     for deployment in deployments:
         stop(deployment)
         print(f"stopped {deployment.model} on {deployment.url}")

@@ -116,6 +116,21 @@ def test_detach_status_down(stage: Stage) -> None:
     assert "nothing to stop" in stage.quire("down").stdout
 
 
+def test_down_asks_which_of_several(stage: Stage) -> None:
+    other = str(free_port())
+    stage.up()
+    result = stage.quire("up", "--detach", "--port", other, "--model", str(stage.model))
+    assert result.returncode == 0, result.stderr
+    asked = stage.quire("down")
+    assert asked.returncode == 2
+    assert str(stage.port) in asked.stderr
+    assert other in asked.stderr
+    assert stage.quire("down", "--port", other).returncode == 0
+    assert stage.launchers[0].poll() is None
+    assert stage.quire("down", "--all").returncode == 0
+    assert stage.launchers[0].wait(timeout=20) == 0
+
+
 def test_detach_tells_why_it_failed(stage: Stage) -> None:
     stage.environment |= {"BROKEN": "worker", "STATUS": "2"}
     result = stage.quire("up", "--detach", "--port", str(stage.port), "--model", str(stage.model))
