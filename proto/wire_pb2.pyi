@@ -25,56 +25,52 @@ STATUS: Kind
 CANCEL: Kind
 
 class Entry(_message.Message):
-    __slots__ = ("sender", "epoch", "frames")
+    __slots__ = ("sender", "epoch", "requests", "responses")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
-    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    RESPONSES_FIELD_NUMBER: _ClassVar[int]
     sender: str
     epoch: int
-    frames: _containers.RepeatedCompositeFieldContainer[Frame]
-    def __init__(self, sender: _Optional[str] = ..., epoch: _Optional[int] = ..., frames: _Optional[_Iterable[_Union[Frame, _Mapping]]] = ...) -> None: ...
+    requests: _containers.RepeatedCompositeFieldContainer[Frame]
+    responses: _containers.RepeatedCompositeFieldContainer[Frame]
+    def __init__(self, sender: _Optional[str] = ..., epoch: _Optional[int] = ..., requests: _Optional[_Iterable[_Union[Frame, _Mapping]]] = ..., responses: _Optional[_Iterable[_Union[Frame, _Mapping]]] = ...) -> None: ...
 
 class Frame(_message.Message):
-    __slots__ = ("call", "from_client", "sequence", "kind", "body", "open", "status", "metadata")
+    __slots__ = ("call", "seq", "kind", "body", "open", "status", "metadata")
     CALL_FIELD_NUMBER: _ClassVar[int]
-    FROM_CLIENT_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     call: int
-    from_client: bool
-    sequence: int
+    seq: int
     kind: Kind
     body: bytes
     open: Open
     status: Status
-    metadata: _containers.RepeatedCompositeFieldContainer[Pair]
-    def __init__(self, call: _Optional[int] = ..., from_client: _Optional[bool] = ..., sequence: _Optional[int] = ..., kind: _Optional[_Union[Kind, str]] = ..., body: _Optional[bytes] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., metadata: _Optional[_Iterable[_Union[Pair, _Mapping]]] = ...) -> None: ...
+    metadata: _containers.RepeatedCompositeFieldContainer[Metadatum]
+    def __init__(self, call: _Optional[int] = ..., seq: _Optional[int] = ..., kind: _Optional[_Union[Kind, str]] = ..., body: _Optional[bytes] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., metadata: _Optional[_Iterable[_Union[Metadatum, _Mapping]]] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("method", "deadline_ms", "metadata")
+    __slots__ = ("method", "deadline")
     METHOD_FIELD_NUMBER: _ClassVar[int]
-    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
-    METADATA_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_FIELD_NUMBER: _ClassVar[int]
     method: str
-    deadline_ms: int
-    metadata: _containers.RepeatedCompositeFieldContainer[Pair]
-    def __init__(self, method: _Optional[str] = ..., deadline_ms: _Optional[int] = ..., metadata: _Optional[_Iterable[_Union[Pair, _Mapping]]] = ...) -> None: ...
+    deadline: float
+    def __init__(self, method: _Optional[str] = ..., deadline: _Optional[float] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("code", "details", "metadata")
+    __slots__ = ("code", "details")
     CODE_FIELD_NUMBER: _ClassVar[int]
     DETAILS_FIELD_NUMBER: _ClassVar[int]
-    METADATA_FIELD_NUMBER: _ClassVar[int]
     code: int
     details: str
-    metadata: _containers.RepeatedCompositeFieldContainer[Pair]
-    def __init__(self, code: _Optional[int] = ..., details: _Optional[str] = ..., metadata: _Optional[_Iterable[_Union[Pair, _Mapping]]] = ...) -> None: ...
+    def __init__(self, code: _Optional[int] = ..., details: _Optional[str] = ...) -> None: ...
 
-class Pair(_message.Message):
+class Metadatum(_message.Message):
     __slots__ = ("key", "value")
     KEY_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]

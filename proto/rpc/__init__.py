@@ -1,7 +1,8 @@
 """gRPC over Redis Streams: a channel and a server for generated stubs and servicers. See README.md."""
 
 from proto.rpc.bus import Bus
-from proto.rpc.errors import BusAway, TransportError
+from proto.rpc.errors import BusAway, MalformedEntry, TransportError
+from proto.rpc.faulty_bus import FaultyBus
 from proto.rpc.lease import Lease
 from proto.rpc.memory_bus import MemoryBus
 from proto.rpc.node import Node
@@ -12,7 +13,9 @@ from proto.rpc.server import Server
 __all__ = [
     "Bus",
     "BusAway",
+    "FaultyBus",
     "Lease",
+    "MalformedEntry",
     "MemoryBus",
     "Node",
     "RedisBus",

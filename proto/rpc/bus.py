@@ -1,25 +1,36 @@
 """What the transport needs of a queue. `RedisBus` is the real one, `MemoryBus` its reference.
 
-Names of streams are relative: `calls:<Service>[:<pool>]` is a front door with one consumer group of
-competing readers; `inbox:<process-id>` has one reader; `dead-letters` has none.
+Streams have relative names. `calls:<Service>[:<pool>]` is a front door: any process adds calls, the
+service's replicas take them, competing in one consumer group. `inbox:<process-id>` has one reader.
+`dead-letters` has none.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 DEAD_LETTERS = "dead-letters"
-WITHDRAWN = b""
-"""Payload of an entry that was deleted while it was pending: there is nothing to do but to acknowledge it."""
+DEAD_LETTERS_KEPT = 10_000
+START = "0-0"
+"""Below every entry's id."""
 
-Added = Callable[[str], None]
+
+def inbox_of(process_id: str) -> str:
+    return f"inbox:{process_id}"
+
+
+def door_of(name: str, pool: str = "") -> str:
+    """The front door of a service or method, named as in "package.Service" or "/package.Service/Method"."""
+    service = name.strip("/").partition("/")[0].rpartition(".")[2]
+    return f"calls:{service}:{pool}" if pool else f"calls:{service}"
 
 
 class Received(NamedTuple):
-    """An entry as read: its id, and its payload or None if it carries none."""
+    """An entry as read."""
 
     id: str
     payload: bytes | None
+    """None if the entry has not the one field that ours have."""
 
 
 class Letter(NamedTuple):
@@ -31,76 +42,78 @@ class Letter(NamedTuple):
     payload: bytes
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Batch:
-    """Writes that go out together, in order."""
+    """Writes that go out together, in order of the fields."""
 
-    adds: list[tuple[str, bytes, Added | None]] = field(default_factory=list)
-    """(stream, payload, called with the entry's id)."""
-    acks: list[tuple[str, str]] = field(default_factory=list)
-    """(door, entry id): taken for good."""
-    deletes: list[tuple[str, str]] = field(default_factory=list)
-    """(door, entry id): wanted no longer."""
-    trims: list[tuple[str, str]] = field(default_factory=list)
-    """(inbox, entry id): what is below has been read."""
-    letters: list[Letter] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.adds or self.acks or self.deletes or self.trims or self.letters)
+    number: int
+    """1, 2, 3, ... among the sender's batches."""
+    opens: Sequence[tuple[str, bytes]] = ()
+    """Beginnings of calls: (door, payload)."""
+    entries: Sequence[tuple[str, bytes]] = ()
+    """(process id, payload) for that process's inbox; dropped if there is no such inbox any more."""
+    settled: Sequence[tuple[str, str]] = ()
+    """(door, entry id): accepted, refused or withdrawn. Pending no more, and gone from the stream."""
+    letters: Sequence[Letter] = ()
 
 
 class Link(Protocol):
-    """One process's connection to the bus."""
+    """One process's connection to the bus. Unless said otherwise, methods raise `BusAway`."""
 
-    def post(self, batch: Batch) -> None:
-        """Write a batch after all earlier ones. It is kept until it is answered and sent again after
-        a lost connection, so that an entry may arrive twice but is never lost."""
+    async def publish(self, batch: Batch, again: bool = False) -> Sequence[str]:
+        """Write a batch; returns the ids of its `opens`, or nothing if they are not known any more.
 
-    async def drained(self) -> None:
-        """Return once few batches are unanswered: what a fast writer waits for."""
-
-    def inbox(self) -> AsyncIterator[Sequence[Received]]:
-        """Everything that comes to this process's inbox, in order."""
-        ...
-
-    async def join(self, door: str) -> None:
-        """Be known as one who takes calls at a door. Raises `BusAway`."""
-
-    async def take(self, door: str, count: int) -> Sequence[Received]:
-        """Wait for calls at a door and take up to `count` of them. They stay pending until acknowledged.
-
-        If it is cancelled, what it had been given comes again with the next `take`.
+        After `BusAway` nobody knows whether it took effect: publish it `again`, before any other one.
+        Then entries may be in inboxes twice, but no call is at its door twice.
         """
         ...
 
-    async def orphans(self, door: str) -> Sequence[Received]:
-        """Take over what is pending for processes that hold no lease any more. Raises `BusAway`."""
+    async def read(self, after: str) -> Sequence[Received]:
+        """Wait for entries in this process's inbox above an id. May return nothing."""
         ...
 
-    async def trim(self, door: str) -> None:
-        """Drop the entries of a door below what is still pending or unread. Raises `BusAway`."""
-
-    async def leave(self, door: str) -> None:
-        """Compete for the calls of a door no longer. Raises `BusAway`."""
-
-    async def served(self, door: str) -> bool:
-        """Whether a process that holds a lease takes calls at the door. Raises `BusAway`."""
+    async def tail(self) -> str:
+        """Id of the newest entry in this process's inbox."""
         ...
 
-    async def hold(self, value: bytes, seconds: float, anew: bool) -> bool:
-        """Set this process's lease; without `anew` only if it still has it, else False. Raises `BusAway`."""
+    async def trim(self, upto: str) -> None:
+        """Drop what this process has read of its inbox: everything up to an id."""
+
+    async def join(self, door: str) -> None:
+        """Be one of the replicas that compete for a door's calls."""
+
+    async def take(self, door: str, count: int) -> Sequence[Received]:
+        """Wait for calls at a door and take up to `count` of them; they are pending until settled.
+
+        May return nothing, and does so soon after `wake`.
+        """
         ...
 
-    async def holders(self, ids: Sequence[str]) -> Sequence[bytes | None]:
-        """The leases of some processes; None where there is none. Raises `BusAway`."""
+    async def wake(self, door: str) -> None:
+        """Let a `take` that waits return."""
+
+    async def pending(self, door: str, adopt: bool) -> Sequence[Received]:
+        """What this process has taken and not settled. With `adopt` it first takes over what is pending
+        for processes without a lease, and strikes those off the door's list."""
         ...
 
-    async def all_holders(self) -> dict[str, bytes]:
-        """All leases by process id. Raises `BusAway`."""
+    async def take_lease(self, value: bytes, seconds: float) -> None:
+        """Begin a lease, and see to it that there is an inbox."""
+
+    async def renew_lease(self, value: bytes, seconds: float) -> bool:
+        """Renew the lease; False if it was lost.
+
+        A lease that ran out while the bus itself was down is not lost: nobody could see it missing,
+        as everyone gives everyone the time of one lease after coming back.
+        """
         ...
 
-    async def close(self, gone: bool) -> None:
-        """Disconnect; `gone` also gives up the lease and the inbox."""
+    async def leases(self, process_ids: Sequence[str] | None = None) -> dict[str, bytes]:
+        """The leases of those of some (None: of all) processes that hold one."""
+        ...
+
+    async def close(self, goodbye: bool) -> None:
+        """Disconnect; with `goodbye` the lease and the inbox end at once. Never raises `BusAway`."""
 
 
 class Bus(Protocol):

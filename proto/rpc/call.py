@@ -1,90 +1,84 @@
-"""What both ends of a call have: frames in order, messages that wait to be read, a deadline."""
+"""What both ends of a call have: messages that come in order, once each, and wait to be read."""
 
 import asyncio
 from collections import deque
-from enum import Enum
+from dataclasses import dataclass
 
-from proto.wire_pb2 import Frame, Kind
+import grpc
 
 MAX_MESSAGE_BYTES = 4 * 2**20
-"""As gRPC's own default for what is received."""
+"""Of one message; as gRPC's own default. Checked where it is sent, before it burdens anyone."""
 MAX_BUFFERED = 4096
-"""Messages that a call holds for a reader that does not keep up, before it is ended."""
+MAX_BUFFERED_BYTES = 16 * 2**20
+"""Messages, or bytes in them, that a call holds for a reader that does not keep up."""
+
+CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 
 
-class Arrival(Enum):
-    IN_ORDER = "in order"
-    REPEATED = "seen before"
-    GAP = "frames before it are missing"
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How a call ended."""
+
+    code: grpc.StatusCode
+    details: str = ""
+    trailing: tuple[tuple[str, str | bytes], ...] = ()
 
 
-class Direction:
-    """Frames of one direction of a call, by sequence number."""
-
-    __slots__ = ("next",)
-
-    def __init__(self) -> None:
-        self.next = 0
-
-    def arrive(self, sequence: int) -> Arrival:
-        if sequence == self.next:
-            self.next += 1
-            return Arrival.IN_ORDER
-        return Arrival.REPEATED if sequence < self.next else Arrival.GAP
+def too_large(size: int) -> Status:
+    details = f"Message larger than max ({size} vs. {MAX_MESSAGE_BYTES})"
+    return Status(grpc.StatusCode.RESOURCE_EXHAUSTED, details)
 
 
-class Side:
-    """One end of a call: numbers what it sends."""
-
-    __slots__ = ("_from_client", "_sent", "number")
-
-    def __init__(self, number: int, from_client: bool) -> None:
-        self.number = number
-        self._from_client = from_client
-        self._sent = 0
-
-    def frame(self, kind: Kind, body: bytes = b"") -> Frame:
-        """The next frame of this end."""
-        frame = Frame(
-            call=self.number, from_client=self._from_client, sequence=self._sent, kind=kind, body=body
-        )
-        self._sent += 1
-        return frame
+OVERRUN = Status(grpc.StatusCode.RESOURCE_EXHAUSTED, "messages came faster than they were read")
+GAP = Status(grpc.StatusCode.UNAVAILABLE, "frames of the call were lost")
 
 
-class Mailbox:
-    """Messages that have come and have not been read. One reader."""
+class Inflow:
+    """One direction of a call at its receiver. One reader."""
 
-    __slots__ = ("_closed", "_messages", "_reader")
+    __slots__ = ("_bodies", "_bytes", "_closed", "_reader", "expected")
 
     def __init__(self) -> None:
-        self._messages: deque[bytes] = deque()
+        self.expected = 1
+        """Sequence number of the next frame; lower ones were seen, and higher ones mean a gap."""
+        self._bodies: deque[bytes] = deque()
+        self._bytes = 0
         self._closed = False
         self._reader: asyncio.Future[None] | None = None
 
-    def __len__(self) -> int:
-        return len(self._messages)
+    def put(self, body: bytes) -> bool:
+        """Add a message; False if there is no room for it."""
+        if len(self._bodies) >= MAX_BUFFERED or (
+            self._bytes and self._bytes + len(body) > MAX_BUFFERED_BYTES
+        ):
+            return False
+        self._bodies.append(body)
+        self._bytes += len(body)
+        if self._reader is not None:
+            self._wake()
+        return True
 
-    def put(self, message: bytes) -> None:
-        self._messages.append(message)
-        self._wake()
-
-    def close(self) -> None:
-        """No more will come; what has come can still be read."""
+    def close(self, discard: bool = False) -> None:
+        """No more will come. What has come can still be read, unless it is discarded."""
         self._closed = True
-        self._wake()
-
-    def clear(self) -> None:
-        self._messages.clear()
+        if discard:
+            self._bodies.clear()
+        if self._reader is not None:
+            self._wake()
 
     async def get(self) -> bytes | None:
         """The next message; None once it is closed and empty."""
-        while not self._messages:
+        while not self._bodies:
             if self._closed:
                 return None
             self._reader = asyncio.get_running_loop().create_future()
-            await self._reader
-        return self._messages.popleft()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        body = self._bodies.popleft()
+        self._bytes -= len(body)
+        return body
 
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():

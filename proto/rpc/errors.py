@@ -13,8 +13,8 @@ class TransportError(Exception):
 
 
 class BusAway(TransportError, ConnectionError):
-    """The bus cannot be reached, or dropped the connection. Whoever reads or renews tries again."""
+    """The bus cannot be reached, or was lost before it answered. Whoever reads or renews tries again."""
 
 
 class MalformedEntry(TransportError):
-    """An entry without frames, or with bytes that are no frames. The message is the reason."""
+    """Bytes that are no entry of frames. The message is the reason."""

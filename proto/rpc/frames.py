@@ -1,45 +1,59 @@
 """Entries and metadata as bytes and back."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 from google.protobuf.message import DecodeError
 
 from proto.rpc.errors import MalformedEntry
-from proto.wire_pb2 import Entry, Frame, Pair
+from proto.wire_pb2 import Entry, Kind, Metadatum
 
+Pairs = tuple[tuple[str, str | bytes], ...]
 Metadata = Sequence[tuple[str, str | bytes]]
+
+_KEY = re.compile(r"[0-9a-z_.\-]+")
 
 
 def decode(payload: bytes | None) -> Entry:
-    """An entry as it was written. Raises `MalformedEntry`."""
+    """An entry from its bytes. Raises `MalformedEntry`."""
     if payload is None:
         raise MalformedEntry("not an entry of frames")
     try:
         entry = Entry.FromString(payload)
     except DecodeError:
-        raise MalformedEntry("bytes that are no frames") from None
-    if not entry.sender or not entry.frames:
-        raise MalformedEntry("an entry without sender or frames")
+        raise MalformedEntry("bytes that are no entry of frames") from None
+    if not entry.sender or not entry.epoch:
+        raise MalformedEntry("an entry without sender or epoch")
     return entry
 
 
-def encode(sender: str, epoch: int, frames: Iterable[Frame]) -> bytes:
-    return Entry(sender=sender, epoch=epoch, frames=frames).SerializeToString()
+def decode_opening(payload: bytes | None) -> Entry:
+    """The beginning of one call, as it lies at a door. Raises `MalformedEntry`."""
+    entry = decode(payload)
+    if not entry.requests or entry.requests[0].kind != Kind.OPEN or entry.responses:
+        raise MalformedEntry("an entry at a door that does not open a call")
+    if not entry.requests[0].open.method:
+        raise MalformedEntry("a call without a method")
+    if any(frame.call != entry.requests[0].call for frame in entry.requests):
+        raise MalformedEntry("an entry at a door with more than one call")
+    return entry
 
 
-def pairs_from(metadata: Metadata | None) -> list[Pair]:
-    """Metadata as it travels. Raises `ValueError` for keys that gRPC would not take."""
+def to_pairs(metadata: Metadata | None) -> list[Metadatum]:
+    """Metadata as it travels. Raises `ValueError` where gRPC would."""
     pairs = []
     for key, value in metadata or ():
-        if not key or key != key.lower() or not key.isascii():
-            raise ValueError(f"metadata key {key!r} must be lower-case ASCII")
-        if isinstance(value, bytes) != key.endswith("-bin"):
-            raise ValueError(f"metadata {key!r}: bytes go with keys that end in -bin, text with others")
-        pairs.append(Pair(key=key, value=value if isinstance(value, bytes) else value.encode()))
+        if not _KEY.fullmatch(key):
+            raise ValueError(f"metadata was invalid: key {key!r}")
+        if isinstance(value, bytes) is not key.endswith("-bin"):
+            raise ValueError(
+                f"metadata was invalid: bytes belong to keys in -bin and text to others, not {key!r}"
+            )
+        pairs.append(Metadatum(key=key, value=value if isinstance(value, bytes) else value.encode()))
     return pairs
 
 
-def metadata_from(pairs: Iterable[Pair]) -> tuple[tuple[str, str | bytes], ...]:
+def from_pairs(pairs: Iterable[Metadatum]) -> Pairs:
     return tuple(
         (pair.key, pair.value if pair.key.endswith("-bin") else pair.value.decode(errors="replace"))
         for pair in pairs

@@ -1,8 +1,8 @@
-"""Leases: how processes know of each other's life and death.
+"""Leases: how processes know of each other's life.
 
-Each process renews the key `alive:<process-id>` well before it runs out. One that finds its lease gone
-has to assume that its peers have given its calls up, and fences itself: it drops all its calls, raises
-its epoch, and only then takes the lease anew.
+Each process renews the key `alive:<process-id>` well before it runs out. One that has lost it must assume
+that its peers have given its calls up, and fences itself: it drops all its calls, raises its epoch, and
+only then takes the lease anew.
 """
 
 import asyncio
@@ -10,10 +10,9 @@ import json
 import logging
 import os
 import socket
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from proto.rpc.bus import Link
 from proto.rpc.errors import BusAway
@@ -22,7 +21,6 @@ log = logging.getLogger(__name__)
 
 RENEWALS = 3
 """Renewals within the time of a lease."""
-WATCH_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -35,43 +33,41 @@ class Lease:
     info: dict[str, Any] = field(default_factory=dict)
     host: str = ""
     pid: int = 0
+    doors: tuple[str, ...] = ()
+    """The front doors at which it takes calls."""
 
     def encode(self) -> bytes:
-        fields = {
-            "service": self.service,
-            "epoch": self.epoch,
-            "host": self.host,
-            "pid": self.pid,
-            "info": self.info,
-        }
+        fields = {name: value for name, value in vars(self).items() if name != "process_id"}
         return json.dumps(fields).encode()
 
     @classmethod
-    def decode(cls, process_id: str, value: bytes) -> "Lease | None":
-        """None for a value that is not a lease."""
+    def decode(cls, process_id: str, value: bytes) -> Self | None:
+        """None for a value that is no lease."""
         try:
             fields = json.loads(value)
             return cls(
-                process_id,
-                fields["service"],
-                fields["epoch"],
-                dict(fields["info"]),
-                fields["host"],
-                fields["pid"],
+                process_id=process_id,
+                service=str(fields["service"]),
+                epoch=int(fields["epoch"]),
+                info=dict(fields["info"]),
+                host=str(fields.get("host", "")),
+                pid=int(fields.get("pid", 0)),
+                doors=tuple(fields.get("doors", ())),
             )
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             return None
 
 
 class LeaseKeeper:
-    """Keeps one process's lease."""
+    """Keeps this process's lease, and knows how far another one's absence can be trusted."""
 
     def __init__(
         self, link: Link, process_id: str, service: str, seconds: float, fence: Callable[[], None]
     ) -> None:
-        """`fence` drops all calls; the epoch is raised right after."""
+        """`fence` drops all calls."""
         self.epoch = 1
         self.info: dict[str, Any] = {}
+        self.doors: list[str] = []
         self._link, self._id, self._service, self._seconds, self._fence = (
             link,
             process_id,
@@ -79,72 +75,74 @@ class LeaseKeeper:
             seconds,
             fence,
         )
+        self._loop = asyncio.get_running_loop()
         self._writing = asyncio.Lock()
+        self._back = asyncio.Event()
+        self._is_away = False
+        # As after a reconnection: perhaps Redis came back just now, and the others are not back yet.
+        self._trusted_from = self._loop.time() + seconds
 
-    async def acquire(self) -> None:
+    @property
+    def trustworthy(self) -> bool:
+        """Whether one without a lease is gone: all had the time to renew since the bus was away."""
+        return not self._is_away and self._loop.time() >= self._trusted_from
+
+    @property
+    def is_away(self) -> bool:
+        return self._is_away
+
+    def away(self) -> None:
+        """The bus could not be reached."""
+        self._is_away = True
+        self._back.set()
+
+    async def take(self) -> None:
         """Take the lease for the first time. Raises `BusAway`."""
-        await self._link.hold(self._value(), self._seconds, anew=True)
+        await self._link.take_lease(self._value(), self._seconds)
 
     async def renew(self) -> None:
         """Renew the lease, with its info as it is now; fence first if it was lost. Raises `BusAway`."""
         async with self._writing:
-            if await self._link.hold(self._value(), self._seconds, anew=False):
-                return
-            log.warning("lost the lease: all calls are dropped")
-            self._fence()
-            self.epoch += 1
-            await self._link.hold(self._value(), self._seconds, anew=True)
+            try:
+                if not await self._link.renew_lease(self._value(), self._seconds):
+                    log.warning("lost the lease: all calls are dropped")
+                    self._fence()
+                    self.epoch += 1
+                    await self._link.take_lease(self._value(), self._seconds)
+            except BusAway:
+                self.away()
+                raise
+            if self._is_away:
+                self._is_away = False
+                self._trusted_from = self._loop.time() + self._seconds
 
-    async def keep(self, each_time: Callable[[], None]) -> None:
-        """Renew again and again; `each_time` after a renewal."""
+    async def keep(self, renewed: Callable[[], Any]) -> None:
+        """Renew for ever, and await `renewed()` each time."""
         while True:
-            await asyncio.sleep(self._seconds / RENEWALS)
+            pause = self._seconds / RENEWALS
+            if self._is_away:
+                pause = min(pause, 0.1)
+            try:
+                async with asyncio.timeout(pause):
+                    await self._back.wait()
+            except TimeoutError:
+                pass
+            self._back.clear()
             try:
                 await self.renew()
-            except BusAway:
-                continue
-            each_time()
+                await renewed()
+            except BusAway as error:
+                self.away()
+                log.debug("Redis is away: %s", error)
+                self._back.clear()
 
     def _value(self) -> bytes:
         return Lease(
-            self._id, self._service, self.epoch, self.info, socket.gethostname(), os.getpid()
+            process_id=self._id,
+            service=self._service,
+            epoch=self.epoch,
+            info=self.info,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            doors=tuple(self.doors),
         ).encode()
-
-
-class Watcher:
-    """Watches over the peers of the calls that are under way, and over nothing while there are none."""
-
-    def __init__(self, link: Link, lease_seconds: float, lost: Callable[[str, int | None], None]) -> None:
-        """`lost(process_id, epoch)`: the peer is gone (None), or lives in another epoch than some call's."""
-        self._link = link
-        self._lease_seconds = lease_seconds
-        self._lost = lost
-        self._wanted = asyncio.Event()
-
-    def wake(self) -> None:
-        """There are calls to watch over."""
-        self._wanted.set()
-
-    async def watch(self, peers: Callable[[], Sequence[str]]) -> None:
-        """`peers()`: the processes at the other ends of calls."""
-        period = min(WATCH_SECONDS, self._lease_seconds / 4)
-        doubtful_until = 0.0
-        while True:
-            await self._wanted.wait()
-            await asyncio.sleep(period)
-            ids = peers()
-            if not ids:
-                self._wanted.clear()
-                continue
-            try:
-                values = await self._link.holders(ids)
-            except BusAway:
-                # Nobody could renew while Redis was away: give everyone the time to.
-                doubtful_until = time.monotonic() + self._lease_seconds
-                continue
-            for process_id, value in zip(ids, values, strict=True):
-                lease = Lease.decode(process_id, value) if value is not None else None
-                if lease is not None:
-                    self._lost(process_id, lease.epoch)
-                elif time.monotonic() >= doubtful_until:
-                    self._lost(process_id, None)

@@ -1,71 +1,64 @@
-"""The bus within one process: what Redis does for `RedisBus`, in as few lines as will do.
-
-The reference that the contract tests hold the real bus against, and the bus of tests without Redis.
-"""
+"""The bus within one event loop: the reference that `RedisBus` is tested against."""
 
 import asyncio
-import time
-from collections import deque
-from collections.abc import AsyncIterator, Sequence
+import itertools
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from proto.rpc.bus import Batch, Letter, Received
+from proto.rpc.bus import DEAD_LETTERS, Batch, Received, inbox_of
 
-MANY_UNREAD = 4096
+Id = tuple[int, int]
 
 
-@dataclass(slots=True)
-class Door:
-    """A stream with its consumer group."""
+@dataclass
+class Stream:
+    """Entries by id, and who has taken which of them."""
 
-    unread: "deque[Received]" = field(default_factory=deque)
-    pending: dict[str, tuple[str, Received]] = field(default_factory=dict)
-    """Entry id to (process, entry)."""
-    processes: set[str] = field(default_factory=set)
+    entries: dict[Id, bytes | None] = field(default_factory=dict)
+    delivered: Id = (0, 0)
+    pending: dict[Id, str] = field(default_factory=dict)
+    consumers: set[str] = field(default_factory=set)
+    grown: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def above(self, entry: Id, count: int | None = None) -> list[Id]:
+        return list(itertools.islice((one for one in self.entries if one > entry), count))
 
 
 class MemoryBus:
-    """Connect any number of links of one event loop to it."""
+    """All links of one bus object meet; it must be used in one event loop."""
 
     def __init__(self) -> None:
-        self.doors: dict[str, Door] = {}
-        self.inboxes: dict[str, deque[Received]] = {}
-        self.dead_letters: list[Letter] = []
-        self.leases: dict[str, tuple[bytes, float]] = {}
-        self._count = 0
-        self._news = asyncio.Event()
+        self.streams: dict[str, Stream] = defaultdict(Stream)
+        self._leases: dict[str, tuple[bytes, float]] = {}
+        self._numbers = itertools.count(1)
 
     async def connect(self, process_id: str) -> "MemoryLink":
-        self.inboxes[process_id] = deque()
+        """A link for one process."""
         return MemoryLink(self, process_id)
 
-    def door(self, name: str) -> Door:
-        return self.doors.setdefault(name, Door())
-
     def add(self, stream: str, payload: bytes | None) -> str:
-        """Append to a stream; `None` is an entry that is not one of ours."""
-        self._count += 1
-        entry = Received(f"{self._count}-0", payload)
-        if stream.startswith("inbox:"):
-            inbox = self.inboxes.get(stream.removeprefix("inbox:"))
-            if inbox is not None:
-                inbox.append(entry)
-        else:
-            self.door(stream).unread.append(entry)
-        self.tell()
-        return entry.id
+        """Append an entry and return its id."""
+        entry = (next(self._numbers), 0)
+        self.streams[stream].entries[entry] = payload
+        self.streams[stream].grown.set()
+        return _text(entry)
 
-    def living(self, process_id: str) -> bytes | None:
-        value, until = self.leases.get(process_id, (b"", 0.0))
-        return value if time.monotonic() < until else None
+    def alive(self, process_id: str) -> bool:
+        return process_id in self.leases()
 
-    def tell(self) -> None:
-        """Wake whoever waits for anything."""
-        self._news.set()
-        self._news = asyncio.Event()
+    def leases(self) -> dict[str, bytes]:
+        """The leases that have not run out."""
+        now = asyncio.get_running_loop().time()
+        self._leases = {one: lease for one, lease in self._leases.items() if lease[1] > now}
+        return {one: value for one, (value, _) in self._leases.items()}
 
-    async def news(self) -> None:
-        await self._news.wait()
+    def set_lease(self, process_id: str, value: bytes, seconds: float) -> None:
+        self._leases[process_id] = (value, asyncio.get_running_loop().time() + seconds)
+
+    def drop_lease(self, process_id: str) -> None:
+        """End a lease at once, as a launcher does for a process that it saw die."""
+        self._leases.pop(process_id, None)
 
 
 class MemoryLink:
@@ -74,78 +67,102 @@ class MemoryLink:
     def __init__(self, bus: MemoryBus, process_id: str) -> None:
         self._bus = bus
         self._id = process_id
+        self._inbox = inbox_of(process_id)
+        self._published = 0
 
-    def post(self, batch: Batch) -> None:
-        for stream, payload, added in batch.adds:
-            number = self._bus.add(stream, payload)
-            if added is not None:
-                added(number)
-        for name, entry in batch.acks:
-            self._bus.door(name).pending.pop(entry, None)
-        for name, entry in batch.deletes:
-            door = self._bus.door(name)
-            door.unread = deque(one for one in door.unread if one.id != entry)
+    async def publish(self, batch: Batch, again: bool = False) -> Sequence[str]:
+        """See `Link.publish`."""
+        if again and batch.number <= self._published:
+            return ()
+        self._published = batch.number
+        ids = [self._bus.add(door, payload) for door, payload in batch.opens]
+        for process_id, payload in batch.entries:
+            if inbox_of(process_id) in self._bus.streams:
+                self._bus.add(inbox_of(process_id), payload)
+        for door, entry in batch.settled:
+            self._bus.streams[door].entries.pop(_number(entry), None)
+            self._bus.streams[door].pending.pop(_number(entry), None)
         for letter in batch.letters:
-            self._bus.dead_letters.append(letter)
-            self._bus.tell()
+            self._bus.add(DEAD_LETTERS, f"{letter.stream} {letter.id} {letter.reason}".encode())
+        return ids
 
-    async def drained(self) -> None:
-        while sum(map(len, self._bus.inboxes.values())) > MANY_UNREAD:
-            await asyncio.sleep(0)
+    async def read(self, after: str) -> Sequence[Received]:
+        """See `Link.read`."""
+        stream = self._bus.streams[self._inbox]
+        while not (found := stream.above(_number(after))):
+            stream.grown.clear()
+            await stream.grown.wait()
+        return [Received(_text(entry), stream.entries[entry]) for entry in found]
 
-    async def inbox(self) -> AsyncIterator[Sequence[Received]]:
-        while True:
-            inbox = self._bus.inboxes.get(self._id)
-            if inbox:
-                entries = list(inbox)
-                inbox.clear()
-                yield entries
-            else:
-                await self._bus.news()
+    async def tail(self) -> str:
+        """See `Link.tail`."""
+        return _text(max(self._bus.streams[self._inbox].entries, default=(0, 0)))
+
+    async def trim(self, upto: str) -> None:
+        """See `Link.trim`."""
+        entries = self._bus.streams[self._inbox].entries
+        for entry in [one for one in entries if one <= _number(upto)]:
+            del entries[entry]
 
     async def join(self, door: str) -> None:
-        self._bus.door(door).processes.add(self._id)
+        """See `Link.join`."""
+        self._bus.streams[door].consumers.add(self._id)
 
     async def take(self, door: str, count: int) -> Sequence[Received]:
-        place = self._bus.door(door)
-        while not place.unread:
-            await self._bus.news()
-        taken = [place.unread.popleft() for _ in range(min(count, len(place.unread)))]
-        for entry in taken:
-            place.pending[entry.id] = (self._id, entry)
-        return taken
+        """See `Link.take`."""
+        stream = self._bus.streams[door]
+        if not stream.above(stream.delivered):
+            stream.grown.clear()
+            await stream.grown.wait()
+        found = stream.above(stream.delivered, count)
+        for entry in found:
+            stream.delivered = entry
+            stream.pending[entry] = self._id
+        return [Received(_text(entry), stream.entries[entry]) for entry in found]
 
-    async def orphans(self, door: str) -> Sequence[Received]:
-        place = self._bus.door(door)
-        dead = {one for one in place.processes if one != self._id and self._bus.living(one) is None}
-        place.processes -= dead
-        claimed = [entry for process, entry in place.pending.values() if process in dead]
-        for entry in claimed:
-            place.pending[entry.id] = (self._id, entry)
-        return claimed
+    async def wake(self, door: str) -> None:
+        """See `Link.wake`."""
+        self._bus.streams[door].grown.set()
 
-    async def trim(self, door: str) -> None:
-        """What was taken is not kept here in the first place."""
+    async def pending(self, door: str, adopt: bool) -> Sequence[Received]:
+        """See `Link.pending`."""
+        stream = self._bus.streams[door]
+        if adopt:
+            for entry, owner in stream.pending.items():
+                if not self._bus.alive(owner):
+                    stream.pending[entry] = self._id
+            stream.consumers = {one for one in stream.consumers if self._bus.alive(one)} | {self._id}
+        mine = [entry for entry, owner in stream.pending.items() if owner == self._id]
+        return [Received(_text(entry), stream.entries[entry]) for entry in mine]
 
-    async def leave(self, door: str) -> None:
-        self._bus.door(door).processes.discard(self._id)
+    async def take_lease(self, value: bytes, seconds: float) -> None:
+        """See `Link.take_lease`."""
+        self._bus.set_lease(self._id, value, seconds)
+        self._bus.streams[self._inbox]  # a defaultdict: there is one now
 
-    async def served(self, door: str) -> bool:
-        return any(self._bus.living(one) is not None for one in self._bus.door(door).processes)
-
-    async def hold(self, value: bytes, seconds: float, anew: bool) -> bool:
-        if not anew and self._bus.living(self._id) is None:
+    async def renew_lease(self, value: bytes, seconds: float) -> bool:
+        """See `Link.renew_lease`."""
+        if not self._bus.alive(self._id):
             return False
-        self._bus.leases[self._id] = (value, time.monotonic() + seconds)
+        self._bus.set_lease(self._id, value, seconds)
         return True
 
-    async def holders(self, ids: Sequence[str]) -> Sequence[bytes | None]:
-        return [self._bus.living(one) for one in ids]
+    async def leases(self, process_ids: Sequence[str] | None = None) -> dict[str, bytes]:
+        """See `Link.leases`."""
+        leases = self._bus.leases()
+        return leases if process_ids is None else {one: leases[one] for one in process_ids if one in leases}
 
-    async def all_holders(self) -> dict[str, bytes]:
-        return {one: value for one in self._bus.leases if (value := self._bus.living(one)) is not None}
+    async def close(self, goodbye: bool) -> None:
+        """See `Link.close`."""
+        if goodbye:
+            self._bus.drop_lease(self._id)
+            self._bus.streams.pop(self._inbox, None)
 
-    async def close(self, gone: bool) -> None:
-        if gone:
-            self._bus.leases.pop(self._id, None)
-            self._bus.inboxes.pop(self._id, None)
+
+def _number(entry: str) -> Id:
+    first, _, second = entry.partition("-")
+    return int(first), int(second or 0)
+
+
+def _text(entry: Id) -> str:
+    return f"{entry[0]}-{entry[1]}"

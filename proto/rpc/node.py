@@ -1,29 +1,38 @@
-"""A process's presence on the bus: its lease, its inbox, what it says, and the calls at both ends."""
+"""A process's presence on the bus: its lease, its inbox, its outbox, and the calls at both ends."""
 
 import asyncio
 import itertools
 import logging
 import secrets
-import weakref
-from collections.abc import Sequence
+from collections.abc import Coroutine
 from typing import Any, Self
 
-from proto.rpc.bus import Bus, Letter, Link, Received
+import grpc
+
+from proto.rpc.bus import START, Bus, Letter, Link, Received, inbox_of
+from proto.rpc.call import Status
 from proto.rpc.client import Channel
 from proto.rpc.client_call import ClientCall
 from proto.rpc.errors import BusAway, MalformedEntry
 from proto.rpc.frames import decode
-from proto.rpc.lease import Lease, LeaseKeeper, Watcher
-from proto.rpc.outbox import Outbox
+from proto.rpc.lease import Lease, LeaseKeeper
+from proto.rpc.outbox import RETRY_SECONDS, Outbox
 from proto.rpc.server import Server
 from proto.rpc.server_call import ServerCall
-from proto.wire_pb2 import Entry, Frame, Kind
+from proto.rpc.watch import Watch
+from proto.wire_pb2 import Entry, Kind
 
 log = logging.getLogger(__name__)
 
+FENCED = Status(grpc.StatusCode.UNAVAILABLE, "this process lost its lease")
+AWAY = Status(grpc.StatusCode.UNAVAILABLE, "Redis is away")
+GOODBYE_SECONDS = 2.0
+BREATHER = 512
+"""Frames after which the reader lets the readers of calls keep up."""
+
 
 class Node:
-    """Enter it to be on the bus, and leave it to be gone at once. One per process, as a rule."""
+    """Enter it to be on the bus, leave it to be gone at once. One per process, as a rule."""
 
     link: Link
     outbox: Outbox
@@ -33,215 +42,244 @@ class Node:
     ) -> None:
         self.id = f"{service}-{secrets.token_hex(4)}"
         self.service = service
-        self._bus = bus
-        self._info = dict(info or {})
-        self._lease_seconds = lease_seconds
+        self.serving: dict[tuple[str, int], ServerCall] = {}
+        """Calls that this process serves, by caller and number."""
+        self._calling: dict[int, ClientCall] = {}
         self._numbers = itertools.count(1)
-        self._client_calls: weakref.WeakValueDictionary[int, ClientCall] = weakref.WeakValueDictionary()
-        self._server_calls: dict[tuple[str, int], ServerCall] = {}
+        self._bus, self._lease_seconds = bus, lease_seconds
+        self._info = dict(info or {})
         self._servers: list[Server] = []
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._last_read = ""
-        self._trimmed = ""
+        self._epochs: dict[str, int] = {}
+        self._served: dict[str, float] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._read, self._trimmed = START, START
+        self._progress = asyncio.Event()
 
     @property
     def epoch(self) -> int:
-        """How often this process has taken its lease."""
-        return self.outbox.epoch
+        """1, and one more each time this process has lost its lease."""
+        return self._keeper.epoch
 
     async def __aenter__(self) -> Self:
         """Connect and take the lease. Raises `BusAway`."""
         self.link = await self._bus.connect(self.id)
-        self.outbox = Outbox(self.link, self.id)
         self._keeper = LeaseKeeper(self.link, self.id, self.service, self._lease_seconds, self._fence)
         self._keeper.info = self._info
-        self._watcher = Watcher(self.link, self._lease_seconds, self._peer_lives)
-        await self._keeper.acquire()
-        self._spawn(self._read_inbox())
-        self._spawn(self._keeper.keep(self._tidy))
-        self._spawn(self._watcher.watch(self._peers))
+        self.outbox = Outbox(self.link, self.id, self.away)
+        self._watch = Watch(self.link, self._lease_seconds, self._keeper, self)
+        await self._keeper.take()
+        for loop in (self.outbox.run(), self._read_inbox(), self._keeper.keep(self._tidy), self._watch.run()):
+            self._spawn(loop)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         for server in list(self._servers):
             await server.stop(None)
-        for call in list(self._client_calls.values()):
+        for call in list(self._calling.values()):
             call.cancel()
-        self.outbox.flush()
-        tasks, self._tasks = self._tasks, set()
-        for task in tasks:
+        try:
+            async with asyncio.timeout(GOODBYE_SECONDS):
+                await self.outbox.empty()
+        except TimeoutError:
+            log.warning("left with something unsaid: Redis is away")
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self.link.close(gone=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.link.close(goodbye=True)
+
+    def _spawn(self, loop: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(loop)
+        task.add_done_callback(_report)
+        self._tasks.append(task)
 
     # --- what a process uses ---
 
-    def channel(self, pool: str = "") -> Any:
+    def channel(self, pool: str = "") -> Channel:
         """A channel for generated stubs of any service; `pool` picks among its front doors."""
         return Channel(self, pool)
 
     def server(self, pool: str = "", capacity: int = 1000) -> Server:
-        """A server for generated servicers that holds up to `capacity` calls at once."""
+        """A server for one generated servicer, which holds up to `capacity` calls at once."""
         return Server(self, pool, capacity)
 
     async def leases(self) -> list[Lease]:
         """Every process that lives, by id. Raises `BusAway`."""
-        holders = await self.link.all_holders()
-        leases = [Lease.decode(one, value) for one, value in sorted(holders.items())]
+        values = await self.link.leases()
+        leases = [Lease.decode(process_id, value) for process_id, value in sorted(values.items())]
         return [lease for lease in leases if lease is not None]
 
     async def update(self, **info: Any) -> None:
-        """Change what the lease says of this process; it is written at once, or when the bus is back."""
+        """Change what the lease says of this process. Written at once, or when Redis is back."""
         self._info.update(info)
+        await self._write_lease()
+
+    async def _write_lease(self) -> None:
         try:
             await self._keeper.renew()
         except BusAway:
-            log.warning("the lease will tell of %s once Redis is back", info)
+            log.warning("the lease will be written when Redis is back")
 
-    # --- what calls use ---
+    # --- what servers use ---
 
-    def next_call_number(self) -> int:
-        return next(self._numbers)
-
-    async def turn(self) -> None:
-        """Let others run; longer if the bus does not keep up."""
-        await asyncio.sleep(0)
-        await self.link.drained()
-
-    def watch(self) -> None:
-        self._watcher.wake()
-
-    def add_client_call(self, call: ClientCall) -> None:
-        self._client_calls[call.number] = call
-
-    def remove_client_call(self, call: ClientCall) -> None:
-        self._client_calls.pop(call.number, None)
-
-    def end_after(self, seconds: float, call: ClientCall) -> asyncio.TimerHandle:
-        """End the call by its deadline, unless it has ended or been forgotten by then."""
-        reference = weakref.ref(call)
-
-        def expire() -> None:
-            if (waiting := reference()) is not None:
-                waiting.expire()
-
-        return asyncio.get_running_loop().call_later(seconds, expire)
-
-    def ensure_served(self, call: ClientCall, door: str) -> None:
-        """End the call if nobody serves its door. It is under way meanwhile, as somebody mostly does."""
-        reference = weakref.ref(call)
-
-        async def check() -> None:
-            try:
-                served = await self.link.served(door)
-            except BusAway:
-                served = False
-            if not served and (waiting := reference()) is not None:
-                waiting.not_served()
-
-        self._spawn(check())
-
-    def cancel_at(self, server: str, number: int, sequence: int) -> None:
-        """Cancel a call at a server that has it in vain."""
-        frame = Frame(call=number, from_client=True, sequence=sequence, kind=Kind.CANCEL)
-        self.outbox.to_peer(server, frame)
-
-    def add_server(self, server: Server) -> None:
+    async def serve(self, server: Server) -> None:
+        """See `Presence`."""
         self._servers.append(server)
-        for door in server.doors:
-            self._spawn(self._adopt(server, door))
+        self._keeper.doors.append(server.door)
+        await self._write_lease()
 
-    def remove_server(self, server: Server) -> None:
+    async def retire(self, server: Server) -> None:
+        """See `Presence`."""
         if server in self._servers:
             self._servers.remove(server)
+            self._keeper.doors.remove(server.door)
+            await self._write_lease()
 
-    def add_server_call(self, call: ServerCall) -> None:
-        self._server_calls[call.client, call.number] = call
-        self._watcher.wake()
+    def current(self, sender: str, epoch: int) -> bool:
+        """Whether an entry is of its sender's newest epoch. A newer one than known ends the older calls."""
+        known = self._epochs.get(sender)
+        if known == epoch:
+            return True
+        if known is not None and epoch < known:
+            return False
+        self._epochs[sender] = epoch
+        if known is not None:
+            self.peer_is(sender, epoch)
+        self._watch.want()
+        return True
 
-    def remove_server_call(self, call: ServerCall) -> None:
-        self._server_calls.pop((call.client, call.number), None)
+    def away(self) -> None:
+        """The bus could not be reached."""
+        self._keeper.away()
 
-    def has_server_call(self, client: str, number: int) -> bool:
-        return (client, number) in self._server_calls
+    # --- what client calls use ---
 
-    def bury(self, stream: str, received: Received, reason: str) -> None:
-        """A malformed entry is put aside, with its reason."""
-        log.warning("%s %s: %s", stream, received.id, reason)
-        self.outbox.bury(Letter(stream, received.id, reason, received.payload or b""))
+    def begin(self, call: ClientCall) -> int:
+        """See `Calls`."""
+        number = next(self._numbers)
+        self._calling[number] = call
+        if call.wait_for_ready:
+            self._watch.want()
+        elif self._keeper.is_away:
+            asyncio.get_running_loop().call_soon(call.end, AWAY)
+        elif self._served.get(call.door, 0.0) < asyncio.get_running_loop().time():
+            self._watch.hurry()
+        else:
+            self._watch.want()
+        return number
 
-    # --- inbox ---
+    def ended(self, call: ClientCall) -> None:
+        """See `Calls`."""
+        self._calling.pop(call.number, None)
+
+    # --- the inbox ---
 
     async def _read_inbox(self) -> None:
-        async for entries in self.link.inbox():
+        while True:
+            try:
+                entries = await self.link.read(self._read)
+            except BusAway:
+                self.away()
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            frames = 0
             for received in entries:
-                try:
-                    self._dispatch(decode(received.payload))
-                except MalformedEntry as error:
-                    self.bury(f"inbox:{self.id}", received, str(error))
-            self._last_read = entries[-1].id
+                frames += self._receive(received)
+                self._read = received.id
+                if frames >= BREATHER:
+                    frames = 0
+                    await asyncio.sleep(0)
+            self._progress.set()
+
+    def _receive(self, received: Received) -> int:
+        try:
+            entry = decode(received.payload)
+        except MalformedEntry as error:
+            stream = inbox_of(self.id)
+            log.warning("%s %s: %s", stream, received.id, error)
+            self.outbox.bury(Letter(stream, received.id, str(error), received.payload or b""))
+            return 1
+        if self.current(entry.sender, entry.epoch):
+            self._dispatch(entry)
+        return len(entry.responses) + len(entry.requests)
 
     def _dispatch(self, entry: Entry) -> None:
-        calls, server_calls, sender = self._client_calls, self._server_calls, entry.sender
-        for frame in entry.frames:
-            if frame.from_client:
-                server_call = server_calls.get((sender, frame.call))
-                if server_call is not None:
-                    server_call.receive(entry, frame)
-            else:
-                call = calls.get(frame.call)
-                if call is not None:
-                    call.receive(entry, frame)
-                elif frame.kind == Kind.ACCEPT:
-                    self.cancel_at(sender, frame.call, 1)
+        sender, epoch = entry.sender, entry.epoch
+        calling, serving = self._calling, self.serving
+        for frame in entry.responses:
+            call = calling.get(frame.call)
+            if call is not None:
+                call.receive(sender, epoch, frame)
+            elif frame.kind == Kind.ACCEPT:
+                # Cancelled before anybody had it, and too late to withdraw it.
+                self.outbox.request(sender, frame.call, 0, Kind.CANCEL)
+        for frame in entry.requests:
+            served = serving.get((sender, frame.call))
+            if served is not None and served.client_epoch == epoch:
+                served.receive(frame)
+
+    async def caught_up(self) -> None:
+        """See `Watched`."""
+        tail = _number(await self.link.tail())
+        while _number(self._read) < tail:
+            self._progress.clear()
+            await self._progress.wait()
 
     # --- life and death ---
 
-    def _peers(self) -> Sequence[str]:
-        servers = {call.server for call in list(self._client_calls.values()) if call.server is not None}
-        clients = {call.client for call in self._server_calls.values()}
-        return sorted((servers | clients) - {self.id})
+    def peers(self) -> set[str]:
+        """See `Watched`."""
+        servers = {call.server for call in self._calling.values() if call.server is not None}
+        peers = servers | {caller for caller, _ in self.serving}
+        self._epochs = {one: epoch for one, epoch in self._epochs.items() if one in peers}
+        return peers - {self.id}
 
-    def _peer_lives(self, process_id: str, epoch: int | None) -> None:
-        for client_call in list(self._client_calls.values()):
-            client_call.server_lives(process_id, epoch)
-        for server_call in list(self._server_calls.values()):
-            server_call.client_lives(process_id, epoch)
+    def impatient(self) -> bool:
+        """See `Watched`."""
+        return any(call.server is None and not call.wait_for_ready for call in self._calling.values())
+
+    def peer_is(self, process_id: str, epoch: int | None) -> None:
+        """See `Watched`."""
+        for call in list(self._calling.values()):
+            if call.server == process_id and call.server_epoch != epoch:
+                call.lost()
+        for served in list(self.serving.values()):
+            if served.client == process_id and served.client_epoch != epoch:
+                served.drop()
+
+    def served(self, doors: set[str]) -> None:
+        """See `Watched`."""
+        until = asyncio.get_running_loop().time() + self._lease_seconds
+        self._served = dict.fromkeys(doors, until)
+        for call in list(self._calling.values()):
+            if call.server is None and not call.wait_for_ready and call.door not in doors:
+                call.end(Status(grpc.StatusCode.UNAVAILABLE, f"nobody serves {call.door}"))
 
     def _fence(self) -> None:
-        """Drop all calls: the peers have given them up, or will when they see the new epoch."""
-        self.outbox.drop()
-        for call in list(self._client_calls.values()):
-            call.lost("this process lost its lease")
-        for server_call in list(self._server_calls.values()):
-            server_call.drop()
+        """Drop all calls: the peers have given them up, or do so when they see the new epoch."""
+        for call in list(self._calling.values()):
+            call.drop(FENCED)
+        for served in list(self.serving.values()):
+            served.drop()
+        for server in self._servers:
+            server.forget()
         self.outbox.drop()
         self.outbox.epoch += 1
 
-    def _tidy(self) -> None:
-        """From time to time: drop what was read, and look after the doors."""
-        if self._last_read and self._last_read != self._trimmed:
-            self._trimmed = self._last_read
-            self.outbox.trim(f"inbox:{self.id}", self._last_read)
-        for server in self._servers:
-            for door in server.doors:
-                self._spawn(self._adopt(server, door))
+    async def _tidy(self) -> None:
+        """After each renewal: drop what was read, and look after the doors."""
+        if self._read != self._trimmed:
+            upto = self._read
+            await self.link.trim(upto)
+            self._trimmed = upto
+        for server in list(self._servers):
+            await server.tend(adopt=self._keeper.trustworthy)
 
-    async def _adopt(self, server: Server, door: str) -> None:
-        """Take over the calls that others took and died with, and trim the door."""
-        try:
-            for received in await self.link.orphans(door):
-                server.receive(door, received)
-            await self.link.trim(door)
-        except BusAway:
-            return  # next time
 
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
+def _number(entry_id: str) -> tuple[int, int]:
+    first, _, second = entry_id.partition("-")
+    return int(first), int(second or 0)
 
-    def _done(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a task of the transport failed", exc_info=error)
+
+def _report(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("a part of the transport has failed", exc_info=error)

@@ -1,89 +1,151 @@
-"""What a process has to say, gathered over one turn of its event loop.
+"""What a process has to say, gathered over a turn of its event loop.
 
-Everything for one inbox becomes one entry, and all entries of the turn one pipeline. A step that
-produces a token for 256 calls of one peer costs one XADD.
+Everything for one inbox becomes one entry, and all entries of a turn one pipeline: a step that produces
+a token for 256 calls of one peer costs one XADD. One pipeline is under way at a time; what is said
+meanwhile goes out together with the next one, so that a busy process sends fewer and larger ones.
 """
 
 import asyncio
+from collections.abc import Callable
+from typing import Protocol
 
-from proto.rpc.bus import Added, Batch, Letter, Link
-from proto.rpc.frames import encode
-from proto.wire_pb2 import Frame
+from proto.rpc.bus import Batch, Letter, Link
+from proto.rpc.errors import BusAway
+from proto.wire_pb2 import Entry, Frame, Kind
+
+MAX_FRAMES = 1024
+MAX_BYTES = 4 * 2**20
+"""Frames, or bytes in them, that wait to be sent before writers are asked to pause."""
+RETRY_SECONDS = 0.1
+
+
+class Opener(Protocol):
+    """A call on its way to a door."""
+
+    def departed(self) -> None:
+        """Its entry is closed: later frames must wait for ACCEPT."""
+
+    def at_door(self, entry_id: str) -> None:
+        """Its entry is at the door, if known under which id; else empty."""
 
 
 class Outbox:
-    """Takes frames at any time and posts them when the turn is over."""
+    """Takes frames at any time; `run` sends them."""
 
-    def __init__(self, link: Link, process_id: str) -> None:
+    def __init__(self, link: Link, process_id: str, away: Callable[[], None]) -> None:
+        """`away` is told each time that the bus cannot be reached."""
         self.epoch = 1
-        self._link = link
-        self._id = process_id
-        self._loop = asyncio.get_running_loop()
-        self._frames: dict[str, list[Frame]] = {}
-        self._calls: dict[int, tuple[str, list[Frame], Added]] = {}
-        self._batch = Batch()
-        self._scheduled = False
+        self.full = False
+        """Whether writers should wait for `room`."""
+        self._link, self._id, self._away = link, process_id, away
+        self._openings: dict[Opener, tuple[str, Entry]] = {}
+        self._entries: dict[str, Entry] = {}
+        self._settled: list[tuple[str, str]] = []
+        self._letters: list[Letter] = []
+        self._frames = self._bytes = self._number = self._dropped = 0
+        self._said = asyncio.Event()
+        self._room = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
 
-    def to_peer(self, process_id: str, frame: Frame) -> None:
-        """A frame for another process's inbox."""
-        self._frames.setdefault(process_id, []).append(frame)
-        self._schedule()
+    def open(self, door: str, opener: Opener) -> Entry:
+        """The entry that begins a call. Frames may be added to it until `opener` has departed."""
+        entry = Entry(sender=self._id, epoch=self.epoch)
+        self._openings[opener] = (door, entry)
+        self._said.set()
+        return entry
 
-    def open(self, door: str, frame: Frame, added: Added) -> None:
-        """The first frame of a call, for a front door; `added` gets its entry's id."""
-        self._calls[frame.call] = (door, [frame], added)
-        self._schedule()
+    def recall(self, opener: Opener) -> None:
+        """Take back a call that has not departed."""
+        del self._openings[opener]
 
-    def along(self, frame: Frame) -> bool:
-        """Let a frame travel in its call's opening entry; False if that has left already."""
-        opening = self._calls.get(frame.call)
-        if opening is None:
-            return False
-        opening[1].append(frame)
-        return True
+    def request(self, process_id: str, call: int, seq: int, kind: Kind, body: bytes = b"") -> None:
+        """A frame to the serving side."""
+        self._entry(process_id, body).requests.add(call=call, seq=seq, kind=kind, body=body)
 
-    def recall(self, call: int) -> bool:
-        """Take back a call that has not left yet; False if it has."""
-        return self._calls.pop(call, None) is not None
+    def response(self, process_id: str, call: int, seq: int, kind: Kind, body: bytes = b"") -> Frame:
+        """A frame to the calling side; what else it carries may be filled in at once."""
+        return self._entry(process_id, body).responses.add(call=call, seq=seq, kind=kind, body=body)
 
-    def acknowledge(self, door: str, entry: str) -> None:
-        self._batch.acks.append((door, entry))
-        self._schedule()
-
-    def delete(self, door: str, entry: str) -> None:
-        self._batch.deletes.append((door, entry))
-        self._schedule()
-
-    def trim(self, stream: str, entry: str) -> None:
-        self._batch.trims.append((stream, entry))
-        self._schedule()
+    def settle(self, door: str, entry_id: str) -> None:
+        """A call at a door needs nobody any more, or nobody else."""
+        self._settled.append((door, entry_id))
+        self._said.set()
 
     def bury(self, letter: Letter) -> None:
         """Put a malformed entry where a person can look at it."""
-        self._batch.letters.append(letter)
-        self._schedule()
+        self._letters.append(letter)
+        self._said.set()
 
     def drop(self) -> None:
-        """Forget the frames that have not left: they belong to an epoch that is over."""
-        self._frames.clear()
-        self._calls.clear()
+        """Forget all calls' frames, sent or not: they belong to an epoch that is over."""
+        self._openings.clear()
+        self._entries.clear()
+        self._settled.clear()
+        self._dropped += 1
 
-    def flush(self) -> None:
-        """Post what there is now."""
-        self._scheduled = False
-        batch, self._batch = self._batch, Batch()
-        calls, self._calls = self._calls, {}
-        frames, self._frames = self._frames, {}
-        batch.adds += [
-            (door, encode(self._id, self.epoch, opening), added) for door, opening, added in calls.values()
-        ]
-        batch.adds += [
-            (f"inbox:{peer}", encode(self._id, self.epoch, one), None) for peer, one in frames.items()
-        ]
-        if batch:
-            self._link.post(batch)
+    async def room(self) -> None:
+        """Return once there is room; to be asked when it is `full`."""
+        while self.full:
+            self._room.clear()
+            await self._room.wait()
 
-    def _schedule(self) -> None:
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self.flush)
+    async def empty(self) -> None:
+        """Return once all that was said has been sent."""
+        while self._said.is_set() or not self._empty.is_set():
+            await self._empty.wait()
+            await asyncio.sleep(0)
+
+    async def run(self) -> None:
+        """Send, for ever."""
+        while True:
+            await self._said.wait()
+            self._empty.clear()
+            while self._said.is_set():
+                await self._send()
+            self._empty.set()
+
+    async def _send(self) -> None:
+        self._said.clear()
+        openers = list(self._openings)
+        batch = self._collect()
+        again, dropped = False, self._dropped
+        while dropped == self._dropped:
+            try:
+                ids = await self._link.publish(batch, again)
+            except BusAway:
+                again = True
+                self._away()
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            for index, opener in enumerate(openers):
+                opener.at_door(ids[index] if ids else "")
+            return
+
+    def _collect(self) -> Batch:
+        for opener in self._openings:
+            opener.departed()
+        self._number += 1
+        batch = Batch(
+            number=self._number,
+            opens=[(door, entry.SerializeToString()) for door, entry in self._openings.values()],
+            entries=[(process_id, entry.SerializeToString()) for process_id, entry in self._entries.items()],
+            settled=self._settled,
+            letters=self._letters,
+        )
+        self._openings, self._entries, self._settled, self._letters = {}, {}, [], []
+        self._frames = self._bytes = 0
+        self.full = False
+        self._room.set()
+        return batch
+
+    def _entry(self, process_id: str, body: bytes) -> Entry:
+        self._frames += 1
+        self._bytes += len(body)
+        if self._frames >= MAX_FRAMES or self._bytes >= MAX_BYTES:
+            self.full = True
+        entry = self._entries.get(process_id)
+        if entry is None:
+            entry = self._entries[process_id] = Entry(sender=self._id, epoch=self.epoch)
+            self._said.set()
+        return entry

@@ -1,39 +1,57 @@
 """The bus over Redis Streams.
 
-    writer      all XADDs, XACKs, XDELs and XTRIMs, in order; unanswered batches are sent again
-    control     leases, claims, questions; fails while Redis is away, its users try again later
+    control     batches of writes, leases, claims, questions
     inbox       one blocking XREAD at a time
     door        one blocking XREADGROUP at a time, for each door
 
 Every one has a connection of its own, for a blocked read holds its connection up. A read blocks for
-`BLOCK_SECONDS` and is given `REPLY_SECONDS` more to answer before its connection counts as dead.
+`BLOCK_SECONDS` and gets `REPLY_SECONDS` more to answer before its connection counts as dead. A
+connection that was lost is opened again by the next use.
+
+Keys, besides the streams: `alive:<process-id>` the lease, `processes` the ids of those that have taken
+one, `sent:<process-id>` the number of the last batch that opened calls.
 """
 
-import asyncio
-import logging
-from collections import deque
-from collections.abc import AsyncIterator, Sequence
+import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import hiredis
 
-from proto.rpc.bus import DEAD_LETTERS, WITHDRAWN, Batch, Received
+from proto.rpc.bus import DEAD_LETTERS, DEAD_LETTERS_KEPT, Batch, Received, inbox_of
 from proto.rpc.errors import BusAway
 from proto.rpc.resp import Command, Connection, RedisReplyError, Replies
 
-log = logging.getLogger(__name__)
-
-GROUP = "quire"
+GROUP = "replicas"
 FIELD = b"e"
 BLOCK_SECONDS = 5
 REPLY_SECONDS = 5
-RETRY_SECONDS = 0.1
-READ_COUNT = 1000
-MANY_UNANSWERED = 32
-"""Batches under way at which a fast writer is asked to wait."""
-INBOX_SECONDS = 600
+READ_COUNT = 64
+"""Entries of one read: enough for a burst, few enough for readers of calls to keep up in between."""
+PENDING_COUNT = 1000
+FORGOTTEN_SECONDS = 600
 """An inbox outlives its process's last renewal for so long, then Redis drops it."""
-DEAD_LETTERS_KEPT = 1000
+
+# Takes over what is pending for consumers without a lease, and strikes those off the list. Atomic, so
+# that a consumer which comes back at this very moment loses nothing.
+ADOPT = """
+local left = tonumber(ARGV[4])
+for _, row in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
+  local consumer = {}
+  for i = 1, #row, 2 do consumer[row[i]] = row[i + 1] end
+  local name = consumer['name']
+  if name ~= ARGV[2] and redis.call('EXISTS', ARGV[3] .. name) == 0 then
+    if consumer['pending'] == 0 then
+      redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], name)
+    elseif left > 0 then
+      for _, item in ipairs(redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', left, name)) do
+        redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, item[1], 'JUSTID')
+        left = left - 1
+      end
+    end
+  end
+end
+"""
 
 
 class RedisBus:
@@ -50,339 +68,219 @@ class RedisBus:
         return link
 
 
+class Line:
+    """A connection that is opened when it is needed, and again after it was lost."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.connection: Connection | None = None
+
+    async def get(self) -> Connection:
+        """Raises `BusAway`."""
+        connection = self.connection
+        if connection is None or not connection.open_still:
+            connection = self.connection = await Connection.open(self._url)
+        return connection
+
+    async def execute(self, *commands: Command, block_seconds: float = 0) -> Replies:
+        """Raises `BusAway`."""
+        connection = await self.get()
+        return await connection.execute(commands, block_seconds + REPLY_SECONDS)
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+
+
 class RedisLink:
     """See `proto.rpc.bus.Link`."""
 
     def __init__(self, bus: RedisBus, process_id: str) -> None:
-        self._url, self._prefix, self._id = bus.url, bus.prefix, process_id
-        self._writer = Writer(bus.url)
-        self._control: Connection | None = None
-        self._doors: dict[str, Connection] = {}
+        self._prefix, self._id, self._url = bus.prefix, process_id, bus.url
+        self._inbox_key = bus.prefix + inbox_of(process_id)
+        self._lease_key = f"{bus.prefix}alive:{process_id}"
+        self._sent_key = f"{bus.prefix}sent:{process_id}"
+        self._control = Line(bus.url)
+        self._inbox = Line(bus.url)
+        self._doors: dict[str, Line] = {}
+        self._leased_from = b""
 
     async def start(self) -> None:
-        await self._call(("PING",))
-        await self._writer.start()
+        """Raises `BusAway`."""
+        await self._control.get()
 
     # --- writing ---
 
-    def post(self, batch: Batch) -> None:
-        self._writer.write(Pipeline(batch, self._prefix))
+    async def publish(self, batch: Batch, again: bool = False) -> Sequence[str]:
+        """See `Link.publish`."""
+        if again and batch.opens:
+            (sent,) = await self._control.execute(("GET", self._sent_key))
+            if sent is not None and int(sent) >= batch.number:
+                return ()
+        commands = self._commands(batch)
+        if batch.opens:
+            # A transaction, so that the number is there if and only if the calls are.
+            mark: Command = ("SET", self._sent_key, batch.number, "EX", FORGOTTEN_SECONDS)
+            commands = [("MULTI",), *commands, mark, ("EXEC",)]
+        connection = await self._control.get()
+        replies = await connection.send(commands)
+        if batch.opens and isinstance(replies[-1], list):
+            replies = replies[-1]
+        for reply in replies:
+            # A key that is no stream is some operator's error, which no repetition repairs.
+            if isinstance(reply, hiredis.ReplyError) and not str(reply).startswith("WRONGTYPE"):
+                raise RedisReplyError(str(reply))
+        return [reply.decode() if isinstance(reply, bytes) else "" for reply in replies[: len(batch.opens)]]
 
-    async def drained(self) -> None:
-        await self._writer.drained()
+    def _commands(self, batch: Batch) -> list[Command]:
+        prefix = self._prefix
+        commands: list[Command] = [
+            ("XADD", prefix + door, "*", FIELD, payload) for door, payload in batch.opens
+        ]
+        commands += [
+            ("XADD", prefix + inbox_of(process_id), "NOMKSTREAM", "*", FIELD, payload)
+            for process_id, payload in batch.entries
+        ]
+        for door, entry in batch.settled:
+            commands += [("XACK", prefix + door, GROUP, entry), ("XDEL", prefix + door, entry)]
+        for stream, entry, reason, payload in batch.letters:
+            letter: Command = ("stream", stream, "id", entry, "reason", reason, "entry", payload)
+            commands.append(("XADD", prefix + DEAD_LETTERS, "MAXLEN", "~", DEAD_LETTERS_KEPT, "*", *letter))
+        return commands
 
-    # --- reading ---
+    # --- the inbox ---
 
-    async def inbox(self) -> AsyncIterator[Sequence[Received]]:
-        key, last = f"{self._prefix}inbox:{self._id}", "0-0"
-        connection: Connection | None = None
-        try:
-            while True:
-                try:
-                    if connection is None:
-                        connection = await Connection.open(self._url)
-                    entries = await _read(connection, ("STREAMS", key, last), "XREAD")
-                except BusAway:
-                    _closed(connection)
-                    connection = None
-                    await asyncio.sleep(RETRY_SECONDS)
-                    continue
-                if entries:
-                    last = entries[-1].id
-                    yield entries
-        finally:
-            _closed(connection)
+    async def read(self, after: str) -> Sequence[Received]:
+        """See `Link.read`."""
+        options = ("COUNT", READ_COUNT, "BLOCK", BLOCK_SECONDS * 1000, "STREAMS", self._inbox_key, after)
+        (reply,) = await self._inbox.execute(("XREAD", *options), block_seconds=BLOCK_SECONDS)
+        return _received(reply)
 
-    async def take(self, door: str, count: int) -> Sequence[Received]:
-        key = self._prefix + door
-        while True:
-            try:
-                if (connection := self._doors.get(door)) is None:
-                    connection = await Connection.open(self._url)
-                    await self.join(door)
-                    self._doors[door] = connection
-                    # What an earlier connection was given and lost is still pending under our name.
-                    entries = await self._take(connection, key, "0", READ_COUNT)
-                else:
-                    entries = await self._take(connection, key, ">", count)
-            except RedisReplyError as error:
-                if not str(error).startswith("NOGROUP"):
-                    log.warning("Redis refuses to give calls: %s", error)
-                await self._leave_connection(door)
-            except BusAway:
-                await self._leave_connection(door)
-            except asyncio.CancelledError:
-                _closed(self._doors.pop(door, None))
-                raise
-            else:
-                if entries:
-                    return entries
+    async def tail(self) -> str:
+        """See `Link.tail`."""
+        (newest,) = await self._control.execute(("XREVRANGE", self._inbox_key, "+", "-", "COUNT", 1))
+        return newest[0][0].decode() if newest else "0-0"
 
-    async def _take(self, connection: Connection, key: str, after: str, count: int) -> list[Received]:
-        what = ("GROUP", GROUP, self._id, "STREAMS", key, after)
-        return await _read(connection, what, "XREADGROUP", count)
-
-    async def _leave_connection(self, door: str) -> None:
-        _closed(self._doors.pop(door, None))
-        await asyncio.sleep(RETRY_SECONDS)
+    async def trim(self, upto: str) -> None:
+        """See `Link.trim`."""
+        milliseconds, _, number = upto.partition("-")
+        await self._control.execute(("XTRIM", self._inbox_key, "MINID", f"{milliseconds}-{int(number) + 1}"))
 
     # --- doors ---
 
     async def join(self, door: str) -> None:
+        """See `Link.join`."""
         key = self._prefix + door
+        # From 0: calls that came before there was any replica are served too.
         try:
-            # From 0: calls that came before there was any server are served too.
-            await self._call(("XGROUP", "CREATE", key, GROUP, "0", "MKSTREAM"))
+            await self._control.execute(("XGROUP", "CREATE", key, GROUP, "0", "MKSTREAM"))
         except RedisReplyError as error:
             if not str(error).startswith("BUSYGROUP"):
                 raise
-        await self._call(("XGROUP", "CREATECONSUMER", key, GROUP, self._id))
 
-    async def orphans(self, door: str) -> Sequence[Received]:
-        key = self._prefix + door
-        dead = [name for name in await self._consumers(key) if name != self._id]
-        leases = await self.holders(dead)
-        entries: list[Received] = []
-        for name in (name for name, lease in zip(dead, leases, strict=True) if lease is None):
-            (pending,) = await self._call(("XPENDING", key, GROUP, "-", "+", READ_COUNT, name))
-            ids = [item[0] for item in pending]
-            if ids:
-                (claimed,) = await self._call(("XCLAIM", key, GROUP, self._id, 0, *ids))
-                entries += _received(claimed)
-                # An entry that was deleted while it was pending is claimed in silence.
-                gone = set(ids) - {item[0] for item in claimed if item and item[1] is not None}
-                if gone:
-                    await self._call(("XACK", key, GROUP, *gone))
-            if len(ids) < READ_COUNT:
-                await self._call(("XGROUP", "DELCONSUMER", key, GROUP, name))
-        return entries
-
-    async def trim(self, door: str) -> None:
-        key = self._prefix + door
-        # In this order: what is delivered in between has higher ids than both.
-        groups, pending = await self._call(("XINFO", "GROUPS", key), ("XPENDING", key, GROUP))
-        delivered = next(
-            (
-                fields[b"last-delivered-id"]
-                for fields in map(_pairs, groups)
-                if fields[b"name"] == GROUP.encode()
-            ),
-            None,
-        )
-        if delivered is not None:
-            oldest = min(delivered, pending[1] or delivered, key=_order)
-            await self._call(("XTRIM", key, "MINID", oldest))
-
-    async def leave(self, door: str) -> None:
-        key = self._prefix + door
-        _closed(self._doors.pop(door, None))
-        (pending,) = await self._call(("XPENDING", key, GROUP, "-", "+", 1, self._id))
-        if not pending:
-            await self._call(("XGROUP", "DELCONSUMER", key, GROUP, self._id))
-
-    async def served(self, door: str) -> bool:
-        return any(await self.holders(await self._consumers(self._prefix + door)))
-
-    async def _consumers(self, key: str) -> list[str]:
+    async def take(self, door: str, count: int) -> Sequence[Received]:
+        """See `Link.take`."""
+        line = self._doors.setdefault(door, Line(self._url))
+        options = ("COUNT", count, "BLOCK", BLOCK_SECONDS * 1000, "STREAMS", self._prefix + door, ">")
         try:
-            (consumers,) = await self._call(("XINFO", "CONSUMERS", key, GROUP))
-        except RedisReplyError:  # no such stream or group
-            return []
-        return [_pairs(fields)[b"name"].decode() for fields in consumers]
+            (reply,) = await line.execute(
+                ("XREADGROUP", "GROUP", GROUP, self._id, *options), block_seconds=BLOCK_SECONDS
+            )
+        except RedisReplyError as error:
+            if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
+                raise
+            await self.join(door)  # somebody has deleted the door
+            return ()
+        return _received(reply)
+
+    async def wake(self, door: str) -> None:
+        """See `Link.wake`."""
+        line = self._doors.get(door)
+        if line is not None and line.connection is not None:
+            await self._control.execute(("CLIENT", "UNBLOCK", line.connection.client_id))
+
+    async def pending(self, door: str, adopt: bool) -> Sequence[Received]:
+        """See `Link.pending`."""
+        key = self._prefix + door
+        commands: list[Command] = [
+            ("XREADGROUP", "GROUP", GROUP, self._id, "COUNT", PENDING_COUNT, "STREAMS", key, "0")
+        ]
+        if adopt:
+            arguments = (GROUP, self._id, f"{self._prefix}alive:", PENDING_COUNT)
+            commands.insert(0, ("EVAL", ADOPT, 1, key, *arguments))
+        (items,) = (await self._control.execute(*commands))[-1:]
+        withdrawn = [number for number, fields in items[0][1] if fields is None] if items else []
+        if withdrawn:  # deleted while it was pending: nothing to do any more
+            await self._control.execute(("XACK", key, GROUP, *withdrawn))
+        return [one for one in _received(items) if one.id.encode() not in withdrawn]
 
     # --- leases ---
 
-    async def hold(self, value: bytes, seconds: float, anew: bool) -> bool:
-        lease, inbox = f"{self._prefix}alive:{self._id}", f"{self._prefix}inbox:{self._id}"
-        setting: Command = ("SET", lease, value, "PX", max(1, int(seconds * 1000)))
-        done, _ = await self._call(
-            setting if anew else (*setting, "XX"), ("EXPIRE", inbox, max(INBOX_SECONDS, int(10 * seconds)))
-        )
-        return done is not None
+    async def take_lease(self, value: bytes, seconds: float) -> None:
+        """See `Link.take_lease`."""
+        connection = await self._control.get()
+        lease: Command = ("SET", self._lease_key, value, "PX", _milliseconds(seconds))
+        # A group is made and dropped again for what it leaves behind: an empty stream.
+        group = ("XGROUP", "CREATE", self._inbox_key, GROUP, "$", "MKSTREAM")
+        await connection.execute([group, ("XGROUP", "DESTROY", self._inbox_key, GROUP)], REPLY_SECONDS)
+        await connection.execute([lease, *self._presence(seconds)], REPLY_SECONDS)
+        self._leased_from = connection.run_id
 
-    async def holders(self, ids: Sequence[str]) -> Sequence[bytes | None]:
+    async def renew_lease(self, value: bytes, seconds: float) -> bool:
+        """See `Link.renew_lease`."""
+        connection = await self._control.get()
+        lease: Command = ("SET", self._lease_key, value, "PX", _milliseconds(seconds), "XX")
+        held, inbox, *_ = await connection.execute([lease, *self._presence(seconds)], REPLY_SECONDS)
+        if not inbox:
+            return False
+        if held is None and connection.run_id == self._leased_from:
+            return False
+        if held is None:
+            await connection.execute([lease[:-1]], REPLY_SECONDS)
+        self._leased_from = connection.run_id
+        return True
+
+    def _presence(self, seconds: float) -> tuple[Command, ...]:
+        keep = max(FORGOTTEN_SECONDS, int(10 * seconds))
+        return ("EXPIRE", self._inbox_key, keep), ("SADD", f"{self._prefix}processes", self._id)
+
+    async def leases(self, process_ids: Sequence[str] | None = None) -> dict[str, bytes]:
+        """See `Link.leases`."""
+        everyone = f"{self._prefix}processes"
+        ids = process_ids
+        if ids is None:
+            (members,) = await self._control.execute(("SMEMBERS", everyone))
+            ids = [one.decode() for one in members]
         if not ids:
-            return []
-        (values,) = await self._call(("MGET", *(f"{self._prefix}alive:{one}" for one in ids)))
-        found: Sequence[bytes | None] = values
+            return {}
+        (values,) = await self._control.execute(("MGET", *(f"{self._prefix}alive:{one}" for one in ids)))
+        found = {one: value for one, value in zip(ids, values, strict=True) if value is not None}
+        if process_ids is None and len(found) < len(ids):
+            # Whoever lives after all is back on the list with its next renewal.
+            await self._control.execute(("SREM", everyone, *(set(ids) - set(found))))
         return found
 
-    async def all_holders(self) -> dict[str, bytes]:
-        start, ids, cursor = f"{self._prefix}alive:", [], b"0"
-        while True:
-            ((cursor, keys),) = await self._call(
-                ("SCAN", cursor, "MATCH", f"{_literal(start)}*", "COUNT", 1000)
-            )
-            ids += [key.decode().removeprefix(start) for key in keys]
-            if cursor == b"0":
-                break
-        ids = sorted(set(ids))
-        values = await self.holders(ids)
-        return {one: value for one, value in zip(ids, values, strict=True) if value is not None}
-
-    async def close(self, gone: bool) -> None:
-        try:
-            if gone:
-                await self._writer.flush()
-                await self._call(
-                    ("DEL", f"{self._prefix}alive:{self._id}", f"{self._prefix}inbox:{self._id}")
+    async def close(self, goodbye: bool) -> None:
+        """See `Link.close`."""
+        if goodbye:
+            with contextlib.suppress(BusAway):  # they run out by themselves
+                await self._control.execute(
+                    ("DEL", self._lease_key, self._inbox_key, self._sent_key),
+                    ("SREM", f"{self._prefix}processes", self._id),
                 )
-        except BusAway:
-            pass  # both run out by themselves
-        await self._writer.close()
-        for connection in (self._control, *self._doors.values()):
-            _closed(connection)
-
-    async def _call(self, *commands: Command) -> Replies:
-        """Ask over the control connection; it is opened again by the call after a failed one."""
-        if self._control is None or self._control.closed.done():
-            self._control = await Connection.open(self._url)
-        return await self._control.execute(*commands, timeout=REPLY_SECONDS)
+        for line in (self._control, self._inbox, *self._doors.values()):
+            line.close()
 
 
-class Pipeline:
-    """A batch as commands, and whom to tell of its replies."""
-
-    def __init__(self, batch: Batch, prefix: str) -> None:
-        commands: list[Command] = [
-            ("XADD", prefix + name, "*", FIELD, payload) for name, payload, _ in batch.adds
-        ]
-        commands += [("XACK", prefix + door, GROUP, entry) for door, entry in batch.acks]
-        commands += [("XDEL", prefix + door, entry) for door, entry in batch.deletes]
-        commands += [("XTRIM", prefix + name, "MINID", entry) for name, entry in batch.trims]
-        for letter in batch.letters:
-            fields = (
-                "stream",
-                letter.stream,
-                "id",
-                letter.id,
-                "reason",
-                letter.reason,
-                FIELD,
-                letter.payload,
-            )
-            commands.append(("XADD", prefix + DEAD_LETTERS, "MAXLEN", "~", DEAD_LETTERS_KEPT, "*", *fields))
-        self.commands = commands
-        self._added = [added for _, _, added in batch.adds]
-
-    def answered(self, replies: Replies) -> None:
-        for added, reply in zip(self._added, replies, strict=False):
-            if added is not None:
-                added(reply.decode())
+def _received(reply: Any) -> list[Received]:
+    """Entries of the one stream that was read; none if the read timed out."""
+    if not reply:
+        return []
+    return [
+        Received(number.decode(), fields[1] if fields and len(fields) == 2 and fields[0] == FIELD else None)
+        for number, fields in reply[0][1]
+    ]
 
 
-class Writer:
-    """Sends pipelines in order, without waiting for one's replies before the next; keeps each until then."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._connection: Connection | None = None
-        self._unanswered: deque[Pipeline] = deque()
-        self._keeper: asyncio.Task[None] | None = None
-        self._eased = asyncio.Event()
-
-    async def start(self) -> None:
-        self._connection = await Connection.open(self._url)
-        self._keeper = asyncio.ensure_future(self._keep())
-
-    def write(self, pipeline: Pipeline) -> None:
-        self._unanswered.append(pipeline)
-        if self._connection is not None:
-            self._send(self._connection, pipeline)
-
-    async def drained(self) -> None:
-        while len(self._unanswered) >= MANY_UNANSWERED:
-            self._eased.clear()
-            await self._eased.wait()
-
-    async def flush(self, timeout: float = 2.0) -> None:
-        """Return once all is answered; raises `BusAway` if that takes too long."""
-        try:
-            async with asyncio.timeout(timeout):
-                while self._unanswered:
-                    self._eased.clear()
-                    await self._eased.wait()
-        except TimeoutError:
-            raise BusAway("Redis has not taken everything") from None
-
-    async def close(self) -> None:
-        if self._keeper is not None:
-            self._keeper.cancel()
-        _closed(self._connection)
-
-    def _send(self, connection: Connection, pipeline: Pipeline) -> None:
-        def done(replies: Replies | None) -> None:
-            if replies is None or connection is not self._connection:
-                return  # sent again over the next connection
-            if any(isinstance(reply, hiredis.ReplyError) for reply in replies):
-                error = next(reply for reply in replies if isinstance(reply, hiredis.ReplyError))
-                log.warning("Redis refused a write, which will be tried again: %s", error)
-                self._connection = None  # replies that are still to come on this one count no longer
-                connection.close()
-                return
-            self._unanswered.popleft()
-            self._eased.set()
-            pipeline.answered(replies)
-
-        connection.send(pipeline.commands, done)
-
-    async def _keep(self) -> None:
-        """Replace the connection whenever it is lost, and send what was not answered again."""
-        connection = self._connection
-        while True:
-            assert connection is not None
-            await connection.closed
-            self._connection = connection = None
-            while connection is None:
-                await asyncio.sleep(RETRY_SECONDS)
-                try:
-                    connection = await Connection.open(self._url)
-                except BusAway as error:
-                    log.debug("%s", error)
-            log.info("connected to Redis again")
-            self._connection = connection
-            for pipeline in list(self._unanswered):
-                self._send(connection, pipeline)
-
-
-async def _read(
-    connection: Connection, what: tuple[str, ...], command: str, count: int = READ_COUNT
-) -> list[Received]:
-    """One blocking read of one stream; empty if nothing came in time. Raises `BusAway`."""
-    cut = what.index("STREAMS")
-    options = ("COUNT", count, "BLOCK", BLOCK_SECONDS * 1000)
-    (reply,) = await connection.execute(
-        (command, *what[:cut], *options, *what[cut:]), timeout=BLOCK_SECONDS + REPLY_SECONDS
-    )
-    return _received(reply[0][1]) if reply else []
-
-
-def _received(items: Sequence[Any]) -> list[Received]:
-    entries = []
-    for item in items:
-        if not item:
-            continue
-        number, fields = item
-        ours = fields is not None and len(fields) == 2 and fields[0] == FIELD
-        payload: bytes | None = WITHDRAWN if fields is None else fields[1] if ours else None
-        entries.append(Received(number.decode(), payload))
-    return entries
-
-
-def _pairs(fields: Sequence[Any]) -> dict[Any, Any]:
-    return dict(zip(fields[::2], fields[1::2], strict=True))
-
-
-def _order(entry: bytes) -> tuple[int, int]:
-    milliseconds, _, number = entry.partition(b"-")
-    return int(milliseconds), int(number or 0)
-
-
-def _literal(text: str) -> str:
-    """`text` as a glob that matches itself."""
-    return "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in text)
-
-
-def _closed(connection: Connection | None) -> None:
-    if connection is not None:
-        connection.close()
+def _milliseconds(seconds: float) -> int:
+    return max(1, int(seconds * 1000))

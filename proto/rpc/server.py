@@ -1,188 +1,248 @@
-"""A server for generated servicers: takes calls at the front doors of its services."""
+"""A server for generated servicers: takes calls at the front door of a service, as many as it can hold."""
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import grpc
 
-from proto.rpc.bus import WITHDRAWN, Received
-from proto.rpc.client import door_of
+from proto.rpc.bus import Letter, Link, Received, door_of
+from proto.rpc.call import Status
 from proto.rpc.errors import BusAway, MalformedEntry
-from proto.rpc.frames import Metadata, decode, metadata_from
+from proto.rpc.frames import Metadata, decode_opening
+from proto.rpc.outbox import RETRY_SECONDS, Outbox
+from proto.rpc.recent import Recent
 from proto.rpc.resume import REFUSED_ATTEMPT, attempt_of
-from proto.rpc.server_call import ServerCall
-from proto.wire_pb2 import Frame, Kind
-
-if TYPE_CHECKING:
-    from proto.rpc.node import Node
+from proto.rpc.server_call import EXPIRED, ServerCall
+from proto.wire_pb2 import Entry
 
 log = logging.getLogger(__name__)
 
-REMEMBERED = 4096
-"""Calls that have ended and are still known, should their opening come a second time."""
+REFUSED = Status(grpc.StatusCode.ABORTED, "this call has cost two servers their lives")
+STOPPING = Status(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
+UNIMPLEMENTED = Status(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
 
 
 class Details(NamedTuple):
-    """What a generic handler may look at; see `grpc.HandlerCallDetails`."""
+    """What a generic handler may look at: see `grpc.HandlerCallDetails`."""
 
     method: str
     invocation_metadata: Metadata
 
 
-class Server:
-    """Has what generated code needs of `grpc.aio.Server`."""
+class Presence(Protocol):
+    """What a server needs of its node."""
 
-    def __init__(self, node: "Node", pool: str, capacity: int) -> None:
+    link: Link
+    outbox: Outbox
+    serving: dict[tuple[str, int], ServerCall]
+
+    async def serve(self, server: "Server") -> None:
+        """Publish the server's door in the lease, and look after the server until `retire`."""
+
+    async def retire(self, server: "Server") -> None: ...
+
+    def current(self, sender: str, epoch: int) -> bool:
+        """Whether a process's entry is of its newest epoch."""
+        ...
+
+    def away(self) -> None:
+        """The bus cannot be reached."""
+
+
+class Server:
+    """Has what generated code needs of `grpc.aio.Server`. It serves one service, at one door."""
+
+    def __init__(self, node: Presence, pool: str, capacity: int) -> None:
         self._node, self._pool, self._capacity = node, pool, capacity
-        self._generic: list[Any] = []
-        self._registered: dict[str, Any] = {}
-        self._services: set[str] = set()
+        self.door = ""
+        self._handlers: list[Any] = []
         self._calls: set[ServerCall] = set()
-        self._ended_calls: set[tuple[str, int]] = set()
-        self._ended_order: deque[tuple[str, int]] = deque()
+        self._recent = Recent()
+        self._seen = Recent()
         self._room = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._takers: dict[str, asyncio.Task[None]] = {}
-        self._taking: set[asyncio.Future[Any]] = set()
         self._stopped = asyncio.Event()
+        self._stopping = False
+        self._asked = 0
+        self._taker: asyncio.Task[None] | None = None
+        self._waker: asyncio.Task[None] | None = None
 
-    # --- registration, as generated code does it ---
+    @property
+    def outbox(self) -> Outbox:
+        return self._node.outbox
 
-    def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
-        for handler in handlers:
-            if not hasattr(handler, "service_name"):
-                raise ValueError("a handler must name its service: that is where its front door is")
-            self._services.add(handler.service_name())
-        self._generic += handlers
+    # --- registration, as generated code of any version does it ---
 
-    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
-        self._services.add(service)
-        self._registered |= {f"/{service}/{method}": handler for method, handler in handlers.items()}
+    def add_generic_rpc_handlers(self, generic_rpc_handlers: Sequence[Any]) -> None:
+        """Raises `ValueError` for a second service: capacity is one service's."""
+        for handler in generic_rpc_handlers:
+            self._serve(handler.service_name())
+            self._handlers.append(handler)
+
+    def add_registered_method_handlers(
+        self, service_name: str, method_handlers: Mapping[str, grpc.RpcMethodHandler]
+    ) -> None:
+        """Raises `ValueError` for a second service."""
+        self._serve(service_name)
+        self._handlers.append(grpc.method_handlers_generic_handler(service_name, method_handlers))
+
+    def _serve(self, service: str) -> None:
+        door = door_of(service, self._pool)
+        if self.door not in ("", door):
+            raise ValueError(f"this server serves {self.door}; make another one for {door}")
+        self.door = door
 
     # --- life ---
 
-    @property
-    def doors(self) -> list[str]:
-        return sorted(door_of(service, self._pool) for service in self._services)
-
     async def start(self) -> None:
         """Take calls from now on. Raises `BusAway`."""
-        for door in self.doors:
-            await self._node.link.join(door)
-            self._takers[door] = asyncio.ensure_future(self._take(door))
-        self._node.add_server(self)
+        if not self.door:
+            raise ValueError("no service was added to this server")
+        await self._node.link.join(self.door)
+        await self._node.serve(self)
+        self._taker = asyncio.ensure_future(self._take())
 
     def set_capacity(self, capacity: int) -> None:
-        """How many calls are held at once; 0 takes none."""
+        """How many calls it holds at once; 0 takes none. Calls that it has go on."""
         self._capacity = capacity
         if self._free > 0:
             self._room.set()
-        else:
-            for taking in self._taking:
-                taking.cancel()
+        if self._asked > max(self._free, 0):
+            self._wake()
 
-    async def wait_for_termination(self) -> None:
-        await self._stopped.wait()
+    async def wait_for_termination(self, timeout: float | None = None) -> bool:
+        """Return True once it has stopped, False if that takes longer than `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._stopped.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def stop(self, grace: float | None) -> None:
-        """Take no more calls; those that have not ended after `grace` seconds are to be resumed elsewhere."""
-        takers, self._takers = self._takers, {}
-        for taker in takers.values():
-            taker.cancel()
-        await asyncio.gather(*takers.values(), return_exceptions=True)
-        if grace:
-            try:
-                async with asyncio.timeout(grace):
-                    await self._idle.wait()
-            except TimeoutError:
-                pass
+        """Take no more calls; those that have not ended after `grace` seconds end with UNAVAILABLE."""
+        if self._taker is None:
+            self._stopped.set()
+            return
+        self._stopping = True
+        self._room.set()
+        await self._node.retire(self)
+        self._wake()
+        # If the bus is away it gives nothing either.
+        await asyncio.wait([self._taker], timeout=1.0)
+        self._taker.cancel()
+        if grace and self._calls:
+            await asyncio.wait([asyncio.ensure_future(self._idle.wait())], timeout=grace)
         for call in list(self._calls):
-            call.end(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
-        for door in takers:
-            try:
-                await self._node.link.leave(door)
-            except BusAway:
-                break  # the door forgets us when the lease has run out
-        self._node.remove_server(self)
+            call.end(STOPPING)
+        await self._idle.wait()
         self._stopped.set()
 
-    # --- calls ---
+    # --- taking calls ---
 
     @property
     def _free(self) -> int:
         return self._capacity - len(self._calls)
 
-    async def _take(self, door: str) -> None:
-        while True:
-            while (free := self._free) <= 0:
+    async def _take(self) -> None:
+        while not self._stopping:
+            if self._free <= 0:
                 self._room.clear()
                 await self._room.wait()
-            taking = asyncio.ensure_future(self._node.link.take(door, free))
-            self._taking.add(taking)
+                continue
+            self._asked = self._free
             try:
-                entries = await taking
-            except asyncio.CancelledError:
-                if self._takers.get(door) is not asyncio.current_task():
-                    taking.cancel()
-                    raise
-                continue  # there is no room any more
-            finally:
-                self._taking.discard(taking)
-            for entry in entries:
-                self.receive(door, entry)
+                entries = await self._node.link.take(self.door, self._asked)
+            except BusAway:
+                self._node.away()
+                entries = ()
+                await asyncio.sleep(RETRY_SECONDS)
+            self._asked = 0
+            for received in entries:
+                self._receive(received)
+            # What these calls have to say at once goes out first.
+            await asyncio.sleep(0)
 
-    def receive(self, door: str, received: Received) -> None:
-        """A call from the door: run it or refuse it. Either way it is acknowledged with its ACCEPT."""
-        self._node.outbox.acknowledge(door, received.id)
-        if received.payload == WITHDRAWN:
-            return
+    def _wake(self) -> None:
+        """Interrupt a read that asks for more calls than are wanted now."""
+        if self._waker is None or self._waker.done():
+            self._waker = asyncio.ensure_future(self._interrupt())
+
+    async def _interrupt(self) -> None:
+        # More than once, as Redis may see this before it sees the read.
+        while self._asked > max(self._free, 0) or (self._asked and self._stopping):
+            try:
+                await self._node.link.wake(self.door)
+            except BusAway:
+                self._node.away()
+            await asyncio.sleep(0.005)
+
+    async def tend(self, adopt: bool) -> None:
+        """Take what was given to this process and never reached it, and with `adopt` what was given to
+        processes that are gone. Raises `BusAway`."""
+        if self._free > 0 and not self._stopping:
+            for received in await self._node.link.pending(self.door, adopt):
+                if self._free > 0 and received.id not in self._seen:
+                    self._receive(received)
+
+    def forget(self) -> None:
+        """The process has fenced itself: what it had taken is to be looked at anew."""
+        self._seen.clear()
+        self._recent.clear()
+
+    # --- calls ---
+
+    def _receive(self, received: Received) -> None:
+        """A call from the door: run it or refuse it. Either way it is settled together with its ACCEPT."""
+        self._seen.add(received.id)
+        self.outbox.settle(self.door, received.id)
         try:
-            entry = decode(received.payload)
-            opening, rest = entry.frames[0], entry.frames[1:]
-            if opening.kind != Kind.OPEN:
-                raise MalformedEntry("an entry at a front door that opens no call")
+            entry = decode_opening(received.payload)
         except MalformedEntry as error:
-            self._node.bury(door, received, str(error))
+            log.warning("%s %s: %s", self.door, received.id, error)
+            self.outbox.bury(Letter(self.door, received.id, str(error), received.payload or b""))
             return
+        opening = entry.requests[0]
         key = (entry.sender, opening.call)
-        if key in self._ended_calls or self._node.has_server_call(*key):
-            return
-        call = ServerCall(self._node, entry, opening, self._ended)
+        if key in self._node.serving or key in self._recent:
+            return  # it came to the door twice
+        if self._node.current(entry.sender, entry.epoch):
+            self._begin(entry)
+
+    def _begin(self, entry: Entry) -> None:
+        call = ServerCall(self, entry.sender, entry.epoch, entry.requests[0])
         self._calls.add(call)
         self._idle.clear()
-        self._node.add_server_call(call)
-        for frame in rest:
-            call.receive(entry, frame)
-        if not call.done():
-            self._begin(call, opening)
+        self._node.serving[call.client, call.number] = call
+        for frame in entry.requests:
+            call.receive(frame)
+        if call.done():
+            self.released(call)
+        elif call.time_remaining() == 0:
+            call.refuse(EXPIRED)
+        elif attempt_of(call.invocation_metadata()) >= REFUSED_ATTEMPT:
+            call.refuse(REFUSED)
+        elif (handler := self._handler(call)) is None:
+            call.refuse(UNIMPLEMENTED)
+        else:
+            call.start(handler)
 
-    def _begin(self, call: ServerCall, opening: Frame) -> None:
-        metadata = metadata_from(opening.open.metadata)
-        if attempt_of(metadata) >= REFUSED_ATTEMPT:
-            call.refuse(grpc.StatusCode.ABORTED, "this call has cost two servers their lives")
-            return
-        method = opening.open.method
-        handler = self._registered.get(method)
-        if handler is None:
-            found = (generic.service(Details(method, metadata)) for generic in self._generic)
-            handler = next((one for one in found if one is not None), None)
-        if handler is None:
-            call.refuse(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
-            return
-        call.start(handler)
+    def _handler(self, call: ServerCall) -> Any:
+        details = Details(call.method, call.invocation_metadata())
+        found = (handler.service(details) for handler in self._handlers)
+        return next((handler for handler in found if handler is not None), None)
 
-    def _ended(self, call: ServerCall) -> None:
+    def ended(self, call: ServerCall) -> None:
+        """See `Owner`."""
+        self._recent.add((call.client, call.number))
+        self._node.serving.pop((call.client, call.number), None)
+
+    def released(self, call: ServerCall) -> None:
+        """See `Owner`."""
         self._calls.discard(call)
-        self._node.remove_server_call(call)
-        key = (call.client, call.number)
-        self._ended_calls.add(key)
-        self._ended_order.append(key)
-        if len(self._ended_order) > REMEMBERED:
-            self._ended_calls.discard(self._ended_order.popleft())
         if self._free > 0:
             self._room.set()
         if not self._calls:

@@ -1,206 +1,241 @@
-"""The server's end of a call: runs the handler, with the interface of grpc.aio's servicer context."""
+"""The server's end of a call: runs the handler, and is the context that the handler is given."""
 
 import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn, Protocol
 
 import grpc
-from grpc.aio import EOF, AbortError
+from grpc.aio import EOF, AbortError, ServicerContext, UsageError
 
-from proto.rpc.call import MAX_BUFFERED, MAX_MESSAGE_BYTES, Arrival, Direction, Mailbox, Side
-from proto.rpc.frames import Metadata, metadata_from, pairs_from
-from proto.wire_pb2 import Entry, Frame, Kind, Status
-
-if TYPE_CHECKING:
-    from proto.rpc.node import Node
+from proto.rpc.call import GAP, MAX_MESSAGE_BYTES, OVERRUN, Inflow, Status, too_large
+from proto.rpc.frames import Pairs, from_pairs, to_pairs
+from proto.rpc.outbox import Outbox
+from proto.wire_pb2 import Frame, Kind
 
 log = logging.getLogger(__name__)
 
+EXPIRED = Status(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
-class ServerCall:
-    """One call, and the context that its handler is given."""
 
-    def __init__(
-        self, node: "Node", entry: Entry, frame: Frame, ended: Callable[["ServerCall"], None]
-    ) -> None:
-        self._node = node
-        self.client, self._client_epoch = entry.sender, entry.epoch
-        self.number = frame.call
-        self._side = Side(frame.call, from_client=False)
-        self._arrivals = Direction()
-        self._arrivals.arrive(frame.sequence)
-        self._mailbox = Mailbox()
-        self._metadata = metadata_from(frame.open.metadata)
-        self._deadline = frame.open.deadline_ms / 1000 if frame.open.deadline_ms else None
-        self._timer: asyncio.TimerHandle | None = None
-        self._notify_ended = ended
-        self._task: asyncio.Task[None] | None = None
-        self._initial: list[Any] = []
-        self._trailing: Metadata = ()
-        self._code = grpc.StatusCode.OK
+class Owner(Protocol):
+    """The server that a call belongs to."""
+
+    @property
+    def outbox(self) -> Outbox: ...
+
+    def ended(self, call: "ServerCall") -> None:
+        """Its status is sent, or nobody wants it any more."""
+
+    def released(self, call: "ServerCall") -> None:
+        """Its handler has returned as well: what it held is free."""
+
+
+class ServerCall(ServicerContext):  # type: ignore[misc]
+    """One call that this process has accepted."""
+
+    def __init__(self, owner: Owner, client: str, epoch: int, opening: Frame) -> None:
+        self.client, self.client_epoch = client, epoch
+        """The caller's process id, and its epoch when it called."""
+        self.number = opening.call
+        self.method = opening.open.method
+        self.inflow = Inflow()
+        self._owner, self._outbox = owner, owner.outbox
+        self._metadata: Pairs = from_pairs(opening.metadata)
+        self._deadline = opening.open.deadline
+        self._sent = 0
+        self._ended = self._cancelled = False
+        self._initial_sent = False
+        self._code: grpc.StatusCode | None = None
         self._details = ""
-        self._ended = False
-        self._cancelled = False
+        self._trailing: Pairs = ()
         self._callbacks: list[Callable[[Any], None]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._deserialize: Callable[[bytes], Any] = bytes
         self._serialize: Callable[[Any], bytes] = bytes
 
     # --- running ---
 
-    def accept(self) -> None:
-        """Tell the client who has the call."""
-        self._send(self._side.frame(Kind.ACCEPT))
-
-    def refuse(self, code: grpc.StatusCode, details: str) -> None:
-        self.accept()
-        self._finish(code, details)
-
-    def start(self, handler: Any) -> None:
-        """Run the handler. Its task begins before the turn's frames leave: a quick answer goes along."""
-        self._deserialize = handler.request_deserializer or bytes
-        self._serialize = handler.response_serializer or bytes
-        if self._deadline is not None:
-            self._timer = asyncio.get_running_loop().call_later(self._deadline - time.time(), self.expire)
+    def start(self, handler: grpc.RpcMethodHandler) -> None:
+        """Run the handler. Its first step comes before the turn's end: a quick answer goes with ACCEPT."""
         self._task = asyncio.ensure_future(self._run(handler))
-        self.accept()
+        self._task.add_done_callback(lambda _: self._owner.released(self))
+        if self._deadline:
+            delay = self._deadline - time.time()
+            self._timer = asyncio.get_running_loop().call_later(delay, self.end, EXPIRED)
+        self._say(Kind.ACCEPT)
+
+    def refuse(self, status: Status) -> None:
+        """End the call without running anything."""
+        self._finish(status)
+        self._owner.released(self)
 
     async def _run(self, handler: Any) -> None:
         try:
             await self._handle(handler)
-        except AbortError:
-            pass
+            status = Status(self._code or grpc.StatusCode.OK, self._details, self._trailing)
         except asyncio.CancelledError:
-            if not self._ended:  # not we, but someone within the handler cancelled it
-                self._set(grpc.StatusCode.CANCELLED, "the handler was cancelled")
+            # Of a call that goes on, somebody within the handler was cancelled.
+            status = Status(grpc.StatusCode.CANCELLED, "the handler was cancelled", self._trailing)
+        except AbortError:
+            status = Status(self._code or grpc.StatusCode.UNKNOWN, self._details, self._trailing)
         except Exception as error:
-            if self._code is grpc.StatusCode.OK:
-                log.exception("%s failed", handler)
-                self._set(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
-        self._finish(self._code, self._details)
+            if not self._ended:
+                log.exception("%s failed", self.method)
+            details = f"Unexpected {type(error)}: {error}"
+            status = Status(self._code or grpc.StatusCode.UNKNOWN, details, self._trailing)
+        self._finish(status)
 
     async def _handle(self, handler: Any) -> None:
-        request: Any = self
-        if handler.request_streaming:
-            request = Requests(self)
-        elif (request := await self.read()) is EOF:
-            self._set(grpc.StatusCode.INTERNAL, "the client sent no request")
-            return
-        kind = ("unary", "stream")
-        name = f"{kind[handler.request_streaming]}_{kind[handler.response_streaming]}"
+        self._deserialize = handler.request_deserializer or bytes
+        self._serialize = handler.response_serializer or bytes
+        request: Any = Requests(self)
+        if not handler.request_streaming:
+            request = await self.read()
+            if request is EOF:
+                await self.abort(grpc.StatusCode.INTERNAL, "the client sent no request")
+        name = f"{_ARITY[handler.request_streaming]}_{_ARITY[handler.response_streaming]}"
         result = getattr(handler, name)(request, self)
-        if hasattr(result, "__aiter__"):
-            async for response in result:
-                await self.write(response)
-            return
-        response = await result if inspect.isawaitable(result) else result
         if not handler.response_streaming:
-            self._send_message(response)
+            response = await result if inspect.isawaitable(result) else result
+            if not self._ended:
+                self._send(self._serialize(response))
+        elif hasattr(result, "__aiter__"):
+            await self._stream(result)
+        else:
+            await result
 
-    def _finish(self, code: grpc.StatusCode, details: str) -> None:
-        """Send the status, and be done."""
+    async def _stream(self, responses: Any) -> None:
+        outbox = self._outbox
+        try:
+            async for response in responses:
+                self._send(self._serialize(response))
+                if outbox.full:
+                    await outbox.room()
+        finally:
+            if hasattr(responses, "aclose"):
+                await responses.aclose()
+
+    # --- sending ---
+
+    def _send(self, body: bytes) -> None:
+        if len(body) > MAX_MESSAGE_BYTES:
+            self._finish(too_large(len(body)))
+        if self._ended:
+            raise AbortError("the call has ended")
+        self._initial_sent = True
+        self._sent += 1
+        self._outbox.response(self.client, self.number, self._sent, Kind.MESSAGE, body)
+
+    def _say(self, kind: Kind) -> Frame:
+        self._sent += 1
+        return self._outbox.response(self.client, self.number, self._sent, kind)
+
+    def _finish(self, status: Status) -> None:
+        """Send the status, unless the call has ended. Raises `ValueError` for bad trailing metadata."""
         if self._ended:
             return
-        frame = self._with_initial(self._side.frame(Kind.STATUS))
-        frame.status.CopyFrom(
-            Status(code=code.value[0], details=details, metadata=pairs_from(self._trailing))
-        )
-        self._send(frame)
+        pairs = to_pairs(status.trailing)
+        self._code, self._details, self._trailing = status.code, status.details, status.trailing
+        if not self._sent:
+            self._say(Kind.ACCEPT)
+        frame = self._say(Kind.STATUS)
+        frame.status.code, frame.status.details = status.code.value[0], status.details
+        frame.metadata.extend(pairs)
         self._close()
 
     def _close(self) -> None:
         self._ended = True
-        self._mailbox.close()
+        self.inflow.close()
         if self._timer is not None:
             self._timer.cancel()
-        self._notify_ended(self)
+        self._owner.ended(self)
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(self)
 
-    def _stop_handler(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+    # --- what comes from outside the handler ---
 
-    # --- what the node says ---
-
-    def receive(self, entry: Entry, frame: Frame) -> None:
-        if self._ended or entry.epoch != self._client_epoch:
-            return
-        arrival = self._arrivals.arrive(frame.sequence)
-        if arrival is Arrival.GAP:
-            self.end(grpc.StatusCode.UNAVAILABLE, "frames of the request were lost")
-        elif arrival is Arrival.REPEATED:
-            return
-        elif frame.kind == Kind.CANCEL:
+    def receive(self, frame: Frame) -> None:
+        """A frame from the client, in the order of the inbox."""
+        if frame.kind == Kind.CANCEL:
             self.drop()
+            return
+        inflow = self.inflow
+        if frame.seq != inflow.expected:
+            if frame.seq > inflow.expected:
+                self.end(GAP)
+            return
+        inflow.expected += 1
+        if frame.kind == Kind.MESSAGE:
+            if not inflow.put(frame.body):
+                self.end(OVERRUN)
         elif frame.kind == Kind.HALF_CLOSE:
-            self._mailbox.close()
-        elif frame.kind == Kind.MESSAGE:
-            if len(frame.body) > MAX_MESSAGE_BYTES:
-                details = f"a message of {len(frame.body)} bytes; {MAX_MESSAGE_BYTES} are the most"
-                self.end(grpc.StatusCode.RESOURCE_EXHAUSTED, details)
-            elif len(self._mailbox) >= MAX_BUFFERED:
-                self.end(grpc.StatusCode.RESOURCE_EXHAUSTED, "the handler does not keep up")
-            else:
-                self._mailbox.put(frame.body)
+            inflow.close()
 
-    def client_lives(self, process_id: str, epoch: int | None) -> None:
-        """The client's lease says `epoch`; None = it has none."""
-        if self.client == process_id and epoch != self._client_epoch:
-            self.drop()
+    def end(self, status: Status) -> None:
+        """End the call and stop its handler."""
+        if not self._ended:
+            self._cancelled = True
+            self._finish(status)
+            self._stop()
 
     def drop(self) -> None:
         """Nobody wants the answer any more: stop, and say nothing."""
         if not self._ended:
             self._cancelled = True
             self._close()
-            self._stop_handler()
+            self._stop()
 
-    def end(self, code: grpc.StatusCode, details: str) -> None:
-        """End the call from outside its handler."""
-        if not self._ended:
-            self._cancelled = True
-            self._finish(code, details)
-            self._stop_handler()
-
-    def expire(self) -> None:
-        self.end(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+    def _stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
     # --- the context that handlers see ---
 
     async def read(self) -> Any:
-        """The next request, or `grpc.aio.EOF`."""
-        message = await self._mailbox.get()
-        return EOF if message is None else self._deserialize(message)
+        """The next request; `grpc.aio.EOF` after the last one."""
+        body = await self.inflow.get()
+        return EOF if body is None else self._deserialize(body)
 
     async def write(self, message: Any) -> None:
-        """Send a response, and let others have their turn."""
-        self._send_message(message)
-        await self._node.turn()
+        """Send a response. Waits while too much waits to be sent."""
+        self._send(self._serialize(message))
+        if self._outbox.full:
+            await self._outbox.room()
 
     async def send_initial_metadata(self, initial_metadata: Any) -> None:
-        """Goes with the first response or the status."""
-        self._initial = pairs_from(initial_metadata)
+        """Send initial metadata: once, and before any response. Raises `UsageError` otherwise."""
+        if self._initial_sent:
+            raise UsageError("Send initial metadata failed: already sent")
+        pairs = to_pairs(initial_metadata)
+        self._initial_sent = True
+        if not self._ended:
+            self._say(Kind.ACCEPT).metadata.extend(pairs)
 
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> NoReturn:
-        """End the call with a status; raises so that the handler ends too."""
+        """End the call with a status that is not OK. Raises, so that the handler ends too."""
         if code is grpc.StatusCode.OK:
-            raise ValueError("abort needs a status that is not OK")
-        if trailing_metadata:
-            self._trailing = tuple(trailing_metadata)
-        self._set(code, details)
+            raise UsageError("Abort with OK status")
+        trailing = tuple(trailing_metadata) or self._trailing
+        self._finish(Status(code, details, trailing))
         raise AbortError("Locally aborted.")
 
-    def invocation_metadata(self) -> Metadata:
+    async def abort_with_status(self, status: grpc.Status) -> NoReturn:
+        await self.abort(status.code, status.details, status.trailing_metadata or ())
+
+    def invocation_metadata(self) -> Pairs:
         return self._metadata
 
     def set_trailing_metadata(self, trailing_metadata: Any) -> None:
+        """Raises `ValueError` for what gRPC would not take."""
+        to_pairs(trailing_metadata)
         self._trailing = tuple(trailing_metadata)
 
-    def trailing_metadata(self) -> Metadata:
+    def trailing_metadata(self) -> Pairs:
         return self._trailing
 
     def set_code(self, code: grpc.StatusCode) -> None:
@@ -209,18 +244,33 @@ class ServerCall:
     def set_details(self, details: str) -> None:
         self._details = details
 
-    def code(self) -> grpc.StatusCode:
+    def code(self) -> grpc.StatusCode | None:
         return self._code
 
     def details(self) -> str:
         return self._details
 
     def peer(self) -> str:
-        return self.client
+        return f"quire:{self.client}"
+
+    def peer_identities(self) -> Iterable[bytes] | None:
+        return None
+
+    def peer_identity_key(self) -> str | None:
+        return None
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        return {}
+
+    def set_compression(self, compression: grpc.Compression) -> None:
+        """Nothing is compressed."""
+
+    def disable_next_message_compression(self) -> None:
+        """Nothing is compressed."""
 
     def time_remaining(self) -> float | None:
         """Seconds until the deadline; None without one."""
-        return None if self._deadline is None else max(0.0, self._deadline - time.time())
+        return max(0.0, self._deadline - time.time()) if self._deadline else None
 
     def cancelled(self) -> bool:
         return self._cancelled
@@ -229,26 +279,11 @@ class ServerCall:
         return self._ended
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """`callback(context)` once the call has ended."""
         if self._ended:
             callback(self)
         else:
             self._callbacks.append(callback)
-
-    def _set(self, code: grpc.StatusCode, details: str) -> None:
-        self._code, self._details = code, details
-
-    def _send_message(self, message: Any) -> None:
-        self._send(self._with_initial(self._side.frame(Kind.MESSAGE, self._serialize(message))))
-
-    def _with_initial(self, frame: Frame) -> Frame:
-        if self._initial:
-            frame.metadata.extend(self._initial)
-            self._initial = []
-        return frame
-
-    def _send(self, frame: Frame) -> None:
-        if not self._ended:
-            self._node.outbox.to_peer(self.client, frame)
 
 
 class Requests:
@@ -265,3 +300,6 @@ class Requests:
         if request is EOF:
             raise StopAsyncIteration
         return request
+
+
+_ARITY = {False: "unary", True: "stream"}

@@ -1,0 +1,123 @@
+"""A bus that goes wrong on demand: wraps another one to delay, drop, repeat and disconnect."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from proto.rpc.bus import Batch, Bus, Link, Received
+from proto.rpc.errors import BusAway
+
+T = TypeVar("T")
+Drop = Callable[[str, bytes], bool]
+
+
+class FaultyBus:
+    """The faults of one process's link. They can be changed at any time."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.lag = 0.0
+        """Seconds by which each write is late."""
+        self.drop: Drop | None = None
+        """`drop(process id, payload)`: whether an entry for an inbox gets lost."""
+        self.repeat = 1
+        """How often each write reaches the bus, calls at their door included."""
+        self.lose_answers = 0
+        """How many of the next writes take effect and then fail, as if the connection broke."""
+        self._bus = bus
+        self._connected = asyncio.Event()
+        self._connected.set()
+
+    async def connect(self, process_id: str) -> "FaultyLink":
+        """See `Bus.connect`."""
+        return FaultyLink(self, await self._bus.connect(process_id))
+
+    def disconnect(self) -> None:
+        """Everything fails until `reconnect`. To its peers the process is dead once its lease has run out."""
+        self._connected.clear()
+
+    def reconnect(self) -> None:
+        self._connected.set()
+
+    @property
+    def connected(self) -> bool:
+        return self._connected.is_set()
+
+
+class FaultyLink:
+    """See `proto.rpc.bus.Link`."""
+
+    def __init__(self, faults: FaultyBus, link: Link) -> None:
+        self._faults, self._link = faults, link
+
+    async def _do(self, work: Callable[[], Awaitable[T]]) -> T:
+        if not self._faults.connected:
+            raise BusAway("disconnected")
+        return await work()
+
+    async def _wait(self, work: Callable[[], Awaitable[T]]) -> T:
+        """A read that blocks, and is broken off by a disconnection only when it is asked again."""
+        result = await self._do(work)
+        if not self._faults.connected:
+            raise BusAway("disconnected")
+        return result
+
+    async def publish(self, batch: Batch, again: bool = False) -> Sequence[str]:
+        """See `Link.publish`."""
+        faults = self._faults
+        if faults.lag:
+            await asyncio.sleep(faults.lag)
+        if (drop := faults.drop) is not None:
+            kept = [entry for entry in batch.entries if not drop(*entry)]
+            batch = replace(batch, entries=kept)
+        ids = await self._do(lambda: self._link.publish(batch, again))
+        for _ in range(faults.repeat - 1):
+            await self._do(lambda: self._link.publish(batch))
+        if faults.lose_answers:
+            faults.lose_answers -= 1
+            raise BusAway("the answer was lost")
+        return ids
+
+    async def read(self, after: str) -> Sequence[Received]:
+        """See `Link.read`."""
+        return await self._wait(lambda: self._link.read(after))
+
+    async def tail(self) -> str:
+        """See `Link.tail`."""
+        return await self._do(self._link.tail)
+
+    async def trim(self, upto: str) -> None:
+        """See `Link.trim`."""
+        await self._do(lambda: self._link.trim(upto))
+
+    async def join(self, door: str) -> None:
+        """See `Link.join`."""
+        await self._do(lambda: self._link.join(door))
+
+    async def take(self, door: str, count: int) -> Sequence[Received]:
+        """See `Link.take`."""
+        return await self._wait(lambda: self._link.take(door, count))
+
+    async def wake(self, door: str) -> None:
+        """See `Link.wake`."""
+        await self._do(lambda: self._link.wake(door))
+
+    async def pending(self, door: str, adopt: bool) -> Sequence[Received]:
+        """See `Link.pending`."""
+        return await self._do(lambda: self._link.pending(door, adopt))
+
+    async def take_lease(self, value: bytes, seconds: float) -> None:
+        """See `Link.take_lease`."""
+        await self._do(lambda: self._link.take_lease(value, seconds))
+
+    async def renew_lease(self, value: bytes, seconds: float) -> bool:
+        """See `Link.renew_lease`."""
+        return await self._do(lambda: self._link.renew_lease(value, seconds))
+
+    async def leases(self, process_ids: Sequence[str] | None = None) -> dict[str, bytes]:
+        """See `Link.leases`."""
+        return await self._do(lambda: self._link.leases(process_ids))
+
+    async def close(self, goodbye: bool) -> None:
+        """See `Link.close`."""
+        await self._link.close(goodbye and self._faults.connected)

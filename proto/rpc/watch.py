@@ -1,0 +1,93 @@
+"""Watching over the other ends of calls, while there are calls.
+
+Both ways: a call whose server has died ends at its client, and a call whose client has died ends at its
+server. And a call that would not wait ends if nobody serves its door.
+"""
+
+import asyncio
+import logging
+from typing import Protocol
+
+from proto.rpc.bus import Link
+from proto.rpc.errors import BusAway
+from proto.rpc.lease import Lease, LeaseKeeper
+
+log = logging.getLogger(__name__)
+
+WATCH_SECONDS = 0.5
+
+
+class Watched(Protocol):
+    """What the watch looks at and whom it tells."""
+
+    def peers(self) -> set[str]:
+        """Processes at the other ends of calls."""
+        ...
+
+    def impatient(self) -> bool:
+        """Whether a call that would not wait is still at its door."""
+        ...
+
+    async def caught_up(self) -> None:
+        """Return once all that is in the inbox now has been read. Raises `BusAway`."""
+
+    def peer_is(self, process_id: str, epoch: int | None) -> None:
+        """A peer's lease says `epoch`; None: it has none."""
+
+    def served(self, doors: set[str]) -> None:
+        """The doors that somebody serves."""
+
+
+class Watch:
+    """Looks at leases every half second while there are calls, or at once when it is asked to."""
+
+    def __init__(self, link: Link, lease_seconds: float, keeper: LeaseKeeper, watched: Watched) -> None:
+        self._link, self._keeper, self._watched = link, keeper, watched
+        self._period = min(WATCH_SECONDS, lease_seconds / 3)
+        self._wanted = asyncio.Event()
+        self._hurry = asyncio.Event()
+
+    def want(self) -> None:
+        """There are calls."""
+        self._wanted.set()
+
+    def hurry(self) -> None:
+        """There is a call that does not know whether anybody serves its door."""
+        self._wanted.set()
+        self._hurry.set()
+
+    async def run(self) -> None:
+        """Watch, for ever."""
+        while True:
+            await self._wanted.wait()
+            try:
+                async with asyncio.timeout(self._period):
+                    await self._hurry.wait()
+            except TimeoutError:
+                pass
+            self._hurry.clear()
+            peers = self._watched.peers()
+            impatient = self._watched.impatient()
+            if not peers and not impatient:
+                self._wanted.clear()
+                continue
+            try:
+                await self._look(peers, impatient)
+            except BusAway:
+                self._keeper.away()
+
+    async def _look(self, peers: set[str], impatient: bool) -> None:
+        values = await self._link.leases(None if impatient else sorted(peers))
+        trustworthy = self._keeper.trustworthy
+        leases = {one: lease for one, value in values.items() if (lease := Lease.decode(one, value))}
+        if impatient or not peers <= leases.keys():
+            # What a process sent before it died still counts.
+            await self._watched.caught_up()
+        for process_id in peers:
+            lease = leases.get(process_id)
+            if lease is not None:
+                self._watched.peer_is(process_id, lease.epoch)
+            elif trustworthy:
+                self._watched.peer_is(process_id, None)
+        if impatient:
+            self._watched.served({door for lease in leases.values() for door in lease.doors})
