@@ -43,8 +43,9 @@ lint: $(VENV)/.installed-dev ## style and types alone
 	@echo "== types (mypy)"
 	@$(BIN)/mypy
 
-bench: $(VENV)/.installed-dev ## measure the wire on this machine
-	@$(BIN)/python -m ops.bench.wire $(ARGS)
+bench: $(VENV)/.installed-dev ## measure the wire and the chain; results go to ops/bench/results
+	@$(BIN)/python -m ops.bench.wire
+	@$(BIN)/python -m ops.bench.chain
 
 compose-test: ## build the images, start docker-compose.yml, ask for an answer (needs a container engine)
 	@sh ops/images/compose_test.sh
