@@ -159,6 +159,8 @@ class Batch:
 
     def _free(self, slots: Int32s) -> None:
         self._check_held(slots, "freed_slots")
+        if len(np.unique(slots)) != len(slots):
+            raise PlanError("freed_slots: a slot is freed twice")
         self._held[slots] = False
         if self._faults:
             for slot in slots.tolist():

@@ -1,0 +1,89 @@
+"""The worker on a GPU: what its CPU tests show, with device memory that is sized by profiling."""
+
+import struct
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup import load
+from proto.sampling_pb2 import SamplingParams
+from proto.worker_pb2 import NewSlot, StepPlan
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+PROMPT = [5, 17, 3, 88, 41, 41, 9, 60, 2, 73, 28]
+
+
+def pack(*numbers: int) -> bytes:
+    return struct.pack(f"<{len(numbers)}i", *numbers)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=97,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        initializer_range=0.2,
+        eos_token_id=None,
+        bos_token_id=None,
+    )
+    directory = tmp_path_factory.mktemp("model")
+    model = LlamaForCausalLM(config).eval()
+    model.save_pretrained(directory)
+    return model.cuda(), directory
+
+
+def run(runner, params, steps):
+    """Two sequences: one in a chunk of its own, the other beside its decodes; the first one's tokens."""
+    blocks = runner.limits.num_blocks - 1
+    sequence = {"tokens": pack(*PROMPT), "prompt_length": len(PROMPT), "sampling": params}
+    first = NewSlot(slot=1, block_ids=pack(blocks, 2, 5), **sequence)
+    second = NewSlot(slot=0, block_ids=pack(7, 4, 9), **sequence)
+    plans = [
+        StepPlan(
+            new_slots=[first], row_slots=pack(1), row_starts=pack(0), row_counts=pack(11), row_samples=b"\1"
+        )
+    ]
+    for step in range(1, steps):
+        start, count = (0, 11) if step == 1 else (9 + step, 1)
+        rows = {"row_slots": pack(0, 1), "row_starts": pack(start, 10 + step), "row_counts": pack(count, 1)}
+        plans.append(StepPlan(new_slots=[second] if step == 1 else [], row_samples=b"\1\1", **rows))
+    tokens = []
+    for number, plan in enumerate(plans, 1):
+        plan.step = number
+        result = runner.execute(plan)
+        assert not result.errors
+        tokens.append(struct.unpack("<i", result.tokens[-4:])[0])
+    runner.reset()
+    return tokens
+
+
+def test_greedy_and_sampled_tokens(model) -> None:
+    reference, directory = model
+    cuda, cpu = (
+        load(WorkerSettings(model=directory, device=device, dtype="float32", max_slots=4, threads=2))
+        for device in ("cuda", "cpu")
+    )
+    assert cuda.limits.num_blocks > cpu.limits.num_blocks
+    greedy = SamplingParams(top_p=1, repetition_penalty=1)
+    ids = torch.tensor([PROMPT], device="cuda")
+    expected = reference.generate(ids, max_new_tokens=24, min_new_tokens=24, do_sample=False)[0, 11:].tolist()
+    assert run(cuda, greedy, 24) == expected
+    sampled = SamplingParams(temperature=1, top_p=0.9, top_k=40, repetition_penalty=1.1, seed=5, logprobs=2)
+    assert run(cuda, sampled, 24) == run(cpu, sampled, 24)
+
+
+def test_half_precision(model) -> None:
+    runner = load(
+        WorkerSettings(model=model[1], device="cuda", dtype="bfloat16", kv_memory=2**24, max_slots=4)
+    )
+    assert runner.dtype == torch.bfloat16
+    assert len(run(runner, SamplingParams(top_p=1, repetition_penalty=1), 8)) == 8

@@ -1,0 +1,160 @@
+"""Directories that are models, and those that are not."""
+
+import json
+import os
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from gpu_worker.errors import ModelError
+from gpu_worker.models.config import read_config
+from gpu_worker.models.registry import load_model
+
+CPU = torch.device("cpu")
+
+
+def load(directory, **kwargs):
+    return load_model(directory, CPU, torch.float32, **kwargs)
+
+
+def change_config(directory, **changes) -> None:
+    path = directory / "config.json"
+    values = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in values.items() if value is not ...}))
+
+
+def change_weights(directory, change) -> None:
+    path = directory / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path)
+
+
+def test_shards(make, saved) -> None:
+    model = saved(shard_size="20KB")
+    assert len(list(model.directory.glob("*.safetensors"))) > 2
+    driver = make.Driver(make.runner(model.directory))
+    assert driver.generate(driver.admit(0, [1, 2, 3]), 8) == make.expected(model.model, [1, 2, 3], 8)
+
+
+def test_a_checkpoint_of_another_type(saved) -> None:
+    directory = saved().directory
+    change_weights(directory, lambda tensors: tensors.update({k: v.bfloat16() for k, v in tensors.items()}))
+    change_config(directory, dtype="bfloat16")
+    assert load_model(directory, CPU).dtype == torch.bfloat16
+    assert load(directory).dtype == torch.float32
+
+
+def test_not_a_model(tmp_path) -> None:
+    with pytest.raises(ModelError, match="not a model directory"):
+        load(tmp_path / "nowhere")
+    (tmp_path / "config.json").write_text("{broken")
+    with pytest.raises(ModelError, match=r"config\.json"):
+        load(tmp_path)
+
+
+def test_an_unknown_family_is_named(saved) -> None:
+    directory = saved().directory
+    change_config(directory, architectures=["MambaForCausalLM"])
+    with pytest.raises(ModelError, match="MambaForCausalLM is not supported"):
+        load(directory)
+
+
+def test_pickles_are_refused(saved) -> None:
+    directory = saved().directory
+    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
+    with pytest.raises(ModelError, match=r"pytorch_model\.bin.*never loaded"):
+        load(directory)
+    (directory / "pytorch_model.bin").unlink()
+    with pytest.raises(ModelError, match=r"has no model\.safetensors"):
+        load(directory)
+
+
+@pytest.mark.parametrize("size", [0, 5, 100, 0.5, 0.999])
+def test_a_truncated_file(saved, size) -> None:
+    path = saved().directory / "model.safetensors"
+    os.truncate(path, int(path.stat().st_size * size) if isinstance(size, float) else size)
+    with pytest.raises(ModelError, match="not a whole safetensors file") as caught:
+        load(path.parent)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_only_has_the_name(saved) -> None:
+    path = saved().directory / "model.safetensors"
+    path.write_bytes(b"PK\3\4" + bytes(1000))
+    with pytest.raises(ModelError, match="not a whole safetensors file"):
+        load(path.parent)
+
+
+def test_a_missing_tensor(saved) -> None:
+    directory = saved().directory
+    name = "model.layers.1.mlp.up_proj.weight"
+    change_weights(directory, lambda tensors: tensors.pop(name))
+    with pytest.raises(ModelError, match=f"{name} is missing"):
+        load(directory)
+
+
+def test_a_tensor_of_another_shape(saved) -> None:
+    directory = saved().directory
+    name = "model.layers.0.self_attn.k_proj.weight"
+    change_weights(directory, lambda tensors: tensors.update({name: tensors[name][:8].clone()}))
+    with pytest.raises(ModelError, match=rf"{name} has shape \[8, 32\], config.json means \[16, 32\]"):
+        load(directory)
+
+
+def test_tensors_that_nobody_asks_for(saved) -> None:
+    directory = saved(attention_bias=True).directory
+    change_config(directory, attention_bias=False)
+    with pytest.raises(ModelError, match=r"does not account for tensor .*bias"):
+        load(directory)
+
+
+def test_a_missing_shard(saved) -> None:
+    directory = saved(shard_size="20KB").directory
+    sorted(directory.glob("*.safetensors"))[1].unlink()
+    with pytest.raises(ModelError, match="is missing"):
+        load(directory)
+
+
+def test_an_index_cannot_point_elsewhere(saved) -> None:
+    directory = saved().directory
+    index = {"weight_map": {"lm_head.weight": "../model.safetensors"}}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelError, match="not a file beside it"):
+        load(directory)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": "wide"}, "hidden_size"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads"),
+        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "yarn"),
+        ({"rope_parameters": {"rope_type": "linear"}}, "factor"),
+        ({"vocab_size": ...}, "vocab_size"),
+        ({"architectures": []}, "architectures"),
+        ({"dtype": "int8"}, "dtype"),
+    ],
+)
+def test_a_key_that_is_wrong_is_named(saved, changes, message) -> None:
+    directory = saved().directory
+    change_config(directory, **changes)
+    with pytest.raises(ModelError, match=message):
+        load(directory)
+
+
+def test_both_ways_to_write_rope(saved) -> None:
+    scaling = {"rope_type": "linear", "factor": 4.0}
+    directory = saved(rope_parameters={**scaling, "rope_theta": 5e5}).directory
+    new = read_config(directory).rope
+    change_config(
+        directory, rope_parameters=..., rope_theta=5e5, rope_scaling={"type": "linear", "factor": 4.0}
+    )
+    assert read_config(directory).rope == new
+    assert (new.theta, new.kind, new.factor) == (5e5, "linear", 4.0)
+    change_config(directory, rope_scaling=None)
+    assert read_config(directory).rope.kind == "default"

@@ -1,0 +1,96 @@
+"""Settings, memory and what a worker says when it cannot start."""
+
+import logging
+
+import pytest
+import torch
+
+from gpu_worker.cache import blocks_within, bytes_per_block
+from gpu_worker.errors import CapacityError, ModelError
+from gpu_worker.models.config import read_config
+from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup import load
+from gpu_worker.warmup import full_step
+
+
+@pytest.fixture
+def settings(tiny):
+    def make_settings(**changes):
+        values = {
+            "model": tiny.directory,
+            "model_name": "tiny",
+            "device": "cpu",
+            "threads": 1,
+            "max_slots": 4,
+        }
+        return WorkerSettings(**{**values, **changes})
+
+    return make_settings
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("QUIRE_KV_MEMORY", "much"),
+        ("QUIRE_KV_MEMORY", "0"),
+        ("QUIRE_BLOCK_SIZE", "0"),
+        ("QUIRE_DEVICE", "tpu"),
+        ("QUIRE_DTYPE", "int4"),
+        ("QUIRE_THREADS", "-1"),
+    ],
+)
+def test_a_bad_setting_is_named(monkeypatch, capsys, name, value) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        WorkerSettings.from_environment()
+    assert f"{name}={value}" in capsys.readouterr().err
+
+
+def test_settings_from_the_environment(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("QUIRE_KV_MEMORY", "512MiB")
+    monkeypatch.setenv("QUIRE_MODEL", str(tmp_path))
+    settings = WorkerSettings.from_environment()
+    assert settings.kv_memory == 512 * 2**20
+    assert settings.served_name == tmp_path.name
+    assert settings.thread_count >= 1
+
+
+def test_pages_take_what_they_were_given(settings, tiny, caplog) -> None:
+    caplog.set_level(logging.INFO)
+    runner = load(settings(kv_memory=2**20))
+    per_block = 2 * 2 * 2 * 8 * 4 * 16  # layers, keys and values, KV heads, head size, float32, tokens
+    assert bytes_per_block(read_config(tiny.directory), 16, torch.float32) == per_block
+    assert runner.limits.num_blocks == 2**20 // per_block
+    assert runner.limits.max_model_len == 128
+    assert len(caplog.messages) == 2
+
+
+def test_pages_take_no_more_than_all_slots_need(settings) -> None:
+    assert load(settings()).limits.num_blocks == 4 * 128 // 16
+
+
+def test_too_little_memory_says_what_to_do(settings) -> None:
+    with pytest.raises(CapacityError, match="QUIRE_KV_MEMORY or lower QUIRE_MAX_MODEL_LEN"):
+        load(settings(kv_memory=4096))
+    assert load(settings(kv_memory=4096 * 2, max_model_len=20)).limits.num_blocks == 2
+    with pytest.raises(CapacityError):
+        blocks_within(100, 10, needed=11, useful=50)
+
+
+def test_longer_than_the_model_was_made_for(settings) -> None:
+    with pytest.raises(ModelError, match="QUIRE_MAX_MODEL_LEN=129"):
+        load(settings(max_model_len=129))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there(settings) -> None:
+    with pytest.raises(CapacityError, match="no GPU"):
+        load(settings(device="cuda"))
+
+
+@pytest.mark.parametrize("changes", [{}, {"max_slots": 3, "max_step_tokens": 50}, {"max_step_tokens": 1}])
+def test_the_largest_step_is_a_valid_one(make, tiny, changes) -> None:
+    runner = make.runner(tiny.directory, **changes)
+    message = full_step(runner.limits)
+    assert not runner.execute(message).errors
+    assert sum(make.unpack(message.row_counts)) == runner.limits.max_step_tokens
