@@ -35,7 +35,14 @@ def create_app(backend: Backend) -> FastAPI:
         yield
         watch.cancel()
 
-    app = FastAPI(title="Quire", version="0.1.0", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Quire",
+        version="0.1.0",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # the spans are our own
+    )
     app.state.generator = generator
     app.add_middleware(Requests)
     for router in (

@@ -28,7 +28,7 @@ async def http(deployment: Deployment) -> AsyncIterator[httpx.AsyncClient]:
 @pytest.fixture
 async def beside(http: httpx.AsyncClient) -> AsyncIterator[None]:
     """A long answer runs while the test does, and must be the one that it is in peace."""
-    question = GOOD | {"max_tokens": 300, "ignore_eos": True}
+    question = GOOD | {"max_tokens": 100, "ignore_eos": True}
     expected = (await http.post("/v1/completions", json=question)).json()["choices"]
     running = asyncio.create_task(http.post("/v1/completions", json=question))
     await asyncio.sleep(0)
@@ -58,7 +58,7 @@ async def beside(http: httpx.AsyncClient) -> AsyncIterator[None]:
         ({"n": 10**6}, 400, "n"),
         ({"logprobs": 10**6}, 400, "logprobs"),
         ({"presence_penalty": 99}, 400, "presence_penalty"),
-        ({"stop": [""]}, 400, "stop"),
+        ({"stop": [""]}, 400, "stop[0]"),
         ({"seed": "x"}, 400, "seed"),
     ],
 )
@@ -114,11 +114,11 @@ async def test_malformed_entries_go_to_the_dead_letters(
     connection = redis.Redis.from_url(deployment.server.url)
     streams = [
         key
-        for pattern in ("calls:*", "inbox:*")
+        # Not the workers' door: nobody reads it while the only worker is lent.
+        for pattern in ("calls:Tokenizer:*", "calls:Scheduler:*", "inbox:*")
         for key in connection.scan_iter(deployment.prefix + pattern)
-        if connection.type(key) == b"stream"
     ]
-    assert len(streams) >= 7, streams
+    assert len(streams) >= 6, streams
     letters = f"{deployment.prefix}dead-letters"
     before = connection.xlen(letters)
     for stream in streams:
