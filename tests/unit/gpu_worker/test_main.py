@@ -1,0 +1,35 @@
+"""The process: what it says of itself, what it serves, and how it refuses to start."""
+
+import asyncio
+
+import pytest
+
+from gpu_worker.__main__ import serve
+from gpu_worker.settings import WorkerSettings
+from ops.process import StartError
+from proto.rpc import MemoryBus, Node
+from proto.worker_pb2_grpc import WorkerStub
+
+
+async def test_a_worker_on_the_bus(make, tiny) -> None:
+    settings = WorkerSettings(model=tiny.directory, model_name="tiny", device="cpu", threads=1, max_slots=4)
+    bus = MemoryBus()
+    async with Node(bus, service="worker") as node, Node(bus, service="scheduler") as scheduler:
+        serving = asyncio.ensure_future(serve(node, settings))
+        call = WorkerStub(scheduler.channel(pool="tiny")).Execute(wait_for_ready=True)
+        assert (await call.read()).ready.model == "tiny"
+        lease = next(lease for lease in await scheduler.leases() if lease.service == "worker")
+        assert lease.info == {"model": "tiny", "device": "cpu", "dtype": "float32"}
+        await call.write(make.plan(1, [(0, 0, 3, 1)], new_slots=[make.slot(0, [1, 2, 3], [0])]))
+        tokens = make.unpack((await call.read()).result.tokens)
+        assert tokens == make.expected(tiny.model, [1, 2, 3], 1)
+        call.cancel()
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+
+
+async def test_a_directory_that_is_no_model_keeps_it_from_starting(tmp_path) -> None:
+    async with Node(MemoryBus(), service="worker") as node:
+        with pytest.raises(StartError, match="not a model directory"):
+            await serve(node, WorkerSettings(model=tmp_path))
