@@ -95,6 +95,9 @@ class Connection(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             future.set_exception(BusAway("the connection is closed"))
             return future
+        if not commands:
+            future.set_result([])
+            return future
         self._waiting.append((len(commands), future))
         packed = map(hiredis.pack_command, commands)  # type: ignore[arg-type]
         self._transport.write(b"".join(packed))
