@@ -19,14 +19,15 @@ Serve = Callable[[Node, Settings], Awaitable[None]]
 
 
 class StartError(Exception):
-    """The process cannot start; the message is one line for the person who started it."""
+    """The process cannot start, nor will it at a second try; the message is one line for a person."""
 
 
 def run(settings: Settings, service: str, serve: Serve[Settings]) -> None:
     """Run `serve(node, settings)` as the process `service` until it returns or a signal ends it.
 
     SIGTERM and SIGINT cancel `serve`, which may then end its calls in its own time. What keeps the
-    process from starting is one line on stderr and exit status 1.
+    process from starting is one line on stderr and an exit status: 2 if trying again is of no use
+    (as for a bad setting), else 1.
     """
     logging.basicConfig(
         level=settings.log_level,
@@ -37,7 +38,7 @@ def run(settings: Settings, service: str, serve: Serve[Settings]) -> None:
         uvloop.run(_run(settings, service, serve))
     except (StartError, ConnectionError) as error:
         print(f"quire {service}: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
+        raise SystemExit(2 if isinstance(error, StartError) else 1) from None
 
 
 async def _run(settings: Settings, service: str, serve: Serve[Settings]) -> None:

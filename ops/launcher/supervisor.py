@@ -15,8 +15,8 @@ GRACE_SECONDS = 8.0
 """How long a process may take to end by itself; services give their calls up to five seconds."""
 START_LIMIT = 3
 """A process that ends so many times while the deployment starts is given up, and all with it."""
-STATUS_BAD_SETTINGS = 2
-"""Exit status of a process whose settings are wrong: no second try will mend them."""
+STATUS_HOPELESS = 2
+"""Exit status of a process that no second try will mend, such as one with wrong settings."""
 
 Report = Callable[[str], None]
 Buried = Callable[[Child], Awaitable[None]]
@@ -86,7 +86,7 @@ class Supervisor:
             rapid = lived < RAPID_SECONDS or not self._settled
             failures = failures + 1 if rapid else 1
             await self._buried(child)
-            if not self._settled and (failures >= START_LIMIT or status == STATUS_BAD_SETTINGS):
+            if not self._settled and (failures >= START_LIMIT or status == STATUS_HOPELESS):
                 raise LaunchError(
                     f"{child.spec.name} {describe_end(status)} and does not come up. Its last words "
                     f"({child.log}):\n{child.last_words()}"
