@@ -25,11 +25,10 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
     return c0, c1, c2, c3
 
 
-def uniform(seeds: Tensor, positions: Tensor, sequences: Tensor) -> Tensor:
-    """One number in [0, 1) for each seed (64 bits), position and sequence index; float64, 53 bits."""
+def keys(seeds: Tensor, positions: Tensor, sequences: Tensor) -> tuple[Tensor, ...]:
+    """Four words for each seed (64 bits), position and sequence index; all int64 [rows]."""
     zero = positions.new_zeros(()).expand_as(positions)
-    words = philox((positions, sequences, zero, zero), (seeds & _MASK, (seeds >> 32) & _MASK))
-    return ((words[0] >> 5) * (1 << 26) + (words[1] >> 6)).double() * 2.0**-53
+    return philox((positions, sequences, zero, zero), (seeds & _MASK, (seeds >> 32) & _MASK))
 
 
 def _multiply(word: Tensor, multiplier: int) -> tuple[Tensor, Tensor]:

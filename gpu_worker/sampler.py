@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpu_worker.batch import Batch
-from gpu_worker.philox import uniform
+from gpu_worker.noise import gumbel
+from gpu_worker.philox import keys
 from gpu_worker.plan import Int32s
 from gpu_worker.sampling import DRAWS, FILTERS, PENALTIES
 
@@ -97,21 +98,8 @@ def _choose(
         drawn[some] = _filter(drawn[some], device_slots[rows[some]], batch)
     _, seed, sequence, _ = batch.sampling.integers(device_slots[rows])
     positions = _index(batch.known[slots[drawing]], logits.device)
-    return tokens.index_copy(0, rows, draw(drawn, uniform(seed[:, 0], positions, sequence[:, 0])))
-
-
-def draw(logits: Tensor, numbers: Tensor) -> Tensor:
-    """The token that each row's number in [0, 1) stands for: inverse of the cumulative distribution.
-
-    In the order of token ids, so that rounding cannot move a token's share of [0, 1) elsewhere, as
-    it could in the order of probabilities. Logits of -inf have no share.
-    """
-    cumulative = logits.double().softmax(dim=-1).cumsum(dim=-1)
-    # Scaled by the sum as it came out, not by 1, and below it: the last share must take what is left.
-    total = cumulative[:, -1:]
-    wanted = (numbers[:, None] * total).minimum(total.nextafter(torch.zeros_like(total)))
-    # A row of NaN finds nothing; its token is not used, but has to be one.
-    return torch.searchsorted(cumulative, wanted, right=True)[:, 0].clamp(max=logits.shape[1] - 1)
+    noise = gumbel(keys(seed[:, 0], positions, sequence[:, 0]), drawn.shape[1])
+    return tokens.index_copy(0, rows, (drawn + noise).argmax(dim=-1))
 
 
 def _penalize(logits: Tensor, slots: Tensor, known: Int32s, batch: Batch) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 
 from gpu_worker.batch import Batch
 from gpu_worker.plan import read_plan
-from gpu_worker.sampler import draw, sample
+from gpu_worker.sampler import sample
 
 VOCAB = 97
 
@@ -198,12 +198,6 @@ def test_logits_that_are_none_are_told_apart(make, sampling, bad) -> None:
     found = sampling(rows)
     assert found.finite.tolist() == [False, True, False, True]
     assert ((found.tokens >= 0) & (found.tokens < VOCAB)).all()
-
-
-def test_draw_never_takes_what_has_no_share() -> None:
-    values = torch.tensor([-torch.inf, 0.0, -torch.inf, 0.0, -torch.inf]).expand(3, -1)
-    numbers = torch.tensor([0.0, 0.4999, 1 - 2.0**-53], dtype=torch.float64)
-    assert draw(values, numbers).tolist() == [1, 1, 3]
 
 
 def test_transformers_agrees_on_filters(make) -> None:
