@@ -96,12 +96,11 @@ class Deployment:
 
     def logs(self) -> str:
         """The last lines of every log."""
-        parts = []
-        for path in sorted(self.directory.glob("*.log")):
-            parts.append(
-                f"--- {path.name}\n" + "\n".join(path.read_text(errors="replace").splitlines()[-30:])
-            )
-        return "\n".join(parts)
+        tails = {
+            path.name: "\n".join(path.read_text(errors="replace").splitlines()[-30:])
+            for path in sorted(self.directory.glob("*.log"))
+        }
+        return "\n".join(f"--- {name}\n{tail}" for name, tail in tails.items())
 
     def errors(self) -> list[str]:
         """Lines that a process logged as an error."""
