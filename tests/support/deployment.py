@@ -16,6 +16,8 @@ from ops.redis_server import RedisServer, free_port
 
 ROOT = Path(__file__).parents[2]
 SHIPPED_MODEL = ROOT / "ops" / "tiny_model" / "model"
+BOOKS_SECONDS = 1.5
+"""By then an idle scheduler has checked its books, and logged an error if they do not balance."""
 SERVICES = ("gpu_worker", "scheduler_svc", "tokenizer_svc", "gateway")
 
 
@@ -126,6 +128,7 @@ class Deployment:
         while self.pending() and time.monotonic() < deadline:
             time.sleep(0.05)
         assert self.pending() == {}
+        time.sleep(BOOKS_SECONDS)
         assert self.errors() == []
 
 
