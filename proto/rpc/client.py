@@ -32,8 +32,9 @@ class Call:
     def __del__(self) -> None:
         core = getattr(self, "_core", None)
         if core is not None and core.status is None:
-            with contextlib.suppress(RuntimeError):  # the event loop may be closed
-                core.cancel()
+            # Garbage is collected in any thread, and when the event loop is closed as well.
+            with contextlib.suppress(RuntimeError):
+                core.loop.call_soon_threadsafe(core.cancel)
 
     def cancel(self) -> bool:
         """Cancel the call; False if it has ended already."""

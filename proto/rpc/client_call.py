@@ -13,7 +13,7 @@ from proto.rpc.call import CODES, GAP, MAX_MESSAGE_BYTES, OVERRUN, Inflow, Statu
 from proto.rpc.frames import Metadata, Pairs, from_pairs, to_pairs
 from proto.rpc.outbox import Outbox
 from proto.rpc.resume import LOST
-from proto.wire_pb2 import Entry, Frame, Kind
+from proto.wire_pb2 import ACCEPT, CANCEL, HALF_CLOSE, MESSAGE, OPEN, STATUS, Entry, Frame, Kind
 
 MAX_OPENING = 16
 """Frames that go along with OPEN."""
@@ -56,6 +56,7 @@ class ClientCall:
         self.cancelled_here = False
         self.feeder: asyncio.Task[None] | None = None
         """Sends the requests of an iterator."""
+        self.loop = asyncio.get_running_loop()
         self._calls, self._outbox = calls, calls.outbox
         self._sent = 0
         self._opening: Entry | None = None
@@ -67,11 +68,11 @@ class ClientCall:
         """Go to the door. Raises `ValueError` for metadata that gRPC would not take."""
         pairs = to_pairs(metadata)
         self._opening = self._outbox.open(self.door, self)
-        frame = self._opening.requests.add(call=self.number, seq=self._next(), kind=Kind.OPEN, metadata=pairs)
+        frame = self._opening.requests.add(call=self.number, seq=self._next(), kind=OPEN, metadata=pairs)
         frame.open.method = method
         if timeout is not None:
             self.deadline = frame.open.deadline = time.time() + timeout
-            self._timer = asyncio.get_running_loop().call_later(timeout, self.end, EXPIRED)
+            self._timer = self.loop.call_later(timeout, self.end, EXPIRED)
 
     # --- sending ---
 
@@ -80,12 +81,12 @@ class ClientCall:
         if len(body) > MAX_MESSAGE_BYTES:
             self.end(too_large(len(body)))
         else:
-            self._say(Kind.MESSAGE, body)
+            self._say(MESSAGE, body)
 
     def half_close(self) -> None:
         if not self.half_closed:
             self.half_closed = True
-            self._say(Kind.HALF_CLOSE)
+            self._say(HALF_CLOSE)
 
     async def ready(self) -> None:
         """Return once a frame can be sent, or the call has ended. Waits while too much waits to be sent."""
@@ -124,13 +125,13 @@ class ClientCall:
 
     def receive(self, sender: str, epoch: int, frame: Frame) -> None:
         """A frame from a server, in the order of its inbox."""
-        if self.server is None and frame.kind == Kind.ACCEPT:
+        if self.server is None and frame.kind == ACCEPT:
             self.server, self.server_epoch = sender, epoch
             self.connected.set()
         elif sender != self.server:
             # The call came to two servers: the first one has it, and the other one has it in vain.
-            if frame.kind == Kind.ACCEPT:
-                self._outbox.request(sender, self.number, 0, Kind.CANCEL)
+            if frame.kind == ACCEPT:
+                self._outbox.request(sender, self.number, 0, CANCEL)
             return
         inflow = self.inflow
         if frame.seq != inflow.expected or epoch != self.server_epoch:
@@ -138,12 +139,12 @@ class ClientCall:
                 self.end(GAP)
             return
         inflow.expected += 1
-        if frame.kind == Kind.MESSAGE:
+        if frame.kind == MESSAGE:
             if self.initial is None:
                 self._inform(())
             if not inflow.put(frame.body):
                 self.end(OVERRUN)
-        elif frame.kind == Kind.STATUS:
+        elif frame.kind == STATUS:
             code = CODES.get(frame.status.code, grpc.StatusCode.UNKNOWN)
             self._finish(Status(code, frame.status.details, from_pairs(frame.metadata)))
         elif frame.metadata:
@@ -176,7 +177,7 @@ class ClientCall:
             self._opening = None
             self._outbox.recall(self)
         elif self.server is not None:
-            self._outbox.request(self.server, self.number, 0, Kind.CANCEL)
+            self._outbox.request(self.server, self.number, 0, CANCEL)
         else:
             self._withdraw()
         # What a lost server has sent is worth having: its caller resumes from there.
@@ -202,7 +203,7 @@ class ClientCall:
             self.feeder.cancel()
         callbacks, self.callbacks = self.callbacks, []
         for callback in callbacks:
-            callback()
+            self.loop.call_soon(callback)
 
     def raise_for_status(self) -> None:
         """Raise what a call that has not ended with OK raises: `AioRpcError`, or `CancelledError`."""

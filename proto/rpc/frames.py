@@ -1,12 +1,13 @@
 """Entries and metadata as bytes and back."""
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 
 from google.protobuf.message import DecodeError
 
 from proto.rpc.errors import MalformedEntry
-from proto.wire_pb2 import Entry, Kind, Metadatum
+from proto.wire_pb2 import OPEN, Entry, Metadatum
 
 Pairs = tuple[tuple[str, str | bytes], ...]
 Metadata = Sequence[tuple[str, str | bytes]]
@@ -30,10 +31,12 @@ def decode(payload: bytes | None) -> Entry:
 def decode_opening(payload: bytes | None) -> Entry:
     """The beginning of one call, as it lies at a door. Raises `MalformedEntry`."""
     entry = decode(payload)
-    if not entry.requests or entry.requests[0].kind != Kind.OPEN or entry.responses:
+    if not entry.requests or entry.requests[0].kind != OPEN or entry.responses:
         raise MalformedEntry("an entry at a door that does not open a call")
     if not entry.requests[0].open.method:
         raise MalformedEntry("a call without a method")
+    if not math.isfinite(entry.requests[0].open.deadline):
+        raise MalformedEntry("a call with a deadline that is no time")
     if any(frame.call != entry.requests[0].call for frame in entry.requests):
         raise MalformedEntry("an entry at a door with more than one call")
     return entry

@@ -6,6 +6,7 @@ only then takes the lease anew.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -16,6 +17,7 @@ from typing import Any, Self
 
 from proto.rpc.bus import Link
 from proto.rpc.errors import BusAway
+from proto.rpc.outbox import RETRY_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -77,10 +79,9 @@ class LeaseKeeper:
         )
         self._loop = asyncio.get_running_loop()
         self._writing = asyncio.Lock()
-        self._back = asyncio.Event()
+        self._hurry = asyncio.Event()
         self._is_away = False
-        # As after a reconnection: perhaps Redis came back just now, and the others are not back yet.
-        self._trusted_from = self._loop.time() + seconds
+        self._trusted_from = 0.0
 
     @property
     def trustworthy(self) -> bool:
@@ -91,10 +92,12 @@ class LeaseKeeper:
     def is_away(self) -> bool:
         return self._is_away
 
-    def away(self) -> None:
-        """The bus could not be reached."""
-        self._is_away = True
-        self._back.set()
+    def away(self, error: BusAway) -> None:
+        """The bus could not be reached: see as soon as possible whether it is back."""
+        if not self._is_away:
+            log.warning("the bus is away: %s", error)
+            self._is_away = True
+        self._hurry.set()
 
     async def take(self) -> None:
         """Take the lease for the first time. Raises `BusAway`."""
@@ -109,32 +112,27 @@ class LeaseKeeper:
                     self._fence()
                     self.epoch += 1
                     await self._link.take_lease(self._value(), self._seconds)
-            except BusAway:
-                self.away()
+            except BusAway as error:
+                self.away(error)
                 raise
             if self._is_away:
+                log.warning("the bus is back")
                 self._is_away = False
                 self._trusted_from = self._loop.time() + self._seconds
 
     async def keep(self, renewed: Callable[[], Any]) -> None:
         """Renew for ever, and await `renewed()` each time."""
         while True:
-            pause = self._seconds / RENEWALS
-            if self._is_away:
-                pause = min(pause, 0.1)
-            try:
-                async with asyncio.timeout(pause):
-                    await self._back.wait()
-            except TimeoutError:
-                pass
-            self._back.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._seconds / RENEWALS):
+                    await self._hurry.wait()
             try:
                 await self.renew()
                 await renewed()
+                self._hurry.clear()
             except BusAway as error:
-                self.away()
-                log.debug("Redis is away: %s", error)
-                self._back.clear()
+                self.away(error)
+                await asyncio.sleep(RETRY_SECONDS)
 
     def _value(self) -> bytes:
         return Lease(

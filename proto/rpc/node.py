@@ -20,7 +20,7 @@ from proto.rpc.outbox import RETRY_SECONDS, Outbox
 from proto.rpc.server import Server
 from proto.rpc.server_call import ServerCall
 from proto.rpc.watch import Watch
-from proto.wire_pb2 import Entry, Kind
+from proto.wire_pb2 import ACCEPT, CANCEL, Entry
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,11 @@ class Node:
         self._keeper.info = self._info
         self.outbox = Outbox(self.link, self.id, self.away)
         self._watch = Watch(self.link, self._lease_seconds, self._keeper, self)
-        await self._keeper.take()
+        try:
+            await self._keeper.take()
+        except BusAway:
+            await self.link.close(goodbye=False)
+            raise
         for loop in (self.outbox.run(), self._read_inbox(), self._keeper.keep(self._tidy), self._watch.run()):
             self._spawn(loop)
         return self
@@ -147,9 +151,9 @@ class Node:
         self._watch.want()
         return True
 
-    def away(self) -> None:
+    def away(self, error: BusAway) -> None:
         """The bus could not be reached."""
-        self._keeper.away()
+        self._keeper.away(error)
 
     # --- what client calls use ---
 
@@ -177,8 +181,8 @@ class Node:
         while True:
             try:
                 entries = await self.link.read(self._read)
-            except BusAway:
-                self.away()
+            except BusAway as error:
+                self.away(error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             frames = 0
@@ -209,9 +213,9 @@ class Node:
             call = calling.get(frame.call)
             if call is not None:
                 call.receive(sender, epoch, frame)
-            elif frame.kind == Kind.ACCEPT:
+            elif frame.kind == ACCEPT:
                 # Cancelled before anybody had it, and too late to withdraw it.
-                self.outbox.request(sender, frame.call, 0, Kind.CANCEL)
+                self.outbox.request(sender, frame.call, 0, CANCEL)
         for frame in entry.requests:
             served = serving.get((sender, frame.call))
             if served is not None and served.client_epoch == epoch:

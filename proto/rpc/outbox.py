@@ -32,7 +32,7 @@ class Opener(Protocol):
 class Outbox:
     """Takes frames at any time; `run` sends them."""
 
-    def __init__(self, link: Link, process_id: str, away: Callable[[], None]) -> None:
+    def __init__(self, link: Link, process_id: str, away: Callable[[BusAway], None]) -> None:
         """`away` is told each time that the bus cannot be reached."""
         self.epoch = 1
         self.full = False
@@ -113,9 +113,9 @@ class Outbox:
         while dropped == self._dropped:
             try:
                 ids = await self._link.publish(batch, again)
-            except BusAway:
+            except BusAway as error:
                 again = True
-                self._away()
+                self._away(error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             for index, opener in enumerate(openers):

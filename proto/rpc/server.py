@@ -47,8 +47,8 @@ class Presence(Protocol):
         """Whether a process's entry is of its newest epoch."""
         ...
 
-    def away(self) -> None:
-        """The bus cannot be reached."""
+    def away(self, error: BusAway) -> None:
+        """The bus could not be reached."""
 
 
 class Server:
@@ -156,8 +156,8 @@ class Server:
             self._asked = self._free
             try:
                 entries = await self._node.link.take(self.door, self._asked)
-            except BusAway:
-                self._node.away()
+            except BusAway as error:
+                self._node.away(error)
                 entries = ()
                 await asyncio.sleep(RETRY_SECONDS)
             self._asked = 0
@@ -176,8 +176,8 @@ class Server:
         while self._asked > max(self._free, 0) or (self._asked and self._stopping):
             try:
                 await self._node.link.wake(self.door)
-            except BusAway:
-                self._node.away()
+            except BusAway as error:
+                self._node.away(error)
             await asyncio.sleep(0.005)
 
     async def tend(self, adopt: bool) -> None:
@@ -196,21 +196,20 @@ class Server:
     # --- calls ---
 
     def _receive(self, received: Received) -> None:
-        """A call from the door: run it or refuse it. Either way it is settled together with its ACCEPT."""
+        """A call from the door: run it or refuse it."""
         self._seen.add(received.id)
-        self.outbox.settle(self.door, received.id)
         try:
             entry = decode_opening(received.payload)
         except MalformedEntry as error:
             log.warning("%s %s: %s", self.door, received.id, error)
             self.outbox.bury(Letter(self.door, received.id, str(error), received.payload or b""))
-            return
-        opening = entry.requests[0]
-        key = (entry.sender, opening.call)
-        if key in self._node.serving or key in self._recent:
-            return  # it came to the door twice
-        if self._node.current(entry.sender, entry.epoch):
-            self._begin(entry)
+        else:
+            key = (entry.sender, entry.requests[0].call)
+            twice = key in self._node.serving or key in self._recent
+            if not twice and self._node.current(entry.sender, entry.epoch):
+                self._begin(entry)
+        # Together with its ACCEPT. Said last, so that a handler which is quick has its say in the same turn.
+        self.outbox.settle(self.door, received.id)
 
     def _begin(self, entry: Entry) -> None:
         call = ServerCall(self, entry.sender, entry.epoch, entry.requests[0])

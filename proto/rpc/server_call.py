@@ -13,7 +13,7 @@ from grpc.aio import EOF, AbortError, ServicerContext, UsageError
 from proto.rpc.call import GAP, MAX_MESSAGE_BYTES, OVERRUN, Inflow, Status, too_large
 from proto.rpc.frames import Pairs, from_pairs, to_pairs
 from proto.rpc.outbox import Outbox
-from proto.wire_pb2 import Frame, Kind
+from proto.wire_pb2 import ACCEPT, CANCEL, HALF_CLOSE, MESSAGE, STATUS, Frame, Kind
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class ServerCall(ServicerContext):  # type: ignore[misc]
         if self._deadline:
             delay = self._deadline - time.time()
             self._timer = asyncio.get_running_loop().call_later(delay, self.end, EXPIRED)
-        self._say(Kind.ACCEPT)
+        self._say(ACCEPT)
 
     def refuse(self, status: Status) -> None:
         """End the call without running anything."""
@@ -128,7 +128,7 @@ class ServerCall(ServicerContext):  # type: ignore[misc]
             raise AbortError("the call has ended")
         self._initial_sent = True
         self._sent += 1
-        self._outbox.response(self.client, self.number, self._sent, Kind.MESSAGE, body)
+        self._outbox.response(self.client, self.number, self._sent, MESSAGE, body)
 
     def _say(self, kind: Kind) -> Frame:
         self._sent += 1
@@ -141,8 +141,8 @@ class ServerCall(ServicerContext):  # type: ignore[misc]
         pairs = to_pairs(status.trailing)
         self._code, self._details, self._trailing = status.code, status.details, status.trailing
         if not self._sent:
-            self._say(Kind.ACCEPT)
-        frame = self._say(Kind.STATUS)
+            self._say(ACCEPT)
+        frame = self._say(STATUS)
         frame.status.code, frame.status.details = status.code.value[0], status.details
         frame.metadata.extend(pairs)
         self._close()
@@ -154,14 +154,15 @@ class ServerCall(ServicerContext):  # type: ignore[misc]
             self._timer.cancel()
         self._owner.ended(self)
         callbacks, self._callbacks = self._callbacks, []
+        loop = asyncio.get_running_loop()
         for callback in callbacks:
-            callback(self)
+            loop.call_soon(callback, self)
 
     # --- what comes from outside the handler ---
 
     def receive(self, frame: Frame) -> None:
         """A frame from the client, in the order of the inbox."""
-        if frame.kind == Kind.CANCEL:
+        if frame.kind == CANCEL:
             self.drop()
             return
         inflow = self.inflow
@@ -170,10 +171,10 @@ class ServerCall(ServicerContext):  # type: ignore[misc]
                 self.end(GAP)
             return
         inflow.expected += 1
-        if frame.kind == Kind.MESSAGE:
+        if frame.kind == MESSAGE:
             if not inflow.put(frame.body):
                 self.end(OVERRUN)
-        elif frame.kind == Kind.HALF_CLOSE:
+        elif frame.kind == HALF_CLOSE:
             inflow.close()
 
     def end(self, status: Status) -> None:
@@ -214,7 +215,7 @@ class ServerCall(ServicerContext):  # type: ignore[misc]
         pairs = to_pairs(initial_metadata)
         self._initial_sent = True
         if not self._ended:
-            self._say(Kind.ACCEPT).metadata.extend(pairs)
+            self._say(ACCEPT).metadata.extend(pairs)
 
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> NoReturn:
         """End the call with a status that is not OK. Raises, so that the handler ends too."""

@@ -5,14 +5,12 @@ server. And a call that would not wait ends if nobody serves its door.
 """
 
 import asyncio
-import logging
+import contextlib
 from typing import Protocol
 
 from proto.rpc.bus import Link
 from proto.rpc.errors import BusAway
 from proto.rpc.lease import Lease, LeaseKeeper
-
-log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 0.5
 
@@ -60,11 +58,9 @@ class Watch:
         """Watch, for ever."""
         while True:
             await self._wanted.wait()
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._period):
                     await self._hurry.wait()
-            except TimeoutError:
-                pass
             self._hurry.clear()
             peers = self._watched.peers()
             impatient = self._watched.impatient()
@@ -73,8 +69,8 @@ class Watch:
                 continue
             try:
                 await self._look(peers, impatient)
-            except BusAway:
-                self._keeper.away()
+            except BusAway as error:
+                self._keeper.away(error)
 
     async def _look(self, peers: set[str], impatient: bool) -> None:
         values = await self._link.leases(None if impatient else sorted(peers))
@@ -89,5 +85,5 @@ class Watch:
                 self._watched.peer_is(process_id, lease.epoch)
             elif trustworthy:
                 self._watched.peer_is(process_id, None)
-        if impatient:
+        if impatient and trustworthy:
             self._watched.served({door for lease in leases.values() for door in lease.doors})

@@ -94,11 +94,11 @@ async def test_a_lost_answer_opens_no_call_twice(
     second = await world.node("server")
     await world.serve(second, servicer, echo.add_EchoServicer_to_server)
     pair.client_faults.lose_answers = losses
-    assert (await pair.stub.Unary(echo.Text(text="x"))).text == "x"
+    assert (await pair.stub.Unary(echo.Text(text="x"), wait_for_ready=True)).text == "x"
     pair.server_faults.lose_answers = losses
     for _ in range(3):
-        messages = [message.count async for message in pair.stub.Stream(echo.Text(count=5))]
-        assert messages == list(range(5))
+        call = pair.stub.Stream(echo.Text(count=5), wait_for_ready=True)
+        assert [message.count async for message in call] == list(range(5))
     assert servicer.calls == 4
 
 

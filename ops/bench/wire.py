@@ -1,0 +1,177 @@
+"""How the wire compares with plain gRPC: latency of a unary call, and CPU per streamed message.
+
+    python -m ops.bench.wire [--out FILE] [--rounds N] [--seed N]
+
+Client and server are processes of their own, on loopback, for each of the two transports; Redis is one
+more. Rounds alternate between the transports, so that what else the machine does hits both. CPU time is
+that of client, server and Redis together.
+
+    unary   one call at a time, 64 bytes each way; p50 and p99 in milliseconds
+    steps   256 calls stream at once; every 20 ms each is given one message, as by a model's steps
+    flood   256 calls stream at once, each as fast as it can
+"""
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ops.bench.record import percentile, write
+from ops.bench.wire_peer import Answer, Question
+from ops.redis_server import RedisServer
+
+TRANSPORTS = ("redis", "grpc")
+UNARY_CALLS = 1000
+STREAMS = 256
+STEPS = 100
+FLOOD = 200
+"""Messages per call."""
+ROUNDS = 5
+
+
+class Peer:
+    """A process that serves, or that calls and measures."""
+
+    def __init__(self, role: str, transport: str, address: str) -> None:
+        command = [sys.executable, "-m", "ops.bench.wire_peer", role, transport, address]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.ready = self.line()
+
+    def line(self) -> str:
+        """The next line that it prints. Raises `RuntimeError` if it has ended."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().strip()
+        if not line:
+            raise RuntimeError(f"a process of the benchmark ended with {self.process.wait()}")
+        return line
+
+    def ask(self, question: Question) -> Answer:
+        """Let a client measure something."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(question.encode() + "\n")
+        self.process.stdin.flush()
+        return Answer.decode(self.line())
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait()
+
+
+class Transport:
+    """The processes of one transport."""
+
+    def __init__(self, name: str, redis: RedisServer) -> None:
+        assert redis.process is not None
+        self.server = Peer("server", name, redis.url)
+        self.client = Peer("client", name, redis.url if name == "redis" else self.server.ready)
+        self._pids = [self.server.process.pid, self.client.process.pid]
+        if name == "redis":
+            self._pids.append(redis.process.pid)
+
+    def unary(self, payload: bytes) -> dict[str, float]:
+        """Latency, and CPU time of a call."""
+        answer, cpu = self._measure(Question("unary", 1, UNARY_CALLS, payload))
+        p50, p99 = percentile(answer.latencies, 0.5), percentile(answer.latencies, 0.99)
+        return {"p50_ms": p50 * 1e3, "p99_ms": p99 * 1e3, "cpu_us_per_call": cpu / UNARY_CALLS * 1e6}
+
+    def stream(self, kind: str, messages: int, payload: bytes) -> dict[str, float]:
+        """What streamed messages cost, and how fast they came."""
+        answer, cpu = self._measure(Question(kind, STREAMS, messages, payload))
+        return {
+            "cpu_us_per_message": cpu / answer.messages * 1e6,
+            "messages_per_cpu_second": answer.messages / cpu,
+            "messages_per_second": answer.messages / answer.seconds,
+        }
+
+    def _measure(self, question: Question) -> tuple[Answer, float]:
+        before = sum(map(cpu_seconds, self._pids))
+        answer = self.client.ask(question)
+        return answer, sum(map(cpu_seconds, self._pids)) - before
+
+    def stop(self) -> None:
+        self.client.stop()
+        self.server.stop()
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time that a process has used, in user and kernel mode, all threads together."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measure(rounds: int, seed: int) -> dict[str, Any]:
+    """All rounds of all measurements: what each transport had, and their ratios round by round."""
+    payload = random.Random(seed).randbytes(64)
+    measurements: dict[str, Callable[[Transport], dict[str, float]]] = {
+        "unary": lambda transport: transport.unary(payload),
+        "steps": lambda transport: transport.stream("steps", STEPS, payload),
+        "flood": lambda transport: transport.stream("flood", FLOOD, payload),
+    }
+    results: dict[str, dict[str, list[dict[str, float]]]] = {
+        name: {transport: [] for transport in TRANSPORTS} for name in measurements
+    }
+    with RedisServer() as redis:
+        transports = {name: Transport(name, redis) for name in TRANSPORTS}
+        try:
+            for index in range(rounds + 1):  # the first one warms up
+                for name, run in measurements.items():
+                    for transport in TRANSPORTS if index % 2 else reversed(TRANSPORTS):
+                        result = run(transports[transport])
+                        if index:
+                            results[name][transport].append(result)
+        finally:
+            for peers in transports.values():
+                peers.stop()
+    return {"rounds": results, "ratios": ratios(results)}
+
+
+def ratios(results: dict[str, dict[str, list[dict[str, float]]]]) -> dict[str, dict[str, float]]:
+    """Redis over gRPC: median, lowest and highest of the rounds' ratios."""
+
+    def spread(name: str, figure: str) -> dict[str, float]:
+        pairs = zip(results[name]["redis"], results[name]["grpc"], strict=True)
+        values = [ours[figure] / plain[figure] for ours, plain in pairs]
+        return {"median": median(values), "lowest": min(values), "highest": max(values)}
+
+    return {
+        "unary_p50": spread("unary", "p50_ms"),
+        "steps_messages_per_cpu_second": spread("steps", "messages_per_cpu_second"),
+        "flood_messages_per_cpu_second": spread("flood", "messages_per_cpu_second"),
+    }
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results for a person."""
+    lines = [f"{'':34}{'redis':>12}{'grpc.aio':>12}"]
+    for name, by_transport in results["rounds"].items():
+        for figure in by_transport["redis"][0]:
+            values = [median(one[figure] for one in by_transport[transport]) for transport in TRANSPORTS]
+            lines.append(f"{name + ' ' + figure:34}" + "".join(f"{value:12.3f}" for value in values))
+    lines.append("")
+    for name, ratio in results["ratios"].items():
+        spread = f"{ratio['lowest']:.2f} to {ratio['highest']:.2f}"
+        lines.append(f"{name + ', redis / grpc.aio':54}{ratio['median']:6.2f}  ({spread})")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, help="JSON file for the results")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    results = measure(options.rounds, options.seed)
+    print(table(results))
+    if options.out is not None:
+        write(options.out, "wire", options.seed, results)
+
+
+if __name__ == "__main__":
+    main()
