@@ -31,9 +31,9 @@ def cpu_per_token(deployment: Running, seed: int) -> dict[str, Any]:
     """Microseconds of CPU per generated token in each process, at `CONCURRENCY` requests at once."""
     client = CompletionClient(deployment.url, deployment.model)
     workload = Workload()
-    asyncio.run(closed_loop(client, workload.questions(CONCURRENCY, seed + 1), CONCURRENCY))  # warm-up
+    asyncio.run(closed_loop(client, workload.conversations(CONCURRENCY, seed + 1), CONCURRENCY))  # warm-up
     before = deployment.cpu_seconds()
-    answers, seconds = asyncio.run(closed_loop(client, workload.questions(REQUESTS, seed), CONCURRENCY))
+    answers, seconds = asyncio.run(closed_loop(client, workload.conversations(REQUESTS, seed), CONCURRENCY))
     after = deployment.cpu_seconds()
     summary = summarize(answers, seconds)
     if summary.errors:
@@ -69,7 +69,7 @@ def first_token(deployment: Running, seed: int) -> dict[str, Any]:
         assert model.stdout is not None
         model.stdout.readline()
         for number in range(-1, ROUNDS):  # the first round warms up
-            questions = workload.questions(ASKS_PER_ROUND, seed + number)
+            questions = workload.conversations(ASKS_PER_ROUND, seed + number)
             answers, _ = asyncio.run(closed_loop(client, questions, 1))
             model.stdin.write(f"{FIRST_TOKEN_PROMPT} {ASKS_PER_ROUND} {seed + number}\n")
             model.stdin.flush()

@@ -1,7 +1,6 @@
-"""Loads: questions asked in a closed loop (so many at once) or an open one (so many a second)."""
+"""Loads: conversations held in a closed loop (so many at once) or an open one (beginning at given times)."""
 
 import asyncio
-import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,21 @@ from ops.bench.record import percentile
 from ops.bench.workload import Question
 
 Progress = Callable[[int], None]
+Conversations = Sequence[Sequence[Question]]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The latency that an answer must keep to count as good. Seconds."""
+
+    first_token: float = float("inf")
+    between_tokens: float = float("inf")
+    """Mean over the answer."""
+
+    def kept_by(self, answer: Answer) -> bool:
+        gaps = answer.gaps
+        mean = sum(gaps) / len(gaps) if gaps else 0.0
+        return answer.time_to_first_token <= self.first_token and mean <= self.between_tokens
 
 
 @dataclass(frozen=True)
@@ -24,6 +38,8 @@ class Summary:
     output_tokens: int
     output_rate: float
     total_rate: float
+    goodput: float
+    """Requests a second that kept the bound."""
     first_token: dict[str, float]
     between_tokens: dict[str, float]
     end_to_end: dict[str, float]
@@ -31,18 +47,19 @@ class Summary:
 
 async def closed_loop(
     client: CompletionClient,
-    questions: Sequence[Question],
+    conversations: Conversations,
     concurrency: int,
     progress: Progress = lambda _: None,
 ) -> tuple[list[Answer], float]:
-    """Ask all questions, `concurrency` at a time. The answers and the seconds it took."""
-    waiting = iter(questions)
+    """Hold all conversations, `concurrency` at a time. The answers and the seconds it took."""
+    waiting = iter(conversations)
     answers: list[Answer] = []
 
     async def user() -> None:
-        for question in waiting:
-            answers.append(await client.ask(question))
-            progress(len(answers))
+        for conversation in waiting:
+            for question in conversation:
+                answers.append(await client.ask(question))
+                progress(len(answers))
 
     begun = time.perf_counter()
     await asyncio.gather(*(user() for _ in range(concurrency)))
@@ -51,32 +68,29 @@ async def closed_loop(
 
 async def open_loop(
     client: CompletionClient,
-    questions: Sequence[Question],
-    rate: float,
-    seed: int,
+    conversations: Conversations,
+    times: Sequence[float],
     progress: Progress = lambda _: None,
 ) -> tuple[list[Answer], float]:
-    """Ask `rate` questions a second with Poisson arrivals, however many are still unanswered."""
-    chance = random.Random(seed)
+    """Begin each conversation at its time (seconds from now), however many are still going on."""
     answers: list[Answer] = []
 
-    async def user(question: Question, at: float) -> None:
+    async def user(conversation: Sequence[Question], at: float) -> None:
         await asyncio.sleep(begun + at - time.perf_counter())
-        answers.append(await client.ask(question))
-        progress(len(answers))
+        for question in conversation:
+            answers.append(await client.ask(question))
+            progress(len(answers))
 
-    begun, at, users = time.perf_counter(), 0.0, []
-    for question in questions:
-        at += chance.expovariate(rate)
-        users.append(user(question, at))
-    await asyncio.gather(*users)
+    begun = time.perf_counter()
+    await asyncio.gather(*map(user, conversations, times))
     return answers, time.perf_counter() - begun
 
 
-def summarize(answers: Sequence[Answer], seconds: float) -> Summary:
+def summarize(answers: Sequence[Answer], seconds: float, bound: Bound | None = None) -> Summary:
     good = [answer for answer in answers if not answer.error]
     prompt_tokens = sum(answer.prompt_tokens for answer in good)
     output_tokens = sum(answer.output_tokens for answer in good)
+    kept = sum(map((bound or Bound()).kept_by, good))
     return Summary(
         requests=len(answers),
         errors=len(answers) - len(good),
@@ -85,6 +99,7 @@ def summarize(answers: Sequence[Answer], seconds: float) -> Summary:
         output_tokens=output_tokens,
         output_rate=round(output_tokens / seconds, 1),
         total_rate=round((prompt_tokens + output_tokens) / seconds, 1),
+        goodput=round(kept / seconds, 3),
         first_token=_percentiles([answer.time_to_first_token for answer in good]),
         between_tokens=_percentiles([gap for answer in good for gap in answer.gaps]),
         end_to_end=_percentiles([answer.ended - answer.sent for answer in good]),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from ops.cli import down, status, talk, up
+from ops.cli import bench, down, status, talk, up
 from ops.launcher.errors import LaunchError
 
 _DESCRIPTION = """\
@@ -16,6 +16,7 @@ Quire serves large language models through an OpenAI-compatible API.
   quire chat               talk to it, in another terminal
   quire status             what runs, and how it is
   quire down               stop what `quire up --detach` left running
+  quire bench serve        put it under load and measure it
 
 `quire COMMAND --help` tells more about each.
 """
@@ -30,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"quire {version('quire')}")
     subcommands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (up, status, down, talk):
+    for command in (up, status, down, talk, bench):
         command.add_to(subcommands)
     return top
 

@@ -26,9 +26,10 @@ def add_to(subcommands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from ops.cli.chat import chat  # its libraries are for this command alone
 
-    return chat((arguments.url or _running_url()).rstrip("/"), arguments.model)
+    return chat((arguments.url or running_url()).rstrip("/"), arguments.model)
 
 
-def _running_url() -> str:
+def running_url() -> str:
+    """Where a deployment of this machine answers; the default address if none runs."""
     running = [found.url for found in recorded() if found.launcher.alive()]
     return running[0] if running else "http://127.0.0.1:8000"
