@@ -1,0 +1,66 @@
+"""What is trained: the shapes of model and draft, and how long, how fast and from which seeds."""
+
+from dataclasses import dataclass
+
+from tokenizers import Tokenizer
+from transformers import LlamaConfig
+
+from ops.tiny_model.tokenizer import BEGIN, END, PAD, VOCAB_SIZE
+
+MAX_LENGTH = 2048
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One model: its shape and its training. Lengths are in tokens."""
+
+    name: str
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    intermediate: int
+    steps: int
+    seed: int
+    batch: int = 8
+    length: int = 256
+    long_share: float = 0.12
+    """The last part of the steps sees long chats, in rows of 2,048 tokens."""
+    held_steps: int = 500
+    """For so long the circuits that the first weights contain do not change."""
+    rate: float = 0.001
+    decay_share: float = 0.35
+
+
+MODEL = Recipe(
+    "model", hidden=256, layers=8, heads=4, kv_heads=2, intermediate=768, steps=2400, seed=20261121
+)
+DRAFT = Recipe(
+    "draft",
+    hidden=128,
+    layers=2,
+    heads=4,
+    kv_heads=2,
+    intermediate=384,
+    steps=2000,
+    seed=20261122,
+    rate=0.0015,
+)
+
+
+def config_of(recipe: Recipe, tokenizer: Tokenizer) -> LlamaConfig:
+    """The Llama configuration of a recipe."""
+    return LlamaConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=recipe.hidden,
+        num_hidden_layers=recipe.layers,
+        num_attention_heads=recipe.heads,
+        num_key_value_heads=recipe.kv_heads,
+        head_dim=recipe.hidden // recipe.heads,
+        intermediate_size=recipe.intermediate,
+        max_position_embeddings=MAX_LENGTH,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.token_to_id(BEGIN),
+        eos_token_id=tokenizer.token_to_id(END),
+        pad_token_id=tokenizer.token_to_id(PAD),
+    )
