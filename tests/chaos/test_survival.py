@@ -5,70 +5,23 @@ Every test asks the same questions twice, in peace and while processes die, and 
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import openai
 import pytest
 
 from ops.redis_server import RedisServer
+from tests.support.asking import Answer, ask
 from tests.support.deployment import Deployment
 
 BEHIND_THE_GATEWAY = ("gpu_worker", "scheduler_svc", "tokenizer_svc")
-
-
-@pytest.fixture(scope="module")
-def deployment(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """Like the end-to-end one, but its processes are killed and replaced all the time."""
-    deployment = Deployment(redis_server, tmp_path_factory.mktemp("survival"))
-    try:
-        yield deployment.start()
-        deployment.assert_clean()
-    finally:
-        deployment.stop()
-
-
-@pytest.fixture
-async def client(deployment: Deployment) -> AsyncIterator[openai.AsyncOpenAI]:
-    deployment.wait_ready()
-    async with openai.AsyncOpenAI(
-        base_url=f"{deployment.url}/v1", api_key="none", max_retries=0, timeout=90
-    ) as client:
-        yield client
-
-
-Answer = dict[int, tuple[str, list[int]]]
-
-
-async def ask(
-    client: openai.AsyncOpenAI, after: int = 0, event: asyncio.Event | None = None, **fields: Any
-) -> Answer:
-    """The text and tokens of each choice; sets `event` once `after` tokens have come."""
-    text: dict[int, str] = {}
-    tokens: dict[int, list[int]] = {}
-    stream = await client.completions.create(
-        model="quire-tiny",
-        prompt="Once upon a time, in a forest,",
-        max_tokens=200,
-        stream=True,
-        extra_body={"ignore_eos": True, "return_token_ids": True},
-        **fields,
-    )
-    async for chunk in stream:
-        for choice in chunk.choices:
-            assert choice.model_extra is not None
-            text[choice.index] = text.get(choice.index, "") + choice.text
-            tokens.setdefault(choice.index, []).extend(choice.model_extra.get("token_ids") or [])
-        if event is not None and sum(map(len, tokens.values())) >= after:
-            event.set()
-    return {index: (text[index], tokens[index]) for index in sorted(text)}
 
 
 async def ask_while_dying(
     client: openai.AsyncOpenAI, deployment: Deployment, victim: str, **fields: Any
 ) -> Answer:
     event = asyncio.Event()
-    asking = asyncio.create_task(ask(client, after=20, event=event, **fields))
+    asking = asyncio.create_task(ask(client, lambda tokens: event.set() if tokens >= 20 else None, **fields))
     await event.wait()
     deployment.kill(victim)
     assert not asking.done(), "the answer was over before the kill"
@@ -115,7 +68,9 @@ async def test_redis_comes_back_with_all_that_was_accepted(
 ) -> None:
     expected = await ask(client, temperature=0)
     event = asyncio.Event()
-    asking = asyncio.create_task(ask(client, after=20, event=event, temperature=0))
+    asking = asyncio.create_task(
+        ask(client, lambda tokens: event.set() if tokens >= 20 else None, temperature=0)
+    )
     await event.wait()
     redis_server.kill()
     assert not asking.done()

@@ -1,0 +1,80 @@
+"""Minutes of steady load under `quire up` while processes die at random: every answer is as in peace.
+
+`QUIRE_SOAK_SECONDS` says how long (default: a few seconds), `QUIRE_SOAK_SEED` which chance.
+"""
+
+import asyncio
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import openai
+import pytest
+
+from ops.bench.processes import Running, running
+from ops.launcher.record import recorded
+from tests.support.asking import ask
+
+SECONDS = float(os.environ.get("QUIRE_SOAK_SECONDS", "8"))
+SEED = int(os.environ.get("QUIRE_SOAK_SEED", "1"))
+USERS = 6
+QUESTIONS = [
+    {"temperature": 0.9, "seed": seed, "n": 1 + seed % 2, "stop": ["\n\n"] if seed % 3 else None}
+    for seed in range(9)
+]
+VICTIMS = ("worker", "scheduler", "tokenizer", "redis")
+
+
+def kill(port: int, victim: str) -> bool:
+    """kill -9 a process of the deployment; False if it is not there just now."""
+    processes = next(one for one in recorded() if one.port == port).processes
+    identity = processes.get(victim)
+    return identity is not None and identity.alive() and identity.end(signal.SIGKILL, 5)
+
+
+@pytest.mark.timeout(SECONDS * 3 + 200)
+def test_answers_do_not_depend_on_who_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with running(QUIRE_KV_MEMORY="64MiB") as quire:
+        asyncio.run(soak(quire))
+    logs = "".join(path.read_text() for path in tmp_path.glob("quire/*/logs/*.log"))
+    assert " ERROR " not in logs
+    assert "Traceback" not in logs
+
+
+async def soak(quire: Running) -> None:
+    client = openai.AsyncOpenAI(base_url=f"{quire.url}/v1", api_key="none", max_retries=0)
+    expected = [await ask(client, **question) for question in QUESTIONS]
+    chance = random.Random(SEED)
+    until = time.monotonic() + SECONDS
+    answered: list[int] = []
+    killed: list[str] = []
+    heard: set[int] = set()
+    """Users who have got something since the latest deaths."""
+
+    async def user(number: int) -> None:
+        taste = random.Random(SEED * 100 + number)
+        while time.monotonic() < until:
+            which = taste.randrange(len(QUESTIONS))
+            answer = await ask(client, lambda _: heard.add(number), **QUESTIONS[which])
+            assert answer == expected[which], (QUESTIONS[which], killed)
+            answered.append(which)
+
+    async def reaper() -> None:
+        while time.monotonic() < until:
+            victims = chance.sample(VICTIMS, chance.choice((1, 1, 2)))
+            killed.extend(
+                [one for one in victims if await asyncio.to_thread(kill, quire.deployment.port, one)]
+            )
+            # A call that costs two servers their lives and gains nothing in between is rightly refused.
+            heard.clear()
+            while len(heard) < USERS and time.monotonic() < until:
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(chance.uniform(0, 1.5))
+
+    await asyncio.gather(*map(user, range(USERS)), reaper())
+    print(f"{len(answered)} answers, {len(killed)} deaths")
+    assert len(answered) >= USERS
+    assert killed

@@ -1,0 +1,32 @@
+"""Asking for streamed completions and keeping all that comes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import openai
+
+Answer = dict[int, tuple[str, list[int]]]
+"""Text and tokens of each choice."""
+
+
+async def ask(
+    client: openai.AsyncOpenAI, heard: Callable[[int], None] = lambda _: None, **fields: Any
+) -> Answer:
+    """An answer of 200 tokens to each of `n` choices; `heard` gets the number of tokens with each chunk."""
+    text: dict[int, str] = {}
+    tokens: dict[int, list[int]] = {}
+    stream = await client.completions.create(
+        model="quire-tiny",
+        prompt="Once upon a time, in a forest,",
+        max_tokens=200,
+        stream=True,
+        extra_body={"ignore_eos": True, "return_token_ids": True},
+        **fields,
+    )
+    async for chunk in stream:
+        for choice in chunk.choices:
+            assert choice.model_extra is not None
+            text[choice.index] = text.get(choice.index, "") + choice.text
+            tokens.setdefault(choice.index, []).extend(choice.model_extra.get("token_ids") or [])
+        heard(sum(map(len, tokens.values())))
+    return {index: (text[index], tokens[index]) for index in sorted(text)}
