@@ -1,6 +1,6 @@
 """Minutes of steady load under `quire up` while processes die at random: every answer is as in peace.
 
-`QUIRE_SOAK_SECONDS` says how long (default: a few seconds), `QUIRE_SOAK_SEED` which chance.
+`SOAK_SECONDS` says how long (default: a few seconds), `SOAK_SEED` which chance.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from ops.bench.processes import Running, running
 from ops.launcher.record import recorded
 from tests.support.asking import ask
 
-SECONDS = float(os.environ.get("QUIRE_SOAK_SECONDS", "8"))
-SEED = int(os.environ.get("QUIRE_SOAK_SEED", "1"))
+SECONDS = float(os.environ.get("SOAK_SECONDS", "8"))
+SEED = int(os.environ.get("SOAK_SEED", "1"))
 USERS = 6
 QUESTIONS = [
     {"temperature": 0.9, "seed": seed, "n": 1 + seed % 2, "stop": ["\n\n"] if seed % 3 else None}
