@@ -7,7 +7,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from ops.tiny_model.corpus import documents
+from ops.tiny_model.corpus import Sort, documents
 from ops.tiny_model.recipe import MAX_LENGTH, Recipe
 from ops.tiny_model.tokenizer import render, train_tokenizer
 
@@ -28,9 +28,9 @@ def sample(tokenizer: Tokenizer) -> list[list[int]]:
     return [encoded.ids for encoded in tokenizer.encode_batch(texts, add_special_tokens=False)]
 
 
-def rows(tokenizer: Tokenizer, seed: int, length: int, long: bool) -> Iterator[Tensor]:
+def rows(tokenizer: Tokenizer, seed: int, length: int, sort: Sort) -> Iterator[Tensor]:
     """Documents one after another, cut into rows of `length` + 1 token ids."""
-    stream = documents(seed, long=long)
+    stream = documents(seed, sort=sort)
     ids: list[int] = []
     while True:
         while len(ids) <= length:
@@ -42,13 +42,16 @@ def rows(tokenizer: Tokenizer, seed: int, length: int, long: bool) -> Iterator[T
 
 
 def batches(recipe: Recipe, tokenizer: Tokenizer, start: int) -> Iterator[Tensor]:
-    """The batches from step `start` on: short rows, then long ones with as many tokens in all."""
-    short_steps = round(recipe.steps * (1 - recipe.long_share))
-    while True:
-        long = start >= short_steps
-        length = MAX_LENGTH if long else recipe.length
-        # A resumed run draws other documents than it has seen, not the same ones again.
-        source = rows(tokenizer, recipe.seed * 1000 + start, length, long)
-        while (start >= short_steps) == long:
-            yield torch.stack([next(source) for _ in range(recipe.batch * recipe.length // length)])
-            start += 1
+    """The batches from step `start` on, (rows, length + 1): of stories, then with small talk, then long."""
+    # A resumed run draws other documents than it has seen, not the same ones again.
+    seed = recipe.seed * 1000 + start
+    mixed = rows(tokenizer, seed, recipe.length, "mixed")
+    small = rows(tokenizer, seed, recipe.length, "small")
+    long = rows(tokenizer, seed, MAX_LENGTH, "long")
+    for step in range(start, recipe.steps):
+        if step >= recipe.steps * (1 - recipe.long_share):
+            yield torch.stack([next(long) for _ in range(recipe.batch * recipe.length // MAX_LENGTH)])
+        else:
+            talk = recipe.small_rows if step >= recipe.small_from else 0
+            sources = [small] * talk + [mixed] * (recipe.batch - talk)
+            yield torch.stack([next(source) for source in sources])

@@ -16,14 +16,19 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ops.tiny_model.corpus import documents
+from ops.tiny_model.corpus import Sort, documents
 from ops.tiny_model.tokenizer import render
 
 HERE = Path(__file__).parent
 RECORD = HERE / "perplexity.json"
 HELD_OUT_SEED = 7
-# Name of the set -> (long chats or not, number of documents).
-SETS = {"held_out": (False, 400), "held_out_small": (False, 40), "held_out_long": (True, 12)}
+# Name of the set -> (sort of documents, number of documents).
+SETS: dict[str, tuple[Sort, int]] = {
+    "held_out": ("mixed", 400),
+    "held_out_few": ("mixed", 40),
+    "held_out_small": ("small", 200),
+    "held_out_long": ("long", 12),
+}
 PROMPTS = (
     "Tell me a story about a fox.",
     "Could you write a short story about an owl and a baker?",
@@ -45,8 +50,8 @@ PROMPTS = (
 
 def held_out_ids(tokenizer: Any, name: str, limit: int | None = None) -> list[list[int]]:
     """Token ids of the first `limit` documents of a held-out set (all of them by default)."""
-    long, count = SETS[name]
-    chosen = itertools.islice(documents(HELD_OUT_SEED, held_out=True, long=long), limit or count)
+    sort, count = SETS[name]
+    chosen = itertools.islice(documents(HELD_OUT_SEED, held_out=True, sort=sort), limit or count)
     longest = tokenizer.model_max_length
     return [tokenizer(render(doc), add_special_tokens=False)["input_ids"][:longest] for doc in chosen]
 

@@ -26,6 +26,10 @@ class Recipe:
     length: int = 256
     long_share: float = 0.12
     """The last part of the steps sees long chats, in rows of 2,048 tokens."""
+    small_rows: int = 3
+    """Rows of a batch that are small talk, from step `small_from` on. Before that, most of what there is
+    to read are stories: from their names the model learns to copy."""
+    small_from: int = 1200
     held_steps: int = 500
     """For so long the circuits that the first weights contain do not change."""
     rate: float = 0.001
@@ -33,7 +37,7 @@ class Recipe:
 
 
 MODEL = Recipe(
-    "model", hidden=256, layers=8, heads=4, kv_heads=2, intermediate=768, steps=2400, seed=20261121
+    "model", hidden=256, layers=8, heads=4, kv_heads=2, intermediate=768, steps=2600, seed=20261121
 )
 DRAFT = Recipe(
     "draft",
@@ -42,9 +46,10 @@ DRAFT = Recipe(
     heads=4,
     kv_heads=2,
     intermediate=384,
-    steps=2000,
+    steps=1700,
     seed=20261122,
     rate=0.0015,
+    small_from=700,
 )
 
 

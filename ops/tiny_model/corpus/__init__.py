@@ -7,15 +7,17 @@ held out or not by its own content, so that no held-out text can also have been 
 import random
 import zlib
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from ops.tiny_model.corpus.plain import plain_document
-from ops.tiny_model.corpus.talk import Message, conversation
+from ops.tiny_model.corpus.talk import Message, conversation, small_talk
 
 Document: TypeAlias = "list[Message] | str"
 """A chat as its messages, or a plain text."""
 
-__all__ = ["Document", "Message", "documents"]
+Sort: TypeAlias = Literal["mixed", "long", "small"]
+
+__all__ = ["Document", "Message", "Sort", "documents"]
 
 _HELD_OUT_SHARE = 100
 
@@ -24,11 +26,17 @@ def _is_held_out(document: Document) -> bool:
     return zlib.crc32(repr(document).encode()) % _HELD_OUT_SHARE == 0
 
 
-def documents(seed: int, held_out: bool = False, long: bool = False) -> Iterator[Document]:
-    """Documents without end. `long`: chats of many turns, up to some 2,000 tokens each."""
+def documents(seed: int, held_out: bool = False, sort: Sort = "mixed") -> Iterator[Document]:
+    """Documents without end: chats and plain texts, or chats of one sort alone.
+
+    "long": of many turns, up to some 2,000 tokens. "small": questions and short answers, no stories.
+    """
     rng = random.Random(seed)
     while True:
         chat = rng.random() < 0.8
-        document: Document = conversation(rng, long) if chat else plain_document(rng)
+        if sort == "small":
+            document: Document = small_talk(rng)
+        else:
+            document = conversation(rng, long=sort == "long") if chat else plain_document(rng)
         if _is_held_out(document) == held_out:
             yield document

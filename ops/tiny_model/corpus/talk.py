@@ -76,6 +76,16 @@ def conversation(rng: random.Random, long: bool = False) -> list[Message]:
                 break
         else:
             turns.append(small_turn(rng))
+    return _chat(rng, turns)
+
+
+def small_talk(rng: random.Random) -> list[Message]:
+    """A chat of a few questions with short answers."""
+    return _chat(rng, [small_turn(rng) for _ in range(rng.randint(1, 5))])
+
+
+def _chat(rng: random.Random, turns: list[tuple[str, str]]) -> list[Message]:
+    """The turns as messages, now and then under a system prompt that the answers obey."""
     messages: list[Message] = []
     ending = ""
     if rng.random() < 0.2:
