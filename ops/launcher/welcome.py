@@ -7,6 +7,9 @@ from pathlib import Path
 
 from ops.launcher.specs import Options, has_chat_template
 
+TEMPERATURE = 0.5
+"""The API's own default is 1, at which a small model now and then loses its thread."""
+
 _CURL = """\
 curl {url}/v1/{endpoint} -H 'Content-Type: application/json' \\
   -d {body}"""
@@ -15,7 +18,10 @@ _PYTHON_CHAT = """\
 from openai import OpenAI  # pip install openai
 client = OpenAI(base_url="{url}/v1", api_key="none")
 for chunk in client.chat.completions.create(
-    model={model}, messages=[{{"role": "user", "content": "{question}"}}], stream=True
+    model={model},
+    messages=[{{"role": "user", "content": "{question}"}}],
+    temperature={temperature},
+    stream=True,
 ):
     print(chunk.choices[0].delta.content or "", end="", flush=True)
 """
@@ -23,7 +29,9 @@ for chunk in client.chat.completions.create(
 _PYTHON_TEXT = """\
 from openai import OpenAI  # pip install openai
 client = OpenAI(base_url="{url}/v1", api_key="none")
-for chunk in client.completions.create(model={model}, prompt="{question}", max_tokens=60, stream=True):
+for chunk in client.completions.create(
+    model={model}, prompt="{question}", max_tokens=60, temperature={temperature}, stream=True
+):
     print(chunk.choices[0].text, end="", flush=True)
 """
 
@@ -35,13 +43,17 @@ def welcome(options: Options) -> str:
     if has_chat_template(options.model):
         question = "Tell me a story about a fox."
         endpoint, python = "chat/completions", _PYTHON_CHAT
-        body = {"model": model, "messages": [{"role": "user", "content": question}]}
+        body = {
+            "model": model,
+            "messages": [{"role": "user", "content": question}],
+            "temperature": TEMPERATURE,
+        }
     else:
         question = "Once upon a time"
         endpoint, python = "completions", _PYTHON_TEXT
-        body = {"model": model, "prompt": question, "max_tokens": 60}
+        body = {"model": model, "prompt": question, "max_tokens": 60, "temperature": TEMPERATURE}
     curl = _CURL.format(url=url, endpoint=endpoint, body=shlex.quote(json.dumps(body)))
-    snippet = python.format(url=url, model=json.dumps(model), question=question)
+    snippet = python.format(url=url, model=json.dumps(model), question=question, temperature=TEMPERATURE)
     return f"""\
 In a browser:   {url}/
 In a terminal:  {quire_command()} chat{"" if options.port == 8000 else f" --url {url}"}
