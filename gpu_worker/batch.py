@@ -85,19 +85,23 @@ class Batch:
     def rows(self, plan: Plan) -> tuple[Rows, dict[int, str]]:
         """The rows that can run, and by row what is wrong with the others. Raises `PlanError`."""
         slots, starts, counts = plan.row_slots, plan.row_starts, plan.row_counts
-        self._check_held(slots, "row_slots")
+        exists = (slots >= 0) & (slots < self.limits.max_slots)
+        self._check_held(slots[exists], "row_slots")
+        held = np.where(exists, slots, 0)
         samples = plan.row_samples.astype(np.bool_)
-        known, ends = self.known[slots], starts + counts  # a sum that overflows is negative
-        room = self._table_lengths[slots] * self.limits.block_size
-        good = (
-            (starts >= 0) & (ends > starts) & (ends <= known) & (ends <= room) & (~samples | (ends == known))
-        )
+        known, ends = self.known[held], starts + counts  # a sum that overflows is negative
+        room = np.minimum(self._table_lengths[held] * self.limits.block_size, self.limits.max_model_len)
+        good = exists & (starts >= 0) & (ends > starts) & (ends <= known) & (ends <= room)
+        good &= ~samples | (ends == known)
         if self._faults:
             good &= ~np.isin(slots, list(self._faults))
         index = np.flatnonzero(good)
         errors = {}
         if len(index) < len(slots):
             errors = {int(row): self._fault_of(plan, int(row)) for row in np.flatnonzero(~good)}
+            for row, what in errors.items():
+                if exists[row]:
+                    self.fail(int(slots[row]), what)
         index = index[np.argsort(counts[index] > 1, kind="stable")]
         return Rows(index, slots[index], starts[index], counts[index], samples[index]), errors
 
@@ -136,9 +140,9 @@ class Batch:
         self.tokens[device_slots, places] = tokens.int()
         self.known[slots] += 1
 
-    def forget_last(self, slot: int) -> None:
-        """The slot's newest token is none: the model failed. Rows that build on it will fail too."""
-        self.known[slot] -= 1
+    def fail(self, slot: int, what: str) -> None:
+        """Every row of the slot fails until it is freed: what its sequence is to build on is not there."""
+        self._faults.setdefault(slot, what)
 
     def _send(self, array: NDArray[np.int64]) -> Tensor:
         tensor = torch.from_numpy(array)
@@ -177,7 +181,7 @@ class Batch:
         self.known[slot] = len(tokens)
         self._table_lengths[slot] = 0
         if fault := self._fault_in_tokens(new, tokens) or fault_in(new.sampling, limits.vocab_size):
-            self._faults[slot] = fault
+            self.fail(slot, fault)
             return
         self.tokens[slot, : len(tokens)] = torch.from_numpy(tokens.copy())
         self.sampling.set(slot, new)
@@ -198,7 +202,7 @@ class Batch:
             for slot, block in zip(slots[~good].tolist(), block_ids[~good].tolist(), strict=True):
                 in_range = 0 <= block < self.limits.num_blocks
                 what = "is one too many" if in_range else f"of {self.limits.num_blocks}"
-                self._faults.setdefault(slot, f"block {block} {what} in the block table")
+                self.fail(slot, f"block {block} {what} in the block table")
             slots, block_ids, places = slots[good], block_ids[good], places[good]
         sent = self._send(np.stack((slots, places, block_ids)).astype(np.int64))
         self.block_tables[sent[0], sent[1]] = sent[2].int()
@@ -216,11 +220,15 @@ class Batch:
 
     def _fault_of(self, plan: Plan, row: int) -> str:
         slot, start, count = (int(of[row]) for of in (plan.row_slots, plan.row_starts, plan.row_counts))
+        if not 0 <= slot < self.limits.max_slots:
+            return f"slot {slot} of {self.limits.max_slots}"
         if slot in self._faults:
             return self._faults[slot]
         known = int(self.known[slot])
         if start < 0 or start + count > known:
             return f"positions {start} to {start + count - 1} of {known} known tokens"
+        if start + count > self.limits.max_model_len:
+            return f"position {start + count - 1} of a sequence of at most {self.limits.max_model_len} tokens"
         room = int(self._table_lengths[slot]) * self.limits.block_size
         if start + count > room:
             return f"position {start + count - 1} has no block, the block table ends at {room}"

@@ -57,7 +57,7 @@ class Runner:
         if sampled is not None:
             for row in failed_rows(sampled, sampled_rows):
                 errors[row] = NOT_FINITE
-                self.batch.forget_last(int(plan.row_slots[row]))
+                self.batch.fail(int(plan.row_slots[row]), NOT_FINITE)
         result = result_of(plan, sampled, sampled_rows, errors)
         result.duration_us = (time.perf_counter_ns() - started) // 1000
         return result

@@ -26,8 +26,6 @@ WHOLE = {
     "blocks for nobody": lambda make: make.plan(2, block_ids=[3]),
     "blocks for an empty slot": lambda make: make.plan(2, block_slots=[3], block_ids=[3]),
     "row of an empty slot": lambda make: make.plan(2, [(0, 0, 1, 0)]),
-    "row of no slot": lambda make: make.plan(2, [(8, 0, 1, 0)]),
-    "row of slot -1": lambda make: make.plan(2, [(-1, 0, 1, 0)]),
     "two rows of one slot": lambda make: make.plan(2, [(2, 0, 1, 0), (2, 1, 1, 0)]),
     "a row of nothing": lambda make: make.plan(2, [(2, 5, 0, 1)]),
     "samples twice": lambda make: make.plan(2, [(2, 5, 1, 2)]),
@@ -99,6 +97,37 @@ def test_a_row_with_a_fault_fails_alone(make, runner, tiny, changes, row, messag
     good = make.slot(5, PROMPT, [8, 9])
     result = runner.execute(make.plan(3, [(5, 0, 6, 1)], freed_slots=[5], new_slots=[good]))
     assert (make.unpack(result.tokens), list(result.errors)) == ([token], [])
+
+
+@pytest.mark.parametrize("slot", [8, -1, 2**31 - 1])
+def test_a_row_of_no_slot_fails_alone(make, runner, tiny, slot) -> None:
+    result = runner.execute(make.plan(2, [(slot, 0, 1, 1), (2, 5, 1, 1)]))
+    assert make.unpack(result.tokens) == [-1, *make.expected(tiny.model, PROMPT, 1)]
+    assert [(error.row, error.message) for error in result.errors] == [(0, f"slot {slot} of 8")]
+    assert not runner.execute(make.plan(3, [(2, 6, 1, 1)])).errors
+
+
+def test_a_slot_that_has_failed_fails_until_it_is_freed(make, runner, tiny) -> None:
+    """Else the chunk after one that failed would be computed upon pages that nobody has written."""
+    new = make.slot(5, PROMPT, [4])
+    first = runner.execute(make.plan(2, [(5, 0, 5, 0)], new_slots=[new]))
+    under_way = runner.execute(make.plan(3, [(5, 5, 1, 1)], block_slots=[5], block_ids=[6]))
+    assert [error.message for error in first.errors] == [error.message for error in under_way.errors]
+    assert make.unpack(under_way.tokens) == [-1]
+    again = make.slot(5, PROMPT, [4, 6])
+    result = runner.execute(make.plan(4, [(5, 0, 6, 1)], freed_slots=[5], new_slots=[again]))
+    assert make.unpack(result.tokens) == make.expected(tiny.model, PROMPT, 1)
+
+
+def test_a_sequence_ends_at_the_longest_one_inside_a_block(make, tiny) -> None:
+    runner = make.runner(tiny.directory, block_size=16, max_model_len=30)
+    prompt = list(range(1, 31))
+    new = make.slot(0, prompt, [3, 1])
+    result = runner.execute(make.plan(1, [(0, 0, 30, 1)], new_slots=[new]))
+    assert make.unpack(result.tokens) == make.expected(tiny.model, prompt, 1)
+    result = runner.execute(make.plan(2, [(0, 30, 1, 1)]))
+    assert make.unpack(result.tokens) == [-1]
+    assert result.errors[0].message == "position 30 of a sequence of at most 30 tokens"
 
 
 def test_blocks_that_come_later_are_checked_too(make, runner) -> None:
