@@ -2,7 +2,7 @@
 
     WorkerError
     ├── ModelError      the directory is not a model that can be served    the process does not start
-    ├── CapacityError   the memory does not suffice for one sequence       the process does not start
+    ├── CapacityError   weights, a step or one sequence do not fit         the process does not start
     └── PlanError       a plan contradicts itself or the batch             INVALID_ARGUMENT, the call ends
 
 What is wrong with one row alone is no exception: it is a `RowError` in the step's result.
@@ -18,7 +18,7 @@ class ModelError(WorkerError):
 
 
 class CapacityError(WorkerError):
-    """The memory does not hold what one sequence of the longest allowed length needs."""
+    """The memory does not hold the weights, a full step, or one sequence of the longest allowed length."""
 
 
 class PlanError(WorkerError):

@@ -106,8 +106,14 @@ def _left_on_gpu(
     runner = _runner(model, attention, limits, device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
-    runner.execute(full_step(limits))
-    torch.cuda.synchronize(device)
+    try:
+        runner.execute(full_step(limits))
+        torch.cuda.synchronize(device)
+    except torch.OutOfMemoryError as error:
+        raise CapacityError(
+            f"no memory on {device} beside the weights for a step of {limits.max_step_tokens} tokens in "
+            f"{limits.max_slots} slots: lower QUIRE_STEP_TOKENS, QUIRE_MAX_SLOTS or QUIRE_MAX_MODEL_LEN"
+        ) from error
     activations = torch.cuda.max_memory_allocated(device) - before
     del runner
     torch.cuda.empty_cache()

@@ -1,7 +1,8 @@
 """Paged attention in plain PyTorch: gathers keys and values, then `scaled_dot_product_attention`.
 
 The reference for every other back end, and the one that runs wherever PyTorch does. Decodes are
-gathered together and attended in one call; chunks of prefills one sequence after the other.
+gathered together and attended in one call, or in a few if they are long; chunks of prefills one
+sequence after the other.
 """
 
 import torch
@@ -9,6 +10,10 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from gpu_worker.kernels.interface import LayerCache, StepMetadata, flat
+
+GATHERED = 1 << 17
+"""Entries that decodes gather at once, at most, if one row alone does not take more. Every row takes
+as much as the longest one: this bounds the memory that a step needs beside the pages."""
 
 
 class ReferenceAttention:
@@ -23,42 +28,46 @@ class ReferenceStep:
 
     def __init__(self, step: StepMetadata) -> None:
         self._step = step
-        self._decode_entries: Tensor | None = None  # [decodes, longest]
-        self._decode_mask: Tensor | None = None  # [decodes, 1, 1, longest], True = attend
-        self._chunks: list[tuple[slice, Tensor, Tensor | None]] | None = None
+        # Which tokens, the entries of their contexts, and which of these each token sees.
+        self._decodes: list[tuple[slice, Tensor, Tensor]] = []
+        self._chunks: list[tuple[slice, Tensor, Tensor | None]] = []
+        self._prepared = False
 
     def write_kv(self, key: Tensor, value: Tensor, cache: LayerCache) -> None:
         flat(cache.keys).index_copy_(0, self._step.kv_entries, key)
         flat(cache.values).index_copy_(0, self._step.kv_entries, value)
 
     def attend(self, query: Tensor, cache: LayerCache) -> Tensor:
-        if self._chunks is None:
-            self._prepare(cache.keys.shape[1])
-            assert self._chunks is not None
+        if not self._prepared:
+            self._prepare_decodes(cache.keys.shape[1])
+            self._prepare_chunks(cache.keys.shape[1])
+            self._prepared = True
         out = torch.empty_like(query)
-        decodes = self._step.decodes
-        if decodes:
-            out[:decodes] = self._decode(query[:decodes], cache)
+        for tokens, entries, seen in self._decodes:
+            out[tokens] = _decode(query[tokens], cache, entries, seen)
         for tokens, entries, mask in self._chunks:
             out[tokens] = _chunk(query[tokens], cache, entries, mask)
         return out
 
-    def _prepare(self, block_size: int) -> None:
+    def _prepare_decodes(self, block_size: int) -> None:
         step = self._step
-        decodes = step.decodes
-        if decodes:
-            longest = max(step.context_lengths[:decodes])
-            contexts = step.contexts[:decodes, None]
-            offsets = torch.arange(longest, device=contexts.device)
+        if not step.decodes:
+            return
+        longest = max(step.context_lengths[: step.decodes])
+        offsets = torch.arange(longest, device=step.contexts.device)
+        together = max(1, GATHERED // longest)
+        for start in range(0, step.decodes, together):
+            rows = slice(start, min(start + together, step.decodes))
+            contexts = step.contexts[rows, None]
             # Past its own end a row gathers its last entry again: what other sequences left in
             # pages (NaN, say) must not even be multiplied by zero.
-            self._decode_entries = _entries(
-                step.block_tables[:decodes], offsets.minimum(contexts - 1), block_size
-            )
-            self._decode_mask = (offsets < contexts)[:, None, None, :]
-        self._chunks = []
-        start = decodes
-        for row in range(decodes, len(step.query_lengths)):
+            entries = _entries(step.block_tables[rows], offsets.minimum(contexts - 1), block_size)
+            self._decodes.append((rows, entries, offsets < contexts))
+
+    def _prepare_chunks(self, block_size: int) -> None:
+        step = self._step
+        start = step.decodes
+        for row in range(step.decodes, len(step.query_lengths)):
             count, context = step.query_lengths[row], step.context_lengths[row]
             offsets = torch.arange(context, device=step.contexts.device)
             entries = _entries(step.block_tables[row : row + 1], offsets[None], block_size)[0]
@@ -66,20 +75,19 @@ class ReferenceStep:
             self._chunks.append((slice(start, start + count), entries, mask))
             start += count
 
-    def _decode(self, query: Tensor, cache: LayerCache) -> Tensor:
-        entries, mask = self._decode_entries, self._decode_mask
-        assert entries is not None
-        assert mask is not None
-        rows, heads, head_dim = query.shape
-        kv_heads = cache.keys.shape[2]
-        keys = flat(cache.keys).index_select(0, entries.flatten()).view(rows, -1, kv_heads, head_dim)
-        values = flat(cache.values).index_select(0, entries.flatten()).view(rows, -1, kv_heads, head_dim)
-        # The heads that share a key stand in for query positions: keys are read once for all of them.
-        grouped = query.view(rows, kv_heads, heads // kv_heads, head_dim)
-        out = scaled_dot_product_attention(
-            grouped, keys.transpose(1, 2), values.transpose(1, 2), attn_mask=mask
-        )
-        return out.reshape(rows, heads, head_dim)
+
+def _decode(query: Tensor, cache: LayerCache, entries: Tensor, seen: Tensor) -> Tensor:
+    """One token of each sequence: query [rows, heads, head_dim]; entries and seen [rows, longest]."""
+    rows, heads, head_dim = query.shape
+    kv_heads = cache.keys.shape[2]
+    keys = flat(cache.keys).index_select(0, entries.flatten()).view(rows, -1, kv_heads, head_dim)
+    values = flat(cache.values).index_select(0, entries.flatten()).view(rows, -1, kv_heads, head_dim)
+    # The heads that share a key stand in for query positions: keys are read once for all of them.
+    grouped = query.view(rows, kv_heads, heads // kv_heads, head_dim)
+    out = scaled_dot_product_attention(
+        grouped, keys.transpose(1, 2), values.transpose(1, 2), attn_mask=seen[:, None, None, :]
+    )
+    return out.reshape(rows, heads, head_dim)
 
 
 def _chunk(query: Tensor, cache: LayerCache, entries: Tensor, mask: Tensor | None) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gpu_worker.errors import ModelError
+from gpu_worker.errors import CapacityError, ModelError
 from gpu_worker.kernels.interface import LayerCache, StepAttention
 from gpu_worker.models.config import ModelConfig, read_config
 from gpu_worker.models.llama import Llama
@@ -52,7 +52,8 @@ def load_model(
     """Load the model of a Hugging Face directory.
 
     `dtype`: None = the checkpoint's. `max_positions`: longest sequence; 0 = the model's own limit.
-    The weights' memory plus that of one tensor is needed. Raises `ModelError`, in one line.
+    The weights' memory plus that of one tensor is needed. Raises `ModelError`, or `CapacityError` if
+    that is more than there is; both in one line.
     """
     config = read_config(directory)
     family = FAMILIES.get(config.architecture)
@@ -62,7 +63,10 @@ def load_model(
     positions = max_positions or config.max_position
     with open_checkpoint(directory) as checkpoint:
         model = _build(family, config, positions, dtype or config.dtype)
-        model.place(device)
+        try:
+            model.place(device)
+        except RuntimeError as error:  # OutOfMemoryError is one; a CPU's allocator raises this itself
+            raise CapacityError(f"{directory}: no memory on {device} for the weights") from error
         with torch.no_grad():
             checkpoint.fill(model.sources())
         ignored = (*_DERIVED, "lm_head.weight") if config.tie_word_embeddings else _DERIVED

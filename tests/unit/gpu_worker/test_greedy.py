@@ -6,6 +6,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from gpu_worker.kernels import reference
+
 PROMPT = [5, 17, 3, 88, 41, 41, 9, 60, 2, 73, 28]
 COUNT = 24
 LLAMA3 = {
@@ -68,6 +70,18 @@ def test_chunks_and_decodes_in_one_ragged_step(make, tiny) -> None:
         output = sequence.tokens[len(prompt) :]
         assert output == make.expected(tiny.model, prompt, len(output))
         assert len(output) >= 4
+
+
+@pytest.mark.parametrize("gathered", [1, 25, 40])
+def test_long_decodes_in_several_calls(make, tiny, monkeypatch, gathered) -> None:
+    monkeypatch.setattr(reference, "GATHERED", gathered)
+    driver = make.Driver(make.runner(tiny.directory))
+    sequences = [driver.admit(slot, PROMPT[slot:]) for slot in range(5)]
+    driver.step(*((sequence, len(sequence.tokens)) for sequence in sequences))
+    for _ in range(11):
+        driver.step(*((sequence, 1) for sequence in sequences))
+    for slot, sequence in enumerate(sequences):
+        assert sequence.tokens[11 - slot :] == make.expected(tiny.model, PROMPT[slot:], 12)
 
 
 def test_a_shared_prefix_is_not_computed_again(make, tiny) -> None:

@@ -8,6 +8,7 @@ import torch
 from gpu_worker.cache import blocks_within, bytes_per_block
 from gpu_worker.errors import CapacityError, ModelError
 from gpu_worker.models.config import read_config
+from gpu_worker.models.llama import Llama
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
 from gpu_worker.warmup import full_step
@@ -77,6 +78,15 @@ def test_too_little_memory_says_what_to_do(settings) -> None:
         blocks_within(100, 10, needed=11, useful=50)
 
 
+def test_weights_that_do_not_fit(settings, monkeypatch) -> None:
+    def place(model, device):
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(Llama, "place", place)
+    with pytest.raises(CapacityError, match="no memory on cpu for the weights"):
+        load(settings())
+
+
 def test_longer_than_the_model_was_made_for(settings) -> None:
     with pytest.raises(ModelError, match="QUIRE_MAX_MODEL_LEN=129"):
         load(settings(max_model_len=129))
@@ -91,6 +101,9 @@ def test_a_gpu_that_is_not_there(settings) -> None:
 @pytest.mark.parametrize("changes", [{}, {"max_slots": 3, "max_step_tokens": 50}, {"max_step_tokens": 1}])
 def test_the_largest_step_is_a_valid_one(make, tiny, changes) -> None:
     runner = make.runner(tiny.directory, **changes)
+    for pages in (page for cache in runner._caches for page in (cache.keys, cache.values)):
+        pages.zero_()  # it reads what it has not written
     message = full_step(runner.limits)
     assert not runner.execute(message).errors
+    assert int(runner.batch.known.max()) == runner.limits.max_model_len + 1
     assert sum(make.unpack(message.row_counts)) == runner.limits.max_step_tokens
