@@ -255,3 +255,15 @@ async def stub(request: pytest.FixtureRequest, echo: SimpleNamespace, servicer: 
         await world.none_pending()
     finally:
         await world.close()
+
+
+@pytest.fixture
+async def pair(world: Any, echo: SimpleNamespace, servicer: Any) -> SimpleNamespace:
+    """A client and a server, each with a link that can be broken."""
+    server, server_faults = await world.faulty_node("server")
+    client, client_faults = await world.faulty_node("client")
+    await world.serve(server, servicer, echo.add_EchoServicer_to_server)
+    stub = echo.EchoStub(client.channel())
+    return SimpleNamespace(
+        server=server, client=client, server_faults=server_faults, client_faults=client_faults, stub=stub
+    )

@@ -16,17 +16,6 @@ from proto.rpc import Node, RedisBus
 from proto.wire_pb2 import Entry, Kind
 
 
-@pytest.fixture
-async def pair(world: Any, echo: SimpleNamespace, servicer: Any) -> SimpleNamespace:
-    server, server_faults = await world.faulty_node("server")
-    client, client_faults = await world.faulty_node("client")
-    await world.serve(server, servicer, echo.add_EchoServicer_to_server)
-    stub = echo.EchoStub(client.channel())
-    return SimpleNamespace(
-        server=server, client=client, server_faults=server_faults, client_faults=client_faults, stub=stub
-    )
-
-
 def with_message(seq: int) -> Any:
     """Drops entries that hold the message with a sequence number."""
 
