@@ -1,22 +1,15 @@
 """Settings of a worker process."""
 
 import os
-from pathlib import Path
 from typing import Literal
 
 from pydantic import ByteSize, Field
 
-from ops.settings import ProcessSettings
+from ops.settings import ModelSettings
 
 
-class WorkerSettings(ProcessSettings):
+class WorkerSettings(ModelSettings):
     """What a worker must know. The defaults serve the shipped model on a laptop."""
-
-    model: Path = Path("ops/tiny_model/model")
-    """Directory of the model: config.json and safetensors."""
-
-    model_name: str = ""
-    """Name under which the model is served. Default: the directory's name."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the model runs. auto: a GPU if there is one."""
@@ -42,11 +35,6 @@ class WorkerSettings(ProcessSettings):
 
     threads: int = Field(0, ge=0, le=1024)
     """CPU threads of the model. 0: all cores that the process may use."""
-
-    @property
-    def served_name(self) -> str:
-        """The pool that this worker belongs to."""
-        return self.model_name or self.model.resolve().name
 
     @property
     def thread_count(self) -> int:

@@ -6,10 +6,13 @@ A service adds its own in `<service>/settings.py` by subclassing `ProcessSetting
 
 import os
 import sys
+from pathlib import Path
 from typing import Self
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+SHIPPED_MODEL = Path(__file__).parent / "tiny_model" / "model"
 
 
 class ProcessSettings(BaseSettings):
@@ -41,3 +44,18 @@ class ProcessSettings(BaseSettings):
                 name = "QUIRE_" + "_".join(str(part) for part in problem["loc"]).upper()
                 print(f"{name}={os.environ.get(name, '')}: {problem['msg']}", file=sys.stderr)
             raise SystemExit(2) from None
+
+
+class ModelSettings(ProcessSettings):
+    """What every process of one model must know."""
+
+    model: Path = SHIPPED_MODEL
+    """Directory of the model, as Hugging Face lays it out."""
+
+    model_name: str = ""
+    """Name under which the model is served. Empty: the name of its directory."""
+
+    @property
+    def served_name(self) -> str:
+        """The pool that this process belongs to."""
+        return self.model_name or self.model.resolve().name

@@ -1,20 +1,12 @@
 """Settings of a scheduler process."""
 
-from pathlib import Path
-
 from pydantic import Field
 
-from ops.settings import ProcessSettings
+from ops.settings import ModelSettings
 
 
-class SchedulerSettings(ProcessSettings):
+class SchedulerSettings(ModelSettings):
     """What a scheduler must know; what the workers can hold they say themselves."""
-
-    model: Path = Path("ops/tiny_model/model")
-    """Directory of the model; here only its name matters."""
-
-    model_name: str = ""
-    """Name under which the model is served. Default: the directory's name."""
 
     plan_depth: int = Field(2, ge=1, le=4)
     """Plans under way at once. 1 is lock step; 2 hides planning and the queue behind the forward pass."""
@@ -24,8 +16,3 @@ class SchedulerSettings(ProcessSettings):
 
     max_requests: int = Field(256, ge=1)
     """Requests that are held at once; more wait at the door, where other replicas may take them."""
-
-    @property
-    def served_name(self) -> str:
-        """The pool that this scheduler belongs to."""
-        return self.model_name or self.model.resolve().name

@@ -32,7 +32,7 @@ tracer = trace.get_tracer(__name__)
 async def serve(node: Node, settings: TokenizerSettings) -> None:
     """Serve the model's text until cancelled. Raises `ModelDirectoryError` if it has none."""
     model = await asyncio.to_thread(TextModel.load, settings.model)
-    name = settings.model_name
+    name = settings.served_name
     server = node.server(pool=name, capacity=settings.tokenizer_calls)
     service = TokenizerService(model, SchedulerStub(node.channel(pool=name)))
     add_TokenizerServicer_to_server(service, server)

@@ -18,7 +18,7 @@ from ops.bench.load import closed_loop, summarize
 from ops.bench.processes import Running, running
 from ops.bench.record import percentile, write
 from ops.bench.workload import Workload
-from ops.launcher.specs import SHIPPED_MODEL
+from ops.settings import SHIPPED_MODEL
 
 CONCURRENCY = 32
 REQUESTS = 192

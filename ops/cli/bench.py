@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ops.cli.arguments import positive
+
 _DESCRIPTION = """\
 Put a load on any server with an OpenAI-compatible API, and print what it does under it.
 
@@ -30,7 +32,7 @@ def add_to(subcommands: Any) -> None:
     serve.add_argument("--url", help="the server (default: the running deployment)")
     serve.add_argument("--model", help="name of the model (default: the first that is offered)")
     serve.add_argument(
-        "--requests", type=_positive, default=96, metavar="N", help="conversations per loop (96)"
+        "--requests", type=positive, default=96, metavar="N", help="conversations per loop (96)"
     )
     loop = serve.add_mutually_exclusive_group()
     loop.add_argument(
@@ -50,7 +52,7 @@ def add_to(subcommands: Any) -> None:
         "--shared-prefix", type=int, default=0, metavar="N", help="tokens that all prompts begin with"
     )
     serve.add_argument(
-        "--turns", type=_positive, default=1, metavar="N", help="questions of a conversation (1)"
+        "--turns", type=positive, default=1, metavar="N", help="questions of a conversation (1)"
     )
     serve.add_argument(
         "--good-ttft",
@@ -102,20 +104,13 @@ def run_serve(arguments: argparse.Namespace) -> int:
     return 1 if any(summary.errors for _, summary in summaries) else 0
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
-
-
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(map(_positive, text.split(",")))
+    return tuple(map(positive, text.split(",")))
 
 
 def _range(text: str) -> tuple[int, int]:
     least, _, most = text.partition(":")
-    numbers = _positive(least), _positive(most or least)
+    numbers = positive(least), positive(most or least)
     if numbers[0] > numbers[1]:
         raise argparse.ArgumentTypeError("the least first, then the most")
     return numbers

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ops.cli.arguments import positive
 from ops.launcher.detach import in_background
 from ops.launcher.errors import LaunchError
 from ops.launcher.launch import launch
 from ops.launcher.record import logs_directory
-from ops.launcher.specs import SHIPPED_MODEL, Options
+from ops.launcher.specs import Options
 from ops.launcher.welcome import quire_command, welcome
+from ops.settings import SHIPPED_MODEL
 
 _DESCRIPTION = """\
 Start redis, worker, scheduler, tokenizer and gateway on this machine, wait until the model
@@ -44,7 +46,7 @@ def add_to(subcommands: Any) -> None:
     )
     up.add_argument(
         "--workers",
-        type=_positive,
+        type=positive,
         metavar="N",
         default=1,
         help="worker processes, each with the whole model (default: 1)",
@@ -97,13 +99,6 @@ def _serve(options: Options, ready: Callable[[], None], how_to_stop: str) -> int
 
 def _say(line: str) -> None:
     print(line, flush=True)
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
 
 
 def _port(text: str) -> int:

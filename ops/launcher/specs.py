@@ -7,11 +7,11 @@ from pathlib import Path
 
 from ops.launcher.child import Spec
 from ops.launcher.errors import UsageError
+from ops.settings import SHIPPED_MODEL
 
 REDIS, BEHIND, FRONT = range(3)
 """Stages: the queue first, the gateway last; in the end the other way round."""
 
-SHIPPED_MODEL = Path(__file__).parents[1] / "tiny_model" / "model"
 SHIPPED_MODEL_NAME = "quire-tiny"
 
 

@@ -34,7 +34,9 @@ def settings_classes() -> dict[str, type[ProcessSettings]]:
         (found[SERVICES[package]],) = [
             value
             for value in vars(module).values()
-            if isinstance(value, type) and issubclass(value, ProcessSettings) and value is not ProcessSettings
+            if isinstance(value, type)
+            and issubclass(value, ProcessSettings)
+            and value.__module__ == module.__name__
         ]
     return found
 

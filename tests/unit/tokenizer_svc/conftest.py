@@ -19,10 +19,10 @@ from tokenizers import (
     trainers,
 )
 
+from ops.settings import SHIPPED_MODEL
 from proto.scheduler_pb2_grpc import SchedulerServicer, SchedulerStub, add_SchedulerServicer_to_server
 from proto.tokenizer_pb2_grpc import TokenizerStub, add_TokenizerServicer_to_server
 from tokenizer_svc.service import TokenizerService
-from tokenizer_svc.settings import SHIPPED_MODEL
 from tokenizer_svc.tokenizer import TextModel
 
 TEXTS = [

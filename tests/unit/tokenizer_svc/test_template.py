@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from ops.settings import SHIPPED_MODEL
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
-from tokenizer_svc.settings import SHIPPED_MODEL
 from tokenizer_svc.template import ChatTemplate
 from tokenizer_svc.tokenizer import TextModel
 

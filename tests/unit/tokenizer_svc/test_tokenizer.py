@@ -79,9 +79,9 @@ def test_a_decoder_that_needs_neighbours_is_refused(tmp_path: Path) -> None:
 
 def test_settings(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("QUIRE_MODEL", "/models/Some-1B/")
-    assert TokenizerSettings.from_environment().model_name == "Some-1B"
+    assert TokenizerSettings.from_environment().served_name == "Some-1B"
     monkeypatch.setenv("QUIRE_MODEL_NAME", "some")
-    assert TokenizerSettings.from_environment().model_name == "some"
+    assert TokenizerSettings.from_environment().served_name == "some"
     monkeypatch.setenv("QUIRE_TOKENIZER_CALLS", "none")
     with pytest.raises(SystemExit):
         TokenizerSettings.from_environment()
