@@ -3,6 +3,7 @@
     WorkerError
     ├── ModelError      the directory is not a model that can be served    the process does not start
     ├── CapacityError   weights, a step or one sequence do not fit         the process does not start
+    ├── KernelError     compiled kernels cannot be had                     PyTorch computes instead
     └── PlanError       a plan contradicts itself or the batch             INVALID_ARGUMENT, the call ends
 
 What is wrong with one row alone is no exception: it is a `RowError` in the step's result.
@@ -19,6 +20,10 @@ class ModelError(WorkerError):
 
 class CapacityError(WorkerError):
     """The memory does not hold the weights, a full step, or one sequence of the longest allowed length."""
+
+
+class KernelError(WorkerError):
+    """Compiled kernels cannot be had here: no compiler, or not what this machine can run."""
 
 
 class PlanError(WorkerError):

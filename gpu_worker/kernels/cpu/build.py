@@ -1,0 +1,139 @@
+"""Compiles the C++ kernels, once per machine and version of their sources.
+
+One library per instruction set, all from the same sources: the machine's own is compiled on first use
+(or by `python -m gpu_worker.kernels.cpu.build`, which installation runs) and kept in a cache, under a
+name that changes with sources, flags and compiler.
+"""
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from gpu_worker.errors import KernelError
+
+SOURCES = Path(__file__).parent / "src"
+
+_AVX512 = (
+    "-mavx512f",
+    "-mavx512bw",
+    "-mavx512vl",
+    "-mavx512dq",
+    "-mfma",
+    "-mf16c",
+    "-mprefer-vector-width=512",
+)
+
+INSTRUCTION_SETS: dict[str, tuple[str, ...]] = {
+    "avx512_bf16": (*_AVX512, "-mavx512vnni", "-mavx512bf16"),
+    "avx512": _AVX512,
+    "avx2": ("-mavx2", "-mfma", "-mf16c"),
+    "portable": (),
+}
+"""Compiler flags of each, best first."""
+
+_NEEDS = {
+    "avx512_bf16": {
+        "avx512f",
+        "avx512bw",
+        "avx512vl",
+        "avx512dq",
+        "fma",
+        "f16c",
+        "avx512_vnni",
+        "avx512_bf16",
+    },
+    "avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma", "f16c"},
+    "avx2": {"avx2", "fma", "f16c"},
+    "portable": set[str](),
+}
+"""What /proc/cpuinfo calls the features that each needs."""
+
+# Finite-math shortcuts stay off: infinities mask scores, and NaN must stay visible.
+_FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fPIC",
+    "-shared",
+    "-pthread",
+    "-Wno-psabi",
+)
+
+
+def supported() -> list[str]:
+    """The instruction sets that this machine has, best first."""
+    found: set[str] = set()
+    if platform.machine() == "x86_64":
+        for line in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("flags"):
+                found = set(line.split(":", 1)[1].split())
+                break
+    return [name for name, needed in _NEEDS.items() if needed <= found]
+
+
+def library(instruction_set: str) -> Path:
+    """Path of the compiled library. Raises `KernelError`, in one line, if it cannot be compiled."""
+    compiler = _compiler()
+    command = [compiler, *_FLAGS, *INSTRUCTION_SETS[instruction_set]]
+    path = _cache() / f"quire-{instruction_set}-{_fingerprint(command)}.so"
+    if not path.exists():
+        _compile(command, path)
+    return path
+
+
+def _compile(command: list[str], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Beside its place and then moved: another process may compile the same at the same time.
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        made = Path(folder) / path.name
+        sources = sorted(map(str, SOURCES.glob("*.cpp")))
+        done = subprocess.run(
+            [*command, *sources, "-o", str(made)], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            reason = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
+            raise KernelError(f"{command[0]} cannot compile the CPU kernels: {reason}")
+        made.replace(path)
+
+
+def _compiler() -> str:
+    for name in (os.environ.get("CXX", ""), "g++", "clang++", "c++"):
+        if name and (path := shutil.which(name)):
+            return path
+    raise KernelError("no C++ compiler for the CPU kernels (Debian: apt install g++)")
+
+
+def _cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "quire"
+
+
+def _fingerprint(command: list[str]) -> str:
+    """Changes with whatever changes the library."""
+    digest = hashlib.blake2b(digest_size=8)
+    version = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=False).stdout
+    digest.update("\0".join([*command, version, platform.machine()]).encode())
+    for source in sorted(SOURCES.iterdir()):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def main() -> None:
+    """Compile for this machine, or for the instruction sets named (`all`: each of them)."""
+    wanted = sys.argv[1:] or supported()[:1]
+    for name in INSTRUCTION_SETS if wanted == ["all"] else wanted:
+        try:
+            print(f"CPU kernels ({name}): {library(name)}")
+        except KernelError as error:
+            print(f"CPU kernels: {error}; PyTorch computes instead, more slowly", file=sys.stderr)
+            return
+
+
+if __name__ == "__main__":
+    main()

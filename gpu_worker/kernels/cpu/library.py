@@ -1,0 +1,33 @@
+"""The compiled kernels as a library: loaded once, with its team of threads.
+
+Functions take addresses and numbers and are called through ctypes: a call costs about a microsecond,
+and the library depends on no version of Python or PyTorch. Whoever calls keeps the tensors alive and
+checks their shapes: the library does not.
+"""
+
+import ctypes
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from gpu_worker.errors import KernelError
+from gpu_worker.kernels.cpu import build
+
+DTYPES = {torch.float32: 0, torch.bfloat16: 1}
+"""What the library calls a type of weights and activations."""
+
+
+@cache
+def load(instruction_set: str, threads: int) -> ctypes.CDLL:
+    """The library for an instruction set with its threads started. Raises `KernelError`."""
+    if instruction_set not in build.supported():
+        raise KernelError(f"this machine has no {instruction_set}")
+    library = ctypes.CDLL(str(build.library(instruction_set)))
+    library.quire_start(threads, None)
+    return library
+
+
+def address(tensor: Tensor | None) -> int | None:
+    """Address of a tensor's first number; None (null) for None. For arguments declared `c_void_p`."""
+    return None if tensor is None else tensor.data_ptr()

@@ -1,0 +1,93 @@
+// Vectors of 16 numbers on any machine: the compiler makes of them what the machine has (one AVX-512
+// register, two of AVX2, four of SSE or NEON). What the compiler cannot be told this way (products of
+// bfloat16, of bytes) stands in the kernels under #if.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace quire {
+
+constexpr int LANES = 16;
+
+using f32x16 = float __attribute__((vector_size(64)));
+using i32x16 = int32_t __attribute__((vector_size(64)));
+using u32x16 = uint32_t __attribute__((vector_size(64)));
+using u16x16 = uint16_t __attribute__((vector_size(32)));
+using i8x16 = int8_t __attribute__((vector_size(16)));
+
+// A bfloat16: the upper half of a float32.
+struct bf16 {
+    uint16_t bits;
+};
+
+template <class Vector, class Number>
+inline Vector load_bits(const Number* from) {
+    Vector vector;
+    std::memcpy(&vector, from, sizeof(vector));
+    return vector;
+}
+
+inline f32x16 widen(u16x16 halves) { return (f32x16)(__builtin_convertvector(halves, u32x16) << 16); }
+
+// To the nearest, ties to even; NaN stays NaN.
+inline u16x16 narrow(f32x16 wide) {
+#if defined(__AVX512BF16__)
+    return (u16x16)_mm512_cvtneps_pbh((__m512)wide);
+#else
+    const u32x16 bits = (u32x16)wide;
+    const u32x16 rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+    const u32x16 quiet = (bits >> 16) | 0x40;
+    const i32x16 is_nan = wide != wide;
+    return __builtin_convertvector((u32x16)((u32x16)is_nan & quiet) | (~(u32x16)is_nan & rounded), u16x16);
+#endif
+}
+
+inline f32x16 load(const float* from) { return load_bits<f32x16>(from); }
+inline f32x16 load(const bf16* from) { return widen(load_bits<u16x16>(from)); }
+
+inline void store(float* to, f32x16 vector) { std::memcpy(to, &vector, sizeof(vector)); }
+inline void store(bf16* to, f32x16 vector) {
+    const u16x16 halves = narrow(vector);
+    std::memcpy(to, &halves, sizeof(halves));
+}
+
+inline float to_float(float number) { return number; }
+inline float to_float(bf16 number) {
+    const uint32_t bits = uint32_t(number.bits) << 16;
+    float wide;
+    std::memcpy(&wide, &bits, sizeof(wide));
+    return wide;
+}
+
+inline void from_float(float* to, float number) { *to = number; }
+inline void from_float(bf16* to, float number) {
+    uint32_t bits;
+    std::memcpy(&bits, &number, sizeof(bits));
+    const uint32_t rounded = number == number ? bits + 0x7FFF + ((bits >> 16) & 1) : bits | 0x400000;
+    to->bits = uint16_t(rounded >> 16);
+}
+
+inline f32x16 splat(float number) { return f32x16{} + number; }
+
+inline float sum(f32x16 vector) {
+    float total = 0;
+    for (int width = LANES / 2; width; width /= 2)
+        for (int lane = 0; lane < width; ++lane) vector[lane] += vector[lane + width];
+    total = vector[0];
+    return total;
+}
+
+inline float maximum(f32x16 vector) {
+    for (int width = LANES / 2; width; width /= 2)
+        for (int lane = 0; lane < width; ++lane)
+            vector[lane] = vector[lane] > vector[lane + width] ? vector[lane] : vector[lane + width];
+    return vector[0];
+}
+
+}  // namespace quire
