@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gpu_worker.batch import Batch, BatchLimits, Rows
 from gpu_worker.errors import PlanError
-from gpu_worker.kernels.interface import AttentionBackend, LayerCache
+from gpu_worker.kernels.interface import Kernels, LayerCache
 from gpu_worker.models.registry import CausalLM
 from gpu_worker.plan import Int32s, read_plan
 from gpu_worker.result import NOT_FINITE, failed_rows, result_of
@@ -24,7 +24,7 @@ class Runner:
         self,
         model: CausalLM,
         caches: Sequence[LayerCache],
-        attention: AttentionBackend,
+        kernels: Kernels,
         limits: BatchLimits,
     ) -> None:
         self.limits = limits
@@ -33,7 +33,7 @@ class Runner:
         self.batch = Batch(limits, self.device)
         self._model = model
         self._caches = caches
-        self._attention = attention
+        self._kernels = kernels
         self._step = 0
 
     def reset(self) -> None:
@@ -66,7 +66,7 @@ class Runner:
         """Run the model over the rows and sample for those at `sampling`; None if those are none."""
         batch = self.batch
         step, tokens, device_slots = batch.metadata(rows)
-        hidden = self._model(tokens, step.positions, self._attention.begin(step), self._caches)
+        hidden = self._model(tokens, self._kernels.begin(step), self._caches)
         if not len(sampling):
             return None
         places = torch.from_numpy(sampling).to(batch.device, non_blocking=True)

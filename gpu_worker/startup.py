@@ -1,15 +1,14 @@
 """From settings to a runner: device, weights, KV memory."""
 
 import logging
-import time
 
 import torch
 
 from gpu_worker.batch import BatchLimits
 from gpu_worker.cache import GPU_SHARE, blocks_within, bytes_per_block, free_memory, make_caches
 from gpu_worker.errors import CapacityError, ModelError
-from gpu_worker.kernels.interface import AttentionBackend
-from gpu_worker.kernels.reference import ReferenceAttention
+from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.reference import ReferenceKernels
 from gpu_worker.models.registry import CausalLM, load_model
 from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
@@ -22,25 +21,11 @@ def load(settings: WorkerSettings) -> Runner:
     """Load the model and set up its memory. Raises `ModelError` and `CapacityError`."""
     torch.set_num_threads(settings.thread_count)
     device = _device(settings)
-    started = time.monotonic()
-    model = load_model(settings.model, device, _dtype(settings, device), settings.max_model_len)
-    config = model.config
-    dtype = model.dtype
-    weights = sum(parameter.numel() * parameter.itemsize for parameter, _ in model.sources())
-    log.info(
-        "%s: %s, %.1f M parameters, %.0f MiB of %s on %s, loaded in %.1f s",
-        settings.served_name,
-        config.architecture,
-        weights / dtype.itemsize / 1e6,
-        weights / 2**20,
-        str(dtype).removeprefix("torch."),
-        device,
-        time.monotonic() - started,
-    )
-    attention = ReferenceAttention()
-    limits = _limits(settings, model, attention, device)
-    runner = _runner(model, attention, limits, device)
-    block_bytes = bytes_per_block(config, limits.block_size, dtype)
+    kernels = ReferenceKernels()
+    model = load_model(settings.model, device, kernels, _dtype(settings, device), settings.max_model_len)
+    limits = _limits(settings, model, kernels, device)
+    runner = _runner(model, kernels, limits, device)
+    block_bytes = bytes_per_block(model.config, limits.block_size, model.dtype)
     log.info(
         "KV memory: %d blocks of %d tokens, %.0f MiB, %.1f KiB a token; "
         "%d slots, sequences up to %d tokens, steps up to %d",
@@ -70,9 +55,7 @@ def _dtype(settings: WorkerSettings, device: torch.device) -> torch.dtype | None
     return dtype
 
 
-def _limits(
-    settings: WorkerSettings, model: CausalLM, attention: AttentionBackend, device: torch.device
-) -> BatchLimits:
+def _limits(settings: WorkerSettings, model: CausalLM, kernels: Kernels, device: torch.device) -> BatchLimits:
     """What the batch can hold, with as many blocks as there is memory for."""
     config, size = model.config, settings.block_size
     longest = settings.max_model_len or config.max_position
@@ -86,7 +69,7 @@ def _limits(
     if settings.kv_memory is not None:
         memory, useful = int(settings.kv_memory), 1 << 31
     elif device.type == "cuda":
-        memory, useful = _left_on_gpu(model, attention, limits, device), 1 << 31
+        memory, useful = _left_on_gpu(model, kernels, limits, device), 1 << 31
     else:
         memory, useful = free_memory(device), settings.max_slots * needed
     return BatchLimits(
@@ -99,11 +82,9 @@ def _limits(
     )
 
 
-def _left_on_gpu(
-    model: CausalLM, attention: AttentionBackend, limits: BatchLimits, device: torch.device
-) -> int:
+def _left_on_gpu(model: CausalLM, kernels: Kernels, limits: BatchLimits, device: torch.device) -> int:
     """Bytes that pages may take: what a step of the largest size leaves free, less a margin."""
-    runner = _runner(model, attention, limits, device)
+    runner = _runner(model, kernels, limits, device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     try:
@@ -120,8 +101,6 @@ def _left_on_gpu(
     return int((free_memory(device) - activations) * GPU_SHARE)
 
 
-def _runner(
-    model: CausalLM, attention: AttentionBackend, limits: BatchLimits, device: torch.device
-) -> Runner:
+def _runner(model: CausalLM, kernels: Kernels, limits: BatchLimits, device: torch.device) -> Runner:
     caches = make_caches(model.config, limits.num_blocks, limits.block_size, model.dtype, device)
-    return Runner(model, caches, attention, limits)
+    return Runner(model, caches, kernels, limits)

@@ -1,4 +1,4 @@
-"""What an attention back end is: how keys and values get into pages, and how queries read them.
+"""What decoders are computed with: one small interface, and a back end for each kind of device.
 
 A step's tokens form one ragged batch, row after row:
 
@@ -9,6 +9,9 @@ A step's tokens form one ragged batch, row after row:
 
 A token's key and value go to entry `kv_entries[t]` of the layer's pages, seen as a flat array of
 entries: block * block_size + offset within the block.
+
+A back end takes each weight once, when the model is loaded, and may lay it out as it likes; what it
+gives back is called at every step and looks nothing up any more.
 """
 
 from dataclasses import dataclass
@@ -50,22 +53,68 @@ class StepMetadata:
     """int64 [tokens]: where each token's key and value go."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """Tables of a rotary position embedding: pairs of dimensions (i, i + head_dim / 2) are rotated."""
+
+    cos: Tensor
+    """[positions, head_dim / 2]."""
+    sin: Tensor
+    """[positions, head_dim / 2]."""
+
+
 class StepAttention(Protocol):
     """Attention within one step; the same for every layer."""
 
-    def write_kv(self, key: Tensor, value: Tensor, cache: LayerCache) -> None:
-        """Put the tokens' keys and values, [tokens, kv_heads, head_dim], into the pages."""
+    def rotate_and_write(self, qkv: Tensor, rotary: Rotary, cache: LayerCache) -> Tensor:
+        """Rotate queries and keys by their positions, put keys and values into the pages.
+
+        `qkv`: [tokens, (heads + 2 * kv_heads) * head_dim], queries first. Returns the queries,
+        [tokens, heads, head_dim].
+        """
 
     def attend(self, query: Tensor, cache: LayerCache) -> Tensor:
-        """[tokens, heads, head_dim] to the same: causal attention over each row's own context.
+        """[tokens, heads, head_dim] to [tokens, heads * head_dim]: causal attention, each row over its own
+        context.
 
         Scores are scaled by 1/sqrt(head_dim). What lies in pages beyond a row's context, whatever
         it is, never reaches the row's output.
         """
 
 
-class AttentionBackend(Protocol):
-    """A way to compute attention. `kernels/reference.py` is the one that others are tested against."""
+class Linear(Protocol):
+    """A product with weights [out, in], and a bias if there is one."""
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """[tokens, in] to [tokens, out]."""
+
+    def add_to(self, hidden: Tensor, residual: Tensor) -> None:
+        """Add the product of hidden [tokens, in] to residual [tokens, out], in place."""
+
+    def rows(self, numbers: Tensor) -> Tensor:
+        """Rows of the weights, [n, in], for numbers int32 or int64 [n]: what an embedding looks up."""
+
+
+class Unary(Protocol):
+    """What maps [tokens, in] to [tokens, out]."""
+
+    def __call__(self, hidden: Tensor) -> Tensor: ...
+
+
+class Kernels(Protocol):
+    """A back end. `kernels/reference.py` is the one that the others are tested against."""
+
+    def linear(self, weight: Tensor, bias: Tensor | None = None, dtype: torch.dtype | None = None) -> Linear:
+        """Products with weight [out, in] and bias [out]; results of type `dtype`, by default the inputs'."""
+
+    def gated(self, weight: Tensor, bias: Tensor | None = None) -> Unary:
+        """Gated activation (Shazeer 2020): silu(gate) * up of one product with weight [2 * out, in].
+
+        The first half of the rows are the gate's.
+        """
+
+    def norm(self, weight: Tensor, eps: float) -> Unary:
+        """Root mean square normalization (Zhang and Sennrich 2019), computed in float32; weight [in]."""
 
     def begin(self, step: StepMetadata) -> StepAttention:
         """Prepare what all layers of a step share."""

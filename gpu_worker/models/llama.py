@@ -3,134 +3,66 @@
 Query, key and value projections are one matrix, and so are gate and up: fewer, larger products.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import silu
+from torch import Tensor
 
-from gpu_worker.kernels.interface import LayerCache, StepAttention
+from gpu_worker.kernels.interface import Kernels, LayerCache, Rotary, StepAttention
 from gpu_worker.models.config import ModelConfig
-from gpu_worker.models.layers import RMSNorm, Rotary, rotate
-from gpu_worker.models.loader import Source
+from gpu_worker.models.loader import Weights
+from gpu_worker.models.rope import rotary_tables
 
 
-class Attention(nn.Module):
-    """Self-attention with grouped queries over the paged cache."""
+class Layer:
+    """One decoder layer: attention with grouped queries over the paged cache, and a gated feed-forward."""
 
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-        rows = (self.heads + 2 * self.kv_heads) * self.head_dim
-        self.qkv = nn.Linear(config.hidden_size, rows, bias=config.attention_bias)
-        self.out = nn.Linear(self.heads * self.head_dim, config.hidden_size, bias=config.attention_bias)
+    def __init__(self, config: ModelConfig, weights: Weights, kernels: Kernels) -> None:
+        hidden, inner, eps = config.hidden_size, config.intermediate_size, config.rms_norm_eps
+        query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        q, k, v, o = (f"self_attn.{name}_proj" for name in "qkvo")
+        gate, up, down = (f"mlp.{name}_proj" for name in ("gate", "up", "down"))
+        attention, mlp = config.attention_bias, config.mlp_bias
 
-    def forward(
-        self, hidden: Tensor, angles: tuple[Tensor, Tensor], attention: StepAttention, cache: LayerCache
-    ) -> Tensor:
-        heads = self.qkv(hidden).view(-1, self.heads + 2 * self.kv_heads, self.head_dim)
-        query, key, value = heads.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
-        attention.write_kv(rotate(key, *angles), value, cache)
-        mixed = attention.attend(rotate(query, *angles), cache)
-        projected: Tensor = self.out(mixed.flatten(1))
-        return projected
+        self._attention_norm = kernels.norm(weights.read("input_layernorm.weight", hidden), eps)
+        self._qkv = kernels.linear(*weights.merged({q: query, k: key, v: key}, hidden, attention))
+        self._out = kernels.linear(*weights.merged({o: hidden}, query, attention))
+        self._mlp_norm = kernels.norm(weights.read("post_attention_layernorm.weight", hidden), eps)
+        self._gated = kernels.gated(*weights.merged({gate: inner, up: inner}, hidden, mlp))
+        self._down = kernels.linear(*weights.merged({down: hidden}, inner, mlp))
 
-
-class MLP(nn.Module):
-    """Gated feed-forward layer (Shazeer 2020)."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.gate_up = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=config.mlp_bias)
-        self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        gate, up = self.gate_up(hidden).chunk(2, dim=-1)
-        projected: Tensor = self.down(silu(gate) * up)
-        return projected
+    def add_to(self, hidden: Tensor, rotary: Rotary, attention: StepAttention, cache: LayerCache) -> None:
+        """Add what the layer has to say to the residual stream, hidden [tokens, hidden_size], in place."""
+        query = attention.rotate_and_write(self._qkv(self._attention_norm(hidden)), rotary, cache)
+        self._out.add_to(attention.attend(query, cache), hidden)
+        self._down.add_to(self._gated(self._mlp_norm(hidden)), hidden)
 
 
-class Layer(nn.Module):
-    """One decoder layer: attention and feed-forward, each normalized before and added after."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.attention_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.attention = Attention(config)
-        self.mlp_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.mlp = MLP(config)
-
-    def forward(
-        self, hidden: Tensor, angles: tuple[Tensor, Tensor], attention: StepAttention, cache: LayerCache
-    ) -> Tensor:
-        hidden = hidden + self.attention(self.attention_norm(hidden), angles, attention, cache)
-        mixed: Tensor = hidden + self.mlp(self.mlp_norm(hidden))
-        return mixed
-
-
-class Llama(nn.Module):
+class Llama:
     """A decoder for causal language modelling. See `models.registry.CausalLM`."""
 
-    def __init__(self, config: ModelConfig, positions: int) -> None:
-        """`positions`: how many the rotary tables cover."""
-        super().__init__()
+    def __init__(self, config: ModelConfig, weights: Weights, kernels: Kernels, positions: int) -> None:
+        """`positions`: how many the rotary tables cover. Raises `ModelError`."""
         self.config = config
-        self.dtype = torch.get_default_dtype()
-        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        if config.tie_word_embeddings:
-            self.head.weight = self.embedding.weight
-        with torch.device("cpu"):  # the parameters may be built without memory; these tables need theirs
-            self._rotary = Rotary(config.rope, config.head_dim, positions, self.dtype)
+        self.dtype = weights.dtype
+        embedding = weights.read("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
+        head = embedding
+        if not config.tie_word_embeddings:
+            head = weights.read("lm_head.weight", config.vocab_size, config.hidden_size)
+        self._head = kernels.linear(head, dtype=torch.float32)
+        self._embed = self._head.rows if config.tie_word_embeddings else embedding.__getitem__
+        self._norm = kernels.norm(weights.read("model.norm.weight", config.hidden_size), config.rms_norm_eps)
+        self._layers = [
+            Layer(config, weights.under(f"model.layers.{number}."), kernels)
+            for number in range(config.num_layers)
+        ]
+        self._rotary = rotary_tables(config.rope, config.head_dim, positions, weights.dtype, weights.device)
 
-    def forward(
-        self, tokens: Tensor, positions: Tensor, attention: StepAttention, caches: Sequence[LayerCache]
-    ) -> Tensor:
-        hidden: Tensor = self.embedding(tokens)
-        angles = self._rotary.angles(positions)
-        for layer, cache in zip(self.layers, caches, strict=True):
-            hidden = layer(hidden, angles, attention, cache)
+    def __call__(self, tokens: Tensor, step: StepAttention, caches: Sequence[LayerCache]) -> Tensor:
+        hidden = self._embed(tokens)
+        for layer, cache in zip(self._layers, caches, strict=True):
+            layer.add_to(hidden, self._rotary, step, cache)
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.norm(hidden))
-        return logits
-
-    def place(self, device: torch.device) -> None:
-        """Give the parameters uninitialized memory on the device and move the tables there."""
-        self.to_empty(device=device)
-        self._rotary.to(device)
-        if self.config.tie_word_embeddings:  # to_empty has parted them
-            self.head.weight = self.embedding.weight
-
-    def sources(self) -> Iterator[tuple[Tensor, list[Source]]]:
-        """Each parameter, and the checkpoint's tensors that make up its rows."""
-        config, row = self.config, self.config.head_dim
-        yield self.embedding.weight, [Source("model.embed_tokens.weight", config.vocab_size)]
-        if not config.tie_word_embeddings:
-            yield self.head.weight, [Source("lm_head.weight", config.vocab_size)]
-        yield self.norm.weight, [Source("model.norm.weight", config.hidden_size)]
-        linears = {
-            "attention.qkv": (
-                ("self_attn.q_proj", config.num_heads * row),
-                ("self_attn.k_proj", config.num_kv_heads * row),
-                ("self_attn.v_proj", config.num_kv_heads * row),
-            ),
-            "attention.out": (("self_attn.o_proj", config.hidden_size),),
-            "mlp.gate_up": (
-                ("mlp.gate_proj", config.intermediate_size),
-                ("mlp.up_proj", config.intermediate_size),
-            ),
-            "mlp.down": (("mlp.down_proj", config.hidden_size),),
-            "attention_norm": (("input_layernorm", config.hidden_size),),
-            "mlp_norm": (("post_attention_layernorm", config.hidden_size),),
-        }
-        for number, layer in enumerate(self.layers):
-            for name, parts in linears.items():
-                for kind, parameter in layer.get_submodule(name).named_parameters():
-                    yield (
-                        parameter,
-                        [Source(f"model.layers.{number}.{part}.{kind}", rows) for part, rows in parts],
-                    )
+        return self._head(self._norm(hidden))

@@ -1,12 +1,13 @@
 """Weights out of safetensors files: memory-mapped, one tensor at a time, never a pickle."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -16,14 +17,6 @@ _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A tensor of the checkpoint that makes up `rows` rows of a parameter."""
-
-    name: str
-    rows: int
-
-
 class Checkpoint:
     """The tensors of a model directory by name."""
 
@@ -31,25 +24,11 @@ class Checkpoint:
         """`files`: for each tensor the open safetensors file that has it."""
         self._files = files
         self._read: set[str] = set()
+        self.parameters = 0
+        """Numbers in the tensors that were taken."""
 
-    def fill(self, parameters: Iterable[tuple[Tensor, list[Source]]]) -> None:
-        """Copy tensors into parameters, converted to their type and device.
-
-        Beyond the parameters it takes the memory of one tensor. Raises `ModelError` if a tensor is
-        missing or has another shape.
-        """
-        for parameter, sources in parameters:
-            start = 0
-            for source in sources:
-                shape = (source.rows, *parameter.shape[1:])
-                parameter[start : start + source.rows].copy_(self._take(source.name, shape))
-                start += source.rows
-
-    def unread(self) -> list[str]:
-        """Tensors that no parameter has asked for."""
-        return sorted(self._files.keys() - self._read)
-
-    def _take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """A tensor, memory-mapped. Raises `ModelError` if it is missing or has another shape."""
         file = self._files.get(name)
         if file is None:
             raise ModelError(f"tensor {name} is missing from the checkpoint")
@@ -60,7 +39,51 @@ class Checkpoint:
         tensor: Tensor = file.get_tensor(name)
         if not tensor.dtype.is_floating_point or tensor.dtype.itemsize < 2:
             raise ModelError(f"tensor {name} is of type {str(tensor.dtype).removeprefix('torch.')}")
+        self.parameters += tensor.numel()
         return tensor
+
+    def unread(self) -> list[str]:
+        """Tensors that nobody has asked for."""
+        return sorted(self._files.keys() - self._read)
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A checkpoint's tensors as a decoder asks for them: converted, on the device, merged.
+
+    Every one is read when it is asked for, so that no more than one lies in memory beside what the
+    back end has made of the others.
+    """
+
+    checkpoint: Checkpoint
+    dtype: torch.dtype
+    device: torch.device
+    prefix: str = ""
+
+    def under(self, prefix: str) -> "Weights":
+        """Those whose names begin so, by the rest of their names."""
+        return replace(self, prefix=self.prefix + prefix)
+
+    def read(self, name: str, *shape: int) -> Tensor:
+        """One tensor. Raises `ModelError` if it is missing or has another shape."""
+        return self._merge([(name, shape[0])], shape[1:])
+
+    def merged(self, parts: Mapping[str, int], columns: int, biased: bool) -> tuple[Tensor, Tensor | None]:
+        """Weight [sum of rows, columns] and bias, if there is one, of several products in one.
+
+        `parts`: the rows of each by its name. Raises `ModelError`.
+        """
+        weight = self._merge([(f"{name}.weight", rows) for name, rows in parts.items()], (columns,))
+        bias = [(f"{name}.bias", rows) for name, rows in parts.items()]
+        return weight, self._merge(bias, ()) if biased else None
+
+    def _merge(self, parts: list[tuple[str, int]], rest: tuple[int, ...]) -> Tensor:
+        whole = torch.empty((sum(rows for _, rows in parts), *rest), dtype=self.dtype, device=self.device)
+        start = 0
+        for name, rows in parts:
+            whole[start : start + rows].copy_(self.checkpoint.take(self.prefix + name, (rows, *rest)))
+            start += rows
+        return whole
 
 
 @contextmanager

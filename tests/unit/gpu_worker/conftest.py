@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from gpu_worker.batch import BatchLimits
 from gpu_worker.cache import make_caches
-from gpu_worker.kernels.reference import ReferenceAttention
+from gpu_worker.kernels.reference import ReferenceKernels
 from gpu_worker.models.registry import load_model
 from gpu_worker.runner import Runner
 from proto.sampling_pb2 import SamplingParams
@@ -77,13 +77,13 @@ def make_limits(**changes: int) -> BatchLimits:
 
 def make_runner(directory: Path, **changes: int) -> Runner:
     """In float32, with pages full of NaN: what is read without having been written shows."""
-    model = load_model(directory, CPU, torch.float32)
+    model = load_model(directory, CPU, ReferenceKernels(), torch.float32)
     limits = make_limits(**{"vocab_size": model.config.vocab_size, **changes})
     caches = make_caches(model.config, limits.num_blocks, limits.block_size, torch.float32, CPU)
     for cache in caches:
         cache.keys.fill_(torch.nan)
         cache.values.fill_(torch.nan)
-    return Runner(model, caches, ReferenceAttention(), limits)
+    return Runner(model, caches, ReferenceKernels(), limits)
 
 
 @dataclass

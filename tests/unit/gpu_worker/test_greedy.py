@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from gpu_worker.kernels import reference
+from gpu_worker.kernels import reference_attention
 
 PROMPT = [5, 17, 3, 88, 41, 41, 9, 60, 2, 73, 28]
 COUNT = 24
@@ -74,7 +74,7 @@ def test_chunks_and_decodes_in_one_ragged_step(make, tiny) -> None:
 
 @pytest.mark.parametrize("gathered", [1, 25, 40])
 def test_long_decodes_in_several_calls(make, tiny, monkeypatch, gathered) -> None:
-    monkeypatch.setattr(reference, "GATHERED", gathered)
+    monkeypatch.setattr(reference_attention, "GATHERED", gathered)
     driver = make.Driver(make.runner(tiny.directory))
     sequences = [driver.admit(slot, PROMPT[slot:]) for slot in range(5)]
     driver.step(*((sequence, len(sequence.tokens)) for sequence in sequences))

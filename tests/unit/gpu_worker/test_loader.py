@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gpu_worker.errors import ModelError
+from gpu_worker.kernels.reference import ReferenceKernels
 from gpu_worker.models.config import read_config
 from gpu_worker.models.registry import load_model
 
@@ -15,7 +16,7 @@ CPU = torch.device("cpu")
 
 
 def load(directory, **kwargs):
-    return load_model(directory, CPU, torch.float32, **kwargs)
+    return load_model(directory, CPU, ReferenceKernels(), torch.float32, **kwargs)
 
 
 def change_config(directory, **changes) -> None:
@@ -42,7 +43,7 @@ def test_a_checkpoint_of_another_type(saved) -> None:
     directory = saved().directory
     change_weights(directory, lambda tensors: tensors.update({k: v.bfloat16() for k, v in tensors.items()}))
     change_config(directory, dtype="bfloat16")
-    assert load_model(directory, CPU).dtype == torch.bfloat16
+    assert load_model(directory, CPU, ReferenceKernels()).dtype == torch.bfloat16
     assert load(directory).dtype == torch.float32
 
 

@@ -1,8 +1,11 @@
 """Plans that contradict themselves or the batch, rows with a fault of their own, and slots' lives."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from gpu_worker.errors import PlanError
 
@@ -159,9 +162,13 @@ def test_a_plan_without_rows_hands_back_slots(make, runner) -> None:
         runner.execute(make.plan(3, [(2, 5, 1, 1)]))
 
 
-def test_a_row_whose_logits_are_not_finite_fails_alone(make, runner, tiny) -> None:
-    with torch.no_grad():
-        runner._model.embedding.weight[96] = torch.nan
+def test_a_row_whose_logits_are_not_finite_fails_alone(make, tiny, tmp_path) -> None:
+    shutil.copytree(tiny.directory, tmp_path, dirs_exist_ok=True)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["model.embed_tokens.weight"][96] = torch.nan
+    save_file(tensors, tmp_path / "model.safetensors")
+    runner = make.runner(tmp_path, num_blocks=16, max_model_len=32, max_step_tokens=16)
+    runner.execute(make.plan(1, [(2, 0, 5, 0)], new_slots=[make.slot(2, PROMPT, [7, 1])]))
     new = make.slot(0, [1, 96], [3], sampling=make.sampled(logprobs=2))
     healthy = make.slot(1, [1, 9], [4], sampling=make.greedy(logprobs=1))
     result = runner.execute(

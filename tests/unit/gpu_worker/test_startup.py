@@ -8,7 +8,7 @@ import torch
 from gpu_worker.cache import blocks_within, bytes_per_block
 from gpu_worker.errors import CapacityError, ModelError
 from gpu_worker.models.config import read_config
-from gpu_worker.models.llama import Llama
+from gpu_worker.models.loader import Weights
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
 from gpu_worker.warmup import full_step
@@ -79,10 +79,10 @@ def test_too_little_memory_says_what_to_do(settings) -> None:
 
 
 def test_weights_that_do_not_fit(settings, monkeypatch) -> None:
-    def place(model, device):
+    def read(weights, name, *shape):
         raise torch.OutOfMemoryError("out of memory")
 
-    monkeypatch.setattr(Llama, "place", place)
+    monkeypatch.setattr(Weights, "read", read)
     with pytest.raises(CapacityError, match="no memory on cpu for the weights"):
         load(settings())
 
