@@ -13,7 +13,7 @@ from gpu_worker.kernels.interface import Kernels, LayerCache
 from gpu_worker.models.registry import CausalLM
 from gpu_worker.plan import Int32s, read_plan
 from gpu_worker.result import NOT_FINITE, failed_rows, result_of
-from gpu_worker.sampler import Sampled, sample
+from gpu_worker.sampler import Sampled
 from proto.worker_pb2 import StepPlan, StepResult
 
 
@@ -73,7 +73,8 @@ class Runner:
         last_tokens = step.query_starts[places + 1] - 1
         slots: Int32s = rows.slots[sampling]
         device_slots = device_slots[places]
-        sampled = sample(self._model.logits(hidden[last_tokens]), slots, device_slots, batch)
+        logits = self._model.logits(hidden[last_tokens])
+        sampled = self._kernels.sample(logits, slots, device_slots, batch)
         batch.keep(slots, device_slots, sampled.tokens)
         return sampled
 

@@ -60,13 +60,15 @@ def sample(logits: Tensor, slots: Int32s, device_slots: Tensor, batch: Batch) ->
         rows = _index(asking, raw.device)
         chosen = _choose(raw[rows], slots[asking], device_slots[rows], flags[asking], batch)
         tokens = tokens.index_copy(0, rows, chosen)
-    wanted = batch.sampling.logprobs[slots]
-    rows_wanted = np.flatnonzero(wanted >= 0)
-    logprobs = _logprobs(raw, tokens, rows_wanted, wanted[rows_wanted]) if len(rows_wanted) else None
-    return Sampled(tokens, best.isfinite(), logprobs)
+    return Sampled(tokens, best.isfinite(), logprobs_of(raw, slots, tokens, batch))
 
 
-def _logprobs(raw: Tensor, tokens: Tensor, wanted: NDArray[np.intp], counts: NDArray[np.int8]) -> Logprobs:
+def logprobs_of(raw: Tensor, slots: Int32s, tokens: Tensor, batch: Batch) -> Logprobs | None:
+    """What the rows of raw logits [rows, vocab_size], of slots `slots`, want beside their tokens [rows]."""
+    wanted = np.flatnonzero(batch.sampling.logprobs[slots] >= 0)
+    if not len(wanted):
+        return None
+    counts = batch.sampling.logprobs[slots[wanted]]
     rows = _index(wanted, raw.device)
     logprobs = raw[rows].log_softmax(dim=-1)
     top = logprobs.topk(int(counts.max()), dim=-1)

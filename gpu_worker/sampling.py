@@ -27,8 +27,10 @@ class SlotSampling:
         """DRAWS | FILTERS | PENALTIES of each slot."""
         self.logprobs = np.full(slots, -1, np.int8)
         """Alternatives wanted with each token; -1 = no log probabilities at all."""
-        self._numbers = torch.zeros((slots, 6), device=device)
-        self._integers = torch.zeros((slots, 4), dtype=torch.int64, device=device)
+        self.number_table = torch.zeros((slots, 6), device=device)
+        """Temperature, top_p, min_p, presence, frequency and repetition penalty of each slot."""
+        self.integer_table = torch.zeros((slots, 4), dtype=torch.int64, device=device)
+        """top_k, seed, sequence index and prompt length of each slot."""
 
     def set(self, slot: int, new: NewSlot) -> None:
         """Take over what a new sequence asks for, which `fault_in` has found nothing against."""
@@ -43,18 +45,20 @@ class SlotSampling:
         self.flags[slot] = flags
         self.logprobs[slot] = params.logprobs if params.HasField("logprobs") else -1
         if flags:
-            self._numbers[slot] = torch.tensor((params.temperature, params.top_p, params.min_p, *penalties))
+            self.number_table[slot] = torch.tensor(
+                (params.temperature, params.top_p, params.min_p, *penalties)
+            )
             seed = params.seed - (1 << 64) if params.seed >> 63 else params.seed  # its bits, as int64
             integers = (min(params.top_k, 1 << 31), seed, new.sequence_index, new.prompt_length)
-            self._integers[slot] = torch.tensor(integers)
+            self.integer_table[slot] = torch.tensor(integers)
 
     def numbers(self, slots: Tensor) -> tuple[Tensor, ...]:
         """float32 [rows, 1] each: temperature, top_p, min_p, presence, frequency, repetition."""
-        return self._numbers[slots].unsqueeze(2).unbind(1)
+        return self.number_table[slots].unsqueeze(2).unbind(1)
 
     def integers(self, slots: Tensor) -> tuple[Tensor, ...]:
         """int64 [rows, 1] each: top_k, seed, sequence index, prompt length."""
-        return self._integers[slots].unsqueeze(2).unbind(1)
+        return self.integer_table[slots].unsqueeze(2).unbind(1)
 
 
 def fault_in(params: SamplingParams, vocab_size: int) -> str:

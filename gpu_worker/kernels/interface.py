@@ -15,10 +15,16 @@ gives back is called at every step and looks nothing up any more.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
+
+from gpu_worker.plan import Int32s
+
+if TYPE_CHECKING:
+    from gpu_worker.batch import Batch
+    from gpu_worker.sampler import Sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +124,9 @@ class Kernels(Protocol):
 
     def begin(self, step: StepMetadata) -> StepAttention:
         """Prepare what all layers of a step share."""
+
+    def sample(self, logits: Tensor, slots: Int32s, device_slots: Tensor, batch: "Batch") -> "Sampled":
+        """Choose a token for each row of logits, float32 [rows, vocab_size]: see `sampler.sample`."""
 
 
 def flat(pages: Tensor) -> Tensor:

@@ -4,8 +4,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, silu
 
+from gpu_worker.batch import Batch
 from gpu_worker.kernels.interface import StepMetadata
 from gpu_worker.kernels.reference_attention import ReferenceStep
+from gpu_worker.plan import Int32s
+from gpu_worker.sampler import Sampled, sample
 
 
 class ReferenceKernels:
@@ -24,6 +27,9 @@ class ReferenceKernels:
 
     def begin(self, step: StepMetadata) -> ReferenceStep:
         return ReferenceStep(step)
+
+    def sample(self, logits: Tensor, slots: Int32s, device_slots: Tensor, batch: Batch) -> Sampled:
+        return sample(logits, slots, device_slots, batch)
 
 
 class ReferenceLinear:

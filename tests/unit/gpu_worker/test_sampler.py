@@ -9,14 +9,25 @@ import pytest
 import torch
 
 from gpu_worker.batch import Batch
+from gpu_worker.kernels.cpu import build, library
+from gpu_worker.kernels.cpu.sample import Sampler
 from gpu_worker.plan import read_plan
 from gpu_worker.sampler import sample
 
 VOCAB = 97
 
 
+@pytest.fixture(params=["reference", *build.supported()])
+def choose(request):
+    """Each implementation, with the reference's arguments."""
+    if request.param == "reference":
+        return sample
+    sampler = Sampler(library.load(request.param, 2))
+    return lambda logits, slots, _, batch: sampler(logits, slots, batch)
+
+
 @pytest.fixture
-def sampling(make):
+def sampling(make, choose):
     """Samples for slots with given (tokens, prompt length, parameters, logits)."""
 
     def run(rows, index=0):
@@ -30,7 +41,7 @@ def sampling(make):
         order = np.arange(len(rows), dtype=np.int32)
         logits = torch.stack([row[3] for row in rows])
         before = logits.clone()
-        found = sample(logits, order, torch.from_numpy(order).long(), batch)
+        found = choose(logits, order, torch.from_numpy(order).long(), batch)
         assert torch.equal(logits.nan_to_num(), before.nan_to_num()), (
             "the caller's logits are not the sampler's to change"
         )
@@ -216,3 +227,45 @@ def test_transformers_agrees_on_filters(make) -> None:
         kept = _filter(values - values.max(), torch.tensor([0]), batch)[0].isfinite()
         expected = TopPLogitsWarper(0.7)(None, TopKLogitsWarper(12)(None, values))[0].isfinite()
         assert torch.equal(kept, expected)
+
+
+def random_rows(make, count: int, vocabulary: int):
+    """Rows that ask for all kinds of things, over logits with many ties."""
+    chance = np.random.default_rng(5)
+    rows = []
+    for number in range(count):
+        params = make.sampled(
+            temperature=float(chance.choice([0.0, 0.01, 0.7, 1.0, 3.0])),
+            top_k=int(chance.choice([0, 1, 5, 40, vocabulary, vocabulary + 9])),
+            top_p=float(chance.choice([0.001, 0.3, 0.9, 1.0])),
+            min_p=float(chance.choice([0.0, 0.1, 1.0])),
+            presence_penalty=float(chance.choice([0.0, 1.5])),
+            frequency_penalty=float(chance.choice([0.0, -0.5])),
+            repetition_penalty=float(chance.choice([1.0, 1.3])),
+            seed=int(chance.integers(1 << 63)),
+        )
+        tokens = chance.integers(0, vocabulary, int(chance.integers(1, 40))).tolist()
+        values = torch.from_numpy(chance.normal(0, 3, vocabulary).astype(np.float32))
+        if number % 3 == 0:
+            values = values.round()  # ties
+        rows.append((tokens, len(tokens) // 2 + 1, params, values))
+    return rows
+
+
+@pytest.mark.parametrize("instruction_set", build.supported())
+@pytest.mark.parametrize("vocabulary", [97, 1000, 4096])
+def test_cpp_chooses_what_the_reference_chooses(make, instruction_set, vocabulary) -> None:
+    rows = random_rows(make, 600, vocabulary)
+    batch = Batch(make.limits(max_slots=len(rows), vocab_size=vocabulary), torch.device("cpu"))
+    slots = [
+        make.slot(slot, tokens, [], prompt_length=prompt, sampling=params)
+        for slot, (tokens, prompt, params, _) in enumerate(rows)
+    ]
+    batch.apply(read_plan(make.plan(1, new_slots=slots), 64))
+    order = np.arange(len(rows), dtype=np.int32)
+    logits = torch.stack([row[3] for row in rows])
+    found = Sampler(library.load(instruction_set, 2))(logits, order, batch)
+    expected = sample(logits, order, torch.from_numpy(order).long(), batch)
+    # The logarithms differ in the last place: a draw may turn where two scores all but meet.
+    assert (found.tokens != expected.tokens).sum() <= 2
+    assert found.finite.all()

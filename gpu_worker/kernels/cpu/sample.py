@@ -1,0 +1,45 @@
+"""Sampling in C++: what `gpu_worker/sampler.py` defines, in as few passes as each row needs."""
+
+import ctypes
+from ctypes import c_int, c_int64, c_void_p
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpu_worker.batch import Batch
+from gpu_worker.plan import Int32s
+from gpu_worker.sampler import Sampled, logprobs_of
+
+
+class Sampler:
+    """Chooses tokens for the rows of a step."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._sample = library.quire_sample
+        arrays = (c_void_p,) * 6
+        self._sample.argtypes = (c_void_p, c_int, c_int, *arrays, c_int64, c_void_p, c_void_p)
+        self._sample.restype = None
+
+    def __call__(self, logits: Tensor, slots: Int32s, batch: Batch) -> Sampled:
+        """See `sampler.sample`; logits float32 and contiguous."""
+        rows, vocabulary = logits.shape
+        tokens = torch.empty(rows, dtype=torch.int64)
+        best = torch.empty(rows)
+        slots = np.ascontiguousarray(slots)
+        sampling = batch.sampling
+        self._sample(
+            logits.data_ptr(),
+            rows,
+            vocabulary,
+            slots.ctypes.data,
+            sampling.flags.ctypes.data,
+            sampling.number_table.data_ptr(),
+            sampling.integer_table.data_ptr(),
+            batch.known.ctypes.data,
+            batch.tokens.data_ptr(),
+            batch.tokens.shape[1],
+            tokens.data_ptr(),
+            best.data_ptr(),
+        )
+        return Sampled(tokens, best.isfinite(), logprobs_of(logits, slots, tokens, batch))

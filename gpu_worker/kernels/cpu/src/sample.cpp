@@ -1,0 +1,266 @@
+// The choice of next tokens, as gpu_worker/sampler.py defines it: each row does only what its sequence
+// asks for, in passes over its logits; nothing is sorted but what lies next to a filter's edge.
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "team.h"
+#include "vmath.h"
+
+namespace quire {
+namespace {
+
+constexpr float INF = std::numeric_limits<float>::infinity();
+
+enum Flags { DRAWS = 1, FILTERS = 2, PENALTIES = 4 };
+
+// What a slot asks for: the columns of gpu_worker/sampling.py.
+struct Numbers {
+    float temperature, top_p, min_p, presence, frequency, repetition;
+};
+struct Integers {
+    int64_t top_k, seed, sequence, prompt_length;
+};
+
+// Scores of one row, padded to whole vectors with -inf.
+struct Scores {
+    std::vector<float> values;
+    int size = 0;
+
+    void assign(const float* from, int count) {
+        size = count;
+        values.resize((count + LANES - 1) / LANES * LANES);
+        std::copy(from, from + count, values.begin());
+        std::fill(values.begin() + count, values.end(), -INF);
+    }
+    int padded() const { return int(values.size()); }
+    float* data() { return values.data(); }
+};
+
+struct Best {
+    float score;
+    int token;
+};
+
+// The first of the greatest; NaN wins over everything, as in PyTorch.
+Best best_of(const float* scores, int count) {
+    f32x16 most = splat(-INF);
+    i32x16 at = {};
+    i32x16 lanes;
+    for (int lane = 0; lane < LANES; ++lane) lanes[lane] = lane;
+    int start = 0;
+    f32x16 bad = {};
+    for (; start + LANES <= count; start += LANES) {
+        const f32x16 these = load(scores + start);
+        const i32x16 more = these > most;
+        most = select(more, these, most);
+        at = (more & (lanes + start)) | (~more & at);
+        bad += these - these;  // NaN as soon as one is NaN or infinite
+    }
+    Best best{-INF, 0};
+    bool suspicious = sum(bad) != 0;
+    for (int lane = 0; lane < LANES; ++lane)
+        if (most[lane] > best.score || (most[lane] == best.score && at[lane] < best.token)) best = {most[lane], at[lane]};
+    for (; start < count; ++start) {
+        if (scores[start] > best.score) best = {scores[start], start};
+        suspicious |= !(scores[start] - scores[start] == 0);
+    }
+    if (suspicious)
+        for (int token = 0; token < count; ++token)
+            if (scores[token] != scores[token]) return {scores[token], token};
+    return best;
+}
+
+// Philox4x32-10 (Salmon et al. 2011): the first two words for (position, sequence) under a seed.
+void philox(uint32_t position, uint32_t sequence, uint64_t seed, uint32_t words[2]) {
+    uint32_t c0 = position, c1 = sequence, c2 = 0, c3 = 0;
+    uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
+    for (int round = 0; round < 10; ++round) {
+        const uint64_t first = uint64_t(c0) * 0xD2511F53u, second = uint64_t(c2) * 0xCD9E8D57u;
+        const uint32_t n0 = uint32_t(second >> 32) ^ c1 ^ k0, n2 = uint32_t(first >> 32) ^ c3 ^ k1;
+        c1 = uint32_t(second);
+        c3 = uint32_t(first);
+        c0 = n0;
+        c2 = n2;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    words[0] = c0;
+    words[1] = c1;
+}
+
+// Gumbel noise of 16 tokens: see gpu_worker/noise.py.
+f32x16 gumbel(u32x16 tokens, const uint32_t words[2]) {
+    u32x16 bits = (tokens * 0x9E3779B1u + words[0]) ^ words[1];
+    bits ^= bits >> 16;
+    bits *= 0x21F0AAADu;
+    bits ^= bits >> 15;
+    bits *= 0xD35A2D97u;
+    bits ^= bits >> 15;
+    const f32x16 uniform = (__builtin_convertvector((i32x16)(bits >> 9), f32x16) + 0.5f) * 0x1p-23f;
+    return -log(-log(1.0f - uniform));  // 1 - uniform is exact
+}
+
+// No noise is greater: -log of the smallest exponential, 2^-24.
+constexpr float MOST_NOISE = 16.7f;
+
+int draw(Scores& scores, const uint32_t words[2]) {
+    u32x16 tokens;
+    for (int lane = 0; lane < LANES; ++lane) tokens[lane] = lane;
+    f32x16 most = splat(-INF);
+    i32x16 at = {};
+    float hopeless = -INF;  // scores below it cannot win any more, whatever their noise
+    for (int start = 0; start < scores.padded(); start += LANES, tokens += LANES) {
+        const f32x16 these = load(scores.data() + start);
+        if (maximum(these) <= hopeless) continue;
+        const f32x16 noisy = these + gumbel(tokens, words);
+        const i32x16 more = noisy > most;
+        most = select(more, noisy, most);
+        at = (more & (i32x16)tokens) | (~more & at);
+        hopeless = std::max(hopeless, maximum(noisy) - MOST_NOISE);
+    }
+    Best best{-INF, 0};
+    for (int lane = 0; lane < LANES; ++lane)
+        if (most[lane] > best.score || (most[lane] == best.score && at[lane] < best.token)) best = {most[lane], at[lane]};
+    return best.token;
+}
+
+// Subtract the best score and divide by the temperature.
+void scale(Scores& scores, float temperature) {
+    const float best = best_of(scores.data(), scores.size).score;
+    for (int start = 0; start < scores.padded(); start += LANES)
+        store(scores.data() + start, (load(scores.data() + start) - best) / temperature);
+}
+
+// The scores by size, coarsely: bucket b holds those in (-(b + 1) / FINE, -b / FINE]. Filters walk the
+// buckets from the best on and look into one alone, where their edge lies.
+struct Buckets {
+    static constexpr int COUNT = 4096;
+    static constexpr float FINE = 64;
+    std::vector<int> sizes;
+    std::vector<double> masses;
+
+    static int of(float score) { return score > -float(COUNT - 1) / FINE ? int(-score * FINE) : COUNT - 1; }
+
+    void fill(Scores& scores, double least) {
+        sizes.assign(COUNT, 0);
+        masses.assign(COUNT, 0.0);
+        for (int start = 0; start < scores.padded(); start += LANES) {
+            const f32x16 these = load(scores.data() + start);
+            const f32x16 mass = exp(these);
+            for (int lane = 0; lane < LANES; ++lane) {
+                if (mass[lane] < least) {
+                    scores.data()[start + lane] = -INF;
+                } else if (these[lane] > -INF) {
+                    const int bucket = of(these[lane]);
+                    ++sizes[bucket];
+                    masses[bucket] += mass[lane];
+                }
+            }
+        }
+    }
+};
+
+// Keep the tokens before an edge: greater scores, or equal ones of lower tokens.
+void cut(Scores& scores, float edge, int edge_token) {
+    for (int token = 0; token < scores.size; ++token) {
+        const float score = scores.data()[token];
+        if (score < edge || (score == edge && token > edge_token)) scores.data()[token] = -INF;
+    }
+}
+
+std::vector<int> ranked(Scores& scores, int bucket) {
+    std::vector<int> tokens;
+    for (int token = 0; token < scores.size; ++token)
+        if (scores.data()[token] > -INF && Buckets::of(scores.data()[token]) == bucket) tokens.push_back(token);
+    const float* values = scores.data();
+    std::sort(tokens.begin(), tokens.end(), [values](int left, int right) {
+        return values[left] != values[right] ? values[left] > values[right] : left < right;
+    });
+    return tokens;
+}
+
+// min-p, then top-k, then top-p (Holtzman et al. 2020), on scores whose best is 0.
+void filter(Scores& scores, const Numbers& numbers, int64_t top_k) {
+    thread_local Buckets buckets;
+    buckets.fill(scores, numbers.min_p);
+    if (top_k > 0 && top_k < scores.size) {
+        int64_t before = 0;
+        int bucket = 0;
+        while (bucket < Buckets::COUNT && before + buckets.sizes[bucket] < top_k) before += buckets.sizes[bucket++];
+        if (bucket < Buckets::COUNT) {
+            const int edge = ranked(scores, bucket)[top_k - before - 1];
+            cut(scores, scores.data()[edge], edge);
+            buckets.fill(scores, 0.0);
+        }
+    }
+    if (numbers.top_p >= 1) return;
+    const double enough = double(numbers.top_p) * std::accumulate(buckets.masses.begin(), buckets.masses.end(), 0.0);
+    double before = 0;
+    int bucket = 0;
+    while (bucket < Buckets::COUNT && before + buckets.masses[bucket] < enough) before += buckets.masses[bucket++];
+    if (bucket == Buckets::COUNT) return;
+    const std::vector<int> tokens = ranked(scores, bucket);
+    int edge = -1;
+    for (int token : tokens) {
+        if (before >= enough && edge >= 0) break;
+        edge = token;
+        before += std::exp(double(scores.data()[token]));
+    }
+    if (edge >= 0) cut(scores, scores.data()[edge], edge);
+}
+
+// Repetition (Keskar et al. 2019) on all known tokens, frequency and presence on output.
+void penalize(Scores& scores, const Numbers& numbers, const int32_t* tokens, int known, int64_t prompt_length) {
+    thread_local std::vector<int> sorted;
+    sorted.assign(tokens, tokens + known);
+    std::sort(sorted.begin(), sorted.end());
+    sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());
+    for (int token : sorted) {
+        float& score = scores.data()[token];
+        score = score > 0 ? score / numbers.repetition : score * numbers.repetition;
+    }
+    sorted.assign(tokens + std::min<int64_t>(prompt_length, known), tokens + known);
+    std::sort(sorted.begin(), sorted.end());
+    for (size_t first = 0, next; first < sorted.size(); first = next) {
+        for (next = first; next < sorted.size() && sorted[next] == sorted[first];) ++next;
+        float& score = scores.data()[sorted[first]];
+        score = score - float(next - first) * numbers.frequency - numbers.presence;
+    }
+}
+
+}  // namespace
+}  // namespace quire
+
+// Choose a token for each row of logits [rows, vocabulary], row r being of slot slots[r].
+//
+// `flags`, `numbers`, `integers`, `known`: by slot. `tokens`: [slots, stride], what each slot knows.
+// Writes the tokens, and to `best` each row's greatest logit, NaN if there is one.
+extern "C" void quire_sample(const float* logits, int rows, int vocabulary, const int32_t* slots, const uint8_t* flags,
+                             const void* numbers, const void* integers, const int32_t* known, const int32_t* tokens,
+                             int64_t stride, int64_t* chosen, float* best) {
+    using namespace quire;
+    parallel_for(rows, [&](int64_t row, int) {
+        thread_local Scores scores;
+        const float* own = logits + row * vocabulary;
+        const Best greatest = best_of(own, vocabulary);
+        best[row] = greatest.score;
+        chosen[row] = greatest.token;
+        const int slot = slots[row];
+        if (!flags[slot] || !(greatest.score - greatest.score == 0)) return;
+        const Numbers& wanted = static_cast<const Numbers*>(numbers)[slot];
+        const Integers& counts = static_cast<const Integers*>(integers)[slot];
+        scores.assign(own, vocabulary);
+        if (flags[slot] & PENALTIES) penalize(scores, wanted, tokens + slot * stride, known[slot], counts.prompt_length);
+        if (flags[slot] & DRAWS) {
+            scale(scores, wanted.temperature);
+            if (flags[slot] & FILTERS) filter(scores, wanted, counts.top_k);
+            uint32_t words[2];
+            philox(uint32_t(known[slot]), uint32_t(counts.sequence), uint64_t(counts.seed), words);
+            chosen[row] = draw(scores, words);
+        } else {
+            chosen[row] = best_of(scores.data(), vocabulary).token;
+        }
+    });
+}

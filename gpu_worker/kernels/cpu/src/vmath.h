@@ -1,0 +1,54 @@
+// Exponential and logarithm of vectors, to about one unit in the last place (Cephes, Moshier 1989:
+// the polynomials of expf and logf).
+#pragma once
+
+#include "simd.h"
+
+namespace quire {
+
+inline f32x16 select(i32x16 mask, f32x16 yes, f32x16 no) {
+    return (f32x16)((mask & (i32x16)yes) | (~mask & (i32x16)no));
+}
+
+// Below -87.3 it gives 0; -inf too. NaN stays NaN. Not for arguments above 88.
+inline f32x16 exp(f32x16 x) {
+    const i32x16 none = x < -87.3f;
+    x = select(none, splat(-87.3f), x);
+    f32x16 whole = x * 1.44269504f + 12582912.0f;  // to the nearest integer, in the lowest bits
+    const i32x16 power = (i32x16)whole - 0x4B400000;
+    whole -= 12582912.0f;
+    const f32x16 rest = (x - whole * 0.693359375f) - whole * -2.12194440e-4f;
+    f32x16 poly = splat(1.9875691500e-4f);
+    poly = poly * rest + 1.3981999507e-3f;
+    poly = poly * rest + 8.3334519073e-3f;
+    poly = poly * rest + 4.1665795894e-2f;
+    poly = poly * rest + 1.6666665459e-1f;
+    poly = poly * rest + 5.0000001201e-1f;
+    poly = poly * rest * rest + rest + 1.0f;
+    const f32x16 scaled = (f32x16)((i32x16)poly + (power << 23));
+    return select(none, f32x16{}, scaled);
+}
+
+// For normal positive numbers alone.
+inline f32x16 log(f32x16 x) {
+    i32x16 bits = (i32x16)x;
+    // The mantissa into [sqrt(1/2), sqrt(2)): near 1 the logarithm keeps its relative precision.
+    const i32x16 power = (bits - 0x3F3504F3) >> 23;
+    const f32x16 mantissa = (f32x16)(bits - (power << 23));
+    const f32x16 whole = __builtin_convertvector(power, f32x16);
+    const f32x16 rest = mantissa - 1.0f;
+    const f32x16 square = rest * rest;
+    f32x16 poly = splat(7.0376836292e-2f);
+    poly = poly * rest - 1.1514610310e-1f;
+    poly = poly * rest + 1.1676998740e-1f;
+    poly = poly * rest - 1.2420140846e-1f;
+    poly = poly * rest + 1.4249322787e-1f;
+    poly = poly * rest - 1.6668057665e-1f;
+    poly = poly * rest + 2.0000714765e-1f;
+    poly = poly * rest - 2.4999993993e-1f;
+    poly = poly * rest + 3.3333331174e-1f;
+    poly = poly * rest * square + whole * -2.12194440e-4f - 0.5f * square;
+    return rest + poly + whole * 0.693359375f;
+}
+
+}  // namespace quire
