@@ -90,39 +90,39 @@ void philox(uint32_t position, uint32_t sequence, uint64_t seed, uint32_t words[
     words[1] = c1;
 }
 
-// Gumbel noise of 16 tokens: see gpu_worker/noise.py.
-f32x16 gumbel(u32x16 tokens, const uint32_t words[2]) {
+// Uniform numbers of 16 tokens, multiples of 2^-24 within (0, 1): see gpu_worker/noise.py.
+f32x16 uniform(u32x16 tokens, const uint32_t words[2]) {
     u32x16 bits = (tokens * 0x9E3779B1u + words[0]) ^ words[1];
     bits ^= bits >> 16;
     bits *= 0x21F0AAADu;
     bits ^= bits >> 15;
     bits *= 0xD35A2D97u;
     bits ^= bits >> 15;
-    const f32x16 uniform = (__builtin_convertvector((i32x16)(bits >> 9), f32x16) + 0.5f) * 0x1p-23f;
-    return -log(-log(1.0f - uniform));  // 1 - uniform is exact
+    return (__builtin_convertvector((i32x16)(bits >> 9), f32x16) + 0.5f) * 0x1p-23f;
 }
 
-// No noise is greater: -log of the smallest exponential, 2^-24.
-constexpr float MOST_NOISE = 16.7f;
+f32x16 gumbel(f32x16 uniform) { return -log(-log(1.0f - uniform)); }  // 1 - uniform is exact
 
+// What the best score, 0, has at least once its noise is added: less than -log(-log(2^-24)).
+constexpr float LEAST = -2.82f;
+
+// The token whose score with its noise is greatest; the best score is 0.
+//
+// Noise above some t takes a uniform number below 1 - exp(-exp(-t)) < exp(-t): most tokens cannot win any
+// more, and one exponential says so where the noise would take two logarithms.
 int draw(Scores& scores, const uint32_t words[2]) {
     u32x16 tokens;
     for (int lane = 0; lane < LANES; ++lane) tokens[lane] = lane;
-    f32x16 most = splat(-INF);
-    i32x16 at = {};
-    float hopeless = -INF;  // scores below it cannot win any more, whatever their noise
+    Best best{LEAST, 0};
     for (int start = 0; start < scores.padded(); start += LANES, tokens += LANES) {
         const f32x16 these = load(scores.data() + start);
-        if (maximum(these) <= hopeless) continue;
-        const f32x16 noisy = these + gumbel(tokens, words);
-        const i32x16 more = noisy > most;
-        most = select(more, noisy, most);
-        at = (more & (i32x16)tokens) | (~more & at);
-        hopeless = std::max(hopeless, maximum(noisy) - MOST_NOISE);
+        const f32x16 chance = uniform(tokens, words);
+        const i32x16 possible = chance < exp(these - best.score) * 1.0001f;
+        if (!any(possible)) continue;
+        const f32x16 noisy = these + gumbel(chance);
+        for (int lane = 0; lane < LANES; ++lane)
+            if (noisy[lane] > best.score) best = {noisy[lane], start + lane};
     }
-    Best best{-INF, 0};
-    for (int lane = 0; lane < LANES; ++lane)
-        if (most[lane] > best.score || (most[lane] == best.score && at[lane] < best.token)) best = {most[lane], at[lane]};
     return best.token;
 }
 

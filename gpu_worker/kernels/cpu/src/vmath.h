@@ -10,6 +10,16 @@ inline f32x16 select(i32x16 mask, f32x16 yes, f32x16 no) {
     return (f32x16)((mask & (i32x16)yes) | (~mask & (i32x16)no));
 }
 
+inline bool any(i32x16 mask) {
+#if defined(__AVX512F__)
+    return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask);
+#else
+    int32_t found = 0;
+    for (int lane = 0; lane < LANES; ++lane) found |= mask[lane];
+    return found;
+#endif
+}
+
 // Below -87.3 it gives 0; -inf too. NaN stays NaN. Not for arguments above 88.
 inline f32x16 exp(f32x16 x) {
     const i32x16 none = x < -87.3f;
