@@ -80,6 +80,7 @@ endif
 $(VENV)/.installed: $(VENV)/.torch-$(TORCH) pyproject.toml constraints.txt
 	@echo "[3/3] quire and what it needs"
 	@$(PIP) install --constraint constraints.txt --editable '.[all]'
+	@$(BIN)/python -m gpu_worker.kernels.cpu.build
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

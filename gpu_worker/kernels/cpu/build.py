@@ -2,7 +2,7 @@
 
 One library per instruction set, all from the same sources: the machine's own is compiled on first use
 (or by `python -m gpu_worker.kernels.cpu.build`, which installation runs) and kept in a cache, under a
-name that changes with sources, flags and compiler.
+name that changes with sources and flags. Where they lie ready, no compiler is needed.
 """
 
 import hashlib
@@ -79,16 +79,18 @@ def supported() -> list[str]:
 
 def library(instruction_set: str) -> Path:
     """Path of the compiled library. Raises `KernelError`, in one line, if it cannot be compiled."""
-    compiler = _compiler()
-    command = [compiler, *_FLAGS, *INSTRUCTION_SETS[instruction_set]]
-    path = _cache() / f"quire-{instruction_set}-{_fingerprint(command)}.so"
+    flags = [*_FLAGS, *INSTRUCTION_SETS[instruction_set]]
+    path = _cache() / f"quire-{instruction_set}-{_fingerprint(flags)}.so"
     if not path.exists():
-        _compile(command, path)
+        _compile([_compiler(), *flags], path)
     return path
 
 
 def _compile(command: list[str], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise KernelError(f"the compiled CPU kernels cannot be kept: {error}") from error
     # Beside its place and then moved: another process may compile the same at the same time.
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
@@ -114,11 +116,9 @@ def _cache() -> Path:
     return Path(base) / "quire"
 
 
-def _fingerprint(command: list[str]) -> str:
+def _fingerprint(flags: list[str]) -> str:
     """Changes with whatever changes the library."""
-    digest = hashlib.blake2b(digest_size=8)
-    version = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=False).stdout
-    digest.update("\0".join([*command, version, platform.machine()]).encode())
+    digest = hashlib.blake2b("\0".join([*flags, platform.machine()]).encode(), digest_size=8)
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     return digest.hexdigest()

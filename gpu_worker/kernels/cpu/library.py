@@ -23,7 +23,11 @@ def load(instruction_set: str, threads: int) -> ctypes.CDLL:
     """The library for an instruction set with its threads started. Raises `KernelError`."""
     if instruction_set not in build.supported():
         raise KernelError(f"this machine has no {instruction_set}")
-    library = ctypes.CDLL(str(build.library(instruction_set)))
+    path = build.library(instruction_set)
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise KernelError(f"the compiled CPU kernels cannot be loaded: {error}") from error
     library.quire_start(threads, None)
     return library
 

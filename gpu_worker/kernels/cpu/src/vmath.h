@@ -20,10 +20,11 @@ inline bool any(i32x16 mask) {
 #endif
 }
 
-// Below -87.3 it gives 0; -inf too. NaN stays NaN. Not for arguments above 88.
+// Below -87.3 it gives 0, -inf too; above 88.3 what it gives there. NaN stays NaN.
 inline f32x16 exp(f32x16 x) {
     const i32x16 none = x < -87.3f;
     x = select(none, splat(-87.3f), x);
+    x = select(x > 88.3f, splat(88.3f), x);
     f32x16 whole = x * 1.44269504f + 12582912.0f;  // to the nearest integer, in the lowest bits
     const i32x16 power = (i32x16)whole - 0x4B400000;
     whole -= 12582912.0f;
