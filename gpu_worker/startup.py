@@ -6,7 +6,9 @@ import torch
 
 from gpu_worker.batch import BatchLimits
 from gpu_worker.cache import GPU_SHARE, blocks_within, bytes_per_block, free_memory, make_caches
-from gpu_worker.errors import CapacityError, ModelError
+from gpu_worker.errors import CapacityError, KernelError, ModelError
+from gpu_worker.kernels.cpu import build, library
+from gpu_worker.kernels.cpu.kernels import CpuKernels
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference import ReferenceKernels
 from gpu_worker.models.registry import CausalLM, load_model
@@ -21,7 +23,7 @@ def load(settings: WorkerSettings) -> Runner:
     """Load the model and set up its memory. Raises `ModelError` and `CapacityError`."""
     torch.set_num_threads(settings.thread_count)
     device = _device(settings)
-    kernels = ReferenceKernels()
+    kernels = _kernels(settings, device)
     model = load_model(settings.model, device, kernels, _dtype(settings, device), settings.max_model_len)
     limits = _limits(settings, model, kernels, device)
     runner = _runner(model, kernels, limits, device)
@@ -53,6 +55,22 @@ def _dtype(settings: WorkerSettings, device: torch.device) -> torch.dtype | None
         return torch.float32 if device.type == "cpu" else None
     dtype: torch.dtype = getattr(torch, settings.dtype)
     return dtype
+
+
+def _kernels(settings: WorkerSettings, device: torch.device) -> Kernels:
+    """The back end. Raises `KernelError` if one was named that cannot be had."""
+    if device.type != "cpu" or settings.kernels == "torch" or settings.dtype == "float16":
+        return ReferenceKernels()
+    try:
+        name = build.supported()[0] if settings.kernels == "auto" else settings.kernels
+        kernels = CpuKernels(library.load(name, settings.thread_count))
+    except KernelError as error:
+        if settings.kernels != "auto":
+            raise
+        log.warning("%s: PyTorch computes instead, more slowly", error)
+        return ReferenceKernels()
+    log.info("kernels: C++ for %s, %d threads", name, settings.thread_count)
+    return kernels
 
 
 def _limits(settings: WorkerSettings, model: CausalLM, kernels: Kernels, device: torch.device) -> BatchLimits:

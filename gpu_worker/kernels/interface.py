@@ -64,9 +64,9 @@ class Rotary:
     """Tables of a rotary position embedding: pairs of dimensions (i, i + head_dim / 2) are rotated."""
 
     cos: Tensor
-    """[positions, head_dim / 2]."""
+    """float32 [positions, head_dim / 2]."""
     sin: Tensor
-    """[positions, head_dim / 2]."""
+    """float32 [positions, head_dim / 2]."""
 
 
 class StepAttention(Protocol):

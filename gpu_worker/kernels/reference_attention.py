@@ -76,9 +76,10 @@ class ReferenceStep:
 
 
 def _rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate states [tokens, heads, head_dim] by cosines and sines [tokens, 1, head_dim / 2]."""
+    """Rotate states [tokens, heads, head_dim] by cosines and sines [tokens, 1, head_dim / 2], in float32."""
     first, second = states.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    return rotated.to(states.dtype)
 
 
 def _decode(query: Tensor, cache: LayerCache, entries: Tensor, seen: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ class Llama:
             Layer(config, weights.under(f"model.layers.{number}."), kernels)
             for number in range(config.num_layers)
         ]
-        self._rotary = rotary_tables(config.rope, config.head_dim, positions, weights.dtype, weights.device)
+        self._rotary = rotary_tables(config.rope, config.head_dim, positions, weights.device)
 
     def __call__(self, tokens: Tensor, step: StepAttention, caches: Sequence[LayerCache]) -> Tensor:
         hidden = self._embed(tokens)

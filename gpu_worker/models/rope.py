@@ -9,12 +9,10 @@ from gpu_worker.kernels.interface import Rotary
 from gpu_worker.models.config import RopeConfig
 
 
-def rotary_tables(
-    config: RopeConfig, head_dim: int, positions: int, dtype: torch.dtype, device: torch.device
-) -> Rotary:
-    """Cosines and sines for so many positions; worked out in float32."""
+def rotary_tables(config: RopeConfig, head_dim: int, positions: int, device: torch.device) -> Rotary:
+    """Cosines and sines for so many positions."""
     angles = torch.outer(torch.arange(positions).float(), _frequencies(config, head_dim))
-    return Rotary(angles.cos().to(device, dtype), angles.sin().to(device, dtype))
+    return Rotary(angles.cos().to(device), angles.sin().to(device))
 
 
 def _frequencies(config: RopeConfig, head_dim: int) -> Tensor:

@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from gpu_worker.batch import BatchLimits
 from gpu_worker.cache import make_caches
+from gpu_worker.kernels.cpu import build, library
+from gpu_worker.kernels.cpu.kernels import CpuKernels
+from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference import ReferenceKernels
 from gpu_worker.models.registry import load_model
 from gpu_worker.runner import Runner
@@ -75,15 +79,15 @@ def make_limits(**changes: int) -> BatchLimits:
     return BatchLimits(**{**values, **changes})
 
 
-def make_runner(directory: Path, **changes: int) -> Runner:
+def make_runner(directory: Path, kernels: Kernels, **changes: int) -> Runner:
     """In float32, with pages full of NaN: what is read without having been written shows."""
-    model = load_model(directory, CPU, ReferenceKernels(), torch.float32)
+    model = load_model(directory, CPU, kernels, torch.float32)
     limits = make_limits(**{"vocab_size": model.config.vocab_size, **changes})
     caches = make_caches(model.config, limits.num_blocks, limits.block_size, torch.float32, CPU)
     for cache in caches:
         cache.keys.fill_(torch.nan)
         cache.values.fill_(torch.nan)
-    return Runner(model, caches, ReferenceKernels(), limits)
+    return Runner(model, caches, kernels, limits)
 
 
 @dataclass
@@ -189,12 +193,18 @@ def expected_tokens(model: Any, prompt: list[int], count: int) -> list[int]:
     return tokens
 
 
+@pytest.fixture(scope="session", params=["torch", *build.supported()])
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    """Each back end that this machine can run."""
+    return ReferenceKernels() if request.param == "torch" else CpuKernels(library.load(request.param, 2))
+
+
 @pytest.fixture(scope="session")
-def make() -> SimpleNamespace:
-    """The makers above."""
+def make(kernels: Kernels) -> SimpleNamespace:
+    """The makers above, over each back end."""
     return SimpleNamespace(
         Driver=Driver,
-        runner=make_runner,
+        runner=partial(make_runner, kernels=kernels),
         limits=make_limits,
         llama=llama,
         expected=expected_tokens,

@@ -37,7 +37,7 @@ inline f32x16 exp(f32x16 x) {
     poly = poly * rest + 5.0000001201e-1f;
     poly = poly * rest * rest + rest + 1.0f;
     const f32x16 scaled = (f32x16)((i32x16)poly + (power << 23));
-    return select(none, f32x16{}, scaled);
+    return select(x != x, x, select(none, f32x16{}, scaled));
 }
 
 // For normal positive numbers alone.

@@ -1,0 +1,96 @@
+"""Paged attention in C++: see src/attention.cpp."""
+
+import ctypes
+import math
+from ctypes import c_float, c_int, c_int64, c_void_p
+
+import torch
+from torch import Tensor
+
+from gpu_worker.kernels.cpu.library import DTYPES
+from gpu_worker.kernels.interface import LayerCache, Rotary, StepMetadata
+
+
+class Attention:
+    """The functions of the library, with what they take."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.attend = library.quire_attend
+        self.attend.argtypes = (
+            *(c_int, c_int64, c_void_p, c_void_p, c_void_p, c_int64),
+            *(c_int64, c_int64, c_int64, c_int64, c_float, c_float, c_int64, c_int64),
+            *(c_void_p, c_void_p, c_void_p, c_void_p),
+        )
+        self.rotate_and_write = library.quire_rotate_and_write
+        self.rotate_and_write.argtypes = (
+            *(c_int, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_void_p),
+            *(c_int64, c_int64, c_int64, c_void_p, c_void_p, c_void_p),
+        )
+        self.attend.restype = self.rotate_and_write.restype = None
+
+    def begin(self, step: StepMetadata) -> "CpuStep":
+        """See `Kernels.begin`."""
+        return CpuStep(self, step)
+
+
+class CpuStep:
+    """See `StepAttention`. Addresses are looked up once for all layers."""
+
+    def __init__(self, functions: Attention, step: StepMetadata) -> None:
+        self._functions = functions
+        # Held as long as their addresses are used.
+        self._step = step
+        self._tables = step.block_tables.contiguous()
+        self._rows = (
+            len(step.query_lengths),
+            step.query_starts.data_ptr(),
+            step.contexts.data_ptr(),
+            self._tables.data_ptr(),
+            self._tables.shape[1],
+        )
+        self._tokens = (
+            len(step.positions),
+            step.positions.data_ptr(),
+            step.kv_entries.data_ptr(),
+        )
+
+    def rotate_and_write(self, qkv: Tensor, rotary: Rotary, cache: LayerCache) -> Tensor:
+        _, _, kv_heads, head_dim = cache.keys.shape
+        heads = qkv.shape[1] // head_dim - 2 * kv_heads
+        query = torch.empty((len(qkv), heads, head_dim), dtype=qkv.dtype)
+        self._functions.rotate_and_write(
+            DTYPES[qkv.dtype],
+            qkv.data_ptr(),
+            *self._tokens,
+            rotary.cos.data_ptr(),
+            rotary.sin.data_ptr(),
+            heads,
+            kv_heads,
+            head_dim,
+            query.data_ptr(),
+            cache.keys.data_ptr(),
+            cache.values.data_ptr(),
+        )
+        return query
+
+    def attend(self, query: Tensor, cache: LayerCache) -> Tensor:
+        _, block_size, kv_heads, head_dim = cache.keys.shape
+        heads = query.shape[1]
+        out = torch.empty((len(query), heads * head_dim), dtype=query.dtype)
+        self._functions.attend(
+            DTYPES[query.dtype],
+            *self._rows,
+            block_size,
+            heads,
+            kv_heads,
+            head_dim,
+            1.0 / math.sqrt(head_dim),
+            0.0,
+            0,
+            0,
+            query.data_ptr(),
+            cache.keys.data_ptr(),
+            cache.values.data_ptr(),
+            out.data_ptr(),
+        )
+        return out

@@ -1,0 +1,33 @@
+"""The small kernels between a layer's products: see src/layers.cpp."""
+
+import ctypes
+from ctypes import c_float, c_int, c_int64, c_void_p
+
+import torch
+from torch import Tensor
+
+from gpu_worker.kernels.cpu.library import DTYPES
+
+
+class CpuNorm:
+    """See `Kernels.norm`."""
+
+    def __init__(self, library: ctypes.CDLL, weight: Tensor, eps: float) -> None:
+        self._weight, self._eps, self._size = weight, eps, len(weight)
+        self._address, self._dtype = weight.data_ptr(), DTYPES[weight.dtype]
+        self._norm = library.quire_norm
+        self._norm.argtypes = (c_int, c_void_p, c_void_p, c_float, c_int64, c_int64, c_void_p)
+        self._norm.restype = None
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        out = torch.empty_like(hidden)
+        self._norm(
+            self._dtype,
+            hidden.data_ptr(),
+            self._address,
+            self._eps,
+            len(hidden),
+            self._size,
+            out.data_ptr(),
+        )
+        return out

@@ -1,0 +1,99 @@
+// What stands between a layer's products: normalization; rotation of queries and keys, and the way of keys
+// and values into the pages.
+#include "team.h"
+#include "vmath.h"
+
+namespace quire {
+namespace {
+
+constexpr int64_t TOKENS = 8;  // that a task takes
+
+// `task(token)` for every token.
+template <class Task>
+void each_token(int64_t tokens, const Task& task) {
+    parallel_for((tokens + TOKENS - 1) / TOKENS, [&](int64_t part, int) {
+        for (int64_t token = part * TOKENS; token < tokens && token < (part + 1) * TOKENS; ++token) task(token);
+    });
+}
+
+// y = weight * round(x / sqrt(mean(x^2) + eps)), rounded to the type of x as transformers does.
+template <class T>
+void normalize(const T* x, const T* weight, float eps, int64_t size, T* y) {
+    f32x16 squares = {};
+    float rest = 0;
+    int64_t i = 0;
+    for (; i + LANES <= size; i += LANES) {
+        const f32x16 values = load(x + i);
+        squares += values * values;
+    }
+    for (int64_t k = i; k < size; ++k) rest += to_float(x[k]) * to_float(x[k]);
+    const float factor = 1.0f / std::sqrt((sum(squares) + rest) / float(size) + eps);
+    for (i = 0; i + LANES <= size; i += LANES) {
+        T rounded[LANES];
+        store(rounded, load(x + i) * factor);
+        store(y + i, load(rounded) * load(weight + i));
+    }
+    for (; i < size; ++i) {
+        T rounded;
+        from_float(&rounded, to_float(x[i]) * factor);
+        from_float(y + i, to_float(rounded) * to_float(weight[i]));
+    }
+}
+
+// Rotate one head by the angles of its position: pairs of dimensions (i, i + half).
+template <class T>
+void rotate(const T* from, const float* cos, const float* sin, int64_t half, T* to) {
+    int64_t i = 0;
+    for (; i + LANES <= half; i += LANES) {
+        const f32x16 first = load(from + i), second = load(from + half + i), c = load(cos + i), s = load(sin + i);
+        store(to + i, first * c - second * s);
+        store(to + half + i, second * c + first * s);
+    }
+    for (; i < half; ++i) {
+        const float first = to_float(from[i]), second = to_float(from[half + i]);
+        from_float(to + i, first * cos[i] - second * sin[i]);
+        from_float(to + half + i, second * cos[i] + first * sin[i]);
+    }
+}
+
+template <class T>
+void rotate_and_write(const T* qkv, int64_t tokens, const int64_t* positions, const int64_t* entries, const float* cos,
+                      const float* sin, int64_t heads, int64_t kv_heads, int64_t dim, T* query, T* keys, T* values) {
+    const int64_t half = dim / 2;
+    each_token(tokens, [&](int64_t token) {
+        const T* from = qkv + token * (heads + 2 * kv_heads) * dim;
+        const float *c = cos + positions[token] * half, *s = sin + positions[token] * half;
+        T* key = keys + entries[token] * kv_heads * dim;
+        for (int64_t head = 0; head < heads; ++head, from += dim) rotate(from, c, s, half, query + (token * heads + head) * dim);
+        for (int64_t head = 0; head < kv_heads; ++head, from += dim) rotate(from, c, s, half, key + head * dim);
+        std::memcpy(values + entries[token] * kv_heads * dim, from, kv_heads * dim * sizeof(T));
+    });
+}
+
+}  // namespace
+}  // namespace quire
+
+using namespace quire;
+
+// `dtype` everywhere: 0 float32, 1 bfloat16.
+
+extern "C" void quire_norm(int dtype, const void* x, const void* weight, float eps, int64_t tokens, int64_t size, void* y) {
+    each_token(tokens, [&](int64_t token) {
+        if (dtype == 1)
+            normalize((const bf16*)x + token * size, (const bf16*)weight, eps, size, (bf16*)y + token * size);
+        else
+            normalize((const float*)x + token * size, (const float*)weight, eps, size, (float*)y + token * size);
+    });
+}
+
+// See `StepAttention.rotate_and_write`; `cos` and `sin` float32 [positions, head_dim / 2].
+extern "C" void quire_rotate_and_write(int dtype, const void* qkv, int64_t tokens, const int64_t* positions,
+                                       const int64_t* entries, const float* cos, const float* sin, int64_t heads,
+                                       int64_t kv_heads, int64_t head_dim, void* query, void* keys, void* values) {
+    if (dtype == 1)
+        rotate_and_write((const bf16*)qkv, tokens, positions, entries, cos, sin, heads, kv_heads, head_dim, (bf16*)query,
+                         (bf16*)keys, (bf16*)values);
+    else
+        rotate_and_write((const float*)qkv, tokens, positions, entries, cos, sin, heads, kv_heads, head_dim,
+                         (float*)query, (float*)keys, (float*)values);
+}
