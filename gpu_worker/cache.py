@@ -42,7 +42,7 @@ def make_caches(
 
     Raises `CapacityError` if the device does not have the memory.
     """
-    shape = (blocks, block_size, config.num_kv_heads, config.head_dim)
+    shape = (blocks, config.num_kv_heads, block_size, config.head_dim)
     try:
         return [
             LayerCache(*(torch.empty(shape, dtype=dtype, device=device) for _ in range(2)))

@@ -7,8 +7,8 @@ A step's tokens form one ragged batch, row after row:
     query_starts    0   1   2           7     9
                   └─────┘ the first `decodes` rows have one token each; chunks of prefills follow
 
-A token's key and value go to entry `kv_entries[t]` of the layer's pages, seen as a flat array of
-entries: block * block_size + offset within the block.
+A token's key and value go to entry `kv_entries[t]` of the layer's pages: block * block_size + offset
+within the block.
 
 A back end takes each weight once, when the model is loaded, and may lay it out as it likes; what it
 gives back is called at every step and looks nothing up any more.
@@ -32,9 +32,9 @@ class LayerCache:
     """The pages of one layer."""
 
     keys: Tensor
-    """[num_blocks, block_size, kv_heads, head_dim]."""
+    """[num_blocks, kv_heads, block_size, head_dim]: what one head reads of a block lies side by side."""
     values: Tensor
-    """[num_blocks, block_size, kv_heads, head_dim]."""
+    """[num_blocks, kv_heads, block_size, head_dim]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +127,3 @@ class Kernels(Protocol):
 
     def sample(self, logits: Tensor, slots: Int32s, device_slots: Tensor, batch: "Batch") -> "Sampled":
         """Choose a token for each row of logits, float32 [rows, vocab_size]: see `sampler.sample`."""
-
-
-def flat(pages: Tensor) -> Tensor:
-    """Pages as a flat array of entries: [num_blocks * block_size, kv_heads, head_dim]."""
-    return pages.view(torch.Size((-1, *pages.shape[2:])))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from gpu_worker.kernels.interface import LayerCache, Rotary, StepMetadata, flat
+from gpu_worker.kernels.interface import LayerCache, Rotary, StepMetadata
 
 GATHERED = 1 << 17
 """Entries that decodes gather at once, at most, if one row alone does not take more. Every row takes
@@ -26,20 +26,21 @@ class ReferenceStep:
         self._prepared = False
 
     def rotate_and_write(self, qkv: Tensor, rotary: Rotary, cache: LayerCache) -> Tensor:
-        kv_heads, head_dim = cache.keys.shape[2:]
+        _, kv_heads, block_size, head_dim = cache.keys.shape
         heads = qkv.view(len(qkv), -1, head_dim)
         sizes = [heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads]
         query, key, value = torch.split(heads, sizes, dim=1)
         positions = self._step.positions
         cos, sin = rotary.cos[positions, None], rotary.sin[positions, None]
-        flat(cache.keys).index_copy_(0, self._step.kv_entries, _rotate(key, cos, sin))
-        flat(cache.values).index_copy_(0, self._step.kv_entries, value)
+        blocks, offsets = self._step.kv_entries // block_size, self._step.kv_entries % block_size
+        cache.keys[blocks, :, offsets] = _rotate(key, cos, sin)
+        cache.values[blocks, :, offsets] = value
         return _rotate(query, cos, sin)
 
     def attend(self, query: Tensor, cache: LayerCache) -> Tensor:
         if not self._prepared:
-            self._prepare_decodes(cache.keys.shape[1])
-            self._prepare_chunks(cache.keys.shape[1])
+            self._prepare_decodes(cache.keys.shape[2])
+            self._prepare_chunks(cache.keys.shape[2])
             self._prepared = True
         out = torch.empty_like(query)
         for tokens, entries, seen in self._decodes:
@@ -85,9 +86,8 @@ def _rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def _decode(query: Tensor, cache: LayerCache, entries: Tensor, seen: Tensor) -> Tensor:
     """One token of each sequence: query [rows, heads, head_dim]; entries and seen [rows, longest]."""
     rows, heads, head_dim = query.shape
-    kv_heads = cache.keys.shape[2]
-    keys = flat(cache.keys).index_select(0, entries.flatten()).view(rows, -1, kv_heads, head_dim)
-    values = flat(cache.values).index_select(0, entries.flatten()).view(rows, -1, kv_heads, head_dim)
+    kv_heads = cache.keys.shape[1]
+    keys, values = _gathered(cache, entries)
     # The heads that share a key stand in for query positions: keys are read once for all of them.
     grouped = query.view(rows, kv_heads, heads // kv_heads, head_dim)
     out = scaled_dot_product_attention(
@@ -98,12 +98,18 @@ def _decode(query: Tensor, cache: LayerCache, entries: Tensor, seen: Tensor) -> 
 
 def _chunk(query: Tensor, cache: LayerCache, entries: Tensor, mask: Tensor | None) -> Tensor:
     """One sequence: query [tokens, heads, head_dim]; mask [tokens, context], None = plainly causal."""
-    keys = flat(cache.keys).index_select(0, entries).transpose(0, 1)[None]
-    values = flat(cache.values).index_select(0, entries).transpose(0, 1)[None]
+    keys, values = (states.transpose(0, 1)[None] for states in _gathered(cache, entries))
     out = scaled_dot_product_attention(
         query.transpose(0, 1)[None], keys, values, attn_mask=mask, is_causal=mask is None, enable_gqa=True
     )
     return out[0].transpose(0, 1)
+
+
+def _gathered(cache: LayerCache, entries: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values of flat entries [...]; [..., kv_heads, head_dim] each."""
+    block_size = cache.keys.shape[2]
+    blocks, offsets = entries // block_size, entries % block_size
+    return cache.keys[blocks, :, offsets], cache.values[blocks, :, offsets]
 
 
 def _entries(block_tables: Tensor, positions: Tensor, block_size: int) -> Tensor:

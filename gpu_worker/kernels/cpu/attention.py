@@ -24,7 +24,7 @@ class Attention:
         self.rotate_and_write = library.quire_rotate_and_write
         self.rotate_and_write.argtypes = (
             *(c_int, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_void_p),
-            *(c_int64, c_int64, c_int64, c_void_p, c_void_p, c_void_p),
+            *(c_int64, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_void_p),
         )
         self.attend.restype = self.rotate_and_write.restype = None
 
@@ -55,7 +55,7 @@ class CpuStep:
         )
 
     def rotate_and_write(self, qkv: Tensor, rotary: Rotary, cache: LayerCache) -> Tensor:
-        _, _, kv_heads, head_dim = cache.keys.shape
+        _, kv_heads, block_size, head_dim = cache.keys.shape
         heads = qkv.shape[1] // head_dim - 2 * kv_heads
         query = torch.empty((len(qkv), heads, head_dim), dtype=qkv.dtype)
         self._functions.rotate_and_write(
@@ -64,6 +64,7 @@ class CpuStep:
             *self._tokens,
             rotary.cos.data_ptr(),
             rotary.sin.data_ptr(),
+            block_size,
             heads,
             kv_heads,
             head_dim,
@@ -74,7 +75,7 @@ class CpuStep:
         return query
 
     def attend(self, query: Tensor, cache: LayerCache) -> Tensor:
-        _, block_size, kv_heads, head_dim = cache.keys.shape
+        _, kv_heads, block_size, head_dim = cache.keys.shape
         heads = query.shape[1]
         out = torch.empty((len(query), heads * head_dim), dtype=query.dtype)
         self._functions.attend(

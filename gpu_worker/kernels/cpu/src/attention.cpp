@@ -71,18 +71,21 @@ inline f32x16 sums_of(const f32x16 (&v)[LANES]) {
 template <int STEP>
 inline void dot(f32x16 (&sums)[LANES], const float* query, const float* const* keys, int64_t d) {
     const f32x16 piece = load(query + d);
+#pragma GCC unroll 16
     for (int i = 0; i < LANES; ++i) sums[i] += load(keys[i] + d) * piece;
 }
 template <int STEP>
 inline void dot(f32x16 (&sums)[LANES], const bf16* query, const bf16* const* keys, int64_t d) {
 #if defined(__AVX512BF16__)
     const __m512bh piece = (__m512bh)_mm512_loadu_si512(query + d);
+#pragma GCC unroll 16
     for (int i = 0; i < LANES; ++i)
         sums[i] = (f32x16)_mm512_dpbf16_ps((__m512)sums[i], (__m512bh)_mm512_loadu_si512(keys[i] + d), piece);
 #else
     for (int half = 0; half < 2; ++half) {
         const f32x16 piece = load(query + d + half * LANES);
-        for (int i = 0; i < LANES; ++i) sums[i] += load(keys[i] + d + half * LANES) * piece;
+    #pragma GCC unroll 16
+    for (int i = 0; i < LANES; ++i) sums[i] += load(keys[i] + d + half * LANES) * piece;
     }
 #endif
 }
@@ -97,29 +100,34 @@ template <class T>
 struct Tile {
     const T* keys[POSITIONS];
     const T* values[POSITIONS];
+    int64_t begin = 0, end = 0;  // places of the positions that are looked at
     std::vector<T> copies;  // where rows are no whole vectors
 
-    // Positions `begin` to `end` - 1, `begin` in the tile that starts at `base`; what lies outside is not
-    // looked at, and keys outside stand for the nearest within.
+    // Look up positions `first` to `last` - 1 of the tile that starts at `base`.
     void find(const Shape& shape, const T* key_pages, const T* value_pages, const int32_t* table, int64_t head,
-              int64_t base, int64_t begin, int64_t end) {
-        const int64_t row = shape.kv_heads * shape.head_dim;
-        int64_t block = begin / shape.block_size, offset = begin % shape.block_size;
-        for (int64_t position = begin; position < end; ++position) {
-            const int64_t entry = (table[block] * shape.block_size + offset) * row + head * shape.head_dim;
-            keys[position - base] = key_pages + entry;
-            values[position - base] = value_pages + entry;
+              int64_t base, int64_t first, int64_t last) {
+        int64_t block = first / shape.block_size, offset = first % shape.block_size;
+        begin = first - base;
+        end = last - base;
+        for (int64_t place = begin; place < end; ++place) {
+            const int64_t entry = (table[block] * shape.kv_heads + head) * shape.block_size + offset;
+            keys[place] = key_pages + entry * shape.head_dim;
+            values[place] = value_pages + entry * shape.head_dim;
             if (++offset == shape.block_size) {
                 offset = 0;
                 ++block;
             }
         }
-        if (shape.head_dim % DOT_STEP<T>) copy(shape, begin - base, end - base);
-        for (int64_t place = (begin - base) / LANES * LANES; place < begin - base; ++place) keys[place] = keys[begin - base];
-        for (int64_t place = end - base; place % LANES; ++place) keys[place] = keys[end - base - 1];
     }
 
-    void copy(const Shape& shape, int64_t begin, int64_t end) {
+    // Keys come 16 at a time: what lies outside stands for the nearest within.
+    void complete(const Shape& shape) {
+        if (shape.head_dim % DOT_STEP<T>) copy(shape);
+        for (int64_t place = begin / LANES * LANES; place < begin; ++place) keys[place] = keys[begin];
+        for (int64_t place = end; place % LANES; ++place) keys[place] = keys[end - 1];
+    }
+
+    void copy(const Shape& shape) {
         const int64_t padded = shape.padded();
         copies.assign(2 * POSITIONS * padded, T{});
         for (int64_t place = begin; place < end; ++place) {
@@ -129,6 +137,26 @@ struct Tile {
             keys[place] = key;
             values[place] = key + padded;
         }
+    }
+};
+
+// Fetches the next tile piece by piece while one is computed with: all at once, it would be waited for.
+template <class T>
+struct Fetch {
+    const Tile<T>* tile;
+    int64_t head_dim, pieces, place;
+
+    Fetch(const Tile<T>* tile, const Shape& shape)
+        : tile(tile), head_dim(shape.head_dim), pieces(shape.group() * (POSITIONS / LANES)), place(tile ? tile->begin : 0) {}
+
+    void some() {
+        if (!tile) return;
+        const int64_t last = std::min(tile->end, place + (POSITIONS + pieces - 1) / pieces);
+        for (; place < last; ++place)
+            for (int64_t d = 0; d < head_dim; d += 64 / int64_t(sizeof(T))) {
+                __builtin_prefetch(tile->keys[place] + d);
+                __builtin_prefetch(tile->values[place] + d);
+            }
     }
 };
 
@@ -158,12 +186,13 @@ void weigh_all(const float* weights, const Tile<T>& tile, int64_t begin, int64_t
 // One query head and one tile: scores of places `begin` to `end` - 1 into `weights`, as exponentials.
 template <class T>
 void score(const T* query, const Tile<T>& tile, int64_t begin, int64_t end, const Shape& shape, const Sight& sight,
-           State state, float* weights) {
+           State state, float* weights, Fetch<T>& fetch) {
     i32x16 lanes;
     for (int lane = 0; lane < LANES; ++lane) lanes[lane] = lane;
     f32x16 most = splat(-INF);
     for (int64_t start = begin / LANES * LANES; start < end; start += LANES) {
         f32x16 sums[LANES] = {};
+        fetch.some();
         for (int64_t d = 0; d < shape.head_dim; d += DOT_STEP<T>) dot<0>(sums, query, tile.keys + start, d);
         f32x16 scores = sums_of(sums) * sight.scale;
         if (sight.softcap > 0) scores = tanh(scores / sight.softcap) * sight.softcap;
@@ -197,6 +226,15 @@ void merge(const Shape& shape, State whole, State segment) {
     whole.most() = greatest;
 }
 
+// What a thread computes in.
+template <class T>
+struct Room {
+    Tile<T> tiles[2];
+    std::vector<float> weights;
+    std::vector<T> queries;
+    std::vector<float> whole, partial;
+};
+
 // Everything that a call computes with.
 template <class T>
 struct Call {
@@ -207,53 +245,74 @@ struct Call {
     const T* value_pages;
     T* out;  // as query
 
-    // The queries `first` to `first` + `count` - 1 of one key head, at positions from `position` on, over the part
-    // of their context within [from, to), a segment. `states`: one for each query head of each token.
-    void segment(const int32_t* table, int64_t first, int64_t count, int64_t position, int64_t head, int64_t from,
-                 int64_t to, State* states) const {
-        const int64_t group = shape.group(), dim = shape.head_dim, padded = shape.padded();
-        thread_local Tile<T> tile;
-        thread_local std::vector<float> weights;
-        thread_local std::vector<T> copies;
-        weights.resize(group * POSITIONS);
-        const bool whole = dim % DOT_STEP<T> == 0;
-        if (!whole) copy_queries(first, count, head, copies);
-        const int64_t earliest = sight.first(position), last = std::min(to, position + count);
-        for (int64_t base = from; base < last; base += POSITIONS) {
-            const int64_t end = std::min(base + POSITIONS, last);
-            // The tokens of a window's start see less than the first of them does; sinks are seen by all.
-            const int64_t begin = base < sight.sinks ? base : std::max(base, std::min(earliest, end));
-            if (begin >= end) continue;
-            if (begin > sight.sinks && end <= earliest) continue;
-            tile.find(shape, key_pages, value_pages, table, head, base, begin, end);
-            for (int64_t number = 0; number < count; ++number) {
-                const int64_t own_end = std::min(end, position + number + 1);
-                const T* own = whole ? query + ((first + number) * shape.heads + head * group) * dim
-                                     : copies.data() + number * group * padded;
-                see(own, whole ? dim : padded, tile, base, begin, own_end, sight.first(position + number), weights.data(),
-                    states + number * group);
+    // The queries `first` to `first` + `count` - 1, at positions from `position` on, over the part of their context
+    // within [from, to), a segment, for key heads `head` to `heads_end` - 1. `states`: [key heads][count][group].
+    void segment(const int32_t* table, int64_t first, int64_t count, int64_t position, int64_t head,
+                 int64_t heads_end, int64_t from, int64_t to, Room<T>& room, State* states) const {
+        room.weights.resize(shape.group() * POSITIONS);
+        const int64_t last = std::min(to, position + count);
+        // One tile of one head after the other; while one is computed with, the next is on its way.
+        int64_t base = from - POSITIONS, next_head = heads_end, begin = 0, end = 0;
+        const auto find_next = [&](Tile<T>& tile) {
+            if (next_head == heads_end) {
+                do {
+                    base += POSITIONS;
+                    if (base >= last) return false;
+                    end = std::min(base + POSITIONS, last);
+                    // The first token's window begins first; sinks are seen by all.
+                    begin = base < sight.sinks ? base : std::max(base, sight.first(position));
+                } while (begin >= end);
+                next_head = head;
             }
+            tile.find(shape, key_pages, value_pages, table, next_head++, base, begin, end);
+            return true;
+        };
+        Tile<T>*now = &room.tiles[0], *next = &room.tiles[1];
+        for (bool found = find_next(*now); found;) {
+            const int64_t own_head = next_head - 1, own_base = base;
+            found = find_next(*next);
+            now->complete(shape);
+            tokens(*now, found ? next : nullptr, first, count, position, own_head, own_base, room,
+                   states + (own_head - head) * count * shape.group());
+            std::swap(now, next);
         }
     }
 
-    // One token's query heads and one tile: sinks first, then what its window shows of it.
-    void see(const T* own, int64_t stride, const Tile<T>& tile, int64_t base, int64_t begin, int64_t end, int64_t first,
-             float* weights, State* states) const {
-        const int64_t sinks = std::min(end, sight.sinks), shown = std::max(begin, first);
-        if (first > begin && sinks > begin && sinks < shown) {
-            part(own, stride, tile, begin - base, sinks - base, weights, states);
-            part(own, stride, tile, shown - base, end - base, weights, states);
+    // All of a chunk's tokens and one tile.
+    void tokens(const Tile<T>& tile, const Tile<T>* next, int64_t first, int64_t count, int64_t position, int64_t head, int64_t base,
+                Room<T>& room, State* states) const {
+        const int64_t group = shape.group(), dim = shape.head_dim, padded = shape.padded();
+        const bool whole = dim % DOT_STEP<T> == 0;
+        if (!whole) copy_queries(first, count, head, room.queries);
+        Fetch<T> fetch(next, shape);
+        for (int64_t number = 0; number < count; ++number) {
+            const int64_t end = std::min(tile.end, position + number + 1 - base);
+            const T* own = whole ? query + ((first + number) * shape.heads + head * group) * dim
+                                 : room.queries.data() + number * group * padded;
+            see(own, whole ? dim : padded, tile, tile.begin, end, sight.sinks - base, sight.first(position + number) - base,
+                room.weights.data(), states + number * group, fetch);
+        }
+    }
+
+    // One token's query heads and places `begin` to `end` - 1 of a tile: those before `sinks`, and those from `shown` on.
+    void see(const T* own, int64_t stride, const Tile<T>& tile, int64_t begin, int64_t end, int64_t sinks, int64_t shown,
+             float* weights, State* states, Fetch<T>& fetch) const {
+        if (sinks <= begin) {
+            part(own, stride, tile, std::max(begin, shown), end, weights, states, fetch);
+        } else if (shown <= sinks) {
+            part(own, stride, tile, begin, end, weights, states, fetch);
         } else {
-            part(own, stride, tile, (sinks > begin ? begin : shown) - base, end - base, weights, states);
+            part(own, stride, tile, begin, std::min(sinks, end), weights, states, fetch);
+            part(own, stride, tile, shown, end, weights, states, fetch);
         }
     }
 
     void part(const T* own, int64_t stride, const Tile<T>& tile, int64_t begin, int64_t end, float* weights,
-              State* states) const {
+              State* states, Fetch<T>& fetch) const {
         if (begin >= end) return;
         const int64_t group = shape.group(), padded = shape.padded();
         for (int64_t g = 0; g < group; ++g)
-            score(own + g * stride, tile, begin, end, shape, sight, states[g], weights + g * POSITIONS);
+            score(own + g * stride, tile, begin, end, shape, sight, states[g], weights + g * POSITIONS, fetch);
         int64_t g = 0;
         for (; g + 4 <= group; g += 4) weigh_all<T, 4>(weights + g * POSITIONS, tile, begin, end, states + g, padded);
         switch (group - g) {
@@ -293,12 +352,11 @@ struct Piece {
     int64_t kept;  // where the states of a segment go, in units of heads
 };
 
-std::vector<State> states_in(std::vector<float>& memory, int64_t count, const Shape& shape) {
-    const int64_t size = State::size(shape);
-    memory.resize(count * size);
+// So many states, side by side in memory, empty.
+std::vector<State> states_at(float* memory, int64_t count, const Shape& shape) {
     std::vector<State> states(count);
     for (int64_t number = 0; number < count; ++number) {
-        states[number] = State{memory.data() + number * size};
+        states[number] = State{memory + number * State::size(shape)};
         states[number].clear(shape);
     }
     return states;
@@ -325,36 +383,42 @@ void attend(const Call<T>& call, int64_t rows, const int32_t* starts, const int3
                 pieces.push_back({row, starts[row] + std::max<int64_t>(0, end - together), std::min(end, together), -1, 0});
         }
     }
-    thread_local std::vector<float> shared;
+    static std::vector<Room<T>> rooms(team_size());
+    static std::vector<float> shared;
     shared.resize(kept * size);
     float* const segments_at = shared.data();
-    parallel_for(int64_t(pieces.size()) * shape.kv_heads, [&](int64_t task, int) {
-        const Piece& piece = pieces[task / shape.kv_heads];
-        const int64_t head = task % shape.kv_heads;
-        const int64_t context = contexts[piece.row];
-        const int64_t position = context - (starts[piece.row + 1] - piece.first);
+    // With enough pieces one task takes all heads, whose keys lie side by side.
+    const int64_t at_once = int64_t(pieces.size()) >= 4 * team_size() ? shape.kv_heads : 1;
+    const int64_t shares = shape.kv_heads / at_once;
+    parallel_for(int64_t(pieces.size()) * shares, [&](int64_t task, int thread) {
+        Room<T>& room = rooms[thread];
+        const Piece& piece = pieces[task / shares];
+        const int64_t head = task % shares * at_once, heads_end = head + at_once;
+        const int64_t position = contexts[piece.row] - (starts[piece.row + 1] - piece.first);
         const int32_t* table = tables + piece.row * table_stride;
-        thread_local std::vector<float> memory, partial;
+        const int64_t many = at_once * piece.count * group;
+        const auto compute = [&](int64_t from, State* states) {
+            call.segment(table, piece.first, piece.count, position, head, heads_end, from, from + SEGMENT, room, states);
+        };
         if (piece.segment >= 0) {
-            std::vector<State> states(group);
-            for (int64_t g = 0; g < group; ++g) {
-                states[g] = State{segments_at + (piece.kept + head * group + g) * size};
-                states[g].clear(shape);
-            }
-            const int64_t from = piece.segment * SEGMENT;
-            call.segment(table, piece.first, 1, position, head, from, from + SEGMENT, states.data());
+            std::vector<State> states = states_at(segments_at + (piece.kept + head * group) * size, many, shape);
+            compute(piece.segment * SEGMENT, states.data());
             return;
         }
-        std::vector<State> whole = states_in(memory, piece.count * group, shape);
-        call.segment(table, piece.first, piece.count, position, head, 0, SEGMENT, whole.data());
+        room.whole.resize(many * size);
+        std::vector<State> whole = states_at(room.whole.data(), many, shape);
+        compute(0, whole.data());
         for (int64_t from = SEGMENT; from < position + piece.count; from += SEGMENT) {
-            std::vector<State> states = states_in(partial, piece.count * group, shape);
-            call.segment(table, piece.first, piece.count, position, head, from, from + SEGMENT, states.data());
-            for (size_t number = 0; number < states.size(); ++number)
+            room.partial.resize(many * size);
+            std::vector<State> states = states_at(room.partial.data(), many, shape);
+            compute(from, states.data());
+            for (int64_t number = 0; number < many; ++number)
                 if (states[number].total() != 0) merge(shape, whole[number], states[number]);
         }
-        for (int64_t number = 0; number < piece.count * group; ++number)
-            call.write(piece.first + number / group, head * group + number % group, whole[number]);
+        for (int64_t number = 0; number < many; ++number) {
+            const int64_t own_head = head + number / (piece.count * group), token = number / group % piece.count;
+            call.write(piece.first + token, own_head * group + number % group, whole[number]);
+        }
     });
     parallel_for(int64_t(cut.size()) * shape.heads, [&](int64_t task, int) {
         const int64_t head = task % shape.heads;

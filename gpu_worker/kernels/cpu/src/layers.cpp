@@ -58,15 +58,16 @@ void rotate(const T* from, const float* cos, const float* sin, int64_t half, T* 
 
 template <class T>
 void rotate_and_write(const T* qkv, int64_t tokens, const int64_t* positions, const int64_t* entries, const float* cos,
-                      const float* sin, int64_t heads, int64_t kv_heads, int64_t dim, T* query, T* keys, T* values) {
+                      const float* sin, int64_t block_size, int64_t heads, int64_t kv_heads, int64_t dim, T* query, T* keys, T* values) {
     const int64_t half = dim / 2;
     each_token(tokens, [&](int64_t token) {
         const T* from = qkv + token * (heads + 2 * kv_heads) * dim;
         const float *c = cos + positions[token] * half, *s = sin + positions[token] * half;
-        T* key = keys + entries[token] * kv_heads * dim;
+        const int64_t block = entries[token] / block_size, offset = entries[token] % block_size;
+        const auto place = [&](int64_t head) { return ((block * kv_heads + head) * block_size + offset) * dim; };
         for (int64_t head = 0; head < heads; ++head, from += dim) rotate(from, c, s, half, query + (token * heads + head) * dim);
-        for (int64_t head = 0; head < kv_heads; ++head, from += dim) rotate(from, c, s, half, key + head * dim);
-        std::memcpy(values + entries[token] * kv_heads * dim, from, kv_heads * dim * sizeof(T));
+        for (int64_t head = 0; head < kv_heads; ++head, from += dim) rotate(from, c, s, half, keys + place(head));
+        for (int64_t head = 0; head < kv_heads; ++head, from += dim) std::memcpy(values + place(head), from, dim * sizeof(T));
     });
 }
 
@@ -88,12 +89,12 @@ extern "C" void quire_norm(int dtype, const void* x, const void* weight, float e
 
 // See `StepAttention.rotate_and_write`; `cos` and `sin` float32 [positions, head_dim / 2].
 extern "C" void quire_rotate_and_write(int dtype, const void* qkv, int64_t tokens, const int64_t* positions,
-                                       const int64_t* entries, const float* cos, const float* sin, int64_t heads,
+                                       const int64_t* entries, const float* cos, const float* sin, int64_t block_size, int64_t heads,
                                        int64_t kv_heads, int64_t head_dim, void* query, void* keys, void* values) {
     if (dtype == 1)
-        rotate_and_write((const bf16*)qkv, tokens, positions, entries, cos, sin, heads, kv_heads, head_dim, (bf16*)query,
+        rotate_and_write((const bf16*)qkv, tokens, positions, entries, cos, sin, block_size, heads, kv_heads, head_dim, (bf16*)query,
                          (bf16*)keys, (bf16*)values);
     else
-        rotate_and_write((const float*)qkv, tokens, positions, entries, cos, sin, heads, kv_heads, head_dim,
-                         (float*)query, (float*)keys, (float*)values);
+        rotate_and_write((const float*)qkv, tokens, positions, entries, cos, sin, block_size, heads, kv_heads,
+                         head_dim, (float*)query, (float*)keys, (float*)values);
 }

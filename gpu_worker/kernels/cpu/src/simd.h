@@ -33,7 +33,13 @@ inline Vector load_bits(const Number* from) {
     return vector;
 }
 
-inline f32x16 widen(u16x16 halves) { return (f32x16)(__builtin_convertvector(halves, u32x16) << 16); }
+inline f32x16 widen(u16x16 halves) {
+#if defined(__AVX512F__)
+    return (f32x16)((u32x16)_mm512_cvtepu16_epi32((__m256i)halves) << 16);
+#else
+    return (f32x16)(__builtin_convertvector(halves, u32x16) << 16);
+#endif
+}
 
 // To the nearest, ties to even; NaN stays NaN.
 inline u16x16 narrow(f32x16 wide) {
@@ -75,19 +81,36 @@ inline void from_float(bf16* to, float number) {
 
 inline f32x16 splat(float number) { return f32x16{} + number; }
 
-inline float sum(f32x16 vector) {
-    float total = 0;
-    for (int width = LANES / 2; width; width /= 2)
-        for (int lane = 0; lane < width; ++lane) vector[lane] += vector[lane + width];
-    total = vector[0];
-    return total;
+// The greater of each pair of lanes; NaN only if the second is.
+inline f32x16 greater(f32x16 one, f32x16 other) {
+    const i32x16 more = one > other;
+    return (f32x16)((more & (i32x16)one) | (~more & (i32x16)other));
 }
 
-inline float maximum(f32x16 vector) {
-    for (int width = LANES / 2; width; width /= 2)
-        for (int lane = 0; lane < width; ++lane)
-            vector[lane] = vector[lane] > vector[lane + width] ? vector[lane] : vector[lane + width];
-    return vector[0];
+// Each lane beside the one so many further on.
+template <int DISTANCE>
+inline f32x16 shifted(f32x16 v) {
+    return __builtin_shufflevector(v, v, DISTANCE % 16, (1 + DISTANCE) % 16, (2 + DISTANCE) % 16, (3 + DISTANCE) % 16,
+                                   (4 + DISTANCE) % 16, (5 + DISTANCE) % 16, (6 + DISTANCE) % 16, (7 + DISTANCE) % 16,
+                                   (8 + DISTANCE) % 16, (9 + DISTANCE) % 16, (10 + DISTANCE) % 16,
+                                   (11 + DISTANCE) % 16, (12 + DISTANCE) % 16, (13 + DISTANCE) % 16,
+                                   (14 + DISTANCE) % 16, (15 + DISTANCE) % 16);
+}
+
+inline float sum(f32x16 v) {
+    v += shifted<8>(v);
+    v += shifted<4>(v);
+    v += shifted<2>(v);
+    v += shifted<1>(v);
+    return v[0];
+}
+
+inline float maximum(f32x16 v) {
+    v = greater(v, shifted<8>(v));
+    v = greater(v, shifted<4>(v));
+    v = greater(v, shifted<2>(v));
+    v = greater(v, shifted<1>(v));
+    return v[0];
 }
 
 }  // namespace quire
