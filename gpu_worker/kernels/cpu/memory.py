@@ -14,6 +14,7 @@ CHUNK = 32 << 20
 """Bytes that are asked of the system at once, unless more are needed: small matrices share pages."""
 
 _ALIGNMENT = 64
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def huge_tensor(count: int, dtype: torch.dtype) -> Tensor:
@@ -30,6 +31,18 @@ def huge_tensor(count: int, dtype: torch.dtype) -> Tensor:
         mmap.MADV_HUGEPAGE,
     )
     return room[start : start + size].view(dtype)
+
+
+def keep_freed_memory() -> None:
+    """Have the process keep what it frees for what it allocates next.
+
+    Activations come and go at every step; given back to the system, each page of them would be asked
+    for and cleared again. Does nothing where the C library knows no `mallopt`.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+        libc.mallopt(_M_TRIM_THRESHOLD, 1 << 30)
 
 
 class HugePages:

@@ -1,11 +1,11 @@
 // Paged attention over a ragged batch: decodes, chunks of prefills and runs of drafts in one call.
 //
 // Each query head of a token sees its sequence's keys in tiles of 64 positions, aligned, with an online
-// softmax (Milakov and Gimelshein 2018), from tile to tile within segments of 512 positions; segments are
+// softmax (Milakov and Gimelshein 2018), from tile to tile within segments of 256 positions; segments are
 // merged in order. A decode's segments are computed side by side, a chunk's tokens share each tile that was
 // read: the sums are the same, bit for bit, however the work is cut.
 //
-//     positions   0      64     128          512                    1024
+//     positions   0      64     128          256                    512
 //     tiles       │──────│──────│── ... ─────│──────│── ...
 //     segments    └──────────────────────────┘└─────────────────────┘   each from zero, then merged
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr float INF = std::numeric_limits<float>::infinity();
 constexpr int POSITIONS = 64;  // of a tile
-constexpr int64_t SEGMENT = 512;  // positions
+constexpr int64_t SEGMENT = 256;  // positions
 constexpr int TOGETHER = 48;  // query heads, over a chunk's tokens, that share what was read
 
 struct Shape {
