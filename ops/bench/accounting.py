@@ -60,18 +60,25 @@ class Books:
         }
 
 
+def tokens(question: Question) -> list[int]:
+    """Its prompt. Raises `TypeError` if that is text."""
+    if isinstance(question.prompt, str):
+        raise TypeError("prompts of token ids are needed, not text")
+    return question.prompt
+
+
 def needed(questions: Iterable[Question]) -> int:
     """Tokens that must be computed to answer them all."""
-    return sum(len(question.prompt) + question.max_tokens - 1 for question in questions)
+    return sum(len(tokens(question)) + question.max_tokens - 1 for question in questions)
 
 
 def static_batch(questions: Sequence[Question]) -> Books:
     """One padded batch: every row is as long as the longest and runs as many steps."""
     rows = len(questions)
-    longest = max(len(question.prompt) for question in questions)
+    longest = max(len(tokens(question)) for question in questions)
     steps = max(question.max_tokens for question in questions)
     used = [
-        sum(len(question.prompt) + step for question in questions if step < question.max_tokens)
+        sum(len(tokens(question)) + step for question in questions if step < question.max_tokens)
         for step in range(steps)
     ]
     return Books(
@@ -96,7 +103,7 @@ def replayed(
 
     def ask() -> None:
         for number, question in waiting:
-            fleet.accept(Request(str(number), array("i", question.prompt), question.max_tokens))
+            fleet.accept(Request(str(number), array("i", tokens(question)), question.max_tokens))
             return
 
     for _ in range(users):
