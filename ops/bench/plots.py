@@ -1,11 +1,13 @@
 """Drawings of results, as SVG files of a few kilobytes. Needs matplotlib, and no display."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 LATENCIES = {
     "first_token": "time to the first token",
@@ -32,79 +34,75 @@ def plot_compare(results: dict[str, Any], folder: Path) -> list[Path]:
 
 
 def _throughput(loads: list[dict[str, Any]]) -> Figure:
-    """Tokens generated a second; a bar's whisker goes from the worst to the best round."""
+    """Tokens generated a second; a bar's whisker goes from the worst round to the best."""
     figure = Figure(figsize=(8, 4), layout="constrained")
     axes = figure.subplots()
-
-    def rates(found: dict[str, Any]) -> tuple[float, float, float]:
-        rounds = [one["output_rate"] for one in found["rounds"]]
-        return found["all"]["output_rate"], min(rounds), max(rounds)
-
-    _bars(axes, loads, {name: [rates(load["competitors"][name]) for load in loads] for name in _names(loads)})
+    rates, whiskers = {}, {}
+    for name, column in _columns(loads).items():
+        rates[name] = [found["all"]["output_rate"] for found in column]
+        rounds = [[one["output_rate"] for one in found["rounds"]] for found in column]
+        spans = zip(rates[name], rounds, strict=True)
+        whiskers[name] = [(max(0.0, rate - min(each)), max(0.0, max(each) - rate)) for rate, each in spans]
+    _bars(axes, loads, rates, whiskers)
     axes.set_ylabel("generated tokens per second")
+    _legend(figure)
     return figure
 
 
 def _latency(loads: list[dict[str, Any]]) -> Figure:
     figure = Figure(figsize=(11, 4), layout="constrained")
+    users = [load["concurrency"] for load in loads]
     for axes, (kind, title) in zip(figure.subplots(1, 3), LATENCIES.items(), strict=True):
-        for name in _names(loads):
-            points = [
-                (load["concurrency"], load["competitors"][name]["all"][kind]["p99"])
-                for load in loads
-                if load["competitors"][name]["all"][kind]
-            ]
-            axes.plot(*zip(*points, strict=True), marker="o", label=name) if points else None
+        for name, column in _columns(loads).items():
+            times = [found["all"][kind].get("p99", math.nan) for found in column]
+            axes.plot(users, times, marker="o", label=name)
         axes.set(title=f"{title}, P99", xlabel="requests at once", ylabel="ms", xscale="log", yscale="log")
-        axes.set_xticks([load["concurrency"] for load in loads], [str(load["concurrency"]) for load in loads])
-        axes.minorticks_off()
+        axes.set_xticks(users, [str(each) for each in users])
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.grid(alpha=0.3)
-    figure.axes[0].legend()
+    _legend(figure)
     return figure
 
 
 def _batches(loads: list[dict[str, Any]]) -> Figure:
     """How much of what was computed, and of the KV memory held, had to be."""
     figure = Figure(figsize=(11, 4), layout="constrained")
-    told = [name for name in _names(loads) if loads[0]["competitors"][name]["batch"]]
-    for axes, (key, title) in zip(
-        figure.subplots(1, 2),
-        {
-            "batch_efficiency": "computed tokens that were needed",
-            "kv_wasted_share": "KV memory wasted",
-        }.items(),
-        strict=True,
-    ):
-        shares = {
-            name: [(100 * load["competitors"][name]["batch"][key],) * 3 for load in loads] for name in told
-        }
+    told = {name: column for name, column in _columns(loads).items() if all(one["batch"] for one in column)}
+    for axes, (key, title) in zip(figure.subplots(1, 2), SHARES.items(), strict=True):
+        shares = {name: [100 * found["batch"][key] for found in column] for name, column in told.items()}
         _bars(axes, loads, shares)
         axes.set(title=title, ylabel="%")
+    _legend(figure)
     return figure
 
 
+def _columns(loads: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """What was found of each competitor, load by load."""
+    return {name: [load["competitors"][name] for load in loads] for name in loads[0]["competitors"]}
+
+
 def _bars(
-    axes: Axes, loads: list[dict[str, Any]], values: dict[str, list[tuple[float, float, float]]]
+    axes: Axes,
+    loads: list[dict[str, Any]],
+    heights: dict[str, list[float]],
+    whiskers: dict[str, list[tuple[float, float]]] | None = None,
 ) -> None:
-    """A group of bars for each load, one of each competitor: (height, ends of its whisker)."""
-    width = 0.8 / max(1, len(values))
-    for number, (name, column) in enumerate(values.items()):
-        places = [load + (number - (len(values) - 1) / 2) * width for load in range(len(loads))]
-        heights = [height for height, _, _ in column]
-        whiskers = [
-            [max(0.0, height - low) for height, low, _ in column],
-            [max(0.0, high - height) for height, _, high in column],
-        ]
-        axes.bar(places, heights, width * 0.92, yerr=whiskers, label=name, capsize=2)
+    """A group of bars for each load, one of each competitor. `whiskers`: below and above a bar's top."""
+    width = 0.8 / max(1, len(heights))
+    for number, (name, column) in enumerate(heights.items()):
+        places = [load + (number - (len(heights) - 1) / 2) * width for load in range(len(loads))]
+        ends = list(zip(*whiskers[name], strict=True)) if whiskers else None
+        axes.bar(places, column, width * 0.92, yerr=ends, label=name, capsize=2)
     axes.set_xticks(range(len(loads)), [str(load["concurrency"]) for load in loads])
     axes.set_xlabel("requests at once")
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
-    axes.legend()
 
 
-def _names(loads: list[dict[str, Any]]) -> list[str]:
-    return list(loads[0]["competitors"])
+def _legend(figure: Figure) -> None:
+    """One for all axes, above them."""
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=max(1, len(labels)), frameon=False)
 
 
 def _saved(figure: Figure, path: Path) -> Path:
