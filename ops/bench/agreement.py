@@ -1,23 +1,22 @@
-"""Whether Quire and transformers write the same: greedy answers to the same prompts, as text."""
+"""Whether Quire and transformers write the same: greedy answers to the same prompts."""
 
 from collections.abc import Sequence
 from itertools import takewhile
+from typing import Any
 
 import httpx
-from tokenizers import Tokenizer
 
 from ops.bench.competitors import Quire, Transformers
 from ops.bench.workload import Question
 
 
-def agreement(quire: Quire, other: Transformers, questions: Sequence[Question]) -> dict[str, object]:
-    """How many answers are the same, and for the first that is not, after how many characters.
+def agreement(quire: Quire, other: Transformers, questions: Sequence[Question]) -> dict[str, Any]:
+    """How many answers are the same, and after how many tokens the first that is not parts.
 
-    In float32 all should be; with fewer digits two tokens may be as good as each other.
+    In float32 all should be the same; with fewer digits two tokens are now and then as good as each other.
     """
-    tokenizer = Tokenizer.from_file(str(quire.terms.model / "tokenizer.json"))
-    theirs = [tokenizer.decode(ids) for ids in other.ask(questions, len(questions)).generated]
-    ours = [_text(quire, question) for question in questions]
+    theirs = other.ask(questions, len(questions)).generated
+    ours = [_tokens(quire, question) for question in questions]
     parted = [_common(*pair) for pair in zip(ours, theirs, strict=True) if pair[0] != pair[1]]
     return {
         "with": other.name,
@@ -27,21 +26,22 @@ def agreement(quire: Quire, other: Transformers, questions: Sequence[Question]) 
     }
 
 
-def _common(one: str, other: str) -> int:
-    """How many characters both begin with."""
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens both begin with."""
     same = (mine == theirs for mine, theirs in zip(one, other, strict=False))
     return sum(takewhile(bool, same))
 
 
-def _text(quire: Quire, question: Question) -> str:
+def _tokens(quire: Quire, question: Question) -> list[int]:
     body = {
         "model": quire.deployment.model,
         "prompt": question.prompt,
         "max_tokens": question.max_tokens,
         "temperature": 0,
         "ignore_eos": True,
+        "return_token_ids": True,
     }
-    answer = httpx.post(
-        f"{quire.deployment.url}/v1/completions", json=body, timeout=600, trust_env=False
-    ).raise_for_status()
-    return str(answer.json()["choices"][0]["text"])
+    url = f"{quire.deployment.url}/v1/completions"
+    answer = httpx.post(url, json=body, timeout=600, trust_env=False).raise_for_status()
+    tokens: list[int] = answer.json()["choices"][0]["token_ids"]
+    return tokens
