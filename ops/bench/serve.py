@@ -11,7 +11,7 @@ import httpx
 
 from ops.bench.client import CompletionClient
 from ops.bench.load import Bound, Progress, Summary, closed_loop, open_loop, summarize
-from ops.bench.record import write
+from ops.bench.record import aligned, write
 from ops.bench.workload import Workload, arrivals, from_trace
 
 
@@ -103,10 +103,7 @@ def table(summaries: Sequence[tuple[str, Summary]]) -> str:
         ]
         rates = (f"{one.output_rate:.1f}", f"{one.total_rate:.1f}", f"{one.goodput:.2f}")
         rows.append((name, str(one.errors), *rates, *times))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
-    )
+    return aligned(rows)
 
 
 def _bar(name: str, total: int) -> Progress:

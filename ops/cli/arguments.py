@@ -9,3 +9,17 @@ def positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
     return number
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Whole numbers of at least 1, with commas between them."""
+    return tuple(map(positive, text.split(",")))
+
+
+def span(text: str) -> tuple[int, int]:
+    """The least and the most, as N:M, or N for both."""
+    least, _, most = text.partition(":")
+    ends = positive(least), positive(most or least)
+    if ends[0] > ends[1]:
+        raise argparse.ArgumentTypeError("the least first, then the most")
+    return ends

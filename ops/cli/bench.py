@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ops.cli.arguments import positive
+from ops.cli import bench_compare
+from ops.cli.arguments import numbers, positive, span
 
 _DESCRIPTION = """\
 Put a load on any server with an OpenAI-compatible API, and print what it does under it.
@@ -36,17 +37,17 @@ def add_to(subcommands: Any) -> None:
     )
     loop = serve.add_mutually_exclusive_group()
     loop.add_argument(
-        "--concurrency", type=_numbers, default=(1, 8, 32), metavar="N,N", help="so many at once (1,8,32)"
+        "--concurrency", type=numbers, default=(1, 8, 32), metavar="N,N", help="so many at once (1,8,32)"
     )
     loop.add_argument("--rate", type=_seconds, metavar="R", help="open loop: so many a second, Poisson")
     loop.add_argument(
         "--trace", type=Path, metavar="FILE", help='open loop: JSON lines of {"prompt", "max_tokens", "at"}'
     )
     serve.add_argument(
-        "--prompt-lengths", type=_numbers, default=(32, 128, 512), metavar="N,N", help="tokens (32,128,512)"
+        "--prompt-lengths", type=numbers, default=(32, 128, 512), metavar="N,N", help="tokens (32,128,512)"
     )
     serve.add_argument(
-        "--output", type=_range, default=(64, 64), metavar="N[:M]", help="tokens of an answer (64)"
+        "--output", type=span, default=(64, 64), metavar="N[:M]", help="tokens of an answer (64)"
     )
     serve.add_argument(
         "--shared-prefix", type=int, default=0, metavar="N", help="tokens that all prompts begin with"
@@ -71,6 +72,7 @@ def add_to(subcommands: Any) -> None:
     serve.add_argument("--seed", type=int, default=0)
     serve.add_argument("--out", type=Path, metavar="FILE", help="also write the result as JSON")
     serve.set_defaults(run=run_serve)
+    bench_compare.add_to(kinds)
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
@@ -102,18 +104,6 @@ def run_serve(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         serve.save(arguments.out, url, model, load, summaries)
     return 1 if any(summary.errors for _, summary in summaries) else 0
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(map(positive, text.split(",")))
-
-
-def _range(text: str) -> tuple[int, int]:
-    least, _, most = text.partition(":")
-    numbers = positive(least), positive(most or least)
-    if numbers[0] > numbers[1]:
-        raise argparse.ArgumentTypeError("the least first, then the most")
-    return numbers
 
 
 def _seconds(text: str) -> float:

@@ -61,7 +61,7 @@ def export(model: LlamaForCausalLM, tokenizer: Tokenizer, directory: Path) -> No
     copy = LlamaForCausalLM(config)
     copy.load_state_dict(model.state_dict())
     copy.bfloat16()
-    copy.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
+    copy.generation_config = GenerationConfig(
         bos_token_id=config.bos_token_id,
         eos_token_id=config.eos_token_id,
         pad_token_id=config.pad_token_id,
