@@ -99,7 +99,7 @@ def replayed(
     fleet = Fleet(step_tokens)
     scheduler, _ = fleet.add_worker(limits)
     waiting = iter(enumerate(questions))
-    worker = _Counter(limits.block_size)
+    worker = Tally(limits.block_size)
 
     def ask() -> None:
         for number, question in waiting:
@@ -124,7 +124,7 @@ def replayed(
     return Books(needed(questions), worker.computed, worker.held, worker.used)
 
 
-class _Counter:
+class Tally:
     """Keeps the slots that plans tell of, as a worker does, and counts instead of computing."""
 
     def __init__(self, block_size: int) -> None:

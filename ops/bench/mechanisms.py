@@ -1,0 +1,215 @@
+"""What each mechanism is worth: the same work with it and without it, in turns.
+
+A mechanism is an entry of `MECHANISMS`. Everything runs in this process (`ops/bench/in_process.py`), so that
+nothing but the mechanism differs between the two.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from gpu_worker.runner import Runner
+from ops.bench.accounting import needed
+from ops.bench.in_process import InProcess, gaps
+from ops.bench.load import summarize
+from ops.bench.record import percentile
+from ops.bench.workload import Workload
+
+Figures = Mapping[str, float]
+Run = Callable[[Runner, int], Figures]
+"""One measurement, from a runner and a seed."""
+
+USERS = 8
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """Something that can be had or not."""
+
+    name: str
+    work: str
+    """What was done, in a line."""
+    present: Run
+    absent: Run
+
+
+def _loop(engine: InProcess, workload: Workload, requests: int, users: int, seed: int) -> dict[str, float]:
+    """A closed loop: what it took."""
+    conversations = workload.conversations(requests, seed)
+    answers, seconds = engine.closed_loop(conversations, users)
+    summary = summarize(answers, seconds)
+    return {
+        "output tokens/s": summary.output_rate,
+        "TTFT p50 ms": summary.first_token["p50"],
+        "tokens computed": engine.tally.computed,
+        "scheduler share": round(engine.times.planning / seconds, 4),
+    }
+
+
+def _shared_prefix(shares: bool) -> Run:
+    def run(runner: Runner, seed: int) -> Figures:
+        workload = Workload(prompt_lengths=(48,), output_lengths=(32, 32), shared_prefix=432)
+        return _loop(InProcess(runner, shares=shares), workload, 3 * USERS, USERS, seed)
+
+    return run
+
+
+def _nothing_shared(shares: bool) -> Run:
+    def run(runner: Runner, seed: int) -> Figures:
+        workload = Workload(output_lengths=(32, 32))
+        return _loop(InProcess(runner, shares=shares), workload, 3 * USERS, USERS, seed)
+
+    return run
+
+
+def _long_prompt(step_tokens: int) -> Run:
+    """Users are being answered when somebody comes with a long prompt."""
+
+    def run(runner: Runner, seed: int) -> Figures:
+        limits = runner.limits
+        long = min(2048, limits.max_model_len - 32, limits.max_step_tokens - USERS)
+        budget = step_tokens or limits.max_step_tokens
+        engine = InProcess(runner, step_tokens=budget, shares=False)
+        short = Workload(prompt_lengths=(16,), output_lengths=(160, 160))
+        asked = [engine.ask(questions[0]) for questions in short.conversations(USERS, seed)]
+        late = Workload(prompt_lengths=(long,), output_lengths=(8, 8)).conversations(1, seed + 1)[0][0]
+        came = []
+        engine.run(lambda step: came.append(engine.ask(late)) if step == 40 else None)
+        waits = gaps([each.answer for each in asked])
+        return {
+            "ITL p50 ms": round(percentile(waits, 0.5), 3),
+            "ITL p99 ms": round(percentile(waits, 0.99), 3),
+            "longest ITL ms": round(max(waits), 3),
+            "TTFT of the long prompt ms": round(1000 * came[0].answer.time_to_first_token, 3),
+        }
+
+    return run
+
+
+def _samples(together: bool) -> Run:
+    """Four answers to one prompt, as one request or as four that know nothing of each other."""
+
+    def run(runner: Runner, seed: int) -> Figures:
+        engine = InProcess(runner, shares=together)
+        question = Workload(prompt_lengths=(505,), output_lengths=(32, 32)).conversations(1, seed)[0][0]
+        asked = [engine.ask(question, n=4)] if together else [engine.ask(question) for _ in range(4)]
+        engine.run()
+        begun = min(each.answer.sent for each in asked)
+        return {
+            "milliseconds": round(1000 * (max(each.answer.ended for each in asked) - begun), 1),
+            "tokens computed": engine.tally.computed,
+            "KV tokens held, peak": max(engine.tally.held),
+        }
+
+    return run
+
+
+def _pool(scarce: bool) -> Run:
+    """All users' sequences fit into the pool, or half of them do, and the others are preempted by turns."""
+
+    def run(runner: Runner, seed: int) -> Figures:
+        workload = Workload(prompt_lengths=(32,), output_lengths=(224, 224))
+        blocks = USERS * 256 // runner.limits.block_size
+        engine = InProcess(runner, num_blocks=blocks // 2 if scarce else 2 * blocks)
+        figures = _loop(engine, workload, 2 * USERS, USERS, seed)
+        wanted = needed(question for each in workload.conversations(2 * USERS, seed) for question in each)
+        return {
+            "output tokens/s": figures["output tokens/s"],
+            "computed again, share": round(engine.tally.computed / wanted - 1, 4),
+            "preemptions": engine.admissions - 2 * USERS,
+        }
+
+    return run
+
+
+def _users(users: int) -> Run:
+    def run(runner: Runner, seed: int) -> Figures:
+        workload = Workload(prompt_lengths=(32, 128), output_lengths=(8, 64))
+        return _loop(InProcess(runner), workload, 2 * USERS, users, seed)
+
+    return run
+
+
+CHUNK = 128
+"""Tokens of a step with chunked prefill."""
+
+MECHANISMS = (
+    Mechanism(
+        "prefix sharing",
+        f"{USERS} users, prompts of 480 tokens of which 432 are everybody's",
+        _shared_prefix(True),
+        _shared_prefix(False),
+    ),
+    Mechanism(
+        "prefix sharing, nothing to share",
+        f"{USERS} users, prompts of 32, 128 and 512 tokens",
+        _nothing_shared(True),
+        _nothing_shared(False),
+    ),
+    Mechanism(
+        "chunked prefill",
+        f"{USERS} answers under way when a prompt of 2048 tokens comes: in steps of {CHUNK}, or in one",
+        _long_prompt(CHUNK),
+        _long_prompt(0),
+    ),
+    Mechanism(
+        "parallel samples",
+        "4 answers to a prompt of 505 tokens: n = 4, or 4 requests",
+        _samples(True),
+        _samples(False),
+    ),
+    Mechanism(
+        "an ample pool instead of preemption",
+        f"{USERS} users, sequences of 256 tokens: room for all, or for half of them",
+        _pool(False),
+        _pool(True),
+    ),
+    Mechanism(
+        "continuous batching",
+        f"prompts of 32 and 128 tokens, answers of 8 to 64: {USERS} users at once, or one",
+        _users(USERS),
+        _users(1),
+    ),
+)
+
+
+def measure(runner: Runner, rounds: int, seed: int, names: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """Every mechanism (or those named) with and without, `rounds` times in turns: medians, and ratios with
+    their spread, by the mechanism's name."""
+    found = {}
+    for mechanism in MECHANISMS:
+        if names and mechanism.name not in names:
+            continue
+        for run in (mechanism.present, mechanism.absent):  # warm up
+            run(runner, seed)
+        pairs = [
+            (mechanism.present(runner, seed + number), mechanism.absent(runner, seed + number))
+            for number in range(1, rounds + 1)
+        ]
+        found[mechanism.name] = {
+            "work": mechanism.work,
+            "figures": {name: _compared(name, pairs) for name in pairs[0][0]},
+        }
+    return found
+
+
+def _compared(name: str, pairs: list[tuple[Figures, Figures]]) -> dict[str, Any]:
+    ratios = sorted(present[name] / absent[name] for present, absent in pairs if absent[name])
+    return {
+        "with": median(present[name] for present, _ in pairs),
+        "without": median(absent[name] for _, absent in pairs),
+        "ratio": [round(ratios[0], 3), round(median(ratios), 3), round(ratios[-1], 3)] if ratios else None,
+    }
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """The result for a person."""
+    lines = []
+    for name, one in found.items():
+        lines.append(f"{name}: {one['work']}")
+        for figure, values in one["figures"].items():
+            ratio = values["ratio"]
+            spread = f"{ratio[1]:.2f}x ({ratio[0]:.2f} to {ratio[2]:.2f})" if ratio else ""
+            lines.append(f"  {figure:<28}{values['with']:>12g} {values['without']:>12g}  {spread}")
+    return "\n".join([f"{'':<30}{'with':>12} {'without':>12}  with / without", *lines])
