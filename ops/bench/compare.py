@@ -8,7 +8,7 @@ no prefix cache knows them. Ratios are taken within a round, and their spread is
 import random
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -16,7 +16,8 @@ from typing import Any
 
 from ops.bench.accounting import Books
 from ops.bench.agreement import agreement
-from ops.bench.competitors import Competitor, Measured, Quire, Terms, Transformers, competing
+from ops.bench.competitor import Competitor, Measured, Terms
+from ops.bench.competitors import Quire, Transformers, competing
 from ops.bench.load import Summary, summarize
 from ops.bench.record import aligned, write
 from ops.bench.workload import Question, Workload
@@ -91,10 +92,16 @@ def hold(contest: Contest, competitors: Sequence[Competitor]) -> dict[int, dict[
 def _turn(
     competitor: Competitor, others: Sequence[Competitor], questions: Sequence[Question], users: int
 ) -> Turn:
-    before = [other.cpu_seconds() for other in others]
+    before = _cpu_seconds(others)
     measured = competitor.ask(questions, users)
-    after = [other.cpu_seconds() for other in others]
-    return Turn(questions, measured, (sum(after) - sum(before)) / measured.seconds)
+    after = _cpu_seconds(others)
+    own = competitor.cpu_seconds()  # two competitors may be one process
+    used = sum(after[process] - before.get(process, 0.0) for process in after.keys() - own.keys())
+    return Turn(questions, measured, used / measured.seconds)
+
+
+def _cpu_seconds(competitors: Iterable[Competitor]) -> dict[str, float]:
+    return {process: used for each in competitors for process, used in each.cpu_seconds().items()}
 
 
 def _in_short(turn: Turn) -> str:

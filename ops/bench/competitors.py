@@ -5,7 +5,6 @@ started here is stopped (SIGSTOP) when it is not its turn, except Quire, whose l
 in blocking reads.
 """
 
-import asyncio
 import json
 import os
 import shlex
@@ -16,13 +15,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from gpu_worker.models.config import read_config
 from ops.bench.accounting import Books, replayed
 from ops.bench.client import Answer, CompletionClient
-from ops.bench.load import closed_loop
+from ops.bench.competitor import Competitor, Measured, Server, Terms, server
 from ops.bench.processes import START_SECONDS, Running, running
 from ops.bench.resting import Resting
 from ops.bench.serve import model_of
@@ -33,79 +30,6 @@ from scheduler_svc.settings import SchedulerSettings
 
 BLOCK_SIZE = 16
 MAX_SLOTS = 64
-PAGE_TOKENS = 256
-"""KV memory is a multiple of it: the largest block that any of them takes it in."""
-BYTES = {"float32": 4, "bfloat16": 2}
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What is equal for all that are started here."""
-
-    model: Path
-    dtype: str
-    """float32 or bfloat16: weights, activations and KV memory."""
-    threads: int
-    users: int
-    """Most requests at once."""
-    longest: int
-    """Most tokens of a request, prompt and answer."""
-    kv_tokens: int
-    """Room in the KV memory of those that set it aside beforehand."""
-    kv_bytes: int
-    """Of one token's keys and values in all layers."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What came of a load."""
-
-    answers: list[Answer]
-    seconds: float
-    books: Books | None = None
-    """None: this competitor does not tell."""
-    generated: tuple[list[int], ...] = ()
-    """Tokens, in the order of the questions, of those that tell them."""
-
-
-def terms(model: Path, dtype: str, threads: int, users: int, longest: int) -> Terms:
-    """`users`: most at once; `longest`: most tokens of a request, prompt and answer. All fit at once."""
-    config = read_config(model)
-    pages = -(-longest // PAGE_TOKENS) + 1
-    numbers = 2 * config.num_layers * config.num_kv_heads * config.head_dim
-    return Terms(model, dtype, threads, users, longest, users * pages * PAGE_TOKENS, numbers * BYTES[dtype])
-
-
-class Competitor(Protocol):
-    @property
-    def name(self) -> str: ...
-
-    def ask(self, questions: Sequence[Question], users: int) -> Measured:
-        """A closed loop: `users` at once, each asking again as soon as it has its answer."""
-
-    def cpu_seconds(self) -> float:
-        """CPU time used so far; 0 of what was not started here."""
-
-
-@dataclass(frozen=True)
-class Server:
-    """Any server with an OpenAI-compatible API that somebody else has started."""
-
-    name: str
-    client: CompletionClient
-
-    def ask(self, questions: Sequence[Question], users: int) -> Measured:
-        answers, seconds = asyncio.run(closed_loop(self.client, [[one] for one in questions], users))
-        return Measured(answers, seconds)
-
-    def cpu_seconds(self) -> float:
-        return 0.0
-
-
-@contextmanager
-def server(name: str, url: str) -> Iterator[Server]:
-    """Raises `RuntimeError` if no model is offered at `url`."""
-    yield Server(name, CompletionClient(url, model_of(url)))
 
 
 @dataclass(frozen=True)
@@ -131,8 +55,8 @@ class Quire:
         books = replayed(questions, users, limits, settings.step_tokens, settings.plan_depth)
         return Measured(measured.answers, measured.seconds, books)
 
-    def cpu_seconds(self) -> float:
-        return sum(self.deployment.cpu_seconds().values())
+    def cpu_seconds(self) -> dict[str, float]:
+        return self.deployment.cpu_seconds()
 
 
 @contextmanager
@@ -161,7 +85,7 @@ class Started:
         with self.process.awake():
             return self.server.ask(questions, users)
 
-    def cpu_seconds(self) -> float:
+    def cpu_seconds(self) -> dict[str, float]:
         return self.process.cpu_seconds()
 
 
@@ -232,7 +156,7 @@ class Transformers:
             tuple(found["generated"]),
         )
 
-    def cpu_seconds(self) -> float:
+    def cpu_seconds(self) -> dict[str, float]:
         return self.process.cpu_seconds()
 
 

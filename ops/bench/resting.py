@@ -54,15 +54,15 @@ class Resting:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.popen.pid, signal.SIGSTOP)
 
-    def cpu_seconds(self) -> float:
-        """CPU time that the group has used so far."""
-        total = 0.0
+    def cpu_seconds(self) -> dict[str, float]:
+        """CPU time that the process and its children have used so far, by process id."""
+        used = {}
         with contextlib.suppress(psutil.NoSuchProcess):
             main = psutil.Process(self.popen.pid)
             for process in (main, *main.children(recursive=True)):
                 times = process.cpu_times()
-                total += times.user + times.system
-        return total
+                used[str(process.pid)] = times.user + times.system
+        return used
 
 
 def _end(popen: "subprocess.Popen[str]") -> None:

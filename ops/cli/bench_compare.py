@@ -80,7 +80,7 @@ def add_to(kinds: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from ops.bench.compare import Contest, compare, save, table  # its libraries are for this command alone
-    from ops.bench.competitors import terms
+    from ops.bench.competitor import terms
     from ops.bench.shapes import made
     from ops.bench.workload import Workload
 

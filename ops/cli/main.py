@@ -17,6 +17,7 @@ Quire serves large language models through an OpenAI-compatible API.
   quire status             what runs, and how it is
   quire down               stop what `quire up --detach` left running
   quire bench serve        put it under load and measure it
+  quire bench compare      the same questions to other engines, in turns
 
 `quire COMMAND --help` tells more about each.
 """

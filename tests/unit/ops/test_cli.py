@@ -35,6 +35,9 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
         ["up", "--port", "http"],
         ["up", "--device", "tpu"],
         ["up", "--dtype", "int3"],
+        ["bench", "compare", "--start", "no command"],
+        ["bench", "compare", "--shape", "135m", "--model", "."],
+        ["bench", "compare", "--output", "9:3"],
     ],
 )
 def test_wrong_arguments_are_status_2(arguments: list[str]) -> None:

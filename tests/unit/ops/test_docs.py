@@ -62,10 +62,10 @@ def test_make_targets_exist() -> None:
     assert [entry for entry in named if entry[1] not in targets] == []
 
 
-@pytest.mark.parametrize("command", ["up", "down", "status", "chat"])
+@pytest.mark.parametrize("command", ["up", "down", "status", "chat", "bench compare"])
 def test_quire_options_exist(command: str) -> None:
     result = subprocess.run(
-        [sys.executable, "-m", "ops.cli.main", command, "--help"],
+        [sys.executable, "-m", "ops.cli.main", *command.split(), "--help"],
         env=ENVIRONMENT,
         cwd=ROOT,
         capture_output=True,

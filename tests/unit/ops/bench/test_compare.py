@@ -8,7 +8,7 @@ import pytest
 from ops.bench.accounting import Books, static_batch
 from ops.bench.client import Answer
 from ops.bench.compare import Contest, Turn, hold, loads_of, ratios, table
-from ops.bench.competitors import Measured
+from ops.bench.competitor import Measured
 from ops.bench.plots import plot_compare
 from ops.bench.workload import Question, Workload
 
@@ -30,6 +30,7 @@ class Steady:
     cpu: float = 0.0
     asked: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
     order: list[str] = field(default_factory=list)
+    process: str = ""
 
     def ask(self, questions: Sequence[Question], users: int) -> Measured:
         self.asked.append((users, tuple(str(question.prompt) for question in questions)))
@@ -37,9 +38,10 @@ class Steady:
         answers = [answered(question, self.pace) for question in questions]
         return Measured(answers, sum(answer.ended for answer in answers), static_batch(questions))
 
-    def cpu_seconds(self) -> float:
-        self.cpu += 0.01
-        return self.cpu
+    def cpu_seconds(self) -> dict[str, float]:
+        """Uses time while nobody looks; a competitor may have a process in common with another."""
+        self.cpu += 0.5
+        return {self.process or self.name: self.cpu}
 
 
 def test_all_are_asked_the_same_and_nothing_twice() -> None:
@@ -57,6 +59,14 @@ def test_the_first_of_a_round_is_another_each_time() -> None:
     both = Steady("quire", 0.1, order=order), Steady("other", 0.2, order=order)
     hold(CONTEST, both)
     assert order[2:] == ["quire", "other"] * 2 + ["other", "quire"] * 2 + ["quire", "other"] * 2
+
+
+def test_what_others_use_is_told_and_a_common_process_is_no_other() -> None:
+    three = Steady("quire", 0.1), Steady("a", 0.1, process="both"), Steady("b", 0.1, process="both")
+    (load, _) = loads_of(hold(CONTEST, three), "quire", 1)
+    shares = {name: found["others_cpu_share"] for name, found in load["competitors"].items()}
+    assert shares["a"] == shares["b"] == pytest.approx(0.5 / 2)  # of Quire alone, in 2 s
+    assert shares["quire"] > 0
 
 
 def test_rates_and_ratios_are_those_of_the_paces() -> None:
