@@ -3,12 +3,28 @@
 import ctypes
 import math
 from ctypes import c_float, c_int, c_int64, c_void_p
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gpu_worker.kernels.cpu.library import DTYPES
 from gpu_worker.kernels.interface import LayerCache, Rotary, StepMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a query sees of its context, and how."""
+
+    window: int = 0
+    """Positions, its own included; 0: all before it."""
+    sinks: int = 0
+    """First positions of a sequence that stay visible beside a window (Xiao et al. 2024)."""
+    softcap: float = 0.0
+    """Scores x become softcap * tanh(x / softcap), as in Gemma 2; 0: they stay as they are."""
+
+
+EVERYTHING = Sight()
 
 
 class Attention:
@@ -74,7 +90,7 @@ class CpuStep:
         )
         return query
 
-    def attend(self, query: Tensor, cache: LayerCache) -> Tensor:
+    def attend(self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING) -> Tensor:
         _, kv_heads, block_size, head_dim = cache.keys.shape
         heads = query.shape[1]
         out = torch.empty((len(query), heads * head_dim), dtype=query.dtype)
@@ -86,9 +102,9 @@ class CpuStep:
             kv_heads,
             head_dim,
             1.0 / math.sqrt(head_dim),
-            0.0,
-            0,
-            0,
+            sight.softcap,
+            sight.window,
+            sight.sinks,
             query.data_ptr(),
             cache.keys.data_ptr(),
             cache.values.data_ptr(),

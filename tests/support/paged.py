@@ -1,0 +1,108 @@
+"""Ragged steps over shuffled, poisoned pages, and what attention over them has to give, in float64."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from gpu_worker.kernels.cpu.attention import EVERYTHING, Sight
+from gpu_worker.kernels.interface import LayerCache, StepMetadata
+
+NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class Paged:
+    """One layer of a step: every row's keys and values, and the same in pages."""
+
+    step: StepMetadata
+    cache: LayerCache
+    query: Tensor
+    """[tokens, heads, head_dim]."""
+    keys: list[Tensor]
+    """Of each row, float64 [context, kv_heads, head_dim]."""
+    values: list[Tensor]
+
+    def rows(self) -> list[slice]:
+        """Each row's tokens."""
+        starts = self.step.query_starts.tolist()
+        return [slice(start, end) for start, end in pairwise(starts)]
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Query heads, key heads, their size."""
+
+    query: int
+    kv: int
+    dim: int
+
+
+def make_step(rows: list[tuple[int, int]], block_size: int, generator: torch.Generator) -> StepMetadata:
+    """Rows are (tokens, context); their blocks lie anywhere, with others that nobody uses between them."""
+    lengths, contexts = zip(*rows, strict=True)
+    counts = [-(-context // block_size) for context in contexts]
+    blocks = torch.randperm(2 * sum(counts) + 1, generator=generator).int()
+    # What stands beyond a row's blocks must not be followed.
+    tables = torch.full((len(rows), max(counts) + 1), 1 << 30, dtype=torch.int32)
+    positions, entries, used = [], [], 0
+    for row, (length, context) in enumerate(rows):
+        tables[row, : counts[row]] = blocks[used : used + counts[row]]
+        used += counts[row]
+        own = torch.arange(context - length, context)
+        positions.append(own)
+        entries.append(tables[row, own // block_size].long() * block_size + own % block_size)
+    return StepMetadata(
+        decodes=next((row for row, length in enumerate(lengths) if length > 1), len(rows)),
+        query_lengths=lengths,
+        context_lengths=contexts,
+        query_starts=torch.tensor([0, *lengths]).cumsum(0).int(),
+        contexts=torch.tensor(contexts, dtype=torch.int32),
+        block_tables=tables,
+        positions=torch.cat(positions),
+        kv_entries=torch.cat(entries),
+    )
+
+
+def make_paged(
+    rows: list[tuple[int, int]], heads: Heads, block_size: int, dtype: torch.dtype, seed: int = 0
+) -> Paged:
+    """Random queries, keys and values; every entry that belongs to no position is NaN."""
+    generator = torch.Generator().manual_seed(seed)
+    step = make_step(rows, block_size, generator)
+    counts = [-(-context // block_size) for _, context in rows]
+    shape = (2 * sum(counts) + 1, heads.kv, block_size, heads.dim)
+    cache = LayerCache(*(torch.full(shape, NAN, dtype=dtype) for _ in range(2)))
+    written: tuple[list[Tensor], list[Tensor]] = ([], [])
+    for row, (_, context) in enumerate(rows):
+        places = torch.arange(context)
+        blocks = step.block_tables[row, places // block_size].long()
+        for pages, kept in zip((cache.keys, cache.values), written, strict=True):
+            numbers = torch.randn(context, heads.kv, heads.dim, generator=generator).to(dtype)
+            pages[blocks, :, places % block_size] = numbers
+            kept.append(numbers.double())
+    tokens = sum(length for length, _ in rows)
+    query = torch.randn(tokens, heads.query, heads.dim, generator=generator).to(dtype)
+    return Paged(step, cache, query, *written)
+
+
+def dense(paged: Paged, sight: Sight = EVERYTHING) -> Tensor:
+    """Attention written down plainly, in float64; [tokens, heads * head_dim]."""
+    outs = []
+    for row, tokens in enumerate(paged.rows()):
+        query = paged.query[tokens].double()
+        group = query.shape[1] // paged.keys[row].shape[1]
+        keys = paged.keys[row].repeat_interleave(group, dim=1)
+        values = paged.values[row].repeat_interleave(group, dim=1)
+        scores = torch.einsum("qhd,khd->hqk", query, keys) / query.shape[2] ** 0.5
+        if sight.softcap:
+            scores = sight.softcap * torch.tanh(scores / sight.softcap)
+        at = paged.step.positions[tokens, None]
+        places = torch.arange(len(keys))
+        seen = places <= at
+        if sight.window:
+            seen &= (places > at - sight.window) | (places < sight.sinks)
+        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+        outs.append(torch.einsum("hqk,khd->qhd", weights, values).flatten(1))
+    return torch.cat(outs)

@@ -1,0 +1,24 @@
+"""The compiled library, and outputs that are NaN until they are written."""
+
+import ctypes
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from gpu_worker.kernels.cpu import build, library
+
+
+@pytest.fixture(scope="session", params=build.supported())
+def native(request: pytest.FixtureRequest) -> ctypes.CDLL:
+    """The library for each instruction set of this machine, with two threads."""
+    return library.load(request.param, 2)
+
+
+@pytest.fixture
+def poisoned() -> Iterator[None]:
+    """`torch.empty` gives NaN: what a kernel leaves out shows."""
+    torch.use_deterministic_algorithms(True)
+    assert torch.empty(3).isnan().all()
+    yield
+    torch.use_deterministic_algorithms(False)

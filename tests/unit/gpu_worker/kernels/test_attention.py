@@ -1,0 +1,153 @@
+"""Paged attention in C++ against attention written down plainly in float64."""
+
+import ctypes
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from gpu_worker.kernels.cpu import build
+from gpu_worker.kernels.cpu.attention import EVERYTHING, Attention, Sight
+from tests.support.paged import Heads, Paged, dense, make_paged
+
+pytestmark = pytest.mark.usefixtures("poisoned")
+
+TOLERANCES = {torch.float32: 3e-6, torch.bfloat16: 1e-2}
+"""Absolute and relative."""
+
+ROWS = [(1, 1), (1, 16), (1, 17), (1, 63), (1, 300), (2, 2), (5, 64), (33, 97), (70, 70), (3, 260)]
+"""(tokens, context): decodes first, then drafts and chunks; on edges of blocks, tiles and segments."""
+
+
+def attend(library: ctypes.CDLL, paged: Paged, sight: Sight = EVERYTHING) -> Tensor:
+    return Attention(library).begin(paged.step).attend(paged.query, paged.cache, sight)
+
+
+def check(library: ctypes.CDLL, paged: Paged, sight: Sight = EVERYTHING) -> None:
+    tolerance = TOLERANCES[paged.query.dtype]
+    out = attend(library, paged, sight)
+    assert out.dtype == paged.query.dtype
+    assert_close(out.double(), dense(paged, sight), atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("block_size", [1, 7, 8, 16, 32])
+def test_any_block_size(native: ctypes.CDLL, block_size: int, dtype: torch.dtype) -> None:
+    check(native, make_paged(ROWS, Heads(6, 2, 64), block_size, dtype))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("dim", [2, 6, 16, 32, 48, 64, 80, 96, 128, 256])
+def test_any_head_dim(native: ctypes.CDLL, dim: int, dtype: torch.dtype) -> None:
+    check(native, make_paged(ROWS, Heads(4, 2, dim), 16, dtype))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("heads", [(1, 1), (3, 3), (5, 1), (9, 3), (14, 2), (32, 4), (49, 1)])
+def test_any_group(native: ctypes.CDLL, heads: tuple[int, int], dtype: torch.dtype) -> None:
+    check(native, make_paged(ROWS, Heads(*heads, 32), 16, dtype))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("rows", [[(1, 3001)], [(1, 3001), (1, 2), (9, 2048)], [(130, 1027)]])
+def test_long_contexts(native: ctypes.CDLL, rows: list[tuple[int, int]], dtype: torch.dtype) -> None:
+    check(native, make_paged(rows, Heads(9, 3, 64), 16, dtype))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize(
+    "sight",
+    [
+        Sight(window=1),
+        Sight(window=50),
+        Sight(window=64, sinks=4),
+        Sight(window=5, sinks=1),
+        Sight(window=20, sinks=70),
+        Sight(window=5000, sinks=4),
+        Sight(softcap=2.0),
+        Sight(window=40, sinks=3, softcap=5.0),
+    ],
+    ids=str,
+)
+def test_what_is_seen(native: ctypes.CDLL, sight: Sight, dtype: torch.dtype) -> None:
+    check(native, make_paged([*ROWS, (40, 700)], Heads(6, 2, 64), 16, dtype), sight)
+
+
+def test_large_scores_do_not_overflow(native: ctypes.CDLL) -> None:
+    paged = make_paged(ROWS, Heads(4, 2, 64), 16, torch.float32)
+    paged.query.mul_(300)
+    assert_close(attend(native, paged).double(), dense(paged), atol=2e-3, rtol=2e-3)
+
+
+def test_nan_stays_in_its_row(native: ctypes.CDLL) -> None:
+    paged = make_paged(ROWS, Heads(4, 2, 64), 16, torch.float32)
+    whole = attend(native, paged)
+    sick = paged.rows()[7]
+    paged.query[sick] = float("nan")
+    out = attend(native, paged)
+    assert out[sick].isnan().all()
+    out[sick] = whole[sick]
+    assert out.equal(whole)
+
+
+def alone(paged: Paged, row: int, tokens: Sequence[int]) -> Paged:
+    """The same keys and values seen by some tokens of one row, each a row of its own, as decodes are."""
+    step = paged.step
+    first = paged.rows()[row].start
+    contexts = [int(step.positions[first + token]) + 1 for token in tokens]
+    places = torch.tensor([first + token for token in tokens])
+    cut = type(step)(
+        decodes=len(tokens),
+        query_lengths=(1,) * len(tokens),
+        context_lengths=tuple(contexts),
+        query_starts=torch.arange(len(tokens) + 1, dtype=torch.int32),
+        contexts=torch.tensor(contexts, dtype=torch.int32),
+        block_tables=step.block_tables[row].repeat(len(tokens), 1),
+        positions=step.positions[places],
+        kv_entries=step.kv_entries[places],
+    )
+    return Paged(cut, paged.cache, paged.query[places], [], [])
+
+
+SIGHTS = [EVERYTHING, Sight(window=100), Sight(window=100, sinks=4, softcap=3.0)]
+
+
+@pytest.mark.parametrize("sight", SIGHTS, ids=str)
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("dim", [64, 80])
+def test_a_token_is_the_same_alone_in_a_chunk_and_in_a_batch(
+    native: ctypes.CDLL, dim: int, dtype: torch.dtype, sight: Sight
+) -> None:
+    """Bit for bit: a sequence that is computed again goes on with the same tokens."""
+    rows = [(1, 40), (1, 900), (40, 900), (70, 70)]
+    paged = make_paged(rows, Heads(6, 2, dim), 16, dtype)
+    out = attend(native, paged, sight)
+    for row, tokens in enumerate(paged.rows()):
+        some = sorted({0, 1, (tokens.stop - tokens.start) // 2, tokens.stop - tokens.start - 1})
+        some = [token for token in some if tokens.start + token < tokens.stop]
+        for token in some:
+            single = attend(native, alone(paged, row, [token]), sight)
+            assert single.equal(out[tokens.start + token : tokens.start + token + 1])
+        together = attend(native, alone(paged, row, some * 7), sight)
+        assert together.equal(out[[tokens.start + token for token in some * 7]])
+
+
+@pytest.mark.parametrize("instruction_set", build.supported())
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_any_number_of_threads_gives_the_same(
+    tmp_path: Path, instruction_set: str, dtype: torch.dtype
+) -> None:
+    outs = []
+    paged = make_paged([(1, 2000), (1, 3), (50, 600)], Heads(6, 2, 64), 16, dtype)
+    for threads in (1, 2, 3):
+        # A library has one team: another copy of it has another.
+        copy = shutil.copy(build.library(instruction_set), tmp_path / f"{threads}.so")
+        library = ctypes.CDLL(str(copy))
+        assert library.quire_start(threads, None) == threads
+        outs.append(attend(library, paged))
+    assert outs[0].equal(outs[1])
+    assert outs[0].equal(outs[2])
