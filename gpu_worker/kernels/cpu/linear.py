@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.cpu.library import DTYPES, address
+from gpu_worker.kernels.cpu.memory import Memory
 
 COLUMNS = 32
 """Columns of a panel; `src/panels.h` says the same."""
@@ -17,13 +18,17 @@ COLUMNS = 32
 ACTIVATIONS = {"none": 0, "silu": 1, "gelu_tanh": 2, "gelu": 3}
 """What the library calls an activation; `src/activation.h` has them in this order."""
 
+_MEMORY = Memory()
+
 
 class Matrix(ctypes.Structure):
-    """A packed matrix, as `src/linear.cpp` sees it."""
+    """A packed matrix, as the library sees it (`src/matrix.h`)."""
 
     _fields_ = (
         ("panels", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
+        ("scales", ctypes.c_void_p),
+        ("corrections", ctypes.c_void_p),
         ("in_features", ctypes.c_int64),
         ("width", ctypes.c_int64),
         ("type", ctypes.c_int32),
@@ -31,44 +36,61 @@ class Matrix(ctypes.Structure):
     )
 
 
-def declare(library: ctypes.CDLL) -> None:
-    """Tell ctypes what the functions take."""
-    matrix = numbers = ctypes.c_void_p
-    library.quire_pack.argtypes = [matrix, numbers, numbers]
-    library.quire_pack.restype = None
-    library.quire_linear.argtypes = [matrix, numbers, ctypes.c_int64, numbers, ctypes.c_int]
-    library.quire_linear.restype = None
-    library.quire_rows.argtypes = [matrix, numbers, ctypes.c_int64, numbers]
-    library.quire_rows.restype = ctypes.c_int64
+class Packed:
+    """Weights in panels, and the product with them. Its subclasses say what the panels hold."""
 
+    symbol = "quire_linear"
+    """The library's function that multiplies."""
 
-class _Packed:
-    """Weights in panels and the calls that read them."""
-
-    def __init__(self, library: ctypes.CDLL, weight: Tensor, bias: Tensor | None, activation: str) -> None:
+    def __init__(
+        self, library: ctypes.CDLL, weight: Tensor, bias: Tensor | None, activation: str = "none"
+    ) -> None:
         rows, self.in_features = weight.shape
-        gated = activation != "none"
-        if gated and rows % 2:
+        self.gated = activation != "none"
+        if self.gated and rows % 2:
             raise ValueError(f"gates and ups are not equally many: {rows} rows")
-        self.out_features = rows // 2 if gated else rows
+        self.out_features = rows // 2 if self.gated else rows
         self.dtype = weight.dtype
-        weight = weight.contiguous()
-        words = -(-self.in_features * weight.element_size() // 4)
-        panels = -(-rows // COLUMNS) if not gated else -(-self.out_features // (COLUMNS // 2))
-        self._panels = torch.empty(panels * words * COLUMNS, dtype=torch.int32)
-        self._bias = None if bias is None else in_columns(bias.float(), panels, gated)
+        self.count = -(-self.out_features // (COLUMNS // 2 if self.gated else COLUMNS))
+        self._library = library
+        self._bias = None if bias is None else self._in_columns(bias.float())
         self._matrix = Matrix(
-            address(self._panels),
-            address(self._bias),
-            self.in_features,
-            self.out_features,
-            DTYPES[weight.dtype],
-            ACTIVATIONS[activation],
+            bias=address(self._bias),
+            in_features=self.in_features,
+            width=self.out_features,
+            type=DTYPES[self.dtype],
+            activation=ACTIVATIONS[activation],
         )
         self._itself = ctypes.byref(self._matrix)
-        declare(library)
-        library.quire_pack(self._itself, weight.data_ptr(), self._panels.data_ptr())
-        self._multiply = library.quire_linear
+        self._pack(weight.contiguous())
+        self._multiply = library[self.symbol]
+        self._multiply.argtypes = (
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_int64,
+            ctypes.c_void_p,
+            ctypes.c_int,
+        )
+        self._multiply.restype = None
+
+    def _pack(self, weight: Tensor) -> None:
+        self._take_panels(self.in_features * weight.element_size())
+        pack = self._library.quire_linear_pack
+        pack(self._itself, ctypes.c_void_p(address(weight)), ctypes.c_void_p(address(self._panels)))
+
+    def _take_panels(self, row_bytes: int) -> None:
+        self._panels = _MEMORY.take(self.count * -(-row_bytes // 4) * COLUMNS)
+        self._matrix.panels = address(self._panels)
+
+    def _in_columns(self, numbers: Tensor) -> Tensor:
+        """Numbers of the outputs in the order of the panels' columns; zero where there is none."""
+        if not self.gated:
+            columns = numbers.new_zeros(self.count * COLUMNS)
+            columns[: len(numbers)] = numbers
+            return columns
+        halves = numbers.new_zeros(2, self.count * COLUMNS // 2)
+        halves[:, : self.out_features] = numbers.view(2, -1)
+        return halves.view(2, self.count, -1).transpose(0, 1).flatten()
 
     @property
     def nbytes(self) -> int:
@@ -76,12 +98,19 @@ class _Packed:
         return self._panels.nbytes
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[rows, in] to [rows, out], in the type of the weights."""
+        """[rows, in] to [rows, out], in the type of the weights as they were given."""
         x = self._checked(x)
         rows = x.shape[0]
         out = torch.empty((rows, self.out_features), dtype=self.dtype)
         self._multiply(self._itself, x.data_ptr(), rows, out.data_ptr(), 0)
         return out
+
+    def add_to(self, x: Tensor, out: Tensor) -> None:
+        """out [rows, out] += what a call gives, rounded only once; `out` must be contiguous."""
+        x = self._checked(x)
+        if out.dtype is not self.dtype or out.shape != (len(x), self.out_features) or not out.is_contiguous():
+            raise ValueError(f"expected contiguous {self.dtype} [{len(x)}, {self.out_features}] to add to")
+        self._multiply(self._itself, x.data_ptr(), len(x), out.data_ptr(), 1)
 
     def _checked(self, x: Tensor) -> Tensor:
         if x.dtype is not self.dtype or x.shape[1] != self.in_features:
@@ -89,30 +118,29 @@ class _Packed:
         return x if x.is_contiguous() else x.contiguous()
 
 
-class PackedLinear(_Packed):
+class PackedLinear(Packed):
     """A linear layer; weight [out, in], float32 or bfloat16. The weight given may be freed."""
 
     def __init__(self, library: ctypes.CDLL, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__(library, weight, bias, "none")
-        self._take = library.quire_rows
-
-    def add_to(self, x: Tensor, out: Tensor) -> None:
-        """out [rows, out] += x W^T + b; rounded once. `out` must be contiguous."""
-        x = self._checked(x)
-        if out.dtype is not self.dtype or out.shape != (len(x), self.out_features) or not out.is_contiguous():
-            raise ValueError(f"expected contiguous {self.dtype} [{len(x)}, {self.out_features}] to add to")
-        self._multiply(self._itself, x.data_ptr(), len(x), out.data_ptr(), 1)
+        super().__init__(library, weight, bias)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Rows [n, in] of the weight as it was, for embeddings tied to the head; ids integers [n]."""
+        """Rows [n, in] of the weight, for embeddings tied to the head; ids: integers [n].
+
+        Raises `IndexError` for an id that is no row.
+        """
         ids = ids.long().contiguous()
-        out = torch.empty((len(ids), self.in_features), dtype=self.dtype)
-        if self._take(self._itself, ids.data_ptr(), len(ids), out.data_ptr()):
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self.out_features:
             raise IndexError(f"ids beyond the {self.out_features} rows")
+        out = torch.empty((len(ids), self.in_features), dtype=self.dtype)
+        take = self._library[f"{self.symbol}_rows"]
+        take.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+        take.restype = None
+        take(self._itself, ids.data_ptr(), len(ids), out.data_ptr())
         return out
 
 
-class PackedGated(_Packed):
+class PackedGated(Packed):
     """activation(x Wg^T + bg) * (x Wu^T + bu): [rows, in] to [rows, inter].
 
     weight [2 * inter, in], bias [2 * inter]: gates first, then ups. activation: silu, gelu_tanh, gelu.
@@ -122,17 +150,3 @@ class PackedGated(_Packed):
         self, library: ctypes.CDLL, weight: Tensor, bias: Tensor | None, activation: str = "silu"
     ) -> None:
         super().__init__(library, weight, bias, activation)
-
-
-def in_columns(numbers: Tensor, panels: int, gated: bool) -> Tensor:
-    """Numbers of the outputs in the order of the panels' columns [panels * 32]; zero where there is none."""
-    out = numbers.new_zeros(panels * COLUMNS)
-    if gated:
-        halves = out.view(panels, 2, COLUMNS // 2)
-        for side, half in enumerate(numbers.chunk(2)):
-            padded = half.new_zeros(panels * COLUMNS // 2)
-            padded[: len(half)] = half
-            halves[:, side] = padded.view(panels, -1)
-    else:
-        out[: len(numbers)] = numbers
-    return out

@@ -13,6 +13,7 @@
 #include <array>
 #include <utility>
 
+#include "rows.h"
 #include "simd.h"
 #include "team.h"
 
@@ -27,8 +28,10 @@ constexpr int TILE_ROWS = 12;
 constexpr int TILE_ROWS = 2;
 #endif
 
-// How far ahead of its use a panel is asked for: about what memory takes to answer.
+// How far ahead of its use a panel is asked for by a tile that computes all the time. A tile of fewer
+// rows waits for memory anyway, and the processor's own prefetching is then the faster one.
 constexpr int AHEAD = 32 * COLUMNS;
+constexpr int COMPUTING = 9;
 
 // The product of float32 words: `dot` adds weights times x to the sums of 16 columns.
 struct Float32 {
@@ -67,8 +70,10 @@ void multiply(const uint32_t* x, int64_t stride, const uint32_t* panel, int64_t 
               Tile<typename Kind::Sum>& tile) {
     typename Kind::Sum sums[ROWS][2] = {};
     for (int64_t word = 0; word < words; ++word, panel += COLUMNS) {
-        __builtin_prefetch(panel + AHEAD);
-        __builtin_prefetch(panel + AHEAD + LANES);
+        if (ROWS >= COMPUTING) {
+            __builtin_prefetch(panel + AHEAD);
+            __builtin_prefetch(panel + AHEAD + LANES);
+        }
         const auto left = load_bits<u32x16>(panel);
         const auto right = load_bits<u32x16>(panel + LANES);
 #pragma GCC unroll 16
@@ -96,13 +101,6 @@ constexpr std::array<Multiply<Kind>, TILE_ROWS> multiplies(std::integer_sequence
 // `multiply` for 1, 2, .. TILE_ROWS rows.
 template <class Kind>
 constexpr auto MULTIPLY = multiplies<Kind>(std::make_integer_sequence<int, TILE_ROWS>());
-
-// Rows of words: `stride` words from one to the next.
-struct Rows {
-    const uint32_t* words;
-    int64_t count;
-    int64_t stride;
-};
 
 // Multiply all rows with all panels; `finish(panel, row, rows, tile)` gets each tile's sums. A task is
 // one panel and at most TASK_TILES tiles: the panel comes from memory once and then from the L2 cache.
