@@ -28,10 +28,10 @@ constexpr int TILE_ROWS = 12;
 constexpr int TILE_ROWS = 2;
 #endif
 
-// How far ahead of its use a panel is asked for by a tile that computes all the time. A tile of fewer
+// How far ahead of its use a panel is asked for by a tile that computes long enough. A tile of fewer
 // rows waits for memory anyway, and the processor's own prefetching is then the faster one.
 constexpr int AHEAD = 32 * COLUMNS;
-constexpr int COMPUTING = 9;
+constexpr int COMPUTING = 3;
 
 // The product of float32 words: `dot` adds weights times x to the sums of 16 columns.
 struct Float32 {

@@ -54,8 +54,8 @@ f32x16 load_part(const Number* from, int64_t count) {
     return load(part);
 }
 
-// One row to bytes, as many as fill whole words; returns its step. Without a finite step (infinity, NaN
-// in the row) the bytes mean nothing, and the step makes every product NaN or infinite.
+// One row to bytes, LANES at a time: `to` has room for `spread` words. Returns the row's step. Without
+// a finite step (infinity, NaN in the row) the bytes mean nothing, and no product is finite.
 template <class Number>
 float quantize(const Number* from, int64_t in, uint8_t* to) {
     u32x16 sizes = {};  // the bits of numbers without sign are in order, NaN above all
@@ -74,8 +74,7 @@ float quantize(const Number* from, int64_t in, uint8_t* to) {
         const f32x16 rounded = load_part(from + at, in - at) * inverse + 12582912.0f;
         const auto bytes = __builtin_convertvector(((u32x16)rounded + OFFSET) & 0xFF,
                                                    uint8_t __attribute__((vector_size(LANES))));
-        const int64_t left = (in + 3) / 4 * 4 - at;
-        std::memcpy(to + at, &bytes, left < LANES ? left : LANES);
+        std::memcpy(to + at, &bytes, sizeof(bytes));
     }
     return largest / 127;
 }
@@ -132,7 +131,7 @@ extern "C" void quire_quantized_pack(const quire::Matrix* matrix, const void* we
     using namespace quire;
     const int64_t words = matrix->words();
     parallel_for(matrix->count(), [&](int64_t panel, int) {
-        std::vector<uint32_t> row(words);
+        std::vector<uint32_t> row(spread(words));
         for (int column = 0; column < COLUMNS; ++column) {
             const int64_t source = matrix->source(panel, column);
             uint32_t* to = panels + panel * words * COLUMNS + column;
