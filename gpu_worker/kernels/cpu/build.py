@@ -68,13 +68,22 @@ _FLAGS = (
 
 def supported() -> list[str]:
     """The instruction sets that this machine has, best first."""
-    found: set[str] = set()
+    found = _features()
+    return [name for name, needed in _NEEDS.items() if needed <= found]
+
+
+def has_amx() -> bool:
+    """Whether the processor multiplies matrices of bfloat16 in units of their own."""
+    return "amx_bf16" in _features()
+
+
+def _features() -> set[str]:
+    """What the processor can, in the words of /proc/cpuinfo."""
     if platform.machine() == "x86_64":
         for line in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith("flags"):
-                found = set(line.split(":", 1)[1].split())
-                break
-    return [name for name, needed in _NEEDS.items() if needed <= found]
+                return set(line.split(":", 1)[1].split())
+    return set()
 
 
 def library(instruction_set: str) -> Path:

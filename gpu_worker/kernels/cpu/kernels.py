@@ -9,7 +9,6 @@ from gpu_worker.batch import Batch
 from gpu_worker.kernels.cpu.attention import Attention, CpuStep
 from gpu_worker.kernels.cpu.layers import CpuNorm
 from gpu_worker.kernels.cpu.linear import PackedGated, PackedLinear
-from gpu_worker.kernels.cpu.memory import HugePages
 from gpu_worker.kernels.cpu.sample import Sampler
 from gpu_worker.kernels.interface import StepMetadata
 from gpu_worker.plan import Int32s
@@ -21,17 +20,16 @@ class CpuKernels:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
-        self._memory = HugePages()
         self._sampler = Sampler(library)
         self._attention = Attention(library)
 
     def linear(
         self, weight: Tensor, bias: Tensor | None = None, dtype: torch.dtype | None = None
     ) -> PackedLinear:
-        return PackedLinear(self._library, self._memory, weight, bias, dtype)
+        return PackedLinear(self._library, weight, bias, wide=dtype == torch.float32)
 
     def gated(self, weight: Tensor, bias: Tensor | None = None) -> PackedGated:
-        return PackedGated(self._library, self._memory, weight, bias)
+        return PackedGated(self._library, weight, bias)
 
     def norm(self, weight: Tensor, eps: float) -> CpuNorm:
         return CpuNorm(self._library, weight, eps)

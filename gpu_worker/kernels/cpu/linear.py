@@ -1,135 +1,175 @@
-"""Products with weights that are packed once: see src/linear.cpp."""
+"""Matrix products y = x W^T + b of the C++ kernels: weights packed into panels (`src/panels.h`).
+
+What a row comes to depends neither on the rows beside it nor on the number of threads, bit by bit: a
+sequence continues with the same tokens whatever runs with it.
+"""
 
 import ctypes
-from ctypes import c_int, c_int64, c_void_p
 
 import torch
 from torch import Tensor
 
 from gpu_worker.kernels.cpu.library import DTYPES, address
-from gpu_worker.kernels.cpu.memory import HugePages
+from gpu_worker.kernels.cpu.memory import Memory
 
-PANEL = 32
-WRITE, ADD, GATED = 0, 1, 2
+COLUMNS = 32
+"""Columns of a panel; `src/panels.h` says the same."""
+
+ACTIVATIONS = {"none": 0, "silu": 1, "gelu_tanh": 2, "gelu": 3}
+"""What the library calls an activation; `src/activation.h` has them in this order."""
+
+_MEMORY = Memory()
 
 
-class _Packed:
-    """Weights in panels, and the call that multiplies with them."""
+class Matrix(ctypes.Structure):
+    """A packed matrix, as the library sees it (`src/matrix.h`)."""
+
+    _fields_ = (
+        ("panels", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("scales", ctypes.c_void_p),
+        ("corrections", ctypes.c_void_p),
+        ("in_features", ctypes.c_int64),
+        ("width", ctypes.c_int64),
+        ("type", ctypes.c_int32),
+        ("activation", ctypes.c_int32),
+        ("wide", ctypes.c_int32),
+    )
+
+
+class Packed:
+    """Weights in panels, and the product with them. Its subclasses say what the panels hold."""
+
+    symbol = "quire_linear"
+    """The library's function that multiplies."""
 
     def __init__(
         self,
         library: ctypes.CDLL,
-        memory: HugePages,
         weight: Tensor,
         bias: Tensor | None,
-        gated: bool,
-        wide: bool,
+        activation: str = "none",
+        wide: bool = False,
     ) -> None:
-        rows, self._inputs = weight.shape
-        self._outputs = rows // 2 if gated else rows
-        self._dtype = DTYPES[weight.dtype]
-        self._padded = -(-self._inputs // (self._dtype + 1)) * (self._dtype + 1)
-        self._wide = wide
-        self._out_dtype = torch.float32 if wide else weight.dtype
-        per_panel = PANEL // 2 if gated else PANEL
-        panels = -(-self._outputs // per_panel)
-        weight = weight.contiguous()
-        self._panels = memory.take(panels * PANEL * self._padded, weight.dtype)
-        library.quire_pack.argtypes = (c_void_p, c_int64, c_int64, c_int64, c_int, c_int, c_void_p)
-        library.quire_pack(
-            weight.data_ptr(), rows, self._inputs, self._padded, self._dtype, gated, self._panels.data_ptr()
-        )
-        self._bias = None if bias is None else _in_panels(bias.float(), panels, gated)
-        self._address, self._bias_address = self._panels.data_ptr(), address(self._bias)
+        rows, self.in_features = weight.shape
+        self.gated = activation != "none"
+        if self.gated and rows % 2:
+            raise ValueError(f"gates and ups are not equally many: {rows} rows")
+        self.out_features = rows // 2 if self.gated else rows
+        self.dtype = weight.dtype
+        self.count = -(-self.out_features // (COLUMNS // 2 if self.gated else COLUMNS))
         self._library = library
-        self._linear = library.quire_linear
-        self._linear.argtypes = (
-            *(c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int64),
-            *(c_int, c_int, c_int, c_void_p),
+        self._bias = None if bias is None else self._in_columns(bias.float())
+        self._matrix = Matrix(
+            bias=address(self._bias),
+            in_features=self.in_features,
+            width=self.out_features,
+            type=DTYPES[self.dtype],
+            activation=ACTIVATIONS[activation],
+            wide=wide,
         )
-        self._linear.restype = None
+        self.out_dtype = torch.float32 if wide else self.dtype
+        self._itself = ctypes.byref(self._matrix)
+        self._pack(weight.contiguous())
+        self._multiply = library[self.symbol]
+        self._multiply.argtypes = (
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_int64,
+            ctypes.c_void_p,
+            ctypes.c_int,
+        )
+        self._multiply.restype = None
+
+    def _pack(self, weight: Tensor) -> None:
+        self._take_panels(self.in_features * weight.element_size())
+        pack = self._library.quire_linear_pack
+        pack(self._itself, ctypes.c_void_p(address(weight)), ctypes.c_void_p(address(self._panels)))
+
+    def _take_panels(self, row_bytes: int) -> None:
+        self._panels = _MEMORY.take(self.count * -(-row_bytes // 4) * COLUMNS)
+        self._matrix.panels = address(self._panels)
+
+    def _in_columns(self, numbers: Tensor) -> Tensor:
+        """Numbers of the outputs in the order of the panels' columns; zero where there is none."""
+        if not self.gated:
+            columns = numbers.new_zeros(self.count * COLUMNS)
+            columns[: len(numbers)] = numbers
+            return columns
+        halves = numbers.new_zeros(2, self.count * COLUMNS // 2)
+        halves[:, : self.out_features] = numbers.view(2, -1)
+        return halves.view(2, self.count, -1).transpose(0, 1).flatten()
 
     @property
     def nbytes(self) -> int:
-        """Memory of the packed weights."""
+        """Bytes that the packed weights take."""
         return self._panels.nbytes
 
-    def _multiply(self, hidden: Tensor, kind: int, out: Tensor, wide: bool) -> None:
-        if self._padded != self._inputs:
-            hidden = torch.nn.functional.pad(hidden, (0, self._padded - self._inputs))
-        self._linear(
-            hidden.data_ptr(),
-            len(hidden),
-            self._address,
-            self._bias_address,
-            self._padded,
-            self._outputs,
-            self._dtype,
-            kind,
-            wide,
-            out.data_ptr(),
-        )
+    def __call__(self, x: Tensor) -> Tensor:
+        """[rows, in] to [rows, out], in the type of the weights as they were given, or float32 if `wide`."""
+        x = self._checked(x)
+        rows = x.shape[0]
+        out = torch.empty((rows, self.out_features), dtype=self.out_dtype)
+        self._multiply(self._itself, x.data_ptr(), rows, out.data_ptr(), 0)
+        return out
+
+    def add_to(self, x: Tensor, out: Tensor) -> None:
+        """out [rows, out] += what a call gives, rounded only once; `out` must be contiguous."""
+        x = self._checked(x)
+        if (
+            out.dtype is not self.out_dtype
+            or out.shape != (len(x), self.out_features)
+            or not out.is_contiguous()
+        ):
+            raise ValueError(
+                f"expected contiguous {self.out_dtype} [{len(x)}, {self.out_features}] to add to"
+            )
+        self._multiply(self._itself, x.data_ptr(), len(x), out.data_ptr(), 1)
+
+    def _checked(self, x: Tensor) -> Tensor:
+        if x.dtype is not self.dtype or x.shape[1] != self.in_features:
+            raise ValueError(f"expected {self.dtype} [rows, {self.in_features}], not {x.dtype} {x.shape}")
+        return x if x.is_contiguous() else x.contiguous()
 
 
-class PackedLinear(_Packed):
-    """See `Linear`. Weights and inputs float32 or bfloat16; the results' type is the inputs' or float32."""
+class PackedLinear(Packed):
+    """A linear layer; weight [out, in], float32 or bfloat16. The weight given may be freed.
+
+    `wide`: results are float32, unrounded, whatever the inputs are.
+    """
+
+    def __init__(
+        self, library: ctypes.CDLL, weight: Tensor, bias: Tensor | None = None, wide: bool = False
+    ) -> None:
+        super().__init__(library, weight, bias, wide=wide)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Rows [n, in] of the weight, for embeddings tied to the head; ids: integers [n].
+
+        Raises `IndexError` for an id that is no row.
+        """
+        ids = ids.long().contiguous()
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self.out_features:
+            raise IndexError(f"ids beyond the {self.out_features} rows")
+        out = torch.empty((len(ids), self.in_features), dtype=self.dtype)
+        take = self._library[f"{self.symbol}_rows"]
+        take.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+        take.restype = None
+        take(self._itself, ids.data_ptr(), len(ids), out.data_ptr())
+        return out
+
+
+class PackedGated(Packed):
+    """activation(x Wg^T + bg) * (x Wu^T + bu): [rows, in] to [rows, inter].
+
+    weight [2 * inter, in], bias [2 * inter]: gates first, then ups. activation: silu, gelu_tanh, gelu.
+    """
 
     def __init__(
         self,
         library: ctypes.CDLL,
-        memory: HugePages,
         weight: Tensor,
         bias: Tensor | None = None,
-        dtype: torch.dtype | None = None,
+        activation: str = "silu",
     ) -> None:
-        super().__init__(library, memory, weight, bias, gated=False, wide=dtype == torch.float32)
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        out = torch.empty((len(hidden), self._outputs), dtype=self._out_dtype)
-        self._multiply(hidden, WRITE, out, self._wide)
-        return out
-
-    def add_to(self, hidden: Tensor, residual: Tensor) -> None:
-        self._multiply(hidden, ADD, residual, False)
-
-    def rows(self, numbers: Tensor) -> Tensor:
-        numbers = numbers.long()
-        out = torch.empty((len(numbers), self._inputs), dtype=self._panels.dtype)
-        unpack = self._library.quire_unpack
-        unpack.argtypes = (c_void_p, c_int64, c_int64, c_int, c_void_p, c_int64, c_void_p)
-        unpack(
-            self._address,
-            self._inputs,
-            self._padded,
-            self._dtype,
-            numbers.data_ptr(),
-            len(numbers),
-            out.data_ptr(),
-        )
-        return out
-
-
-class PackedGated(_Packed):
-    """See `Kernels.gated`."""
-
-    def __init__(
-        self, library: ctypes.CDLL, memory: HugePages, weight: Tensor, bias: Tensor | None = None
-    ) -> None:
-        super().__init__(library, memory, weight, bias, gated=True, wide=False)
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        out = torch.empty((len(hidden), self._outputs), dtype=self._out_dtype)
-        self._multiply(hidden, GATED, out, False)
-        return out
-
-
-def _in_panels(bias: Tensor, panels: int, gated: bool) -> Tensor:
-    """A bias in the order in which panels have their outputs, padded with zeros."""
-    halves = bias.chunk(2) if gated else (bias,)
-    width = PANEL // len(halves)
-    parts = []
-    for half in halves:
-        padded = half.new_zeros(panels * width)
-        padded[: len(half)] = half
-        parts.append(padded.view(panels, width))
-    return torch.cat(parts, dim=1).contiguous()
+        super().__init__(library, weight, bias, activation)

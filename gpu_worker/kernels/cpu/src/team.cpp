@@ -101,7 +101,7 @@ void team_run(Body body, void* context) {
 extern "C" int quire_start(int threads, const int* cpus) {
     using quire::team;
     if (team.size > 1) return team.size;
-    team.size = std::max(threads, 1);
+    team.size = std::clamp(threads, 1, quire::MAX_THREADS);
     for (int thread = 1; thread < team.size; ++thread) {
         std::thread other(quire::serve, thread);
         if (cpus) quire::pin(other.native_handle(), cpus[thread]);

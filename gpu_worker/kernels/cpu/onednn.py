@@ -1,0 +1,92 @@
+"""The products of `linear.py` by oneDNN, through PyTorch: for processors with matrix units (AMX), which the
+C++ kernels do not use. Here a row may come to something else, by rounding, with other rows beside it.
+"""
+
+import ctypes
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu, silu
+
+from gpu_worker.kernels.cpu.linear import PackedGated, PackedLinear
+
+ROWS = 32
+"""Rows that oneDNN is told to expect when it chooses how weights lie in memory."""
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return gelu(x, approximate="tanh")
+
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": silu, "gelu_tanh": _gelu_tanh, "gelu": gelu}
+
+
+class OneDnnLinear:
+    """See `PackedLinear`. `rows` needs the weight as it was given, which is kept for it if `tied`."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, tied: bool = False) -> None:
+        self.out_features, self.in_features = weight.shape
+        self.dtype = weight.dtype
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), ROWS)
+        self._bias = bias
+        self._given = weight if tied else None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights, and of those kept beside them; oneDNN may pad a little more."""
+        size = self.out_features * self.in_features * self.dtype.itemsize
+        return size if self._given is None else 2 * size
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[rows, in] to [rows, out]."""
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
+        return out
+
+    def add_to(self, x: Tensor, out: Tensor) -> None:
+        """out [rows, out] += what a call gives."""
+        out += self(x)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Rows [n, in] of the weight; ids: integers [n]. Raises `IndexError` for an id that is no row."""
+        if self._given is None:
+            raise ValueError("the rows were not kept: the layer is not tied")
+        return self._given.index_select(0, ids)
+
+
+class OneDnnGated:
+    """See `PackedGated`; the activation is a step of its own."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, activation: str = "silu") -> None:
+        if len(weight) % 2:
+            raise ValueError(f"gates and ups are not equally many: {len(weight)} rows")
+        self._both = OneDnnLinear(weight, bias)
+        self._activate = _ACTIVATIONS[activation]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights."""
+        return self._both.nbytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[rows, in] to [rows, inter]."""
+        gate, up = self._both(x).chunk(2, dim=-1)
+        return self._activate(gate) * up
+
+    def add_to(self, x: Tensor, out: Tensor) -> None:
+        """out [rows, inter] += what a call gives."""
+        out += self(x)
+
+
+def linear_for(
+    library: ctypes.CDLL, amx: bool, weight: Tensor, bias: Tensor | None, tied: bool = False
+) -> PackedLinear | OneDnnLinear:
+    """The faster kind of layer for a processor with AMX (`build.has_amx`) or without."""
+    return OneDnnLinear(weight, bias, tied) if amx else PackedLinear(library, weight, bias)
+
+
+def gated_for(
+    library: ctypes.CDLL, amx: bool, weight: Tensor, bias: Tensor | None, activation: str = "silu"
+) -> PackedGated | OneDnnGated:
+    """As `linear_for`."""
+    return OneDnnGated(weight, bias, activation) if amx else PackedGated(library, weight, bias, activation)

@@ -1,0 +1,47 @@
+"""The products of `linear.py` with weights of int8: half the bytes to read in every step.
+
+Weights are quantized once, with one scale for each output; activations in every call, with one scale for
+each row (dynamic quantization). Both are symmetric; sums are exact integers.
+"""
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from gpu_worker.kernels.cpu.library import address
+from gpu_worker.kernels.cpu.linear import COLUMNS, Packed, PackedGated, PackedLinear
+
+LONGEST = 1 << 16
+"""Numbers along `in` whose products, 255 * 127 at most, add up to less than 2**31."""
+
+
+class _Quantized(Packed):
+    """Panels of int8, their scales and their corrections."""
+
+    symbol = "quire_quantized"
+
+    def _pack(self, weight: Tensor) -> None:
+        if self.in_features > LONGEST:
+            raise ValueError(f"rows of {self.in_features} numbers overflow their sums: {LONGEST} at most")
+        self._take_panels(self.in_features)
+        self._scales = torch.empty(self.count * COLUMNS, dtype=torch.float32)
+        self._corrections = torch.empty(self.count * COLUMNS, dtype=torch.int32)
+        self._matrix.scales, self._matrix.corrections = address(self._scales), address(self._corrections)
+        written = (weight, self._panels, self._scales, self._corrections)
+        self._library.quire_quantized_pack(
+            self._itself, *(ctypes.c_void_p(address(tensor)) for tensor in written)
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the packed weights take."""
+        return self._panels.nbytes + self._scales.nbytes + self._corrections.nbytes
+
+
+class QuantizedLinear(_Quantized, PackedLinear):
+    """As `PackedLinear`; `rows` are what quantization has left of the weight's rows."""
+
+
+class QuantizedGated(_Quantized, PackedGated):
+    """As `PackedGated`."""

@@ -1,0 +1,48 @@
+// A packed matrix, as the Python side describes it.
+#pragma once
+
+#include "activation.h"
+#include "epilogue.h"
+#include "panels.h"
+
+namespace quire {
+
+enum class Type : int32_t { float32, bfloat16 };
+
+// See `Matrix` in linear.py, which has the same fields. Without an activation the matrix is [width, in];
+// with one it is gated: gates and then ups, [2 * width, in].
+struct Matrix {
+    const uint32_t* panels;
+    const float* bias;           // one for each column of all panels, or null
+    const float* scales;         // of a quantized matrix: what one step is worth, one for each column
+    const int32_t* corrections;  // of a quantized matrix: what the sum of a column is too large by
+    int64_t in;
+    int64_t width;
+    Type type;  // of x, of the result, and of weights that are not quantized
+    Activation activation;
+    int32_t wide;  // 1: the result is float32 whatever x is
+
+    bool gated() const { return activation != Activation::none; }
+    int64_t row_bytes() const { return in * (type == Type::float32 ? sizeof(float) : sizeof(bf16)); }
+    int64_t words() const { return ((scales ? in : row_bytes()) + 3) / 4; }
+    int64_t count() const {
+        const int64_t columns = gated() ? LANES : COLUMNS;
+        return (width + columns - 1) / columns;
+    }
+
+    // The row of the original matrix that a column of a panel is, or -1 for none.
+    int64_t source(int64_t panel, int column) const {
+        if (!gated()) {
+            const int64_t row = panel * COLUMNS + column;
+            return row < width ? row : -1;
+        }
+        const int64_t row = panel * LANES + column % LANES;
+        return row < width ? row + (column < LANES ? 0 : width) : -1;
+    }
+
+    bool writes_float32() const { return wide || type == Type::float32; }
+
+    Output output(void* numbers, bool add) const { return {numbers, width, bias, activation, add}; }
+};
+
+}  // namespace quire

@@ -1,0 +1,125 @@
+// How a weight matrix [out, in] lies in memory, and the product of a few rows with one piece of it.
+//
+// Numbers along `in` are grouped into words of 32 bits (one float32, two bfloat16, four int8), and 32
+// outputs form a panel, which is read once from its beginning to its end:
+//
+//     panel 0                                            panel 1
+//     word 0: output 0, 1, .. 31 │ word 1: output 0 ..   word 0: output 32, 33 ..
+//
+// What is missing in the last word or the last panel is zero. In a gated panel the first 16 columns are
+// gates and the other 16 are the ups that belong to them.
+#pragma once
+
+#include <array>
+#include <utility>
+
+#include "rows.h"
+#include "simd.h"
+#include "team.h"
+
+namespace quire {
+
+constexpr int COLUMNS = 2 * LANES;
+
+// Rows that are multiplied at a time: as many as have their sums in registers.
+#if defined(__AVX512F__)
+constexpr int TILE_ROWS = 12;
+#else
+constexpr int TILE_ROWS = 2;
+#endif
+
+// How far ahead of its use a panel is asked for by a tile that computes long enough. A tile of fewer
+// rows waits for memory anyway, and the processor's own prefetching is then the faster one.
+constexpr int AHEAD = 32 * COLUMNS;
+constexpr int COMPUTING = 3;
+
+// The product of float32 words: `dot` adds weights times x to the sums of 16 columns.
+struct Float32 {
+    using Sum = f32x16;
+    static Sum dot(Sum sum, u32x16 weights, uint32_t x) {
+        float number;
+        std::memcpy(&number, &x, sizeof(number));
+        return sum + (f32x16)weights * number;
+    }
+};
+
+// The product of words of two bfloat16, in float32.
+struct BFloat16 {
+    using Sum = f32x16;
+    static Sum dot(Sum sum, u32x16 weights, uint32_t x) {
+        const u32x16 pair = u32x16{} + x;
+#if defined(__AVX512BF16__)
+        return (Sum)_mm512_dpbf16_ps((__m512)sum, (__m512bh)weights, (__m512bh)pair);
+#else
+        sum += (f32x16)(weights << 16) * (f32x16)(pair << 16);
+        return sum + (f32x16)(weights & 0xFFFF0000) * (f32x16)(pair & 0xFFFF0000);
+#endif
+    }
+};
+
+// The sums of one panel's columns for each of a tile's rows.
+template <class Sum>
+struct Tile {
+    Sum sums[TILE_ROWS][2];
+};
+
+// x: the first of ROWS rows, `stride` words apart. The words are added up one by one, from the first to
+// the last, for any ROWS: what a row comes to does not depend on the rows beside it.
+template <class Kind, int ROWS>
+void multiply(const uint32_t* x, int64_t stride, const uint32_t* panel, int64_t words,
+              Tile<typename Kind::Sum>& tile) {
+    typename Kind::Sum sums[ROWS][2] = {};
+    for (int64_t word = 0; word < words; ++word, panel += COLUMNS) {
+        if (ROWS >= COMPUTING) {
+            __builtin_prefetch(panel + AHEAD);
+            __builtin_prefetch(panel + AHEAD + LANES);
+        }
+        const auto left = load_bits<u32x16>(panel);
+        const auto right = load_bits<u32x16>(panel + LANES);
+#pragma GCC unroll 16
+        for (int row = 0; row < ROWS; ++row) {
+            const uint32_t number = x[row * stride + word];
+            sums[row][0] = Kind::dot(sums[row][0], left, number);
+            sums[row][1] = Kind::dot(sums[row][1], right, number);
+        }
+    }
+#pragma GCC unroll 16
+    for (int row = 0; row < ROWS; ++row) {
+        tile.sums[row][0] = sums[row][0];
+        tile.sums[row][1] = sums[row][1];
+    }
+}
+
+template <class Kind>
+using Multiply = void (*)(const uint32_t*, int64_t, const uint32_t*, int64_t, Tile<typename Kind::Sum>&);
+
+template <class Kind, int... ROWS>
+constexpr std::array<Multiply<Kind>, TILE_ROWS> multiplies(std::integer_sequence<int, ROWS...>) {
+    return {multiply<Kind, ROWS + 1>...};
+}
+
+// `multiply` for 1, 2, .. TILE_ROWS rows.
+template <class Kind>
+constexpr auto MULTIPLY = multiplies<Kind>(std::make_integer_sequence<int, TILE_ROWS>());
+
+// Multiply all rows with all panels; `finish(panel, row, rows, tile)` gets each tile's sums. A task is
+// one panel and at most TASK_TILES tiles: the panel comes from memory once and then from the L2 cache.
+template <class Kind, class Finish>
+void for_each_tile(const Rows& x, const uint32_t* panels, int64_t count, int64_t words, const Finish& finish) {
+    constexpr int64_t TASK_TILES = 8;
+    const int64_t tiles = (x.count + TILE_ROWS - 1) / TILE_ROWS;
+    const int64_t parts = (tiles + TASK_TILES - 1) / TASK_TILES;
+    parallel_for(parts * count, [&](int64_t task, int) {
+        const int64_t panel = task / parts, part = task % parts;
+        const uint32_t* weights = panels + panel * words * COLUMNS;
+        for (int64_t number = part * tiles / parts; number < (part + 1) * tiles / parts; ++number) {
+            const int64_t row = number * x.count / tiles;
+            const int rows = int((number + 1) * x.count / tiles - row);
+            Tile<typename Kind::Sum> tile;
+            MULTIPLY<Kind>[rows - 1](x.words + row * x.stride, x.stride, weights, words, tile);
+            finish(panel, row, rows, tile);
+        }
+    });
+}
+
+}  // namespace quire

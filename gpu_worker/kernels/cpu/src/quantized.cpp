@@ -1,0 +1,181 @@
+// Products with weights of int8: as linear.cpp, with half the bytes to read.
+//
+// A number is a whole multiple, -127 to 127, of its row's step: of an output's row of weights, and of a
+// row of activations in every call. Activations are kept 128 higher, as bytes without sign: what the
+// sums become too large by is 128 times the sum of a column's weights, and known beforehand.
+#include "matrix.h"
+
+namespace quire {
+namespace {
+
+constexpr int OFFSET = 128;
+
+// Of words of four bytes: unsigned activations times signed weights, without rounding.
+struct Int8 {
+    using Sum = i32x16;
+    static Sum dot(Sum sum, u32x16 weights, uint32_t x) {
+        const u32x16 bytes = u32x16{} + x;
+#if defined(__AVX512VNNI__)
+        return (Sum)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)bytes, (__m512i)weights);
+#elif defined(__AVX2__)
+        using i16x32 = int16_t __attribute__((vector_size(64)));
+        const i16x32 even = (i16x32)((i16x32)weights << 8) >> 8, odd = (i16x32)weights >> 8;
+        sum += pairs(even, (i16x32)(bytes & 0x00FF00FF));
+        return sum + pairs(odd, (i16x32)((bytes >> 8) & 0x00FF00FF));
+#else
+        for (int shift = 0; shift < 32; shift += 8)
+            sum += ((i32x16)(weights << (24 - shift)) >> 24) * (i32x16)((bytes >> shift) & 0xFF);
+        return sum;
+#endif
+    }
+
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+    template <class Halves>
+    static Sum pairs(Halves left, Halves right) {
+#if defined(__AVX512BW__)
+        return (Sum)_mm512_madd_epi16((__m512i)left, (__m512i)right);
+#else
+        __m256i parts[2][2];
+        std::memcpy(parts[0], &left, sizeof(left));
+        std::memcpy(parts[1], &right, sizeof(right));
+        const __m256i products[2] = {_mm256_madd_epi16(parts[0][0], parts[1][0]),
+                                     _mm256_madd_epi16(parts[0][1], parts[1][1])};
+        return load_bits<Sum>(products);
+#endif
+    }
+#endif
+};
+
+template <class Number>
+f32x16 load_part(const Number* from, int64_t count) {
+    if (count >= LANES) return load(from);
+    Number part[LANES] = {};
+    std::memcpy(part, from, count * sizeof(Number));
+    return load(part);
+}
+
+// One row to bytes, LANES at a time: `to` has room for `spread` words. Returns the row's step. Without
+// a finite step (infinity, NaN in the row) the bytes mean nothing, and no product is finite.
+template <class Number>
+float quantize(const Number* from, int64_t in, uint8_t* to) {
+    u32x16 sizes = {};  // the bits of numbers without sign are in order, NaN above all
+    for (int64_t at = 0; at < in; at += LANES) {
+        const u32x16 bits = (u32x16)load_part(from + at, in - at) & 0x7FFFFFFF;
+        sizes = (u32x16)select(bits > sizes, (f32x16)bits, (f32x16)sizes);
+    }
+    uint32_t size = 0;
+    for (int lane = 0; lane < LANES; ++lane) size = sizes[lane] > size ? sizes[lane] : size;
+    float largest;
+    std::memcpy(&largest, &size, sizeof(largest));
+    if (largest < 1e-30f) largest = 0;  // its inverse would be infinite
+    const float inverse = largest == 0 ? 0 : 127 / largest;
+    for (int64_t at = 0; at < in; at += LANES) {
+        // Adding 1.5 * 2^23 rounds to a whole number, which is then in the lowest bits.
+        const f32x16 rounded = load_part(from + at, in - at) * inverse + 12582912.0f;
+        const auto bytes = __builtin_convertvector(((u32x16)rounded + OFFSET) & 0xFF,
+                                                   uint8_t __attribute__((vector_size(LANES))));
+        std::memcpy(to + at, &bytes, sizeof(bytes));
+    }
+    return largest / 127;
+}
+
+float quantize(const Matrix& matrix, const void* rows, int64_t row, uint8_t* to) {
+    if (matrix.type == Type::float32)
+        return quantize(static_cast<const float*>(rows) + row * matrix.in, matrix.in, to);
+    return quantize(static_cast<const bf16*>(rows) + row * matrix.in, matrix.in, to);
+}
+
+// Rows of bytes in `scratch`, followed by their steps.
+struct Quantized {
+    Rows rows;
+    const float* steps;
+};
+
+Quantized quantize_all(const Matrix& matrix, const void* x, int64_t count) {
+    constexpr int64_t BLOCK = 8;
+    const int64_t stride = spread(matrix.words());
+    uint32_t* words = scratch(count * (stride + 1));
+    float* steps = reinterpret_cast<float*>(words + count * stride);
+    parallel_for((count + BLOCK - 1) / BLOCK, [&](int64_t block, int) {
+        for (int64_t row = block * BLOCK; row < (block + 1) * BLOCK && row < count; ++row)
+            steps[row] = quantize(matrix, x, row, reinterpret_cast<uint8_t*>(words + row * stride));
+    });
+    return {{words, count, stride}, steps};
+}
+
+template <class Number>
+void multiply_all(const Matrix& matrix, const Quantized& x, const Output& output) {
+    for_each_tile<Int8>(x.rows, matrix.panels, matrix.count(), matrix.words(),
+                        [&](int64_t panel, int64_t row, int rows, Tile<i32x16>& tile) {
+        Tile<f32x16> products;
+        for (int side = 0; side < 2; ++side) {
+            const int64_t column = panel * COLUMNS + side * LANES;
+            const f32x16 scales = load(matrix.scales + column);
+            const auto corrections = load_bits<i32x16>(matrix.corrections + column);
+            for (int number = 0; number < rows; ++number) {
+                const i32x16 sums = tile.sums[number][side] - corrections;
+                products.sums[number][side] =
+                    __builtin_convertvector(sums, f32x16) * scales * x.steps[row + number];
+            }
+        }
+        finish<Number>(output, panel, row, rows, products);
+    });
+}
+
+}  // namespace
+}  // namespace quire
+
+// Quantize a matrix's rows: write its panels, scales and corrections.
+extern "C" void quire_quantized_pack(const quire::Matrix* matrix, const void* weight, uint32_t* panels,
+                                     float* scales, int32_t* corrections) {
+    using namespace quire;
+    const int64_t words = matrix->words();
+    parallel_for(matrix->count(), [&](int64_t panel, int) {
+        std::vector<uint32_t> row(spread(words));
+        for (int column = 0; column < COLUMNS; ++column) {
+            const int64_t source = matrix->source(panel, column);
+            uint32_t* to = panels + panel * words * COLUMNS + column;
+            float step = 0;
+            int32_t sum = 0;
+            if (source >= 0) step = quantize(*matrix, weight, source, reinterpret_cast<uint8_t*>(row.data()));
+            for (int64_t word = 0; word < words; ++word) {
+                const uint32_t number = source >= 0 ? row[word] ^ 0x80808080 : 0;  // minus OFFSET
+                for (int shift = 0; shift < 32; shift += 8) sum += int8_t(number >> shift);
+                to[word * COLUMNS] = number;
+            }
+            scales[panel * COLUMNS + column] = step;
+            corrections[panel * COLUMNS + column] = OFFSET * sum;
+        }
+    });
+}
+
+// Rows of a matrix that is not gated, as far as quantization has left them: out [count, in].
+extern "C" void quire_quantized_rows(const quire::Matrix* matrix, const int64_t* ids, int64_t count, void* out) {
+    using namespace quire;
+    const int64_t words = matrix->words();
+    parallel_for(count, [&](int64_t number, int) {
+        const int64_t row = ids[number];
+        const uint32_t* from = matrix->panels + row / COLUMNS * words * COLUMNS + row % COLUMNS;
+        for (int64_t at = 0; at < matrix->in; ++at) {
+            const auto value = int8_t(from[at / 4 * COLUMNS] >> (at % 4 * 8)) * matrix->scales[row];
+            const int64_t place = number * matrix->in + at;
+            if (matrix->type == Type::float32) {
+                static_cast<float*>(out)[place] = value;
+            } else {
+                from_float(static_cast<bf16*>(out) + place, value);
+            }
+        }
+    });
+}
+
+// As `quire_linear`.
+extern "C" void quire_quantized(const quire::Matrix* matrix, const void* x, int64_t rows, void* out, int add) {
+    using namespace quire;
+    const Quantized source = quantize_all(*matrix, x, rows);
+    const Output output = matrix->output(out, add);
+    if (matrix->writes_float32()) {
+        multiply_all<float>(*matrix, source, output);
+    } else {
+        multiply_all<bf16>(*matrix, source, output);
+    }
+}

@@ -1,0 +1,116 @@
+"""Products of the CPU kernels against oneDNN with weights packed beforehand, call by call.
+
+`python -m ops.bench.linear` writes `results/linear.json`. Every call takes another copy of the weights,
+more than the caches hold, so that they come from memory as they do in a model. The kinds take turns; so
+does a plain sum over as much memory, because what memory gives changes on machines that others share.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpu_worker.kernels.cpu import build, library
+from gpu_worker.kernels.cpu.linear import PackedLinear
+from gpu_worker.kernels.cpu.onednn import OneDnnLinear
+from gpu_worker.kernels.cpu.quantized import QuantizedLinear
+from ops.bench import record
+
+MODELS = {
+    "135M": {
+        "qkv": (960, 576),
+        "out": (576, 576),
+        "gate_up": (3072, 576),
+        "down": (576, 1536),
+        "head": (49152, 576),
+    },
+    "1.1B": {
+        "qkv": (2560, 2048),
+        "out": (2048, 2048),
+        "gate_up": (11264, 2048),
+        "down": (2048, 5632),
+        "head": (32000, 2048),
+    },
+}
+"""(out, in) of the products of two models: of 135 million parameters and of 1.1 billion."""
+
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 512)
+MEMORY = 200 << 20
+"""Bytes of weights that are gone through before one comes again."""
+SECONDS = 0.15
+"""What is spent on one shape and number of rows, besides packing."""
+
+Product = Callable[[Tensor], Tensor]
+
+
+def measure(kinds: dict[str, list[Product]], x: Tensor, size: dict[str, int]) -> dict[str, Any]:
+    """Microseconds of a call of each kind; GB/s of weights (`size`: bytes of one) and GFLOP/s."""
+    seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
+    next_copy = dict.fromkeys(kinds, 0)
+    begun = time.perf_counter()
+    while time.perf_counter() - begun < SECONDS or len(seconds["bf16"]) < 3:
+        for kind, copies in kinds.items():
+            # A turn is a few calls, so that the threads of one kind are awake and the other's asleep.
+            turn = min(len(copies), 40)
+            chosen = [copies[(next_copy[kind] + number) % len(copies)] for number in range(turn + 1)]
+            next_copy[kind] += turn + 1
+            chosen.pop()(x)
+            start = time.perf_counter()
+            for product in chosen:
+                product(x)
+            seconds[kind].append((time.perf_counter() - start) / turn)
+    found = {}
+    for kind, times in seconds.items():
+        once = median(times)
+        found[kind] = {"us": round(once * 1e6, 1), "gb_s": round(size[kind] / once / 1e9, 1)}
+        if kind != "plain_read":
+            out = size["bf16"] // 2 // x.shape[1]
+            found[kind]["gflop_s"] = round(2e-9 * out * x.shape[1] * len(x) / once, 1)
+    return found
+
+
+def main() -> None:
+    torch.manual_seed(1)
+    threads = os.cpu_count() or 1
+    torch.set_num_threads(threads)
+    instruction_set = build.supported()[0]
+    kernels = library.load(instruction_set, threads)
+    memory = torch.ones(MEMORY // 4)
+    results: dict[str, Any] = {"instruction_set": instruction_set, "threads": threads}
+    for model, shapes in MODELS.items():
+        for name, (out, width) in shapes.items():
+            weight = torch.randn(out, width).bfloat16()
+            copies = max(2, MEMORY // weight.nbytes + 1)
+            bf16 = [PackedLinear(kernels, weight, None) for _ in range(copies)]
+            int8 = [QuantizedLinear(kernels, weight, None) for _ in range(2 * copies)]
+            onednn = [OneDnnLinear(weight, None) for _ in range(copies)]
+            kinds: dict[str, list[Product]] = {
+                "bf16": list(bf16),
+                "int8": list(int8),
+                "onednn_bf16": list(onednn),
+                "plain_read": [lambda _: memory.sum()],
+            }
+            size = {
+                "bf16": weight.nbytes,
+                "int8": weight.nbytes // 2,
+                "onednn_bf16": weight.nbytes,
+                "plain_read": memory.nbytes,
+            }
+            for rows in ROWS:
+                found = measure(kinds, torch.randn(rows, width).bfloat16(), size)
+                results.setdefault(model, {}).setdefault(f"{name} {out}x{width}", {})[str(rows)] = found
+                figures = "  ".join(
+                    f"{kind} {figure['us']:.0f} us {figure['gb_s']:.1f} GB/s"
+                    for kind, figure in found.items()
+                )
+                print(f"{model} {name} {out}x{width}, {rows} rows: {figures}", flush=True)
+    record.write(Path(__file__).parent / "results" / "linear.json", "linear", 1, results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Products by oneDNN, and who gets them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpu_worker.kernels.cpu import build, library
+from gpu_worker.kernels.cpu.linear import PackedGated, PackedLinear
+from gpu_worker.kernels.cpu.onednn import OneDnnGated, OneDnnLinear, gated_for, linear_for
+
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("biased", [False, True])
+def test_same_products(dtype: torch.dtype, biased: bool) -> None:
+    kernels = library.load(build.supported()[0], 2)
+    weight, tolerance = torch.randn(66, 96).to(dtype) / 10, 4 * torch.finfo(dtype).eps
+    bias = torch.randn(66).to(dtype) if biased else None
+    for rows in (0, 1, 5, 40):
+        x = torch.randn(rows, 96).to(dtype)
+        for ours, theirs in (
+            (PackedLinear(kernels, weight, bias), OneDnnLinear(weight, bias)),
+            (PackedGated(kernels, weight, bias, "gelu"), OneDnnGated(weight, bias, "gelu")),
+        ):
+            expected = ours(x)
+            torch.testing.assert_close(theirs(x), expected, rtol=tolerance, atol=8 * tolerance)
+            out = torch.ones_like(expected)
+            theirs.add_to(x, out)
+            torch.testing.assert_close(out, expected + 1, rtol=tolerance, atol=8 * tolerance)
+
+
+def test_rows_of_a_tied_layer() -> None:
+    weight, ids = torch.randn(6, 4), torch.tensor([5, 0, 5])
+    assert torch.equal(OneDnnLinear(weight, None, tied=True).rows(ids), weight[ids])
+    with pytest.raises(IndexError):
+        OneDnnLinear(weight, None, tied=True).rows(torch.tensor([6]))
+    with pytest.raises(ValueError, match="not tied"):
+        OneDnnLinear(weight, None).rows(ids)
+
+
+def test_matrix_units_decide() -> None:
+    kernels, weight = library.load("portable", 2), torch.ones(2, 2)
+    assert isinstance(linear_for(kernels, True, weight, None), OneDnnLinear)
+    assert isinstance(linear_for(kernels, False, weight, None), PackedLinear)
+    assert isinstance(gated_for(kernels, True, weight, None), OneDnnGated)
+    assert isinstance(gated_for(kernels, False, weight, None), PackedGated)
+
+
+def test_matrix_units_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build.platform, "machine", lambda: "x86_64")
+    for flags, found in (("fpu amx_bf16 amx_tile", True), ("fpu amx_tile", False)):
+        monkeypatch.setattr(Path, "read_text", lambda *_, flags=flags, **__: f"flags\t\t: {flags}\n")
+        assert build.has_amx() is found
