@@ -42,8 +42,11 @@ MODELS = {
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 512)
 MEMORY = 200 << 20
 """Bytes of weights that are gone through before one comes again."""
-SECONDS = 0.15
+SECONDS = 0.1
 """What is spent on one shape and number of rows, besides packing."""
+REST = 0.03
+"""Seconds before a turn: PyTorch's threads go on looking for work for a while, and would share the cores
+with the next kind's."""
 
 Product = Callable[[Tensor], Tensor]
 
@@ -55,11 +58,13 @@ def measure(kinds: dict[str, list[Product]], x: Tensor, size: dict[str, int]) ->
     begun = time.perf_counter()
     while time.perf_counter() - begun < SECONDS or len(seconds["bf16"]) < 3:
         for kind, copies in kinds.items():
-            # A turn is a few calls, so that the threads of one kind are awake and the other's asleep.
             turn = min(len(copies), 40)
-            chosen = [copies[(next_copy[kind] + number) % len(copies)] for number in range(turn + 1)]
-            next_copy[kind] += turn + 1
-            chosen.pop()(x)
+            first = next_copy[kind]
+            chosen = [copies[(first + number) % len(copies)] for number in range(turn)]
+            next_copy[kind] = first + turn
+            time.sleep(REST)
+            for product in chosen[-3:]:
+                product(x)
             start = time.perf_counter()
             for product in chosen:
                 product(x)
@@ -74,11 +79,24 @@ def measure(kinds: dict[str, list[Product]], x: Tensor, size: dict[str, int]) ->
     return found
 
 
+def on_own_cores(start: Callable[[], object], cores: list[int]) -> None:
+    """Give each thread that `start` starts a core: a woken one may else begin on the caller's."""
+    tasks = Path("/proc/self/task")
+    known = set(tasks.iterdir())
+    start()
+    for thread, core in zip(sorted(set(tasks.iterdir()) - known), cores[1:], strict=False):
+        os.sched_setaffinity(int(thread.name), {core})
+
+
 def main() -> None:
     torch.manual_seed(1)
-    threads = os.cpu_count() or 1
+    cores = sorted(os.sched_getaffinity(0))
+    threads = len(cores)
+    os.sched_setaffinity(0, {cores[0]})
     torch.set_num_threads(threads)
     instruction_set = build.supported()[0]
+    on_own_cores(lambda: torch.ones(MEMORY // 4).sum(), cores)  # PyTorch's, with the first work for all
+    on_own_cores(lambda: library.load(instruction_set, threads), cores)
     kernels = library.load(instruction_set, threads)
     memory = torch.ones(MEMORY // 4)
     results: dict[str, Any] = {"instruction_set": instruction_set, "threads": threads}
@@ -104,11 +122,8 @@ def main() -> None:
             for rows in ROWS:
                 found = measure(kinds, torch.randn(rows, width).bfloat16(), size)
                 results.setdefault(model, {}).setdefault(f"{name} {out}x{width}", {})[str(rows)] = found
-                figures = "  ".join(
-                    f"{kind} {figure['us']:.0f} us {figure['gb_s']:.1f} GB/s"
-                    for kind, figure in found.items()
-                )
-                print(f"{model} {name} {out}x{width}, {rows} rows: {figures}", flush=True)
+                line = "  ".join(f"{kind} {its['us']} us {its['gb_s']} GB/s" for kind, its in found.items())
+                print(f"{model} {name} {out}x{width}, {rows} rows: {line}", flush=True)
     record.write(Path(__file__).parent / "results" / "linear.json", "linear", 1, results)
 
 
