@@ -40,6 +40,7 @@ class Engine:
         await asyncio.to_thread(self._thread.join)
 
     def _run(self) -> None:
+        self.runner.enter()
         while (work := self._work.get()) is not None:
             work()
 

@@ -36,6 +36,10 @@ class Runner:
         self._kernels = kernels
         self._step = 0
 
+    def enter(self) -> None:
+        """Called once by the thread that the runner is to belong to."""
+        self._kernels.enter()
+
     def reset(self) -> None:
         """Forget everything: the next plan is number 1 of an empty batch."""
         self.batch.reset()

@@ -63,13 +63,14 @@ def _kernels(settings: WorkerSettings, device: torch.device) -> Kernels:
         return ReferenceKernels()
     try:
         name = build.supported()[0] if settings.kernels == "auto" else settings.kernels
-        kernels = CpuKernels(library.load(name, settings.thread_count))
+        threads = settings.thread_count
+        kernels = CpuKernels(library.load(name, threads), library.cores(threads))
     except KernelError as error:
         if settings.kernels != "auto":
             raise
         log.warning("%s: PyTorch computes instead, more slowly", error)
         return ReferenceKernels()
-    log.info("kernels: C++ for %s, %d threads", name, settings.thread_count)
+    log.info("kernels: C++ for %s, %d threads", name, threads)
     return kernels
 
 

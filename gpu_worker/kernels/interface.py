@@ -91,24 +91,27 @@ class StepAttention(Protocol):
 class Linear(Protocol):
     """A product with weights [out, in], and a bias if there is one."""
 
-    def __call__(self, hidden: Tensor) -> Tensor:
+    def __call__(self, hidden: Tensor, /) -> Tensor:
         """[tokens, in] to [tokens, out]."""
 
-    def add_to(self, hidden: Tensor, residual: Tensor) -> None:
+    def add_to(self, hidden: Tensor, residual: Tensor, /) -> None:
         """Add the product of hidden [tokens, in] to residual [tokens, out], in place."""
 
-    def rows(self, numbers: Tensor) -> Tensor:
+    def rows(self, numbers: Tensor, /) -> Tensor:
         """Rows of the weights, [n, in], for numbers int32 or int64 [n]: what an embedding looks up."""
 
 
 class Unary(Protocol):
     """What maps [tokens, in] to [tokens, out]."""
 
-    def __call__(self, hidden: Tensor) -> Tensor: ...
+    def __call__(self, hidden: Tensor, /) -> Tensor: ...
 
 
 class Kernels(Protocol):
     """A back end. `kernels/reference.py` is the one that the others are tested against."""
+
+    def enter(self) -> None:
+        """Called once by the thread that will compute from now on, before anything else."""
 
     def linear(self, weight: Tensor, bias: Tensor | None = None, dtype: torch.dtype | None = None) -> Linear:
         """Products with weight [out, in] and bias [out]; results of type `dtype`, by default the inputs'."""

@@ -14,6 +14,9 @@ from gpu_worker.sampler import Sampled, sample
 class ReferenceKernels:
     """See `Kernels`."""
 
+    def enter(self) -> None:
+        """PyTorch's threads serve whichever calls."""
+
     def linear(
         self, weight: Tensor, bias: Tensor | None = None, dtype: torch.dtype | None = None
     ) -> "ReferenceLinear":

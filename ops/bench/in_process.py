@@ -198,6 +198,7 @@ class _Engine:
         return result
 
     def _work(self) -> None:
+        self._runner.enter()
         while (plan := self._plans.get()) is not None:
             try:
                 self._results.put(self._runner.execute(plan))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from ops.cli import bench, down, status, talk, up
+from ops.cli import bench, down, plan_memory, status, talk, up
 from ops.launcher.errors import LaunchError
 
 _DESCRIPTION = """\
@@ -18,6 +18,7 @@ Quire serves large language models through an OpenAI-compatible API.
   quire down               stop what `quire up --detach` left running
   quire bench serve        put it under load and measure it
   quire bench compare      the same questions to other engines, in turns
+  quire plan-memory        what a model takes of memory, and how many requests fit
 
 `quire COMMAND --help` tells more about each.
 """
@@ -32,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"quire {version('quire')}")
     subcommands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (up, status, down, talk, bench):
+    for command in (up, status, down, talk, bench, plan_memory):
         command.add_to(subcommands)
     return top
 

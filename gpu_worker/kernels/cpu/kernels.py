@@ -1,6 +1,9 @@
 """The back end for CPUs: everything on a step's way in C++. See `Kernels`."""
 
 import ctypes
+import os
+import threading
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -18,10 +21,19 @@ from gpu_worker.sampler import Sampled
 class CpuKernels:
     """See `Kernels`."""
 
-    def __init__(self, library: ctypes.CDLL) -> None:
+    def __init__(self, library: ctypes.CDLL, cores: Sequence[int] = ()) -> None:
+        """`cores`: one for each thread of the library's team, if they have places of their own."""
+        self._cores = cores
         self._library = library
         self._sampler = Sampler(library)
         self._attention = Attention(library)
+
+    def enter(self) -> None:
+        """Put the thread on the team's first core. What PyTorch computes, it computes alone from now on:
+        threads of its own would inherit that core."""
+        if self._cores:
+            torch.set_num_threads(1)
+            os.sched_setaffinity(threading.get_native_id(), self._cores[:1])
 
     def linear(
         self, weight: Tensor, bias: Tensor | None = None, dtype: torch.dtype | None = None

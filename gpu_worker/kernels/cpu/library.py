@@ -6,6 +6,7 @@ checks their shapes: the library does not.
 """
 
 import ctypes
+import os
 from functools import cache
 
 import torch
@@ -29,9 +30,24 @@ def load(instruction_set: str, threads: int) -> ctypes.CDLL:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise KernelError(f"the compiled CPU kernels cannot be loaded: {error}") from error
-    library.quire_start(threads, None)
+    library.quire_start(threads, _places(threads))
     keep_freed_memory()
     return library
+
+
+def cores(threads: int) -> list[int]:
+    """The core for each of the team's threads, the caller's first; none if it has fewer threads than cores.
+
+    A thread that is woken is often put on the core of the one that wakes it, and then both wait. A team
+    that does not take all cores may have to share them with another one: there the system decides.
+    """
+    found = sorted(os.sched_getaffinity(0))
+    return found if len(found) == threads else []
+
+
+def _places(threads: int) -> ctypes.Array[ctypes.c_int] | None:
+    found = cores(threads)
+    return (ctypes.c_int * threads)(*found) if found else None
 
 
 def address(tensor: Tensor | None) -> int | None:

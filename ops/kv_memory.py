@@ -1,0 +1,114 @@
+"""What a model takes of memory, read from its config.json and the headers of its weights."""
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8": 1, "int8": 1}
+_MAX_HEADER = 100 * 2**20  # the safetensors format allows no longer one
+_BITS = {"BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}  # of others the name ends with the bits
+
+
+class ModelFilesError(Exception):
+    """A model's files are missing, or do not say what is needed. The message is one line."""
+
+
+@dataclass(frozen=True)
+class KvShape:
+    """What one token leaves in the cache of every layer.
+
+    `kind` is MHA, GQA, MQA or MLA; `values` counts numbers per token and layer, keys and values
+    together. MLA (DeepSeek-V2, section 2.1) keeps one compressed vector and one rotated key for
+    all heads.
+    """
+
+    kind: str
+    layers: int
+    values: int
+    window: int | None
+
+    def token_bytes(self, dtype: str) -> int:
+        """Bytes that one token takes in all layers, as numbers of `dtype`, a key of `BYTES`."""
+        return self.layers * self.values * BYTES[dtype]
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """How `memory` bytes divide into weights and blocks; `requests` of `context` tokens fit."""
+
+    weights: int
+    block_bytes: int
+    blocks: int
+    requests: int
+
+
+def read_config(model: Path) -> dict[str, Any]:
+    """The language model's part of config.json. Raises ModelFilesError."""
+    path = model / "config.json"
+    try:
+        config = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ModelFilesError(f"cannot read {path}: {error}") from error
+    inner = config.get("text_config", config) if isinstance(config, dict) else None
+    if not isinstance(inner, dict):
+        raise ModelFilesError(f"{path} holds no object of settings")
+    return inner
+
+
+def kv_shape(config: Mapping[str, Any]) -> KvShape:
+    """What config.json says of the cache. Raises ModelFilesError if a size is missing or odd."""
+    layers = _size(config, "num_hidden_layers")
+    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
+    if config.get("kv_lora_rank") is not None:
+        values = _size(config, "kv_lora_rank") + _size(config, "qk_rope_head_dim")
+        return KvShape("MLA", layers, values, window)
+    heads = _size(config, "num_attention_heads")
+    many = config.get("num_key_value_heads") is not None
+    kv_heads = _size(config, "num_key_value_heads") if many else heads
+    given = config.get("head_dim") is not None
+    head_dim = _size(config, "head_dim") if given else _size(config, "hidden_size") // heads
+    kind = "MHA" if kv_heads == heads else "MQA" if kv_heads == 1 else "GQA"
+    return KvShape(kind, layers, 2 * kv_heads * head_dim, window)
+
+
+def weights_bytes(model: Path) -> int:
+    """Bytes of all tensors as stored, from the files' headers alone. Raises ModelFilesError."""
+    files = sorted(model.glob("*.safetensors"))
+    if not files:
+        raise ModelFilesError(f"no *.safetensors in {model}")
+    return sum(_tensors_bytes(file) for file in files)
+
+
+def plan(shape: KvShape, weights: int, memory: int, block_size: int, dtype: str, context: int) -> MemoryPlan:
+    """Divide `memory` bytes. What a step needs besides is not counted; the worker measures it."""
+    block_bytes = shape.token_bytes(dtype) * block_size
+    blocks = max(0, memory - weights) // block_bytes
+    return MemoryPlan(weights, block_bytes, blocks, blocks // -(-context // block_size))
+
+
+def _size(config: Mapping[str, Any], key: str) -> int:
+    value = config.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ModelFilesError(f"config.json: {key} must be a whole number of at least 1, not {value!r}")
+    return value
+
+
+def _tensors_bytes(file: Path) -> int:
+    try:
+        with file.open("rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8))
+            if length > _MAX_HEADER:
+                raise ValueError("header too long")
+            header = json.loads(stream.read(length))
+        tensors = [tensor for name, tensor in header.items() if name != "__metadata__"]
+        return sum(prod(tensor["shape"]) * _bits(tensor["dtype"]) // 8 for tensor in tensors)
+    except (OSError, ValueError, struct.error, KeyError, TypeError, AttributeError) as error:
+        raise ModelFilesError(f"{file} is no safetensors file: {error}") from error
+
+
+def _bits(dtype: str) -> int:
+    return _BITS.get(dtype) or int(dtype.split("_")[0].lstrip("BFIUE"))  # F8_E4M3 has 8

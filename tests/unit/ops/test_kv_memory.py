@@ -1,0 +1,57 @@
+"""What a token takes, held against the figures of well-known models; weights against real files."""
+
+from pathlib import Path
+
+import pytest
+
+from ops.cli.main import main
+from ops.kv_memory import ModelFilesError, kv_shape, plan, weights_bytes
+
+_LLAMA_2_7B = {"num_hidden_layers": 32, "num_attention_heads": 32, "hidden_size": 4096}
+_LLAMA_3_8B = {**_LLAMA_2_7B, "num_key_value_heads": 8}
+_DEEPSEEK_V2 = {"num_hidden_layers": 60, "kv_lora_rank": 512, "qk_rope_head_dim": 64}
+_MODEL = Path("ops/tiny_model/model")
+
+
+@pytest.mark.parametrize(
+    ("config", "kind", "size"),
+    [
+        (_LLAMA_2_7B, "MHA", 512 * 1024),
+        (_LLAMA_3_8B, "GQA", 128 * 1024),
+        ({**_LLAMA_2_7B, "num_key_value_heads": 1}, "MQA", 16 * 1024),
+        (_DEEPSEEK_V2, "MLA", 60 * 576 * 2),
+    ],
+)
+def test_a_token_of_a_known_model(config: dict[str, int], kind: str, size: int) -> None:
+    shape = kv_shape(config)
+    assert (shape.kind, shape.token_bytes("float16")) == (kind, size)
+
+
+def test_memory_divides_into_weights_and_whole_blocks() -> None:
+    fits = plan(kv_shape(_LLAMA_3_8B), 16 * 2**30, 24 * 2**30, 16, "bfloat16", 2049)
+    assert (fits.block_bytes, fits.blocks) == (2 * 2**20, 4096)
+    assert fits.requests == 4096 // 129  # the last token takes a block of its own
+
+
+def test_weights_are_the_file_without_its_header() -> None:
+    file = _MODEL / "model.safetensors"
+    header = int.from_bytes(file.read_bytes()[:8], "little")
+    assert weights_bytes(_MODEL) == file.stat().st_size - 8 - header
+
+
+def test_no_room_fits_nothing() -> None:
+    assert plan(kv_shape(_LLAMA_3_8B), 100, 50, 16, "int8", 1).requests == 0
+
+
+@pytest.mark.parametrize("broken", [{}, {**_LLAMA_2_7B, "num_hidden_layers": "32"}])
+def test_a_missing_or_odd_size_is_named(broken: dict[str, int]) -> None:
+    with pytest.raises(ModelFilesError, match="num_hidden_layers"):
+        kv_shape(broken)
+
+
+def test_the_command_answers_or_fails_in_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["plan-memory", "--model", str(_MODEL)]) == 0
+    assert "4 KiB a token" in capsys.readouterr().out  # 8 layers, 2 x 2 heads x 64, 2 bytes
+    (tmp_path / "config.json").write_text("no")
+    assert main(["plan-memory", "--model", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
