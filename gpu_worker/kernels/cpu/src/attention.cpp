@@ -13,16 +13,22 @@
 #include <vector>
 
 #include "team.h"
-#include "tile.h"
 #include "vmath.h"
 
 namespace quire {
 namespace {
 
 constexpr float INF = std::numeric_limits<float>::infinity();
+constexpr int POSITIONS = 64;  // of a tile
 constexpr int64_t SEGMENT = 256;  // positions
-constexpr int BLOCK = 6;  // rows of a product at a time: sums of 4 vectors each, all in registers
 constexpr int TOGETHER = 48;  // query heads, over a chunk's tokens, that share what was read
+
+struct Shape {
+    int64_t block_size, heads, kv_heads, head_dim;
+    int64_t group() const { return heads / kv_heads; }
+    // Whole vectors of either type.
+    int64_t padded() const { return (head_dim + 31) / 32 * 32; }
+};
 
 // What a query sees of its context.
 struct Sight {
@@ -45,70 +51,170 @@ struct State {
     }
 };
 
+// Sums of 16 vectors, as one.
+inline f32x16 sums_of(const f32x16 (&v)[LANES]) {
+    f32x16 a[8], b[4], c[2];
+    for (int i = 0; i < 8; ++i)
+        a[i] = __builtin_shufflevector(v[2 * i], v[2 * i + 1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
+               __builtin_shufflevector(v[2 * i], v[2 * i + 1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+    for (int i = 0; i < 4; ++i)
+        b[i] = __builtin_shufflevector(a[2 * i], a[2 * i + 1], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
+               __builtin_shufflevector(a[2 * i], a[2 * i + 1], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+    for (int i = 0; i < 2; ++i)
+        c[i] = __builtin_shufflevector(b[2 * i], b[2 * i + 1], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
+               __builtin_shufflevector(b[2 * i], b[2 * i + 1], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+    return __builtin_shufflevector(c[0], c[1], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+           __builtin_shufflevector(c[0], c[1], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+}
+
+// Add to 16 sums the products of a piece of a query with the same piece of each of 16 keys.
+template <int STEP>
+inline void dot(f32x16 (&sums)[LANES], const float* query, const float* const* keys, int64_t d) {
+    const f32x16 piece = load(query + d);
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; ++i) sums[i] += load(keys[i] + d) * piece;
+}
+template <int STEP>
+inline void dot(f32x16 (&sums)[LANES], const bf16* query, const bf16* const* keys, int64_t d) {
+#if defined(__AVX512BF16__)
+    const __m512bh piece = (__m512bh)_mm512_loadu_si512(query + d);
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; ++i)
+        sums[i] = (f32x16)_mm512_dpbf16_ps((__m512)sums[i], (__m512bh)_mm512_loadu_si512(keys[i] + d), piece);
+#else
+    for (int half = 0; half < 2; ++half) {
+        const f32x16 piece = load(query + d + half * LANES);
+    #pragma GCC unroll 16
+    for (int i = 0; i < LANES; ++i) sums[i] += load(keys[i] + d + half * LANES) * piece;
+    }
+#endif
+}
+
+template <class T>
+constexpr int64_t DOT_STEP = 64 / sizeof(T);
+
 inline f32x16 tanh(f32x16 x) { return 1.0f - 2.0f / (exp(x * 2.0f) + 1.0f); }
 
-// One row of a product is one query head of one token: `ends` and the like are its own.
-struct Row {
-    State state;
-    int64_t end, sinks, shown;  // places of the tile: before `end`, those before `sinks` and from `shown` on
-    float fade;  // what the state is worth against the tile's greatest score
+// One tile of a sequence's pages, as one key head sees it.
+template <class T>
+struct Tile {
+    const T* keys[POSITIONS];
+    const T* values[POSITIONS];
+    int64_t begin = 0, end = 0;  // places of the positions that are looked at
+    std::vector<T> copies;  // where rows are no whole vectors
 
-    i32x16 sees(int64_t start) const {
-        i32x16 places;
-        for (int lane = 0; lane < LANES; ++lane) places[lane] = int(start) + lane;
-        return (places < int(end)) & ((places >= int(shown)) | (places < int(sinks)));
+    // Look up positions `first` to `last` - 1 of the tile that starts at `base`.
+    void find(const Shape& shape, const T* key_pages, const T* value_pages, const int32_t* table, int64_t head,
+              int64_t base, int64_t first, int64_t last) {
+        int64_t block = first / shape.block_size, offset = first % shape.block_size;
+        begin = first - base;
+        end = last - base;
+        for (int64_t place = begin; place < end; ++place) {
+            const int64_t entry = (table[block] * shape.kv_heads + head) * shape.block_size + offset;
+            keys[place] = key_pages + entry * shape.head_dim;
+            values[place] = value_pages + entry * shape.head_dim;
+            if (++offset == shape.block_size) {
+                offset = 0;
+                ++block;
+            }
+        }
+    }
+
+    // Keys come 16 at a time: what lies outside stands for the nearest within.
+    void complete(const Shape& shape) {
+        if (shape.head_dim % DOT_STEP<T>) copy(shape);
+        for (int64_t place = begin / LANES * LANES; place < begin; ++place) keys[place] = keys[begin];
+        for (int64_t place = end; place % LANES; ++place) keys[place] = keys[end - 1];
+    }
+
+    void copy(const Shape& shape) {
+        const int64_t padded = shape.padded();
+        copies.assign(2 * POSITIONS * padded, T{});
+        for (int64_t place = begin; place < end; ++place) {
+            T* key = copies.data() + 2 * place * padded;
+            std::copy(keys[place], keys[place] + shape.head_dim, key);
+            std::copy(values[place], values[place] + shape.head_dim, key + padded);
+            keys[place] = key;
+            values[place] = key + padded;
+        }
     }
 };
 
-// Scores, 64 of one row, to weights: exponentials against the greatest so far.
+// Fetches the next tile piece by piece while one is computed with: all at once, it would be waited for.
 template <class T>
-void soften(Row& row, const Sight& sight, f32x16* scores, T* weights) {
-    f32x16 most = splat(-INF);
-    for (int v = 0; v < POSITIONS / LANES; ++v) {
-        f32x16 scaled = scores[v] * sight.scale;
-        if (sight.softcap > 0) scaled = tanh(scaled / sight.softcap) * sight.softcap;
-        scores[v] = select(row.sees(v * LANES), scaled, splat(-INF));
-        most = select(scores[v] > most, scores[v], most);
+struct Fetch {
+    const Tile<T>* tile;
+    int64_t head_dim, pieces, place;
+
+    Fetch(const Tile<T>* tile, const Shape& shape)
+        : tile(tile), head_dim(shape.head_dim), pieces(shape.group() * (POSITIONS / LANES)), place(tile ? tile->begin : 0) {}
+
+    void some() {
+        if (!tile) return;
+        const int64_t last = std::min(tile->end, place + (POSITIONS + pieces - 1) / pieces);
+        for (; place < last; ++place)
+            for (int64_t d = 0; d < head_dim; d += 64 / int64_t(sizeof(T))) {
+                __builtin_prefetch(tile->keys[place] + d);
+                __builtin_prefetch(tile->values[place] + d);
+            }
     }
-    const float before = row.state.most(), greatest = std::max(before, maximum(most));
-    row.fade = before == greatest ? 1.0f : before > -INF ? exp(splat(before - greatest))[0] : 0.0f;
-    const float against = greatest > -INF ? greatest : 0.0f;
-    f32x16 total = {};
-    for (int v = 0; v < POSITIONS / LANES; ++v) {
-        store(weights + v * LANES, exp(scores[v] - against));
-        total += load(weights + v * LANES);  // as rounded: what is multiplied adds up to one
+};
+
+// Weights [HEADS][POSITIONS] times values: added to the states of HEADS heads, WIDTH vectors from `d` on.
+template <class T, int HEADS, int WIDTH>
+void weigh(const float* weights, const T* const* values, int64_t begin, int64_t end, State* states, int64_t d) {
+    f32x16 held[HEADS][WIDTH];
+    for (int h = 0; h < HEADS; ++h)
+        for (int v = 0; v < WIDTH; ++v) held[h][v] = load(states[h].values() + d + v * LANES);
+    for (int64_t place = begin; place < end; ++place) {
+        f32x16 value[WIDTH];
+        for (int v = 0; v < WIDTH; ++v) value[v] = load(values[place] + d + v * LANES);
+        for (int h = 0; h < HEADS; ++h)
+            for (int v = 0; v < WIDTH; ++v) held[h][v] += value[v] * weights[h * POSITIONS + place];
     }
-    row.state.most() = greatest;
-    row.state.total() = row.state.total() * row.fade + sum(total);
+    for (int h = 0; h < HEADS; ++h)
+        for (int v = 0; v < WIDTH; ++v) store(states[h].values() + d + v * LANES, held[h][v]);
 }
 
-// ROWS rows and one tile: `queries` are the rows' units.
-template <class T, int ROWS>
-void attend_rows(const Shape& shape, const Sight& sight, const Units<T>& units, int64_t begin, Row* rows,
-                 const uint32_t* const* queries) {
-    alignas(64) uint32_t weights[ROWS][POSITIONS / PER_UNIT<T>];
-    const uint32_t* weight_rows[ROWS];
-    f32x16 scores[ROWS][POSITIONS / LANES] = {};
-    multiply_add<T, ROWS, POSITIONS / LANES>(scores, queries, units.keys.data(), POSITIONS, 0, shape.head_dim / PER_UNIT<T>);
-    int64_t end = 0;
-    for (int r = 0; r < ROWS; ++r) {
-        soften(rows[r], sight, scores[r], reinterpret_cast<T*>(weights[r]));
-        weight_rows[r] = weights[r];
-        end = std::max(end, rows[r].end);
-    }
-    const int64_t first = begin / PER_UNIT<T>, last = (end + PER_UNIT<T> - 1) / PER_UNIT<T>, padded = shape.padded();
-    const auto weigh = [&](auto width, int64_t d) {
-        constexpr int WIDTH = decltype(width)::value;
-        f32x16 sums[ROWS][WIDTH];
-        for (int r = 0; r < ROWS; ++r)
-            for (int v = 0; v < WIDTH; ++v) sums[r][v] = load(rows[r].state.values() + d + v * LANES) * rows[r].fade;
-        multiply_add<T, ROWS, WIDTH>(sums, weight_rows, units.values.data() + d, padded, first, last);
-        for (int r = 0; r < ROWS; ++r)
-            for (int v = 0; v < WIDTH; ++v) store(rows[r].state.values() + d + v * LANES, sums[r][v]);
-    };
+template <class T, int HEADS>
+void weigh_all(const float* weights, const Tile<T>& tile, int64_t begin, int64_t end, State* states, int64_t padded) {
     int64_t d = 0;
-    for (; d + 4 * LANES <= padded; d += 4 * LANES) weigh(std::integral_constant<int, 4>{}, d);
-    for (; d < padded; d += LANES) weigh(std::integral_constant<int, 1>{}, d);
+    for (; d + 4 * LANES <= padded; d += 4 * LANES) weigh<T, HEADS, 4>(weights, tile.values, begin, end, states, d);
+    for (; d < padded; d += 2 * LANES) weigh<T, HEADS, 2>(weights, tile.values, begin, end, states, d);
+}
+
+// One query head and one tile: scores of places `begin` to `end` - 1 into `weights`, as exponentials.
+template <class T>
+void score(const T* query, const Tile<T>& tile, int64_t begin, int64_t end, const Shape& shape, const Sight& sight,
+           State state, float* weights, Fetch<T>& fetch) {
+    i32x16 lanes;
+    for (int lane = 0; lane < LANES; ++lane) lanes[lane] = lane;
+    f32x16 most = splat(-INF);
+    for (int64_t start = begin / LANES * LANES; start < end; start += LANES) {
+        f32x16 sums[LANES] = {};
+        fetch.some();
+        for (int64_t d = 0; d < shape.head_dim; d += DOT_STEP<T>) dot<0>(sums, query, tile.keys + start, d);
+        f32x16 scores = sums_of(sums) * sight.scale;
+        if (sight.softcap > 0) scores = tanh(scores / sight.softcap) * sight.softcap;
+        const i32x16 places = lanes + int(start);
+        const i32x16 seen = (places >= int(begin)) & (places < int(end));
+        scores = select(seen, scores, splat(-INF));
+        most = select(scores > most, scores, most);
+        store(weights + start, scores);
+    }
+    const float greatest = std::max(state.most(), maximum(most));
+    const float fade = state.most() > -INF ? exp(splat(state.most() - greatest))[0] : 0.0f;
+    f32x16 total = {};
+    for (int64_t start = begin / LANES * LANES; start < end; start += LANES) {
+        const f32x16 weight = exp(load(weights + start) - greatest);
+        store(weights + start, weight);
+        total += weight;
+    }
+    state.most() = greatest;
+    state.total() = state.total() * fade + sum(total);
+    if (fade != 1.0f)
+        for (int64_t d = 0; d < shape.padded(); d += LANES)
+            store(state.values() + d, load(state.values() + d) * fade);
 }
 
 void merge(const Shape& shape, State whole, State segment) {
@@ -124,9 +230,8 @@ void merge(const Shape& shape, State whole, State segment) {
 template <class T>
 struct Room {
     Tile<T> tiles[2];
-    Units<T> units;
-    std::vector<Row> rows;
-    std::vector<const uint32_t*> queries;
+    std::vector<float> weights;
+    std::vector<T> queries;
     std::vector<float> whole, partial;
 };
 
@@ -144,6 +249,7 @@ struct Call {
     // within [from, to), a segment, for key heads `head` to `heads_end` - 1. `states`: [key heads][count][group].
     void segment(const int32_t* table, int64_t first, int64_t count, int64_t position, int64_t head,
                  int64_t heads_end, int64_t from, int64_t to, Room<T>& room, State* states) const {
+        room.weights.resize(shape.group() * POSITIONS);
         const int64_t last = std::min(to, position + count);
         // One tile of one head after the other; while one is computed with, the next is on its way.
         int64_t base = from - POSITIONS, next_head = heads_end, begin = 0, end = 0;
@@ -165,42 +271,65 @@ struct Call {
         for (bool found = find_next(*now); found;) {
             const int64_t own_head = next_head - 1, own_base = base;
             found = find_next(*next);
-            room.units.take(*now, found ? next : nullptr, shape);
-            tokens(*now, first, count, position, own_head, own_base, room,
+            now->complete(shape);
+            tokens(*now, found ? next : nullptr, first, count, position, own_head, own_base, room,
                    states + (own_head - head) * count * shape.group());
             std::swap(now, next);
         }
     }
 
-    // All of a chunk's tokens that see some of a tile.
-    void tokens(const Tile<T>& tile, int64_t first, int64_t count, int64_t position, int64_t head, int64_t base,
+    // All of a chunk's tokens and one tile.
+    void tokens(const Tile<T>& tile, const Tile<T>* next, int64_t first, int64_t count, int64_t position, int64_t head, int64_t base,
                 Room<T>& room, State* states) const {
-        const int64_t group = shape.group();
-        room.rows.clear();
-        room.queries.clear();
-        for (int64_t number = std::max<int64_t>(0, base + tile.begin - position); number < count; ++number) {
-            const int64_t own = position + number, end = std::min(tile.end, own + 1 - base);
-            const T* from = query + ((first + number) * shape.heads + head * group) * shape.head_dim;
-            for (int64_t g = 0; g < group; ++g) {
-                room.rows.push_back({states[number * group + g], end, sight.sinks - base, sight.first(own) - base, 1.0f});
-                room.queries.push_back(reinterpret_cast<const uint32_t*>(from + g * shape.head_dim));
-            }
-        }
-        const int64_t rows = room.rows.size();
-        int64_t row = 0;
-        for (; row + BLOCK <= rows; row += BLOCK) block<BLOCK>(tile, room, row);
-        switch (rows - row) {
-            case 5: return block<5>(tile, room, row);
-            case 4: return block<4>(tile, room, row);
-            case 3: return block<3>(tile, room, row);
-            case 2: return block<2>(tile, room, row);
-            case 1: return block<1>(tile, room, row);
+        const int64_t group = shape.group(), dim = shape.head_dim, padded = shape.padded();
+        const bool whole = dim % DOT_STEP<T> == 0;
+        if (!whole) copy_queries(first, count, head, room.queries);
+        Fetch<T> fetch(next, shape);
+        for (int64_t number = 0; number < count; ++number) {
+            const int64_t end = std::min(tile.end, position + number + 1 - base);
+            const T* own = whole ? query + ((first + number) * shape.heads + head * group) * dim
+                                 : room.queries.data() + number * group * padded;
+            see(own, whole ? dim : padded, tile, tile.begin, end, sight.sinks - base, sight.first(position + number) - base,
+                room.weights.data(), states + number * group, fetch);
         }
     }
 
-    template <int ROWS>
-    void block(const Tile<T>& tile, Room<T>& room, int64_t row) const {
-        attend_rows<T, ROWS>(shape, sight, room.units, tile.begin, room.rows.data() + row, room.queries.data() + row);
+    // One token's query heads and places `begin` to `end` - 1 of a tile: those before `sinks`, and those from `shown` on.
+    void see(const T* own, int64_t stride, const Tile<T>& tile, int64_t begin, int64_t end, int64_t sinks, int64_t shown,
+             float* weights, State* states, Fetch<T>& fetch) const {
+        if (sinks <= begin) {
+            part(own, stride, tile, std::max(begin, shown), end, weights, states, fetch);
+        } else if (shown <= sinks) {
+            part(own, stride, tile, begin, end, weights, states, fetch);
+        } else {
+            part(own, stride, tile, begin, std::min(sinks, end), weights, states, fetch);
+            part(own, stride, tile, shown, end, weights, states, fetch);
+        }
+    }
+
+    void part(const T* own, int64_t stride, const Tile<T>& tile, int64_t begin, int64_t end, float* weights,
+              State* states, Fetch<T>& fetch) const {
+        if (begin >= end) return;
+        const int64_t group = shape.group(), padded = shape.padded();
+        for (int64_t g = 0; g < group; ++g)
+            score(own + g * stride, tile, begin, end, shape, sight, states[g], weights + g * POSITIONS, fetch);
+        int64_t g = 0;
+        for (; g + 4 <= group; g += 4) weigh_all<T, 4>(weights + g * POSITIONS, tile, begin, end, states + g, padded);
+        switch (group - g) {
+            case 3: weigh_all<T, 3>(weights + g * POSITIONS, tile, begin, end, states + g, padded); break;
+            case 2: weigh_all<T, 2>(weights + g * POSITIONS, tile, begin, end, states + g, padded); break;
+            case 1: weigh_all<T, 1>(weights + g * POSITIONS, tile, begin, end, states + g, padded); break;
+        }
+    }
+
+    void copy_queries(int64_t first, int64_t count, int64_t head, std::vector<T>& copies) const {
+        const int64_t group = shape.group(), padded = shape.padded();
+        copies.assign(count * group * padded, T{});
+        for (int64_t number = 0; number < count; ++number)
+            for (int64_t g = 0; g < group; ++g) {
+                const T* from = query + ((first + number) * shape.heads + head * group + g) * shape.head_dim;
+                std::copy(from, from + shape.head_dim, copies.data() + (number * group + g) * padded);
+            }
     }
 
     void write(int64_t token, int64_t query_head, State state) const {
