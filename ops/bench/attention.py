@@ -1,0 +1,138 @@
+"""How fast the CPU back end attends, against plain PyTorch: `python -m ops.bench.attention`.
+
+Both take turns, and the best of a few turns counts: what else runs on the machine only ever slows down.
+Decodes are counted in bytes of keys and values read a second, chunks of prefills in operations a second:
+two products of 2 * head_dim operations for each query head and each position that a token sees.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpu_worker.kernels.cpu import build, library
+from gpu_worker.kernels.cpu.kernels import CpuKernels
+from gpu_worker.kernels.interface import Kernels, LayerCache, StepMetadata
+from gpu_worker.kernels.reference import ReferenceKernels
+from ops.bench import record
+
+SEED = 0
+BLOCK_SIZE = 16
+KV_MEMORY = 1 << 30
+"""Bytes of keys and values that a case may take, so that it fits anywhere."""
+MANY_BYTES = 256 << 20
+"""Of pages that turns go through: more than a processor's cache, as a model's layers are."""
+
+SHAPES = {
+    "9 heads, 3 kv, 64": (9, 3, 64),
+    "32 heads, 4 kv, 64": (32, 4, 64),
+    "32 heads, 8 kv, 128": (32, 8, 128),
+}
+DECODES = [(batch, context) for batch in (1, 8, 32) for context in (128, 1024, 8192)]
+CHUNKS = [(tokens, earlier) for earlier in (0, 1024) for tokens in (32, 128, 512)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Rows of one kind over pages of several layers."""
+
+    step: StepMetadata
+    layers: list[LayerCache]
+    query: Tensor
+    bytes: int
+    """Of the keys and values that one layer reads."""
+    operations: int
+    """Of one layer."""
+
+
+def make_case(rows: int, tokens: int, context: int, shape: tuple[int, int, int]) -> Case:
+    """`rows` sequences of `context` positions, the last `tokens` of which are in the step."""
+    heads, kv_heads, dim = shape
+    blocks = -(-context // BLOCK_SIZE)
+    tables = torch.randperm(rows * blocks).int().view(rows, blocks)
+    positions = torch.arange(context - tokens, context).repeat(rows)
+    step = StepMetadata(
+        decodes=rows if tokens == 1 else 0,
+        query_lengths=(tokens,) * rows,
+        context_lengths=(context,) * rows,
+        query_starts=torch.arange(rows + 1, dtype=torch.int32) * tokens,
+        contexts=torch.full((rows,), context, dtype=torch.int32),
+        block_tables=tables,
+        positions=positions,
+        kv_entries=torch.zeros(rows * tokens, dtype=torch.int64),
+    )
+    pages = (rows * blocks, kv_heads, BLOCK_SIZE, dim)
+    read = 2 * rows * context * kv_heads * dim * torch.bfloat16.itemsize
+    count = max(1, min(MANY_BYTES // read, 30))
+    layers = [LayerCache(*(torch.randn(pages).bfloat16() for _ in range(2))) for _ in range(count)]
+    query = torch.randn(rows * tokens, heads, dim).bfloat16()
+    seen = sum(range(context - tokens + 1, context + 1))
+    return Case(step, layers, query, read, rows * seen * heads * dim * 4)
+
+
+def seconds(case: Case, kernels: list[Kernels], turns: int) -> list[float]:
+    """Of one layer with each back end."""
+
+    def turn(kernel: Kernels) -> float:
+        begin = time.perf_counter()
+        step = kernel.begin(case.step)
+        for cache in case.layers:
+            step.attend(case.query, cache)
+        return (time.perf_counter() - begin) / len(case.layers)
+
+    measured = [[turn(kernel) for kernel in kernels] for _ in range(turns + 1)]
+    return [min(column) for column in zip(*measured[1:], strict=True)]  # the first turn warms up
+
+
+def measure(
+    cases: list[tuple[int, int, int]], rate: Callable[[Case], int], unit: str, turns: int
+) -> list[dict[str, Any]]:
+    """Each case (rows, tokens, context) in each shape that fits, as `rate` counts a second."""
+    native = CpuKernels(library.load(build.supported()[0], torch.get_num_threads()))
+    found = []
+    for name, shape in SHAPES.items():
+        for rows, tokens, context in cases:
+            if 2 * rows * context * shape[1] * shape[2] * torch.bfloat16.itemsize > KV_MEMORY:
+                continue
+            case = make_case(rows, tokens, context, shape)
+            spent = seconds(case, [native, ReferenceKernels()], turns)
+            own, reference = (rate(case) / each / 1e9 for each in spent)
+            found.append(
+                {
+                    "shape": name,
+                    "rows": rows,
+                    "tokens": tokens,
+                    "context": context,
+                    unit: round(own, 1),
+                    f"{unit} of PyTorch": round(reference, 1),
+                }
+            )
+            print(found[-1], flush=True)
+    return found
+
+
+def main() -> None:
+    """Measure and write the results."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--out", type=Path, default=Path("ops/bench/results/attention.json"))
+    parser.add_argument("--turns", type=int, default=3)
+    options = parser.parse_args()
+    torch.manual_seed(SEED)
+    decodes = [(batch, 1, context) for batch, context in DECODES]
+    chunks = [(1, tokens, earlier + tokens) for tokens, earlier in CHUNKS]
+    results = {
+        "instruction set": build.supported()[0],
+        "threads": torch.get_num_threads(),
+        "decodes": measure(decodes, lambda case: case.bytes, "GB/s", options.turns),
+        "chunks": measure(chunks, lambda case: case.operations, "GFLOP/s", options.turns),
+    }
+    record.write(options.out, "attention", SEED, results)
+
+
+if __name__ == "__main__":
+    main()
