@@ -1,10 +1,12 @@
 """KV memory: how much of it there is, and the pages that it is cut into."""
 
+import math
 from pathlib import Path
 
 import torch
 
 from gpu_worker.errors import CapacityError
+from gpu_worker.kernels.cpu.memory import Memory
 from gpu_worker.kernels.interface import LayerCache
 from gpu_worker.models.config import ModelConfig
 
@@ -43,12 +45,17 @@ def make_caches(
     Raises `CapacityError` if the device does not have the memory.
     """
     shape = (blocks, config.num_kv_heads, block_size, config.head_dim)
+    memory = Memory()
+
+    def pages() -> torch.Tensor:
+        if device.type != "cpu":
+            return torch.empty(shape, dtype=dtype, device=device)
+        size = math.prod(shape)
+        return memory.take(-(-size * dtype.itemsize // 4)).view(dtype)[:size].view(shape)
+
     try:
-        return [
-            LayerCache(*(torch.empty(shape, dtype=dtype, device=device) for _ in range(2)))
-            for _ in range(config.num_layers)
-        ]
-    except RuntimeError as error:  # OutOfMemoryError is one; a CPU's allocator raises this itself
+        return [LayerCache(pages(), pages()) for _ in range(config.num_layers)]
+    except (RuntimeError, OSError) as error:  # OutOfMemoryError is one; mapping memory raises the other
         raise CapacityError(f"no memory for {blocks} blocks of KV memory: lower QUIRE_KV_MEMORY") from error
 
 
