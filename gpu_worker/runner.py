@@ -31,8 +31,8 @@ class Runner:
         self.device = caches[0].keys.device
         self.dtype = caches[0].keys.dtype
         self.batch = Batch(limits, self.device)
-        self._model = model
-        self._caches = caches
+        self.model = model
+        self.caches = caches
         self._kernels = kernels
         self._step = 0
 
@@ -70,14 +70,14 @@ class Runner:
         """Run the model over the rows and sample for those at `sampling`; None if those are none."""
         batch = self.batch
         step, tokens, device_slots = batch.metadata(rows)
-        hidden = self._model(tokens, self._kernels.begin(step), self._caches)
+        hidden = self.model(tokens, self._kernels.begin(step), self.caches)
         if not len(sampling):
             return None
         places = torch.from_numpy(sampling).to(batch.device, non_blocking=True)
         last_tokens = step.query_starts[places + 1] - 1
         slots: Int32s = rows.slots[sampling]
         device_slots = device_slots[places]
-        logits = self._model.logits(hidden[last_tokens])
+        logits = self.model.logits(hidden[last_tokens])
         sampled = self._kernels.sample(logits, slots, device_slots, batch)
         batch.keep(slots, device_slots, sampled.tokens)
         return sampled

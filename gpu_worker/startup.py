@@ -1,6 +1,7 @@
 """From settings to a runner: device, weights, KV memory."""
 
 import logging
+from collections.abc import Callable
 
 import torch
 
@@ -19,11 +20,14 @@ from gpu_worker.warmup import full_step
 log = logging.getLogger(__name__)
 
 
-def load(settings: WorkerSettings) -> Runner:
-    """Load the model and set up its memory. Raises `ModelError` and `CapacityError`."""
+def load(settings: WorkerSettings, around: Callable[[Kernels], Kernels] = lambda kernels: kernels) -> Runner:
+    """Load the model and set up its memory. Raises `ModelError` and `CapacityError`.
+
+    `around`: what is to stand between the runner and its back end, when something is measured.
+    """
     torch.set_num_threads(settings.thread_count)
     device = _device(settings)
-    kernels = _kernels(settings, device)
+    kernels = around(_kernels(settings, device))
     model = load_model(settings.model, device, kernels, _dtype(settings, device), settings.max_model_len)
     limits = _limits(settings, model, kernels, device)
     runner = _runner(model, kernels, limits, device)

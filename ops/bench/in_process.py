@@ -15,16 +15,14 @@ from gpu_worker.runner import Runner
 from ops.bench.accounting import Tally, tokens
 from ops.bench.client import Answer
 from ops.bench.load import Conversations
+from ops.bench.plans import GREEDY
 from ops.bench.workload import Question
-from proto.sampling_pb2 import SamplingParams
 from proto.worker_pb2 import StepPlan, StepResult
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.sequence import SequenceGroup
 from scheduler_svc.wire import plan_to, result_from
-
-GREEDY = SamplingParams(temperature=0, top_p=1, repetition_penalty=1)
 
 
 @dataclass

@@ -4,15 +4,20 @@ A mechanism is an entry of `MECHANISMS`. Everything runs in this process (`ops/b
 nothing but the mechanism differs between the two.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from gpu_worker.runner import Runner
+from gpu_worker.settings import WorkerSettings
 from ops.bench.accounting import needed
+from ops.bench.client import CompletionClient
 from ops.bench.in_process import InProcess, gaps
-from ops.bench.load import summarize
+from ops.bench.load import closed_loop, summarize
+from ops.bench.processes import running
 from ops.bench.record import percentile
 from ops.bench.workload import Workload
 
@@ -174,10 +179,17 @@ MECHANISMS = (
 )
 
 
-def measure(runner: Runner, rounds: int, seed: int, names: frozenset[str] = frozenset()) -> dict[str, Any]:
+PLANNING_AHEAD = "planning ahead"
+"""The one mechanism that is there for the sake of the processes' distance, and is measured through them."""
+
+
+def measure(
+    runner: Runner, settings: WorkerSettings, rounds: int, seed: int, names: frozenset[str] = frozenset()
+) -> dict[str, Any]:
     """Every mechanism (or those named) with and without, `rounds` times in turns: medians, and ratios with
     their spread, by the mechanism's name."""
-    found = {}
+    dtype = str(runner.dtype).removeprefix("torch.")
+    found: dict[str, Any] = {}
     for mechanism in MECHANISMS:
         if names and mechanism.name not in names:
             continue
@@ -187,11 +199,46 @@ def measure(runner: Runner, rounds: int, seed: int, names: frozenset[str] = froz
             (mechanism.present(runner, seed + number), mechanism.absent(runner, seed + number))
             for number in range(1, rounds + 1)
         ]
-        found[mechanism.name] = {
-            "work": mechanism.work,
-            "figures": {name: _compared(name, pairs) for name in pairs[0][0]},
+        found[mechanism.name] = {"work": mechanism.work, "figures": _figures(pairs)}
+    if not names or PLANNING_AHEAD in names:
+        found[PLANNING_AHEAD] = {
+            "work": f"{USERS} users over HTTP, prompts of 32 tokens: two plans under way, or one",
+            "figures": _figures(_depths(settings, rounds, seed)),
         }
-    return found
+    return {name: {"model": settings.served_name, "dtype": dtype, **one} for name, one in found.items()}
+
+
+def _depths(settings: WorkerSettings, rounds: int, seed: int) -> list[tuple[Figures, Figures]]:
+    """Two deployments that differ in how many plans are under way, asked in turns."""
+    given = {
+        "QUIRE_MODEL": str(settings.model),
+        "QUIRE_DTYPE": settings.dtype,
+        "QUIRE_KV_MEMORY": str(int(settings.kv_memory or 1 << 30)),
+    }
+    workload = Workload(prompt_lengths=(32,), output_lengths=(64, 64))
+    pairs: list[tuple[Figures, Figures]] = []
+    with ExitStack() as stack:
+        both = [stack.enter_context(running(**given, QUIRE_PLAN_DEPTH=depth)) for depth in "21"]
+        for number in range(rounds + 1):  # the first round warms up
+            conversations = workload.conversations(4 * USERS, seed + number)
+            pair: list[Figures] = []
+            for deployment in both:
+                client = CompletionClient(deployment.url, deployment.model)
+                summary = summarize(*asyncio.run(closed_loop(client, conversations, USERS)))
+                if summary.errors:
+                    raise RuntimeError(f"{summary.errors} answers failed")
+                times = {
+                    "ITL p50 ms": summary.between_tokens["p50"],
+                    "TTFT p50 ms": summary.first_token["p50"],
+                }
+                pair.append({"output tokens/s": summary.output_rate, **times})
+            if number:
+                pairs.append((pair[0], pair[1]))
+    return pairs
+
+
+def _figures(pairs: list[tuple[Figures, Figures]]) -> dict[str, Any]:
+    return {name: _compared(name, pairs) for name in pairs[0][0]}
 
 
 def _compared(name: str, pairs: list[tuple[Figures, Figures]]) -> dict[str, Any]:

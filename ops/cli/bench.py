@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ops.cli import bench_compare
+from ops.cli import bench_compare, bench_mechanisms, bench_step
 from ops.cli.arguments import numbers, positive, span
 
 _DESCRIPTION = """\
@@ -72,7 +72,8 @@ def add_to(subcommands: Any) -> None:
     serve.add_argument("--seed", type=int, default=0)
     serve.add_argument("--out", type=Path, metavar="FILE", help="also write the result as JSON")
     serve.set_defaults(run=run_serve)
-    bench_compare.add_to(kinds)
+    for command in (bench_compare, bench_step, bench_mechanisms):
+        command.add_to(kinds)
 
 
 def run_serve(arguments: argparse.Namespace) -> int:

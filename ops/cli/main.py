@@ -18,6 +18,8 @@ Quire serves large language models through an OpenAI-compatible API.
   quire down               stop what `quire up --detach` left running
   quire bench serve        put it under load and measure it
   quire bench compare      the same questions to other engines, in turns
+  quire bench step         where the time of a step goes
+  quire bench mechanisms   what each mechanism is worth
   quire plan-memory        what a model takes of memory, and how many requests fit
 
 `quire COMMAND --help` tells more about each.

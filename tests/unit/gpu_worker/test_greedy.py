@@ -99,7 +99,7 @@ def test_a_shared_prefix_is_not_computed_again(make, tiny) -> None:
 def test_logits_at_every_position(make, tiny) -> None:
     runner = make.runner(tiny.directory)
     seen = []
-    model = runner._model
+    model = runner.model
     logits = model.logits
     model.logits = lambda hidden: seen.append(logits(hidden)) or seen[-1]
     driver = make.Driver(runner)

@@ -101,7 +101,7 @@ def test_a_gpu_that_is_not_there(settings) -> None:
 @pytest.mark.parametrize("changes", [{}, {"max_slots": 3, "max_step_tokens": 50}, {"max_step_tokens": 1}])
 def test_the_largest_step_is_a_valid_one(make, tiny, changes) -> None:
     runner = make.runner(tiny.directory, **changes)
-    for pages in (page for cache in runner._caches for page in (cache.keys, cache.values)):
+    for pages in (page for cache in runner.caches for page in (cache.keys, cache.values)):
         pages.zero_()  # it reads what it has not written
     message = full_step(runner.limits)
     assert not runner.execute(message).errors

@@ -1,0 +1,299 @@
+"""One step, taken apart: scheduler, queue, the worker's host code, the model by kind of kernel, sampling.
+
+Beside it stands the least that a step can take on this machine (`roofline.py`), and how each part grows
+with the batch, with the contexts and with the number of requests that wait.
+"""
+
+import asyncio
+import gc
+import os
+import sys
+import time
+from array import array
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from gpu_worker.batch import BatchLimits
+from gpu_worker.runner import Runner
+from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup import load
+from ops.bench.client import CompletionClient
+from ops.bench.in_process import InProcess
+from ops.bench.load import closed_loop, summarize
+from ops.bench.plans import decodes, fits, prefill
+from ops.bench.processes import running
+from ops.bench.roofline import Rates, measured, work
+from ops.bench.timed import PARTS, TimedKernels
+from ops.bench.workload import Workload
+from ops.redis_server import RedisServer
+from proto.rpc import Node, RedisBus
+from proto.worker_pb2 import StepPlan
+from proto.worker_pb2_grpc import WorkerStub
+from scheduler_svc.core.fleet import Fleet
+from scheduler_svc.core.limits import WorkerLimits
+from scheduler_svc.core.plan import StepResult
+from scheduler_svc.core.request import Request
+
+BATCHES = (1, 8, 32, 64)
+CONTEXTS = (128, 512, 1024, 2048)
+WAITING = (0, 100, 1000, 10_000)
+CONTEXT = 256
+"""Tokens of each sequence where it is the batch that grows."""
+BATCH = 8
+"""Sequences where it is the context that grows."""
+PREFILL = 512
+STEPS = 24
+"""Steps of each shape; the median counts."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A runner whose kernels are timed, and what its machine can do."""
+
+    runner: Runner
+    timed: TimedKernels
+    rates: Rates
+
+    @classmethod
+    def load(cls, settings: WorkerSettings) -> "Model":
+        around: list[TimedKernels] = []
+
+        def wrap(kernels: Any) -> TimedKernels:
+            around.append(TimedKernels(kernels))
+            return around[0]
+
+        runner = load(settings, wrap)
+        for cache in runner.caches:  # memory that was never written is one page of zeros, read from the cache
+            cache.keys.normal_()
+            cache.values.normal_()
+        rates = measured(runner.dtype, settings.thread_count)
+        runner.enter()
+        return cls(runner, around[0], rates)
+
+
+def decode_step(model: Model, rows: int, context: int, seed: int) -> dict[str, float]:
+    """Milliseconds of a step of `rows` decodes at about `context` tokens, by part."""
+    plans = decodes(model.runner.limits, rows, context, STEPS, seed)
+    return _by_part(model, plans, [1] * rows, [context - STEPS // 2] * rows)
+
+
+def prefill_step(model: Model, tokens: int, seed: int) -> dict[str, float]:
+    """Milliseconds of a step that computes a prompt of so many tokens, by part."""
+    prompt = Workload(prompt_lengths=(tokens,)).conversations(1, seed)[0][0].prompt
+    assert not isinstance(prompt, str)
+    plan = prefill(model.runner.limits, prompt)
+
+    def plans() -> Iterable[StepPlan]:
+        for _ in range(3):
+            model.runner.reset()
+            yield plan
+
+    return _by_part(model, plans(), [tokens], [tokens])
+
+
+def _by_part(
+    model: Model, plans: Iterable[StepPlan], counts: list[int], contexts: list[int]
+) -> dict[str, float]:
+    runner, timed = model.runner, model.timed
+    steps: list[dict[str, float]] = []
+    runner.reset()
+    for plan in plans:
+        timed.clear()
+        started = time.perf_counter()
+        result = runner.execute(plan)
+        whole = time.perf_counter() - started
+        if result.errors:
+            raise RuntimeError(result.errors[0].message)
+        parts = {part: timed.seconds.get(part, 0.0) for part in PARTS}
+        steps.append({"step": whole, **parts, "host code": whole - sum(parts.values())})
+    runner.reset()
+    config = runner.model.config
+    floor = work(config, runner.dtype.itemsize, counts, contexts).floor(model.rates)
+    kept = steps[len(steps) // 4 :]  # the first ones warm up
+    found = {part: median(step[part] for step in kept) for part in kept[0]}
+    # Medians of parts do not add up to the median of their sum: the host code takes the difference.
+    found["host code"] = found["step"] - sum(found[part] for part in PARTS)
+    found["floor"] = floor
+    milliseconds = {part: round(1000 * seconds, 3) for part, seconds in found.items()}
+    return milliseconds | {"times the floor": round(found["step"] / floor, 3)}
+
+
+def scheduler_step(limits: BatchLimits, running_rows: int, waiting: int) -> float:
+    """Milliseconds that a plan and its result cost the scheduler: so many decode, so many wait for a slot."""
+    fleet = Fleet(max(limits.max_step_tokens, running_rows))
+    scheduler, _ = fleet.add_worker(
+        WorkerLimits(
+            num_blocks=running_rows * 64,
+            block_size=limits.block_size,
+            max_slots=running_rows,
+            max_model_len=limits.max_model_len,
+            max_step_tokens=max(limits.max_step_tokens, running_rows),
+            vocab_size=limits.vocab_size,
+        )
+    )
+    for number in range(running_rows + waiting):
+        prompt = array("i", [number % limits.vocab_size, number // limits.vocab_size, 1])
+        fleet.accept(Request(str(number), prompt, max_tokens=STEPS * 4))
+    spent = []
+    for _ in range(STEPS * 2):
+        started = time.perf_counter()
+        plan = scheduler.plan()
+        assert plan is not None
+        middle = time.perf_counter()
+        result = StepResult(plan.step, [0] * sum(plan.row_samples))
+        after = time.perf_counter()
+        fleet.settle(scheduler, scheduler.complete(result))
+        spent.append(time.perf_counter() - after + middle - started)
+    return round(1000 * median(spent[STEPS // 2 :]), 4)
+
+
+async def _queue(worker_settings: WorkerSettings, batches: Iterable[int], seed: int) -> dict[str, float]:
+    """Milliseconds between sending a plan and having its result that the worker did not compute in."""
+    server = RedisServer().start()
+    environment = os.environ | {
+        "QUIRE_REDIS_URL": server.url,
+        "QUIRE_LOG_LEVEL": "WARNING",
+        "QUIRE_MODEL": str(worker_settings.model),
+        "QUIRE_DTYPE": worker_settings.dtype,
+        "QUIRE_THREADS": str(worker_settings.threads),
+        "QUIRE_MAX_MODEL_LEN": str(worker_settings.max_model_len),
+        "QUIRE_KV_MEMORY": str(int(worker_settings.kv_memory or 1 << 30)),
+    }
+    worker = await asyncio.create_subprocess_exec(sys.executable, "-m", "gpu_worker", env=environment)
+    try:
+        async with Node(RedisBus(server.url), service="bench") as node:
+            stub: Any = WorkerStub(node.channel(pool=worker_settings.served_name))
+            found = {}
+            for rows in batches:
+                call = stub.Execute(wait_for_ready=True)
+                ready = (await call.read()).ready
+                spent = []
+                for plan in decodes(_limits_of(ready), rows, CONTEXT, STEPS, seed):
+                    started = time.perf_counter()
+                    await call.write(plan)
+                    result = (await call.read()).result
+                    spent.append(time.perf_counter() - started - result.duration_us / 1e6)
+                call.cancel()
+                found[str(rows)] = round(1000 * median(spent[STEPS // 4 :]), 3)
+            return found
+    finally:
+        worker.terminate()
+        await worker.wait()
+        server.stop()
+
+
+def _limits_of(ready: Any) -> BatchLimits:
+    return BatchLimits(
+        num_blocks=ready.num_blocks,
+        block_size=ready.block_size,
+        max_slots=ready.max_slots,
+        max_model_len=ready.max_model_len,
+        max_step_tokens=ready.max_step_tokens,
+        vocab_size=ready.vocab_size,
+    )
+
+
+def measure(settings: WorkerSettings, seed: int) -> dict[str, Any]:
+    """Everything about a step of this model on this machine."""
+    with ThreadPoolExecutor(1) as engine:  # a thread of its own computes, as in a worker
+        limits, result = engine.submit(_model_parts, settings, seed).result()
+    gc.collect()
+    batches = [int(rows) for rows in result["decode_by_batch"]]
+    return result | {
+        "scheduler_ms_by_batch": {str(rows): scheduler_step(limits, rows, 0) for rows in batches},
+        "scheduler_ms_by_waiting": {str(many): scheduler_step(limits, 32, many) for many in WAITING},
+        "queue_ms_by_batch": asyncio.run(_queue(settings, batches, seed)),
+    }
+
+
+def _model_parts(settings: WorkerSettings, seed: int) -> tuple[BatchLimits, dict[str, Any]]:
+    """What the worker computes, by part."""
+    threads = settings.thread_count
+    model = Model.load(settings)
+    limits = model.runner.limits
+    batches = [rows for rows in BATCHES if fits(limits, rows, CONTEXT)]
+    contexts = [context for context in CONTEXTS if fits(limits, BATCH, context)]
+    return limits, {
+        "model": settings.served_name,
+        "dtype": str(model.runner.dtype).removeprefix("torch."),
+        "threads": threads,
+        "read_gb_s": round(model.rates.read / 1e9, 2),
+        "matrix_gflop_s": round(model.rates.matrix / 1e9, 1),
+        "decode_by_batch": {str(rows): decode_step(model, rows, CONTEXT, seed) for rows in batches},
+        "decode_by_context": {str(size): decode_step(model, BATCH, size, seed) for size in contexts},
+        "prefill": {str(PREFILL): prefill_step(model, min(PREFILL, limits.max_step_tokens), seed)},
+    }
+
+
+def in_process(settings: WorkerSettings, users: tuple[int, ...], rounds: int, seed: int) -> dict[str, Any]:
+    """The chain of processes, asked over HTTP, against the same engine in this process, in turns."""
+    runner = load(settings)
+    workload = Workload()
+    given = {
+        "QUIRE_MODEL": str(settings.model),
+        "QUIRE_DTYPE": settings.dtype,
+        "QUIRE_KV_MEMORY": str(int(settings.kv_memory or 1 << 30)),
+        "QUIRE_MAX_MODEL_LEN": str(settings.max_model_len),
+        "QUIRE_STEP_TOKENS": str(settings.step_tokens),
+    }
+    rates: dict[int, list[tuple[float, float]]] = {many: [] for many in users}
+    with running(**given) as deployment:
+        client = CompletionClient(deployment.url, deployment.model)
+        for number in range(rounds + 1):  # the first round warms up
+            for many in users:
+                drawn = seed + 1000 * number + many
+                requests = max(6, 2 * many)
+                conversations = workload.conversations(requests, drawn)
+                answers, seconds = asyncio.run(closed_loop(client, conversations, many))
+                chain = summarize(answers, seconds)
+                if chain.errors:
+                    raise RuntimeError(next(answer.error for answer in answers if answer.error))
+                engine = InProcess(runner, step_tokens=settings.step_tokens)
+                alone = summarize(*engine.closed_loop(conversations, many))
+                if number:
+                    rates[many].append((chain.output_rate, alone.output_rate))
+    return {
+        "model": settings.served_name,
+        "dtype": str(runner.dtype).removeprefix("torch."),
+        "rounds": rounds,
+        "output_tokens_per_second": {
+            str(many): {
+                "chain": median(chain for chain, _ in pairs),
+                "in_process": median(alone for _, alone in pairs),
+                "ratio": _spread([chain / alone for chain, alone in pairs]),
+            }
+            for many, pairs in rates.items()
+        },
+    }
+
+
+def _spread(ratios: list[float]) -> list[float]:
+    """Lowest, median, highest."""
+    return [round(number, 3) for number in (min(ratios), median(ratios), max(ratios))]
+
+
+def table(result: dict[str, Any]) -> str:
+    """A result of `measure` for a person; milliseconds."""
+    shapes = {
+        **{f"{rows} decodes, context {CONTEXT}": one for rows, one in result["decode_by_batch"].items()},
+        **{f"{BATCH} decodes, context {size}": one for size, one in result["decode_by_context"].items()},
+        **{f"prefill of {size}": one for size, one in result["prefill"].items()},
+    }
+    parts = ["step", "floor", "times the floor", "host code", *PARTS]
+    lines = [
+        f"{result['model']}, {result['dtype']}, {result['threads']} threads; memory read at "
+        f"{result['read_gb_s']} GB/s, products at {result['matrix_gflop_s']} GFLOP/s",
+        f"{'milliseconds':<28}" + "".join(f"{part.split()[0]:>12}" for part in parts),
+    ]
+    for name, one in shapes.items():
+        lines.append(f"{name:<28}" + "".join(f"{one[part]:>12.3f}" for part in parts))
+    for title, key in (
+        ("scheduler, by decodes", "scheduler_ms_by_batch"),
+        ("scheduler, by waiting requests", "scheduler_ms_by_waiting"),
+        ("queue both ways, by decodes", "queue_ms_by_batch"),
+    ):
+        lines.append(f"{title}: " + ", ".join(f"{many}: {one}" for many, one in result[key].items()))
+    return "\n".join(lines)

@@ -1,0 +1,98 @@
+"""A back end around another one: it notes how long each kind of kernel takes."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpu_worker.batch import Batch
+from gpu_worker.kernels.interface import (
+    Kernels,
+    LayerCache,
+    Linear,
+    Rotary,
+    StepAttention,
+    StepMetadata,
+    Unary,
+)
+from gpu_worker.plan import Int32s
+from gpu_worker.sampler import Sampled
+
+PARTS = ("projections", "attention", "rotation and KV write", "norms", "embedding", "head", "sampling")
+
+
+class TimedKernels:
+    """See `Kernels`. For devices that have computed when a call returns, which CPUs have."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
+        self.seconds: dict[str, float] = defaultdict(float)
+        """By part, since `clear`."""
+
+    def clear(self) -> None:
+        self.seconds.clear()
+
+    def enter(self) -> None:
+        self._kernels.enter()
+
+    def linear(self, weight: Tensor, bias: Tensor | None = None, dtype: torch.dtype | None = None) -> Linear:
+        # Only the head asks for another type than its inputs'.
+        part = "projections" if dtype is None else "head"
+        return _TimedLinear(self._timed, part, self._kernels.linear(weight, bias, dtype))
+
+    def gated(self, weight: Tensor, bias: Tensor | None = None) -> Unary:
+        product = self._kernels.gated(weight, bias)
+        return lambda hidden: self._timed("projections", product, hidden)
+
+    def norm(self, weight: Tensor, eps: float) -> Unary:
+        norm = self._kernels.norm(weight, eps)
+        return lambda hidden: self._timed("norms", norm, hidden)
+
+    def begin(self, step: StepMetadata) -> StepAttention:
+        return _TimedStep(self._timed, self._kernels.begin(step))
+
+    def sample(self, logits: Tensor, slots: Int32s, device_slots: Tensor, batch: Batch) -> Sampled:
+        sampled: Sampled = self._timed("sampling", self._kernels.sample, logits, slots, device_slots, batch)
+        return sampled
+
+    def _timed(self, part: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        started = time.perf_counter()
+        result = function(*arguments)
+        self.seconds[part] += time.perf_counter() - started
+        return result
+
+
+class _TimedLinear:
+    """See `Linear`."""
+
+    def __init__(self, timed: Callable[..., Any], part: str, product: Linear) -> None:
+        self._timed, self._part, self._product = timed, part, product
+
+    def __call__(self, hidden: Tensor, /) -> Tensor:
+        result: Tensor = self._timed(self._part, self._product, hidden)
+        return result
+
+    def add_to(self, hidden: Tensor, residual: Tensor, /) -> None:
+        self._timed(self._part, self._product.add_to, hidden, residual)
+
+    def rows(self, numbers: Tensor, /) -> Tensor:
+        result: Tensor = self._timed("embedding", self._product.rows, numbers)
+        return result
+
+
+class _TimedStep:
+    """See `StepAttention`."""
+
+    def __init__(self, timed: Callable[..., Any], step: StepAttention) -> None:
+        self._timed, self._step = timed, step
+
+    def rotate_and_write(self, qkv: Tensor, rotary: Rotary, cache: LayerCache) -> Tensor:
+        query: Tensor = self._timed("rotation and KV write", self._step.rotate_and_write, qkv, rotary, cache)
+        return query
+
+    def attend(self, query: Tensor, cache: LayerCache) -> Tensor:
+        mixed: Tensor = self._timed("attention", self._step.attend, query, cache)
+        return mixed

@@ -1,0 +1,56 @@
+"""`quire bench mechanisms`: what each mechanism is worth."""
+
+import argparse
+import sys
+from typing import Any
+
+from ops.cli.arguments import positive
+from ops.cli.bench_step import add_model_to, worker_settings
+
+_DESCRIPTION = """\
+The same work with a mechanism and without it, in turns.
+
+  quire bench mechanisms                                     all of them, on the model that ships
+  quire bench mechanisms --only 'chunked prefill' --shape 135m --dtype bfloat16
+"""
+
+STEP_TOKENS = 2304
+"""Room for the long prompt in one step."""
+
+
+def add_to(kinds: Any) -> None:
+    mechanisms = kinds.add_parser(
+        "mechanisms",
+        help="each mechanism on and off",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_model_to(mechanisms)
+    mechanisms.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="this one; can be given several times"
+    )
+    mechanisms.add_argument("--rounds", type=positive, default=3, metavar="N", help="turns of each (3)")
+    mechanisms.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from gpu_worker.startup import load
+    from ops.bench import mechanisms
+    from ops.bench.record import write
+
+    known = [mechanism.name for mechanism in mechanisms.MECHANISMS] + [mechanisms.PLANNING_AHEAD]
+    if unknown := [name for name in arguments.only if name not in known]:
+        print(f"quire bench: no mechanism {unknown[0]!r} ({', '.join(known)})", file=sys.stderr)
+        return 2
+    settings = worker_settings(arguments, step_tokens=STEP_TOKENS)
+    try:
+        found = mechanisms.measure(
+            load(settings), settings, arguments.rounds, arguments.seed, frozenset(arguments.only)
+        )
+    except (RuntimeError, OSError) as error:
+        print(f"quire bench: {error}", file=sys.stderr)
+        return 1
+    print(mechanisms.table(found))
+    if arguments.out is not None:
+        write(arguments.out, "mechanisms", arguments.seed, found)
+    return 0
