@@ -10,6 +10,7 @@
 //     segments    └──────────────────────────┘└─────────────────────┘   each from zero, then merged
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "team.h"
@@ -161,7 +162,7 @@ struct Fetch {
 };
 
 // Weights [HEADS][POSITIONS] times values: added to the states of HEADS heads, WIDTH vectors from `d` on.
-template <class T, int HEADS, int WIDTH>
+template <int HEADS, int WIDTH, class T>
 void weigh(const float* weights, const T* const* values, int64_t begin, int64_t end, State* states, int64_t d) {
     f32x16 held[HEADS][WIDTH];
     for (int h = 0; h < HEADS; ++h)
@@ -176,11 +177,60 @@ void weigh(const float* weights, const T* const* values, int64_t begin, int64_t 
         for (int v = 0; v < WIDTH; ++v) store(states[h].values() + d + v * LANES, held[h][v]);
 }
 
+#if defined(__AVX512BF16__)
+// For bfloat16, two positions at a time: their values are interleaved, their weights rounded to bfloat16. The
+// interleaving leaves the dimensions of each 32 in another order, which `in_order` undoes at the end.
+template <int HEADS, int WIDTH>
+void weigh(const float* weights, const bf16* const* values, int64_t begin, int64_t end, State* states, int64_t d) {
+    __m512 held[HEADS][WIDTH];
+    uint32_t pairs[HEADS][POSITIONS / 2];
+    for (int h = 0; h < HEADS; ++h) {
+        for (int64_t place = 0; place < POSITIONS; place += LANES) {
+            const __m256bh rounded = _mm512_cvtneps_pbh(_mm512_loadu_ps(weights + h * POSITIONS + place));
+            std::memcpy(&pairs[h][place / 2], &rounded, sizeof(rounded));
+        }
+        for (int v = 0; v < WIDTH; ++v) held[h][v] = _mm512_loadu_ps(states[h].values() + d + v * LANES);
+    }
+    for (int64_t place = begin / 2 * 2; place < end; place += 2) {
+        // A weight outside is zero; its values are those of the other of the pair.
+        const bf16* one = values[place < begin ? place + 1 : place] + d;
+        const bf16* two = values[place + 1 < end ? place + 1 : place] + d;
+        __m512i value[WIDTH];
+        for (int v = 0; v < WIDTH; v += 2) {
+            const __m512i left = _mm512_loadu_si512(one + v * LANES), right = _mm512_loadu_si512(two + v * LANES);
+            value[v] = _mm512_unpacklo_epi16(left, right);
+            value[v + 1] = _mm512_unpackhi_epi16(left, right);
+        }
+        for (int h = 0; h < HEADS; ++h) {
+            const __m512bh pair = (__m512bh)_mm512_set1_epi32(int(pairs[h][place / 2]));
+            for (int v = 0; v < WIDTH; ++v) held[h][v] = _mm512_dpbf16_ps(held[h][v], (__m512bh)value[v], pair);
+        }
+    }
+    for (int h = 0; h < HEADS; ++h)
+        for (int v = 0; v < WIDTH; ++v) _mm512_storeu_ps(states[h].values() + d + v * LANES, held[h][v]);
+}
+#endif
+
+// A state's weighted values from `d` on, 32 of them, in the order of the dimensions.
+template <class T>
+void in_order(State state, int64_t d, f32x16 (&values)[2]) {
+    values[0] = load(state.values() + d);
+    values[1] = load(state.values() + d + LANES);
+#if defined(__AVX512BF16__)
+    if constexpr (std::is_same_v<T, bf16>) {
+        // Low halves: dimensions 0-3, 8-11, 16-19, 24-27; high ones: 4-7, 12-15, 20-23, 28-31.
+        const f32x16 low = values[0], high = values[1];
+        values[0] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+        values[1] = __builtin_shufflevector(low, high, 8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
+    }
+#endif
+}
+
 template <class T, int HEADS>
 void weigh_all(const float* weights, const Tile<T>& tile, int64_t begin, int64_t end, State* states, int64_t padded) {
     int64_t d = 0;
-    for (; d + 4 * LANES <= padded; d += 4 * LANES) weigh<T, HEADS, 4>(weights, tile.values, begin, end, states, d);
-    for (; d < padded; d += 2 * LANES) weigh<T, HEADS, 2>(weights, tile.values, begin, end, states, d);
+    for (; d + 4 * LANES <= padded; d += 4 * LANES) weigh<HEADS, 4>(weights, tile.values, begin, end, states, d);
+    for (; d < padded; d += 2 * LANES) weigh<HEADS, 2>(weights, tile.values, begin, end, states, d);
 }
 
 // One query head and one tile: scores of places `begin` to `end` - 1 into `weights`, as exponentials.
@@ -335,12 +385,17 @@ struct Call {
     void write(int64_t token, int64_t query_head, State state) const {
         T* to = out + (token * shape.heads + query_head) * shape.head_dim;
         const float total = state.total();
-        for (int64_t d = 0; d < shape.head_dim; d += LANES) {
-            const f32x16 values = load(state.values() + d) / total;
-            if (d + LANES <= shape.head_dim) {
-                store(to + d, values);
-            } else {
-                for (int64_t lane = 0; d + lane < shape.head_dim; ++lane) from_float(to + d + lane, values[lane]);
+        for (int64_t d = 0; d < shape.head_dim; d += 2 * LANES) {
+            f32x16 values[2];
+            in_order<T>(state, d, values);
+            for (int64_t half = 0; half < 2; ++half) {
+                const int64_t first = d + half * LANES, left = shape.head_dim - first;
+                const f32x16 mean = values[half] / total;
+                if (left >= LANES) {
+                    store(to + first, mean);
+                } else {
+                    for (int64_t lane = 0; lane < left; ++lane) from_float(to + first + lane, mean[lane]);
+                }
             }
         }
     }
