@@ -155,8 +155,8 @@ struct Fetch {
         const int64_t last = std::min(tile->end, place + (POSITIONS + pieces - 1) / pieces);
         for (; place < last; ++place)
             for (int64_t d = 0; d < head_dim; d += 64 / int64_t(sizeof(T))) {
-                __builtin_prefetch(tile->keys[place] + d);
-                __builtin_prefetch(tile->values[place] + d);
+                __builtin_prefetch(tile->keys[place] + d, 0, 2);
+                __builtin_prefetch(tile->values[place] + d, 0, 2);
             }
     }
 };
