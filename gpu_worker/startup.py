@@ -9,7 +9,7 @@ from gpu_worker.batch import BatchLimits
 from gpu_worker.cache import GPU_SHARE, blocks_within, bytes_per_block, free_memory, make_caches
 from gpu_worker.errors import CapacityError, KernelError, ModelError
 from gpu_worker.kernels.cpu import build, library
-from gpu_worker.kernels.cpu.kernels import CpuKernels
+from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference import ReferenceKernels
 from gpu_worker.models.registry import CausalLM, load_model
@@ -65,16 +65,21 @@ def _kernels(settings: WorkerSettings, device: torch.device) -> Kernels:
     """The back end. Raises `KernelError` if one was named that cannot be had."""
     if device.type != "cpu" or settings.kernels == "torch" or settings.dtype == "float16":
         return ReferenceKernels()
+    named = settings.kernels not in ("auto", "onednn")
+    onednn = settings.kernels == "onednn" or (
+        settings.kernels == "auto" and settings.dtype == "bfloat16" and build.has_amx()
+    )
     try:
-        name = build.supported()[0] if settings.kernels == "auto" else settings.kernels
+        name = settings.kernels if named else build.supported()[0]
         threads = settings.thread_count
-        kernels = CpuKernels(library.load(name, threads), library.cores(threads))
+        kind = MatrixUnitKernels if onednn else CpuKernels
+        kernels = kind(library.load(name, threads), library.cores(threads))
     except KernelError as error:
         if settings.kernels != "auto":
             raise
         log.warning("%s: PyTorch computes instead, more slowly", error)
         return ReferenceKernels()
-    log.info("kernels: C++ for %s, %d threads", name, threads)
+    log.info("kernels: C++ for %s%s, %d threads", name, " with oneDNN" if onednn else "", threads)
     return kernels
 
 

@@ -113,8 +113,17 @@ class Kernels(Protocol):
     def enter(self) -> None:
         """Called once by the thread that will compute from now on, before anything else."""
 
-    def linear(self, weight: Tensor, bias: Tensor | None = None, dtype: torch.dtype | None = None) -> Linear:
-        """Products with weight [out, in] and bias [out]; results of type `dtype`, by default the inputs'."""
+    def linear(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        keeps_rows: bool = False,
+    ) -> Linear:
+        """Products with weight [out, in] and bias [out]; results of type `dtype`, by default the inputs'.
+
+        `keeps_rows`: its `rows` will be asked for.
+        """
 
     def gated(self, weight: Tensor, bias: Tensor | None = None) -> Unary:
         """Gated activation (Shazeer 2020): silu(gate) * up of one product with weight [2 * out, in].

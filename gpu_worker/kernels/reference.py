@@ -18,7 +18,11 @@ class ReferenceKernels:
         """PyTorch's threads serve whichever calls."""
 
     def linear(
-        self, weight: Tensor, bias: Tensor | None = None, dtype: torch.dtype | None = None
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        keeps_rows: bool = False,
     ) -> "ReferenceLinear":
         return ReferenceLinear(weight, bias, dtype or weight.dtype)
 

@@ -49,8 +49,9 @@ class Llama:
         head = embedding
         if not config.tie_word_embeddings:
             head = weights.read("lm_head.weight", config.vocab_size, config.hidden_size)
-        self._head = kernels.linear(head, dtype=torch.float32)
-        self._embed = self._head.rows if config.tie_word_embeddings else embedding.__getitem__
+        tied = config.tie_word_embeddings
+        self._head = kernels.linear(head, dtype=torch.float32, keeps_rows=tied)
+        self._embed = self._head.rows if tied else embedding.__getitem__
         self._norm = kernels.norm(weights.read("model.norm.weight", config.hidden_size), config.rms_norm_eps)
         self._layers = [
             Layer(config, weights.under(f"model.layers.{number}."), kernels)

@@ -38,10 +38,16 @@ class TimedKernels:
     def enter(self) -> None:
         self._kernels.enter()
 
-    def linear(self, weight: Tensor, bias: Tensor | None = None, dtype: torch.dtype | None = None) -> Linear:
+    def linear(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        keeps_rows: bool = False,
+    ) -> Linear:
         # Only the head asks for another type than its inputs'.
         part = "projections" if dtype is None else "head"
-        return _TimedLinear(self._timed, part, self._kernels.linear(weight, bias, dtype))
+        return _TimedLinear(self._timed, part, self._kernels.linear(weight, bias, dtype, keeps_rows))
 
     def gated(self, weight: Tensor, bias: Tensor | None = None) -> Unary:
         product = self._kernels.gated(weight, bias)

@@ -12,8 +12,9 @@ from gpu_worker.batch import Batch
 from gpu_worker.kernels.cpu.attention import Attention, CpuStep
 from gpu_worker.kernels.cpu.layers import CpuNorm
 from gpu_worker.kernels.cpu.linear import PackedGated, PackedLinear
+from gpu_worker.kernels.cpu.onednn import OneDnnGated, OneDnnLinear
 from gpu_worker.kernels.cpu.sample import Sampler
-from gpu_worker.kernels.interface import StepMetadata
+from gpu_worker.kernels.interface import Linear, StepMetadata, Unary
 from gpu_worker.plan import Int32s
 from gpu_worker.sampler import Sampled
 
@@ -36,11 +37,15 @@ class CpuKernels:
             os.sched_setaffinity(threading.get_native_id(), self._cores[:1])
 
     def linear(
-        self, weight: Tensor, bias: Tensor | None = None, dtype: torch.dtype | None = None
-    ) -> PackedLinear:
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        keeps_rows: bool = False,
+    ) -> Linear:
         return PackedLinear(self._library, weight, bias, wide=dtype == torch.float32)
 
-    def gated(self, weight: Tensor, bias: Tensor | None = None) -> PackedGated:
+    def gated(self, weight: Tensor, bias: Tensor | None = None) -> Unary:
         return PackedGated(self._library, weight, bias)
 
     def norm(self, weight: Tensor, eps: float) -> CpuNorm:
@@ -51,3 +56,23 @@ class CpuKernels:
 
     def sample(self, logits: Tensor, slots: Int32s, device_slots: Tensor, batch: Batch) -> Sampled:
         return self._sampler(logits, slots, batch)
+
+
+class MatrixUnitKernels(CpuKernels):
+    """With the products by oneDNN, which knows how to use a processor's matrix units (AMX)."""
+
+    def enter(self) -> None:
+        """PyTorch's threads and the team's take turns on the same cores."""
+        self._library.quire_take_turns()
+
+    def linear(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        keeps_rows: bool = False,
+    ) -> Linear:
+        return OneDnnLinear(weight, bias, keeps_rows, wide=dtype == torch.float32)
+
+    def gated(self, weight: Tensor, bias: Tensor | None = None) -> Unary:
+        return OneDnnGated(weight, bias)

@@ -2,14 +2,11 @@
 C++ kernels do not use. Here a row may come to something else, by rounding, with other rows beside it.
 """
 
-import ctypes
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn.functional import gelu, silu
-
-from gpu_worker.kernels.cpu.linear import PackedGated, PackedLinear
 
 ROWS = 32
 """Rows that oneDNN is told to expect when it chooses how weights lie in memory."""
@@ -23,14 +20,18 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": silu, "gelu_tanh"
 
 
 class OneDnnLinear:
-    """See `PackedLinear`. `rows` needs the weight as it was given, which is kept for it if `tied`."""
+    """See `PackedLinear`. `rows` needs the weight as it was given, which is kept if asked to be."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, tied: bool = False) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None = None, keeps_rows: bool = False, wide: bool = False
+    ) -> None:
+        """`wide`: results are float32, rounded to the inputs' type before."""
         self.out_features, self.in_features = weight.shape
         self.dtype = weight.dtype
+        self.out_dtype = torch.float32 if wide else weight.dtype
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), ROWS)
         self._bias = bias
-        self._given = weight if tied else None
+        self._given = weight if keeps_rows else None
 
     @property
     def nbytes(self) -> int:
@@ -41,7 +42,7 @@ class OneDnnLinear:
     def __call__(self, x: Tensor) -> Tensor:
         """[rows, in] to [rows, out]."""
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
-        return out
+        return out.to(self.out_dtype)
 
     def add_to(self, x: Tensor, out: Tensor) -> None:
         """out [rows, out] += what a call gives."""
@@ -50,14 +51,14 @@ class OneDnnLinear:
     def rows(self, ids: Tensor) -> Tensor:
         """Rows [n, in] of the weight; ids: integers [n]. Raises `IndexError` for an id that is no row."""
         if self._given is None:
-            raise ValueError("the rows were not kept: the layer is not tied")
-        return self._given.index_select(0, ids)
+            raise ValueError("the rows were not kept")
+        return self._given.index_select(0, ids.long())
 
 
 class OneDnnGated:
     """See `PackedGated`; the activation is a step of its own."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, activation: str = "silu") -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> None:
         if len(weight) % 2:
             raise ValueError(f"gates and ups are not equally many: {len(weight)} rows")
         self._both = OneDnnLinear(weight, bias)
@@ -76,17 +77,3 @@ class OneDnnGated:
     def add_to(self, x: Tensor, out: Tensor) -> None:
         """out [rows, inter] += what a call gives."""
         out += self(x)
-
-
-def linear_for(
-    library: ctypes.CDLL, amx: bool, weight: Tensor, bias: Tensor | None, tied: bool = False
-) -> PackedLinear | OneDnnLinear:
-    """The faster kind of layer for a processor with AMX (`build.has_amx`) or without."""
-    return OneDnnLinear(weight, bias, tied) if amx else PackedLinear(library, weight, bias)
-
-
-def gated_for(
-    library: ctypes.CDLL, amx: bool, weight: Tensor, bias: Tensor | None, activation: str = "silu"
-) -> PackedGated | OneDnnGated:
-    """As `linear_for`."""
-    return OneDnnGated(weight, bias, activation) if amx else PackedGated(library, weight, bias, activation)

@@ -16,7 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from gpu_worker.batch import BatchLimits
 from gpu_worker.cache import make_caches
 from gpu_worker.kernels.cpu import build, library
-from gpu_worker.kernels.cpu.kernels import CpuKernels
+from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference import ReferenceKernels
 from gpu_worker.models.registry import load_model
@@ -193,10 +193,14 @@ def expected_tokens(model: Any, prompt: list[int], count: int) -> list[int]:
     return tokens
 
 
-@pytest.fixture(scope="session", params=["torch", *build.supported()])
+@pytest.fixture(scope="session", params=["torch", "onednn", *build.supported()])
 def kernels(request: pytest.FixtureRequest) -> Kernels:
     """Each back end that this machine can run."""
-    return ReferenceKernels() if request.param == "torch" else CpuKernels(library.load(request.param, 2))
+    if request.param == "torch":
+        return ReferenceKernels()
+    if request.param == "onednn":
+        return MatrixUnitKernels(library.load(build.supported()[0], 2))
+    return CpuKernels(library.load(request.param, 2))
 
 
 @pytest.fixture(scope="session")

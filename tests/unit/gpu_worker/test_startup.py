@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from gpu_worker.cache import blocks_within, bytes_per_block
-from gpu_worker.errors import CapacityError, ModelError
+from gpu_worker.errors import CapacityError, KernelError, ModelError
+from gpu_worker.kernels.cpu import build, library
+from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels
+from gpu_worker.kernels.reference import ReferenceKernels
 from gpu_worker.models.config import read_config
 from gpu_worker.models.loader import Weights
 from gpu_worker.settings import WorkerSettings
@@ -107,3 +110,35 @@ def test_the_largest_step_is_a_valid_one(make, tiny, changes) -> None:
     assert not runner.execute(message).errors
     assert int(runner.batch.known.max()) == runner.limits.max_model_len + 1
     assert sum(make.unpack(message.row_counts)) == runner.limits.max_step_tokens
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"kernels": "torch"}, ReferenceKernels),
+        ({"dtype": "float16"}, ReferenceKernels),
+        ({"kernels": "portable"}, CpuKernels),
+        ({}, CpuKernels),
+        ({"dtype": "bfloat16"}, MatrixUnitKernels),
+        ({"dtype": "bfloat16", "kernels": "portable"}, CpuKernels),
+        ({"kernels": "onednn"}, MatrixUnitKernels),
+    ],
+)
+def test_the_back_end_is_the_one_that_suits(settings, monkeypatch, changes, kind) -> None:
+    monkeypatch.setattr(build, "has_amx", lambda: True)
+    found = []
+    load(settings(**changes), lambda kernels: found.append(kernels) or kernels)
+    assert type(found[0]) is kind
+
+
+def test_without_a_compiler_pytorch_computes(settings, monkeypatch, caplog, tmp_path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    library.load.cache_clear()
+    found = []
+    load(settings(), lambda kernels: found.append(kernels) or kernels)
+    assert type(found[0]) is ReferenceKernels
+    assert "no C++ compiler" in caplog.text
+    with pytest.raises(KernelError, match="no C\\+\\+ compiler"):
+        load(settings(kernels="portable"))

@@ -16,6 +16,8 @@ namespace {
 // About 50 microseconds: longer than Python takes between two kernels, shorter than anybody minds.
 constexpr int SPINS = 2000;
 
+int spins = SPINS;
+
 inline void pause() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -45,7 +47,7 @@ void futex(std::atomic<uint32_t>* word, int operation, uint32_t value) {
 }
 
 uint32_t await_turn(uint32_t seen) {
-    for (int spin = 0; spin < SPINS; ++spin) {
+    for (int spin = 0; spin < spins; ++spin) {
         const uint32_t now = team.turn.number.load(std::memory_order_acquire);
         if (now != seen) return now;
         pause();
@@ -109,3 +111,7 @@ extern "C" int quire_start(int threads, const int* cpus) {
     }
     return team.size;
 }
+
+// From now on the team's threads sleep as soon as they have nothing to do: those of another library compute
+// between its turns, on the same cores.
+extern "C" void quire_take_turns() { quire::spins = 0; }

@@ -7,7 +7,7 @@ import torch
 
 from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.linear import PackedGated, PackedLinear
-from gpu_worker.kernels.cpu.onednn import OneDnnGated, OneDnnLinear, gated_for, linear_for
+from gpu_worker.kernels.cpu.onednn import OneDnnGated, OneDnnLinear
 
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -31,21 +31,13 @@ def test_same_products(dtype: torch.dtype, biased: bool) -> None:
             torch.testing.assert_close(out, expected + 1, rtol=tolerance, atol=8 * tolerance)
 
 
-def test_rows_of_a_tied_layer() -> None:
+def test_rows_that_were_kept() -> None:
     weight, ids = torch.randn(6, 4), torch.tensor([5, 0, 5])
-    assert torch.equal(OneDnnLinear(weight, None, tied=True).rows(ids), weight[ids])
+    assert torch.equal(OneDnnLinear(weight, None, keeps_rows=True).rows(ids), weight[ids])
     with pytest.raises(IndexError):
-        OneDnnLinear(weight, None, tied=True).rows(torch.tensor([6]))
-    with pytest.raises(ValueError, match="not tied"):
+        OneDnnLinear(weight, None, keeps_rows=True).rows(torch.tensor([6]))
+    with pytest.raises(ValueError, match="not kept"):
         OneDnnLinear(weight, None).rows(ids)
-
-
-def test_matrix_units_decide() -> None:
-    kernels, weight = library.load("portable", 2), torch.ones(2, 2)
-    assert isinstance(linear_for(kernels, True, weight, None), OneDnnLinear)
-    assert isinstance(linear_for(kernels, False, weight, None), PackedLinear)
-    assert isinstance(gated_for(kernels, True, weight, None), OneDnnGated)
-    assert isinstance(gated_for(kernels, False, weight, None), PackedGated)
 
 
 def test_matrix_units_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,114 @@
+"""The engine in one process gives the answers of any other, and counts what it did for them."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from gpu_worker.runner import Runner
+from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup import load
+from ops.bench import mechanisms, step
+from ops.bench.accounting import needed
+from ops.bench.in_process import InProcess
+from ops.bench.timed import PARTS
+from ops.bench.workload import Workload
+
+SETTINGS = WorkerSettings(kv_memory=64 << 20, threads=1, max_slots=16, step_tokens=96)
+QUESTIONS = Workload(prompt_lengths=(40, 9, 21), output_lengths=(20, 40)).conversations(7, 3)
+
+
+@pytest.fixture(scope="module")
+def runner() -> Runner:
+    return load(SETTINGS)
+
+
+def answered(engine: InProcess) -> list[list[int]]:
+    asked = [engine.ask(questions[0]) for questions in QUESTIONS]
+    engine.run()
+    return [each.tokens[0] for each in asked]
+
+
+@pytest.fixture(scope="module")
+def expected(runner) -> list[list[int]]:
+    """One request after the other."""
+    found = []
+    for questions in QUESTIONS:
+        engine = InProcess(runner, depth=1)
+        asked = engine.ask(questions[0])
+        engine.run()
+        found.append(asked.tokens[0])
+    return found
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_answers_do_not_depend_on_the_depth(runner, expected, depth) -> None:
+    engine = InProcess(runner, depth=depth, step_tokens=33)
+    assert answered(engine) == expected
+    questions = [each for conversation in QUESTIONS for each in conversation]
+    assert [len(tokens) for tokens in expected] == [each.max_tokens for each in questions]
+    assert engine.tally.computed == needed(questions)
+    assert engine.admissions == len(QUESTIONS)
+
+
+def test_a_pool_too_small_computes_again_and_answers_the_same(runner, expected) -> None:
+    engine = InProcess(runner, num_blocks=5, shares=False)
+    assert answered(engine) == expected
+    assert engine.admissions > len(QUESTIONS)
+    assert engine.tally.computed > needed(each for conversation in QUESTIONS for each in conversation)
+    assert max(engine.tally.held) <= 5 * 16
+
+
+def test_a_closed_loop_keeps_so_many_at_once(runner) -> None:
+    conversations = Workload(prompt_lengths=(8,), output_lengths=(4, 4), turns=2).conversations(5, 1)
+    engine = InProcess(runner)
+    answers, seconds = engine.closed_loop(conversations, 2)
+    assert len(answers) == 10
+    assert all(answer.output_tokens == 4 and answer.ended > answer.sent for answer in answers)
+    assert max(answer.ended for answer in answers) - min(answer.sent for answer in answers) <= seconds
+    begun = sorted([(answer.sent, 1) for answer in answers] + [(answer.ended, -1) for answer in answers])
+    going = 0
+    for _, change in begun:
+        going += change
+        assert going <= 2
+
+
+def test_only_what_is_shared_is_saved(runner) -> None:
+    workload = Workload(prompt_lengths=(8,), output_lengths=(4, 4), shared_prefix=64)
+    computed = {}
+    for shares in (True, False):
+        engine = InProcess(runner, shares=shares)
+        engine.closed_loop(workload.conversations(4, 1), 1)
+        computed[shares] = engine.tally.computed
+    assert computed[False] - computed[True] == 3 * 64
+
+
+def test_a_mechanism_is_measured_with_and_without(runner) -> None:
+    found = mechanisms.measure(runner, SETTINGS, 1, 5, frozenset({"parallel samples"}))
+    (one,) = found.values()
+    tokens = one["figures"]["tokens computed"]
+    # Together the prompt is computed once but for what follows its last full block.
+    assert tokens["without"] == 4 * (505 + 31)
+    assert tokens["with"] < 505 + 4 * (31 + 16)
+    assert tokens["ratio"][1] == pytest.approx(tokens["with"] / tokens["without"], abs=1e-3)
+    assert "parallel samples" in mechanisms.table(found)
+
+
+def test_the_parts_of_a_step_make_the_whole(monkeypatch) -> None:
+    monkeypatch.setattr(step, "measured", lambda dtype, threads: step.Rates(1e10, 1e11))
+
+    def measure():
+        model = step.Model.load(SETTINGS)
+        return step.decode_step(model, 4, 100, 1), step.prefill_step(model, 64, 1)
+
+    with ThreadPoolExecutor(1) as thread:
+        for parts in thread.submit(measure).result():
+            assert sum(parts[part] for part in (*PARTS, "host code")) == pytest.approx(
+                parts["step"], abs=0.02
+            )
+            assert all(parts[part] > 0 for part in PARTS)
+            assert parts["times the floor"] == pytest.approx(parts["step"] / parts["floor"], rel=0.02)
+
+
+def test_waiting_requests_do_not_slow_a_plan(runner) -> None:
+    few, many = (step.scheduler_step(runner.limits, 8, waiting) for waiting in (0, 2000))
+    assert 0 < many < 10 * few + 1
