@@ -55,7 +55,7 @@ class Decoding:
     """A scheduler all of whose sequences decode. Prompts are of 32, 128 and 512 tokens, as in a load."""
 
     def __init__(self, rows: int, seed: int) -> None:
-        limits = _limits(rows, max(rows, STEP_TOKENS))
+        limits = _limits(rows, 8 * rows)  # so that the last has been prefilled before the first ends
         fleet = Fleet(limits.max_step_tokens)
         self._scheduler, _ = fleet.add_worker(limits)
         self._flights: deque[StepPlan] = deque()
