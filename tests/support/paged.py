@@ -84,7 +84,19 @@ def make_paged(
             kept.append(numbers.double())
     tokens = sum(length for length, _ in rows)
     query = torch.randn(tokens, heads.query, heads.dim, generator=generator).to(dtype)
-    return Paged(step, cache, query, *written)
+    return Paged(step, in_vectors(cache), query, *written)
+
+
+def in_vectors(cache: LayerCache) -> LayerCache:
+    """The same pages as the C++ kernels lay them out: see src/pages.h."""
+    blocks, kv_heads, block_size, dim = cache.keys.shape
+    pack = 4 // cache.keys.dtype.itemsize
+    even = block_size // pack * pack
+    keys = cache.keys.view(blocks, kv_heads, block_size, dim // pack, pack).transpose(2, 3)
+    pairs = cache.values[:, :, :even].view(blocks, kv_heads, even // pack, pack, dim).transpose(3, 4)
+    last = cache.values[:, :, even:].flatten(2)
+    values = torch.cat((pairs.flatten(2), last), 2)
+    return LayerCache(*(each.reshape(cache.keys.shape).contiguous() for each in (keys, values)))
 
 
 def dense(paged: Paged, sight: Sight = EVERYTHING) -> Tensor:

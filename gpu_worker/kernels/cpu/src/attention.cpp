@@ -1,18 +1,19 @@
 // Paged attention over a ragged batch: decodes, chunks of prefills and runs of drafts in one call.
 //
-// Each query head of a token sees its sequence's keys in tiles of 64 positions, aligned, with an online
-// softmax (Milakov and Gimelshein 2018), from tile to tile within segments of 256 positions; segments are
-// merged in order. A decode's segments are computed side by side, a chunk's tokens share each tile that was
-// read: the sums are the same, bit for bit, however the work is cut.
+// Each query head of a token, a row, sees its sequence's keys in tiles of 64 positions, aligned, with an
+// online softmax (Milakov and Gimelshein 2018), from tile to tile within segments of 256 positions;
+// segments are merged in order. A decode's segments are computed side by side; a chunk's rows share each
+// tile that was read, and up to six are computed at once. The sums of a row are the same, bit for bit,
+// however the work is cut.
 //
 //     positions   0      64     128          256                    512
 //     tiles       │──────│──────│── ... ─────│──────│── ...
 //     segments    └──────────────────────────┘└─────────────────────┘   each from zero, then merged
 #include <algorithm>
 #include <limits>
-#include <type_traits>
 #include <vector>
 
+#include "pages.h"
 #include "team.h"
 #include "vmath.h"
 
@@ -20,15 +21,18 @@ namespace quire {
 namespace {
 
 constexpr float INF = std::numeric_limits<float>::infinity();
+constexpr float LOWEST = -1e30f;  // below any score, and a number: what is left of it fades to nothing
+constexpr float LOG2E = 1.44269504f;
 constexpr int POSITIONS = 64;  // of a tile
+constexpr int VECTORS = POSITIONS / LANES;
 constexpr int64_t SEGMENT = 256;  // positions
-constexpr int TOGETHER = 48;  // query heads, over a chunk's tokens, that share what was read
+constexpr int TOGETHER = 48;  // rows that share what was read
+constexpr int AT_ONCE = 6;  // rows whose sums are held in registers
 
-struct Shape {
-    int64_t block_size, heads, kv_heads, head_dim;
+struct Shape : Pages {
+    int64_t heads;
     int64_t group() const { return heads / kv_heads; }
-    // Whole vectors of either type.
-    int64_t padded() const { return (head_dim + 31) / 32 * 32; }
+    int64_t padded() const { return (head_dim + LANES - 1) / LANES * LANES; }
 };
 
 // What a query sees of its context.
@@ -38,241 +42,265 @@ struct Sight {
     int64_t first(int64_t position) const { return window ? std::max<int64_t>(0, position + 1 - window) : 0; }
 };
 
-// The softmax of one query head as far as it has got: greatest score, sum of exponentials, and after
-// these two the values weighted by them, [head_dim], padded.
+// The softmax of one row as far as it has got: greatest score, sums of exponentials, which 16 lanes keep
+// apart, and the values weighted by them, [head_dim], padded. Scores are in units of ln 2.
 struct State {
     float* at;
     float& most() { return at[0]; }
-    float& total() { return at[1]; }
-    float* values() { return at + LANES; }
-    static int64_t size(const Shape& shape) { return LANES + shape.padded(); }
+    float* totals() { return at + LANES; }
+    float* values() { return at + 2 * LANES; }
+    static int64_t size(const Shape& shape) { return 2 * LANES + shape.padded(); }
     void clear(const Shape& shape) {
         std::fill(at, at + size(shape), 0.0f);
-        most() = -INF;
+        most() = LOWEST;
+    }
+    void fade(float factor, const Shape& shape) {
+        for (float* part = totals(); part < at + size(shape); part += LANES) store(part, load(part) * factor);
     }
 };
 
-// Sums of 16 vectors, as one.
-inline f32x16 sums_of(const f32x16 (&v)[LANES]) {
-    f32x16 a[8], b[4], c[2];
-    for (int i = 0; i < 8; ++i)
-        a[i] = __builtin_shufflevector(v[2 * i], v[2 * i + 1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
-               __builtin_shufflevector(v[2 * i], v[2 * i + 1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
-    for (int i = 0; i < 4; ++i)
-        b[i] = __builtin_shufflevector(a[2 * i], a[2 * i + 1], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
-               __builtin_shufflevector(a[2 * i], a[2 * i + 1], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
-    for (int i = 0; i < 2; ++i)
-        c[i] = __builtin_shufflevector(b[2 * i], b[2 * i + 1], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
-               __builtin_shufflevector(b[2 * i], b[2 * i + 1], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
-    return __builtin_shufflevector(c[0], c[1], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
-           __builtin_shufflevector(c[0], c[1], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
-}
+inline f32x16 tanh(f32x16 x) { return 1.0f - 2.0f / (exp(x * 2.0f) + 1.0f); }
 
-// Add to 16 sums the products of a piece of a query with the same piece of each of 16 keys.
-template <int STEP>
-inline void dot(f32x16 (&sums)[LANES], const float* query, const float* const* keys, int64_t d) {
-    const f32x16 piece = load(query + d);
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; ++i) sums[i] += load(keys[i] + d) * piece;
-}
-template <int STEP>
-inline void dot(f32x16 (&sums)[LANES], const bf16* query, const bf16* const* keys, int64_t d) {
+// Vectors of pairs of bfloat16, as two of float32: the first of each pair, and the second.
+inline f32x16 firsts(u32x16 pairs) { return (f32x16)(pairs << 16); }
+inline f32x16 seconds(u32x16 pairs) { return (f32x16)(pairs & 0xFFFF0000u); }
+
+// sum + the products of what lies side by side in each lane of `packed` with what lies at `one`.
+inline f32x16 product(f32x16 sum, u32x16 packed, const float* one) { return sum + (f32x16)packed * *one; }
+inline f32x16 product(f32x16 sum, u32x16 packed, const bf16* one) {
 #if defined(__AVX512BF16__)
-    const __m512bh piece = (__m512bh)_mm512_loadu_si512(query + d);
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; ++i)
-        sums[i] = (f32x16)_mm512_dpbf16_ps((__m512)sums[i], (__m512bh)_mm512_loadu_si512(keys[i] + d), piece);
+    const __m512bh pair = (__m512bh)_mm512_set1_epi32(load_bits<int32_t>(one));
+    return (f32x16)_mm512_dpbf16_ps((__m512)sum, (__m512bh)packed, pair);
 #else
-    for (int half = 0; half < 2; ++half) {
-        const f32x16 piece = load(query + d + half * LANES);
-    #pragma GCC unroll 16
-    for (int i = 0; i < LANES; ++i) sums[i] += load(keys[i] + d + half * LANES) * piece;
-    }
+    return sum + seconds(packed) * to_float(one[1]) + firsts(packed) * to_float(one[0]);
 #endif
 }
-
-template <class T>
-constexpr int64_t DOT_STEP = 64 / sizeof(T);
-
-inline f32x16 tanh(f32x16 x) { return 1.0f - 2.0f / (exp(x * 2.0f) + 1.0f); }
 
 // One tile of a sequence's pages, as one key head sees it.
 template <class T>
 struct Tile {
-    const T* keys[POSITIONS];
-    const T* values[POSITIONS];
+    const T* keys[VECTORS];  // of 16 positions each, at dimension 0
+    const T* values[VECTORS];  // of 16 positions each, at the first
+    int64_t key_stride = 0, value_stride = 0;  // to the next PACK dimensions, to the next PACK positions
     int64_t begin = 0, end = 0;  // places of the positions that are looked at
-    std::vector<T> copies;  // where rows are no whole vectors
+    std::vector<T> copies;  // where the pages' own layout is not one of whole vectors
 
     // Look up positions `first` to `last` - 1 of the tile that starts at `base`.
     void find(const Shape& shape, const T* key_pages, const T* value_pages, const int32_t* table, int64_t head,
               int64_t base, int64_t first, int64_t last) {
-        int64_t block = first / shape.block_size, offset = first % shape.block_size;
         begin = first - base;
         end = last - base;
+        if (shape.block_size % LANES || shape.head_dim % LANES)
+            return copy(shape, key_pages, value_pages, table, head, base);
+        key_stride = shape.block_size * PACK<T>;
+        value_stride = shape.head_dim * PACK<T>;
+        for (int64_t vector = begin / LANES; vector * LANES < end; ++vector) {
+            const int64_t position = base + vector * LANES, offset = position % shape.block_size;
+            const int64_t page = shape.page(table[position / shape.block_size], head);
+            keys[vector] = key_pages + page + offset * PACK<T>;
+            values[vector] = value_pages + page + offset * shape.head_dim;
+        }
+    }
+
+    void copy(const Shape& shape, const T* key_pages, const T* value_pages, const int32_t* table, int64_t head,
+              int64_t base) {
+        const Pages own{POSITIONS, 1, shape.padded()};
+        const int64_t size = POSITIONS * own.head_dim;
+        copies.assign(2 * size, T{});
         for (int64_t place = begin; place < end; ++place) {
-            const int64_t entry = (table[block] * shape.kv_heads + head) * shape.block_size + offset;
-            keys[place] = key_pages + entry * shape.head_dim;
-            values[place] = value_pages + entry * shape.head_dim;
-            if (++offset == shape.block_size) {
-                offset = 0;
-                ++block;
+            const int64_t position = base + place, offset = position % shape.block_size;
+            const int64_t page = shape.page(table[position / shape.block_size], head);
+            for (int64_t d = 0; d < shape.head_dim; ++d) {
+                copies[own.key<T>(place, d)] = key_pages[page + shape.key<T>(offset, d)];
+                copies[size + own.value<T>(place, d)] = value_pages[page + shape.value<T>(offset, d)];
             }
         }
-    }
-
-    // Keys come 16 at a time: what lies outside stands for the nearest within.
-    void complete(const Shape& shape) {
-        if (shape.head_dim % DOT_STEP<T>) copy(shape);
-        for (int64_t place = begin / LANES * LANES; place < begin; ++place) keys[place] = keys[begin];
-        for (int64_t place = end; place % LANES; ++place) keys[place] = keys[end - 1];
-    }
-
-    void copy(const Shape& shape) {
-        const int64_t padded = shape.padded();
-        copies.assign(2 * POSITIONS * padded, T{});
-        for (int64_t place = begin; place < end; ++place) {
-            T* key = copies.data() + 2 * place * padded;
-            std::copy(keys[place], keys[place] + shape.head_dim, key);
-            std::copy(values[place], values[place] + shape.head_dim, key + padded);
-            keys[place] = key;
-            values[place] = key + padded;
+        key_stride = POSITIONS * PACK<T>;
+        value_stride = own.head_dim * PACK<T>;
+        for (int64_t vector = 0; vector < VECTORS; ++vector) {
+            keys[vector] = copies.data() + vector * LANES * PACK<T>;
+            values[vector] = copies.data() + size + vector * LANES * own.head_dim;
         }
     }
+
 };
 
-// Fetches the next tile piece by piece while one is computed with: all at once, it would be waited for.
+// Fetches the next tile into the second cache, part by part while one is computed with: memory gives only so
+// many lines at a time, and who asks for more waits.
 template <class T>
 struct Fetch {
     const Tile<T>* tile;
-    int64_t head_dim, pieces, place;
+    int64_t parts, interval, part = 0, wait = 1;
 
-    Fetch(const Tile<T>* tile, const Shape& shape)
-        : tile(tile), head_dim(shape.head_dim), pieces(shape.group() * (POSITIONS / LANES)), place(tile ? tile->begin : 0) {}
+    // `turns`: groups of rows that are computed meanwhile, each of which calls `some` about twice per part.
+    Fetch(const Tile<T>* tile, const Shape& shape, int64_t turns)
+        : tile(tile), parts(tile ? shape.head_dim / PACK<T> : 0), interval(2 * turns) {}
 
     void some() {
-        if (!tile) return;
-        const int64_t last = std::min(tile->end, place + (POSITIONS + pieces - 1) / pieces);
-        for (; place < last; ++place)
-            for (int64_t d = 0; d < head_dim; d += 64 / int64_t(sizeof(T))) {
-                __builtin_prefetch(tile->keys[place] + d, 0, 2);
-                __builtin_prefetch(tile->values[place] + d, 0, 2);
-            }
+        if (--wait) return;
+        wait = interval;
+        if (part < parts) one();
+    }
+    void one() {
+        for (int64_t vector = tile->begin / LANES; vector * LANES < tile->end; ++vector) {
+            __builtin_prefetch(tile->keys[vector] + part * tile->key_stride, 0, 2);
+            __builtin_prefetch(tile->values[vector] + part * LANES * PACK<T>, 0, 2);
+        }
+        ++part;
+    }
+    void rest() {
+        while (part < parts) one();
     }
 };
+constexpr int64_t FETCHING = 2;  // groups of rows that look after it; in the innermost loops even asking costs
 
-// Weights [HEADS][POSITIONS] times values: added to the states of HEADS heads, WIDTH vectors from `d` on.
-template <int HEADS, int WIDTH, class T>
-void weigh(const float* weights, const T* const* values, int64_t begin, int64_t end, State* states, int64_t d) {
-    f32x16 held[HEADS][WIDTH];
-    for (int h = 0; h < HEADS; ++h)
-        for (int v = 0; v < WIDTH; ++v) held[h][v] = load(states[h].values() + d + v * LANES);
-    for (int64_t place = begin; place < end; ++place) {
-        f32x16 value[WIDTH];
-        for (int v = 0; v < WIDTH; ++v) value[v] = load(values[place] + d + v * LANES);
-        for (int h = 0; h < HEADS; ++h)
-            for (int v = 0; v < WIDTH; ++v) held[h][v] += value[v] * weights[h * POSITIONS + place];
-    }
-    for (int h = 0; h < HEADS; ++h)
-        for (int v = 0; v < WIDTH; ++v) store(states[h].values() + d + v * LANES, held[h][v]);
-}
+struct NoFetch {
+    void some() {}
+};
 
-#if defined(__AVX512BF16__)
-// For bfloat16, two positions at a time: their values are interleaved, their weights rounded to bfloat16. The
-// interleaving leaves the dimensions of each 32 in another order, which `in_order` undoes at the end.
-template <int HEADS, int WIDTH>
-void weigh(const float* weights, const bf16* const* values, int64_t begin, int64_t end, State* states, int64_t d) {
-    __m512 held[HEADS][WIDTH];
-    uint32_t pairs[HEADS][POSITIONS / 2];
-    for (int h = 0; h < HEADS; ++h) {
-        for (int64_t place = 0; place < POSITIONS; place += LANES) {
-            const __m256bh rounded = _mm512_cvtneps_pbh(_mm512_loadu_ps(weights + h * POSITIONS + place));
-            std::memcpy(&pairs[h][place / 2], &rounded, sizeof(rounded));
-        }
-        for (int v = 0; v < WIDTH; ++v) held[h][v] = _mm512_loadu_ps(states[h].values() + d + v * LANES);
-    }
-    for (int64_t place = begin / 2 * 2; place < end; place += 2) {
-        // A weight outside is zero; its values are those of the other of the pair.
-        const bf16* one = values[place < begin ? place + 1 : place] + d;
-        const bf16* two = values[place + 1 < end ? place + 1 : place] + d;
-        __m512i value[WIDTH];
-        for (int v = 0; v < WIDTH; v += 2) {
-            const __m512i left = _mm512_loadu_si512(one + v * LANES), right = _mm512_loadu_si512(two + v * LANES);
-            value[v] = _mm512_unpacklo_epi16(left, right);
-            value[v + 1] = _mm512_unpackhi_epi16(left, right);
-        }
-        for (int h = 0; h < HEADS; ++h) {
-            const __m512bh pair = (__m512bh)_mm512_set1_epi32(int(pairs[h][place / 2]));
-            for (int v = 0; v < WIDTH; ++v) held[h][v] = _mm512_dpbf16_ps(held[h][v], (__m512bh)value[v], pair);
-        }
-    }
-    for (int h = 0; h < HEADS; ++h)
-        for (int v = 0; v < WIDTH; ++v) _mm512_storeu_ps(states[h].values() + d + v * LANES, held[h][v]);
-}
-#endif
-
-// A state's weighted values from `d` on, 32 of them, in the order of the dimensions.
-template <class T>
-void in_order(State state, int64_t d, f32x16 (&values)[2]) {
-    values[0] = load(state.values() + d);
-    values[1] = load(state.values() + d + LANES);
-#if defined(__AVX512BF16__)
-    if constexpr (std::is_same_v<T, bf16>) {
-        // Low halves: dimensions 0-3, 8-11, 16-19, 24-27; high ones: 4-7, 12-15, 20-23, 28-31.
-        const f32x16 low = values[0], high = values[1];
-        values[0] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-        values[1] = __builtin_shufflevector(low, high, 8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
-    }
-#endif
-}
-
-template <class T, int HEADS>
-void weigh_all(const float* weights, const Tile<T>& tile, int64_t begin, int64_t end, State* states, int64_t padded) {
-    int64_t d = 0;
-    for (; d + 4 * LANES <= padded; d += 4 * LANES) weigh<HEADS, 4>(weights, tile.values, begin, end, states, d);
-    for (; d < padded; d += 2 * LANES) weigh<HEADS, 2>(weights, tile.values, begin, end, states, d);
-}
-
-// One query head and one tile: scores of places `begin` to `end` - 1 into `weights`, as exponentials.
-template <class T>
-void score(const T* query, const Tile<T>& tile, int64_t begin, int64_t end, const Shape& shape, const Sight& sight,
-           State state, float* weights, Fetch<T>& fetch) {
-    i32x16 lanes;
-    for (int lane = 0; lane < LANES; ++lane) lanes[lane] = lane;
-    f32x16 most = splat(-INF);
-    for (int64_t start = begin / LANES * LANES; start < end; start += LANES) {
-        f32x16 sums[LANES] = {};
+// Products of ROWS queries with the keys of WIDE vectors of the tile, from `first` on.
+template <int ROWS, int WIDE, class T, class F>
+inline void dot(const T* const* queries, const Tile<T>& tile, int64_t first, int64_t dim, f32x16 (*scores)[VECTORS],
+                F& fetch) {
+    f32x16 sums[ROWS][WIDE] = {};
+    for (int64_t d = 0; d < dim; d += PACK<T>) {
+        u32x16 keys[WIDE];
+        for (int v = 0; v < WIDE; ++v) keys[v] = load_bits<u32x16>(tile.keys[first + v] + d / PACK<T> * tile.key_stride);
         fetch.some();
-        for (int64_t d = 0; d < shape.head_dim; d += DOT_STEP<T>) dot<0>(sums, query, tile.keys + start, d);
-        f32x16 scores = sums_of(sums) * sight.scale;
-        if (sight.softcap > 0) scores = tanh(scores / sight.softcap) * sight.softcap;
-        const i32x16 places = lanes + int(start);
-        const i32x16 seen = (places >= int(begin)) & (places < int(end));
-        scores = select(seen, scores, splat(-INF));
-        most = select(scores > most, scores, most);
-        store(weights + start, scores);
+#pragma GCC unroll 8
+        for (int row = 0; row < ROWS; ++row)
+#pragma GCC unroll 4
+            for (int v = 0; v < WIDE; ++v) sums[row][v] = product(sums[row][v], keys[v], queries[row] + d);
     }
-    const float greatest = std::max(state.most(), maximum(most));
-    const float fade = state.most() > -INF ? exp(splat(state.most() - greatest))[0] : 0.0f;
-    f32x16 total = {};
-    for (int64_t start = begin / LANES * LANES; start < end; start += LANES) {
-        const f32x16 weight = exp(load(weights + start) - greatest);
-        store(weights + start, weight);
-        total += weight;
+    for (int row = 0; row < ROWS; ++row)
+        for (int v = 0; v < WIDE; ++v) scores[row][first + v] = sums[row][v];
+}
+
+// Add the values of places `begin` to `end` - 1 times the weights of ROWS rows to their states: WIDE
+// vectors of dimensions, from `d` on.
+template <int ROWS, int WIDE, class T, class F>
+inline void weigh(const T (*weights)[POSITIONS], const Tile<T>& tile, int64_t begin, int64_t end, State* states, int64_t d,
+                  F& fetch) {
+    f32x16 held[ROWS][WIDE];
+    for (int row = 0; row < ROWS; ++row)
+        for (int v = 0; v < WIDE; ++v) held[row][v] = load(states[row].values() + d + v * LANES);
+    const auto add = [&](int64_t place, uint32_t kept) {
+        const T* from = tile.values[place / LANES] + place % LANES / PACK<T> * tile.value_stride + d * PACK<T>;
+        u32x16 values[WIDE];
+        for (int v = 0; v < WIDE; ++v) values[v] = load_bits<u32x16>(from + v * LANES * PACK<T>) & kept;
+#pragma GCC unroll 8
+        for (int row = 0; row < ROWS; ++row)
+#pragma GCC unroll 4
+            for (int v = 0; v < WIDE; ++v) held[row][v] = product(held[row][v], values[v], weights[row] + place);
+    };
+    // A position that no row sees may hold anything, even what is not a number. The other of its pair is seen.
+    if (begin % PACK<T>) add(begin++ - 1, 0xFFFF0000u);
+    for (; begin + PACK<T> <= end; begin += PACK<T>) {
+        add(begin, ~0u);
+        fetch.some();
     }
-    state.most() = greatest;
-    state.total() = state.total() * fade + sum(total);
-    if (fade != 1.0f)
-        for (int64_t d = 0; d < shape.padded(); d += LANES)
-            store(state.values() + d, load(state.values() + d) * fade);
+    if (begin < end) add(begin, 0xFFFFu);
+    for (int row = 0; row < ROWS; ++row)
+        for (int v = 0; v < WIDE; ++v) store(states[row].values() + d + v * LANES, held[row][v]);
+}
+
+// One row of a group: what it asks, and the places of the tile that it sees: those before `sinks`, which are
+// the same for all, and those from `shown` to `end` - 1.
+template <class T>
+struct Row {
+    const T* query;
+    int64_t shown, end;
+};
+
+// The exponentials of a row's scores, of vectors `first` to `last` - 1, into `weights`.
+template <class T>
+inline __attribute__((always_inline)) void soften(f32x16* scores, int64_t first, int64_t last, const Row<T>& row, int64_t sinks,
+                                                  const Shape& shape, const Sight& sight, State state, T* weights) {
+    f32x16 most = splat(state.most());
+    for (int64_t vector = first; vector < last; ++vector) {
+        f32x16 score = scores[vector] * (sight.scale * LOG2E);
+        if (sight.softcap > 0) score = tanh(scores[vector] * (sight.scale / sight.softcap)) * (sight.softcap * LOG2E);
+        if (row.shown > vector * LANES || row.end < (vector + 1) * LANES) {
+            const i32x16 place = i32x16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} + int(vector * LANES);
+            const i32x16 seen = ((place >= int(row.shown)) | (place < int(sinks))) & (place < int(row.end));
+            score = select(seen, score, splat(-INF));
+        }
+        most = greater(score, most);
+        scores[vector] = score;
+    }
+    const float greatest = maximum(most);
+    if (state.most() != greatest) {
+        state.fade(exp2(splat(state.most() - greatest))[0], shape);
+        state.most() = greatest;
+    }
+    f32x16 totals = load(state.totals());
+    for (int64_t vector = first; vector < last; ++vector) {
+        const f32x16 weight = exp2(scores[vector] - greatest);
+        store(weights + vector * LANES, weight);
+        totals += weight;
+    }
+    store(state.totals(), totals);
+}
+
+// ROWS rows and one tile.
+template <int ROWS, class T, class F>
+void see(const Row<T>* rows, const Tile<T>& tile, int64_t sinks, const Shape& shape, const Sight& sight, State* states,
+         F& fetch) {
+    const T* queries[ROWS];
+    int64_t shown = POSITIONS, end = 0;
+    for (int row = 0; row < ROWS; ++row) {
+        queries[row] = rows[row].query;
+        shown = std::min(shown, rows[row].shown);
+        end = std::max(end, rows[row].end);
+    }
+    const int64_t begin = sinks > tile.begin ? tile.begin : std::max(tile.begin, shown);
+    if (begin >= end) return;
+    const int64_t first = begin / LANES, last = (end + LANES - 1) / LANES;
+    f32x16 scores[ROWS][VECTORS];
+    for (int64_t vector = first; vector < last;) {
+        if (vector + 4 <= last) {
+            dot<ROWS, 4>(queries, tile, vector, shape.head_dim, scores, fetch);
+            vector += 4;
+        } else if (vector + 2 <= last) {
+            dot<ROWS, 2>(queries, tile, vector, shape.head_dim, scores, fetch);
+            vector += 2;
+        } else {
+            dot<ROWS, 1>(queries, tile, vector, shape.head_dim, scores, fetch);
+            vector += 1;
+        }
+    }
+    alignas(64) T weights[ROWS][POSITIONS];
+    for (int row = 0; row < ROWS; ++row) {
+        const auto soften_row = [&](int64_t from, int64_t to) {
+            soften(scores[row], from, to, rows[row], sinks, shape, sight, states[row], weights[row]);
+        };
+        if (first == 0 && last == VECTORS) {
+            soften_row(0, VECTORS);  // bounds that the compiler knows
+        } else {
+            soften_row(first, last);
+        }
+    }
+    const auto weigh_all = [&](int64_t from, int64_t to) {
+        if (from >= to) return;
+        int64_t d = 0;
+        for (; d + 4 * LANES <= shape.padded(); d += 4 * LANES) weigh<ROWS, 4>(weights, tile, from, to, states, d, fetch);
+        for (; d + 2 * LANES <= shape.padded(); d += 2 * LANES) weigh<ROWS, 2>(weights, tile, from, to, states, d, fetch);
+        if (d < shape.padded()) weigh<ROWS, 1>(weights, tile, from, to, states, d, fetch);
+    };
+    if (sinks > begin && shown > sinks) {
+        weigh_all(begin, std::min(sinks, end));
+        weigh_all(shown, end);
+    } else {
+        weigh_all(begin, end);
+    }
 }
 
 void merge(const Shape& shape, State whole, State segment) {
     const float greatest = std::max(whole.most(), segment.most());
-    const float one = exp(splat(whole.most() - greatest))[0], other = exp(splat(segment.most() - greatest))[0];
-    whole.total() = whole.total() * one + segment.total() * other;
-    for (int64_t d = 0; d < shape.padded(); d += LANES)
-        store(whole.values() + d, load(whole.values() + d) * one + load(segment.values() + d) * other);
+    whole.fade(exp2(splat(whole.most() - greatest))[0], shape);
+    segment.fade(exp2(splat(segment.most() - greatest))[0], shape);
+    for (float *to = whole.totals(), *from = segment.totals(); to < whole.at + State::size(shape); to += LANES, from += LANES)
+        store(to, load(to) + load(from));
     whole.most() = greatest;
 }
 
@@ -280,8 +308,7 @@ void merge(const Shape& shape, State whole, State segment) {
 template <class T>
 struct Room {
     Tile<T> tiles[2];
-    std::vector<float> weights;
-    std::vector<T> queries;
+    std::vector<Row<T>> rows;
     std::vector<float> whole, partial;
 };
 
@@ -299,7 +326,6 @@ struct Call {
     // within [from, to), a segment, for key heads `head` to `heads_end` - 1. `states`: [key heads][count][group].
     void segment(const int32_t* table, int64_t first, int64_t count, int64_t position, int64_t head,
                  int64_t heads_end, int64_t from, int64_t to, Room<T>& room, State* states) const {
-        room.weights.resize(shape.group() * POSITIONS);
         const int64_t last = std::min(to, position + count);
         // One tile of one head after the other; while one is computed with, the next is on its way.
         int64_t base = from - POSITIONS, next_head = heads_end, begin = 0, end = 0;
@@ -321,81 +347,58 @@ struct Call {
         for (bool found = find_next(*now); found;) {
             const int64_t own_head = next_head - 1, own_base = base;
             found = find_next(*next);
-            now->complete(shape);
-            tokens(*now, found ? next : nullptr, first, count, position, own_head, own_base, room,
-                   states + (own_head - head) * count * shape.group());
+            rows(*now, found ? next : nullptr, first, count, position, own_head, own_base, room,
+                 states + (own_head - head) * count * shape.group());
             std::swap(now, next);
         }
     }
 
-    // All of a chunk's tokens and one tile.
-    void tokens(const Tile<T>& tile, const Tile<T>* next, int64_t first, int64_t count, int64_t position, int64_t head, int64_t base,
-                Room<T>& room, State* states) const {
-        const int64_t group = shape.group(), dim = shape.head_dim, padded = shape.padded();
-        const bool whole = dim % DOT_STEP<T> == 0;
-        if (!whole) copy_queries(first, count, head, room.queries);
-        Fetch<T> fetch(next, shape);
-        for (int64_t number = 0; number < count; ++number) {
-            const int64_t end = std::min(tile.end, position + number + 1 - base);
-            const T* own = whole ? query + ((first + number) * shape.heads + head * group) * dim
-                                 : room.queries.data() + number * group * padded;
-            see(own, whole ? dim : padded, tile, tile.begin, end, sight.sinks - base, sight.first(position + number) - base,
-                room.weights.data(), states + number * group, fetch);
+    // All rows of a chunk and one tile.
+    void rows(const Tile<T>& tile, const Tile<T>* next, int64_t first, int64_t count, int64_t position, int64_t head,
+              int64_t base, Room<T>& room, State* states) const {
+        const int64_t heads = shape.group(), sinks = sight.sinks - base;
+        room.rows.clear();
+        for (int64_t token = 0; token < count; ++token) {
+            const int64_t at = position + token - base;
+            for (int64_t h = 0; h < heads; ++h)
+                room.rows.push_back({query + ((first + token) * shape.heads + head * heads + h) * shape.head_dim,
+                                     sight.first(position + token) - base, std::min(tile.end, at + 1)});
         }
+        if (next && !next->copies.empty()) next = nullptr;
+        const int64_t many = count * heads, turns = (many + AT_ONCE - 1) / AT_ONCE, at_once = (many + turns - 1) / turns;
+        Fetch<T> fetch(next, shape, std::min(turns, FETCHING));
+        NoFetch none;
+        for (int64_t turn = 0; turn < turns; ++turn) {
+            const int64_t row = turn * at_once, now = std::min(at_once, many - row);
+            if (turn < FETCHING)
+                group(now, tile, sinks, room.rows.data() + row, states + row, fetch);
+            else
+                group(now, tile, sinks, room.rows.data() + row, states + row, none);
+        }
+        fetch.rest();
     }
 
-    // One token's query heads and places `begin` to `end` - 1 of a tile: those before `sinks`, and those from `shown` on.
-    void see(const T* own, int64_t stride, const Tile<T>& tile, int64_t begin, int64_t end, int64_t sinks, int64_t shown,
-             float* weights, State* states, Fetch<T>& fetch) const {
-        if (sinks <= begin) {
-            part(own, stride, tile, std::max(begin, shown), end, weights, states, fetch);
-        } else if (shown <= sinks) {
-            part(own, stride, tile, begin, end, weights, states, fetch);
-        } else {
-            part(own, stride, tile, begin, std::min(sinks, end), weights, states, fetch);
-            part(own, stride, tile, shown, end, weights, states, fetch);
+    template <class F>
+    void group(int64_t count, const Tile<T>& tile, int64_t sinks, const Row<T>* rows, State* states, F& fetch) const {
+        switch (count) {
+            case 6: return see<6>(rows, tile, sinks, shape, sight, states, fetch);
+            case 5: return see<5>(rows, tile, sinks, shape, sight, states, fetch);
+            case 4: return see<4>(rows, tile, sinks, shape, sight, states, fetch);
+            case 3: return see<3>(rows, tile, sinks, shape, sight, states, fetch);
+            case 2: return see<2>(rows, tile, sinks, shape, sight, states, fetch);
+            case 1: return see<1>(rows, tile, sinks, shape, sight, states, fetch);
         }
-    }
-
-    void part(const T* own, int64_t stride, const Tile<T>& tile, int64_t begin, int64_t end, float* weights,
-              State* states, Fetch<T>& fetch) const {
-        if (begin >= end) return;
-        const int64_t group = shape.group(), padded = shape.padded();
-        for (int64_t g = 0; g < group; ++g)
-            score(own + g * stride, tile, begin, end, shape, sight, states[g], weights + g * POSITIONS, fetch);
-        int64_t g = 0;
-        for (; g + 4 <= group; g += 4) weigh_all<T, 4>(weights + g * POSITIONS, tile, begin, end, states + g, padded);
-        switch (group - g) {
-            case 3: weigh_all<T, 3>(weights + g * POSITIONS, tile, begin, end, states + g, padded); break;
-            case 2: weigh_all<T, 2>(weights + g * POSITIONS, tile, begin, end, states + g, padded); break;
-            case 1: weigh_all<T, 1>(weights + g * POSITIONS, tile, begin, end, states + g, padded); break;
-        }
-    }
-
-    void copy_queries(int64_t first, int64_t count, int64_t head, std::vector<T>& copies) const {
-        const int64_t group = shape.group(), padded = shape.padded();
-        copies.assign(count * group * padded, T{});
-        for (int64_t number = 0; number < count; ++number)
-            for (int64_t g = 0; g < group; ++g) {
-                const T* from = query + ((first + number) * shape.heads + head * group + g) * shape.head_dim;
-                std::copy(from, from + shape.head_dim, copies.data() + (number * group + g) * padded);
-            }
     }
 
     void write(int64_t token, int64_t query_head, State state) const {
         T* to = out + (token * shape.heads + query_head) * shape.head_dim;
-        const float total = state.total();
-        for (int64_t d = 0; d < shape.head_dim; d += 2 * LANES) {
-            f32x16 values[2];
-            in_order<T>(state, d, values);
-            for (int64_t half = 0; half < 2; ++half) {
-                const int64_t first = d + half * LANES, left = shape.head_dim - first;
-                const f32x16 mean = values[half] / total;
-                if (left >= LANES) {
-                    store(to + first, mean);
-                } else {
-                    for (int64_t lane = 0; lane < left; ++lane) from_float(to + first + lane, mean[lane]);
-                }
+        const float total = sum(load(state.totals()));
+        for (int64_t d = 0; d < shape.head_dim; d += LANES) {
+            const f32x16 mean = load(state.values() + d) / total;
+            if (shape.head_dim - d >= LANES) {
+                store(to + d, mean);
+            } else {
+                for (int64_t lane = 0; d + lane < shape.head_dim; ++lane) from_float(to + d + lane, mean[lane]);
             }
         }
     }
@@ -468,7 +471,7 @@ void attend(const Call<T>& call, int64_t rows, const int32_t* starts, const int3
             std::vector<State> states = states_at(room.partial.data(), many, shape);
             compute(from, states.data());
             for (int64_t number = 0; number < many; ++number)
-                if (states[number].total() != 0) merge(shape, whole[number], states[number]);
+                merge(shape, whole[number], states[number]);
         }
         for (int64_t number = 0; number < many; ++number) {
             const int64_t own_head = head + number / (piece.count * group), token = number / group % piece.count;
@@ -482,7 +485,7 @@ void attend(const Call<T>& call, int64_t rows, const int32_t* starts, const int3
         State whole{segments_at + (first.kept + head) * size};
         while (++number < pieces.size() && pieces[number].segment > 0) {
             State segment{segments_at + (pieces[number].kept + head) * size};
-            if (segment.total() != 0) merge(shape, whole, segment);
+            merge(shape, whole, segment);
         }
         call.write(first.first, head, whole);
     });
@@ -498,7 +501,7 @@ extern "C" void quire_attend(int dtype, int64_t rows, const int32_t* starts, con
                              const int32_t* tables, int64_t table_stride, int64_t block_size, int64_t heads,
                              int64_t kv_heads, int64_t head_dim, float scale, float softcap, int64_t window,
                              int64_t sinks, const void* query, const void* keys, const void* values, void* out) {
-    const Shape shape{block_size, heads, kv_heads, head_dim};
+    const Shape shape{{block_size, kv_heads, head_dim}, heads};
     const Sight sight{scale, softcap, window, sinks};
     if (dtype == 1)
         attend(Call<bf16>{shape, sight, (const bf16*)query, (const bf16*)keys, (const bf16*)values, (bf16*)out}, rows,

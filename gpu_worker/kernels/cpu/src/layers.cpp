@@ -1,5 +1,8 @@
 // What stands between a layer's products: normalization; rotation of queries and keys, and the way of keys
 // and values into the pages.
+#include <vector>
+
+#include "pages.h"
 #include "team.h"
 #include "vmath.h"
 
@@ -56,18 +59,30 @@ void rotate(const T* from, const float* cos, const float* sin, int64_t half, T* 
     }
 }
 
+// What one head keeps of a position, to its place in a page.
+template <class T>
+void write(const Pages& pages, int64_t offset, const T* key, const T* value, T* key_page, T* value_page) {
+    for (int64_t d = 0; d < pages.head_dim; d += PACK<T>) std::memcpy(key_page + pages.key<T>(offset, d), key + d, 4);
+    T* to = value_page + pages.value<T>(offset, 0);
+    const int64_t stride = pages.value<T>(offset, 1) - pages.value<T>(offset, 0);
+    for (int64_t d = 0; d < pages.head_dim; ++d) to[d * stride] = value[d];
+}
+
 template <class T>
 void rotate_and_write(const T* qkv, int64_t tokens, const int64_t* positions, const int64_t* entries, const float* cos,
-                      const float* sin, int64_t block_size, int64_t heads, int64_t kv_heads, int64_t dim, T* query, T* keys, T* values) {
-    const int64_t half = dim / 2;
+                      const float* sin, const Pages& pages, int64_t heads, T* query, T* keys, T* values) {
+    const int64_t dim = pages.head_dim, half = dim / 2, kv_heads = pages.kv_heads;
     each_token(tokens, [&](int64_t token) {
+        thread_local std::vector<T> key;
+        key.resize(dim);
         const T* from = qkv + token * (heads + 2 * kv_heads) * dim;
         const float *c = cos + positions[token] * half, *s = sin + positions[token] * half;
-        const int64_t block = entries[token] / block_size, offset = entries[token] % block_size;
-        const auto place = [&](int64_t head) { return ((block * kv_heads + head) * block_size + offset) * dim; };
+        const int64_t block = entries[token] / pages.block_size, offset = entries[token] % pages.block_size;
         for (int64_t head = 0; head < heads; ++head, from += dim) rotate(from, c, s, half, query + (token * heads + head) * dim);
-        for (int64_t head = 0; head < kv_heads; ++head, from += dim) rotate(from, c, s, half, keys + place(head));
-        for (int64_t head = 0; head < kv_heads; ++head, from += dim) std::memcpy(values + place(head), from, dim * sizeof(T));
+        for (int64_t head = 0; head < kv_heads; ++head, from += dim) {
+            rotate(from, c, s, half, key.data());
+            write(pages, offset, key.data(), from + kv_heads * dim, keys + pages.page(block, head), values + pages.page(block, head));
+        }
     });
 }
 
@@ -91,10 +106,11 @@ extern "C" void quire_norm(int dtype, const void* x, const void* weight, float e
 extern "C" void quire_rotate_and_write(int dtype, const void* qkv, int64_t tokens, const int64_t* positions,
                                        const int64_t* entries, const float* cos, const float* sin, int64_t block_size, int64_t heads,
                                        int64_t kv_heads, int64_t head_dim, void* query, void* keys, void* values) {
+    const Pages pages{block_size, kv_heads, head_dim};
     if (dtype == 1)
-        rotate_and_write((const bf16*)qkv, tokens, positions, entries, cos, sin, block_size, heads, kv_heads, head_dim, (bf16*)query,
-                         (bf16*)keys, (bf16*)values);
+        rotate_and_write((const bf16*)qkv, tokens, positions, entries, cos, sin, pages, heads, (bf16*)query, (bf16*)keys,
+                         (bf16*)values);
     else
-        rotate_and_write((const float*)qkv, tokens, positions, entries, cos, sin, block_size, heads, kv_heads,
-                         head_dim, (float*)query, (float*)keys, (float*)values);
+        rotate_and_write((const float*)qkv, tokens, positions, entries, cos, sin, pages, heads, (float*)query,
+                         (float*)keys, (float*)values);
 }

@@ -83,6 +83,9 @@ inline f32x16 splat(float number) { return f32x16{} + number; }
 
 // The greater of each pair of lanes; NaN only if the second is.
 inline f32x16 greater(f32x16 one, f32x16 other) {
+#if defined(__AVX512F__)
+    return (f32x16)_mm512_max_ps((__m512)one, (__m512)other);
+#endif
     const i32x16 more = one > other;
     return (f32x16)((more & (i32x16)one) | (~more & (i32x16)other));
 }

@@ -40,6 +40,34 @@ inline f32x16 exp(f32x16 x) {
     return select(x != x, x, select(none, f32x16{}, scaled));
 }
 
+// 2^x for x up to 0, to within 2 units in the last place; 0 far below, for -inf too. NaN stays NaN. The
+// polynomial is the Taylor series of e^(f ln 2), |f| <= 1/2.
+inline f32x16 exp2(f32x16 x) {
+#if defined(__AVX512F__)
+    x = (f32x16)_mm512_max_ps(_mm512_set1_ps(-150.0f), (__m512)x);
+    const f32x16 whole = (f32x16)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+    const i32x16 none = x < -126.0f;
+    x = select(none, splat(-126.0f), x);
+    const f32x16 shifted = x + 12582912.0f;  // to the nearest integer, in the lowest bits
+    const f32x16 whole = shifted - 12582912.0f;
+#endif
+    const f32x16 rest = x - whole;
+    f32x16 poly = splat(1.5403530e-4f);
+    poly = poly * rest + 1.3333558e-3f;
+    poly = poly * rest + 9.6181291e-3f;
+    poly = poly * rest + 5.5504109e-2f;
+    poly = poly * rest + 2.4022651e-1f;
+    poly = poly * rest + 6.9314718e-1f;
+    poly = poly * rest + 1.0f;
+#if defined(__AVX512F__)
+    return (f32x16)_mm512_scalef_ps((__m512)poly, (__m512)whole);
+#else
+    const f32x16 scaled = (f32x16)((i32x16)poly + (((i32x16)shifted - 0x4B400000) << 23));
+    return select(x != x, x, select(none, f32x16{}, scaled));
+#endif
+}
+
 // For normal positive numbers alone.
 inline f32x16 log(f32x16 x) {
     i32x16 bits = (i32x16)x;

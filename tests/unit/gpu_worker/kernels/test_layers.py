@@ -11,7 +11,7 @@ from gpu_worker.kernels.cpu.layers import CpuNorm
 from gpu_worker.kernels.interface import LayerCache, Rotary
 from gpu_worker.kernels.reference import ReferenceKernels
 from gpu_worker.kernels.reference_attention import ReferenceStep
-from tests.support.paged import make_step
+from tests.support.paged import in_vectors, make_step
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
@@ -53,12 +53,14 @@ def test_rotate_and_write(native: ctypes.CDLL, dim: int, block_size: int, dtype:
     angles = torch.rand(64, dim // 2, generator=generator) * 7
     rotary = Rotary(angles.cos(), angles.sin())
     before = torch.randn(blocks, kv_heads, block_size, dim, generator=generator).to(dtype)
-    own, other = (LayerCache(before.clone(), -before) for _ in range(2))
+    other = LayerCache(before.clone(), -before)
+    own = in_vectors(other)
 
     query = Attention(native).begin(step).rotate_and_write(qkv, rotary, own)
 
     expected = ReferenceStep(step).rotate_and_write(qkv, rotary, other)
     tolerance = TOLERANCES[dtype]
     assert_close(query, expected.to(dtype), atol=tolerance, rtol=tolerance)
-    assert_close(own.keys, other.keys, atol=tolerance, rtol=tolerance)
-    assert own.values.equal(other.values)  # not computed with, and nothing else touched
+    expected_pages = in_vectors(other)
+    assert_close(own.keys, expected_pages.keys, atol=tolerance, rtol=tolerance)
+    assert own.values.equal(expected_pages.values)  # not computed with, and nothing else touched

@@ -1,0 +1,40 @@
+// How keys and values lie in pages: so that one vector of 16 times 4 bytes is what a product takes.
+//
+//     keys     of 16 positions, one number each (float32), or a pair of dimensions each (bfloat16)
+//     values   of 16 dimensions, one number each (float32), or of a pair of positions each (bfloat16)
+//
+//                              float32                            bfloat16
+//     keys     [block][head]   [head_dim][block_size]             [head_dim / 2][block_size][2]
+//     values   [block][head]   [block_size][head_dim]             [block_size / 2][head_dim][2]
+//
+// Where a block has an odd number of positions, the values of the last lie by themselves.
+#pragma once
+
+#include <cstdint>
+
+namespace quire {
+
+// Numbers that lie side by side in 4 bytes.
+template <class T>
+constexpr int64_t PACK = 4 / sizeof(T);
+
+struct Pages {
+    int64_t block_size, kv_heads, head_dim;
+
+    // Where what one head keeps in a block begins, in numbers.
+    int64_t page(int64_t block, int64_t head) const { return (block * kv_heads + head) * block_size * head_dim; }
+
+    // Where a number is within it.
+    template <class T>
+    int64_t key(int64_t offset, int64_t d) const {
+        return (d / PACK<T> * block_size + offset) * PACK<T> + d % PACK<T>;
+    }
+    template <class T>
+    int64_t value(int64_t offset, int64_t d) const {
+        const int64_t place = offset % PACK<T>;
+        if (offset - place + PACK<T> > block_size) return offset * head_dim + d;
+        return (offset - place) * head_dim + d * PACK<T> + place;
+    }
+};
+
+}  // namespace quire
