@@ -73,11 +73,12 @@ class Runner:
         hidden = self.model(tokens, self._kernels.begin(step), self.caches)
         if not len(sampling):
             return None
-        places = torch.from_numpy(sampling).to(batch.device, non_blocking=True)
-        last_tokens = step.query_starts[places + 1] - 1
         slots: Int32s = rows.slots[sampling]
-        device_slots = device_slots[places]
-        logits = self.model.logits(hidden[last_tokens])
+        if len(sampling) < len(tokens):  # otherwise every token is a row's last one, in order
+            places = torch.from_numpy(sampling).to(batch.device, non_blocking=True)
+            hidden = hidden[step.query_starts[places + 1] - 1]
+            device_slots = device_slots[places]
+        logits = self.model.logits(hidden)
         sampled = self._kernels.sample(logits, slots, device_slots, batch)
         batch.keep(slots, device_slots, sampled.tokens)
         return sampled

@@ -73,7 +73,7 @@ class CpuStep:
     def rotate_and_write(self, qkv: Tensor, rotary: Rotary, cache: LayerCache) -> Tensor:
         _, kv_heads, block_size, head_dim = cache.keys.shape
         heads = qkv.shape[1] // head_dim - 2 * kv_heads
-        query = torch.empty((len(qkv), heads, head_dim), dtype=qkv.dtype)
+        query = torch.empty((qkv.shape[0], heads, head_dim), dtype=qkv.dtype)
         self._functions.rotate_and_write(
             DTYPES[qkv.dtype],
             qkv.data_ptr(),
@@ -93,7 +93,7 @@ class CpuStep:
     def attend(self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING) -> Tensor:
         _, kv_heads, block_size, head_dim = cache.keys.shape
         heads = query.shape[1]
-        out = torch.empty((len(query), heads * head_dim), dtype=query.dtype)
+        out = torch.empty((query.shape[0], heads * head_dim), dtype=query.dtype)
         self._functions.attend(
             DTYPES[query.dtype],
             *self._rows,

@@ -26,7 +26,7 @@ class CpuNorm:
             hidden.data_ptr(),
             self._address,
             self._eps,
-            len(hidden),
+            hidden.shape[0],
             self._size,
             out.data_ptr(),
         )

@@ -116,15 +116,16 @@ class Packed:
     def add_to(self, x: Tensor, out: Tensor) -> None:
         """out [rows, out] += what a call gives, rounded only once; `out` must be contiguous."""
         x = self._checked(x)
+        rows = x.shape[0]
         if (
             out.dtype is not self.out_dtype
-            or out.shape != (len(x), self.out_features)
+            or out.shape != (rows, self.out_features)
             or not out.is_contiguous()
         ):
             raise ValueError(
-                f"expected contiguous {self.out_dtype} [{len(x)}, {self.out_features}] to add to"
+                f"expected contiguous {self.out_dtype} [{rows}, {self.out_features}] to add to"
             )
-        self._multiply(self._itself, x.data_ptr(), len(x), out.data_ptr(), 1)
+        self._multiply(self._itself, x.data_ptr(), rows, out.data_ptr(), 1)
 
     def _checked(self, x: Tensor) -> Tensor:
         if x.dtype is not self.dtype or x.shape[1] != self.in_features:

@@ -65,7 +65,13 @@ void write(const Pages& pages, int64_t offset, const T* key, const T* value, T* 
     for (int64_t d = 0; d < pages.head_dim; d += PACK<T>) std::memcpy(key_page + pages.key<T>(offset, d), key + d, 4);
     T* to = value_page + pages.value<T>(offset, 0);
     const int64_t stride = pages.value<T>(offset, 1) - pages.value<T>(offset, 0);
-    for (int64_t d = 0; d < pages.head_dim; ++d) to[d * stride] = value[d];
+    int64_t d = 0;
+#if defined(__AVX512BW__)
+    if (sizeof(T) == 2 && stride == 2)
+        for (; d + LANES <= pages.head_dim; d += LANES)  // every other place is the other position's
+            _mm512_mask_storeu_epi16(to + 2 * d, 0x55555555, _mm512_cvtepu16_epi32(load_bits<__m256i>(value + d)));
+#endif
+    for (; d < pages.head_dim; ++d) to[d * stride] = value[d];
 }
 
 template <class T>
