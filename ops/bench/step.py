@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+import torch
+
 from gpu_worker.batch import BatchLimits
 from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
@@ -25,7 +27,7 @@ from ops.bench.in_process import InProcess
 from ops.bench.load import closed_loop, summarize
 from ops.bench.plans import decodes, fits, prefill
 from ops.bench.processes import running
-from ops.bench.roofline import Rates, measured, work
+from ops.bench.roofline import Rates, Work, measured, work
 from ops.bench.timed import PARTS, TimedKernels
 from ops.bench.workload import Workload
 from ops.redis_server import RedisServer
@@ -55,7 +57,9 @@ class Model:
 
     runner: Runner
     timed: TimedKernels
-    rates: Rates
+    threads: int
+    rates: list[Rates]
+    """Measured before every shape: other machines on the same host come and go."""
 
     @classmethod
     def load(cls, settings: WorkerSettings) -> "Model":
@@ -69,19 +73,41 @@ class Model:
         for cache in runner.caches:  # memory that was never written is one page of zeros, read from the cache
             cache.keys.normal_()
             cache.values.normal_()
-        rates = measured(runner.dtype, settings.thread_count)
         runner.enter()
-        return cls(runner, around[0], rates)
+        return cls(runner, around[0], settings.thread_count, [])
+
+    @property
+    def best(self) -> Rates:
+        """The most that the machine could do at any time."""
+        return Rates(max(rates.read for rates in self.rates), max(rates.matrix for rates in self.rates))
 
 
-def decode_step(model: Model, rows: int, context: int, seed: int) -> dict[str, float]:
-    """Milliseconds of a step of `rows` decodes at about `context` tokens, by part."""
+@dataclass(frozen=True)
+class Shape:
+    """A step of some shape."""
+
+    seconds: dict[str, float]
+    """By part."""
+    least: Work
+
+    def table(self, rates: Rates) -> dict[str, float]:
+        """Milliseconds by part, beside the floor at these rates."""
+        floor = self.least.floor(rates)
+        found = {part: round(1000 * spent, 3) for part, spent in self.seconds.items()}
+        return found | {
+            "floor": round(1000 * floor, 3),
+            "times the floor": round(self.seconds["step"] / floor, 3),
+        }
+
+
+def decode_step(model: Model, rows: int, context: int, seed: int) -> Shape:
+    """A step of `rows` decodes at about `context` tokens."""
     plans = decodes(model.runner.limits, rows, context, STEPS, seed)
     return _by_part(model, plans, [1] * rows, [context - STEPS // 2] * rows)
 
 
-def prefill_step(model: Model, tokens: int, seed: int) -> dict[str, float]:
-    """Milliseconds of a step that computes a prompt of so many tokens, by part."""
+def prefill_step(model: Model, tokens: int, seed: int) -> Shape:
+    """A step that computes a prompt of so many tokens."""
     prompt = Workload(prompt_lengths=(tokens,)).conversations(1, seed)[0][0].prompt
     assert not isinstance(prompt, str)
     plan = prefill(model.runner.limits, prompt)
@@ -94,10 +120,10 @@ def prefill_step(model: Model, tokens: int, seed: int) -> dict[str, float]:
     return _by_part(model, plans(), [tokens], [tokens])
 
 
-def _by_part(
-    model: Model, plans: Iterable[StepPlan], counts: list[int], contexts: list[int]
-) -> dict[str, float]:
+def _by_part(model: Model, plans: Iterable[StepPlan], counts: list[int], contexts: list[int]) -> Shape:
     runner, timed = model.runner, model.timed
+    with ThreadPoolExecutor(1) as apart:  # a runner's own thread keeps to one core, and so would PyTorch's
+        model.rates.append(apart.submit(_rates, runner.dtype, model.threads).result())
     steps: list[dict[str, float]] = []
     runner.reset()
     for plan in plans:
@@ -110,15 +136,17 @@ def _by_part(
         parts = {part: timed.seconds.get(part, 0.0) for part in PARTS}
         steps.append({"step": whole, **parts, "host code": whole - sum(parts.values())})
     runner.reset()
-    config = runner.model.config
-    floor = work(config, runner.dtype.itemsize, counts, contexts).floor(model.rates)
     kept = steps[len(steps) // 4 :]  # the first ones warm up
     found = {part: median(step[part] for step in kept) for part in kept[0]}
     # Medians of parts do not add up to the median of their sum: the host code takes the difference.
     found["host code"] = found["step"] - sum(found[part] for part in PARTS)
-    found["floor"] = floor
-    milliseconds = {part: round(1000 * seconds, 3) for part, seconds in found.items()}
-    return milliseconds | {"times the floor": round(found["step"] / floor, 3)}
+    least = work(runner.model.config, runner.dtype.itemsize, counts, contexts)
+    return Shape(found, least)
+
+
+def _rates(dtype: torch.dtype, threads: int) -> Rates:
+    os.sched_setaffinity(0, os.sched_getaffinity(os.getpid()))
+    return measured(dtype, threads)
 
 
 def scheduler_step(limits: BatchLimits, running_rows: int, waiting: int) -> float:
@@ -211,20 +239,25 @@ def measure(settings: WorkerSettings, seed: int) -> dict[str, Any]:
 
 def _model_parts(settings: WorkerSettings, seed: int) -> tuple[BatchLimits, dict[str, Any]]:
     """What the worker computes, by part."""
-    threads = settings.thread_count
     model = Model.load(settings)
     limits = model.runner.limits
     batches = [rows for rows in BATCHES if fits(limits, rows, CONTEXT)]
     contexts = [context for context in CONTEXTS if fits(limits, BATCH, context)]
-    return limits, {
-        "model": settings.served_name,
-        "dtype": str(model.runner.dtype).removeprefix("torch."),
-        "threads": threads,
-        "read_gb_s": round(model.rates.read / 1e9, 2),
-        "matrix_gflop_s": round(model.rates.matrix / 1e9, 1),
+    shapes = {
         "decode_by_batch": {str(rows): decode_step(model, rows, CONTEXT, seed) for rows in batches},
         "decode_by_context": {str(size): decode_step(model, BATCH, size, seed) for size in contexts},
         "prefill": {str(PREFILL): prefill_step(model, min(PREFILL, limits.max_step_tokens), seed)},
+    }
+    best = model.best
+    return limits, {
+        "model": settings.served_name,
+        "dtype": str(model.runner.dtype).removeprefix("torch."),
+        "threads": model.threads,
+        "read_gb_s": round(best.read / 1e9, 2),
+        "matrix_gflop_s": round(best.matrix / 1e9, 1),
+        **{
+            kind: {size: shape.table(best) for size, shape in sizes.items()} for kind, sizes in shapes.items()
+        },
     }
 
 

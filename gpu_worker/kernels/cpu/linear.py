@@ -122,9 +122,7 @@ class Packed:
             or out.shape != (rows, self.out_features)
             or not out.is_contiguous()
         ):
-            raise ValueError(
-                f"expected contiguous {self.out_dtype} [{rows}, {self.out_features}] to add to"
-            )
+            raise ValueError(f"expected contiguous {self.out_dtype} [{rows}, {self.out_features}] to add to")
         self._multiply(self._itself, x.data_ptr(), rows, out.data_ptr(), 1)
 
     def _checked(self, x: Tensor) -> Tensor:
