@@ -5,12 +5,30 @@ import os
 import platform
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 PACKAGES = ("grpcio", "protobuf", "redis", "hiredis", "uvloop", "torch", "transformers", "fastapi", "uvicorn")
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a result file says."""
+
+    name: str
+    """Of the file, without its ending."""
+    benchmark: str
+    """The kind of results, by which they are known."""
+    date: str
+    """ISO 8601, UTC."""
+    commit: str
+    seed: int
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    results: dict[str, Any]
 
 
 def machine() -> dict[str, Any]:
@@ -61,6 +79,19 @@ def write(path: Path, name: str, seed: int, results: dict[str, Any]) -> None:
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(head | {"results": results}, indent=2) + "\n")
+
+
+def read(path: Path) -> Record:
+    """What `write` wrote. Raises `ValueError` for anything else."""
+    try:
+        return Record(name=path.stem, **json.loads(path.read_text()))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} is no result file: {error}") from error
+
+
+def read_all(folder: Path) -> list[Record]:
+    """All result files of a folder, by name. Raises `ValueError`."""
+    return [read(path) for path in sorted(folder.glob("*.json"))]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
