@@ -32,7 +32,7 @@ class Record:
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, memory (GiB), system and Python of this machine."""
+    """Processor, cores, memory (GiB), system and Python of this machine; its GPUs, if it has any."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return {
@@ -41,7 +41,19 @@ def machine() -> dict[str, Any]:
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": platform.platform(),
         "python": platform.python_version(),
+        **({"gpu": found} if (found := _gpus()) else {}),
     }
+
+
+def _gpus() -> str:
+    """Names of the GPUs; empty where NVIDIA's tool does not find any."""
+    try:
+        answer = subprocess.run(
+            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True
+        )
+    except OSError:
+        return ""
+    return ", ".join(answer.stdout.splitlines()) if answer.returncode == 0 else ""
 
 
 def versions() -> dict[str, str]:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ops.bench import plots
-from ops.bench.markdown import number, spread, table
+from ops.bench.markdown import is_spread, number, spread, table
 from ops.bench.record import Record, read_all
 from ops.bench.sections import in_order, kind_of
-from ops.bench.slower import Comparison, slower
+from ops.bench.slower import COMPARISONS, Comparison, slower
 from ops.bench.targets import Verdict, judged
 
 FOLDER = Path(__file__).parent
@@ -39,13 +39,14 @@ def text(records: Sequence[Record]) -> str:
         f"from. {_gpus(records)}",
         "## Targets",
         *_targets(verdicts),
-        "## What Quire is slower at",
-        *_slower(slower(records), [verdict for verdict in verdicts if verdict.met is False]),
     ]
+    if any(record.benchmark in COMPARISONS for record in records) or any(one.record for one in verdicts):
+        missed = [verdict for verdict in verdicts if verdict.met is False]
+        blocks += ["## What Quire is slower at", *_slower(slower(records), missed)]
     environments = list(dict.fromkeys(_environment(record) for record in records))
     for record in in_order(list(records)):
         blocks += _section(record, environments)
-    blocks += ["## Versions", *(f"{number}. {each}" for number, each in enumerate(environments, 1))]
+    blocks += ["## Versions", *(f"{place}. {each}" for place, each in enumerate(environments, 1))]
     return "\n\n".join(blocks) + "\n"
 
 
@@ -86,33 +87,26 @@ def _targets(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def _slower(worse: Sequence[Comparison], missed: Sequence[Verdict]) -> list[str]:
+    ahead = [
+        (one.what, one.than, one.ours, one.theirs, _ratio(one.ratio), _link(one.record)) for one in worse
+    ]
+    below = [
+        (one.target.name, one.target.asked, one.value, _from(one.record)) for one in missed if one.record
+    ]
     blocks = []
-    if worse:
-        rows = [
-            (
-                one.what,
-                one.than,
-                one.ours,
-                one.theirs,
-                spread(one.ratio) if len(one.ratio) > 1 else number(one.ratio["median"]),
-                _link(one.record),
-            )
-            for one in worse
-        ]
-        head = ("figure", "than", "Quire's", "theirs", "ratio", "from")
+    if ahead:
         blocks += [
             "Every figure in which somebody else was ahead in the median, the worst first. The ratio is "
             "Quire's over theirs: above 1 for times, below 1 for rates.",
-            table(head, rows),
+            table(("figure", "than", "Quire's", "theirs", "ratio", "from"), ahead),
         ]
-    if missed:
-        rows = [
-            (verdict.target.name, verdict.target.asked, verdict.value, _from(verdict.record))
-            for verdict in missed
-            if verdict.record
-        ]
-        blocks += ["Targets that are missed.", table(("figure", "asked", "measured", "from"), rows)]
-    return blocks or ["Nothing that was measured: every ratio is in Quire's favour, and no target is missed."]
+    if below:
+        blocks += ["Targets that are missed.", table(("figure", "asked", "measured", "from"), below)]
+    return blocks or ["Nothing that was measured: no ratio is against Quire, and no target is missed."]
+
+
+def _ratio(ratio: Mapping[str, float]) -> str:
+    return spread(ratio) if is_spread(ratio) else number(ratio["median"])
 
 
 def _section(record: Record, environments: Sequence[str]) -> list[str]:
@@ -134,10 +128,10 @@ def _origin(record: Record, environments: Sequence[str]) -> str:
     machine = record.machine
     parts = f"{machine['cpu']}, {machine['cores']} cores", f"{machine['memory_gib']} GiB", gpu_of(record)
     where = ", ".join(filter(None, parts))
-    number = environments.index(_environment(record)) + 1
+    place = environments.index(_environment(record)) + 1
     return (
         f"_{_link(record)}: {record.date[:10]}, commit {record.commit or 'unknown'}, seed {record.seed}; "
-        f"{where}; [versions {number}](#versions)._"
+        f"{where}; [versions {place}](#versions)._"
     )
 
 

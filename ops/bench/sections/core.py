@@ -31,8 +31,8 @@ def costs(results: Results, drawings: str) -> list[str]:
         "cached, and when each of them evicts a cached one and is cached under another name.",
         table(("pool", "nothing cached", "evicting"), pools),
         f"{kv['requests']} requests, {kv['at_once']} at once, blocks of {kv['block_size']} tokens: on "
-        f"average tables hold {number(kv['held_tokens_mean'])} tokens, of which {number(kv['used_tokens_mean'])} are "
-        f"in use; {100 * kv['wasted_share']:.2f} % is wasted.",
+        f"average tables hold {number(kv['held_tokens_mean'])} tokens, of which "
+        f"{number(kv['used_tokens_mean'])} are in use; {100 * kv['wasted_share']:.2f} % is wasted.",
     ]
 
 

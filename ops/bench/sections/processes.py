@@ -39,7 +39,8 @@ def chain(results: Results, drawings: str) -> list[str]:
         f"10th and the 90th of a hundred. The chain adds {first['above_bare_step_p50_ms']} ms.",
         table(("", "ms"), [(name, first[key]) for name, key in FIRST_TOKEN.items()]),
         f"CPU time of a token in each process, µs, with {cpu['concurrency']} requests at once (prompts of "
-        f"{cell(cpu['prompt_lengths'])} tokens); outside the worker {cpu['cpu_us_per_token_outside_worker']}.",
+        f"{cell(cpu['prompt_lengths'])} tokens): outside the worker "
+        f"{cpu['cpu_us_per_token_outside_worker']} in all.",
         table(tuple(spent), [tuple(spent.values())]),
         "What the users of that load had; times are P50 / P90 / P99.",
         table(
