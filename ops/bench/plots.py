@@ -18,6 +18,8 @@ COMPARE = {
     "compare_batches.svg": "What of the computed tokens was needed, and what of the KV memory was wasted",
 }
 """The drawings of a comparison, and what they show."""
+STEP_TOTALS = ("step", "floor", "times the floor")
+"""Every other figure of a step is a part of it."""
 STEP = "step.svg", "The parts of a step, and beside them in black the least that it can take"
 MECHANISMS = (
     "mechanisms.svg",
@@ -149,7 +151,7 @@ def _stacks(axes: Axes, shapes: dict[str, dict[str, float]]) -> None:
     places = range(len(steps))
     tops = [0.0] * len(steps)
     for part in steps[0]:
-        if part in ("step", "floor", "times the floor"):
+        if part in STEP_TOTALS:
             continue
         times = [step[part] for step in steps]
         axes.bar([place - 0.15 for place in places], times, 0.5, bottom=tops, label=part)

@@ -96,8 +96,9 @@ def _slower(worse: Sequence[Comparison], missed: Sequence[Verdict]) -> list[str]
     blocks = []
     if ahead:
         blocks += [
-            "Every figure in which somebody else was ahead in the median, the worst first. The ratio is "
-            "Quire's over theirs: above 1 for times, below 1 for rates.",
+            "Every figure in which somebody else was ahead, the worst first. The ratio is Quire's over "
+            "theirs, above 1 for times and below 1 for rates. Where there were rounds it is their median, "
+            "with lowest and highest; the figures are then those of all rounds together.",
             table(("figure", "than", "Quire's", "theirs", "ratio", "from"), ahead),
         ]
     if below:

@@ -4,23 +4,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from ops.bench.markdown import table
-from ops.bench.plots import STEP, step_shapes
+from ops.bench.plots import STEP, STEP_TOTALS, step_shapes
 
 Results = Mapping[str, Any]
-
-TOTALS = ("step", "floor", "times the floor")
-"""Every other figure of a shape is a part of the step."""
 
 
 def by_part(results: Results, drawings: str) -> list[str]:
     shapes = step_shapes(results)
-    parts = [part for part in next(iter(shapes.values())) if part not in TOTALS]
-    rows = [(name, *(one[part] for part in (*TOTALS, *parts))) for name, one in shapes.items()]
+    parts = [part for part in next(iter(shapes.values())) if part not in STEP_TOTALS]
+    rows = [(name, *(one[part] for part in (*STEP_TOTALS, *parts))) for name, one in shapes.items()]
     return [
         f"{results['threads']} threads; memory was read at {results['read_gb_s']} GB/s, and the best matrix "
         f"product did {results['matrix_gflop_s']} GFLOP/s: with these rates a step takes the floor at least.",
         "Milliseconds of a step in the worker, the floor, and where the step's time goes.",
-        table(("", *TOTALS, *parts), rows),
+        table(("", *STEP_TOTALS, *parts), rows),
         f"![{STEP[1]}]({drawings}/{STEP[0]})",
         "Milliseconds that a plan and its result cost the scheduler, by decoding sequences, and with 32 of "
         "them by requests that wait.",
