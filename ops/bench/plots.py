@@ -137,9 +137,10 @@ def plot_step(results: dict[str, Any], folder: Path) -> list[Path]:
         "tokens of a prefill": results["prefill"],
     }
     figure = Figure(figsize=(11, 4.5), layout="constrained")
-    widths = [len(shapes) + 1 for shapes in groups.values()]
-    panels = figure.subplots(1, len(groups), width_ratios=widths)
-    for axes, (title, shapes) in zip(panels, groups.items(), strict=True):
+    drawn = {title: shapes for title, shapes in groups.items() if shapes}  # contexts may be too long for all
+    widths = [len(shapes) + 1 for shapes in drawn.values()]
+    (panels,) = figure.subplots(1, len(drawn), width_ratios=widths, squeeze=False)
+    for axes, (title, shapes) in zip(panels, drawn.items(), strict=True):
         _stacks(axes, shapes)
         axes.set(xlabel=title, ylabel="ms")
     _legend(figure, columns=5)

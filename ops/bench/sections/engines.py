@@ -117,13 +117,20 @@ def in_process(results: Results, drawings: str) -> list[str]:
 
 
 def served(results: Results, drawings: str) -> list[str]:
-    asked = results["asked"]
     rows = [
         (name, one["requests"], one["errors"], *_summary(one), one["goodput"])
         for name, one in results["loops"].items()
     ]
     return [
-        f"Prompts of {cell(asked['prompt_lengths'])} tokens, after {asked['shared_prefix']} that all begin "
-        f"with; {asked['turns']} questions of each conversation. {TIMES}",
+        f"{_questions(results['asked'])} {TIMES}",
         table(("load", "requests", "errors", *SUMMARY_HEAD, "good answers/s"), rows),
     ]
+
+
+def _questions(asked: Results) -> str:
+    if asked["trace"]:
+        return f"The questions of {asked['trace']} at their times."
+    prompts = f"Prompts of {cell(asked['prompt_lengths'])} tokens"
+    if asked["shared_prefix"]:
+        prompts += f" after {asked['shared_prefix']} that all begin with"
+    return f"{prompts}." if asked["turns"] == 1 else f"{prompts}, {asked['turns']} in a conversation."

@@ -66,11 +66,12 @@ def folder(tmp_path, made_up, contest) -> Path:
             "serve",
             {
                 "model": "m",
-                "asked": {"prompt_lengths": [32], "shared_prefix": 0, "turns": 1},
+                "asked": {"prompt_lengths": [32], "shared_prefix": 9, "turns": 2, "trace": ""},
                 "loops": {"8 at once": loop},
             },
         ),
         made_up("step", STEP),
+        made_up("step", STEP | {"decode_by_context": {}}, "short"),
         made_up("mechanisms", {"sharing": worth}),
         made_up("attention", ATTENTION),
         made_up("core", measure(sizes, seed=1)),
@@ -97,7 +98,7 @@ def test_links_of_the_committed_report_lead_somewhere() -> None:
 def test_every_drawing_that_it_shows_is_made(folder) -> None:
     shown = re.findall(r"!\[.*\]\((.+)\)", write(folder).read_text())
     assert sorted(shown) == sorted(str(path.relative_to(folder)) for path in folder.rglob("*.svg"))
-    assert {"report/small/compare_p99.svg", "report/step/step.svg"} < set(shown)
+    assert {"report/small/compare_p99.svg", "report/step/step.svg", "report/short/step.svg"} < set(shown)
 
 
 def test_each_file_has_a_section_with_its_origin(folder) -> None:
@@ -123,6 +124,17 @@ def test_nothing_is_left_out_of_what_it_does_not_know(folder) -> None:
         "| coarse | 5 | - |",
     ):
         assert line in section
+
+
+def test_a_load_says_what_was_asked(made_up) -> None:
+    asked = {"prompt_lengths": [32, 64], "shared_prefix": 0, "turns": 1, "trace": ""}
+    for change, said in (
+        ({}, "Prompts of 32, 64 tokens. TTFT"),
+        ({"shared_prefix": 9}, "Prompts of 32, 64 tokens after 9 that all begin with. TTFT"),
+        ({"turns": 2}, "Prompts of 32, 64 tokens, 2 in a conversation. TTFT"),
+        ({"trace": "day.jsonl"}, "The questions of day.jsonl at their times. TTFT"),
+    ):
+        assert said in text([made_up("serve", {"asked": asked | change, "loops": {}})])
 
 
 def test_it_is_the_same_each_time_and_drops_old_drawings(folder) -> None:
