@@ -18,7 +18,7 @@ PYTHON ?= $(shell for python in python3.12 python3.11 python3; do \
 TORCH ?= $(shell if [ -e /dev/nvidia0 ] || nvidia-smi -L >/dev/null 2>&1; then echo cuda; else echo cpu; fi)
 TORCH_CPU_VERSION := 2.13.0
 
-.PHONY: help up test lint install bench compose-test clean
+.PHONY: help up test lint install bench report compose-test clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -46,6 +46,9 @@ lint: $(VENV)/.installed-dev ## style and types alone
 bench: $(VENV)/.installed-dev ## measure the wire and the chain; results go to ops/bench/results
 	@$(BIN)/python -m ops.bench.wire
 	@$(BIN)/python -m ops.bench.chain
+
+report: $(VENV)/.installed-dev ## make ops/bench/report.md from the results that are there
+	@$(BIN)/python -m ops.bench.report
 
 compose-test: ## build the images, start docker-compose.yml, ask for an answer (needs a container engine)
 	@sh ops/images/compose_test.sh

@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,8 +14,25 @@ from typing import Any
 PACKAGES = ("grpcio", "protobuf", "redis", "hiredis", "uvloop", "torch", "transformers", "fastapi", "uvicorn")
 
 
+@dataclass(frozen=True)
+class Record:
+    """What a result file says."""
+
+    name: str
+    """Of the file, without its ending."""
+    benchmark: str
+    """The kind of results, by which they are known."""
+    date: str
+    """ISO 8601, UTC."""
+    commit: str
+    seed: int
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    results: dict[str, Any]
+
+
 def machine() -> dict[str, Any]:
-    """Processor, cores, memory (GiB), system and Python of this machine."""
+    """Processor, cores, memory (GiB), system and Python of this machine; its GPUs, if it has any."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return {
@@ -23,7 +41,19 @@ def machine() -> dict[str, Any]:
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": platform.platform(),
         "python": platform.python_version(),
+        **({"gpu": found} if (found := _gpus()) else {}),
     }
+
+
+def _gpus() -> str:
+    """Names of the GPUs; empty where NVIDIA's tool does not find any."""
+    try:
+        answer = subprocess.run(
+            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True
+        )
+    except OSError:
+        return ""
+    return ", ".join(answer.stdout.splitlines()) if answer.returncode == 0 else ""
 
 
 def versions() -> dict[str, str]:
@@ -61,6 +91,19 @@ def write(path: Path, name: str, seed: int, results: dict[str, Any]) -> None:
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(head | {"results": results}, indent=2) + "\n")
+
+
+def read(path: Path) -> Record:
+    """What `write` wrote. Raises `ValueError` for anything else."""
+    try:
+        return Record(name=path.stem, **json.loads(path.read_text()))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} is no result file: {error}") from error
+
+
+def read_all(folder: Path) -> list[Record]:
+    """All result files of a folder, by name. Raises `ValueError`."""
+    return [read(path) for path in sorted(folder.glob("*.json"))]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:

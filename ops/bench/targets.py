@@ -1,0 +1,226 @@
+"""What is asked of Quire, in figures; each is looked up in the results of one kind of benchmark."""
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ops.bench.markdown import number
+from ops.bench.record import Record
+
+Results = Mapping[str, Any]
+Look = Callable[[Results], float | None]
+"""The figure, from the results of a benchmark; None if they do not have it."""
+
+COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
+    "at most": operator.le,
+    "at least": operator.ge,
+    "below": operator.lt,
+}
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a figure may be."""
+
+    comparison: str
+    """One of `COMPARISONS`."""
+    limit: float
+    unit: str
+
+    def kept_by(self, value: float) -> bool:
+        return COMPARISONS[self.comparison](value, self.limit)
+
+    def __str__(self) -> str:
+        return f"{self.comparison} {number(self.limit)} {self.unit}"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A figure, what is asked of it, and where it is found."""
+
+    name: str
+    asked: Bound
+    benchmark: str
+    """The kind of results that have the figure."""
+    look: Look
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A target held against one result file, or against none that has the figure."""
+
+    target: Target
+    value: float | None = None
+    record: Record | None = None
+
+    @property
+    def met(self) -> bool | None:
+        """None: not measured."""
+        return None if self.value is None else self.target.asked.kept_by(self.value)
+
+
+def at(*keys: str) -> Look:
+    """The figure under these keys, one inside the other."""
+
+    def look(results: Results) -> float | None:
+        found: Any = results
+        for key in keys:
+            if not isinstance(found, Mapping) or key not in found:
+                return None
+            found = found[key]
+        return float(found)
+
+    return look
+
+
+def over_static(users: int, figure: str) -> Look:
+    """Quire's figure over that of transformers' static batching, with so many requests at once, on the
+    shape of 135 million parameters: the median of the rounds."""
+
+    def look(results: Results) -> float | None:
+        if results["terms"]["model"] != "135m":
+            return None
+        for load in results["loads"]:
+            if load["concurrency"] == users:
+                return at("ratios", "transformers static", figure, "median")(load)
+        return None
+
+    return look
+
+
+def lowest_over_in_process(results: Results) -> float | None:
+    """Where the chain of processes does worst: tokens a second over those of the engine in one process."""
+    rates = results["output_tokens_per_second"].values()
+    return min((float(rate["ratio"][1]) for rate in rates), default=None)
+
+
+def slowest_pool(kind: str) -> Look:
+    """Blocks taken and given back a second, at the size of a pool at which it is slowest."""
+    return lambda results: min(size[kind]["p50"] for size in results["blocks_per_second"].values())
+
+
+def largest_over_smallest_pool(kind: str) -> Look:
+    def look(results: Results) -> float:
+        rates = {int(size): rate[kind]["p50"] for size, rate in results["blocks_per_second"].items()}
+        return float(rates[max(rates)] / rates[min(rates)])
+
+    return look
+
+
+STATIC = "over transformers' static batching, 135m"
+EVICTING = "blocks taken and given back, each evicting a cached one"
+
+TARGETS = (
+    Target(
+        f"output tokens/s {STATIC}, 32 at once",
+        Bound("at least", 4.5, "times"),
+        "compare",
+        over_static(32, "output_rate"),
+    ),
+    Target(
+        f"output tokens/s {STATIC}, 1 at once",
+        Bound("at least", 1.2, "times"),
+        "compare",
+        over_static(1, "output_rate"),
+    ),
+    Target(
+        f"P99 of the time to the first token {STATIC}, 32 at once",
+        Bound("at most", 0.5, "times"),
+        "compare",
+        over_static(32, "ttft_p99"),
+    ),
+    Target(
+        "output tokens/s of the processes over the engine in one, where it is least",
+        Bound("at least", 0.95, "times"),
+        "in-process",
+        lowest_over_in_process,
+    ),
+    Target(
+        "CPU time outside the worker, 32 at once",
+        Bound("at most", 300, "µs a token"),
+        "chain",
+        at("cpu", "cpu_us_per_token_outside_worker"),
+    ),
+    Target(
+        "time to the first token above the bare step",
+        Bound("at most", 8, "ms"),
+        "chain",
+        at("first_token", "above_bare_step_p50_ms"),
+    ),
+    Target(
+        "P50 of a unary call over grpc.aio",
+        Bound("at most", 1.2, "times"),
+        "wire",
+        at("ratios", "unary_p50", "median"),
+    ),
+    Target(
+        "messages a CPU-second over grpc.aio, 256 streams",
+        Bound("at least", 1.5, "times"),
+        "wire",
+        at("ratios", "steps_messages_per_cpu_second", "median"),
+    ),
+    Target(
+        "planning a step of 256 decodes",
+        Bound("at most", 0.5, "ms"),
+        "core",
+        at("steps", "256", "plan_ms", "p50"),
+    ),
+    Target(
+        "planning a step of 1,024 decodes",
+        Bound("at most", 2, "ms"),
+        "core",
+        at("steps", "1024", "plan_ms", "p50"),
+    ),
+    Target(
+        "message of a plan for 256 decodes",
+        Bound("at most", 8192, "bytes"),
+        "core",
+        at("steps", "256", "message_bytes", "p50"),
+    ),
+    Target(
+        "looking up a prefix of 32,768 tokens",
+        Bound("at most", 2, "ms"),
+        "core",
+        at("prefix", "lookup_ms", "p50"),
+    ),
+    Target(
+        "blocks taken and given back, slowest pool",
+        Bound("at least", 1e6, "a second"),
+        "core",
+        slowest_pool("empty"),
+    ),
+    Target(
+        "blocks taken and given back, largest pool over smallest",
+        Bound("at least", 0.9, "times"),
+        "core",
+        largest_over_smallest_pool("empty"),
+    ),
+    Target(f"{EVICTING}, slowest pool", Bound("at least", 1e6, "a second"), "core", slowest_pool("evicting")),
+    Target(
+        f"{EVICTING}, largest pool over smallest",
+        Bound("at least", 0.9, "times"),
+        "core",
+        largest_over_smallest_pool("evicting"),
+    ),
+    Target(
+        "KV memory wasted, prompts of 32, 128 and 512 tokens",
+        Bound("below", 0.04, "of what is held"),
+        "core",
+        at("kv", "wasted_share"),
+    ),
+)
+
+
+def judged(records: Iterable[Record], targets: Iterable[Target] = TARGETS) -> list[Verdict]:
+    """Every target against every result file that has its figure."""
+    known = list(records)
+    verdicts = []
+    for target in targets:
+        found = [
+            Verdict(target, value, record)
+            for record in known
+            if record.benchmark == target.benchmark and (value := target.look(record.results)) is not None
+        ]
+        verdicts += found or [Verdict(target)]
+    return verdicts

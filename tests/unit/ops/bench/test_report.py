@@ -1,0 +1,183 @@
+"""The report says what the result files say, all of it, and the same each time."""
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from ops.bench.core import Sizes, measure
+from ops.bench.mechanisms import _figures
+from ops.bench.record import Record, read, read_all
+from ops.bench.report import FOLDER, RESULTS, gpu_of, text, write
+from ops.bench.sections import KINDS
+from ops.bench.timed import PARTS
+
+SHAPE = {"step": 10.0, **dict.fromkeys(PARTS, 1.0), "host code": 3.0, "floor": 5.0, "times the floor": 2.0}
+STEP = {
+    "model": "135m",
+    "dtype": "bfloat16",
+    "threads": 2,
+    "read_gb_s": 30.5,
+    "matrix_gflop_s": 400.5,
+    "decode_by_batch": {"1": SHAPE, "8": SHAPE},
+    "decode_by_context": {"128": SHAPE},
+    "prefill": {"512": SHAPE},
+    "scheduler_ms_by_batch": {"1": 0.01},
+    "scheduler_ms_by_waiting": {"0": 0.02},
+    "queue_ms_by_batch": {"1": 0.9},
+}
+CASE = {"shape": "9 heads", "rows": 8, "tokens": 1, "context": 128}
+ATTENTION = {
+    "instruction set": "avx512",
+    "threads": 2,
+    "decodes": [CASE | {"GB/s": 20.0, "GB/s of PyTorch": 4.0}],
+    "chunks": [CASE | {"GFLOP/s": 30.0, "GFLOP/s of PyTorch": 4.0}],
+}
+PAIRS = [({"rate": 20.0, "preemptions": 0.0}, {"rate": 10.0, "preemptions": 3.0})] * 2
+
+
+def save(record: Record, folder: Path) -> None:
+    """As a result file."""
+    found = asdict(record)
+    name = found.pop("name")
+    (folder / f"{name}.json").write_text(json.dumps(found))
+
+
+@pytest.fixture
+def folder(tmp_path, made_up, contest) -> Path:
+    """Results of several kinds, with one kind that the report does not know."""
+    results = tmp_path / RESULTS
+    results.mkdir()
+    sizes = Sizes((3, 5), prefix_tokens=64, pools=(1_000, 2_000), users=3, requests=6, repeats=2)
+    loop = {"requests": 4, "errors": 0, "goodput": 1.0, "output_rate": 77.0} | {
+        kind: {"p50": 1.0, "p90": 2.0, "p99": 3.0} for kind in ("first_token", "between_tokens", "end_to_end")
+    }
+    worth = {"work": "some work", "model": "135m", "dtype": "bfloat16", "figures": _figures(PAIRS)}
+    for record in (
+        made_up("compare", contest(rate=8), "small"),
+        made_up("compare", contest(model="1.1b"), "large"),
+        made_up(
+            "in-process",
+            {"output_tokens_per_second": {"8": {"chain": 9.0, "in_process": 9.5, "ratio": [0.9, 0.95, 1]}}},
+        ),
+        made_up(
+            "serve",
+            {
+                "model": "m",
+                "asked": {"prompt_lengths": [32], "shared_prefix": 9, "turns": 2, "trace": ""},
+                "loops": {"8 at once": loop},
+            },
+        ),
+        made_up("step", STEP),
+        made_up("step", STEP | {"decode_by_context": {}}, "short"),
+        made_up("mechanisms", {"sharing": worth}),
+        made_up("attention", ATTENTION),
+        made_up("core", measure(sizes, seed=1)),
+        made_up(
+            "taste",
+            {"sweet": 3.25, "salt": {"fine": {"grains": 12, "kinds": ["a", "b"]}, "coarse": {"grains": 5}}},
+        ),
+    ):
+        save(record, results)
+    return tmp_path
+
+
+def test_the_committed_report_is_what_the_committed_results_give() -> None:
+    """`make report` after every change of a result, a target or a section."""
+    assert (FOLDER / "report.md").read_text() == text(read_all(FOLDER / RESULTS))
+
+
+def test_links_of_the_committed_report_lead_somewhere() -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", (FOLDER / "report.md").read_text())
+    assert "results/wire.json" in links
+    assert [link for link in links if not (FOLDER / link).exists()] == []
+
+
+def test_every_drawing_that_it_shows_is_made(folder) -> None:
+    shown = re.findall(r"!\[.*\]\((.+)\)", write(folder).read_text())
+    assert sorted(shown) == sorted(str(path.relative_to(folder)) for path in folder.rglob("*.svg"))
+    assert {"report/small/compare_p99.svg", "report/step/step.svg", "report/short/step.svg"} < set(shown)
+
+
+def test_each_file_has_a_section_with_its_origin(folder) -> None:
+    records = read_all(folder / RESULTS)
+    report = text(records)
+    sections = report.split("\n## ")
+    for record in records:
+        (section,) = (each for each in sections if f"\n_[{record.name}.json]" in each)
+        assert "2026-02-03, commit abc1234, seed 7; Abacus, 2 cores, 1.5 GiB" in section
+    assert {record.benchmark for record in records} > KINDS.keys() - {"chain", "wire", "linear"}
+    assert "1. Linux, Python 3.11.0, torch 2.0" in sections[-1]
+
+
+def test_nothing_is_left_out_of_what_it_does_not_know(folder) -> None:
+    (section,) = (
+        each for each in text(read_all(folder / RESULTS)).split("\n## ") if each.startswith("Taste")
+    )
+    for line in (
+        "| sweet | 3.25 |",
+        "Salt:",
+        "|  | grains | kinds |",
+        "| fine | 12 | a, b |",
+        "| coarse | 5 | - |",
+    ):
+        assert line in section
+
+
+def test_a_load_says_what_was_asked(made_up) -> None:
+    asked = {"prompt_lengths": [32, 64], "shared_prefix": 0, "turns": 1, "trace": ""}
+    for change, said in (
+        ({}, "Prompts of 32, 64 tokens. TTFT"),
+        ({"shared_prefix": 9}, "Prompts of 32, 64 tokens after 9 that all begin with. TTFT"),
+        ({"turns": 2}, "Prompts of 32, 64 tokens, 2 in a conversation. TTFT"),
+        ({"trace": "day.jsonl"}, "The questions of day.jsonl at their times. TTFT"),
+    ):
+        assert said in text([made_up("serve", {"asked": asked | change, "loops": {}})])
+
+
+def test_it_is_the_same_each_time_and_drops_old_drawings(folder) -> None:
+    write(folder)
+    (folder / "report" / "gone").mkdir()
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    write(folder)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert not (folder / "report" / "gone").exists()
+
+
+def test_targets_and_what_is_slower_come_first(folder) -> None:
+    report = text(read_all(folder / RESULTS))
+    _, targets, worse, *_ = report.split("\n## ")
+    assert "32 at once | at least 4.5 times | 0.8 | **missed** | [small.json](results/small.json)" in targets
+    assert "at least 0.95 times | 0.95 | met |" in targets
+    assert "1 at once | at least 1.2 times |  | not measured |  |" in targets
+    assert worse.startswith("What Quire is slower at")
+    assert "| transformers static | 8 | 10 | 0.8 (0.4 to 1.6) | [small.json]" in worse
+    assert "large.json" not in worse
+    assert "32 at once | at least 4.5 times | 0.8 | [small.json]" in worse
+
+
+def test_without_results_there_is_nothing_to_be_slower_at(made_up, contest) -> None:
+    assert "slower at" not in text([])
+    good = contest(rate=50, milliseconds=40)
+    assert "no ratio is against Quire, and no target is missed" in text([made_up("compare", good)])
+
+
+def test_a_gpu_is_named_only_where_a_result_names_one(made_up) -> None:
+    plain = made_up("taste", {"sweet": 1})
+    there = made_up("taste", {"sweet": 1}, gpu="Accelerator")
+    unused = made_up("taste", {"sweet": 1, "device": "cpu"}, gpu="Accelerator")
+    used = made_up("taste", {"sweet": 1, "device": "cuda"})
+    assert [gpu_of(each) for each in (plain, there, unused, used)] == ["", "Accelerator", "", "cuda"]
+    assert "**No GPU was measured:**" in text([plain, unused])
+    report = text([plain, there])
+    assert "No GPU" not in report
+    assert "1.5 GiB, Accelerator;" in report
+
+
+def test_what_is_no_result_file_is_told_by_name(tmp_path) -> None:
+    for content in ("{", "[1]", '{"benchmark": "wire"}'):
+        (tmp_path / "odd.json").write_text(content)
+        with pytest.raises(ValueError, match=r"odd\.json is no result file"):
+            read(tmp_path / "odd.json")

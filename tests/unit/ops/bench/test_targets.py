@@ -1,0 +1,77 @@
+"""Targets are looked up where they are and held against the right side of their bounds."""
+
+import pytest
+
+from ops.bench.core import Sizes, measure
+from ops.bench.record import read_all
+from ops.bench.report import FOLDER, RESULTS
+from ops.bench.targets import TARGETS, Bound, Target, at, judged
+
+SPEED = Target("speed", Bound("at least", 4.5, "times"), "race", at("speed", "p50"))
+ENGINES = [target for target in TARGETS if target.benchmark == "compare"]
+
+
+@pytest.mark.parametrize(
+    ("comparison", "kept"),
+    [("at most", [True, True, False]), ("at least", [False, True, True]), ("below", [True, False, False])],
+)
+def test_bounds(comparison: str, kept: list[bool]) -> None:
+    bound = Bound(comparison, 2, "ms")
+    assert [bound.kept_by(value) for value in (1.999, 2.0, 2.001)] == kept
+    assert str(bound) == f"{comparison} 2 ms"
+
+
+def test_every_file_that_has_the_figure_is_judged(made_up) -> None:
+    records = [
+        made_up("race", {"speed": {"p50": 4.5}}, "good"),
+        made_up("race", {"speed": {"p50": 4.4999}}, "bad"),
+        made_up("race", {"speed": {"p99": 9}}, "silent"),
+        made_up("walk", {"speed": {"p50": 9}}, "other"),
+    ]
+    assert [(one.record.name, one.value, one.met) for one in judged(records, [SPEED]) if one.record] == [
+        ("good", 4.5, True),
+        ("bad", 4.4999, False),
+    ]
+
+
+def test_what_no_file_has_is_not_measured(made_up) -> None:
+    for records in ([], [made_up("race", {})]):
+        (verdict,) = judged(records, [SPEED])
+        assert (verdict.record, verdict.value, verdict.met) == (None, None, None)
+
+
+def test_ratios_over_static_batching(made_up, contest) -> None:
+    many = made_up("compare", contest(users=32, rate=45, milliseconds=51), "many")
+    one = made_up("compare", contest(users=1, rate=11, milliseconds=1), "one")
+    other = made_up("compare", contest(model="1.1b"), "other")
+    found = [(each.value, each.met) for each in judged([many, one, other], ENGINES)]
+    assert found == [(4.5, True), (1.1, False), (0.51, False)]
+
+
+def test_the_chain_is_judged_where_it_does_worst(made_up) -> None:
+    (target,) = (each for each in TARGETS if each.benchmark == "in-process")
+    rates = {"1": {"ratio": [0.9, 0.94, 1.2]}, "32": {"ratio": [0.8, 0.99, 1.0]}}
+    (verdict,) = judged([made_up("in-process", {"output_tokens_per_second": rates})], [target])
+    assert (verdict.value, verdict.met) == (0.94, False)
+
+
+def test_the_core_has_every_figure_that_is_asked_of_it(made_up) -> None:
+    sizes = Sizes((256, 1024), prefix_tokens=640, pools=(1_000, 2_000), users=3, requests=6, repeats=2)
+    results = measure(sizes, seed=1)
+    asked = [target for target in TARGETS if target.benchmark == "core"]
+    found = {one.target.name: one.value for one in judged([made_up("core", results)], asked)}
+    assert len(found) == len(asked)
+    assert None not in found.values()
+    rates = results["blocks_per_second"]
+    slow = min(rates["1000"]["empty"]["p50"], rates["2000"]["empty"]["p50"])
+    assert found["blocks taken and given back, slowest pool"] == slow
+    ratio = rates["2000"]["empty"]["p50"] / rates["1000"]["empty"]["p50"]
+    assert found["blocks taken and given back, largest pool over smallest"] == ratio
+
+
+def test_committed_results_have_their_figures() -> None:
+    records = read_all(FOLDER / RESULTS)
+    kinds = {record.benchmark for record in records} - {"compare"}  # of which there may be other shapes
+    verdicts = [one for one in judged(records) if one.target.benchmark in kinds]
+    assert verdicts
+    assert [one.target.name for one in verdicts if one.met is None] == []
