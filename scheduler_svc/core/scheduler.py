@@ -11,6 +11,7 @@ was computed in vain; the sequence's epoch has moved on by then, so its result i
 """
 
 from collections import deque
+from collections.abc import Iterable
 
 from scheduler_svc.core import stretch
 from scheduler_svc.core.batch import Batch
@@ -121,13 +122,14 @@ class Scheduler:
         """How many steps that are all alike come now, if no request comes; at least so many do."""
         return 0 if self._waiting.peek() else stretch.longest(self._batch, self._flights)
 
-    def advance(self, steps: int) -> None:
-        """What so many turns of `complete` and `plan` do, `stretch` at most; see stretch.py.
+    def advance(self, steps: int) -> Iterable[Sequence]:
+        """What so many turns of `complete` and `plan` do, `stretch` at most; whose rows they were.
 
         A request may have been submitted meanwhile, as it may while plans are in flight.
         """
         self._flights = deque(stretch.advance(self._batch, self._flights, steps, self._cache))
         self._step += steps
+        return self._flights[0].sequences
 
     def cancel(self, group: SequenceGroup) -> None:
         """End all of a group at once; its slots and blocks are free from now on."""
