@@ -27,9 +27,9 @@ def plot_compare(results: dict[str, Any], folder: Path) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     return [
-        _saved(_throughput(results["loads"]), folder / "compare_throughput.svg"),
-        _saved(_latency(results["loads"]), folder / "compare_p99.svg"),
-        _saved(_batches(results["loads"]), folder / "compare_batches.svg"),
+        saved(_throughput(results["loads"]), folder / "compare_throughput.svg"),
+        saved(_latency(results["loads"]), folder / "compare_p99.svg"),
+        saved(_batches(results["loads"]), folder / "compare_batches.svg"),
     ]
 
 
@@ -105,7 +105,8 @@ def _legend(figure: Figure) -> None:
     figure.legend(handles, labels, loc="outside upper center", ncols=max(1, len(labels)), frameon=False)
 
 
-def _saved(figure: Figure, path: Path) -> Path:
+def saved(figure: Figure, path: Path) -> Path:
+    """Write the figure as SVG; the same figure gives the same file."""
     # Letters stay letters, and ids do not change from run to run: the files are small and differ little.
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": path.name}):
         figure.savefig(path, metadata={"Date": None})

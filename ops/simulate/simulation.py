@@ -23,6 +23,8 @@ from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import SequenceGroup
 from scheduler_svc.core.stretch import TOKEN
 
+POLICIES = ("fcfs",)
+"""Those that the core knows."""
 VOCABULARY = 1 << 31
 FROM_SOURCE = 0
 """Order of the load's own requests among those that come at the same time."""
@@ -40,6 +42,10 @@ class Setting:
     slots: int = 64
     block_size: int = 16
     depth: int = 2
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise ValueError(f"no policy {self.policy}: there is {', '.join(POLICIES)}")
 
     def limits(self) -> WorkerLimits:
         """What each worker has to offer; a sequence may get as long as the pool can hold."""
