@@ -6,8 +6,9 @@ A part of the shapes is held back from the fit; how far the cost misses those is
 """
 
 import argparse
+import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from statistics import fmean, median
@@ -17,6 +18,8 @@ from gpu_worker.batch import BatchLimits
 from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
+from ops.bench.core import Decoding
+from ops.bench.in_process import Engine
 from ops.bench.plans import GREEDY, decodes, fits, packed
 from ops.bench.record import percentile, write
 from ops.settings import SHIPPED_MODEL
@@ -31,12 +34,12 @@ STARTS = (0, 0, 64, 256, 1024)
 SHAPES = 120
 HELD_BACK = 4
 """One shape in so many is not fitted."""
-STEPS = 7
+STEPS = 9
 """Of each shape; the median counts."""
 
 
 def measure(runner: Runner, count: int, seed: int) -> list[Measured]:
-    """`count` shapes, drawn from the seed. The runner belongs to the calling thread."""
+    """`count` shapes, drawn from the seed."""
     for cache in runner.caches:  # memory that was never written would be read from the processor's cache
         cache.keys.normal_()
         cache.values.normal_()
@@ -61,16 +64,23 @@ def _fits(limits: BatchLimits, rows: int, context: int, chunk: int, start: int) 
 
 
 def _measured(runner: Runner, rows: int, context: int, chunk: int, start: int, seed: int) -> Measured:
+    """One shape, as in a deployment: a plan ahead, and a scheduler at work beside the model."""
     runner.reset()
-    seconds = []
-    for plan in _plans(runner.limits, rows, context, chunk, start, seed):
-        result = runner.execute(plan)
-        if result.errors:
-            raise RuntimeError(result.errors[0].message)
-        seconds.append(result.duration_us / 1e6)
-    read = rows * (context - (STEPS - 1) // 2)  # in the median step
+    scheduler = Decoding(max(1, rows), seed)
+    ends = []
+    with Engine(runner) as engine:
+        plans = _plans(runner.limits, rows, context, chunk, start, seed)
+        engine.submit(next(plans))
+        for plan in plans:
+            engine.submit(plan)
+            result = engine.result()
+            ends.append(time.perf_counter())
+            if result.errors:
+                raise RuntimeError(result.errors[0].message)
+            scheduler.step()
+    read = rows * (context - STEPS // 2)  # in the median step
     shape = Shape(rows, read, chunk, chunk * start + chunk * (chunk + 1) // 2)
-    return Measured(shape, median(seconds[1:]))
+    return Measured(shape, median(end - before for before, end in pairwise(ends)))
 
 
 def _plans(
@@ -122,13 +132,7 @@ def main() -> None:
     arguments = parser.parse_args()
     settings = WorkerSettings(model=arguments.model, kv_memory=1 << 30)
 
-    def work() -> list[Measured]:
-        runner = load(settings)
-        runner.enter()
-        return measure(runner, SHAPES, arguments.seed)
-
-    with ThreadPoolExecutor(1) as engine:  # a thread of its own computes, as in a worker
-        steps = engine.submit(work).result()
+    steps = measure(load(settings), SHAPES, arguments.seed)
     found = {"model": settings.served_name, "threads": settings.thread_count} | fitted(steps)
     write(arguments.out, "step-cost", arguments.seed, found)
     print(f"{found['error_mean']:.1%} off in the mean, 9 of 10 within {found['error_p90']:.1%}")

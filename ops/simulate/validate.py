@@ -3,7 +3,8 @@
     python -m ops.simulate.validate     writes ops/bench/results/simulate_validation.json
 
 In earnest means: the scheduler's core and a worker's runner in one process, as in ops/bench/in_process.py.
-The cost of steps should have been measured on this machine, shortly before.
+A machine's pace changes from minute to minute. So steps are measured before and after each load, by
+themselves, and the load is simulated with the cost that fits those.
 """
 
 import argparse
@@ -17,29 +18,33 @@ from typing import Any
 
 from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup import load as load_runner
+from gpu_worker.startup import load
 from ops.bench.in_process import InProcess
 from ops.bench.load import summarize
 from ops.bench.record import aligned, write
 from ops.bench.workload import Question
 from ops.settings import SHIPPED_MODEL
 from ops.simulate.arrivals import Load
-from ops.simulate.cost import StepCost, load
+from ops.simulate.cost import StepCost, fit
 from ops.simulate.measure import RESULT as COST
+from ops.simulate.measure import measure
 from ops.simulate.simulation import Setting, Simulation
 from ops.simulate.trace import Arrival
 
 RESULT = COST.with_name("simulate_validation.json")
 SETTING = Setting()
+SEED = 0
+SHAPES = 40
+"""Steps that are measured between loads."""
 TOKENS = (300, 4000)
 """Ordinary tokens of most models: first, past the last."""
 FIGURES = ("output_rate", "TTFT p50", "TTFT p90", "ITL p50", "ITL p90", "E2E p50", "E2E p90")
 LOADS = (
-    Load("poisson", requests=80, rate=4, tenants=1),
+    Load("poisson", requests=60, rate=4, tenants=1),
     Load("poisson", requests=240, rate=16, tenants=1),
     Load("poisson", requests=400, rate=64, tenants=1),
-    Load("bursts", requests=160, rate=8, tenants=1),
-    Load("shared", requests=160, rate=8, tenants=1),
+    Load("bursts", requests=120, rate=8, tenants=1),
+    Load("shared", requests=120, rate=8, tenants=1),
 )
 """Little to do, much, and more than can be done; all at once; and prompts that share their beginnings."""
 
@@ -73,15 +78,18 @@ def simulated(arrivals: Sequence[Arrival], setting: Setting, cost: StepCost) -> 
     )
 
 
-def validate(runner: Runner, cost: StepCost, loads: Sequence[Load]) -> list[dict[str, Any]]:
+def validate(runner: Runner, loads: Sequence[Load], setting: Setting = SETTING) -> list[dict[str, Any]]:
     """Each load both ways. `error`: simulated over computed in earnest, less 1."""
     compared = []
+    before = measure(runner, SHAPES, SEED)
     for each in loads:
         arrivals = list(each.arrivals())
-        earnest = in_earnest(runner, arrivals, SETTING, each.seed)
-        guess = simulated(arrivals, SETTING, cost)
+        earnest = in_earnest(runner, arrivals, setting, SEED)
+        after = measure(runner, SHAPES, SEED)
+        guess = simulated(arrivals, setting, fit(before + after))
         error = {name: round(guess[name] / earnest[name] - 1, 4) for name in FIGURES}
         compared.append({"load": asdict(each), "earnest": earnest, "simulated": guess, "error": error})
+        before = after
     return compared
 
 
@@ -118,14 +126,13 @@ def _figures(
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m ops.simulate.validate", description=__doc__)
     parser.add_argument("--model", type=Path, default=SHIPPED_MODEL, metavar="DIR")
-    parser.add_argument("--cost", type=Path, default=COST, metavar="FILE")
     parser.add_argument("--out", type=Path, default=RESULT, metavar="FILE")
     arguments = parser.parse_args()
     settings = WorkerSettings(model=arguments.model, kv_memory=1 << 30, max_slots=SETTING.slots)
-    runner = load_runner(settings)
-    validate(runner, load(arguments.cost), LOADS[:1])  # warms up
-    compared = validate(runner, load(arguments.cost), LOADS)
-    write(arguments.out, "simulate-validation", 0, {"model": settings.served_name, "loads": compared})
+    runner = load(settings)
+    measure(runner, SHAPES, SEED)  # warms up
+    compared = validate(runner, LOADS)
+    write(arguments.out, "simulate-validation", SEED, {"model": settings.served_name, "loads": compared})
     print(table(compared))
 
 

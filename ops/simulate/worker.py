@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Sequence as Of
 from dataclasses import dataclass
+from itertools import accumulate
 
 from ops.simulate.cost import Shape, StepCost
 from scheduler_svc.core.plan import Outcome, StepResult
@@ -101,7 +102,8 @@ class Worker:
         if leap is None or not steps:
             return (), ()
         groups = [sequence.group for sequence in self.scheduler.advance(steps)]
-        ends = [self._begun + leap.end(number) for number in range(1, steps + 1)]
+        lengths = (leap.first + number * leap.growth for number in range(steps))
+        ends = list(accumulate(lengths, initial=self._begun))[1:]
         self._begun = ends[-1]
         self._under = deque(
             Under(
