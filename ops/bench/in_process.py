@@ -112,7 +112,7 @@ class InProcess:
                 going[id(asked)] = questions[1:]
 
         begun = time.perf_counter()
-        with _Engine(self._runner) as engine:
+        with Engine(self._runner) as engine:
             for _ in range(users):
                 next_of([])
             for ended in self._ended(engine):
@@ -121,13 +121,11 @@ class InProcess:
 
     def run(self, after_step: Callable[[int], None] = lambda _: None) -> None:
         """Answer all that was asked; `after_step`, told how many steps there were, may ask for more."""
-        with _Engine(self._runner) as engine:
+        with Engine(self._runner) as engine:
             for _ in self._ended(engine, after_step):
                 pass
 
-    def _ended(
-        self, engine: "_Engine", after_step: Callable[[int], None] = lambda _: None
-    ) -> Iterator[Asked]:
+    def _ended(self, engine: "Engine", after_step: Callable[[int], None] = lambda _: None) -> Iterator[Asked]:
         """Requests as they end, until none is left."""
         while True:
             started = time.perf_counter()
@@ -168,8 +166,8 @@ class InProcess:
         return ended
 
 
-class _Engine:
-    """The thread that computes."""
+class Engine:
+    """The thread that computes: takes plans, gives results."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -177,7 +175,7 @@ class _Engine:
         self._results: queue.SimpleQueue[StepResult | Exception] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
 
-    def __enter__(self) -> "_Engine":
+    def __enter__(self) -> "Engine":
         self._thread.start()
         return self
 

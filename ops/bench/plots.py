@@ -43,7 +43,7 @@ def plot_compare(results: dict[str, Any], folder: Path) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     drawn = [draw(results["loads"]) for draw in (_throughput, _latency, _batches)]
-    return [_saved(figure, folder / name) for figure, name in zip(drawn, COMPARE, strict=True)]
+    return [saved(figure, folder / name) for figure, name in zip(drawn, COMPARE, strict=True)]
 
 
 def _throughput(loads: list[dict[str, Any]]) -> Figure:
@@ -144,7 +144,7 @@ def plot_step(results: dict[str, Any], folder: Path) -> list[Path]:
         _stacks(axes, shapes)
         axes.set(xlabel=title, ylabel="ms")
     _legend(figure, columns=5)
-    return [_saved(figure, folder / STEP[0])]
+    return [saved(figure, folder / STEP[0])]
 
 
 def _stacks(axes: Axes, shapes: dict[str, dict[str, float]]) -> None:
@@ -192,10 +192,11 @@ def plot_mechanisms(results: dict[str, Any], folder: Path) -> list[Path]:
     axes.set_xlabel("with over without")
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)
-    return [_saved(figure, folder / MECHANISMS[0])]
+    return [saved(figure, folder / MECHANISMS[0])]
 
 
-def _saved(figure: Figure, path: Path) -> Path:
+def saved(figure: Figure, path: Path) -> Path:
+    """Write the figure as SVG; the same figure gives the same file."""
     # Letters stay letters, and ids do not change from run to run: the files are small and differ little.
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": path.name}):
         figure.savefig(path, metadata={"Date": None})

@@ -109,8 +109,6 @@ def largest_over_smallest_pool(kind: str) -> Look:
 
 
 STATIC = "over transformers' static batching, 135m"
-EVICTING = "blocks taken and given back, each evicting a cached one"
-
 TARGETS = (
     Target(
         f"output tokens/s {STATIC}, 32 at once",
@@ -195,13 +193,6 @@ TARGETS = (
         Bound("at least", 0.9, "times"),
         "core",
         largest_over_smallest_pool("empty"),
-    ),
-    Target(f"{EVICTING}, slowest pool", Bound("at least", 1e6, "a second"), "core", slowest_pool("evicting")),
-    Target(
-        f"{EVICTING}, largest pool over smallest",
-        Bound("at least", 0.9, "times"),
-        "core",
-        largest_over_smallest_pool("evicting"),
     ),
     Target(
         "KV memory wasted, prompts of 32, 128 and 512 tokens",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from ops.cli import bench, down, plan_memory, status, talk, up
+from ops.cli import bench, down, plan_memory, simulate, status, talk, up
 from ops.launcher.errors import LaunchError
 
 _DESCRIPTION = """\
@@ -20,6 +20,7 @@ Quire serves large language models through an OpenAI-compatible API.
   quire bench compare      the same questions to other engines, in turns
   quire bench step         where the time of a step goes
   quire bench mechanisms   what each mechanism is worth
+  quire simulate           the same on any number of workers, under virtual time
   quire plan-memory        what a model takes of memory, and how many requests fit
 
 `quire COMMAND --help` tells more about each.
@@ -35,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"quire {version('quire')}")
     subcommands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (up, status, down, talk, bench, plan_memory):
+    for command in (up, status, down, talk, bench, simulate, plan_memory):
         command.add_to(subcommands)
     return top
 

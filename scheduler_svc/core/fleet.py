@@ -14,7 +14,7 @@ from scheduler_svc.core.errors import RequestPoisoned, RequestRefused
 from scheduler_svc.core.limits import WorkerLimits, length_limit
 from scheduler_svc.core.plan import Gain, Outcome
 from scheduler_svc.core.request import Request
-from scheduler_svc.core.router import choose
+from scheduler_svc.core.router import Router
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import SequenceGroup
 
@@ -28,6 +28,8 @@ class Fleet:
     def __init__(self, token_budget: int) -> None:
         self._token_budget = token_budget
         self.schedulers: list[Scheduler] = []
+        self._router = Router()
+        self._largest: WorkerLimits | None = None
         self._home: dict[SequenceGroup, Scheduler] = {}
         self._homeless: deque[SequenceGroup] = deque()
         self._suspects: deque[SequenceGroup] = deque()
@@ -37,7 +39,7 @@ class Fleet:
     @property
     def max_length(self) -> int:
         """Longest sequence, prompt and output, that some worker can hold; 0 without workers."""
-        return max((each.limits.max_length for each in self.schedulers), default=0)
+        return self._largest.max_length if self._largest else 0
 
     def accept(self, request: Request) -> tuple[SequenceGroup, Outcome]:
         """Take on a request. It may be refused at once, or turn out to be complete."""
@@ -47,6 +49,10 @@ class Fleet:
         if group.unfinished:
             self._place(group, outcome)
         return group, outcome
+
+    def home(self, group: SequenceGroup) -> Scheduler | None:
+        """The scheduler that has the request in hand, if one has."""
+        return self._home.get(group)
 
     def cancel(self, group: SequenceGroup) -> None:
         """Forget a request, wherever it is."""
@@ -78,8 +84,11 @@ class Fleet:
                     del self._on_probation[scheduler]
                 del self._home[group]
                 waiting.append(group)
+            self._router.review(scheduler)
         joined = Scheduler(limits, self._token_budget)
         self.schedulers.append(joined)
+        self._router.add(joined)
+        self._measure()
         outcome = Outcome()
         for group in sorted(waiting, key=lambda group: group.arrival):
             self._place(group, outcome)
@@ -89,6 +98,8 @@ class Fleet:
     def remove_worker(self, scheduler: Scheduler) -> Outcome:
         """A worker is lost: its requests go to others, or wait for one."""
         self.schedulers.remove(scheduler)
+        self._router.remove(scheduler)
+        self._measure()
         self._on_probation.pop(scheduler, None)
         outcome = Outcome()
         for group in scheduler.evacuate():
@@ -111,28 +122,36 @@ class Fleet:
             self._home.pop(group, None)
         self._review(scheduler)
 
+    def _measure(self) -> None:
+        """Note what the largest worker can hold."""
+        limits = (each.limits for each in self.schedulers)
+        self._largest = max(limits, key=lambda each: each.max_length, default=None)
+
     def _place(self, group: SequenceGroup, outcome: Outcome) -> None:
         """Give the group to a worker, or keep it until there is one for it."""
-        if not self.schedulers:
+        if self._largest is None:
             self._homeless.append(group)
             return
-        if not group.limit and not self._admit_at_door(group, outcome):
+        if not group.limit and not self._admit_at_door(group, self._largest, outcome):
             return
         if group.fruitless:
             self._suspects.append(group)
             return
-        scheduler = choose(self.schedulers, group)
+        scheduler = self._router.choose(group)
         if scheduler is None:
             self._homeless.append(group)
             return
+        self._submit(group, scheduler)
+
+    def _submit(self, group: SequenceGroup, scheduler: Scheduler) -> None:
         self._home[group] = scheduler
         scheduler.submit(group)
+        self._router.review(scheduler)
 
-    def _admit_at_door(self, group: SequenceGroup, outcome: Outcome) -> bool:
+    def _admit_at_door(self, group: SequenceGroup, largest: WorkerLimits, outcome: Outcome) -> bool:
         """Set the group's limit, by the largest worker; False if nothing of it is to run."""
-        largest = max(self.schedulers, key=lambda each: each.limits.max_length)
         try:
-            group.limit = length_limit(group.request, largest.limits)
+            group.limit = length_limit(group.request, largest)
         except RequestRefused as refusal:
             outcome.failed.append((group, refusal))
             return False
@@ -144,7 +163,8 @@ class Fleet:
         return group.unfinished > 0
 
     def _review(self, scheduler: Scheduler) -> None:
-        """If the suspect on this worker has gained a token or is gone, let the next ones on."""
+        """Note the worker's load; if its suspect has gained a token or is gone, let the next ones on."""
+        self._router.review(scheduler)
         suspect = self._on_probation.get(scheduler)
         if suspect is not None and (suspect.gained or self._home.get(suspect) is not scheduler):
             del self._on_probation[scheduler]
@@ -157,5 +177,4 @@ class Fleet:
             if scheduler not in self._on_probation and self._suspects[0].limit <= scheduler.limits.max_length:
                 suspect = self._suspects.popleft()
                 self._on_probation[scheduler] = suspect
-                self._home[suspect] = scheduler
-                scheduler.submit(suspect)
+                self._submit(suspect, scheduler)

@@ -11,8 +11,9 @@ was computed in vain; the sequence's epoch has moved on by then, so its result i
 """
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterable
 
+from scheduler_svc.core import stretch
 from scheduler_svc.core.batch import Batch
 from scheduler_svc.core.errors import IntegrityError, RowFailed, WorkerFault
 from scheduler_svc.core.limits import WorkerLimits
@@ -20,16 +21,8 @@ from scheduler_svc.core.plan import Gain, Outcome, StepPlan, StepResult
 from scheduler_svc.core.planner import Planner
 from scheduler_svc.core.prefix import extend_chain, root
 from scheduler_svc.core.sequence import Sequence, SequenceGroup, State
+from scheduler_svc.core.stretch import Flight
 from scheduler_svc.core.waiting import WaitingQueue
-
-
-@dataclass(frozen=True, slots=True)
-class Flight:
-    """A plan that the worker has not answered yet: whose rows it has, as they were then."""
-
-    plan: StepPlan
-    sequences: list[Sequence]
-    epochs: list[int]
 
 
 class Scheduler:
@@ -62,6 +55,11 @@ class Scheduler:
     def unfinished(self) -> int:
         """Requests that have not ended."""
         return len(self._groups)
+
+    @property
+    def held_blocks(self) -> int:
+        """Blocks that running sequences hold."""
+        return self.limits.num_blocks - self._batch.pool.free_blocks
 
     def submit(self, group: SequenceGroup) -> None:
         """Take on a group whose limit is set and fits this worker; it is in nobody else's hands."""
@@ -119,6 +117,19 @@ class Scheduler:
                     self._end(sequence)
                 gains.append(Gain(group, sequence.index, tokens[entry], finish, entry))
         return outcome
+
+    def stretch(self) -> int:
+        """How many steps that are all alike come now, if no request comes; at least so many do."""
+        return 0 if self._waiting.peek() else stretch.longest(self._batch, self._flights)
+
+    def advance(self, steps: int) -> Iterable[Sequence]:
+        """What so many turns of `complete` and `plan` do, `stretch` at most; whose rows they were.
+
+        A request may have been submitted meanwhile, as it may while plans are in flight.
+        """
+        self._flights = deque(stretch.advance(self._batch, self._flights, steps, self._cache))
+        self._step += steps
+        return self._flights[0].sequences
 
     def cancel(self, group: SequenceGroup) -> None:
         """End all of a group at once; its slots and blocks are free from now on."""

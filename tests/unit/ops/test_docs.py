@@ -62,7 +62,7 @@ def test_make_targets_exist() -> None:
     assert [entry for entry in named if entry[1] not in targets] == []
 
 
-@pytest.mark.parametrize("command", ["up", "down", "status", "chat", "bench compare"])
+@pytest.mark.parametrize("command", ["up", "down", "status", "chat", "bench compare", "simulate"])
 def test_quire_options_exist(command: str) -> None:
     result = subprocess.run(
         [sys.executable, "-m", "ops.cli.main", *command.split(), "--help"],
@@ -82,7 +82,7 @@ def test_quire_options_exist(command: str) -> None:
 
 def test_quire_commands_exist() -> None:
     named = {command for _, command in texts(r"quire (up|down|status|[a-z]+)(?= --|`|$|  )")}
-    assert named <= {"up", "down", "status", "chat"}
+    assert named <= {"up", "down", "status", "chat", "simulate"}
 
 
 def test_modules_exist() -> None:

@@ -1,0 +1,75 @@
+"""One load on every combination of settings, and the table of what came of it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any
+
+from ops.bench.record import aligned
+from ops.simulate.cost import StepCost
+from ops.simulate.simulation import Setting, Simulation
+from ops.simulate.trace import Arrival
+
+Draw = Callable[[], Iterator[Arrival]]
+Progress = Callable[[str], None]
+COLUMNS = ("tokens/s", "TTFT p50", "p90", "p99", "ITL p50", "p90", "p99", "cached", "preempted", "fairness")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The values whose combinations are compared."""
+
+    policies: Sequence[str] = ("fcfs",)
+    workers: Sequence[int] = (1,)
+    pool_blocks: Sequence[int] = (2048,)
+    step_tokens: Sequence[int] = (512,)
+    slots: int = 64
+
+    def settings(self) -> list[Setting]:
+        """Every combination, the last value changing fastest."""
+        combinations = product(self.policies, self.workers, self.pool_blocks, self.step_tokens)
+        return [Setting(*each, slots=self.slots) for each in combinations]
+
+    def name(self, setting: Setting) -> str:
+        """What tells the setting from the others."""
+        parts = [
+            (self.policies, setting.policy),
+            (self.workers, f"{setting.workers} workers"),
+            (self.pool_blocks, f"{setting.pool_blocks} blocks"),
+            (self.step_tokens, f"{setting.step_tokens} a step"),
+        ]
+        varied = [text for values, text in parts if len(values) > 1]
+        return ", ".join(varied) or f"{setting.policy}, {setting.workers} workers"
+
+
+def compare(grid: Grid, draw: Draw, requests: int, cost: StepCost, progress: Progress) -> dict[str, Any]:
+    """The same load, drawn anew each time, on every setting. Raises `TraceError`."""
+    runs = []
+    for setting in grid.settings():
+        name = grid.name(setting)
+        progress(name)
+        ledger = Simulation(setting, cost, requests).run(draw())
+        runs.append({"name": name, "setting": asdict(setting)} | ledger.summary())
+    return {"cost_ms": cost.milliseconds(), "runs": runs}
+
+
+def table(found: dict[str, Any]) -> str:
+    """For a terminal; times in milliseconds."""
+    rows = [["", *COLUMNS]]
+    for run in found["runs"]:
+        first, between = run["first_token_ms"], run["between_tokens_ms"]
+        rows.append(
+            [
+                run["name"],
+                f"{run['output_rate']:.1f}",
+                *(f"{first.get(name, 0):.1f}" for name in ("p50", "p90", "p99")),
+                *(f"{between.get(name, 0):.1f}" for name in ("p50", "p90", "p99")),
+                f"{run['cached_share']:.1%}",
+                str(run["preempted"]),
+                f"{run['fairness']:.3f}",
+            ]
+        )
+    never = [
+        f"{run['name']}: {run['refused']} requests can never fit" for run in found["runs"] if run["refused"]
+    ]
+    return "\n".join([aligned(rows), *never])

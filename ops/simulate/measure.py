@@ -1,0 +1,143 @@
+"""What steps cost on this machine: steps of many shapes, measured in a runner, and a cost fitted to them.
+
+    python -m ops.simulate.measure      the model that ships; writes ops/bench/results/step_cost.json
+
+A part of the shapes is held back from the fit; how far the cost misses those is part of the result.
+"""
+
+import argparse
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from statistics import fmean, median
+from typing import Any
+
+from gpu_worker.batch import BatchLimits
+from gpu_worker.runner import Runner
+from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup import load
+from ops.bench.core import Decoding
+from ops.bench.in_process import Engine
+from ops.bench.plans import GREEDY, decodes, fits, packed
+from ops.bench.record import percentile, write
+from ops.settings import SHIPPED_MODEL
+from ops.simulate.cost import Measured, Shape, fit
+from proto.worker_pb2 import NewSlot, StepPlan
+
+RESULT = Path(__file__).parents[1] / "bench" / "results" / "step_cost.json"
+ROWS = (0, 1, 2, 4, 8, 16, 32, 48, 63)
+CONTEXTS = (16, 64, 128, 256, 512, 1024)
+CHUNKS = (0, 0, 2, 16, 32, 64, 128, 256, 448)
+STARTS = (0, 0, 64, 256, 1024)
+SHAPES = 120
+HELD_BACK = 4
+"""One shape in so many is not fitted."""
+STEPS = 9
+"""Of each shape; the median counts."""
+
+
+def measure(runner: Runner, count: int, seed: int) -> list[Measured]:
+    """`count` shapes, drawn from the seed."""
+    for cache in runner.caches:  # memory that was never written would be read from the processor's cache
+        cache.keys.normal_()
+        cache.values.normal_()
+    chance = Random(seed)
+    steps: list[Measured] = []
+    while len(steps) < count:
+        rows, context, chunk, start = map(chance.choice, (ROWS, CONTEXTS, CHUNKS, STARTS))
+        if _fits(runner.limits, rows, context, chunk, start):
+            steps.append(_measured(runner, rows, context, chunk, start, seed))
+    return steps
+
+
+def _fits(limits: BatchLimits, rows: int, context: int, chunk: int, start: int) -> bool:
+    """Whether so many decodes at `context` and a prompt's chunk from `start` on can be one step."""
+    longest = max(context, start + chunk)
+    return (
+        rows + chunk > 0
+        and rows + chunk <= limits.max_step_tokens
+        and context > STEPS
+        and fits(limits, rows + 1, longest)
+    )
+
+
+def _measured(runner: Runner, rows: int, context: int, chunk: int, start: int, seed: int) -> Measured:
+    """One shape, as in a deployment: a plan ahead, and a scheduler at work beside the model."""
+    runner.reset()
+    scheduler = Decoding(max(1, rows), seed)
+    ends = []
+    with Engine(runner) as engine:
+        plans = _plans(runner.limits, rows, context, chunk, start, seed)
+        engine.submit(next(plans))
+        for plan in plans:
+            engine.submit(plan)
+            result = engine.result()
+            ends.append(time.perf_counter())
+            if result.errors:
+                raise RuntimeError(result.errors[0].message)
+            scheduler.step()
+    read = rows * (context - STEPS // 2)  # in the median step
+    shape = Shape(rows, read, chunk, chunk * start + chunk * (chunk + 1) // 2)
+    return Measured(shape, median(end - before for before, end in pairwise(ends)))
+
+
+def _plans(
+    limits: BatchLimits, rows: int, context: int, chunk: int, start: int, seed: int
+) -> Iterator[StepPlan]:
+    """Steps in which `rows` sequences decode, and a prompt of its own computes a chunk in each."""
+    first = rows * -(-context // limits.block_size)
+    blocks = range(first, first + -(-(start + chunk) // limits.block_size))
+    prompt = packed([1 + seed % 7] * (start + chunk))
+    for plan in decodes(limits, rows, context, STEPS, seed):
+        if chunk:
+            if plan.step > 1:
+                plan.freed_slots = packed([rows])
+            new = NewSlot(
+                slot=rows,
+                tokens=prompt,
+                prompt_length=start + chunk,
+                block_ids=packed(blocks),
+                sampling=GREEDY,
+            )
+            plan.new_slots.append(new)
+            plan.row_slots += packed([rows])
+            plan.row_starts += packed([start])
+            plan.row_counts += packed([chunk])
+            plan.row_samples += b"\1"
+        yield plan
+
+
+def fitted(steps: list[Measured]) -> dict[str, Any]:
+    """The cost, and how far it misses the steps that it was not fitted to."""
+    held_back = steps[::HELD_BACK]
+    cost = fit([each for number, each in enumerate(steps) if number % HELD_BACK])
+    errors = cost.errors(held_back)
+    return {
+        "cost_ms": cost.milliseconds(),
+        "held_back": len(held_back),
+        "error_mean": round(fmean(errors), 4),
+        "error_p50": round(median(errors), 4),
+        "error_p90": round(percentile(errors, 0.9), 4),
+        "steps": [each.shape._asdict() | {"ms": round(1000 * each.seconds, 3)} for each in steps],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m ops.simulate.measure", description=__doc__)
+    parser.add_argument("--model", type=Path, default=SHIPPED_MODEL, metavar="DIR")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=RESULT, metavar="FILE")
+    arguments = parser.parse_args()
+    settings = WorkerSettings(model=arguments.model, kv_memory=1 << 30)
+
+    steps = measure(load(settings), SHAPES, arguments.seed)
+    found = {"model": settings.served_name, "threads": settings.thread_count} | fitted(steps)
+    write(arguments.out, "step-cost", arguments.seed, found)
+    print(f"{found['error_mean']:.1%} off in the mean, 9 of 10 within {found['error_p90']:.1%}")
+    print(found["cost_ms"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""How long the simulator itself takes: a thousand workers, little to much to do for each, on one core.
+
+python -m ops.simulate.scale        writes ops/bench/results/simulate_scale.json
+"""
+
+import argparse
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+from ops.bench.record import aligned, write
+from ops.simulate.arrivals import Load
+from ops.simulate.cost import StepCost, load
+from ops.simulate.measure import RESULT as COST
+from ops.simulate.simulation import Setting, Simulation
+
+RESULT = COST.with_name("simulate_scale.json")
+RATES = (5.0, 15.0, 30.0)
+"""Requests a second for each worker; the shipped model on two cores can serve about as many as the last."""
+
+
+def measure(workers: int, requests: int, rates: tuple[float, ...], cost: StepCost) -> list[dict[str, Any]]:
+    """Seconds that each load takes to simulate."""
+    found = []
+    for rate in rates:
+        simulation = Simulation(Setting(workers=workers), cost, requests)
+        started = time.perf_counter()
+        books: Any = simulation.run(Load(requests=requests, rate=rate * workers).arrivals()).summary()
+        seconds = time.perf_counter() - started
+        found.append(
+            {
+                "workers": workers,
+                "requests": requests,
+                "rate_per_worker": rate,
+                "output_tokens": books["output_tokens"],
+                "simulated_seconds": books["seconds"],
+                "seconds": round(seconds, 2),
+                "us_per_request": round(1e6 * seconds / requests, 1),
+                "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+            }
+        )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m ops.simulate.scale", description=__doc__)
+    parser.add_argument("--workers", type=int, default=1000, metavar="N")
+    parser.add_argument("--requests", type=int, default=20_000, metavar="N")
+    parser.add_argument("--out", type=Path, default=RESULT, metavar="FILE")
+    arguments = parser.parse_args()
+    found = measure(arguments.workers, arguments.requests, RATES, load(COST))
+    write(arguments.out, "simulate-scale", 0, {"runs": found})
+    print(aligned([list(found[0]), *([str(value) for value in each.values()] for each in found)]))
+
+
+if __name__ == "__main__":
+    main()

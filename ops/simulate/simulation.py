@@ -1,0 +1,189 @@
+"""The loop: what happens next, whichever worker or request it happens to.
+
+Time jumps from event to event. A worker's event is the end of a step at which something has to be decided.
+Equal steps before it are taken at once (`scheduler_svc/core/stretch.py`); if a request comes to the worker
+meanwhile, those that are over by then.
+"""
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+
+from ops.simulate.cost import SECOND, StepCost
+from ops.simulate.ledger import Ledger, Live
+from ops.simulate.trace import Arrival
+from ops.simulate.worker import Worker
+from scheduler_svc.core.fleet import Fleet
+from scheduler_svc.core.limits import WorkerLimits
+from scheduler_svc.core.plan import Outcome
+from scheduler_svc.core.request import Request
+from scheduler_svc.core.scheduler import Scheduler
+from scheduler_svc.core.sequence import SequenceGroup
+from scheduler_svc.core.stretch import TOKEN
+
+POLICIES = ("fcfs",)
+"""Those that the core knows."""
+VOCABULARY = 1 << 31
+FROM_SOURCE = 0
+"""Order of the load's own requests among those that come at the same time."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A deployment to be simulated."""
+
+    policy: str = "fcfs"
+    workers: int = 1
+    pool_blocks: int = 2048
+    """Of each worker."""
+    step_tokens: int = 512
+    slots: int = 64
+    block_size: int = 16
+    depth: int = 2
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise ValueError(f"no policy {self.policy}: there is {', '.join(POLICIES)}")
+
+    def limits(self) -> WorkerLimits:
+        """What each worker has to offer; a sequence may get as long as the pool can hold."""
+        return WorkerLimits(
+            num_blocks=self.pool_blocks,
+            block_size=self.block_size,
+            max_slots=self.slots,
+            max_model_len=self.pool_blocks * self.block_size,
+            max_step_tokens=self.step_tokens,
+            vocab_size=VOCABULARY,
+        )
+
+
+class Simulation:
+    """One load on one deployment."""
+
+    def __init__(self, setting: Setting, cost: StepCost, requests: int, leaps: bool = True) -> None:
+        """`requests`: how many are about to come. `leaps`: False takes every step by itself."""
+        self._fleet = Fleet(setting.step_tokens)
+        self._workers: list[Worker] = []
+        self._number: dict[Scheduler, int] = {}
+        for number in range(setting.workers):
+            scheduler, _ = self._fleet.add_worker(setting.limits())
+            self._number[scheduler] = number
+            self._workers.append(Worker(scheduler, cost, setting.depth, leaps))
+        self.ledger = Ledger(requests, setting.workers * setting.pool_blocks)
+        self._lives: dict[SequenceGroup, Live] = {}
+        self._events: list[tuple[int, int, int]] = []
+        """(time, worker, version of its plans)."""
+        self._coming: list[tuple[int, int, Live]] = []
+        """(time, order, request): the next one of the load, and further questions of chats."""
+        self._names = count(1)
+        self._prefixes: dict[str, int] = {}
+        # When each worker's blocks were last counted, and how many there were.
+        self._counted: list[tuple[int, int]] = [(0, 0)] * setting.workers
+
+    def run(self, arrivals: Iterator[Arrival]) -> Ledger:
+        """Serve them all. Raises `IntegrityError` if in the end the core's books do not balance."""
+        source = map(self._live, arrivals)
+        self._await(next(source, None), FROM_SOURCE)
+        while True:
+            wakes = self._next_event()
+            at = self._coming[0][0] if self._coming else None
+            if wakes is not None and (at is None or wakes <= at):
+                now, number, _ = heappop(self._events)
+                self._wake(number, now)
+            elif at is not None:
+                _, order, live = heappop(self._coming)
+                if order == FROM_SOURCE:
+                    self._await(next(source, None), FROM_SOURCE)
+                self._arrive(live)
+            else:
+                break
+        for worker in self._workers:
+            worker.scheduler.check_integrity()
+        self.ledger.preempted = sum(each.admissions for each in self._workers) - self.ledger.ended
+        return self.ledger
+
+    def _next_event(self) -> int | None:
+        """When a worker has something to decide next."""
+        events = self._events
+        while events and events[0][2] != self._workers[events[0][1]].version:
+            heappop(events)
+        return events[0][0] if events else None
+
+    def _await(self, live: Live | None, order: int) -> None:
+        if live is not None:
+            heappush(self._coming, (live.asked, order, live))
+
+    def _live(self, arrival: Arrival) -> Live:
+        """A request of the load, with its text."""
+        shared = self._prefixes.get(arrival.prefix, 0)
+        if arrival.prefix and not shared:
+            shared = self._prefixes[arrival.prefix] = next(self._names)
+        own = arrival.prompt_tokens - arrival.shared_tokens
+        text = array("i", [shared]) * arrival.shared_tokens + array("i", [next(self._names)]) * own
+        return Live(round(arrival.at * SECOND), arrival, text, arrival.turns, arrival.output_tokens)
+
+    def _arrive(self, live: Live) -> None:
+        now, tenant = live.asked, live.arrival.tenant
+        self.ledger.ask(live)
+        request = Request(str(self.ledger.asked), live.text, live.missing, salt=tenant)
+        group, outcome = self._fleet.accept(request)
+        if outcome.failed:
+            self.ledger.refuse(live)
+            return
+        self._lives[group] = live
+        home = self._fleet.home(group)
+        assert home is not None
+        number = self._number[home]
+        self._leap(number, now)
+        self._plan(number, now)
+
+    def _wake(self, number: int, now: int) -> None:
+        """Steps of a worker are over."""
+        if not self._leap(number, now):
+            worker = self._workers[number]
+            outcome = worker.complete(now)
+            self._fleet.settle(worker.scheduler, outcome)
+            self._book(outcome, now)
+        self._plan(number, now)
+
+    def _leap(self, number: int, now: int) -> bool:
+        """Book the equal steps of a worker that are over by now."""
+        groups, ends = self._workers[number].leap(now)
+        if groups:
+            self.ledger.tokens([self._lives[group] for group in groups], ends)
+        return bool(groups)
+
+    def _plan(self, number: int, now: int) -> None:
+        """Let a worker plan on, and note when it is to be looked at again."""
+        worker = self._workers[number]
+        since, before = self._counted[number]
+        held = worker.scheduler.held_blocks
+        # In between blocks are taken one by one; the mean stands for that.
+        self.ledger.held.add(since, now, (before + held) / 2)
+        worker.pump(now)
+        self._counted[number] = (now, worker.scheduler.held_blocks)
+        if (wakes := worker.wakes) is not None:
+            heappush(self._events, (wakes, number, worker.version))
+
+    def _book(self, outcome: Outcome, now: int) -> None:
+        ledger = self.ledger
+        for gain in outcome.gains:
+            live = self._lives[gain.group]
+            ledger.token(live, now)
+            if gain.finish:
+                del self._lives[gain.group]
+                ledger.end(live, gain.group.cached_tokens or 0, now)
+                if live.turns:
+                    self._go_on(live, now)
+
+    def _go_on(self, live: Live, now: int) -> None:
+        """The next question of a chat, behind all that was said before it."""
+        turn, *later = live.turns
+        answer = array("i", [TOKEN]) * live.arrival.output_tokens
+        text = live.text + answer + array("i", [next(self._names)]) * turn.prompt_tokens
+        at = now + round(turn.pause * SECOND)
+        arrival = Arrival(at / SECOND, len(text), turn.output_tokens, tenant=live.arrival.tenant)
+        question = Live(at, arrival, text, tuple(later), turn.output_tokens)
+        self._await(question, next(self._names))

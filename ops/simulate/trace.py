@@ -1,0 +1,123 @@
+"""Requests as a trace has them: when, how long, what they share, whose they are.
+
+A trace is JSON lines or CSV (by the file's suffix: .jsonl or .csv) with these fields, in order of time:
+
+    at               seconds from the start
+    prompt_tokens    length of the prompt
+    output_tokens    length of the answer
+    prefix           name of what the prompt begins with (optional)
+    shared_tokens    how long that is (optional; all of the prompt at most)
+    tenant           whose request it is (optional)
+"""
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+FIELDS = ("at", "prompt_tokens", "output_tokens", "prefix", "shared_tokens", "tenant")
+
+
+class TraceError(ValueError):
+    """A trace that cannot be read; the message names the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A further question of a conversation: its prompt is all that was said before, and more."""
+
+    prompt_tokens: int
+    """On top of what was said before."""
+    output_tokens: int
+    pause: float
+    """Seconds from the end of the answer before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request, and what may follow it."""
+
+    at: float
+    """Seconds."""
+    prompt_tokens: int
+    output_tokens: int
+    prefix: str = ""
+    shared_tokens: int = 0
+    """Tokens at the beginning that all prompts with this prefix have in common."""
+    tenant: str = ""
+    turns: tuple[Turn, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.at) and self.at >= 0):
+            raise ValueError(f"at={self.at}: must be 0 or more")
+        if self.prompt_tokens < 1 or self.output_tokens < 1:
+            raise ValueError("prompt_tokens and output_tokens must be at least 1")
+        if not 0 <= self.shared_tokens <= self.prompt_tokens:
+            raise ValueError(f"shared_tokens={self.shared_tokens}: must be 0 to prompt_tokens")
+        if self.shared_tokens and not self.prefix:
+            raise ValueError("shared_tokens without a prefix")
+
+
+def read(path: Path) -> Iterator[Arrival]:
+    """The requests of a trace, as they are read. Raises `TraceError` and `OSError`."""
+    rows = {".jsonl": _json_lines, ".csv": _csv_lines}.get(path.suffix)
+    if rows is None:
+        raise TraceError(f"{path}: must end in .jsonl or .csv")
+    latest = 0.0
+    for number, fields in rows(path):
+        try:
+            arrival = _arrival(fields)
+            if arrival.at < latest:
+                raise ValueError(f"at={arrival.at} comes after {latest}")
+        except (ValueError, TypeError, KeyError) as error:
+            reason = f"{error} is missing" if isinstance(error, KeyError) else error
+            raise TraceError(f"{path}:{number}: {reason}") from None
+        latest = arrival.at
+        yield arrival
+
+
+def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with path.open() as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                fields = json.loads(line)
+            except ValueError as error:
+                raise TraceError(f"{path}:{number}: {error}") from None
+            if not isinstance(fields, dict):
+                raise TraceError(f"{path}:{number}: must be an object")
+            yield number, fields
+
+
+def _csv_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with path.open(newline="") as lines:
+        reader = csv.DictReader(lines, strict=True)
+        try:
+            for fields in reader:
+                if None in fields or None in fields.values():
+                    raise TraceError(f"{path}:{reader.line_num}: must have as many fields as the first line")
+                yield reader.line_num, {name: value for name, value in fields.items() if value != ""}
+        except csv.Error as error:
+            raise TraceError(f"{path}:{reader.line_num}: {error}") from None
+
+
+def _arrival(fields: dict[str, Any]) -> Arrival:
+    if unknown := fields.keys() - set(FIELDS):
+        raise ValueError(f"no such field: {', '.join(sorted(unknown))}")
+    return Arrival(
+        at=float(fields["at"]),
+        prompt_tokens=_whole(fields["prompt_tokens"]),
+        output_tokens=_whole(fields["output_tokens"]),
+        prefix=str(fields.get("prefix", "")),
+        shared_tokens=_whole(fields.get("shared_tokens", 0)),
+        tenant=str(fields.get("tenant", "")),
+    )
+
+
+def _whole(value: Any) -> int:
+    number = int(value)
+    if number != float(value):
+        raise ValueError(f"{value} is not a whole number")
+    return number

@@ -1,0 +1,140 @@
+"""How far the simulator is off: the same requests at the same times, computed in earnest and simulated.
+
+    python -m ops.simulate.validate     writes ops/bench/results/simulate_validation.json
+
+In earnest means: the scheduler's core and a worker's runner in one process, as in ops/bench/in_process.py.
+A machine's pace changes from minute to minute. So steps are measured before and after each load, by
+themselves, and the load is simulated with the cost that fits those.
+"""
+
+import argparse
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from gpu_worker.runner import Runner
+from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup import load
+from ops.bench.in_process import InProcess
+from ops.bench.load import summarize
+from ops.bench.record import aligned, write
+from ops.bench.workload import Question
+from ops.settings import SHIPPED_MODEL
+from ops.simulate.arrivals import Load
+from ops.simulate.cost import StepCost, fit
+from ops.simulate.measure import RESULT as COST
+from ops.simulate.measure import measure
+from ops.simulate.simulation import Setting, Simulation
+from ops.simulate.trace import Arrival
+
+RESULT = COST.with_name("simulate_validation.json")
+SETTING = Setting()
+SEED = 0
+SHAPES = 40
+"""Steps that are measured between loads."""
+TOKENS = (300, 4000)
+"""Ordinary tokens of most models: first, past the last."""
+FIGURES = ("output_rate", "TTFT p50", "TTFT p90", "ITL p50", "ITL p90", "E2E p50", "E2E p90")
+LOADS = (
+    Load("poisson", requests=60, rate=4, tenants=1),
+    Load("poisson", requests=240, rate=16, tenants=1),
+    Load("poisson", requests=400, rate=64, tenants=1),
+    Load("bursts", requests=120, rate=8, tenants=1),
+    Load("shared", requests=120, rate=8, tenants=1),
+)
+"""Little to do, much, and more than can be done; all at once; and prompts that share their beginnings."""
+
+
+def in_earnest(runner: Runner, arrivals: Sequence[Arrival], setting: Setting, seed: int) -> dict[str, float]:
+    """Ask each request at its time, and wait for all answers."""
+    engine = InProcess(runner, setting.depth, setting.step_tokens, num_blocks=setting.pool_blocks)
+    due = deque(zip(arrivals, _questions(arrivals, seed), strict=True))
+    asked = []
+    begun = time.perf_counter()
+
+    def ask(_: int = 0) -> None:
+        while due and begun + due[0][0].at <= time.perf_counter():
+            arrival, question = due.popleft()
+            asked.append(engine.ask(question))
+            asked[-1].answer.sent = begun + arrival.at
+
+    while due:
+        time.sleep(max(0.0, begun + due[0][0].at - time.perf_counter()))
+        ask()
+        engine.run(ask)
+    answers = [each.answer for each in asked]
+    found = summarize(answers, max(answer.ended for answer in answers) - begun)
+    return _figures(found.output_rate, found.first_token, found.between_tokens, found.end_to_end)
+
+
+def simulated(arrivals: Sequence[Arrival], setting: Setting, cost: StepCost) -> dict[str, float]:
+    found: Any = Simulation(setting, cost, len(arrivals)).run(iter(arrivals)).summary()
+    return _figures(
+        found["output_rate"], found["first_token_ms"], found["between_tokens_ms"], found["end_to_end_ms"]
+    )
+
+
+def validate(runner: Runner, loads: Sequence[Load], setting: Setting = SETTING) -> list[dict[str, Any]]:
+    """Each load both ways. `error`: simulated over computed in earnest, less 1."""
+    compared = []
+    before = measure(runner, SHAPES, SEED)
+    for each in loads:
+        arrivals = list(each.arrivals())
+        earnest = in_earnest(runner, arrivals, setting, SEED)
+        after = measure(runner, SHAPES, SEED)
+        guess = simulated(arrivals, setting, fit(before + after))
+        error = {name: round(guess[name] / earnest[name] - 1, 4) for name in FIGURES}
+        compared.append({"load": asdict(each), "earnest": earnest, "simulated": guess, "error": error})
+        before = after
+    return compared
+
+
+def table(compared: Sequence[dict[str, Any]]) -> str:
+    """Errors for a terminal."""
+    rows = [["load", "requests/s", *FIGURES]]
+    for each in compared:
+        errors = [f"{each['error'][name]:+.1%}" for name in FIGURES]
+        rows.append([each["load"]["kind"], f"{each['load']['rate']:g}", *errors])
+    return aligned(rows)
+
+
+def _questions(arrivals: Sequence[Arrival], seed: int) -> list[Question]:
+    """The requests with tokens in them: equal ones where they share a prefix."""
+    chance = Random(seed)
+    prefixes: dict[str, list[int]] = {}
+    questions = []
+    for arrival in arrivals:
+        shared = arrival.shared_tokens
+        if arrival.prefix not in prefixes:
+            prefixes[arrival.prefix] = [chance.randrange(*TOKENS) for _ in range(shared)]
+        own = [chance.randrange(*TOKENS) for _ in range(arrival.prompt_tokens - shared)]
+        questions.append(Question(prefixes[arrival.prefix][:shared] + own, arrival.output_tokens))
+    return questions
+
+
+def _figures(
+    rate: float, first: dict[str, float], between: dict[str, float], whole: dict[str, float]
+) -> dict[str, float]:
+    values = (rate, first["p50"], first["p90"], between["p50"], between["p90"], whole["p50"], whole["p90"])
+    return dict(zip(FIGURES, values, strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m ops.simulate.validate", description=__doc__)
+    parser.add_argument("--model", type=Path, default=SHIPPED_MODEL, metavar="DIR")
+    parser.add_argument("--out", type=Path, default=RESULT, metavar="FILE")
+    arguments = parser.parse_args()
+    settings = WorkerSettings(model=arguments.model, kv_memory=1 << 30, max_slots=SETTING.slots)
+    runner = load(settings)
+    measure(runner, SHAPES, SEED)  # warms up
+    compared = validate(runner, LOADS)
+    write(arguments.out, "simulate-validation", SEED, {"model": settings.served_name, "loads": compared})
+    print(table(compared))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""One worker under virtual time: it computes the plans of its scheduler one after the other."""
+
+from collections import deque
+from collections.abc import Sequence as Of
+from dataclasses import dataclass
+from itertools import accumulate
+
+from ops.simulate.cost import Shape, StepCost
+from scheduler_svc.core.plan import Outcome, StepResult
+from scheduler_svc.core.scheduler import Scheduler
+from scheduler_svc.core.sequence import SequenceGroup
+from scheduler_svc.core.stretch import TOKEN
+
+
+@dataclass(frozen=True, slots=True)
+class Under:
+    """A plan under way."""
+
+    step: int
+    samples: int
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Leap:
+    """Steps that are taken at once: each takes longer than the one before by the same time."""
+
+    first: int
+    """Picoseconds that the first step takes."""
+    growth: int
+    """Picoseconds that each takes more than the one before."""
+    steps: int
+
+    def end(self, steps: int) -> int:
+        """Picoseconds until so many of them are over."""
+        return steps * self.first + self.growth * (steps * (steps - 1) // 2)
+
+    def over(self, time: int) -> int:
+        """How many are over after so many picoseconds."""
+        low, high = 0, self.steps
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self.end(middle) <= time else (low, middle - 1)
+        return low
+
+
+class Worker:
+    """A scheduler, and the time that its plans take. All times are picoseconds."""
+
+    def __init__(self, scheduler: Scheduler, cost: StepCost, depth: int, leaps: bool) -> None:
+        """`depth`: plans under way at once.
+
+        `leaps`: False takes each step by itself, which gives the same.
+        """
+        self.scheduler = scheduler
+        self.version = 0
+        """Raised whenever `wakes` changes."""
+        self.admissions = 0
+        """Sequences that were given a slot."""
+        self._cost = cost
+        self._depth = depth
+        self._leaps = leaps
+        self._under: deque[Under] = deque()
+        self._begun = 0
+        self._leap: Leap | None = None
+
+    @property
+    def wakes(self) -> int | None:
+        """When something has to be decided next; None if nothing is under way."""
+        if not self._under:
+            return None
+        if self._leap:
+            return self._begun + self._leap.end(self._leap.steps)
+        return self._begun + self._cost.of(self._under[0].shape)
+
+    def pump(self, now: int) -> None:
+        """Make as many plans as may be under way."""
+        under, scheduler = self._under, self.scheduler
+        if not under:
+            self._begun = now
+        while len(under) < self._depth and (plan := scheduler.plan()) is not None:
+            under.append(Under(plan.step, sum(plan.row_samples), Shape.of(plan)))
+            self.admissions += len(plan.new_slots)
+        steps = scheduler.stretch() if self._leaps and under else 0
+        if steps > 1:
+            shape = under[0].shape
+            self._leap = Leap(self._cost.of(shape), self._cost.context * shape.rows, steps)
+        else:
+            self._leap = None
+        self.version += 1
+
+    def complete(self, now: int) -> Outcome:
+        """The oldest step is over."""
+        under = self._under.popleft()
+        self._begun = now
+        return self.scheduler.complete(StepResult(under.step, [TOKEN] * under.samples))
+
+    def leap(self, now: int) -> tuple[Of[SequenceGroup], Of[int]]:
+        """Take the steps of a leap that are over by now: who gained a token in each, and when they ended."""
+        leap = self._leap
+        steps = leap.over(now - self._begun) if leap else 0
+        if leap is None or not steps:
+            return (), ()
+        groups = [sequence.group for sequence in self.scheduler.advance(steps)]
+        lengths = (leap.first + number * leap.growth for number in range(steps))
+        ends = list(accumulate(lengths, initial=self._begun))[1:]
+        self._begun = ends[-1]
+        self._under = deque(
+            Under(
+                each.step + steps,
+                each.samples,
+                each.shape._replace(context=each.shape.context + steps * each.shape.rows),
+            )
+            for each in self._under
+        )
+        self._leap = None
+        return groups, ends

@@ -1,0 +1,56 @@
+"""`quire simulate`, from the words of the command to files."""
+
+import json
+
+import pytest
+
+from ops.cli import simulate
+from ops.cli.main import main
+from ops.simulate.arrivals import KINDS
+from ops.simulate.measure import RESULT
+
+QUICK = ["simulate", "--requests", "40", "--rate", "30", "--output", "4:8"]
+
+
+def test_every_combination_is_tried(tmp_path, capsys) -> None:
+    out, plots = tmp_path / "out.json", tmp_path / "plots"
+    words = [*QUICK, "--workers", "1,2", "--pool-blocks", "64,128", "--step-tokens", "128,512"]
+    assert main([*words, "--out", str(out), "--plots", str(plots)]) == 0
+    runs = json.loads(out.read_text())["results"]["runs"]
+    assert len({run["name"] for run in runs}) == len(runs) == 8
+    assert all(run["requests"] == 40 for run in runs)
+    shown = capsys.readouterr().out
+    assert "2 workers, 128 blocks, 512 a step" in shown
+    drawn = {path.name: path.read_bytes() for path in plots.glob("*.svg")}
+    assert len(drawn) == 5
+    assert main([*words, "--plots", str(plots)]) == 0
+    assert drawn == {path.name: path.read_bytes() for path in plots.glob("*.svg")}
+
+
+def test_a_trace_is_replayed(tmp_path, capsys) -> None:
+    trace = tmp_path / "two.csv"
+    trace.write_text("at,prompt_tokens,output_tokens\n0,30,5\n0.1,2000,7\n")
+    out = tmp_path / "out.json"
+    assert main(["simulate", "--trace", str(trace), "--pool-blocks", "100", "--out", str(out)]) == 0
+    (run,) = json.loads(out.read_text())["results"]["runs"]
+    assert (run["requests"], run["refused"], run["output_tokens"]) == (2, 1, 5)
+    assert "1 requests can never fit" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--policies", "lottery"], "no policy lottery"),
+        (["--cost", "/nowhere/cost.json"], "no cost of steps"),
+        (["--trace", "/nowhere/trace.csv"], "No such file"),
+    ],
+)
+def test_what_cannot_be_done_is_said(words, reason, capsys) -> None:
+    assert main([*QUICK, *words]) == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_what_the_command_repeats_is_so() -> None:
+    # It does not import the simulator before it is asked for, so that the other commands start quickly.
+    assert simulate.KINDS == KINDS
+    assert simulate.COST == RESULT

@@ -1,0 +1,68 @@
+"""Steps are measured that have the shapes they are said to have, and real answers beside simulated ones."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from gpu_worker.runner import Runner
+from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup import load
+from ops.simulate import measure, scale, validate
+from ops.simulate.arrivals import Load
+from ops.simulate.cost import Shape, StepCost
+from ops.simulate.simulation import Setting
+
+SETTINGS = WorkerSettings(kv_memory=64 << 20, threads=1, max_slots=16, step_tokens=96)
+
+
+@pytest.fixture(scope="module")
+def runner() -> Runner:
+    return load(SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("rows", "context", "chunk", "start"), [(3, 64, 16, 64), (4, 64, 0, 0), (0, 16, 32, 0)]
+)
+def test_a_step_has_the_shape_it_is_measured_for(runner, rows, context, chunk, start) -> None:
+    measured = measure._measured(runner, rows, context, chunk, start, 1)
+    plans = list(measure._plans(runner.limits, rows, context, chunk, start, 1))
+    assert len(plans) == measure.STEPS
+    # Times are those from the second step to the last but one; of these the one in the middle.
+    middle = plans[measure.STEPS // 2]
+    starts, counts = (
+        np.frombuffer(packed, "<i4").tolist() for packed in (middle.row_starts, middle.row_counts)
+    )
+    assert Shape.of(SimpleNamespace(row_starts=starts, row_counts=counts)) == measured.shape
+    assert 0 < measured.seconds < 1
+
+
+def test_what_is_measured_becomes_a_cost(runner) -> None:
+    steps = measure.measure(runner, 12, 1)
+    found = measure.fitted(steps)
+    assert len(found["steps"]) == 12
+    assert found["held_back"] == 3
+    cost = StepCost.from_milliseconds(found["cost_ms"])
+    assert 0 < cost.of(Shape(1, 10)) < cost.of(Shape(1, 10, 64, 64 * 32))
+
+
+def test_both_ways_answer_the_same_requests(runner, monkeypatch) -> None:
+    monkeypatch.setattr(validate, "SHAPES", 8)
+    loads = [
+        Load(kind, requests=6, rate=40, prompt_lengths=(9, 21), output_lengths=(3, 8), tenants=1)
+        for kind in ("poisson", "bursts")
+    ]
+    compared = validate.validate(runner, loads, Setting(step_tokens=96, slots=16))
+    assert [each["load"]["kind"] for each in compared] == ["poisson", "bursts"]
+    for each in compared:
+        for name, error in each["error"].items():
+            assert each["earnest"][name] > 0
+            assert error == pytest.approx(each["simulated"][name] / each["earnest"][name] - 1, abs=1e-3)
+    assert "bursts" in validate.table(compared)
+
+
+def test_the_simulator_is_timed() -> None:
+    cost = StepCost.from_milliseconds({"step": 1, "row": 0.1, "prefill": 0.1, "context": 0, "pair": 0})
+    (found,) = scale.measure(3, 50, (10.0,), cost)
+    assert found["output_tokens"] == 50 * 64
+    assert found["us_per_request"] == pytest.approx(found["seconds"] * 1e6 / 50, abs=200)

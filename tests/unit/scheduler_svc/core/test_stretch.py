@@ -1,0 +1,158 @@
+"""Steps taken at once leave what steps taken one by one leave."""
+
+from collections import deque
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scheduler_svc.core.fleet import Fleet
+from scheduler_svc.core.plan import StepPlan, StepResult
+from scheduler_svc.core.scheduler import Scheduler
+from scheduler_svc.core.stretch import TOKEN
+
+LIMITS = st.fixed_dictionaries(
+    {
+        "num_blocks": st.integers(6, 60),
+        "block_size": st.sampled_from([1, 2, 4, 8]),
+        "max_slots": st.integers(1, 6),
+        "max_model_len": st.just(200),
+        "max_step_tokens": st.integers(4, 24),
+    }
+)
+REQUESTS = st.lists(
+    st.tuples(
+        st.integers(0, 12),  # turns before it comes
+        st.lists(st.integers(0, 1), min_size=1, max_size=24),
+        st.integers(1, 40),
+        st.sampled_from([1, 1, 1, 2]),
+    ),
+    min_size=1,
+    max_size=10,
+)
+
+
+class Alone:
+    """A scheduler whose worker answers every row with the same token."""
+
+    def __init__(self, fake: SimpleNamespace, limits: dict[str, int], depth: int) -> None:
+        self.fleet = Fleet(1000)
+        self.scheduler, _ = self.fleet.add_worker(fake.limits(**limits))
+        self.depth = depth
+        self.flights: deque[StepPlan] = deque()
+        self.groups: list[Any] = []
+
+    def ask(self, fake: SimpleNamespace, prompt: list[int], max_tokens: int, n: int) -> None:
+        name = f"r{len(self.groups)}"
+        self.groups.append(self.fleet.accept(fake.request(prompt, max_tokens=max_tokens, n=n, name=name))[0])
+
+    def pump(self) -> None:
+        while self.scheduler.in_flight < self.depth and (plan := self.scheduler.plan()) is not None:
+            self.flights.append(plan)
+
+    def turn(self) -> bool:
+        """Complete the oldest plan and make the next; False if there is nothing to do."""
+        self.pump()
+        if not self.flights:
+            return False
+        plan = self.flights.popleft()
+        outcome = self.scheduler.complete(StepResult(plan.step, [TOKEN] * sum(plan.row_samples)))
+        self.fleet.settle(self.scheduler, outcome)
+        self.pump()
+        return True
+
+    def advance(self, steps: int) -> None:
+        self.scheduler.advance(steps)
+        self.flights = deque(flight.plan for flight in self.scheduler._flights)
+
+    def state(self) -> object:
+        """Everything that decides what comes next."""
+        pool = self.scheduler._batch.pool
+        sequences = [
+            (
+                each.state,
+                each.epoch,
+                each.slot,
+                list(each.tokens),
+                each.computed,
+                each.planned,
+                each.chain,
+                each.table and (each.table.blocks, each.table.room, each.table.named),
+            )
+            for group in self.groups
+            for each in group.sequences
+        ]
+        flights = [
+            (plan.step, plan.row_slots, plan.row_starts, plan.row_counts, plan.row_samples)
+            for plan in self.flights
+        ]
+        idle = list(pool._idle)
+        return sequences, flights, pool._references, pool._hash_of, pool._block_of, pool._empty, idle
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(limits=LIMITS, depth=st.integers(1, 3), requests=REQUESTS, seed=st.integers(0, 9))
+def test_at_once_is_one_by_one(fake: SimpleNamespace, limits, depth, requests, seed) -> None:
+    chance = Random(seed)
+    slow, fast = Alone(fake, limits, depth), Alone(fake, limits, depth)
+    coming = deque(requests)
+    pause = coming[0][0]
+    while True:
+        while coming and pause <= 0:
+            for one in (slow, fast):
+                one.ask(fake, *coming[0][1:])
+                one.pump()
+            coming.popleft()
+            pause = coming[0][0] if coming else 0
+        if steps := fast.scheduler.stretch():
+            steps = chance.randint(1, steps)
+            fast.advance(steps)
+            moved = [slow.turn() for _ in range(steps)]
+            assert all(moved)
+        elif [slow.turn(), fast.turn()] == [False, False] and not coming:
+            break
+        else:
+            steps = 1
+        pause -= steps
+        assert fast.state() == slow.state()
+        fast.scheduler.check_integrity()
+    assert fast.scheduler.idle
+    assert fast.scheduler.held_blocks == 0
+
+
+@pytest.fixture
+def lone(fake: SimpleNamespace) -> Scheduler:
+    """One sequence of 5 tokens that is to gain 20, decoding, with two plans under way."""
+    alone = Alone(fake, {"num_blocks": 30, "block_size": 4, "max_slots": 2, "max_model_len": 64}, 2)
+    alone.ask(fake, [1] * 5, 20, 1)
+    for _ in range(3):
+        alone.turn()
+    return alone.scheduler
+
+
+def test_a_stretch_goes_on_until_no_more_is_to_be_planned(lone: Scheduler) -> None:
+    # Three tokens are there and two on the way: fifteen may still be planned.
+    assert lone.stretch() == 15
+    lone.advance(15)
+    assert lone.stretch() == 0
+    assert lone.plan() is None
+
+
+def test_whoever_waits_ends_a_stretch(fake: SimpleNamespace, lone: Scheduler) -> None:
+    fleet = Fleet(1000)
+    fleet.add_worker(lone.limits)
+    group, _ = fleet.accept(fake.request([2, 3]))
+    lone.submit(group)
+    assert lone.stretch() == 0
+
+
+def test_a_stretch_takes_no_more_blocks_than_there_are(fake: SimpleNamespace) -> None:
+    alone = Alone(fake, {"num_blocks": 6, "block_size": 2, "max_slots": 2, "max_model_len": 64}, 1)
+    alone.ask(fake, [0, 1], 10, 1)
+    alone.ask(fake, [1, 0], 10, 1)
+    alone.turn()
+    # Two sequences of three tokens; six blocks hold two of six, though each may get twelve long.
+    assert 0 < alone.scheduler.stretch() <= 4
