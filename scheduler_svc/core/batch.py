@@ -14,6 +14,7 @@ from scheduler_svc.core.errors import IntegrityError
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.sequence import Sequence, State
 from scheduler_svc.core.table import BlockTable
+from scheduler_svc.core.unfinished import UnfinishedPrefixes
 
 _age = attrgetter("age")
 
@@ -21,8 +22,10 @@ _age = attrgetter("age")
 class Batch:
     """What the worker's batch holds, seen from the scheduler."""
 
-    def __init__(self, limits: WorkerLimits, slots: int) -> None:
+    def __init__(self, limits: WorkerLimits, slots: int, unfinished: UnfinishedPrefixes) -> None:
+        """`unfinished`: is told who leaves."""
         self.limits = limits
+        self.unfinished = unfinished
         self.pool = BlockPool(limits.num_blocks)
         self.running: list[Sequence] = []
         """Sequences with a slot, oldest first."""
@@ -43,6 +46,7 @@ class Batch:
         sequence.move(to)
         if sequence.table is None:
             return
+        self.unfinished.leave(sequence)
         del self.running[bisect_left(self.running, sequence.age, key=_age)]
         self.free_slots.append(sequence.slot)
         self.freed_slots.append(sequence.slot)

@@ -113,7 +113,10 @@ class Planner:
             candidate = self._waiting.peek()
             if candidate is None:
                 return
-            hits = self._cached_prefix(candidate)
+            hits, most = self._cached_prefix(candidate)
+            if batch.unfinished.defer(candidate, len(hits), most):
+                self._waiting.pop()
+                continue
             needed = blocks_for(len(candidate.tokens)) - len(hits) + batch.pool.idle_among(hits)
             # Into an empty batch whatever was accepted fits: the whole pool is free.
             kept = promised + self._watermark if batch.running else 0
@@ -121,6 +124,7 @@ class Planner:
                 return
             sequence = self._waiting.pop()
             batch.admit(sequence, hits)
+            batch.unfinished.begin(sequence, len(hits), most)
             group = sequence.group
             if group.cached_tokens is None:
                 group.cached_tokens = min(sequence.computed, len(group.request.prompt))
@@ -131,12 +135,15 @@ class Planner:
             assert sequence.table is not None
             promised += blocks_for(len(sequence.tokens)) - len(sequence.table.blocks)
 
-    def _cached_prefix(self, sequence: Sequence) -> list[int]:
-        """Cached blocks that the sequence can begin with: all of its tokens but the last at most."""
+    def _cached_prefix(self, sequence: Sequence) -> tuple[list[int], int]:
+        """Cached blocks that the sequence can begin with, and how many that could be at most.
+
+        There must be something to compute: not the block of its last token.
+        """
         block_size = self._batch.limits.block_size
         count = (len(sequence.tokens) - 1) // block_size
         extend_chain(sequence.chain, root(sequence.group.request.salt), sequence.tokens, count, block_size)
-        return self._batch.pool.match(sequence.chain[:count])
+        return self._batch.pool.match(sequence.chain[:count]), count
 
     def _grow(self, draft: Draft, sequence: Sequence, wanted: int, may_preempt: bool = True) -> bool:
         """Give the sequence up to `wanted` blocks; False if it got none."""

@@ -22,6 +22,7 @@ from scheduler_svc.core.planner import Planner
 from scheduler_svc.core.prefix import extend_chain, root
 from scheduler_svc.core.sequence import Sequence, SequenceGroup, State
 from scheduler_svc.core.stretch import Flight
+from scheduler_svc.core.unfinished import UnfinishedPrefixes
 from scheduler_svc.core.waiting import WaitingQueue
 
 
@@ -34,8 +35,9 @@ class Scheduler:
         budget = min(token_budget, limits.max_step_tokens)
         # With no more slots than tokens in a step, decodes can never shut out all prefills.
         self.slots = min(limits.max_slots, budget)
-        self._batch = Batch(limits, self.slots)
         self._waiting = WaitingQueue()
+        self._unfinished = UnfinishedPrefixes(self._waiting)
+        self._batch = Batch(limits, self.slots, self._unfinished)
         self._planner = Planner(self._batch, self._waiting, budget)
         self._groups: dict[SequenceGroup, None] = {}
         self._flights: deque[Flight] = deque()
@@ -167,6 +169,7 @@ class Scheduler:
     def withdraw_waiting(self) -> list[SequenceGroup]:
         """Hand back the groups that have not begun, oldest first: another worker may take them sooner."""
         withdrawn = []
+        self._unfinished.drain()
         for sequence in self._waiting.drain():
             group = sequence.group
             if group not in self._groups:  # withdrawn with an older sibling
@@ -194,7 +197,7 @@ class Scheduler:
                     raise IntegrityError(f"{group.request.request_id}: {sequence.state.value} and its table")
         if running:
             raise IntegrityError(f"{len(running)} sequences run that belong to no request")
-        waiting = {id(sequence) for sequence in self._waiting.sequences()}
+        waiting = {id(each) for each in [*self._waiting.sequences(), *self._unfinished.followers()]}
         due = {
             id(sequence)
             for group in self._groups
@@ -229,6 +232,7 @@ class Scheduler:
         extend_chain(sequence.chain, root(sequence.group.request.salt), sequence.tokens, full, block_size)
         assert sequence.table is not None
         sequence.table.cache(sequence.chain, full)
+        self._unfinished.reached(sequence, full)
 
     def _end(self, sequence: Sequence) -> None:
         """Take the sequence out for good, and see who comes after it."""

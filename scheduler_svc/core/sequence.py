@@ -85,6 +85,11 @@ class Sequence:
             )
         self.state = to
 
+    @property
+    def waits(self) -> bool:
+        """It is to be given a slot."""
+        return self.state is State.WAITING or self.state is State.PREEMPTED
+
     def ending(self) -> Finish:
         """Whether the newest confirmed token is the last one, and why."""
         if len(self.tokens) > len(self.group.request.prompt):

@@ -2,9 +2,7 @@
 
 from heapq import heappop, heappush
 
-from scheduler_svc.core.sequence import Sequence, State
-
-_WAITS = (State.WAITING, State.PREEMPTED)
+from scheduler_svc.core.sequence import Sequence
 
 
 class WaitingQueue:
@@ -19,7 +17,7 @@ class WaitingQueue:
     def peek(self) -> Sequence | None:
         """The next one to admit."""
         # One that ended while it waited is still in the heap: taking it out there would cost O(n).
-        while self._heap and self._heap[0][1].state not in _WAITS:
+        while self._heap and not self._heap[0][1].waits:
             heappop(self._heap)
         return self._heap[0][1] if self._heap else None
 
@@ -29,7 +27,7 @@ class WaitingQueue:
 
     def sequences(self) -> list[Sequence]:
         """All that wait, in order."""
-        return [sequence for _, sequence in sorted(self._heap) if sequence.state in _WAITS]
+        return [sequence for _, sequence in sorted(self._heap) if sequence.waits]
 
     def drain(self) -> list[Sequence]:
         """Take out everything, in order."""

@@ -1,0 +1,69 @@
+"""Prefixes that running sequences compute just now: who needs one as well waits for it, and shares it.
+
+    maker       a b c d e f ...     computes blocks d, e and f
+    follower    a b c d e x ...     has a, b and c from the cache, and waits until e is in it
+
+A follower is passed over when others are admitted. It gets its place in the queue back when the maker has
+computed the last block that both have, or leaves before: then whoever comes first computes it.
+"""
+
+from scheduler_svc.core.sequence import Sequence
+from scheduler_svc.core.waiting import WaitingQueue
+
+
+class UnfinishedPrefixes:
+    """Who computes which block of the cache to be, and who waits for it."""
+
+    def __init__(self, waiting: WaitingQueue) -> None:
+        """`waiting`: where followers go back to."""
+        self._waiting = waiting
+        self._maker: dict[bytes, Sequence] = {}
+        self._names: dict[Sequence, list[bytes]] = {}
+        self._followers: dict[Sequence, list[tuple[int, Sequence]]] = {}
+
+    def begin(self, maker: Sequence, first: int, end: int) -> None:
+        """The sequence computes the blocks `first` to `end` - 1 of its chain from now on."""
+        names = [name for name in maker.chain[first:end] if name not in self._maker]
+        if names:
+            self._names[maker] = names
+            self._maker.update(dict.fromkeys(names, maker))
+
+    def defer(self, sequence: Sequence, first: int, end: int) -> bool:
+        """Whether somebody computes block `first` of the sequence's chain already: then it waits for it.
+
+        `end`: how many blocks it could begin with at most.
+        """
+        maker = self._maker.get(sequence.chain[first]) if first < end else None
+        if maker is None:
+            return False
+        while first < end and self._maker.get(sequence.chain[first]) is maker:
+            first += 1
+        self._followers.setdefault(maker, []).append((first, sequence))
+        return True
+
+    def reached(self, maker: Sequence, blocks: int) -> None:
+        """The cache has so many of the maker's blocks."""
+        followers = self._followers.pop(maker, None)
+        if followers is None:
+            return
+        for needed, follower in followers:
+            if needed <= blocks:
+                self._waiting.push(follower)
+        if still := [each for each in followers if each[0] > blocks]:
+            self._followers[maker] = still
+
+    def leave(self, maker: Sequence) -> None:
+        """The sequence computes nothing more."""
+        for name in self._names.pop(maker, ()):
+            del self._maker[name]
+        for _, follower in self._followers.pop(maker, ()):
+            self._waiting.push(follower)
+
+    def followers(self) -> list[Sequence]:
+        """All that wait for a maker."""
+        return [each for some in self._followers.values() for _, each in some if each.waits]
+
+    def drain(self) -> None:
+        """Put all that wait for a maker back into the queue."""
+        for maker in list(self._followers):
+            self.reached(maker, 1 << 62)
