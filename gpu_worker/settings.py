@@ -18,6 +18,10 @@ class WorkerSettings(ModelSettings):
     """Type of weights, activations and KV memory. auto: float32 on a CPU, so that resumed answers are
     exact; the checkpoint's own on a GPU."""
 
+    quantization: Literal["none", "int8"] = "none"
+    """What the weights become when they are loaded. int8, on a CPU: a step reads a quarter of the bytes of
+    float32, and answers differ a little."""
+
     block_size: int = Field(16, ge=1, le=1024)
     """Tokens per block of KV memory."""
 

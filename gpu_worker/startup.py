@@ -9,7 +9,7 @@ from gpu_worker.batch import BatchLimits
 from gpu_worker.cache import GPU_SHARE, blocks_within, bytes_per_block, free_memory, make_caches
 from gpu_worker.errors import CapacityError, KernelError, ModelError
 from gpu_worker.kernels.cpu import build, library
-from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels
+from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels, QuantizedKernels
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference import ReferenceKernels
 from gpu_worker.models.registry import CausalLM, load_model
@@ -18,6 +18,9 @@ from gpu_worker.settings import WorkerSettings
 from gpu_worker.warmup import full_step
 
 log = logging.getLogger(__name__)
+
+_BESIDE = {MatrixUnitKernels: " with oneDNN", QuantizedKernels: " with weights in int8"}
+"""What the log adds about a back end."""
 
 
 def load(settings: WorkerSettings, around: Callable[[Kernels], Kernels] = lambda kernels: kernels) -> Runner:
@@ -62,25 +65,38 @@ def _dtype(settings: WorkerSettings, device: torch.device) -> torch.dtype | None
 
 
 def _kernels(settings: WorkerSettings, device: torch.device) -> Kernels:
-    """The back end. Raises `KernelError` if one was named that cannot be had."""
+    """The back end. Raises `KernelError` if one was asked for that cannot be had."""
     if device.type != "cpu" or settings.kernels == "torch" or settings.dtype == "float16":
+        _refuse_quantization(settings, f"PyTorch computes here, on {device.type}")
         return ReferenceKernels()
-    named = settings.kernels not in ("auto", "onednn")
-    onednn = settings.kernels == "onednn" or (
-        settings.kernels == "auto" and settings.dtype == "bfloat16" and build.has_amx()
-    )
+    kind = _kind(settings)
     try:
-        name = settings.kernels if named else build.supported()[0]
+        name = build.supported()[0] if settings.kernels in ("auto", "onednn") else settings.kernels
         threads = settings.thread_count
-        kind = MatrixUnitKernels if onednn else CpuKernels
         kernels = kind(library.load(name, threads), library.cores(threads))
     except KernelError as error:
         if settings.kernels != "auto":
             raise
+        _refuse_quantization(settings, str(error))
         log.warning("%s: PyTorch computes instead, more slowly", error)
         return ReferenceKernels()
-    log.info("kernels: C++ for %s%s, %d threads", name, " with oneDNN" if onednn else "", threads)
+    log.info("kernels: C++ for %s%s, %d threads", name, _BESIDE.get(kind, ""), threads)
     return kernels
+
+
+def _kind(settings: WorkerSettings) -> type[CpuKernels]:
+    """Which products the C++ back end has."""
+    if settings.quantization == "int8":
+        if settings.kernels == "onednn":
+            raise KernelError("QUIRE_QUANTIZATION=int8 has products of its own, without QUIRE_KERNELS=onednn")
+        return QuantizedKernels
+    units = settings.kernels == "auto" and settings.dtype == "bfloat16" and build.has_amx()
+    return MatrixUnitKernels if units or settings.kernels == "onednn" else CpuKernels
+
+
+def _refuse_quantization(settings: WorkerSettings, why: str) -> None:
+    if settings.quantization != "none":
+        raise KernelError(f"QUIRE_QUANTIZATION={settings.quantization} needs the C++ kernels of a CPU: {why}")
 
 
 def _limits(settings: WorkerSettings, model: CausalLM, kernels: Kernels, device: torch.device) -> BatchLimits:

@@ -13,6 +13,7 @@ from gpu_worker.kernels.cpu.attention import Attention, CpuStep
 from gpu_worker.kernels.cpu.layers import CpuNorm
 from gpu_worker.kernels.cpu.linear import PackedGated, PackedLinear
 from gpu_worker.kernels.cpu.onednn import OneDnnGated, OneDnnLinear
+from gpu_worker.kernels.cpu.quantized import QuantizedGated, QuantizedLinear
 from gpu_worker.kernels.cpu.sample import Sampler
 from gpu_worker.kernels.interface import Linear, StepMetadata, Unary
 from gpu_worker.plan import Int32s
@@ -76,3 +77,19 @@ class MatrixUnitKernels(CpuKernels):
 
     def gated(self, weight: Tensor, bias: Tensor | None = None) -> Unary:
         return OneDnnGated(weight, bias)
+
+
+class QuantizedKernels(CpuKernels):
+    """With weights of int8; activations become int8 on their way into a product."""
+
+    def linear(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        keeps_rows: bool = False,
+    ) -> Linear:
+        return QuantizedLinear(self._library, weight, bias, wide=dtype == torch.float32)
+
+    def gated(self, weight: Tensor, bias: Tensor | None = None) -> Unary:
+        return QuantizedGated(self._library, weight, bias)

@@ -1,6 +1,7 @@
 """Settings, memory and what a worker says when it cannot start."""
 
 import logging
+import weakref
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch
 from gpu_worker.cache import blocks_within, bytes_per_block
 from gpu_worker.errors import CapacityError, KernelError, ModelError
 from gpu_worker.kernels.cpu import build, library
-from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels
+from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels, QuantizedKernels
 from gpu_worker.kernels.reference import ReferenceKernels
 from gpu_worker.models.config import read_config
 from gpu_worker.models.loader import Weights
@@ -122,6 +123,9 @@ def test_the_largest_step_is_a_valid_one(make, tiny, changes) -> None:
         ({"dtype": "bfloat16"}, MatrixUnitKernels),
         ({"dtype": "bfloat16", "kernels": "portable"}, CpuKernels),
         ({"kernels": "onednn"}, MatrixUnitKernels),
+        ({"quantization": "int8"}, QuantizedKernels),
+        ({"quantization": "int8", "dtype": "bfloat16"}, QuantizedKernels),
+        ({"quantization": "int8", "kernels": "portable"}, QuantizedKernels),
     ],
 )
 def test_the_back_end_is_the_one_that_suits(settings, monkeypatch, changes, kind) -> None:
@@ -129,6 +133,37 @@ def test_the_back_end_is_the_one_that_suits(settings, monkeypatch, changes, kind
     found = []
     load(settings(**changes), lambda kernels: found.append(kernels) or kernels)
     assert type(found[0]) is kind
+
+
+@pytest.mark.parametrize("changes", [{"kernels": "torch"}, {"kernels": "onednn"}, {"dtype": "float16"}])
+def test_weights_in_int8_are_refused_where_nobody_multiplies_them(settings, changes) -> None:
+    with pytest.raises(KernelError, match="QUIRE_QUANTIZATION=int8"):
+        load(settings(quantization="int8", **changes))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_weights_are_quantized_one_after_the_other(settings, saved, monkeypatch, tied) -> None:
+    """None is held any longer when the next is read."""
+    given: list[weakref.ref[torch.Tensor]] = []
+
+    def merge(weights, *which):
+        assert not any(weight() is not None for weight in given)
+        return read(weights, *which)
+
+    def keep_an_eye(made):
+        def make(kernels, weight, *more, **named):
+            given.append(weakref.ref(weight))
+            return made(kernels, weight, *more, **named)
+
+        return make
+
+    directory = saved(tie_word_embeddings=tied).directory
+    read = Weights._merge
+    monkeypatch.setattr(Weights, "_merge", merge)
+    monkeypatch.setattr(QuantizedKernels, "linear", keep_an_eye(QuantizedKernels.linear))
+    monkeypatch.setattr(QuantizedKernels, "gated", keep_an_eye(QuantizedKernels.gated))
+    load(settings(model=directory, quantization="int8"))
+    assert len(given) == 2 * 4 + 1
 
 
 def test_without_a_compiler_pytorch_computes(settings, monkeypatch, caplog, tmp_path) -> None:
@@ -142,3 +177,5 @@ def test_without_a_compiler_pytorch_computes(settings, monkeypatch, caplog, tmp_
     assert "no C++ compiler" in caplog.text
     with pytest.raises(KernelError, match="no C\\+\\+ compiler"):
         load(settings(kernels="portable"))
+    with pytest.raises(KernelError, match=r"QUIRE_QUANTIZATION=int8 .* no C\+\+ compiler"):
+        load(settings(quantization="int8"))

@@ -1,0 +1,151 @@
+"""What fewer bits cost in quality: `python -m ops.bench.perplexity` writes `results/perplexity.json`.
+
+The shipped model computes its held-out documents through the worker's own runner, its plans and pages; each
+form of its numbers is set beside float32. Perplexity is that of `ops/tiny_model/evaluate.py`.
+"""
+
+import argparse
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import AutoTokenizer
+
+from gpu_worker.kernels.interface import LayerCache, StepAttention
+from gpu_worker.models.registry import CausalLM
+from gpu_worker.runner import Runner
+from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup import load
+from ops.bench import record
+from ops.bench.in_process import InProcess
+from ops.bench.plans import prefill
+from ops.bench.workload import Question
+from ops.settings import SHIPPED_MODEL
+from ops.tiny_model.evaluate import HELD_OUT_SEED, PROMPTS, held_out_ids
+
+FORMS: dict[str, dict[str, Any]] = {
+    "float32": {},
+    "bfloat16": {"dtype": "bfloat16"},
+    "int8 weights": {"quantization": "int8"},
+    "bfloat16, int8 weights": {"dtype": "bfloat16", "quantization": "int8"},
+}
+"""Settings of each; the first is what the others are compared with."""
+
+ANSWER = 48
+"""Tokens of a greedy answer, at most."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a model makes of some documents."""
+
+    perplexity: float
+    likeliest: Tensor
+    """int64 [tokens]: the token that it expects most, at every place."""
+    answers: list[list[int]]
+    """Greedy ones to `PROMPTS`."""
+
+
+class _Listener:
+    """A model that keeps a step's hidden states: from them come the logits of all tokens."""
+
+    def __init__(self, model: CausalLM) -> None:
+        self._model = model
+        self.config, self.dtype = model.config, model.dtype
+        self.hidden = torch.empty(0)
+
+    def __call__(self, tokens: Tensor, step: StepAttention, caches: Sequence[LayerCache]) -> Tensor:
+        self.hidden = self._model(tokens, step, caches)
+        return self.hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self._model.logits(hidden)
+
+
+def runner_of(form: dict[str, Any], model: Path = SHIPPED_MODEL) -> Runner:
+    """A worker's runner with room for one document in one step."""
+    given = {"device": "cpu", "step_tokens": 2048, "max_slots": 16, "kv_memory": 256 << 20}
+    return load(WorkerSettings(**{"model": model, **given, **form}))
+
+
+@torch.inference_mode()
+def logits_of(runner: Runner, documents: Iterable[list[int]]) -> Iterator[Tensor]:
+    """float32 [tokens, vocab_size] for the tokens of each document but its last."""
+    model = runner.model
+    listener = runner.model = _Listener(model)
+    try:
+        for tokens in documents:
+            runner.reset()
+            result = runner.execute(prefill(runner.limits, tokens[:-1]))
+            if result.errors:
+                raise RuntimeError(result.errors[0].message)
+            yield model.logits(listener.hidden)
+    finally:
+        runner.model = model
+
+
+def read(runner: Runner, documents: list[list[int]], prompts: list[list[int]]) -> Reading:
+    """Compute the documents and answer the prompts."""
+    total, count, likeliest = 0.0, 0, []
+    for tokens, logits in zip(documents, logits_of(runner, documents), strict=True):
+        total += cross_entropy(logits, torch.tensor(tokens[1:]), reduction="sum").item()
+        count += len(logits)
+        likeliest.append(logits.argmax(-1))
+    engine = InProcess(runner)
+    asked = [engine.ask(Question(prompt, ANSWER)) for prompt in prompts]
+    engine.run()
+    return Reading(math.exp(total / count), torch.cat(likeliest), [each.tokens[0] for each in asked])
+
+
+def compared(reading: Reading, reference: Reading) -> dict[str, float | int]:
+    """What a form loses: perplexity over that of the reference, and how often both expect the same."""
+    pairs = list(zip(reading.answers, reference.answers, strict=True))
+    return {
+        "perplexity": round(reading.perplexity, 4),
+        "ratio": round(reading.perplexity / reference.perplexity, 5),
+        "same_likeliest": round((reading.likeliest == reference.likeliest).double().mean().item(), 5),
+        "answers": len(pairs),
+        "same_answers": sum(one == other for one, other in pairs),
+    }
+
+
+def prompts_of(tokenizer: Any) -> list[list[int]]:
+    """`PROMPTS` as the chat template writes them."""
+    return [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}], add_generation_prompt=True, return_dict=False
+        )
+        for text in PROMPTS
+    ]
+
+
+def measure(held_out: str) -> dict[str, Any]:
+    """Every form of the shipped model over a held-out set."""
+    tokenizer = AutoTokenizer.from_pretrained(SHIPPED_MODEL)
+    documents, prompts = held_out_ids(tokenizer, held_out), prompts_of(tokenizer)
+    found: dict[str, Any] = {"set": held_out, "tokens": sum(len(each) - 1 for each in documents), "forms": {}}
+    reference: Reading | None = None
+    for name, form in FORMS.items():
+        reading = read(runner_of(form), documents, prompts)
+        reference = reference or reading
+        found["forms"][name] = compared(reading, reference)
+        print(name, found["forms"][name], flush=True)
+    return found
+
+
+def main() -> None:
+    """Measure and write the results."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--set", default="held_out", help="of documents, as evaluate.py names them")
+    parser.add_argument("--out", type=Path, default=Path("ops/bench/results/perplexity.json"))
+    options = parser.parse_args()
+    record.write(options.out, "perplexity", HELD_OUT_SEED, measure(options.set))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Fewer bits keep what the model has learnt: over pages and plans, against what transformers measured."""
+
+import json
+
+import pytest
+from transformers import AutoTokenizer
+
+from ops.bench.perplexity import FORMS, Reading, compared, prompts_of, read, runner_of
+from ops.settings import SHIPPED_MODEL
+from ops.tiny_model import evaluate
+
+LIMITS = {
+    "bfloat16": (1.002, 0.99),
+    "int8 weights": (1.01, 0.97),
+    "bfloat16, int8 weights": (1.01, 0.97),
+}
+"""How much more perplexed than float32 a form may be, and how often it must expect the same token."""
+
+
+@pytest.fixture(scope="module")
+def texts() -> tuple[list[list[int]], list[list[int]]]:
+    tokenizer = AutoTokenizer.from_pretrained(SHIPPED_MODEL)
+    return evaluate.held_out_ids(tokenizer, "held_out_few"), prompts_of(tokenizer)[:3]
+
+
+@pytest.fixture(scope="module")
+def reference(texts) -> Reading:
+    return read(runner_of(FORMS["float32"]), *texts)
+
+
+def test_pages_and_plans_lose_nothing(reference) -> None:
+    recorded = json.loads(evaluate.RECORD.read_text())["model"]
+    assert reference.perplexity == pytest.approx(recorded["held_out_few"], abs=2e-4)
+    assert len(reference.likeliest) == recorded["held_out_few_tokens"]
+
+
+def test_every_form_has_its_limits() -> None:
+    assert FORMS.keys() == {"float32", *LIMITS}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_form_is_as_good_as_it_should_be(texts, reference, name) -> None:
+    worse, same = LIMITS[name]
+    found = compared(read(runner_of(FORMS[name]), *texts), reference)
+    assert 1 / worse < found["ratio"] < worse
+    assert same < found["same_likeliest"] < 1  # 1: nothing has changed
+    assert found["answers"] == 3
