@@ -3,12 +3,12 @@
 Query, key and value projections are one matrix, and so are gate and up: fewer, larger products.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import Kernels, LayerCache, Rotary, StepAttention
+from gpu_worker.kernels.interface import Kernels, LayerCache, Linear, Rotary, StepAttention
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.loader import Weights
 from gpu_worker.models.rope import rotary_tables
@@ -45,13 +45,7 @@ class Llama:
         """`positions`: how many the rotary tables cover. Raises `ModelError`."""
         self.config = config
         self.dtype = weights.dtype
-        embedding = weights.read("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
-        head = embedding
-        if not config.tie_word_embeddings:
-            head = weights.read("lm_head.weight", config.vocab_size, config.hidden_size)
-        tied = config.tie_word_embeddings
-        self._head = kernels.linear(head, dtype=torch.float32, keeps_rows=tied)
-        self._embed = self._head.rows if tied else embedding.__getitem__
+        self._embed, self._head = _ends(config, weights, kernels)
         self._norm = kernels.norm(weights.read("model.norm.weight", config.hidden_size), config.rms_norm_eps)
         self._layers = [
             Layer(config, weights.under(f"model.layers.{number}."), kernels)
@@ -67,3 +61,15 @@ class Llama:
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self._head(self._norm(hidden))
+
+
+def _ends(
+    config: ModelConfig, weights: Weights, kernels: Kernels
+) -> tuple[Callable[[Tensor], Tensor], Linear]:
+    """What looks up embeddings, and the head; of one matrix if they are tied."""
+    embedding, shape = "model.embed_tokens.weight", (config.vocab_size, config.hidden_size)
+    if config.tie_word_embeddings:
+        head = kernels.linear(weights.read(embedding, *shape), dtype=torch.float32, keeps_rows=True)
+        return head.rows, head
+    table = weights.read(embedding, *shape)
+    return table.__getitem__, kernels.linear(weights.read("lm_head.weight", *shape), dtype=torch.float32)

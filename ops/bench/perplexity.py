@@ -1,7 +1,8 @@
 """What fewer bits cost in quality: `python -m ops.bench.perplexity` writes `results/perplexity.json`.
 
 The shipped model computes its held-out documents through the worker's own runner, its plans and pages; each
-form of its numbers is set beside float32. Perplexity is that of `ops/tiny_model/evaluate.py`.
+form of its numbers is set beside float32. Perplexity is that of `ops/tiny_model/evaluate.py`. What rounding
+adds up to in a deeper model is seen in the logits of one with random weights (`shapes.py`).
 """
 
 import argparse
@@ -21,10 +22,11 @@ from gpu_worker.models.registry import CausalLM
 from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
-from ops.bench import record
+from ops.bench import record, shapes
+from ops.bench.accounting import tokens as tokens_of
 from ops.bench.in_process import InProcess
 from ops.bench.plans import prefill
-from ops.bench.workload import Question
+from ops.bench.workload import Question, Workload
 from ops.settings import SHIPPED_MODEL
 from ops.tiny_model.evaluate import HELD_OUT_SEED, PROMPTS, held_out_ids
 
@@ -35,6 +37,9 @@ FORMS: dict[str, dict[str, Any]] = {
     "bfloat16, int8 weights": {"dtype": "bfloat16", "quantization": "int8"},
 }
 """Settings of each; the first is what the others are compared with."""
+
+DEEP, DEEP_TOKENS = "135m", 256
+"""The model with random weights, and how many drawn tokens it computes."""
 
 ANSWER = 48
 """Tokens of a greedy answer, at most."""
@@ -124,6 +129,17 @@ def prompts_of(tokenizer: Any) -> list[list[int]]:
     ]
 
 
+def logits_errors(seed: int) -> dict[str, float]:
+    """How far each form's logits of drawn tokens are from the reference's, relative to those (2-norms)."""
+    directory = shapes.made(DEEP)
+    question = Workload(prompt_lengths=(DEEP_TOKENS,)).conversations(1, seed)[0][0]
+    reference, *others = (
+        next(logits_of(runner_of(form, directory), [tokens_of(question)])) for form in FORMS.values()
+    )
+    errors = [round(((logits - reference).norm() / reference.norm()).item(), 5) for logits in others]
+    return dict(zip(list(FORMS)[1:], errors, strict=True))
+
+
 def measure(held_out: str) -> dict[str, Any]:
     """Every form of the shipped model over a held-out set."""
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED_MODEL)
@@ -144,7 +160,10 @@ def main() -> None:
     parser.add_argument("--set", default="held_out", help="of documents, as evaluate.py names them")
     parser.add_argument("--out", type=Path, default=Path("ops/bench/results/perplexity.json"))
     options = parser.parse_args()
-    record.write(options.out, "perplexity", HELD_OUT_SEED, measure(options.set))
+    results = measure(options.set)
+    results[f"logits_error_{DEEP}"] = logits_errors(HELD_OUT_SEED)
+    print(results[f"logits_error_{DEEP}"])
+    record.write(options.out, "perplexity", HELD_OUT_SEED, results)
 
 
 if __name__ == "__main__":
