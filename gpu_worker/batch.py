@@ -178,12 +178,19 @@ class Batch:
             raise PlanError(f"new_slots: slot {slot} holds a sequence already")
         tokens = int32s(new.tokens, "tokens")
         self._held[slot] = True
-        self.known[slot] = len(tokens)
+        begun = new.forked_tokens
+        self.known[slot] = begun + len(tokens)
         self._table_lengths[slot] = 0
-        if fault := self._fault_in_tokens(new, tokens) or fault_in(new.sampling, limits.vocab_size):
+        fault = self._fault_in_tokens(new, tokens) or fault_in(new.sampling, limits.vocab_size)
+        if fault := fault or (self._fault_in_fork(new) if begun else ""):
             self.fail(slot, fault)
             return
-        self.tokens[slot, : len(tokens)] = torch.from_numpy(tokens.copy())
+        if begun:
+            parent, blocks = new.forked_from, begun // limits.block_size
+            self.tokens[slot, :begun] = self.tokens[parent, :begun]
+            self.block_tables[slot, :blocks] = self.block_tables[parent, :blocks]
+            self._table_lengths[slot] = blocks
+        self.tokens[slot, begun : begun + len(tokens)] = torch.from_numpy(tokens.copy())
         self.sampling.set(slot, new)
         block_ids = int32s(new.block_ids, "block_ids")
         self._add_blocks(np.full(len(block_ids), slot, np.int32), block_ids)
@@ -208,11 +215,23 @@ class Batch:
         self.block_tables[sent[0], sent[1]] = sent[2].int()
         self._table_lengths[owners] += gains.astype(np.int32)
 
+    def _fault_in_fork(self, new: NewSlot) -> str:
+        parent, begun = new.forked_from, new.forked_tokens
+        if parent == new.slot or not self._holds(parent):
+            return f"forked from slot {parent}, which holds no other sequence"
+        if parent in self._faults:
+            return self._faults[parent]
+        known, blocks = int(self.known[parent]), int(self._table_lengths[parent])
+        if begun > known or begun // self.limits.block_size > blocks:
+            return f"forked after {begun} tokens of a sequence of {known} in {blocks} blocks"
+        return ""
+
     def _fault_in_tokens(self, new: NewSlot, tokens: Int32s) -> str:
-        if not 0 < len(tokens) <= self.limits.max_model_len:
-            return f"{len(tokens)} tokens, not 1 to {self.limits.max_model_len}"
-        if not 0 < new.prompt_length <= len(tokens):
-            return f"a prompt of {new.prompt_length} of {len(tokens)} tokens"
+        length = new.forked_tokens + len(tokens)
+        if not (len(tokens) and length <= self.limits.max_model_len):
+            return f"{length} tokens, not 1 to {self.limits.max_model_len}"
+        if not 0 < new.prompt_length <= length:
+            return f"a prompt of {new.prompt_length} of {length} tokens"
         if tokens.min() < 0 or tokens.max() >= self.limits.vocab_size:
             wrong = next(token for token in tokens.tolist() if not 0 <= token < self.limits.vocab_size)
             return f"token {wrong} is not in the vocabulary of {self.limits.vocab_size}"

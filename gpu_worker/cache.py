@@ -1,9 +1,11 @@
 """KV memory: how much of it there is, and the pages that it is cut into."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from gpu_worker.errors import CapacityError
 from gpu_worker.kernels.cpu.memory import Memory
@@ -57,6 +59,13 @@ def make_caches(
         return [LayerCache(pages(), pages()) for _ in range(config.num_layers)]
     except (RuntimeError, OSError) as error:  # OutOfMemoryError is one; mapping memory raises the other
         raise CapacityError(f"no memory for {blocks} blocks of KV memory: lower QUIRE_KV_MEMORY") from error
+
+
+def copy_blocks(caches: Sequence[LayerCache], sources: Tensor, targets: Tensor) -> None:
+    """Copy whole blocks within every layer; block numbers int64 [n], no target among the sources."""
+    for cache in caches:
+        for pages in (cache.keys, cache.values):
+            pages[targets] = pages[sources]
 
 
 def free_memory(device: torch.device) -> int:

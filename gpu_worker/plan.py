@@ -25,6 +25,8 @@ class Plan:
     row_starts: Int32s
     row_counts: Int32s
     row_samples: NDArray[np.uint8]
+    copy_sources: Int32s
+    copy_targets: Int32s
 
 
 def read_plan(message: StepPlan, max_step_tokens: int) -> Plan:
@@ -39,9 +41,13 @@ def read_plan(message: StepPlan, max_step_tokens: int) -> Plan:
         row_starts=int32s(message.row_starts, "row_starts"),
         row_counts=int32s(message.row_counts, "row_counts"),
         row_samples=np.frombuffer(message.row_samples, np.uint8),
+        copy_sources=int32s(message.copy_sources, "copy_sources"),
+        copy_targets=int32s(message.copy_targets, "copy_targets"),
     )
     if len(plan.block_slots) != len(plan.block_ids):
         raise PlanError(f"{len(plan.block_slots)} block_slots and {len(plan.block_ids)} block_ids")
+    if len(plan.copy_sources) != len(plan.copy_targets):
+        raise PlanError(f"{len(plan.copy_sources)} copy_sources and {len(plan.copy_targets)} copy_targets")
     rows = len(plan.row_slots)
     if not rows == len(plan.row_starts) == len(plan.row_counts) == len(plan.row_samples):
         raise PlanError("row_slots, row_starts, row_counts and row_samples differ in length")

@@ -8,10 +8,11 @@ import torch
 from numpy.typing import NDArray
 
 from gpu_worker.batch import Batch, BatchLimits, Rows
+from gpu_worker.cache import copy_blocks
 from gpu_worker.errors import PlanError
 from gpu_worker.kernels.interface import Kernels, LayerCache
 from gpu_worker.models.registry import CausalLM
-from gpu_worker.plan import Int32s, read_plan
+from gpu_worker.plan import Int32s, Plan, read_plan
 from gpu_worker.result import NOT_FINITE, failed_rows, result_of
 from gpu_worker.sampler import Sampled
 from proto.worker_pb2 import StepPlan, StepResult
@@ -54,6 +55,7 @@ class Runner:
         self._step += 1
         plan = read_plan(message, self.limits.max_step_tokens)
         self.batch.apply(plan)
+        self._copy(plan)
         rows, errors = self.batch.rows(plan)
         sampling = _in_plan_order(rows)
         sampled = self._compute(rows, sampling) if len(rows.index) else None
@@ -65,6 +67,14 @@ class Runner:
         result = result_of(plan, sampled, sampled_rows, errors)
         result.duration_us = (time.perf_counter_ns() - started) // 1000
         return result
+
+    def _copy(self, plan: Plan) -> None:
+        if len(plan.copy_sources):
+            blocks = np.stack((plan.copy_sources, plan.copy_targets)).astype(np.int64)
+            if blocks.min() < 0 or blocks.max() >= self.limits.num_blocks:
+                raise PlanError(f"a copy of a block that is not one of {self.limits.num_blocks}")
+            sources, targets = torch.from_numpy(blocks).to(self.device)
+            copy_blocks(self.caches, sources, targets)
 
     def _compute(self, rows: Rows, sampling: NDArray[np.intp]) -> Sampled | None:
         """Run the model over the rows and sample for those at `sampling`; None if those are none."""

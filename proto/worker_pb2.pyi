@@ -34,7 +34,7 @@ class WorkerReady(_message.Message):
     def __init__(self, model: _Optional[str] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_slots: _Optional[int] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., max_step_tokens: _Optional[int] = ...) -> None: ...
 
 class StepPlan(_message.Message):
-    __slots__ = ("step", "freed_slots", "new_slots", "block_slots", "block_ids", "row_slots", "row_starts", "row_counts", "row_samples")
+    __slots__ = ("step", "freed_slots", "new_slots", "block_slots", "block_ids", "row_slots", "row_starts", "row_counts", "copy_sources", "copy_targets", "row_samples")
     STEP_FIELD_NUMBER: _ClassVar[int]
     FREED_SLOTS_FIELD_NUMBER: _ClassVar[int]
     NEW_SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +43,8 @@ class StepPlan(_message.Message):
     ROW_SLOTS_FIELD_NUMBER: _ClassVar[int]
     ROW_STARTS_FIELD_NUMBER: _ClassVar[int]
     ROW_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    COPY_SOURCES_FIELD_NUMBER: _ClassVar[int]
+    COPY_TARGETS_FIELD_NUMBER: _ClassVar[int]
     ROW_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     step: int
     freed_slots: bytes
@@ -52,11 +54,13 @@ class StepPlan(_message.Message):
     row_slots: bytes
     row_starts: bytes
     row_counts: bytes
+    copy_sources: bytes
+    copy_targets: bytes
     row_samples: bytes
-    def __init__(self, step: _Optional[int] = ..., freed_slots: _Optional[bytes] = ..., new_slots: _Optional[_Iterable[_Union[NewSlot, _Mapping]]] = ..., block_slots: _Optional[bytes] = ..., block_ids: _Optional[bytes] = ..., row_slots: _Optional[bytes] = ..., row_starts: _Optional[bytes] = ..., row_counts: _Optional[bytes] = ..., row_samples: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, step: _Optional[int] = ..., freed_slots: _Optional[bytes] = ..., new_slots: _Optional[_Iterable[_Union[NewSlot, _Mapping]]] = ..., block_slots: _Optional[bytes] = ..., block_ids: _Optional[bytes] = ..., row_slots: _Optional[bytes] = ..., row_starts: _Optional[bytes] = ..., row_counts: _Optional[bytes] = ..., copy_sources: _Optional[bytes] = ..., copy_targets: _Optional[bytes] = ..., row_samples: _Optional[bytes] = ...) -> None: ...
 
 class NewSlot(_message.Message):
-    __slots__ = ("slot", "tokens", "prompt_length", "block_ids", "sampling", "sequence_index", "traceparent")
+    __slots__ = ("slot", "tokens", "prompt_length", "block_ids", "sampling", "sequence_index", "traceparent", "forked_tokens", "forked_from")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +68,8 @@ class NewSlot(_message.Message):
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_INDEX_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    FORKED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FORKED_FROM_FIELD_NUMBER: _ClassVar[int]
     slot: int
     tokens: bytes
     prompt_length: int
@@ -71,7 +77,9 @@ class NewSlot(_message.Message):
     sampling: _sampling_pb2.SamplingParams
     sequence_index: int
     traceparent: str
-    def __init__(self, slot: _Optional[int] = ..., tokens: _Optional[bytes] = ..., prompt_length: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., sequence_index: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    forked_tokens: int
+    forked_from: int
+    def __init__(self, slot: _Optional[int] = ..., tokens: _Optional[bytes] = ..., prompt_length: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., sequence_index: _Optional[int] = ..., traceparent: _Optional[str] = ..., forked_tokens: _Optional[int] = ..., forked_from: _Optional[int] = ...) -> None: ...
 
 class StepResult(_message.Message):
     __slots__ = ("step", "tokens", "logprob_entries", "logprobs", "top_counts", "top_tokens", "top_logprobs", "errors", "duration_us")

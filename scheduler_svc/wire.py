@@ -68,6 +68,8 @@ def plan_to(plan: core.StepPlan) -> StepPlan:
         row_starts=pack(plan.row_starts),
         row_counts=pack(plan.row_counts),
         row_samples=bytes(plan.row_samples),
+        copy_sources=pack(plan.copy_sources),
+        copy_targets=pack(plan.copy_targets),
     )
 
 
@@ -82,6 +84,8 @@ def _new_slot_to(new: core.NewSlot) -> NewSlot:
         sampling=request.sampling,
         sequence_index=new.sequence_index,
         traceparent=request.traceparent,
+        forked_tokens=new.forked_tokens,
+        forked_from=max(new.forked_from, 0),
     )
 
 

@@ -140,7 +140,12 @@ class Tally:
             self._tables.pop(slot, None)
             self._lengths.pop(slot, None)
         for new in plan.new_slots:
-            self._tables[new.slot] = list(new.block_ids)
+            shared = (
+                self._tables[new.forked_from][: new.forked_tokens // self._block_size]
+                if new.forked_tokens
+                else []
+            )
+            self._tables[new.slot] = [*shared, *new.block_ids]
         for slot, block in zip(plan.block_slots, plan.block_ids, strict=True):
             self._tables[slot].append(block)
         for slot, start, count in zip(plan.row_slots, plan.row_starts, plan.row_counts, strict=True):

@@ -7,6 +7,7 @@ written (or hit in the cache, where only confirmed blocks are).
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 from operator import attrgetter
 
 from scheduler_svc.core.blocks import BlockPool
@@ -41,6 +42,22 @@ class Batch:
         sequence.computed = sequence.planned = sequence.table.room
         insort(self.running, sequence, key=_age)
 
+    def fork(self, child: Sequence, parent: Sequence, tokens: int) -> tuple[list[int], list[int]]:
+        """Give the child a slot, and a table that begins with the first `tokens` positions of the parent's.
+
+        Returns the block to be copied and the one that it is copied to, if there are such; the first stays
+        referenced until the caller releases it. A block must be free.
+        """
+        assert parent.table is not None
+        child.move(State.PREFILL)
+        child.table, sources = parent.table.fork(tokens)
+        targets = child.table.grow(len(sources))
+        child.chain = parent.chain[: child.table.named]
+        child.slot = self.free_slots.pop()
+        child.computed = child.planned = tokens
+        insort(self.running, child, key=_age)
+        return sources, targets
+
     def leave(self, sequence: Sequence, to: State) -> None:
         """Take slot and blocks from the sequence; what is in flight for it will be dropped."""
         sequence.move(to)
@@ -56,13 +73,16 @@ class Batch:
         sequence.epoch += 1
         sequence.computed = sequence.planned = 0
 
-    def check_integrity(self) -> None:
-        """Raise `IntegrityError` if blocks, tables and slots contradict each other."""
+    def check_integrity(self, copied: Iterable[int]) -> None:
+        """Raise `IntegrityError` if blocks, tables and slots contradict each other.
+
+        `copied`: blocks that copies are under way of.
+        """
         running = self.running
         tables = [sequence.table for sequence in running if sequence.table is not None]
         if len(tables) != len(running):
             raise IntegrityError("a running sequence has no table")
-        self.pool.check_integrity([table.blocks for table in tables])
+        self.pool.check_integrity([*(table.blocks for table in tables), *([block] for block in copied)])
         slots = [sequence.slot for sequence in running] + self.free_slots
         if sorted(slots) != list(range(len(slots))):
             raise IntegrityError(f"slots held and free: {slots}")

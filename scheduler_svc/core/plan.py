@@ -15,13 +15,17 @@ from scheduler_svc.core.sequence import SequenceGroup
 
 @dataclass(frozen=True, slots=True)
 class NewSlot:
-    """A slot that holds a new sequence, in full."""
+    """A slot that holds a new sequence."""
 
     slot: int
     request: Request
     sequence_index: int
     tokens: "array[int]"
     block_ids: Sequence[int]
+    forked_from: int = -1
+    """Slot of the sequence that it is forked from; -1: of none."""
+    forked_tokens: int = 0
+    """Tokens that it begins with as that one does, in the blocks that these fill; the others are given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,8 @@ class StepPlan:
     row_starts: list[int] = field(default_factory=list)
     row_counts: list[int] = field(default_factory=list)
     row_samples: list[int] = field(default_factory=list)
+    copy_sources: list[int] = field(default_factory=list)
+    copy_targets: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ row in flight is lost only to an older sequence that runs in its place, so withi
 there are sequences one of them gains for good, and every sequence is bounded in length.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from scheduler_svc.core.batch import Batch
 from scheduler_svc.core.plan import NewSlot, StepPlan
@@ -31,6 +32,16 @@ class Draft:
     """Tokens that may still be planned."""
     sequences: list[Sequence]
     """Whose row each row is."""
+    forked: set[Sequence] = field(default_factory=set)
+    """Who forks in this step, and from whom: they keep their slots in it."""
+
+
+class Fork(NamedTuple):
+    """A sequence that is to begin with the first `tokens` positions of another, which has computed them."""
+
+    child: Sequence
+    parent: Sequence
+    tokens: int
 
 
 class Planner:
@@ -40,6 +51,8 @@ class Planner:
         self._batch = batch
         self._waiting = waiting
         self._token_budget = token_budget
+        self.forks: list[Fork] = []
+        """To be done in the next step."""
         self._watermark = max(1, int(batch.limits.num_blocks * WATERMARK))
 
     def fill(self, step: int) -> Draft:
@@ -49,6 +62,7 @@ class Planner:
         for sequence in [each for each in self._batch.running if each.state is State.PREFILL]:
             if draft.budget and sequence.state is State.PREFILL:  # it may have been preempted meanwhile
                 self._chunk(draft, sequence)
+        self._do_forks(draft)
         self._admissions(draft)
         # Freed slots come first in a plan; the admissions above may have taken them again.
         draft.plan.freed_slots.extend(self._batch.freed_slots)
@@ -102,6 +116,34 @@ class Planner:
         plan.row_starts.append(start)
         plan.row_counts.append(count)
         plan.row_samples.append(int(samples))
+
+    def _do_forks(self, draft: Draft) -> None:
+        """Fork who is to; those for whom there is no room wait, and begin with what is in the cache then."""
+        batch, plan = self._batch, draft.plan
+        for child, parent, tokens in self.forks:
+            if child.state is not State.FORK:
+                continue
+            room = draft.budget and batch.free_slots and batch.pool.free_blocks > self._watermark
+            if parent.table is None or not room:
+                child.move(State.WAITING)
+                self._waiting.push(child)
+                continue
+            sources, targets = batch.fork(child, parent, tokens)
+            plan.copy_sources.extend(sources)
+            plan.copy_targets.extend(targets)
+            new = NewSlot(
+                child.slot,
+                child.group.request,
+                child.index,
+                child.tokens[tokens:],
+                targets,
+                forked_from=parent.slot,
+                forked_tokens=tokens,
+            )
+            plan.new_slots.append(new)
+            draft.forked |= {child, parent}
+            self._chunk(draft, child)
+        self.forks.clear()
 
     def _admissions(self, draft: Draft) -> None:
         batch, blocks_for = self._batch, self._batch.limits.blocks_for
@@ -159,12 +201,12 @@ class Planner:
 
     def _preempt_for(self, draft: Draft, sequence: Sequence) -> bool:
         """Preempt the sequence that loses least by it; False if there is none that may be."""
-        planned = {id(each) for each in draft.sequences}
+        planned = draft.forked.union(draft.sequences)
         victims = [
             each
             for each in self._batch.running
             if each.age > sequence.age
-            and id(each) not in planned
+            and each not in planned
             # One whose last token is in flight gives its blocks up by itself, and sooner.
             and each.planned + 1 < each.group.limit
         ]

@@ -18,7 +18,7 @@ from scheduler_svc.core.batch import Batch
 from scheduler_svc.core.errors import IntegrityError, RowFailed, WorkerFault
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.plan import Gain, Outcome, StepPlan, StepResult
-from scheduler_svc.core.planner import Planner
+from scheduler_svc.core.planner import Fork, Planner
 from scheduler_svc.core.prefix import extend_chain, root
 from scheduler_svc.core.sequence import Sequence, SequenceGroup, State
 from scheduler_svc.core.stretch import Flight
@@ -70,8 +70,10 @@ class Scheduler:
         leader, *siblings = group.alive()
         self._waiting.push(leader)
         group.held = siblings
-        if len(group.request.prompt) < self.limits.block_size:  # there is no full block to share
-            self._release_siblings(group, leader)
+        if len(group.request.prompt) == 1:  # there is nothing to share: its token is computed for each
+            for sibling in siblings:
+                self._waiting.push(sibling)
+            group.held = []
 
     def plan(self) -> StepPlan | None:
         """The next step, or None if there is nothing to do until a result or a request comes."""
@@ -96,6 +98,7 @@ class Scheduler:
                 outcome.failed.append((sequence.group, RowFailed(message)))
                 self.cancel(sequence.group)
         self._flights.popleft()
+        self._batch.pool.release(flight.plan.copy_sources)
         plan, gains, tokens, entry = flight.plan, outcome.gains, result.tokens, -1
         block_size = self.limits.block_size
         rows = zip(flight.sequences, flight.epochs, plan.row_counts, plan.row_samples, strict=True)
@@ -109,8 +112,8 @@ class Scheduler:
             if sequence.computed // block_size > table.named:
                 self._cache(sequence)
             group = sequence.group
-            if group.held and sequence.computed // block_size >= len(group.request.prompt) // block_size:
-                self._release_siblings(group, sequence)
+            if group.held and sequence.computed >= len(group.request.prompt):
+                self._fork_siblings(group, sequence)
             if samples:
                 sequence.tokens.append(tokens[entry])
                 group.gained = True
@@ -183,7 +186,7 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` if the books do not balance; see `Batch` and `BlockPool`."""
-        self._batch.check_integrity()
+        self._batch.check_integrity(block for flight in self._flights for block in flight.plan.copy_sources)
         running = {id(sequence) for sequence in self._batch.running}
         for group in self._groups:
             alive = group.alive()
@@ -202,7 +205,7 @@ class Scheduler:
             id(sequence)
             for group in self._groups
             for sequence in group.alive()
-            if sequence.table is None and sequence not in group.held
+            if sequence.table is None and sequence.state is not State.FORK and sequence not in group.held
         }
         if waiting != due:
             raise IntegrityError(f"{len(waiting)} sequences wait where {len(due)} should")
@@ -247,12 +250,14 @@ class Scheduler:
             # The leader ended before the prompt was computed: the next one leads.
             self._waiting.push(group.held.pop(0))
 
-    def _release_siblings(self, group: SequenceGroup, leader: Sequence) -> None:
-        prompt_blocks = len(group.request.prompt) // self.limits.block_size
+    def _fork_siblings(self, group: SequenceGroup, leader: Sequence) -> None:
+        """The prompt has been computed: the others go on from there.
+
+        Each computes the prompt's last token again, to draw from what comes out of it.
+        """
         for sibling in group.held:
-            if not sibling.chain:
-                sibling.chain = leader.chain[:prompt_blocks]
-            self._waiting.push(sibling)
+            sibling.move(State.FORK)
+            self._planner.forks.append(Fork(sibling, leader, len(group.request.prompt) - 1))
         group.held.clear()
 
     def _withdraw(self, group: SequenceGroup) -> None:

@@ -1,10 +1,12 @@
 """Sequences, the groups they form, and the states they go through.
 
-               admitted          last chunk planned
-    WAITING ──────────▶ PREFILL ──────────▶ DECODE ──▶ DONE (from any state)
-                          │ ▲                  │
-                preempted ▼ │ admitted again   │ preempted
-                        PREEMPTED ◀────────────┘
+                    admitted          last chunk planned
+    WAITING ──────────────────▶ PREFILL ──────────▶ DECODE ──▶ DONE (from any state)
+      │  ▲ no room              │ ▲  ▲                  │
+      ▼  │             preempted ▼ │  │                  │ preempted
+      FORK ──────────┐     PREEMPTED ─┼──────────────────┘
+                     └────────────────┘
+                 takes over another's blocks
 
 When a worker is lost, whatever is not DONE is WAITING again, for another worker.
 """
@@ -19,6 +21,7 @@ from scheduler_svc.core.table import BlockTable
 
 class State(Enum):
     WAITING = "waiting"
+    FORK = "fork"
     PREFILL = "prefill"
     DECODE = "decode"
     PREEMPTED = "preempted"
@@ -26,7 +29,8 @@ class State(Enum):
 
 
 LEGAL: dict[State, frozenset[State]] = {
-    State.WAITING: frozenset({State.PREFILL, State.DONE}),
+    State.WAITING: frozenset({State.FORK, State.PREFILL, State.DONE}),
+    State.FORK: frozenset({State.PREFILL, State.WAITING, State.DONE}),
     State.PREFILL: frozenset({State.DECODE, State.PREEMPTED, State.WAITING, State.DONE}),
     State.DECODE: frozenset({State.PREEMPTED, State.WAITING, State.DONE}),
     State.PREEMPTED: frozenset({State.PREFILL, State.WAITING, State.DONE}),
@@ -103,8 +107,8 @@ class Sequence:
 class SequenceGroup:
     """The sequences of one request, and what is known of them together.
 
-    The first that is not done leads: it computes the prompt while the others are held back, and then
-    find the prompt's blocks in the cache.
+    The first that is not done leads: it computes the prompt while the others are held back, and then fork
+    from it: they share its blocks, and of the last one, if it is partly filled, they get a copy.
     """
 
     __slots__ = (

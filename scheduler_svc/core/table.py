@@ -19,6 +19,19 @@ class BlockTable:
         self.named = len(prefix)
         """How many blocks, from the head on, the cache has been told the content of."""
 
+    def fork(self, tokens: int) -> "tuple[BlockTable, list[int]]":
+        """A table that shares the blocks that the first `tokens` fill, and the block with the rest of them.
+
+        That one, if there is one, is to be copied, and is referenced once more until it has been: who forks
+        gives it back.
+        """
+        full = tokens // self._block_size
+        table = BlockTable(self._pool, self._block_size, self.blocks[:full])
+        table.named = min(full, self.named)
+        rest = self.blocks[full : full + 1] if tokens % self._block_size else []
+        self._pool.share(rest)
+        return table, rest
+
     def grow(self, count: int) -> list[int]:
         """Append `count` blocks, and return them. Raises `OutOfBlocks`."""
         added = self._pool.allocate(count)

@@ -71,6 +71,7 @@ class StrictWorker:
     memory: dict[tuple[int, int], int] = field(default_factory=dict)
     steps: int = 0
     computed_tokens: int = 0
+    copies: int = 0
 
     def execute(self, plan: StepPlan) -> StepResult:
         self.steps += 1
@@ -80,13 +81,30 @@ class StrictWorker:
         for new in plan.new_slots:
             assert 0 <= new.slot < self.limits.max_slots
             assert new.slot not in self.slots
-            assert 0 < len(new.tokens) < self.limits.max_model_len
             seed = self.seed_of(new.request.sampling)
-            hit = len(new.block_ids) * self.limits.block_size
-            assert hit < len(new.tokens)
-            self.slots[new.slot] = Slot(list(new.tokens), list(new.block_ids), seed, new.sequence_index, hit)
+            tokens, blocks = list(new.tokens), list(new.block_ids)
+            hit = len(blocks) * self.limits.block_size
+            if hit_tokens := new.forked_tokens:
+                parent = self.slots[new.forked_from]
+                assert hit_tokens <= parent.computed, "forked from what is not computed"
+                assert len(blocks) == (hit_tokens % self.limits.block_size > 0)
+                assert blocks == [] or blocks[0] in plan.copy_targets
+                tokens = parent.tokens[:hit_tokens] + tokens
+                blocks = parent.blocks[: hit_tokens // self.limits.block_size] + blocks
+                hit = hit_tokens
+            assert 0 < len(tokens) < self.limits.max_model_len
+            assert hit < len(tokens)
+            self.slots[new.slot] = Slot(tokens, blocks, seed, new.sequence_index, hit)
         for slot, block in zip(plan.block_slots, plan.block_ids, strict=True):
             self.slots[slot].blocks.append(block)
+        assert not set(plan.copy_sources) & set(plan.copy_targets)
+        assert len(set(plan.copy_targets)) == len(plan.copy_targets)
+        for source, target in zip(plan.copy_sources, plan.copy_targets, strict=True):
+            for offset in range(self.limits.block_size):
+                self.memory.pop((target, offset), None)
+                if (source, offset) in self.memory:
+                    self.memory[target, offset] = self.memory[source, offset]
+            self.copies += 1
         for held in self.slots.values():
             assert len(set(held.blocks)) == len(held.blocks)
             assert all(0 <= block < self.limits.num_blocks for block in held.blocks)
@@ -155,10 +173,13 @@ def decoded(plan: messages.StepPlan) -> StepPlan:
             new.sequence_index,
             unpack(new.tokens),  # type: ignore[arg-type]
             unpack(new.block_ids),
+            new.forked_from if new.forked_tokens else -1,
+            new.forked_tokens,
         )
         for new in plan.new_slots
     ]
     names = ("freed_slots", "block_slots", "block_ids", "row_slots", "row_starts", "row_counts")
+    names += ("copy_sources", "copy_targets")
     lists = {name: unpack(getattr(plan, name)) for name in names}
     return StepPlan(plan.step, new_slots=new_slots, row_samples=list(plan.row_samples), **lists)
 

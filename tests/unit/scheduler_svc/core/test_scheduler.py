@@ -1,5 +1,6 @@
 """What is planned, step by step, and what results mean."""
 
+from array import array
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from scheduler_svc.core.errors import RowFailed, WorkerFault
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.plan import Outcome, StepPlan, StepResult
-from scheduler_svc.core.request import Finish
+from scheduler_svc.core.request import Finish, SoFar
 from scheduler_svc.core.sequence import SequenceGroup, State
 
 
@@ -147,17 +148,82 @@ def test_cancelled_in_flight_is_dropped(bench: MakeBench) -> None:
     assert one.scheduler.idle
 
 
-def test_siblings_wait_for_the_prompt_and_share_it(bench: MakeBench) -> None:
+def test_siblings_fork_when_the_prompt_has_been_computed(bench: MakeBench) -> None:
     one = bench(token_budget=8)
-    one.arrive(list(range(14)), n=3, max_tokens=2)
+    group = one.arrive(list(range(14)), n=3, max_tokens=5)
     assert one.step().row_counts == [8]
     assert one.step().row_counts == [6]
-    plan = one.step()
-    # Three blocks of four are shared; the last two tokens of the prompt each computes for itself.
-    assert plan.row_counts == [1, 2, 2]
-    assert [len(new.block_ids) for new in plan.new_slots] == [3, 3]
+    plan = one.plan()
+    # Three blocks of four are shared; the fourth has a token of the prompt and is copied for each. What the
+    # first token is drawn from comes out of the prompt's last one, which each computes for itself.
+    assert plan.row_counts == [1, 1, 1]
+    first, *others = group.sequences
+    assert first.table is not None
+    for new, sibling, target in zip(plan.new_slots, others, plan.copy_targets, strict=True):
+        assert (new.forked_from, new.forked_tokens) == (first.slot, 13)
+        assert (list(new.tokens), list(new.block_ids)) == ([13], [target])
+        assert sibling.table is not None
+        assert sibling.table.blocks[:3] == first.table.blocks[:3]
+    assert plan.copy_sources == [first.table.blocks[3]] * 2
+    one.complete(plan)
     one.run()
-    assert one.worker.computed_tokens == 14 + 2 + 2 + 3
+    assert one.worker.computed_tokens == 14 + 2 + 3 * 4
+    outputs = [list(each.tokens[14:]) for each in group.sequences]
+    assert outputs == [one.fake.reference(group.request, index, 64) for index in range(3)]
+
+
+def test_a_fork_on_the_edge_of_a_block_copies_nothing(bench: MakeBench) -> None:
+    one = bench()
+    one.arrive(list(range(13)), n=2, max_tokens=2)
+    one.step()
+    plan = one.step()
+    assert plan.new_slots[0].forked_tokens == 12
+    assert not plan.copy_sources
+    one.run()
+
+
+def test_what_is_copied_is_kept_until_it_has_been(bench: MakeBench) -> None:
+    one = bench()
+    group = one.arrive(list(range(14)), n=2, max_tokens=9)
+    one.step()
+    plan = one.plan()
+    source, pool = plan.copy_sources[0], one.scheduler._batch.pool
+    one.fleet.cancel(group)
+    assert pool.references(source) == 1
+    assert pool.free_blocks == one.scheduler.limits.num_blocks - 1
+    one.complete(plan)
+    assert pool.free_blocks == one.scheduler.limits.num_blocks
+
+
+def test_who_finds_no_room_to_fork_waits_and_begins_with_the_cache(bench: MakeBench) -> None:
+    one = bench(max_slots=2)
+    group = one.arrive(list(range(14)), n=4, max_tokens=5)
+    one.step()
+    plan = one.step()
+    assert [new.forked_tokens for new in plan.new_slots] == [13]
+    assert [each.state for each in group.sequences[2:]] == [State.WAITING] * 2
+    one.run()
+    outputs = [list(each.tokens[14:]) for each in group.sequences]
+    assert outputs == [one.fake.reference(group.request, index, 64) for index in range(4)]
+
+
+def test_siblings_of_a_prompt_of_one_token_share_nothing(bench: MakeBench) -> None:
+    one = bench()
+    one.arrive([3], n=3, max_tokens=2)
+    assert one.step().row_counts == [1, 1, 1]
+
+
+def test_a_sequence_that_is_resumed_forks_and_computes_its_own_output(bench: MakeBench) -> None:
+    one = bench(max_step_tokens=32)
+    request = one.fake.request(list(range(14)), n=2, max_tokens=9)
+    known = one.fake.reference(request, 1, 64)[:3]
+    group = one.arrive(list(range(14)), n=2, max_tokens=9, resumed=(SoFar(1, array("i", known), False),))
+    one.step()
+    plan = one.step()
+    assert list(plan.new_slots[0].tokens) == [13, *known]
+    assert plan.row_counts == [1, 4]
+    one.run()
+    assert list(group.sequences[1].tokens[14:]) == one.fake.reference(request, 1, 64)
 
 
 def test_when_the_leader_ends_early_the_next_one_leads(bench: MakeBench) -> None:
