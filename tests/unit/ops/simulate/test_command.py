@@ -4,10 +4,7 @@ import json
 
 import pytest
 
-from ops.cli import simulate
 from ops.cli.main import main
-from ops.simulate.arrivals import KINDS
-from ops.simulate.measure import RESULT
 
 QUICK = ["simulate", "--requests", "40", "--rate", "30", "--output", "4:8"]
 
@@ -37,20 +34,22 @@ def test_a_trace_is_replayed(tmp_path, capsys) -> None:
     assert "1 requests can never fit" in capsys.readouterr().out
 
 
+def test_a_trace_of_nothing_is_refused(tmp_path, capsys) -> None:
+    trace = tmp_path / "none.jsonl"
+    trace.touch()
+    assert main(["simulate", "--trace", str(trace)]) == 2
+    assert "no requests" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
         (["--policies", "lottery"], "no policy lottery"),
         (["--cost", "/nowhere/cost.json"], "no cost of steps"),
         (["--trace", "/nowhere/trace.csv"], "No such file"),
+        (["--trace", "/dev/null"], "must end in"),
     ],
 )
 def test_what_cannot_be_done_is_said(words, reason, capsys) -> None:
     assert main([*QUICK, *words]) == 2
     assert reason in capsys.readouterr().err
-
-
-def test_what_the_command_repeats_is_so() -> None:
-    # It does not import the simulator before it is asked for, so that the other commands start quickly.
-    assert simulate.KINDS == KINDS
-    assert simulate.COST == RESULT
