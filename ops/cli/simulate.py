@@ -4,6 +4,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     started = time.perf_counter()
     try:
-        draw, requests = _load(arguments)
-        found = compare(grid, draw, requests, load(arguments.cost), _progress)
+        draw, requests, described = _load(arguments)
+        found = described | compare(grid, draw, requests, load(arguments.cost), _progress)
     except (ValueError, OSError) as error:
         print(f"quire simulate: {error}", file=sys.stderr)
         return 2
@@ -97,13 +98,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _load(arguments: argparse.Namespace) -> tuple[Callable[[], Iterator[Arrival]], int]:
-    """What draws the load, and how many requests it has."""
+def _load(arguments: argparse.Namespace) -> tuple[Callable[[], Iterator[Arrival]], int, dict[str, Any]]:
+    """What draws the load, how many requests it has, and what a result says of it."""
     if arguments.trace is not None:
         arrivals = list(read(arguments.trace))
         if not arrivals:
             raise ValueError(f"{arguments.trace}: no requests")
-        return lambda: iter(arrivals), len(arrivals)
+        return lambda: iter(arrivals), len(arrivals), {"trace": arguments.trace.name}
     drawn = Load(
         arguments.arrivals,
         arguments.requests,
@@ -113,7 +114,7 @@ def _load(arguments: argparse.Namespace) -> tuple[Callable[[], Iterator[Arrival]
         arguments.tenants,
         arguments.seed,
     )
-    return drawn.arrivals, drawn.requests
+    return drawn.arrivals, drawn.requests, {"load": asdict(drawn)}
 
 
 def _progress(name: str) -> None:

@@ -13,7 +13,9 @@ def test_every_combination_is_tried(tmp_path, capsys) -> None:
     out, plots = tmp_path / "out.json", tmp_path / "plots"
     words = [*QUICK, "--workers", "1,2", "--pool-blocks", "64,128", "--step-tokens", "128,512"]
     assert main([*words, "--out", str(out), "--plots", str(plots)]) == 0
-    runs = json.loads(out.read_text())["results"]["runs"]
+    found = json.loads(out.read_text())["results"]
+    assert (found["load"]["kind"], found["load"]["rate"]) == ("poisson", 30)
+    runs = found["runs"]
     assert len({run["name"] for run in runs}) == len(runs) == 8
     assert all(run["requests"] == 40 for run in runs)
     shown = capsys.readouterr().out
