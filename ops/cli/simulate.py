@@ -3,14 +3,16 @@
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ops.cli.arguments import numbers, positive, span
+from ops.simulate import STEP_COST
+from ops.simulate.arrivals import KINDS, Load
+from ops.simulate.trace import Arrival, read
 
-COST = Path(__file__).parents[1] / "bench" / "results" / "step_cost.json"
-KINDS = ("poisson", "bursts", "chats", "shared")
 _DESCRIPTION = """\
 Serve a load under virtual time: with the scheduler that serves in earnest, and a model of what its steps
 cost in place of workers. Every combination of the values given is tried.
@@ -57,7 +59,7 @@ def add_to(subcommands: Any) -> None:
         "--slots", type=positive, default=64, metavar="N", help="sequences at once on each worker (64)"
     )
     deployment.add_argument(
-        "--cost", type=Path, default=COST, metavar="FILE", help="what steps cost (the shipped model's)"
+        "--cost", type=Path, default=STEP_COST, metavar="FILE", help="what steps cost (the shipped model's)"
     )
     simulate.add_argument("--out", type=Path, metavar="FILE", help="also write the result as JSON")
     simulate.add_argument("--plots", type=Path, metavar="DIR", help="also draw it (needs matplotlib)")
@@ -66,7 +68,7 @@ def add_to(subcommands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from ops.bench.record import write
-    from ops.simulate.compare import Grid, compare, table  # needs numpy
+    from ops.simulate.compare import Grid, compare, table  # needs numpy, which takes its time
     from ops.simulate.cost import load
 
     grid = Grid(
@@ -78,8 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     started = time.perf_counter()
     try:
-        draw, requests = _load(arguments)
-        found = compare(grid, draw, requests, load(arguments.cost), _progress)
+        draw, requests, described = _load(arguments)
+        found = described | compare(grid, draw, requests, load(arguments.cost), _progress)
     except (ValueError, OSError) as error:
         print(f"quire simulate: {error}", file=sys.stderr)
         return 2
@@ -96,14 +98,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _load(arguments: argparse.Namespace) -> tuple[Callable[[], Any], int]:
-    """What draws the load, and how many requests it has."""
-    from ops.simulate.arrivals import Load
-    from ops.simulate.trace import read
-
+def _load(arguments: argparse.Namespace) -> tuple[Callable[[], Iterator[Arrival]], int, dict[str, Any]]:
+    """What draws the load, how many requests it has, and what a result says of it."""
     if arguments.trace is not None:
         arrivals = list(read(arguments.trace))
-        return lambda: iter(arrivals), len(arrivals)
+        if not arrivals:
+            raise ValueError(f"{arguments.trace}: no requests")
+        return lambda: iter(arrivals), len(arrivals), {"trace": arguments.trace.name}
     drawn = Load(
         arguments.arrivals,
         arguments.requests,
@@ -113,7 +114,7 @@ def _load(arguments: argparse.Namespace) -> tuple[Callable[[], Any], int]:
         arguments.tenants,
         arguments.seed,
     )
-    return drawn.arrivals, drawn.requests
+    return drawn.arrivals, drawn.requests, {"load": asdict(drawn)}
 
 
 def _progress(name: str) -> None:

@@ -1,1 +1,7 @@
 """Many workers and requests under virtual time: the scheduler's own core, and a model of what steps cost."""
+
+from pathlib import Path
+
+RESULTS = Path(__file__).parents[1] / "bench" / "results"
+STEP_COST = RESULTS / "step_cost.json"
+"""What steps of the shipped model cost; measured."""

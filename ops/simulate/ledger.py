@@ -10,6 +10,7 @@ from ops.simulate.cost import SECOND
 from ops.simulate.curve import Curve
 from ops.simulate.fairness import fairness
 from ops.simulate.trace import Arrival, Turn
+from scheduler_svc.core.errors import IntegrityError
 
 MOMENTS = 64
 """How often in a run fairness is looked at."""
@@ -84,7 +85,12 @@ class Ledger:
         self.output_tokens += (len(ends) - 1) * len(lives)
 
     def end(self, live: Live, cached: int, now: int) -> None:
-        """A request has had its last token; `cached` tokens of its prompt had not to be computed."""
+        """A request has ended; `cached` tokens of its prompt had not to be computed.
+
+        Raises `IntegrityError` if it has not had every token.
+        """
+        if live.missing:
+            raise IntegrityError(f"a request of {live.arrival.output_tokens} tokens misses {live.missing}")
         self.ended += 1
         self.finished_at = now
         self.prompt_tokens += len(live.text)

@@ -23,10 +23,10 @@ from ops.bench.in_process import Engine
 from ops.bench.plans import GREEDY, decodes, fits, packed
 from ops.bench.record import percentile, write
 from ops.settings import SHIPPED_MODEL
+from ops.simulate import STEP_COST
 from ops.simulate.cost import Measured, Shape, fit
 from proto.worker_pb2 import NewSlot, StepPlan
 
-RESULT = Path(__file__).parents[1] / "bench" / "results" / "step_cost.json"
 ROWS = (0, 1, 2, 4, 8, 16, 32, 48, 63)
 CONTEXTS = (16, 64, 128, 256, 512, 1024)
 CHUNKS = (0, 0, 2, 16, 32, 64, 128, 256, 448)
@@ -128,7 +128,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m ops.simulate.measure", description=__doc__)
     parser.add_argument("--model", type=Path, default=SHIPPED_MODEL, metavar="DIR")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=RESULT, metavar="FILE")
+    parser.add_argument("--out", type=Path, default=STEP_COST, metavar="FILE")
     arguments = parser.parse_args()
     settings = WorkerSettings(model=arguments.model, kv_memory=1 << 30)
 

@@ -7,6 +7,14 @@ from matplotlib.figure import Figure
 
 from ops.bench.plots import saved
 
+DRAWINGS = {
+    "simulate_throughput.svg": "Tokens generated a second",
+    "simulate_first_token.svg": "Times to the first token",
+    "simulate_between_tokens.svg": "Times between tokens",
+    "simulate_blocks.svg": "Blocks that running sequences hold, over time",
+    "simulate_fairness.svg": "Fairness over tenants",
+}
+"""Files, and what they show."""
 SHARES = ("p50", "p90", "p99")
 SIZE = (9, 4)
 
@@ -15,19 +23,14 @@ def plot_simulation(found: dict[str, Any], folder: Path) -> list[Path]:
     """Draw what `ops.simulate.compare.compare` gives. Returns the files, in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     runs = found["runs"]
-    return [
-        saved(_bars(runs, "output_rate", "generated tokens per second"), folder / "simulate_throughput.svg"),
-        saved(
-            _percentiles(runs, "first_token_ms", "ms to the first token"),
-            folder / "simulate_first_token.svg",
-        ),
-        saved(
-            _percentiles(runs, "between_tokens_ms", "ms between tokens"),
-            folder / "simulate_between_tokens.svg",
-        ),
-        saved(_blocks(runs), folder / "simulate_blocks.svg"),
-        saved(_bars(runs, "fairness", "Jain's index over tenants"), folder / "simulate_fairness.svg"),
-    ]
+    drawn = (
+        _bars(runs, "output_rate", "generated tokens per second"),
+        _percentiles(runs, "first_token_ms", "ms to the first token"),
+        _percentiles(runs, "between_tokens_ms", "ms between tokens"),
+        _blocks(runs),
+        _bars(runs, "fairness", "Jain's index over tenants"),
+    )
+    return [saved(figure, folder / name) for figure, name in zip(drawn, DRAWINGS, strict=True)]
 
 
 def _bars(runs: list[dict[str, Any]], key: str, label: str) -> Figure:

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ops.bench.record import aligned, write
+from ops.simulate import RESULTS, STEP_COST
 from ops.simulate.arrivals import Load
 from ops.simulate.cost import StepCost, load
-from ops.simulate.measure import RESULT as COST
 from ops.simulate.simulation import Setting, Simulation
 
-RESULT = COST.with_name("simulate_scale.json")
 RATES = (5.0, 15.0, 30.0)
 """Requests a second for each worker; the shipped model on two cores can serve about as many as the last."""
 
@@ -47,9 +46,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m ops.simulate.scale", description=__doc__)
     parser.add_argument("--workers", type=int, default=1000, metavar="N")
     parser.add_argument("--requests", type=int, default=20_000, metavar="N")
-    parser.add_argument("--out", type=Path, default=RESULT, metavar="FILE")
+    parser.add_argument("--out", type=Path, default=RESULTS / "simulate_scale.json", metavar="FILE")
     arguments = parser.parse_args()
-    found = measure(arguments.workers, arguments.requests, RATES, load(COST))
+    found = measure(arguments.workers, arguments.requests, RATES, load(STEP_COST))
     write(arguments.out, "simulate-scale", 0, {"runs": found})
     print(aligned([list(found[0]), *([str(value) for value in each.values()] for each in found)]))
 

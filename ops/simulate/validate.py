@@ -24,14 +24,13 @@ from ops.bench.load import summarize
 from ops.bench.record import aligned, write
 from ops.bench.workload import Question
 from ops.settings import SHIPPED_MODEL
+from ops.simulate import RESULTS
 from ops.simulate.arrivals import Load
 from ops.simulate.cost import StepCost, fit
-from ops.simulate.measure import RESULT as COST
 from ops.simulate.measure import measure
 from ops.simulate.simulation import Setting, Simulation
 from ops.simulate.trace import Arrival
 
-RESULT = COST.with_name("simulate_validation.json")
 SETTING = Setting()
 SEED = 0
 SHAPES = 40
@@ -126,7 +125,7 @@ def _figures(
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m ops.simulate.validate", description=__doc__)
     parser.add_argument("--model", type=Path, default=SHIPPED_MODEL, metavar="DIR")
-    parser.add_argument("--out", type=Path, default=RESULT, metavar="FILE")
+    parser.add_argument("--out", type=Path, default=RESULTS / "simulate_validation.json", metavar="FILE")
     arguments = parser.parse_args()
     settings = WorkerSettings(model=arguments.model, kv_memory=1 << 30, max_slots=SETTING.slots)
     runner = load(settings)

@@ -1,7 +1,7 @@
 """One worker under virtual time: it computes the plans of its scheduler one after the other."""
 
 from collections import deque
-from collections.abc import Sequence as Of
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -13,7 +13,7 @@ from scheduler_svc.core.stretch import TOKEN
 
 
 @dataclass(frozen=True, slots=True)
-class Under:
+class Flight:
     """A plan under way."""
 
     step: int
@@ -60,30 +60,30 @@ class Worker:
         self._cost = cost
         self._depth = depth
         self._leaps = leaps
-        self._under: deque[Under] = deque()
+        self._flights: deque[Flight] = deque()
         self._begun = 0
         self._leap: Leap | None = None
 
     @property
     def wakes(self) -> int | None:
         """When something has to be decided next; None if nothing is under way."""
-        if not self._under:
+        if not self._flights:
             return None
         if self._leap:
             return self._begun + self._leap.end(self._leap.steps)
-        return self._begun + self._cost.of(self._under[0].shape)
+        return self._begun + self._cost.of(self._flights[0].shape)
 
     def pump(self, now: int) -> None:
         """Make as many plans as may be under way."""
-        under, scheduler = self._under, self.scheduler
-        if not under:
+        flights, scheduler = self._flights, self.scheduler
+        if not flights:
             self._begun = now
-        while len(under) < self._depth and (plan := scheduler.plan()) is not None:
-            under.append(Under(plan.step, sum(plan.row_samples), Shape.of(plan)))
+        while len(flights) < self._depth and (plan := scheduler.plan()) is not None:
+            flights.append(Flight(plan.step, sum(plan.row_samples), Shape.of(plan)))
             self.admissions += len(plan.new_slots)
-        steps = scheduler.stretch() if self._leaps and under else 0
+        steps = scheduler.stretch() if self._leaps and flights else 0
         if steps > 1:
-            shape = under[0].shape
+            shape = flights[0].shape
             self._leap = Leap(self._cost.of(shape), self._cost.context * shape.rows, steps)
         else:
             self._leap = None
@@ -91,11 +91,11 @@ class Worker:
 
     def complete(self, now: int) -> Outcome:
         """The oldest step is over."""
-        under = self._under.popleft()
+        flight = self._flights.popleft()
         self._begun = now
-        return self.scheduler.complete(StepResult(under.step, [TOKEN] * under.samples))
+        return self.scheduler.complete(StepResult(flight.step, [TOKEN] * flight.samples))
 
-    def leap(self, now: int) -> tuple[Of[SequenceGroup], Of[int]]:
+    def leap(self, now: int) -> tuple[Sequence[SequenceGroup], Sequence[int]]:
         """Take the steps of a leap that are over by now: who gained a token in each, and when they ended."""
         leap = self._leap
         steps = leap.over(now - self._begun) if leap else 0
@@ -105,13 +105,13 @@ class Worker:
         lengths = (leap.first + number * leap.growth for number in range(steps))
         ends = list(accumulate(lengths, initial=self._begun))[1:]
         self._begun = ends[-1]
-        self._under = deque(
-            Under(
+        self._flights = deque(
+            Flight(
                 each.step + steps,
                 each.samples,
                 each.shape._replace(context=each.shape.context + steps * each.shape.rows),
             )
-            for each in self._under
+            for each in self._flights
         )
         self._leap = None
         return groups, ends

@@ -4,10 +4,7 @@ import json
 
 import pytest
 
-from ops.cli import simulate
 from ops.cli.main import main
-from ops.simulate.arrivals import KINDS
-from ops.simulate.measure import RESULT
 
 QUICK = ["simulate", "--requests", "40", "--rate", "30", "--output", "4:8"]
 
@@ -16,7 +13,9 @@ def test_every_combination_is_tried(tmp_path, capsys) -> None:
     out, plots = tmp_path / "out.json", tmp_path / "plots"
     words = [*QUICK, "--workers", "1,2", "--pool-blocks", "64,128", "--step-tokens", "128,512"]
     assert main([*words, "--out", str(out), "--plots", str(plots)]) == 0
-    runs = json.loads(out.read_text())["results"]["runs"]
+    found = json.loads(out.read_text())["results"]
+    assert (found["load"]["kind"], found["load"]["rate"]) == ("poisson", 30)
+    runs = found["runs"]
     assert len({run["name"] for run in runs}) == len(runs) == 8
     assert all(run["requests"] == 40 for run in runs)
     shown = capsys.readouterr().out
@@ -37,20 +36,22 @@ def test_a_trace_is_replayed(tmp_path, capsys) -> None:
     assert "1 requests can never fit" in capsys.readouterr().out
 
 
+def test_a_trace_of_nothing_is_refused(tmp_path, capsys) -> None:
+    trace = tmp_path / "none.jsonl"
+    trace.touch()
+    assert main(["simulate", "--trace", str(trace)]) == 2
+    assert "no requests" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
         (["--policies", "lottery"], "no policy lottery"),
         (["--cost", "/nowhere/cost.json"], "no cost of steps"),
         (["--trace", "/nowhere/trace.csv"], "No such file"),
+        (["--trace", "/dev/null"], "must end in"),
     ],
 )
 def test_what_cannot_be_done_is_said(words, reason, capsys) -> None:
     assert main([*QUICK, *words]) == 2
     assert reason in capsys.readouterr().err
-
-
-def test_what_the_command_repeats_is_so() -> None:
-    # It does not import the simulator before it is asked for, so that the other commands start quickly.
-    assert simulate.KINDS == KINDS
-    assert simulate.COST == RESULT
