@@ -17,6 +17,7 @@ from ops.bench.record import Record, read_all
 from ops.bench.sections import in_order, kind_of
 from ops.bench.slower import COMPARISONS, Comparison, slower
 from ops.bench.targets import Verdict, judged
+from ops.simulate.plots import plot_simulation
 
 FOLDER = Path(__file__).parent
 RESULTS = "results"
@@ -26,6 +27,7 @@ PLOTS: Mapping[str, Callable[[dict[str, Any], Path], list[Path]]] = {
     "compare": plots.plot_compare,
     "step": plots.plot_step,
     "mechanisms": plots.plot_mechanisms,
+    "simulate": plot_simulation,
 }
 
 

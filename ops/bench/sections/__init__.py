@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ops.bench.record import Record
-from ops.bench.sections import anything, core, engines, kernels, mechanisms, processes, step
+from ops.bench.sections import anything, core, engines, kernels, mechanisms, processes, simulate, step
 
 Results = Mapping[str, Any]
 
@@ -32,6 +32,10 @@ KINDS: Mapping[str, Kind] = {
     "chain": Kind("What the processes cost", lambda _: "", processes.chain),
     "wire": Kind("The wire beside plain gRPC", lambda _: "", processes.wire),
     "core": Kind("The scheduler's core", lambda _: "", core.costs),
+    "simulate": Kind("Simulated deployments", simulate.subject, simulate.compared),
+    "simulate-validation": Kind("How far the simulator is off", engines.subject, simulate.validated),
+    "step-cost": Kind("What the simulator takes steps to cost", engines.subject, simulate.costs),
+    "simulate-scale": Kind("How long the simulator takes", lambda _: "", simulate.scale),
     "linear": Kind("Matrix products", lambda _: "", kernels.products),
     "attention": Kind("Attention", lambda _: "", kernels.attention),
 }

@@ -13,6 +13,11 @@ from ops.bench.record import Record, read, read_all
 from ops.bench.report import FOLDER, RESULTS, gpu_of, text, write
 from ops.bench.sections import KINDS
 from ops.bench.timed import PARTS
+from ops.simulate import scale
+from ops.simulate.arrivals import Load
+from ops.simulate.compare import Grid, compare
+from ops.simulate.cost import SECOND, Measured, Shape, StepCost
+from ops.simulate.measure import fitted
 
 SHAPE = {"step": 10.0, **dict.fromkeys(PARTS, 1.0), "host code": 3.0, "floor": 5.0, "times the floor": 2.0}
 STEP = {
@@ -35,6 +40,7 @@ ATTENTION = {
     "decodes": [CASE | {"GB/s": 20.0, "GB/s of PyTorch": 4.0}],
     "chunks": [CASE | {"GFLOP/s": 30.0, "GFLOP/s of PyTorch": 4.0}],
 }
+COST = StepCost.from_milliseconds({"step": 1, "row": 0.1, "prefill": 0.1, "context": 0.001, "pair": 0})
 PAIRS = [({"rate": 20.0, "preemptions": 0.0}, {"rate": 10.0, "preemptions": 3.0})] * 2
 
 
@@ -55,6 +61,11 @@ def folder(tmp_path, made_up, contest) -> Path:
         kind: {"p50": 1.0, "p90": 2.0, "p99": 3.0} for kind in ("first_token", "between_tokens", "end_to_end")
     }
     worth = {"work": "some work", "model": "135m", "dtype": "bfloat16", "figures": _figures(PAIRS)}
+    load = Load(requests=20, output_lengths=(2, 5))
+    steps = [
+        Measured(shape := Shape(rows, 9 * rows, rows % 3), COST.of(shape) / SECOND) for rows in range(1, 30)
+    ]
+    error = {"output_rate": 0.03, "TTFT p50": -0.125}
     for record in (
         made_up("compare", contest(rate=8), "small"),
         made_up("compare", contest(model="1.1b"), "large"),
@@ -75,6 +86,12 @@ def folder(tmp_path, made_up, contest) -> Path:
         made_up("mechanisms", {"sharing": worth}),
         made_up("attention", ATTENTION),
         made_up("core", measure(sizes, seed=1)),
+        made_up(
+            "simulate", compare(Grid(workers=(1, 2)), load.arrivals, 20, COST, print) | {"load": asdict(load)}
+        ),
+        made_up("simulate-scale", {"runs": scale.measure(2, 20, (9.0,), COST)}),
+        made_up("step-cost", fitted(steps) | {"model": "135m", "threads": 2}),
+        made_up("simulate-validation", {"model": "135m", "loads": [{"load": asdict(load), "error": error}]}),
         made_up(
             "taste",
             {"sweet": 3.25, "salt": {"fine": {"grains": 12, "kinds": ["a", "b"]}, "coarse": {"grains": 5}}},
@@ -181,3 +198,11 @@ def test_what_is_no_result_file_is_told_by_name(tmp_path) -> None:
         (tmp_path / "odd.json").write_text(content)
         with pytest.raises(ValueError, match=r"odd\.json is no result file"):
             read(tmp_path / "odd.json")
+
+
+def test_the_simulator_says_how_far_it_is_off(folder) -> None:
+    report = text(read_all(folder / RESULTS))
+    assert "| poisson, 10 a second | +3.0 % | -12.5 % |" in report
+    assert "It misses 8 others by 0.0 % in the mean" in report
+    assert "![Fairness over tenants](report/simulate/simulate_fairness.svg)" in report
+    assert "| 2 workers |" in report
