@@ -441,7 +441,8 @@ void attend(const Call<T>& call, int64_t rows, const int32_t* starts, const int3
                 pieces.push_back({row, starts[row] + std::max<int64_t>(0, end - together), std::min(end, together), -1, 0});
         }
     }
-    static std::vector<Room<T>> rooms(team_size());
+    static std::vector<Room<T>> rooms;
+    rooms.resize(team_size());  // a team of one may have grown
     static std::vector<float> shared;
     shared.resize(kept * size);
     float* const segments_at = shared.data();

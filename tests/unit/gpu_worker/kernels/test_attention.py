@@ -151,3 +151,13 @@ def test_any_number_of_threads_gives_the_same(
         outs.append(attend(library, paged))
     assert outs[0].equal(outs[1])
     assert outs[0].equal(outs[2])
+
+
+def test_a_team_that_grew(tmp_path: Path) -> None:
+    paged = make_paged([(1, 2000), (1, 3), (50, 600)], Heads(6, 2, 64), 16, torch.float32)
+    library = ctypes.CDLL(str(shutil.copy(build.library(build.supported()[0]), tmp_path / "grows.so")))
+    outs = []
+    for threads in (1, 2):
+        assert library.quire_start(threads, None) == threads
+        outs.append(attend(library, paged))
+    assert outs[0].equal(outs[1])
