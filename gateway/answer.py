@@ -35,10 +35,12 @@ class Choice:
         self.token_ids: list[int] = []
         self.logprobs: list[Json] = []
         self.finish_reason: str | None = None
+        self.likelihood = 0.0
+        """Sum of its tokens' log probabilities, if they were asked for."""
 
 
 class Answer(ABC):
-    """One request's answer. Choice `prompt * n + sequence` is that sequence of that prompt."""
+    """One request's answer. Choice `prompt * sequences + sequence` is that sequence of that prompt."""
 
     id_prefix: str
     object_name: str
@@ -51,7 +53,7 @@ class Answer(ABC):
         self.prompt_tokens: list[list[int]] = [[] for _ in range(prompts)]
         self._cached_tokens = 0
         self._completion_tokens = 0
-        self._choices = [Choice(index) for index in range(prompts * body.n)]
+        self._choices = [Choice(index) for index in range(prompts * body.sequences)]
 
     def events(self, prompt: int, chunk: TextChunk) -> str:
         """The server-sent events that a chunk of the answer to prompt `prompt` is; "" if it is none."""
@@ -70,17 +72,31 @@ class Answer(ABC):
         """Take in a chunk of the answer to prompt `prompt`."""
         self._count(prompt, chunk)
         for delta in chunk.deltas:
-            choice = self._choices[prompt * self.ask.n + delta.index]
+            choice = self._choices[prompt * self.ask.sequences + delta.index]
             choice.text.append(delta.text)
             choice.token_ids.extend(delta.token_ids)
+            choice.likelihood += sum(token.logprob for token in delta.logprobs)
             choice.finish_reason = FINISH_REASONS[delta.finish_reason]
             if self.ask.wanted_logprobs is not None and delta.logprobs:
                 choice.logprobs.append(self._logprobs(choice.index, delta))
 
     def body(self) -> str:
         """The collected answer as one object."""
-        choices = [self._choice(choice) for choice in self._choices]
+        choices = [self._choice(choice) for choice in self._given()]
         return compact(self._head(self.object_name) | {"choices": choices, "usage": self._usage()})
+
+    def _given(self) -> list[Choice]:
+        """The choices that the client gets: of each prompt's, the `n` whose tokens were the likeliest."""
+        n, sequences = self.ask.n, self.ask.sequences
+        if sequences == n:
+            return self._choices
+        given = []
+        for first in range(0, len(self._choices), sequences):
+            ranked = sorted(self._choices[first : first + sequences], key=_mean_likelihood, reverse=True)
+            given += ranked[:n]
+        for index, choice in enumerate(given):
+            choice.index = index
+        return given
 
     @abstractmethod
     def _delta_events(self, index: int, delta: TextDelta) -> str:
@@ -123,3 +139,7 @@ class Answer(ABC):
     def _plain(self) -> bool:
         """Nothing but text is wanted of the stream."""
         return self.ask.wanted_logprobs is None and not self.ask.return_token_ids
+
+
+def _mean_likelihood(choice: Choice) -> float:
+    return choice.likelihood / max(1, len(choice.token_ids))

@@ -39,7 +39,7 @@ class CompletionAnswer(Answer):
         super().__init__(body, request_id, prompts)
         before, self._after = self._around_choices()
         self._before = [f'{before}{{"index":{index},"text":' for index in range(prompts * body.n)]
-        self._logprobs_of = [CompletionLogprobs() for _ in range(prompts * body.n)]
+        self._logprobs_of = [CompletionLogprobs() for _ in range(prompts * body.sequences)]
         self._told_prompt: set[int] = set()
 
     def _delta_events(self, index: int, delta: TextDelta) -> str:

@@ -68,6 +68,11 @@ class GenerationBody(_Body):
         return self.stream_options is not None and self.stream_options.include_usage
 
     @property
+    def sequences(self) -> int:
+        """How many are generated for a prompt, to give `n` of them."""
+        return self.n
+
+    @property
     def wanted_logprobs(self) -> int | None:
         """How many alternatives the answer shows for each token; None: no log probabilities at all."""
         raise NotImplementedError
@@ -84,18 +89,28 @@ class CompletionBody(GenerationBody):
 
     prompt: Prompts
     max_tokens: Count | None = 16
-    best_of: int | None = Field(None, description="Must equal `n`.")
+    best_of: int | None = Field(
+        None, ge=1, le=MAX_CHOICES, description="Of so many, the `n` most likely ones by token are given."
+    )
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
     @model_validator(mode="after")
     def _bounded(self) -> "CompletionBody":
-        if self.best_of is not None and self.best_of != self.n:
-            message = "'best_of' other than 'n' is not supported."
-            raise BadRequest(message, param="best_of", code="unsupported_parameter")
-        if len(self.prompt) * self.n > MAX_CHOICES:
-            message = f"Prompts times 'n' must be at most {MAX_CHOICES}."
-            raise BadRequest(message, param="n", code="invalid_value")
+        if self.sequences < self.n:
+            message = "'best_of' must be at least 'n'."
+            raise BadRequest(message, param="best_of", code="invalid_value")
+        if self.sequences > self.n and self.stream:
+            message = "'best_of' above 'n' cannot be streamed: which are the best is known at the end."
+            raise BadRequest(message, param="best_of", code="invalid_value")
+        if len(self.prompt) * self.sequences > MAX_CHOICES:
+            name = "n" if self.best_of is None else "best_of"
+            message = f"Prompts times '{name}' must be at most {MAX_CHOICES}."
+            raise BadRequest(message, param=name, code="invalid_value")
         return self
+
+    @property
+    def sequences(self) -> int:
+        return self.n if self.best_of is None else self.best_of
 
     @property
     def wanted_logprobs(self) -> int | None:

@@ -55,13 +55,15 @@ def _request(body: GenerationBody, request_id: str, max_tokens: int | None) -> T
         stop_token_ids=body.stop_token_ids,
         ignore_eos=body.ignore_eos,
         skip_special_tokens=body.skip_special_tokens,
-        n=body.n,
+        n=body.sequences,
         cache_salt=body.cache_salt,
     )
 
 
 def _sampling(body: GenerationBody) -> SamplingParams:
     # Without a seed each prompt draws from a key of its own, so that equal prompts may differ.
+    # What is chosen from is compared by its log probabilities.
+    logprobs = body.wanted_logprobs if body.sequences == body.n else body.wanted_logprobs or 0
     seed = secrets.randbits(SEED_BITS) if body.seed is None else body.seed % 2**SEED_BITS
     return SamplingParams(
         temperature=body.temperature,
@@ -72,5 +74,5 @@ def _sampling(body: GenerationBody) -> SamplingParams:
         frequency_penalty=body.frequency_penalty,
         repetition_penalty=body.repetition_penalty,
         seed=seed,
-        logprobs=body.wanted_logprobs,
+        logprobs=logprobs,
     )

@@ -5,6 +5,7 @@ import logging
 
 from gpu_worker.engine import Engine
 from gpu_worker.errors import WorkerError
+from gpu_worker.kernels.cpu.memory import populate
 from gpu_worker.service import WorkerService
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
@@ -26,6 +27,8 @@ async def serve(node: Node, settings: WorkerSettings) -> None:
     add_WorkerServicer_to_server(WorkerService(engine, settings.served_name), server)
     dtype = str(runner.dtype).removeprefix("torch.")
     await node.update(model=settings.served_name, device=runner.device.type, dtype=dtype)
+    if runner.device.type == "cpu":
+        populate([pages for cache in runner.caches for pages in (cache.keys, cache.values)])
     await server.start()
     log.info("ready for a scheduler")
     try:

@@ -43,10 +43,10 @@ class Contest:
         return [question for (question,) in self.workload.conversations(count, seed)]
 
     def warm_up(self) -> list[Question]:
-        """One prompt of each length, a few tokens out."""
+        """As many at once as will ever be, a few tokens out: what memory they need has been taken then."""
         lengths = (WARM_UP_TOKENS, WARM_UP_TOKENS)
         workload = Workload(self.workload.prompt_lengths, lengths)
-        return [question for (question,) in workload.conversations(len(workload.prompt_lengths), self.seed)]
+        return [question for (question,) in workload.conversations(max(self.concurrency), self.seed)]
 
 
 @dataclass(frozen=True)

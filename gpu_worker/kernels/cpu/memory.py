@@ -1,4 +1,4 @@
-"""Memory: for weights in huge pages where the system has them, for activations that which was freed.
+"""Memory: for weights and pages in huge pages where there are any, for activations that which was freed.
 
 Weights are read from end to end in every step. In pages of 4 KiB the processor would look up an address
 for every 4 KiB that it reads; in huge ones for every 2 MiB.
@@ -7,6 +7,9 @@ for every 4 KiB that it reads; in huge ones for every 2 MiB.
 import contextlib
 import ctypes
 import mmap
+import os
+import threading
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -14,9 +17,13 @@ from torch import Tensor
 CHUNK = 64 << 20
 """Bytes that are mapped at once, so that small matrices lie side by side in huge pages."""
 
+PIECE = 2 << 20
+"""Bytes that are asked for at once: a huge page."""
+
 LINE = 64
 """Bytes of a cache line: where a tensor begins."""
 
+_MADV_POPULATE_WRITE = 23  # mman.h
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
@@ -47,6 +54,32 @@ class Memory:
         taken = torch.frombuffer(self._chunk, dtype=torch.int32, count=max(words, 1), offset=self._used)
         self._used += -(-size // LINE) * LINE
         return taken[:words]
+
+
+def populate(tensors: Sequence[Tensor]) -> threading.Thread:
+    """Have the system find the memory behind the tensors before they are written to, from the beginning on.
+
+    A process is given memory when it first writes there, and waits for it; long, where others share the
+    host. A thread of the lowest priority asks for it beforehand. What is there already does not change.
+    The thread ends by itself, at once where the system has no such call (Linux has since 5.14).
+    """
+    thread = threading.Thread(target=_populate, args=(list(tensors),), name="populate", daemon=True)
+    thread.start()
+    return thread
+
+
+def _populate(tensors: list[Tensor]) -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)  # on Linux of this thread alone
+    madvise = ctypes.CDLL(None).madvise  # Python's own would hold up all other threads
+    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    for start in range(0, max(tensor.nbytes for tensor in tensors), PIECE):
+        for tensor in tensors:
+            begin = tensor.data_ptr() + start
+            length = min(PIECE, tensor.nbytes - start)
+            within = begin % mmap.PAGESIZE
+            if length > 0 and madvise(begin - within, length + within, _MADV_POPULATE_WRITE):
+                return
 
 
 def _map(size: int) -> mmap.mmap:
