@@ -48,7 +48,7 @@ def test_all_are_asked_the_same_and_nothing_twice() -> None:
     both = Steady("quire", 0.1), Steady("other", 0.2)
     hold(CONTEST, both)
     assert both[0].asked == both[1].asked
-    assert [users for users, _ in both[0].asked] == [3] + [1, 3] * 3  # warmed up with as many as there will be
+    assert [users for users, _ in both[0].asked] == [3] + [1, 3] * 3  # first to warm up
     assert [len(prompts) for _, prompts in both[0].asked[1:]] == [4, 6] * 3
     prompts = [prompt for _, asked in both[0].asked[1:] for prompt in asked]
     assert len(set(prompts)) == len(prompts)
