@@ -19,10 +19,14 @@ GPU_SHARE = 0.9
 """Part of what weights and activations leave that pages take on a GPU."""
 
 
+SCALE = torch.float32
+"""Of the scales of pages of int8; see `LayerCache`."""
+
+
 def bytes_per_block(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
-    """Memory of one block in all layers, keys and values."""
-    per_token = config.num_layers * 2 * config.num_kv_heads * config.head_dim * dtype.itemsize
-    return per_token * block_size
+    """Memory of one block in all layers, keys and values; of int8 with their scales."""
+    row = config.head_dim * dtype.itemsize + (SCALE.itemsize if dtype == torch.int8 else 0)
+    return config.num_layers * 2 * config.num_kv_heads * row * block_size
 
 
 def blocks_within(memory: int, block_bytes: int, needed: int, useful: int) -> int:
@@ -46,17 +50,23 @@ def make_caches(
 
     Raises `CapacityError` if the device does not have the memory.
     """
-    shape = (blocks, config.num_kv_heads, block_size, config.head_dim)
+    rows = (blocks, config.num_kv_heads, block_size)
     memory = Memory()
 
-    def pages() -> torch.Tensor:
+    def taken(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         if device.type != "cpu":
             return torch.empty(shape, dtype=dtype, device=device)
         size = math.prod(shape)
         return memory.take(-(-size * dtype.itemsize // 4)).view(dtype)[:size].view(shape)
 
+    def layer() -> LayerCache:
+        keys, values = (taken((*rows, config.head_dim), dtype) for _ in range(2))
+        if dtype != torch.int8:
+            return LayerCache(keys, values)
+        return LayerCache(keys, values, taken(rows, SCALE), taken(rows, SCALE))
+
     try:
-        return [LayerCache(pages(), pages()) for _ in range(config.num_layers)]
+        return [layer() for _ in range(config.num_layers)]
     except (RuntimeError, OSError) as error:  # OutOfMemoryError is one; mapping memory raises the other
         raise CapacityError(f"no memory for {blocks} blocks of KV memory: lower QUIRE_KV_MEMORY") from error
 

@@ -30,7 +30,7 @@ class Runner:
     ) -> None:
         self.limits = limits
         self.device = caches[0].keys.device
-        self.dtype = caches[0].keys.dtype
+        self.dtype = model.dtype
         self.batch = Batch(limits, self.device)
         self.model = model
         self.caches = caches

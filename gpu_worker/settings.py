@@ -15,12 +15,15 @@ class WorkerSettings(ModelSettings):
     """Where the model runs. auto: a GPU if there is one."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of weights, activations and KV memory. auto: float32 on a CPU, so that resumed answers are
+    """Type of weights and activations. auto: float32 on a CPU, so that resumed answers are
     exact; the checkpoint's own on a GPU."""
 
     quantization: Literal["none", "int8"] = "none"
     """What the weights become when they are loaded. int8, on a CPU: a step reads a quarter of the bytes of
     float32, and answers differ a little."""
+
+    kv_dtype: Literal["auto", "int8"] = "auto"
+    """Type of KV memory. auto: as activations. int8: each position of a head with a scale of its own."""
 
     block_size: int = Field(16, ge=1, le=1024)
     """Tokens per block of KV memory."""

@@ -32,12 +32,14 @@ def load(settings: WorkerSettings, around: Callable[[Kernels], Kernels] = lambda
     device = _device(settings)
     kernels = around(_kernels(settings, device))
     model = load_model(settings.model, device, kernels, _dtype(settings, device), settings.max_model_len)
-    limits = _limits(settings, model, kernels, device)
-    runner = _runner(model, kernels, limits, device)
-    block_bytes = bytes_per_block(model.config, limits.block_size, model.dtype)
+    kv_dtype = torch.int8 if settings.kv_dtype == "int8" else model.dtype
+    limits = _limits(settings, model, kv_dtype, kernels, device)
+    runner = _runner(model, kv_dtype, kernels, limits, device)
+    block_bytes = bytes_per_block(model.config, limits.block_size, kv_dtype)
     log.info(
-        "KV memory: %d blocks of %d tokens, %.0f MiB, %.1f KiB a token; "
+        "KV memory: %s, %d blocks of %d tokens, %.0f MiB, %.1f KiB a token; "
         "%d slots, sequences up to %d tokens, steps up to %d",
+        str(kv_dtype).removeprefix("torch."),
         limits.num_blocks,
         limits.block_size,
         limits.num_blocks * block_bytes / 2**20,
@@ -99,7 +101,9 @@ def _refuse_quantization(settings: WorkerSettings, why: str) -> None:
         raise KernelError(f"QUIRE_QUANTIZATION={settings.quantization} needs the C++ kernels of a CPU: {why}")
 
 
-def _limits(settings: WorkerSettings, model: CausalLM, kernels: Kernels, device: torch.device) -> BatchLimits:
+def _limits(
+    settings: WorkerSettings, model: CausalLM, kv_dtype: torch.dtype, kernels: Kernels, device: torch.device
+) -> BatchLimits:
     """What the batch can hold, with as many blocks as there is memory for."""
     config, size = model.config, settings.block_size
     longest = settings.max_model_len or config.max_position
@@ -109,11 +113,11 @@ def _limits(settings: WorkerSettings, model: CausalLM, kernels: Kernels, device:
         )
     needed = -(-longest // size)
     limits = BatchLimits(needed, size, settings.max_slots, longest, settings.step_tokens, config.vocab_size)
-    block_bytes = bytes_per_block(config, size, model.dtype)
+    block_bytes = bytes_per_block(config, size, kv_dtype)
     if settings.kv_memory is not None:
         memory, useful = int(settings.kv_memory), 1 << 31
     elif device.type == "cuda":
-        memory, useful = _left_on_gpu(model, kernels, limits, device), 1 << 31
+        memory, useful = _left_on_gpu(model, kv_dtype, kernels, limits, device), 1 << 31
     else:
         memory, useful = free_memory(device), settings.max_slots * needed
     return BatchLimits(
@@ -126,9 +130,11 @@ def _limits(settings: WorkerSettings, model: CausalLM, kernels: Kernels, device:
     )
 
 
-def _left_on_gpu(model: CausalLM, kernels: Kernels, limits: BatchLimits, device: torch.device) -> int:
+def _left_on_gpu(
+    model: CausalLM, kv_dtype: torch.dtype, kernels: Kernels, limits: BatchLimits, device: torch.device
+) -> int:
     """Bytes that pages may take: what a step of the largest size leaves free, less a margin."""
-    runner = _runner(model, kernels, limits, device)
+    runner = _runner(model, kv_dtype, kernels, limits, device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     try:
@@ -145,6 +151,8 @@ def _left_on_gpu(model: CausalLM, kernels: Kernels, limits: BatchLimits, device:
     return int((free_memory(device) - activations) * GPU_SHARE)
 
 
-def _runner(model: CausalLM, kernels: Kernels, limits: BatchLimits, device: torch.device) -> Runner:
-    caches = make_caches(model.config, limits.num_blocks, limits.block_size, model.dtype, device)
+def _runner(
+    model: CausalLM, kv_dtype: torch.dtype, kernels: Kernels, limits: BatchLimits, device: torch.device
+) -> Runner:
+    caches = make_caches(model.config, limits.num_blocks, limits.block_size, kv_dtype, device)
     return Runner(model, caches, kernels, limits)

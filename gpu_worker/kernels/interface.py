@@ -35,6 +35,10 @@ class LayerCache:
     """[num_blocks, kv_heads, block_size, head_dim]: what one head reads of a block lies side by side."""
     values: Tensor
     """[num_blocks, kv_heads, block_size, head_dim]."""
+    key_scales: Tensor | None = None
+    """Of pages of int8: what one is worth in each row, float32 [num_blocks, kv_heads, block_size]."""
+    value_scales: Tensor | None = None
+    """As `key_scales`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from gpu_worker.kernels.interface import LayerCache, Rotary, StepMetadata
+from gpu_worker.kernels.reference_pages import quantized, widened
 
 GATHERED = 1 << 17
 """Entries that decodes gather at once, at most, if one row alone does not take more. Every row takes
@@ -33,8 +34,13 @@ class ReferenceStep:
         positions = self._step.positions
         cos, sin = rotary.cos[positions, None], rotary.sin[positions, None]
         blocks, offsets = self._step.kv_entries // block_size, self._step.kv_entries % block_size
-        cache.keys[blocks, :, offsets] = _rotate(key, cos, sin)
-        cache.values[blocks, :, offsets] = value
+        places = (blocks, slice(None), offsets)
+        if cache.key_scales is not None and cache.value_scales is not None:
+            cache.keys[places], cache.key_scales[places] = quantized(_rotate(key.float(), cos, sin))
+            cache.values[places], cache.value_scales[places] = quantized(value)
+        else:
+            cache.keys[places] = _rotate(key, cos, sin)
+            cache.values[places] = value
         return _rotate(query, cos, sin)
 
     def attend(self, query: Tensor, cache: LayerCache) -> Tensor:
@@ -87,7 +93,7 @@ def _decode(query: Tensor, cache: LayerCache, entries: Tensor, seen: Tensor) -> 
     """One token of each sequence: query [rows, heads, head_dim]; entries and seen [rows, longest]."""
     rows, heads, head_dim = query.shape
     kv_heads = cache.keys.shape[1]
-    keys, values = _gathered(cache, entries)
+    keys, values = _gathered(cache, entries, query.dtype)
     # The heads that share a key stand in for query positions: keys are read once for all of them.
     grouped = query.view(rows, kv_heads, heads // kv_heads, head_dim)
     out = scaled_dot_product_attention(
@@ -98,18 +104,22 @@ def _decode(query: Tensor, cache: LayerCache, entries: Tensor, seen: Tensor) -> 
 
 def _chunk(query: Tensor, cache: LayerCache, entries: Tensor, mask: Tensor | None) -> Tensor:
     """One sequence: query [tokens, heads, head_dim]; mask [tokens, context], None = plainly causal."""
-    keys, values = (states.transpose(0, 1)[None] for states in _gathered(cache, entries))
+    keys, values = (states.transpose(0, 1)[None] for states in _gathered(cache, entries, query.dtype))
     out = scaled_dot_product_attention(
         query.transpose(0, 1)[None], keys, values, attn_mask=mask, is_causal=mask is None, enable_gqa=True
     )
     return out[0].transpose(0, 1)
 
 
-def _gathered(cache: LayerCache, entries: Tensor) -> tuple[Tensor, Tensor]:
+def _gathered(cache: LayerCache, entries: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Keys and values of flat entries [...]; [..., kv_heads, head_dim] each."""
     block_size = cache.keys.shape[2]
-    blocks, offsets = entries // block_size, entries % block_size
-    return cache.keys[blocks, :, offsets], cache.values[blocks, :, offsets]
+    places = (entries // block_size, slice(None), entries % block_size)
+    keys, values = cache.keys[places], cache.values[places]
+    if cache.key_scales is not None and cache.value_scales is not None:
+        keys = widened(keys, cache.key_scales[places], dtype)
+        values = widened(values, cache.value_scales[places], dtype)
+    return keys, values
 
 
 def _entries(block_tables: Tensor, positions: Tensor, block_size: int) -> Tensor:

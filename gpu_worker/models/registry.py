@@ -23,7 +23,7 @@ class CausalLM(Protocol):
 
     config: ModelConfig
     dtype: torch.dtype
-    """Type of activations and KV memory."""
+    """Type of activations."""
 
     def __call__(self, tokens: Tensor, step: StepAttention, caches: Sequence[LayerCache]) -> Tensor:
         """Hidden states [tokens, hidden_size] for the step's token ids, int32 [tokens].

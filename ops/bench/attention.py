@@ -2,7 +2,8 @@
 
 Both take turns, and the best of a few turns counts: what else runs on the machine only ever slows down.
 Decodes are counted in bytes of keys and values read a second, chunks of prefills in operations a second:
-two products of 2 * head_dim operations for each query head and each position that a token sees.
+two products of 2 * head_dim operations for each query head and each position that a token sees. Pages of int8
+take part too; their speed-up is the time with pages of bfloat16 over theirs.
 """
 
 import argparse
@@ -15,10 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpu_worker.cache import SCALE
 from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.kernels import CpuKernels
 from gpu_worker.kernels.interface import Kernels, LayerCache, StepMetadata
 from gpu_worker.kernels.reference import ReferenceKernels
+from gpu_worker.kernels.reference_pages import quantized
 from ops.bench import record
 
 SEED = 0
@@ -43,9 +46,13 @@ class Case:
 
     step: StepMetadata
     layers: list[LayerCache]
+    small_layers: list[LayerCache]
+    """The same in int8."""
     query: Tensor
     bytes: int
     """Of the keys and values that one layer reads."""
+    small_bytes: int
+    """The same in int8, with their scales."""
     operations: int
     """Of one layer."""
 
@@ -72,20 +79,34 @@ def make_case(rows: int, tokens: int, context: int, shape: tuple[int, int, int])
     layers = [LayerCache(*(torch.randn(pages).bfloat16() for _ in range(2))) for _ in range(count)]
     query = torch.randn(rows * tokens, heads, dim).bfloat16()
     seen = sum(range(context - tokens + 1, context + 1))
-    return Case(step, layers, query, read, rows * seen * heads * dim * 4)
+    return Case(
+        step,
+        layers,
+        [_in_int8(layer) for layer in layers],
+        query,
+        read,
+        2 * rows * context * kv_heads * (dim + SCALE.itemsize),
+        rows * seen * heads * dim * 4,
+    )
 
 
-def seconds(case: Case, kernels: list[Kernels], turns: int) -> list[float]:
-    """Of one layer with each back end."""
+def _in_int8(layer: LayerCache) -> LayerCache:
+    keys, key_scales = quantized(layer.keys)
+    values, value_scales = quantized(layer.values)
+    return LayerCache(keys, values, key_scales, value_scales)
 
-    def turn(kernel: Kernels) -> float:
+
+def seconds(case: Case, ways: list[tuple[Kernels, list[LayerCache]]], turns: int) -> list[float]:
+    """Of one layer with each back end and its pages."""
+
+    def turn(kernel: Kernels, layers: list[LayerCache]) -> float:
         begin = time.perf_counter()
         step = kernel.begin(case.step)
-        for cache in case.layers:
+        for cache in layers:
             step.attend(case.query, cache)
-        return (time.perf_counter() - begin) / len(case.layers)
+        return (time.perf_counter() - begin) / len(layers)
 
-    measured = [[turn(kernel) for kernel in kernels] for _ in range(turns + 1)]
+    measured = [[turn(*way) for way in ways] for _ in range(turns + 1)]
     return [min(column) for column in zip(*measured[1:], strict=True)]  # the first turn warms up
 
 
@@ -100,16 +121,22 @@ def measure(
             if 2 * rows * context * shape[1] * shape[2] * torch.bfloat16.itemsize > KV_MEMORY:
                 continue
             case = make_case(rows, tokens, context, shape)
-            spent = seconds(case, [native, ReferenceKernels()], turns)
-            own, reference = (rate(case) / each / 1e9 for each in spent)
+            ways: list[tuple[Kernels, list[LayerCache]]] = [
+                (native, case.layers),
+                (native, case.small_layers),
+                (ReferenceKernels(), case.layers),
+            ]
+            own, small, reference = seconds(case, ways, turns)
             found.append(
                 {
                     "shape": name,
                     "rows": rows,
                     "tokens": tokens,
                     "context": context,
-                    unit: round(own, 1),
-                    f"{unit} of PyTorch": round(reference, 1),
+                    unit: round(rate(case) / own / 1e9, 1),
+                    f"{unit} of PyTorch": round(rate(case) / reference / 1e9, 1),
+                    "int8 GB/s": round(case.small_bytes / small / 1e9, 1),
+                    "int8 speed-up": round(own / small, 2),
                 }
             )
             print(found[-1], flush=True)

@@ -34,7 +34,10 @@ FORMS: dict[str, dict[str, Any]] = {
     "float32": {},
     "bfloat16": {"dtype": "bfloat16"},
     "int8 weights": {"quantization": "int8"},
+    "int8 pages": {"kv_dtype": "int8"},
     "bfloat16, int8 weights": {"dtype": "bfloat16", "quantization": "int8"},
+    "bfloat16, int8 pages": {"dtype": "bfloat16", "kv_dtype": "int8"},
+    "bfloat16, int8 weights and pages": {"dtype": "bfloat16", "quantization": "int8", "kv_dtype": "int8"},
 }
 """Settings of each; the first is what the others are compared with."""
 

@@ -37,10 +37,13 @@ class Work:
         return max((self.weight_bytes + self.kv_bytes) / rates.read, self.operations / rates.matrix)
 
 
-def work(config: ModelConfig, itemsize: int, counts: Sequence[int], contexts: Sequence[int]) -> Work:
+def work(
+    config: ModelConfig, itemsize: int, token_bytes: int, counts: Sequence[int], contexts: Sequence[int]
+) -> Work:
     """Of a step whose rows compute `counts` tokens and end at `contexts`; all of them sample.
 
-    `itemsize`: bytes of a weight and of a key's number. Operations: two for each multiplication.
+    `itemsize`: bytes of a weight; `token_bytes`: of a token's keys and values in all layers. Operations: two
+    for each multiplication.
     """
     hidden, inner, layers = config.hidden_size, config.intermediate_size, config.num_layers
     query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
@@ -54,7 +57,7 @@ def work(config: ModelConfig, itemsize: int, counts: Sequence[int], contexts: Se
     )
     return Work(
         weight_bytes=(layers * layer + head) * itemsize,
-        kv_bytes=2 * layers * key * itemsize * sum(contexts),
+        kv_bytes=token_bytes * sum(contexts),
         operations=2 * (layers * layer * tokens + head * len(counts)) + 4 * layers * query * seen,
     )
 

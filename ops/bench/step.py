@@ -19,6 +19,8 @@ from typing import Any
 import torch
 
 from gpu_worker.batch import BatchLimits
+from gpu_worker.cache import bytes_per_block
+from gpu_worker.kernels.interface import LayerCache
 from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
@@ -60,6 +62,10 @@ class Model:
     threads: int
     rates: list[Rates]
     """Measured before every shape: other machines on the same host come and go."""
+    itemsize: int
+    """Bytes of a weight."""
+    token_bytes: int
+    """Of a token's keys and values in all layers."""
 
     @classmethod
     def load(cls, settings: WorkerSettings) -> "Model":
@@ -71,15 +77,32 @@ class Model:
 
         runner = load(settings, wrap)
         for cache in runner.caches:  # memory that was never written is one page of zeros, read from the cache
-            cache.keys.normal_()
-            cache.values.normal_()
+            _fill(cache)
         runner.enter()
-        return cls(runner, around[0], settings.thread_count, [])
+        size, kv_dtype = runner.limits.block_size, runner.caches[0].keys.dtype
+        return cls(
+            runner,
+            around[0],
+            settings.thread_count,
+            [],
+            torch.int8.itemsize if settings.quantization == "int8" else runner.dtype.itemsize,
+            bytes_per_block(runner.model.config, size, kv_dtype) // size,
+        )
 
     @property
     def best(self) -> Rates:
         """The most that the machine could do at any time."""
         return Rates(max(rates.read for rates in self.rates), max(rates.matrix for rates in self.rates))
+
+
+def _fill(cache: LayerCache) -> None:
+    """Put drawn keys and values into the pages."""
+    for numbers, scales in ((cache.keys, cache.key_scales), (cache.values, cache.value_scales)):
+        if scales is None:
+            numbers.normal_()
+        else:
+            numbers.random_(-127, 128)
+            scales.fill_(1 / 64)
 
 
 @dataclass(frozen=True)
@@ -140,7 +163,7 @@ def _by_part(model: Model, plans: Iterable[StepPlan], counts: list[int], context
     found = {part: median(step[part] for step in kept) for part in kept[0]}
     # Medians of parts do not add up to the median of their sum: the host code takes the difference.
     found["host code"] = found["step"] - sum(found[part] for part in PARTS)
-    least = work(runner.model.config, runner.dtype.itemsize, counts, contexts)
+    least = work(runner.model.config, model.itemsize, model.token_bytes, counts, contexts)
     return Shape(found, least)
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.cpu.attention import EVERYTHING, Sight
 from gpu_worker.kernels.interface import LayerCache, StepMetadata
+from gpu_worker.kernels.reference_pages import quantized
 
 NAN = float("nan")
 
@@ -17,7 +18,10 @@ class Paged:
     """One layer of a step: every row's keys and values, and the same in pages."""
 
     step: StepMetadata
+    plain: LayerCache
+    """Pages as the reference lays them out."""
     cache: LayerCache
+    """As the C++ kernels do."""
     query: Tensor
     """[tokens, heads, head_dim]."""
     keys: list[Tensor]
@@ -66,37 +70,59 @@ def make_step(rows: list[tuple[int, int]], block_size: int, generator: torch.Gen
 
 
 def make_paged(
-    rows: list[tuple[int, int]], heads: Heads, block_size: int, dtype: torch.dtype, seed: int = 0
+    rows: list[tuple[int, int]],
+    heads: Heads,
+    block_size: int,
+    dtype: torch.dtype,
+    kv_dtype: torch.dtype | None = None,
+    seed: int = 0,
 ) -> Paged:
-    """Random queries, keys and values; every entry that belongs to no position is NaN."""
+    """Random queries, keys and values; every entry that belongs to no position is NaN.
+
+    `kv_dtype`: None = `dtype`, or int8; then the rows' keys and values are what that has left of them.
+    """
     generator = torch.Generator().manual_seed(seed)
     step = make_step(rows, block_size, generator)
     counts = [-(-context // block_size) for _, context in rows]
     shape = (2 * sum(counts) + 1, heads.kv, block_size, heads.dim)
-    cache = LayerCache(*(torch.full(shape, NAN, dtype=dtype) for _ in range(2)))
+    cache = _nowhere(shape, kv_dtype or dtype)
+    pages = ((cache.keys, cache.key_scales), (cache.values, cache.value_scales))
     written: tuple[list[Tensor], list[Tensor]] = ([], [])
     for row, (_, context) in enumerate(rows):
-        places = torch.arange(context)
-        blocks = step.block_tables[row, places // block_size].long()
-        for pages, kept in zip((cache.keys, cache.values), written, strict=True):
+        at = torch.arange(context)
+        places = (step.block_tables[row, at // block_size].long(), slice(None), at % block_size)
+        for (stored, scales), kept in zip(pages, written, strict=True):
             numbers = torch.randn(context, heads.kv, heads.dim, generator=generator).to(dtype)
-            pages[blocks, :, places % block_size] = numbers
-            kept.append(numbers.double())
+            if scales is None:
+                stored[places] = numbers
+                kept.append(numbers.double())
+            else:
+                stored[places], scales[places] = quantized(numbers)
+                kept.append(stored[places].double() * scales[places].double()[..., None])
     tokens = sum(length for length, _ in rows)
     query = torch.randn(tokens, heads.query, heads.dim, generator=generator).to(dtype)
-    return Paged(step, in_vectors(cache), query, *written)
+    return Paged(step, cache, in_vectors(cache, dtype), query, *written)
 
 
-def in_vectors(cache: LayerCache) -> LayerCache:
-    """The same pages as the C++ kernels lay them out: see src/pages.h."""
+def _nowhere(shape: tuple[int, int, int, int], dtype: torch.dtype) -> LayerCache:
+    """Pages in which nothing was written: all is NaN, of int8 the scales."""
+    if dtype.is_floating_point:
+        return LayerCache(*(torch.full(shape, NAN, dtype=dtype) for _ in range(2)))
+    numbers = (torch.full(shape, 127, dtype=dtype) for _ in range(2))
+    return LayerCache(*numbers, *(torch.full(shape[:3], NAN) for _ in range(2)))
+
+
+def in_vectors(cache: LayerCache, dtype: torch.dtype) -> LayerCache:
+    """The same pages as the C++ kernels lay them out for activations of `dtype`: see src/pages.h."""
     blocks, kv_heads, block_size, dim = cache.keys.shape
-    pack = 4 // cache.keys.dtype.itemsize
+    pack = 4 // dtype.itemsize
     even = block_size // pack * pack
     keys = cache.keys.view(blocks, kv_heads, block_size, dim // pack, pack).transpose(2, 3)
     pairs = cache.values[:, :, :even].view(blocks, kv_heads, even // pack, pack, dim).transpose(3, 4)
     last = cache.values[:, :, even:].flatten(2)
     values = torch.cat((pairs.flatten(2), last), 2)
-    return LayerCache(*(each.reshape(cache.keys.shape).contiguous() for each in (keys, values)))
+    laid = (each.reshape(cache.keys.shape).contiguous() for each in (keys, values))
+    return LayerCache(*laid, cache.key_scales, cache.value_scales)
 
 
 def dense(paged: Paged, sight: Sight = EVERYTHING) -> Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.cpu.library import DTYPES
+from gpu_worker.kernels.cpu.library import DTYPES, address
 from gpu_worker.kernels.interface import LayerCache, Rotary, StepMetadata
 
 
@@ -35,12 +35,12 @@ class Attention:
         self.attend.argtypes = (
             *(c_int, c_int64, c_void_p, c_void_p, c_void_p, c_int64),
             *(c_int64, c_int64, c_int64, c_int64, c_float, c_float, c_int64, c_int64),
-            *(c_void_p, c_void_p, c_void_p, c_void_p),
+            *(c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
         )
         self.rotate_and_write = library.quire_rotate_and_write
         self.rotate_and_write.argtypes = (
             *(c_int, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_void_p),
-            *(c_int64, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_void_p),
+            *(c_int64, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
         )
         self.attend.restype = self.rotate_and_write.restype = None
 
@@ -87,6 +87,8 @@ class CpuStep:
             query.data_ptr(),
             cache.keys.data_ptr(),
             cache.values.data_ptr(),
+            address(cache.key_scales),
+            address(cache.value_scales),
         )
         return query
 
@@ -108,6 +110,8 @@ class CpuStep:
             query.data_ptr(),
             cache.keys.data_ptr(),
             cache.values.data_ptr(),
+            address(cache.key_scales),
+            address(cache.value_scales),
             out.data_ptr(),
         )
         return out

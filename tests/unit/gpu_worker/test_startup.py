@@ -41,6 +41,8 @@ def settings(tiny):
         ("QUIRE_BLOCK_SIZE", "0"),
         ("QUIRE_DEVICE", "tpu"),
         ("QUIRE_DTYPE", "int4"),
+        ("QUIRE_KV_DTYPE", "int4"),
+        ("QUIRE_QUANTIZATION", "int4"),
         ("QUIRE_THREADS", "-1"),
     ],
 )
@@ -68,6 +70,27 @@ def test_pages_take_what_they_were_given(settings, tiny, caplog) -> None:
     assert runner.limits.num_blocks == 2**20 // per_block
     assert runner.limits.max_model_len == 128
     assert len(caplog.messages) == 3
+
+
+@pytest.mark.parametrize("kernels", ["torch", "portable", "auto"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_pages_of_int8(settings, tiny, caplog, kernels, dtype) -> None:
+    """More blocks in as much memory, and steps that work."""
+    caplog.set_level(logging.INFO)
+    runner = load(settings(kv_memory=2**20, kv_dtype="int8", kernels=kernels, dtype=dtype))
+    per_block = 2 * 2 * 2 * (8 + 4) * 16  # layers, keys and values, KV heads, head size and scale, tokens
+    assert bytes_per_block(read_config(tiny.directory), 16, torch.int8) == per_block
+    assert runner.limits.num_blocks == 2**20 // per_block
+    assert sum(tensor.nbytes for cache in runner.caches for tensor in tensors_of(cache)) <= 2**20
+    assert {cache.keys.dtype for cache in runner.caches} == {torch.int8}
+    assert runner.dtype == getattr(torch, dtype)
+    assert "KV memory: int8" in caplog.text
+    assert not runner.execute(full_step(runner.limits)).errors
+
+
+def tensors_of(cache):
+    tensors = (cache.keys, cache.values, cache.key_scales, cache.value_scales)
+    return [tensor for tensor in tensors if tensor is not None]
 
 
 def test_pages_take_no_more_than_all_slots_need(settings) -> None:

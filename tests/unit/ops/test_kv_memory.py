@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import pytest
+import torch
 
+from gpu_worker.cache import bytes_per_block
+from gpu_worker.models.config import read_config as model_config
 from ops.cli.main import main
-from ops.kv_memory import ModelFilesError, kv_shape, plan, weights_bytes
+from ops.kv_memory import ModelFilesError, kv_shape, plan, read_config, weights_bytes
 
 _LLAMA_2_7B = {"num_hidden_layers": 32, "num_attention_heads": 32, "hidden_size": 4096}
 _LLAMA_3_8B = {**_LLAMA_2_7B, "num_key_value_heads": 8}
@@ -25,6 +28,12 @@ _MODEL = Path("ops/tiny_model/model")
 def test_a_token_of_a_known_model(config: dict[str, int], kind: str, size: int) -> None:
     shape = kv_shape(config)
     assert (shape.kind, shape.token_bytes("float16")) == (kind, size)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_a_block_takes_what_the_worker_says(dtype: str) -> None:
+    block = bytes_per_block(model_config(_MODEL), 16, getattr(torch, dtype))
+    assert kv_shape(read_config(_MODEL)).token_bytes(dtype) * 16 == block
 
 
 def test_memory_divides_into_weights_and_whole_blocks() -> None:

@@ -7,10 +7,6 @@ namespace quire {
 
 enum class Activation : int32_t { none, silu, gelu_tanh, gelu };
 
-inline f32x16 select(i32x16 mask, f32x16 yes, f32x16 no) {
-    return (f32x16)((mask & (i32x16)yes) | (~mask & (i32x16)no));
-}
-
 // e^x to within 2 units in the last place; 0 below the normal numbers, infinity from e^88. NaN stays
 // NaN. x = n ln 2 + r: 2^n is made of bits, e^r is its Taylor series, |r| <= ln 2 / 2.
 inline f32x16 exponential(f32x16 x) {

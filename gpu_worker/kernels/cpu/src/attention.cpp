@@ -11,6 +11,7 @@
 //     segments    └──────────────────────────┘└─────────────────────┘   each from zero, then merged
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "pages.h"
@@ -76,6 +77,26 @@ inline f32x16 product(f32x16 sum, u32x16 packed, const bf16* one) {
 #endif
 }
 
+// The pages of a layer; of int8 with a scale for each position and head, otherwise null.
+template <class Page>
+struct Kept {
+    const Page *keys, *values;
+    const float *key_scales, *value_scales;
+};
+
+inline void widen(float from, float* to) { *to = from; }
+inline void widen(bf16 from, bf16* to) { *to = from; }
+template <class T>
+void widen(int8_t from, T* to) {
+    from_float(to, float(from));
+}
+
+// `count` numbers of int8, a multiple of 16; exact, because a bfloat16 holds every whole number up to 256.
+template <class T>
+void widen(const int8_t* from, int64_t count, T* to) {
+    for (int64_t at = 0; at < count; at += LANES) store(to + at, load(from + at));
+}
+
 // One tile of a sequence's pages, as one key head sees it.
 template <class T>
 struct Tile {
@@ -83,46 +104,93 @@ struct Tile {
     const T* values[VECTORS];  // of 16 positions each, at the first
     int64_t key_stride = 0, value_stride = 0;  // to the next PACK dimensions, to the next PACK positions
     int64_t begin = 0, end = 0;  // places of the positions that are looked at
-    std::vector<T> copies;  // where the pages' own layout is not one of whole vectors
+    std::vector<T> copies;  // where the pages' own layout is not one of whole vectors of T
+    bool scaled = false;
+    alignas(64) float key_scales[POSITIONS], value_scales[POSITIONS];
 
     // Look up positions `first` to `last` - 1 of the tile that starts at `base`.
-    void find(const Shape& shape, const T* key_pages, const T* value_pages, const int32_t* table, int64_t head,
-              int64_t base, int64_t first, int64_t last) {
+    template <class Page>
+    void find(const Shape& shape, const Kept<Page>& kept, const int32_t* table, int64_t head, int64_t base,
+              int64_t first, int64_t last) {
         begin = first - base;
         end = last - base;
-        if (shape.block_size % LANES || shape.head_dim % LANES)
-            return copy(shape, key_pages, value_pages, table, head, base);
+        const bool whole = shape.block_size % LANES == 0 && shape.head_dim % LANES == 0;
+        if constexpr (std::is_same_v<T, Page>) {
+            if (whole) return point(shape, kept, table, head, base);
+        }
+        own_copies(shape);
+        if constexpr (!std::is_same_v<T, Page>) {
+            copy_scales(shape, kept, table, head, base);
+            if (whole) return copy_vectors(shape, kept, table, head, base);
+        }
+        copy(shape, kept, table, head, base);
+    }
+
+    // Where the pages have them.
+    void point(const Shape& shape, const Kept<T>& kept, const int32_t* table, int64_t head, int64_t base) {
         key_stride = shape.block_size * PACK<T>;
         value_stride = shape.head_dim * PACK<T>;
         for (int64_t vector = begin / LANES; vector * LANES < end; ++vector) {
             const int64_t position = base + vector * LANES, offset = position % shape.block_size;
             const int64_t page = shape.page(table[position / shape.block_size], head);
-            keys[vector] = key_pages + page + offset * PACK<T>;
-            values[vector] = value_pages + page + offset * shape.head_dim;
+            keys[vector] = kept.keys + page + offset * PACK<T>;
+            values[vector] = kept.values + page + offset * shape.head_dim;
         }
     }
 
-    void copy(const Shape& shape, const T* key_pages, const T* value_pages, const int32_t* table, int64_t head,
-              int64_t base) {
+    // Pages of the tile's own, one block as large as the tile: keys, then values.
+    void own_copies(const Shape& shape) {
+        const int64_t dim = shape.padded(), size = POSITIONS * dim;
+        copies.resize(2 * size);
+        key_stride = POSITIONS * PACK<T>;
+        value_stride = dim * PACK<T>;
+        for (int64_t vector = 0; vector < VECTORS; ++vector) {
+            keys[vector] = copies.data() + vector * LANES * PACK<T>;
+            values[vector] = copies.data() + size + vector * LANES * dim;
+        }
+    }
+
+    // Number by number.
+    template <class Page>
+    void copy(const Shape& shape, const Kept<Page>& kept, const int32_t* table, int64_t head, int64_t base) {
         const Pages own{POSITIONS, 1, shape.padded()};
         const int64_t size = POSITIONS * own.head_dim;
-        copies.assign(2 * size, T{});
+        std::fill(copies.begin(), copies.end(), T{});
         for (int64_t place = begin; place < end; ++place) {
             const int64_t position = base + place, offset = position % shape.block_size;
             const int64_t page = shape.page(table[position / shape.block_size], head);
             for (int64_t d = 0; d < shape.head_dim; ++d) {
-                copies[own.key<T>(place, d)] = key_pages[page + shape.key<T>(offset, d)];
-                copies[size + own.value<T>(place, d)] = value_pages[page + shape.value<T>(offset, d)];
+                widen(kept.keys[page + shape.key<T>(offset, d)], &copies[own.key<T>(place, d)]);
+                widen(kept.values[page + shape.value<T>(offset, d)], &copies[size + own.value<T>(place, d)]);
             }
-        }
-        key_stride = POSITIONS * PACK<T>;
-        value_stride = own.head_dim * PACK<T>;
-        for (int64_t vector = 0; vector < VECTORS; ++vector) {
-            keys[vector] = copies.data() + vector * LANES * PACK<T>;
-            values[vector] = copies.data() + size + vector * LANES * own.head_dim;
         }
     }
 
+    // By vectors of positions: what lies side by side in a page does so in the copy.
+    void copy_vectors(const Shape& shape, const Kept<int8_t>& kept, const int32_t* table, int64_t head, int64_t base) {
+        const int64_t size = POSITIONS * shape.head_dim;
+        for (int64_t vector = begin / LANES; vector * LANES < end; ++vector) {
+            const int64_t position = base + vector * LANES, offset = position % shape.block_size;
+            const int64_t page = shape.page(table[position / shape.block_size], head);
+            for (int64_t d = 0; d < shape.head_dim; d += PACK<T>)
+                widen(kept.keys + page + shape.key<T>(offset, d), LANES * PACK<T>,
+                      copies.data() + vector * LANES * PACK<T> + d / PACK<T> * key_stride);
+            widen(kept.values + page + offset * shape.head_dim, LANES * shape.head_dim,
+                  copies.data() + size + vector * LANES * shape.head_dim);
+        }
+    }
+
+    void copy_scales(const Shape& shape, const Kept<int8_t>& kept, const int32_t* table, int64_t head, int64_t base) {
+        scaled = true;
+        for (int64_t place = begin; place < end;) {
+            const int64_t offset = (base + place) % shape.block_size;
+            const int64_t row = shape.row(table[(base + place) / shape.block_size], head) + offset;
+            const int64_t count = std::min(end - place, shape.block_size - offset);
+            std::copy_n(kept.key_scales + row, count, key_scales + place);
+            std::copy_n(kept.value_scales + row, count, value_scales + place);
+            place += count;
+        }
+    }
 };
 
 // Fetches the next tile into the second cache, part by part while one is computed with: memory gives only so
@@ -212,12 +280,15 @@ struct Row {
     int64_t shown, end;
 };
 
-// The exponentials of a row's scores, of vectors `first` to `last` - 1, into `weights`.
+// The exponentials of a row's scores, of vectors `first` to `last` - 1, into `weights`. Where the tile's numbers
+// have scales, scores and weights are multiplied by them: each belongs to one position.
 template <class T>
-inline __attribute__((always_inline)) void soften(f32x16* scores, int64_t first, int64_t last, const Row<T>& row, int64_t sinks,
-                                                  const Shape& shape, const Sight& sight, State state, T* weights) {
+inline __attribute__((always_inline)) void soften(f32x16* scores, int64_t first, int64_t last, const Row<T>& row,
+                                                  const Tile<T>& tile, int64_t sinks, const Shape& shape,
+                                                  const Sight& sight, State state, T* weights) {
     f32x16 most = splat(state.most());
     for (int64_t vector = first; vector < last; ++vector) {
+        if (tile.scaled) scores[vector] *= load(tile.key_scales + vector * LANES);
         f32x16 score = scores[vector] * (sight.scale * LOG2E);
         if (sight.softcap > 0) score = tanh(scores[vector] * (sight.scale / sight.softcap)) * (sight.softcap * LOG2E);
         if (row.shown > vector * LANES || row.end < (vector + 1) * LANES) {
@@ -236,8 +307,13 @@ inline __attribute__((always_inline)) void soften(f32x16* scores, int64_t first,
     f32x16 totals = load(state.totals());
     for (int64_t vector = first; vector < last; ++vector) {
         const f32x16 weight = exp2(scores[vector] - greatest);
-        store(weights + vector * LANES, weight);
         totals += weight;
+        if (!tile.scaled) {
+            store(weights + vector * LANES, weight);
+        } else {  // the scale of what nobody sees may be anything
+            const f32x16 scaled = weight * load(tile.value_scales + vector * LANES);
+            store(weights + vector * LANES, select(weight == 0, f32x16{}, scaled));
+        }
     }
     store(state.totals(), totals);
 }
@@ -272,7 +348,7 @@ void see(const Row<T>* rows, const Tile<T>& tile, int64_t sinks, const Shape& sh
     alignas(64) T weights[ROWS][POSITIONS];
     for (int row = 0; row < ROWS; ++row) {
         const auto soften_row = [&](int64_t from, int64_t to) {
-            soften(scores[row], from, to, rows[row], sinks, shape, sight, states[row], weights[row]);
+            soften(scores[row], from, to, rows[row], tile, sinks, shape, sight, states[row], weights[row]);
         };
         if (first == 0 && last == VECTORS) {
             soften_row(0, VECTORS);  // bounds that the compiler knows
@@ -313,13 +389,12 @@ struct Room {
 };
 
 // Everything that a call computes with.
-template <class T>
+template <class T, class Page>
 struct Call {
     Shape shape;
     Sight sight;
     const T* query;  // [tokens, heads, head_dim]
-    const T* key_pages;
-    const T* value_pages;
+    Kept<Page> kept;
     T* out;  // as query
 
     // The queries `first` to `first` + `count` - 1, at positions from `position` on, over the part of their context
@@ -340,7 +415,7 @@ struct Call {
                 } while (begin >= end);
                 next_head = head;
             }
-            tile.find(shape, key_pages, value_pages, table, next_head++, base, begin, end);
+            tile.find(shape, kept, table, next_head++, base, begin, end);
             return true;
         };
         Tile<T>*now = &room.tiles[0], *next = &room.tiles[1];
@@ -420,8 +495,8 @@ std::vector<State> states_at(float* memory, int64_t count, const Shape& shape) {
     return states;
 }
 
-template <class T>
-void attend(const Call<T>& call, int64_t rows, const int32_t* starts, const int32_t* contexts, const int32_t* tables,
+template <class T, class Page>
+void attend(const Call<T, Page>& call, int64_t rows, const int32_t* starts, const int32_t* contexts, const int32_t* tables,
             int64_t table_stride) {
     const Shape& shape = call.shape;
     const int64_t group = shape.group(), size = State::size(shape);
@@ -497,17 +572,23 @@ void attend(const Call<T>& call, int64_t rows, const int32_t* starts, const int3
 
 using namespace quire;
 
-// Attention of one layer; see `StepAttention.attend`. `dtype` 0 float32, 1 bfloat16: of queries, pages and output.
+// Attention of one layer; see `StepAttention.attend`. `dtype` 0 float32, 1 bfloat16: of queries, output and pages,
+// which with scales are of int8.
 extern "C" void quire_attend(int dtype, int64_t rows, const int32_t* starts, const int32_t* contexts,
                              const int32_t* tables, int64_t table_stride, int64_t block_size, int64_t heads,
                              int64_t kv_heads, int64_t head_dim, float scale, float softcap, int64_t window,
-                             int64_t sinks, const void* query, const void* keys, const void* values, void* out) {
+                             int64_t sinks, const void* query, const void* keys, const void* values,
+                             const float* key_scales, const float* value_scales, void* out) {
     const Shape shape{{block_size, kv_heads, head_dim}, heads};
     const Sight sight{scale, softcap, window, sinks};
+    const auto run = [&](auto number, auto page) {
+        using T = decltype(number);
+        using Page = decltype(page);
+        const Kept<Page> kept{(const Page*)keys, (const Page*)values, key_scales, value_scales};
+        attend(Call<T, Page>{shape, sight, (const T*)query, kept, (T*)out}, rows, starts, contexts, tables, table_stride);
+    };
     if (dtype == 1)
-        attend(Call<bf16>{shape, sight, (const bf16*)query, (const bf16*)keys, (const bf16*)values, (bf16*)out}, rows,
-               starts, contexts, tables, table_stride);
+        key_scales ? run(bf16{}, int8_t{}) : run(bf16{}, bf16{});
     else
-        attend(Call<float>{shape, sight, (const float*)query, (const float*)keys, (const float*)values, (float*)out},
-               rows, starts, contexts, tables, table_stride);
+        key_scales ? run(float{}, int8_t{}) : run(float{}, float{});
 }

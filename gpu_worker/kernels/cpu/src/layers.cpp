@@ -1,8 +1,10 @@
 // What stands between a layer's products: normalization; rotation of queries and keys, and the way of keys
 // and values into the pages.
+#include <type_traits>
 #include <vector>
 
 #include "pages.h"
+#include "quantize.h"
 #include "team.h"
 #include "vmath.h"
 
@@ -44,8 +46,8 @@ void normalize(const T* x, const T* weight, float eps, int64_t size, T* y) {
 }
 
 // Rotate one head by the angles of its position: pairs of dimensions (i, i + half).
-template <class T>
-void rotate(const T* from, const float* cos, const float* sin, int64_t half, T* to) {
+template <class T, class To>
+void rotate(const T* from, const float* cos, const float* sin, int64_t half, To* to) {
     int64_t i = 0;
     for (; i + LANES <= half; i += LANES) {
         const f32x16 first = load(from + i), second = load(from + half + i), c = load(cos + i), s = load(sin + i);
@@ -59,35 +61,57 @@ void rotate(const T* from, const float* cos, const float* sin, int64_t half, T* 
     }
 }
 
-// What one head keeps of a position, to its place in a page.
-template <class T>
-void write(const Pages& pages, int64_t offset, const T* key, const T* value, T* key_page, T* value_page) {
-    for (int64_t d = 0; d < pages.head_dim; d += PACK<T>) std::memcpy(key_page + pages.key<T>(offset, d), key + d, 4);
-    T* to = value_page + pages.value<T>(offset, 0);
+// The pages of a layer, whose numbers lie as those of the activations do; of int8 with the scales of each
+// position and head, [blocks, kv_heads, block_size].
+template <class Page>
+struct Kept {
+    Page *keys, *values;
+    float *key_scales, *value_scales;
+};
+
+// What one head keeps of a position, to its place in a page; both in the layout of T.
+template <class T, class Page>
+void write(const Pages& pages, int64_t offset, const Page* key, const Page* value, Page* key_page, Page* value_page) {
+    for (int64_t d = 0; d < pages.head_dim; d += PACK<T>)
+        std::memcpy(key_page + pages.key<T>(offset, d), key + d, PACK<T> * sizeof(Page));
+    Page* to = value_page + pages.value<T>(offset, 0);
     const int64_t stride = pages.value<T>(offset, 1) - pages.value<T>(offset, 0);
     int64_t d = 0;
 #if defined(__AVX512BW__)
-    if (sizeof(T) == 2 && stride == 2)
+    if (sizeof(Page) == 2 && stride == 2)
         for (; d + LANES <= pages.head_dim; d += LANES)  // every other place is the other position's
             _mm512_mask_storeu_epi16(to + 2 * d, 0x55555555, _mm512_cvtepu16_epi32(load_bits<__m256i>(value + d)));
 #endif
     for (; d < pages.head_dim; ++d) to[d * stride] = value[d];
 }
 
-template <class T>
+template <class T, class Page>
 void rotate_and_write(const T* qkv, int64_t tokens, const int64_t* positions, const int64_t* entries, const float* cos,
-                      const float* sin, const Pages& pages, int64_t heads, T* query, T* keys, T* values) {
+                      const float* sin, const Pages& pages, int64_t heads, T* query, const Kept<Page>& kept) {
     const int64_t dim = pages.head_dim, half = dim / 2, kv_heads = pages.kv_heads;
     each_token(tokens, [&](int64_t token) {
-        thread_local std::vector<T> key;
+        // Rounded once: to the pages' type, or from float32 to whole steps.
+        thread_local std::vector<std::conditional_t<std::is_same_v<T, Page>, T, float>> key;
+        thread_local std::vector<uint8_t> bytes[2];
         key.resize(dim);
         const T* from = qkv + token * (heads + 2 * kv_heads) * dim;
         const float *c = cos + positions[token] * half, *s = sin + positions[token] * half;
         const int64_t block = entries[token] / pages.block_size, offset = entries[token] % pages.block_size;
         for (int64_t head = 0; head < heads; ++head, from += dim) rotate(from, c, s, half, query + (token * heads + head) * dim);
         for (int64_t head = 0; head < kv_heads; ++head, from += dim) {
+            const T* value = from + kv_heads * dim;
+            const int64_t page = pages.page(block, head);
             rotate(from, c, s, half, key.data());
-            write(pages, offset, key.data(), from + kv_heads * dim, keys + pages.page(block, head), values + pages.page(block, head));
+            if constexpr (std::is_same_v<T, Page>) {
+                write<T>(pages, offset, key.data(), value, kept.keys + page, kept.values + page);
+            } else {
+                const int64_t row = pages.row(block, head) + offset;
+                for (auto& part : bytes) part.resize(dim + LANES);
+                kept.key_scales[row] = quantize_row<0>(key.data(), dim, bytes[0].data());
+                kept.value_scales[row] = quantize_row<0>(value, dim, bytes[1].data());
+                write<T>(pages, offset, (const int8_t*)bytes[0].data(), (const int8_t*)bytes[1].data(),
+                         kept.keys + page, kept.values + page);
+            }
         }
     });
 }
@@ -108,15 +132,21 @@ extern "C" void quire_norm(int dtype, const void* x, const void* weight, float e
     });
 }
 
-// See `StepAttention.rotate_and_write`; `cos` and `sin` float32 [positions, head_dim / 2].
+// See `StepAttention.rotate_and_write`; `cos` and `sin` float32 [positions, head_dim / 2]. With scales the
+// pages are of int8, without of `dtype`.
 extern "C" void quire_rotate_and_write(int dtype, const void* qkv, int64_t tokens, const int64_t* positions,
                                        const int64_t* entries, const float* cos, const float* sin, int64_t block_size, int64_t heads,
-                                       int64_t kv_heads, int64_t head_dim, void* query, void* keys, void* values) {
+                                       int64_t kv_heads, int64_t head_dim, void* query, void* keys, void* values,
+                                       float* key_scales, float* value_scales) {
     const Pages pages{block_size, kv_heads, head_dim};
+    const auto write = [&](auto number, auto page) {
+        using T = decltype(number);
+        using Page = decltype(page);
+        const Kept<Page> kept{(Page*)keys, (Page*)values, key_scales, value_scales};
+        rotate_and_write((const T*)qkv, tokens, positions, entries, cos, sin, pages, heads, (T*)query, kept);
+    };
     if (dtype == 1)
-        rotate_and_write((const bf16*)qkv, tokens, positions, entries, cos, sin, pages, heads, (bf16*)query, (bf16*)keys,
-                         (bf16*)values);
+        key_scales ? write(bf16{}, int8_t{}) : write(bf16{}, bf16{});
     else
-        rotate_and_write((const float*)qkv, tokens, positions, entries, cos, sin, pages, heads, (float*)query,
-                         (float*)keys, (float*)values);
+        key_scales ? write(float{}, int8_t{}) : write(float{}, float{});
 }

@@ -7,7 +7,9 @@
 //     keys     [block][head]   [head_dim][block_size]             [head_dim / 2][block_size][2]
 //     values   [block][head]   [block_size][head_dim]             [block_size / 2][head_dim][2]
 //
-// Where a block has an odd number of positions, the values of the last lie by themselves.
+// Where a block has an odd number of positions, the values of the last lie by themselves. Pages of int8 lie
+// as those of the activations' type, one byte for each number; their scales lie beside them, float32
+// [block][head][block_size], for keys and for values.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +24,10 @@ struct Pages {
     int64_t block_size, kv_heads, head_dim;
 
     // Where what one head keeps in a block begins, in numbers.
-    int64_t page(int64_t block, int64_t head) const { return (block * kv_heads + head) * block_size * head_dim; }
+    int64_t page(int64_t block, int64_t head) const { return row(block, head) * head_dim; }
+
+    // Where its scales begin.
+    int64_t row(int64_t block, int64_t head) const { return (block * kv_heads + head) * block_size; }
 
     // Where a number is within it.
     template <class T>

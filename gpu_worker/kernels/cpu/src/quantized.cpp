@@ -4,6 +4,7 @@
 // row of activations in every call. Activations are kept 128 higher, as bytes without sign: what the
 // sums become too large by is 128 times the sum of a column's weights, and known beforehand.
 #include "matrix.h"
+#include "quantize.h"
 
 namespace quire {
 namespace {
@@ -46,43 +47,11 @@ struct Int8 {
 #endif
 };
 
-template <class Number>
-f32x16 load_part(const Number* from, int64_t count) {
-    if (count >= LANES) return load(from);
-    Number part[LANES] = {};
-    std::memcpy(part, from, count * sizeof(Number));
-    return load(part);
-}
-
-// One row to bytes, LANES at a time: `to` has room for `spread` words. Returns the row's step. Without
-// a finite step (infinity, NaN in the row) the bytes mean nothing, and no product is finite.
-template <class Number>
-float quantize(const Number* from, int64_t in, uint8_t* to) {
-    u32x16 sizes = {};  // the bits of numbers without sign are in order, NaN above all
-    for (int64_t at = 0; at < in; at += LANES) {
-        const u32x16 bits = (u32x16)load_part(from + at, in - at) & 0x7FFFFFFF;
-        sizes = (u32x16)select(bits > sizes, (f32x16)bits, (f32x16)sizes);
-    }
-    uint32_t size = 0;
-    for (int lane = 0; lane < LANES; ++lane) size = sizes[lane] > size ? sizes[lane] : size;
-    float largest;
-    std::memcpy(&largest, &size, sizeof(largest));
-    if (largest < 1e-30f) largest = 0;  // its inverse would be infinite
-    const float inverse = largest == 0 ? 0 : 127 / largest;
-    for (int64_t at = 0; at < in; at += LANES) {
-        // Adding 1.5 * 2^23 rounds to a whole number, which is then in the lowest bits.
-        const f32x16 rounded = load_part(from + at, in - at) * inverse + 12582912.0f;
-        const auto bytes = __builtin_convertvector(((u32x16)rounded + OFFSET) & 0xFF,
-                                                   uint8_t __attribute__((vector_size(LANES))));
-        std::memcpy(to + at, &bytes, sizeof(bytes));
-    }
-    return largest / 127;
-}
-
+// One row, LANES at a time: `to` has room for `spread` words.
 float quantize(const Matrix& matrix, const void* rows, int64_t row, uint8_t* to) {
     if (matrix.type == Type::float32)
-        return quantize(static_cast<const float*>(rows) + row * matrix.in, matrix.in, to);
-    return quantize(static_cast<const bf16*>(rows) + row * matrix.in, matrix.in, to);
+        return quantize_row<OFFSET>(static_cast<const float*>(rows) + row * matrix.in, matrix.in, to);
+    return quantize_row<OFFSET>(static_cast<const bf16*>(rows) + row * matrix.in, matrix.in, to);
 }
 
 // Rows of bytes in `scratch`, followed by their steps.

@@ -19,6 +19,7 @@ using f32x16 = float __attribute__((vector_size(64)));
 using i32x16 = int32_t __attribute__((vector_size(64)));
 using u32x16 = uint32_t __attribute__((vector_size(64)));
 using u16x16 = uint16_t __attribute__((vector_size(32)));
+using u8x16 = uint8_t __attribute__((vector_size(16)));
 using i8x16 = int8_t __attribute__((vector_size(16)));
 
 // A bfloat16: the upper half of a float32.
@@ -41,6 +42,28 @@ inline f32x16 widen(u16x16 halves) {
 #endif
 }
 
+// Compilers take the bytes one by one if they are not told.
+inline i32x16 to_words(i8x16 bytes) {
+#if defined(__AVX512F__)
+    return (i32x16)_mm512_cvtepi8_epi32((__m128i)bytes);
+#elif defined(__AVX2__)
+    const __m256i halves[2] = {_mm256_cvtepi8_epi32((__m128i)bytes),
+                               _mm256_cvtepi8_epi32(_mm_srli_si128((__m128i)bytes, 8))};
+    return load_bits<i32x16>(halves);
+#else
+    return __builtin_convertvector(bytes, i32x16);
+#endif
+}
+
+// The lowest byte of each lane.
+inline u8x16 low_bytes(u32x16 words) {
+#if defined(__AVX512F__)
+    return (u8x16)_mm512_cvtepi32_epi8((__m512i)words);
+#else
+    return __builtin_convertvector(words & 0xFF, u8x16);
+#endif
+}
+
 // To the nearest, ties to even; NaN stays NaN.
 inline u16x16 narrow(f32x16 wide) {
 #if defined(__AVX512BF16__)
@@ -56,6 +79,8 @@ inline u16x16 narrow(f32x16 wide) {
 
 inline f32x16 load(const float* from) { return load_bits<f32x16>(from); }
 inline f32x16 load(const bf16* from) { return widen(load_bits<u16x16>(from)); }
+
+inline f32x16 load(const int8_t* from) { return __builtin_convertvector(to_words(load_bits<i8x16>(from)), f32x16); }
 
 inline void store(float* to, f32x16 vector) { std::memcpy(to, &vector, sizeof(vector)); }
 inline void store(bf16* to, f32x16 vector) {
@@ -80,6 +105,10 @@ inline void from_float(bf16* to, float number) {
 }
 
 inline f32x16 splat(float number) { return f32x16{} + number; }
+
+inline f32x16 select(i32x16 mask, f32x16 yes, f32x16 no) {
+    return (f32x16)((mask & (i32x16)yes) | (~mask & (i32x16)no));
+}
 
 // The greater of each pair of lanes; NaN only if the second is.
 inline f32x16 greater(f32x16 one, f32x16 other) {

@@ -6,10 +6,6 @@
 
 namespace quire {
 
-inline f32x16 select(i32x16 mask, f32x16 yes, f32x16 no) {
-    return (f32x16)((mask & (i32x16)yes) | (~mask & (i32x16)no));
-}
-
 inline bool any(i32x16 mask) {
 #if defined(__AVX512F__)
     return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask);

@@ -12,12 +12,18 @@ from torch.testing import assert_close
 
 from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.cpu.attention import EVERYTHING, Attention, Sight
+from gpu_worker.kernels.reference_attention import ReferenceStep
 from tests.support.paged import Heads, Paged, dense, make_paged
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
 TOLERANCES = {torch.float32: 3e-6, torch.bfloat16: 1e-2}
 """Absolute and relative."""
+
+Kv = torch.dtype | None
+
+NUMBERS = [(dtype, kv) for kv in (None, torch.int8) for dtype in TOLERANCES]
+"""Types of the queries and of the pages; None: the same."""
 
 ROWS = [(1, 1), (1, 16), (1, 17), (1, 63), (1, 300), (2, 2), (5, 64), (33, 97), (70, 70), (3, 260)]
 """(tokens, context): decodes first, then drafts and chunks; on edges of blocks, tiles and segments."""
@@ -28,37 +34,47 @@ def attend(library: ctypes.CDLL, paged: Paged, sight: Sight = EVERYTHING) -> Ten
 
 
 def check(library: ctypes.CDLL, paged: Paged, sight: Sight = EVERYTHING) -> None:
+    compare(attend(library, paged, sight), paged, sight)
+
+
+def compare(out: Tensor, paged: Paged, sight: Sight = EVERYTHING) -> None:
     tolerance = TOLERANCES[paged.query.dtype]
-    out = attend(library, paged, sight)
     assert out.dtype == paged.query.dtype
     assert_close(out.double(), dense(paged, sight), atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
 @pytest.mark.parametrize("block_size", [1, 7, 8, 16, 32])
-def test_any_block_size(native: ctypes.CDLL, block_size: int, dtype: torch.dtype) -> None:
-    check(native, make_paged(ROWS, Heads(6, 2, 64), block_size, dtype))
+def test_any_block_size(native: ctypes.CDLL, block_size: int, dtype: torch.dtype, kv: Kv) -> None:
+    check(native, make_paged(ROWS, Heads(6, 2, 64), block_size, dtype, kv))
 
 
-@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
+@pytest.mark.parametrize("block_size", [1, 7, 16])
+def test_the_reference(block_size: int, dtype: torch.dtype, kv: Kv) -> None:
+    paged = make_paged(ROWS, Heads(6, 2, 64), block_size, dtype, kv)
+    compare(ReferenceStep(paged.step).attend(paged.query, paged.plain), paged)
+
+
+@pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
 @pytest.mark.parametrize("dim", [2, 6, 16, 32, 48, 64, 80, 96, 128, 256])
-def test_any_head_dim(native: ctypes.CDLL, dim: int, dtype: torch.dtype) -> None:
-    check(native, make_paged(ROWS, Heads(4, 2, dim), 16, dtype))
+def test_any_head_dim(native: ctypes.CDLL, dim: int, dtype: torch.dtype, kv: Kv) -> None:
+    check(native, make_paged(ROWS, Heads(4, 2, dim), 16, dtype, kv))
 
 
-@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
 @pytest.mark.parametrize("heads", [(1, 1), (3, 3), (5, 1), (9, 3), (14, 2), (32, 4), (49, 1)])
-def test_any_group(native: ctypes.CDLL, heads: tuple[int, int], dtype: torch.dtype) -> None:
-    check(native, make_paged(ROWS, Heads(*heads, 32), 16, dtype))
+def test_any_group(native: ctypes.CDLL, heads: tuple[int, int], dtype: torch.dtype, kv: Kv) -> None:
+    check(native, make_paged(ROWS, Heads(*heads, 32), 16, dtype, kv))
 
 
-@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
 @pytest.mark.parametrize("rows", [[(1, 3001)], [(1, 3001), (1, 2), (9, 2048)], [(130, 1027)]])
-def test_long_contexts(native: ctypes.CDLL, rows: list[tuple[int, int]], dtype: torch.dtype) -> None:
-    check(native, make_paged(rows, Heads(9, 3, 64), 16, dtype))
+def test_long_contexts(native: ctypes.CDLL, rows: list[tuple[int, int]], dtype: torch.dtype, kv: Kv) -> None:
+    check(native, make_paged(rows, Heads(9, 3, 64), 16, dtype, kv))
 
 
-@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
 @pytest.mark.parametrize(
     "sight",
     [
@@ -73,8 +89,8 @@ def test_long_contexts(native: ctypes.CDLL, rows: list[tuple[int, int]], dtype: 
     ],
     ids=str,
 )
-def test_what_is_seen(native: ctypes.CDLL, sight: Sight, dtype: torch.dtype) -> None:
-    check(native, make_paged([*ROWS, (40, 700)], Heads(6, 2, 64), 16, dtype), sight)
+def test_what_is_seen(native: ctypes.CDLL, sight: Sight, dtype: torch.dtype, kv: Kv) -> None:
+    check(native, make_paged([*ROWS, (40, 700)], Heads(6, 2, 64), 16, dtype, kv), sight)
 
 
 def test_large_scores_do_not_overflow(native: ctypes.CDLL) -> None:
@@ -94,6 +110,26 @@ def test_nan_stays_in_its_row(native: ctypes.CDLL) -> None:
     assert out.equal(whole)
 
 
+def test_nan_in_the_pages_stays_in_its_sequence(native: ctypes.CDLL) -> None:
+    """And there it shows, from the token on that it belongs to."""
+    for dtype, kv in NUMBERS:
+        paged = make_paged(ROWS, Heads(4, 2, 64), 16, dtype, kv)
+        whole = attend(native, paged)
+        sick = paged.rows()[7]
+        entry = int(paged.step.kv_entries[sick.start + 20])
+        pack = 4 // dtype.itemsize
+        if kv is None:
+            pairs = paged.cache.values.view(-1, 2, 16 // pack, 64, pack)
+            pairs[entry // 16, :, entry % 16 // pack, :, entry % pack] = float("nan")
+        else:
+            assert paged.cache.value_scales is not None
+            paged.cache.value_scales[entry // 16, :, entry % 16] = float("nan")
+        out = attend(native, paged)
+        assert out[sick.start + 20 : sick.stop].isnan().all()
+        out[sick] = whole[sick]
+        assert out.equal(whole)
+
+
 def alone(paged: Paged, row: int, tokens: Sequence[int]) -> Paged:
     """The same keys and values seen by some tokens of one row, each a row of its own, as decodes are."""
     step = paged.step
@@ -110,21 +146,21 @@ def alone(paged: Paged, row: int, tokens: Sequence[int]) -> Paged:
         positions=step.positions[places],
         kv_entries=step.kv_entries[places],
     )
-    return Paged(cut, paged.cache, paged.query[places], [], [])
+    return Paged(cut, paged.plain, paged.cache, paged.query[places], [], [])
 
 
 SIGHTS = [EVERYTHING, Sight(window=100), Sight(window=100, sinks=4, softcap=3.0)]
 
 
 @pytest.mark.parametrize("sight", SIGHTS, ids=str)
-@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
 @pytest.mark.parametrize("dim", [64, 80])
 def test_a_token_is_the_same_alone_in_a_chunk_and_in_a_batch(
-    native: ctypes.CDLL, dim: int, dtype: torch.dtype, sight: Sight
+    native: ctypes.CDLL, dim: int, dtype: torch.dtype, kv: Kv, sight: Sight
 ) -> None:
     """Bit for bit: a sequence that is computed again goes on with the same tokens."""
     rows = [(1, 40), (1, 900), (40, 900), (70, 70)]
-    paged = make_paged(rows, Heads(6, 2, dim), 16, dtype)
+    paged = make_paged(rows, Heads(6, 2, dim), 16, dtype, kv)
     out = attend(native, paged, sight)
     for row, tokens in enumerate(paged.rows()):
         some = sorted({0, 1, (tokens.stop - tokens.start) // 2, tokens.stop - tokens.start - 1})
@@ -137,12 +173,12 @@ def test_a_token_is_the_same_alone_in_a_chunk_and_in_a_batch(
 
 
 @pytest.mark.parametrize("instruction_set", build.supported())
-@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
 def test_any_number_of_threads_gives_the_same(
-    tmp_path: Path, instruction_set: str, dtype: torch.dtype
+    tmp_path: Path, instruction_set: str, dtype: torch.dtype, kv: Kv
 ) -> None:
     outs = []
-    paged = make_paged([(1, 2000), (1, 3), (50, 600)], Heads(6, 2, 64), 16, dtype)
+    paged = make_paged([(1, 2000), (1, 3), (50, 600)], Heads(6, 2, 64), 16, dtype, kv)
     for threads in (1, 2, 3):
         # A library has one team: another copy of it has another.
         copy = shutil.copy(build.library(instruction_set), tmp_path / f"{threads}.so")

@@ -54,13 +54,79 @@ def test_rotate_and_write(native: ctypes.CDLL, dim: int, block_size: int, dtype:
     rotary = Rotary(angles.cos(), angles.sin())
     before = torch.randn(blocks, kv_heads, block_size, dim, generator=generator).to(dtype)
     other = LayerCache(before.clone(), -before)
-    own = in_vectors(other)
+    own = in_vectors(other, dtype)
 
     query = Attention(native).begin(step).rotate_and_write(qkv, rotary, own)
 
     expected = ReferenceStep(step).rotate_and_write(qkv, rotary, other)
     tolerance = TOLERANCES[dtype]
     assert_close(query, expected.to(dtype), atol=tolerance, rtol=tolerance)
-    expected_pages = in_vectors(other)
+    expected_pages = in_vectors(other, dtype)
     assert_close(own.keys, expected_pages.keys, atol=tolerance, rtol=tolerance)
     assert own.values.equal(expected_pages.values)  # not computed with, and nothing else touched
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("block_size", [1, 7, 16])
+@pytest.mark.parametrize("dim", [2, 6, 32, 64, 80, 128])
+def test_rotate_and_write_into_pages_of_int8(
+    native: ctypes.CDLL, dim: int, block_size: int, dtype: torch.dtype
+) -> None:
+    heads, kv_heads = 6, 2
+    generator = torch.Generator().manual_seed(dim)
+    step = make_step(ROWS, block_size, generator)
+    tokens, blocks = len(step.positions), int(step.kv_entries.max()) // block_size + 1
+    qkv = torch.randn(tokens, (heads + 2 * kv_heads) * dim, generator=generator).to(dtype)
+    qkv[3] = 0
+    angles = torch.rand(64, dim // 2, generator=generator) * 7
+    rotary = Rotary(angles.cos(), angles.sin())
+    shape = (blocks, kv_heads, block_size, dim)
+    own, other = (
+        LayerCache(
+            *(torch.full(shape, -128, dtype=torch.int8) for _ in range(2)),
+            *(torch.full(shape[:3], float("inf")) for _ in range(2)),
+        )
+        for _ in range(2)
+    )
+
+    query = Attention(native).begin(step).rotate_and_write(qkv, rotary, own)
+
+    expected = ReferenceStep(step).rotate_and_write(qkv, rotary, other)
+    tolerance = TOLERANCES[dtype]
+    assert_close(query, expected.to(dtype), atol=tolerance, rtol=tolerance)
+    for found, right in ((own.key_scales, other.key_scales), (own.value_scales, other.value_scales)):
+        assert found is not None
+        assert right is not None
+        assert_close(found, right, atol=0, rtol=1e-6)
+    expected_pages = in_vectors(other, dtype)
+    for numbers, same in ((own.keys, expected_pages.keys), (own.values, expected_pages.values)):
+        apart = (numbers.int() - same.int()).abs()
+        assert apart.max() <= 1  # a tie, which the last bit of a float decides
+        assert (apart > 0).float().mean() < 0.001
+
+
+def test_a_row_in_int8_is_near_and_its_nan_shows(native: ctypes.CDLL) -> None:
+    generator = torch.Generator().manual_seed(1)
+    step = make_step([(5, 5)], 16, generator)
+    qkv = torch.randn(5, 3 * 40, generator=generator)
+    qkv[2, 100] = float("nan")
+    blocks = int(step.kv_entries.max()) // 16 + 1
+    cache = LayerCache(
+        *(torch.zeros(blocks, 1, 16, 40, dtype=torch.int8) for _ in range(2)),
+        *(torch.zeros(blocks, 1, 16) for _ in range(2)),
+    )
+    still = Rotary(torch.ones(8, 20), torch.zeros(8, 20))
+    Attention(native).begin(step).rotate_and_write(qkv, still, cache)
+    places = (step.kv_entries // 16, 0, step.kv_entries % 16)
+    assert cache.key_scales is not None
+    assert cache.value_scales is not None
+    # The keys of float32 lie [head_dim][block_size].
+    in_rows = cache.keys.view(blocks, 1, 40, 16).transpose(2, 3)
+    keys = in_rows[places] * cache.key_scales[places][:, None]
+    values = cache.values[places] * cache.value_scales[places][:, None]
+    for found, given in ((keys, qkv[:, 40:80]), (values, qkv[:, 80:])):
+        step_sizes = given.abs().amax(-1, keepdim=True) / 127
+        healthy = ~step_sizes.isnan()[:, 0]
+        assert ((found - given).abs() <= 0.501 * step_sizes)[healthy].all()
+        assert found[~healthy].isnan().all() or healthy.all()
+    assert cache.value_scales[places].isnan().tolist() == [False, False, True, False, False]

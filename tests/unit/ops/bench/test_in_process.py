@@ -50,6 +50,22 @@ def test_answers_do_not_depend_on_the_depth(runner, expected, depth) -> None:
     assert engine.admissions == len(QUESTIONS)
 
 
+def test_with_fewer_bits_an_answer_does_not_depend_on_the_batch() -> None:
+    """Nor on chunks, nor on being computed again: a row is quantized by itself."""
+    fewer = {"quantization": "int8", "kv_dtype": "int8"}
+    runner = load(WorkerSettings(**(SETTINGS.model_dump() | fewer)))
+    alone = []
+    for questions in QUESTIONS:
+        engine = InProcess(runner, depth=1)
+        asked = engine.ask(questions[0])
+        engine.run()
+        alone.append(asked.tokens[0])
+    assert answered(InProcess(runner, depth=2, step_tokens=33)) == alone
+    crowded = InProcess(runner, num_blocks=5, shares=False)
+    assert answered(crowded) == alone
+    assert crowded.admissions > len(QUESTIONS)
+
+
 def test_a_pool_too_small_computes_again_and_answers_the_same(runner, expected) -> None:
     engine = InProcess(runner, num_blocks=5, shares=False)
     assert answered(engine) == expected
@@ -93,11 +109,12 @@ def test_a_mechanism_is_measured_with_and_without(runner) -> None:
     assert "parallel samples" in mechanisms.table(found)
 
 
-def test_the_parts_of_a_step_make_the_whole(monkeypatch) -> None:
+@pytest.mark.parametrize("fewer", [{}, {"quantization": "int8", "kv_dtype": "int8"}])
+def test_the_parts_of_a_step_make_the_whole(monkeypatch, fewer) -> None:
     monkeypatch.setattr(step, "measured", lambda dtype, threads: step.Rates(1e10, 1e11))
 
     def measure():
-        model = step.Model.load(SETTINGS)
+        model = step.Model.load(WorkerSettings(**(SETTINGS.model_dump() | fewer)))
         shapes = step.decode_step(model, 4, 100, 1), step.prefill_step(model, 64, 1)
         return [shape.table(model.best) for shape in shapes]
 

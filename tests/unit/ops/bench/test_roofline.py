@@ -28,21 +28,21 @@ HEAD = 100 * 8
 
 
 def test_a_decode_reads_all_weights_and_its_contexts() -> None:
-    found = work(CONFIG, 2, [1, 1], [10, 7])
+    found = work(CONFIG, 2, 24, [1, 1], [10, 7])
     assert found.weight_bytes == (3 * LAYER + HEAD) * 2
-    assert found.kv_bytes == 17 * (3 * 2 * 4) * 2  # layers, keys and values, two heads of two, two bytes
+    assert found.kv_bytes == 17 * 24
     # Per token two operations for each weight; per token seen, four for each number of the query.
     assert found.operations == 2 * 2 * (3 * LAYER + HEAD) + 4 * 3 * 8 * 17
 
 
 def test_a_prefill_is_causal_and_needs_the_head_once() -> None:
-    found = work(CONFIG, 4, [3], [5])
+    found = work(CONFIG, 4, 96, [3], [5])
     assert found.operations == 2 * (3 * LAYER * 3 + HEAD) + 4 * 3 * 8 * (3 + 4 + 5)
-    assert found.kv_bytes == 5 * (3 * 2 * 4) * 4
+    assert found.kv_bytes == 5 * 96
 
 
 def test_the_floor_is_whichever_takes_longer() -> None:
-    found = work(CONFIG, 2, [1], [1])
+    found = work(CONFIG, 2, 24, [1], [1])
     moved = found.weight_bytes + found.kv_bytes
     assert found.floor(Rates(read=moved / 3, matrix=1e18)) == pytest.approx(3)
     assert found.floor(Rates(read=1e18, matrix=found.operations / 5)) == pytest.approx(5)
