@@ -28,7 +28,7 @@ async def serve(node: Node, settings: WorkerSettings) -> None:
     dtype = str(runner.dtype).removeprefix("torch.")
     await node.update(model=settings.served_name, device=runner.device.type, dtype=dtype)
     if runner.device.type == "cpu":
-        populate([pages for cache in runner.caches for pages in (cache.keys, cache.values)])
+        populate([tensor for cache in runner.caches for tensor in cache.tensors()])
     await server.start()
     log.info("ready for a scheduler")
     try:

@@ -74,8 +74,8 @@ def make_caches(
 def copy_blocks(caches: Sequence[LayerCache], sources: Tensor, targets: Tensor) -> None:
     """Copy whole blocks within every layer; block numbers int64 [n], no target among the sources."""
     for cache in caches:
-        for pages in (cache.keys, cache.values):
-            pages[targets] = pages[sources]
+        for tensor in cache.tensors():
+            tensor[targets] = tensor[sources]
 
 
 def free_memory(device: torch.device) -> int:

@@ -40,6 +40,11 @@ class LayerCache:
     value_scales: Tensor | None = None
     """As `key_scales`."""
 
+    def tensors(self) -> list[Tensor]:
+        """All of it; block numbers are the first dimension of each."""
+        every = (self.keys, self.values, self.key_scales, self.value_scales)
+        return [tensor for tensor in every if tensor is not None]
+
 
 @dataclass(frozen=True, slots=True)
 class StepMetadata:
