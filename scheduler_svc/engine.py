@@ -40,7 +40,7 @@ class Engine:
         self._stub = worker_stub
         self._settings = settings
         self._announce = announce
-        self._fleet = Fleet(settings.step_tokens)
+        self._fleet = Fleet(settings.step_tokens, settings.policy)
         self._calls: dict[SequenceGroup, Call] = {}
         self._links: dict[Scheduler, WorkerLink] = {}
         self._lent: set[asyncio.Task[None]] = set()

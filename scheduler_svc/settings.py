@@ -3,10 +3,14 @@
 from pydantic import Field
 
 from ops.settings import ModelSettings
+from scheduler_svc.core.policies import POLICIES
 
 
 class SchedulerSettings(ModelSettings):
     """What a scheduler must know; what the workers can hold they say themselves."""
+
+    policy: str = Field("fcfs", pattern=f"^({'|'.join(POLICIES)})$")
+    """Who comes first when not all can run."""
 
     plan_depth: int = Field(2, ge=1, le=4)
     """Plans under way at once. 1 is lock step; 2 hides planning and the queue behind the forward pass."""

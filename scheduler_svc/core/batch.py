@@ -36,6 +36,7 @@ class Batch:
         sequence.table = BlockTable(self.pool, self.limits.block_size, hits)
         sequence.slot = self.free_slots.pop()
         sequence.computed = sequence.planned = sequence.table.room
+        sequence.admitted_length = len(sequence.tokens)
         insort(self.running, sequence, key=_age)
 
     def leave(self, sequence: Sequence, to: State) -> None:

@@ -13,6 +13,7 @@ from collections import deque
 from scheduler_svc.core.errors import RequestPoisoned, RequestRefused
 from scheduler_svc.core.limits import WorkerLimits, length_limit
 from scheduler_svc.core.plan import Gain, Outcome
+from scheduler_svc.core.policies import POLICIES
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.router import Router
 from scheduler_svc.core.scheduler import Scheduler
@@ -25,8 +26,10 @@ LIVES = 2
 class Fleet:
     """Requests come in here, and workers; which request goes to which worker is decided here."""
 
-    def __init__(self, token_budget: int) -> None:
+    def __init__(self, token_budget: int, policy: str = "fcfs") -> None:
+        """`policy`: one of `POLICIES`."""
         self._token_budget = token_budget
+        self._policy = POLICIES[policy]()
         self.schedulers: list[Scheduler] = []
         self._router = Router()
         self._largest: WorkerLimits | None = None
@@ -85,7 +88,7 @@ class Fleet:
                 del self._home[group]
                 waiting.append(group)
             self._router.review(scheduler)
-        joined = Scheduler(limits, self._token_budget)
+        joined = Scheduler(limits, self._token_budget, self._policy)
         self.schedulers.append(joined)
         self._router.add(joined)
         self._measure()
