@@ -18,5 +18,11 @@ class SchedulerSettings(ModelSettings):
     step_tokens: int = Field(512, ge=1)
     """Tokens that one step may compute: more is more throughput, fewer a steadier pace of decodes."""
 
+    max_waiting_requests: int = Field(0, ge=0)
+    """Requests that may wait for room at once; more are refused for now. 0: any number."""
+
+    max_waiting_tokens: int = Field(0, ge=0)
+    """Prompt tokens that may wait at once; more are refused for now. 0: any number."""
+
     max_requests: int = Field(256, ge=1)
     """Requests that are held at once; more wait at the door, where other replicas may take them."""

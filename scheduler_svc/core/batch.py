@@ -29,6 +29,8 @@ class Batch:
         self.free_slots = list(range(slots - 1, -1, -1))
         self.freed_slots: list[int] = []
         """Slots given up since the last plan; the next plan tells the worker."""
+        self.admitted_tokens = 0
+        """Known tokens of all sequences that ever got a slot."""
 
     def admit(self, sequence: Sequence, hits: list[int]) -> None:
         """Give the sequence a slot, and a table that begins with the cached blocks `hits`."""
@@ -37,6 +39,7 @@ class Batch:
         sequence.slot = self.free_slots.pop()
         sequence.computed = sequence.planned = sequence.table.room
         sequence.admitted_length = len(sequence.tokens)
+        self.admitted_tokens += len(sequence.tokens)
         insort(self.running, sequence, key=_age)
 
     def leave(self, sequence: Sequence, to: State) -> None:

@@ -38,11 +38,25 @@ class Fleet:
         self._suspects: deque[SequenceGroup] = deque()
         self._on_probation: dict[Scheduler, SequenceGroup] = {}
         self._arrivals = 0
+        self._admitted_before = 0  # on workers that are lost
 
     @property
     def max_length(self) -> int:
         """Longest sequence, prompt and output, that some worker can hold; 0 without workers."""
         return self._largest.max_length if self._largest else 0
+
+    @property
+    def admitted_tokens(self) -> int:
+        """Tokens that have begun to be computed, ever; see `Scheduler`."""
+        return self._admitted_before + sum(each.admitted_tokens for each in self.schedulers)
+
+    def line(self) -> tuple[int, int]:
+        """How many requests wait for others to make room, and how many tokens they have to compute first."""
+        waiting = [sequence for each in self.schedulers for sequence in each.line()]
+        for group in (*self._homeless, *self._suspects):
+            waiting += group.alive()
+        requests = {id(sequence.group) for sequence in waiting}
+        return len(requests), sum(len(sequence.tokens) for sequence in waiting)
 
     def accept(self, request: Request) -> tuple[SequenceGroup, Outcome]:
         """Take on a request. It may be refused at once, or turn out to be complete."""
@@ -102,6 +116,7 @@ class Fleet:
         """A worker is lost: its requests go to others, or wait for one."""
         self.schedulers.remove(scheduler)
         self._router.remove(scheduler)
+        self._admitted_before += scheduler.admitted_tokens
         self._measure()
         self._on_probation.pop(scheduler, None)
         outcome = Outcome()

@@ -63,6 +63,15 @@ class Scheduler:
         """Blocks that running sequences hold."""
         return self.limits.num_blocks - self._batch.pool.free_blocks
 
+    @property
+    def admitted_tokens(self) -> int:
+        """Prompt tokens, and output computed anew, that have begun here: the line moves on by them."""
+        return self._batch.admitted_tokens
+
+    def line(self) -> list[Sequence]:
+        """The sequences that wait and have no free slot to look forward to."""
+        return self._waiting.sequences()[len(self._batch.free_slots) :]
+
     def submit(self, group: SequenceGroup) -> None:
         """Take on a group whose limit is set and fits this worker; it is in nobody else's hands."""
         group.gained = False
