@@ -32,7 +32,7 @@ class Scheduler:
     def __init__(self, limits: WorkerLimits, token_budget: int, policy: Policy | None = None) -> None:
         """`token_budget`: tokens that a step may compute; the worker may allow fewer."""
         self.limits = limits
-        budget = min(token_budget, limits.max_step_tokens)
+        budget = self.step_tokens = min(token_budget, limits.max_step_tokens)
         # With no more slots than tokens in a step, decodes can never shut out all prefills.
         self.slots = min(limits.max_slots, budget)
         self._batch = Batch(limits, self.slots)
@@ -67,6 +67,10 @@ class Scheduler:
     def admitted_tokens(self) -> int:
         """Prompt tokens, and output computed anew, that have begun here: the line moves on by them."""
         return self._batch.admitted_tokens
+
+    def cached_blocks(self, names: list[bytes]) -> int:
+        """How many blocks of a prompt, from the head on, are in the cache."""
+        return len(self._batch.pool.match(names))
 
     def line(self) -> list[Sequence]:
         """The sequences that wait and have no free slot to look forward to."""
