@@ -11,6 +11,8 @@ def making_way(batch: Batch, policy: Policy, candidate: Sequence, watermark: int
     Nobody if there is room already, or if there would be none even without all who yield. Blocks that
     are shared are not counted on: neither those of a cached prefix, nor those that several victims share.
     """
+    if not policy.preempts:
+        return []
     limits, free = batch.limits, batch.pool.free_blocks
     # Of the blocks that running prefills have yet to take, a victim's are not needed any more.
     promised = {

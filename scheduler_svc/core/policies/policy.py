@@ -17,7 +17,7 @@ class Policy(Protocol):
     """One object for all workers of a scheduler process, so that what it counts is counted once."""
 
     preempts: ClassVar[bool] = False
-    """A waiting sequence takes slot and blocks from running ones of a higher measure."""
+    """A waiting sequence takes slot and blocks from running ones that yield to it."""
 
     steady: ClassVar[bool] = True
     """While nobody comes or goes, steps are alike, and nothing is counted: many may be taken at once."""
@@ -32,7 +32,7 @@ class Policy(Protocol):
 
     def yields(self, running: Sequence, waiting: Sequence) -> bool:
         """Whether one that runs makes way for one that waits, if there is no room for both."""
-        return self.preempts and running.age[0] > waiting.age[0]
+        return running.age[0] > waiting.age[0]
 
     def prefills(self, sequences: list[Sequence]) -> list[Sequence]:
         """Running prefills, oldest first, in the order in which they take from a step's budget."""

@@ -19,6 +19,8 @@ class RoundRobin(Policy):
     makes way for it only after it has gained a quantum.
     """
 
+    preempts = True
+
     def __init__(self) -> None:
         self._turns = count()
         self._begins = 0
