@@ -22,7 +22,8 @@ def router(generator: Generator) -> APIRouter:
         body = await read_body(request, ChatBody)
         request_id: str = request.state.request_id
         answer = ChatAnswer(body, request_id, prompts=1)
-        return await respond(request, answer, generator.run(body.model, chat_requests(body, request_id)))
+        chunks = generator.run(body.model, chat_requests(body, request_id), body.timeout)
+        return await respond(request, answer, chunks)
 
     return routes
 

@@ -23,7 +23,7 @@ def router(generator: Generator) -> APIRouter:
         request_id: str = request.state.request_id
         requests = completion_requests(body, request_id)
         answer = CompletionAnswer(body, request_id, len(requests))
-        return await respond(request, answer, generator.run(body.model, requests))
+        return await respond(request, answer, generator.run(body.model, requests, body.timeout))
 
     return routes
 

@@ -25,7 +25,7 @@ class GatewayError(Exception):
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
     code: ClassVar[str | None] = None
-    headers: ClassVar[Mapping[str, str]] = {}
+    headers: Mapping[str, str] = {}
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -68,7 +68,7 @@ class Overloaded(GatewayError):
     status = 429
     type = "rate_limit_error"
     code = "overloaded"
-    headers: ClassVar[Mapping[str, str]] = {"Retry-After": "1"}
+    headers: Mapping[str, str] = {"Retry-After": "1"}
 
 
 class ServerFault(GatewayError):
@@ -79,7 +79,7 @@ class Unavailable(GatewayError):
     status = 503
     type = "service_unavailable_error"
     code = "unavailable"
-    headers: ClassVar[Mapping[str, str]] = {"Retry-After": "5"}
+    headers: Mapping[str, str] = {"Retry-After": "5"}
 
 
 class TimedOut(GatewayError):
@@ -102,12 +102,17 @@ def from_rpc(error: grpc.aio.AioRpcError, names: Mapping[str, str] = {}) -> Gate
     """The client's view of a call that failed.
 
     Trailing metadata `quire-param` names the parameter; `names` says what the client calls it, where
-    that is something else.
+    that is something else. `quire-retry-after` says for how many seconds there is no use in asking again.
     """
     kind = _BY_STATUS_CODE.get(error.code(), ServerFault)
-    param = next((value for key, value in error.trailing_metadata() or () if key == "quire-param"), None)
-    if isinstance(param, bytes):
-        param = param.decode(errors="replace")
+    told = {
+        key: value.decode(errors="replace") if isinstance(value, bytes) else value
+        for key, value in error.trailing_metadata() or ()
+    }
+    param = told.get("quire-param")
     param = names.get(param, param) if param else None
     code = "invalid_value" if kind is BadRequest else None
-    return kind(error.details() or error.code().name, param=param, code=code)
+    found = kind(error.details() or error.code().name, param=param, code=code)
+    if seconds := told.get("quire-retry-after"):
+        found.headers = {"Retry-After": seconds}
+    return found

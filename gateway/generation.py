@@ -5,6 +5,7 @@ the next tokenizer process goes on from there.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -36,8 +37,10 @@ class _Sequence:
 class Generation:
     """One prompt's answer: as many calls of the tokenizer service as it takes."""
 
-    def __init__(self, tokenizer: TokenizerStub, request: TextRequest) -> None:
+    def __init__(self, tokenizer: TokenizerStub, request: TextRequest, timeout: float | None = None) -> None:
+        """`timeout`: seconds from now in which the answer is to be complete."""
         self.request = request
+        self._due = None if timeout is None else time.monotonic() + timeout
         self._tokenizer = tokenizer
         self._sequences = [_Sequence() for _ in range(request.n)]
         self._told_prompt = False
@@ -49,7 +52,10 @@ class Generation:
         resumption = Resumption()
         while self._ended_by is None:
             metadata = (*outgoing(), *resumption.metadata())
-            call = self._tokenizer.Generate(self._with_so_far(), metadata=metadata, wait_for_ready=True)
+            left = None if self._due is None else max(0.001, self._due - time.monotonic())
+            call = self._tokenizer.Generate(
+                self._with_so_far(), metadata=metadata, timeout=left, wait_for_ready=True
+            )
             self._call = call
             try:
                 async for chunk in call:
@@ -125,9 +131,11 @@ class Generator:
         self._stopping = False
 
     async def run(
-        self, model: str, requests: Sequence[TextRequest]
+        self, model: str, requests: Sequence[TextRequest], timeout: float | None = None
     ) -> AsyncGenerator[tuple[int, TextChunk], None]:
         """The chunks of all requests, each with its request's index, as they come.
+
+        `timeout`: seconds in which they are to be complete.
 
         Raises `NotFound` or `Unavailable` for a model that is not there, else what a generation raises.
         """
@@ -135,7 +143,7 @@ class Generator:
         if self._stopping:
             raise _stopping()
         tokenizer = self._backend.tokenizer(model)
-        generations = [Generation(tokenizer, request) for request in requests]
+        generations = [Generation(tokenizer, request, timeout) for request in requests]
         self._live.update(dict.fromkeys(generations, model))
         try:
             chunks = merged([generation.chunks() for generation in generations])

@@ -31,7 +31,7 @@ class GenerationBody(_Body):
 
     # Accepted and without effect: they concern the caller's bookkeeping, not the answer.
     ignored: ClassVar[frozenset[str]] = frozenset(
-        ("user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
+        ("metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
     )
     # Parameters of OpenAI's that are not supported, each with the values that ask for nothing.
     neutral: ClassVar[dict[str, tuple[object, ...]]] = {"logit_bias": ({},)}
@@ -53,6 +53,9 @@ class GenerationBody(_Body):
     skip_special_tokens: bool = True
     return_token_ids: bool = False
     cache_salt: str = Field("", max_length=256)
+    user: str = Field("", max_length=256, description="The tenant, among whom `fair` shares the work.")
+    priority: int = Field(0, ge=-(2**31), le=MAX_INT32, description="Lower is earlier.")
+    timeout: float | None = Field(None, gt=0, le=86400, description="Seconds that the answer may take.")
     stream: bool = False
     stream_options: StreamOptions | None = None
 

@@ -57,6 +57,8 @@ def _request(body: GenerationBody, request_id: str, max_tokens: int | None) -> T
         skip_special_tokens=body.skip_special_tokens,
         n=body.sequences,
         cache_salt=body.cache_salt,
+        tenant=body.user,
+        priority=body.priority,
     )
 
 

@@ -52,6 +52,8 @@ class SchedulerServicer:
         with what it has in `resumed`, and gets the tokens that it would have got.
 
         INVALID_ARGUMENT: can never be served; trailing metadata `quire-param` names the field.
+        RESOURCE_EXHAUSTED: too much waits already; trailing metadata `quire-retry-after` is the number of
+        seconds after which what waits now will have begun.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

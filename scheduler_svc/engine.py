@@ -5,6 +5,7 @@ No decision is made here. Everything runs in one event loop, so the core needs n
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import grpc
 
 from proto.scheduler_pb2 import GenerateResponse
 from proto.worker_pb2 import StepResult
+from scheduler_svc.admission import Admission
 from scheduler_svc.call import Call
 from scheduler_svc.core.errors import WorkerFault
 from scheduler_svc.core.fleet import Fleet
@@ -40,13 +42,16 @@ class Engine:
         self._stub = worker_stub
         self._settings = settings
         self._announce = announce
-        self._fleet = Fleet(settings.step_tokens)
+        self._fleet = Fleet(settings.step_tokens, settings.policy)
+        self._admission = Admission(settings.max_waiting_requests, settings.max_waiting_tokens)
         self._calls: dict[SequenceGroup, Call] = {}
         self._links: dict[Scheduler, WorkerLink] = {}
         self._lent: set[asyncio.Task[None]] = set()
 
     def open(self, request: Request) -> tuple[SequenceGroup, Call]:
-        """Take on a request; what becomes of it comes out of the call."""
+        """Take on a request; what becomes of it comes out of the call. Raises `TooMuchWaits`."""
+        if self._admission.limited and not request.resumed:  # what has begun is not broken off
+            self._admission.check(self._fleet.line(), len(request.prompt), time.monotonic())
         call = Call()
         group, outcome = self._fleet.accept(request)
         self._calls[group] = call
@@ -119,6 +124,7 @@ class Engine:
         result, logprobs = result_from(message)
         outcome = scheduler.complete(result)
         self._fleet.settle(scheduler, outcome)
+        self._admission.note(self._fleet.admitted_tokens, time.monotonic())
         self._deliver(outcome, logprobs)
 
     def _deliver(self, outcome: Outcome, logprobs: Logprobs) -> None:

@@ -4,6 +4,7 @@ Lengths and token ids depend on the workers and are checked in the core.
 """
 
 import math
+from math import inf
 
 from proto.sampling_pb2 import SamplingParams
 from proto.scheduler_pb2 import SequenceSoFar, Start
@@ -15,8 +16,11 @@ MAX_SEQUENCES = 128
 MAX_LOGPROBS = 20
 
 
-def request_from(start: Start, traceparent: str) -> Request:
-    """The request as the core takes it. Raises `RequestRefused`, naming the field."""
+def request_from(start: Start, traceparent: str, deadline: float = inf) -> Request:
+    """The request as the core takes it. `deadline`: of the call, in seconds on the monotonic clock.
+
+    Raises `RequestRefused`, naming the field.
+    """
     try:
         prompt = tokens_from(start.prompt_tokens)
     except ValueError as error:
@@ -31,6 +35,9 @@ def request_from(start: Start, traceparent: str) -> Request:
         stop_token_ids=frozenset(start.stop.stop_token_ids),
         n=start.n,
         salt=start.cache_salt,
+        tenant=start.tenant,
+        priority=start.priority,
+        deadline=deadline,
         sampling=start.sampling,
         traceparent=traceparent,
         resumed=_resumed_from(start),

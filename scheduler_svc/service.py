@@ -1,8 +1,10 @@
 """The servicer of `quire.Scheduler`: between a gRPC call and the engine's call."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from math import inf
 from typing import Any
 
 import grpc
@@ -12,7 +14,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from ops.telemetry import incoming, outgoing
 from proto.scheduler_pb2 import GenerateRequest, GenerateResponse
 from proto.scheduler_pb2_grpc import SchedulerServicer
-from scheduler_svc.core.errors import RequestPoisoned, RequestRefused, SchedulerError
+from scheduler_svc.core.errors import RequestPoisoned, RequestRefused, SchedulerError, TooMuchWaits
 from scheduler_svc.core.sequence import SequenceGroup
 from scheduler_svc.engine import Engine
 from scheduler_svc.intake import request_from
@@ -37,8 +39,7 @@ class SchedulerService(SchedulerServicer):
                     yield response
         except SchedulerError as error:
             _fail(span, str(error), error)
-            trailing = (("quire-param", error.param),) if isinstance(error, RequestRefused) else ()
-            await context.abort(_code(error), str(error), trailing_metadata=trailing)
+            await context.abort(_code(error), str(error), trailing_metadata=_trailing(error))
         except (asyncio.CancelledError, GeneratorExit):
             _fail(span, "cancelled")
             raise
@@ -56,7 +57,9 @@ class SchedulerService(SchedulerServicer):
         if first is None or first.WhichOneof("kind") != "start":
             raise RequestRefused("start", "the first message of a call must carry start")
         carried = outgoing(trace.set_span_in_context(span)) if span.get_span_context().is_valid else ()
-        request = request_from(first.start, dict(carried).get("traceparent", ""))
+        remaining = context.time_remaining()
+        deadline = inf if remaining is None else time.monotonic() + remaining
+        request = request_from(first.start, dict(carried).get("traceparent", ""), deadline)
         group, call = self._engine.open(request)
         # A call may end while nothing runs here, in the middle of sending: then this frees what it holds.
         context.add_done_callback(lambda *_: self._engine.close(group))
@@ -105,7 +108,15 @@ def _fail(span: Span, message: str, error: Exception | None = None) -> None:
     span.set_status(Status(StatusCode.ERROR, message))
 
 
+def _trailing(error: SchedulerError) -> tuple[tuple[str, str], ...]:
+    if isinstance(error, TooMuchWaits):
+        return (("quire-retry-after", str(error.retry_after)),)
+    return (("quire-param", error.param),) if isinstance(error, RequestRefused) else ()
+
+
 def _code(error: SchedulerError) -> grpc.StatusCode:
     if isinstance(error, RequestRefused):
         return grpc.StatusCode.INVALID_ARGUMENT
+    if isinstance(error, TooMuchWaits):
+        return grpc.StatusCode.RESOURCE_EXHAUSTED
     return grpc.StatusCode.ABORTED if isinstance(error, RequestPoisoned) else grpc.StatusCode.INTERNAL

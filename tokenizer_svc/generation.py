@@ -48,6 +48,8 @@ class Generation:
             stop=StopConditions(max_tokens=request.max_tokens, stop_token_ids=self._stop_tokens),
             n=request.n,
             cache_salt=request.cache_salt,
+            tenant=request.tenant,
+            priority=request.priority,
             resumed=[
                 SequenceSoFar(index=index, tokens=bytes(one.packed), finished=one.finished)
                 for index, one in sorted(self._sequences.items())

@@ -128,7 +128,7 @@ async def _write(call: Any, message: GenerateRequest) -> None:
 
 def _ours(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], ...]:
     """Of a neighbour's trailing metadata, what is part of the contract."""
-    return tuple((key, value) for key, value in metadata or () if key == "quire-param")
+    return tuple((key, value) for key, value in metadata or () if key in ("quire-param", "quire-retry-after"))
 
 
 def _failed(span: Span, error: Exception) -> None:

@@ -16,6 +16,7 @@ from ops.launcher.record import logs_directory
 from ops.launcher.specs import Options
 from ops.launcher.welcome import quire_command, welcome
 from ops.settings import SHIPPED_MODEL
+from scheduler_svc.core.policies import POLICIES
 
 _DESCRIPTION = """\
 Start redis, worker, scheduler, tokenizer and gateway on this machine, wait until the model
@@ -64,6 +65,7 @@ def add_to(subcommands: Any) -> None:
         choices=("auto", "float32", "bfloat16", "float16"),
         help="number format of the model (default: auto, float32 on a CPU, the model's own on a GPU)",
     )
+    up.add_argument("--policy", choices=POLICIES, help="who comes first when not all can run (default: fcfs)")
     up.add_argument("--detach", action="store_true", help="return when it answers and leave it running")
     up.set_defaults(run=run)
 
@@ -75,6 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         port=arguments.port,
         device=arguments.device,
         dtype=arguments.dtype,
+        policy=arguments.policy,
     )
     if arguments.detach:
         return in_background(

@@ -24,6 +24,7 @@ class Options:
     port: int = 8000
     device: str | None = None
     dtype: str | None = None
+    policy: str | None = None
 
     @property
     def model_name(self) -> str:
@@ -73,6 +74,8 @@ def service_specs(options: Options, redis_url: str) -> list[Spec]:
         environment["QUIRE_DEVICE"] = options.device
     if options.dtype is not None:
         environment["QUIRE_DTYPE"] = options.dtype
+    if options.policy is not None:
+        environment["QUIRE_POLICY"] = options.policy
 
     def spec(name: str, package: str, stage: int = BEHIND) -> Spec:
         return Spec(name, (sys.executable, "-m", package), stage, environment)

@@ -18,13 +18,12 @@ from ops.simulate.worker import Worker
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.plan import Outcome
+from scheduler_svc.core.policies import POLICIES
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import SequenceGroup
 from scheduler_svc.core.stretch import TOKEN
 
-POLICIES = ("fcfs",)
-"""Those that the core knows."""
 VOCABULARY = 1 << 31
 FROM_SOURCE = 0
 """Order of the load's own requests among those that come at the same time."""
@@ -64,7 +63,7 @@ class Simulation:
 
     def __init__(self, setting: Setting, cost: StepCost, requests: int, leaps: bool = True) -> None:
         """`requests`: how many are about to come. `leaps`: False takes every step by itself."""
-        self._fleet = Fleet(setting.step_tokens)
+        self._fleet = Fleet(setting.step_tokens, setting.policy)
         self._workers: list[Worker] = []
         self._number: dict[Scheduler, int] = {}
         for number in range(setting.workers):
@@ -127,7 +126,7 @@ class Simulation:
     def _arrive(self, live: Live) -> None:
         now, tenant = live.asked, live.arrival.tenant
         self.ledger.ask(live)
-        request = Request(str(self.ledger.asked), live.text, live.missing, salt=tenant)
+        request = Request(str(self.ledger.asked), live.text, live.missing, salt=tenant, tenant=tenant)
         group, outcome = self._fleet.accept(request)
         if outcome.failed:
             self.ledger.refuse(live)

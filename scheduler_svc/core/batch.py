@@ -33,6 +33,8 @@ class Batch:
         self.free_slots = list(range(slots - 1, -1, -1))
         self.freed_slots: list[int] = []
         """Slots given up since the last plan; the next plan tells the worker."""
+        self.admitted_tokens = 0
+        """Known tokens of all sequences that ever got a slot."""
 
     def admit(self, sequence: Sequence, hits: list[int]) -> None:
         """Give the sequence a slot, and a table that begins with the cached blocks `hits`."""
@@ -40,6 +42,8 @@ class Batch:
         sequence.table = BlockTable(self.pool, self.limits.block_size, hits)
         sequence.slot = self.free_slots.pop()
         sequence.computed = sequence.planned = sequence.table.room
+        sequence.admitted_length = len(sequence.tokens)
+        self.admitted_tokens += len(sequence.tokens)
         insort(self.running, sequence, key=_age)
 
     def fork(self, child: Sequence, parent: Sequence, tokens: int) -> tuple[list[int], list[int]]:
@@ -55,6 +59,7 @@ class Batch:
         child.chain = parent.chain[: child.table.named]
         child.slot = self.free_slots.pop()
         child.computed = child.planned = tokens
+        child.admitted_length = len(child.tokens)
         insort(self.running, child, key=_age)
         return sources, targets
 

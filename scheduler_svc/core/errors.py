@@ -2,6 +2,7 @@
 
 SchedulerError
 ├── RequestRefused      can never be served; names the field        INVALID_ARGUMENT
+├── TooMuchWaits        come back later; says when                  RESOURCE_EXHAUSTED
 ├── RowFailed           the worker could not compute a row of it    INTERNAL
 ├── RequestPoisoned     has cost two workers their lives            ABORTED
 ├── WorkerFault         a result that does not answer the plan      the worker is given up
@@ -21,6 +22,14 @@ class RequestRefused(SchedulerError):
     def __init__(self, param: str, message: str) -> None:
         super().__init__(message)
         self.param = param
+
+
+class TooMuchWaits(SchedulerError):
+    """Refused for now: what waits now will have begun after `retry_after` seconds."""
+
+    def __init__(self, retry_after: int) -> None:
+        super().__init__(f"too many requests wait already; try again in {retry_after} s")
+        self.retry_after = retry_after
 
 
 class RowFailed(SchedulerError):

@@ -13,6 +13,7 @@ from collections import deque
 from scheduler_svc.core.errors import RequestPoisoned, RequestRefused
 from scheduler_svc.core.limits import WorkerLimits, length_limit
 from scheduler_svc.core.plan import Gain, Outcome
+from scheduler_svc.core.policies import POLICIES
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.router import Router
 from scheduler_svc.core.scheduler import Scheduler
@@ -25,8 +26,10 @@ LIVES = 2
 class Fleet:
     """Requests come in here, and workers; which request goes to which worker is decided here."""
 
-    def __init__(self, token_budget: int) -> None:
+    def __init__(self, token_budget: int, policy: str = "fcfs") -> None:
+        """`policy`: one of `POLICIES`."""
         self._token_budget = token_budget
+        self._policy = POLICIES[policy]()
         self.schedulers: list[Scheduler] = []
         self._router = Router()
         self._largest: WorkerLimits | None = None
@@ -35,11 +38,25 @@ class Fleet:
         self._suspects: deque[SequenceGroup] = deque()
         self._on_probation: dict[Scheduler, SequenceGroup] = {}
         self._arrivals = 0
+        self._admitted_before = 0  # on workers that are lost
 
     @property
     def max_length(self) -> int:
         """Longest sequence, prompt and output, that some worker can hold; 0 without workers."""
         return self._largest.max_length if self._largest else 0
+
+    @property
+    def admitted_tokens(self) -> int:
+        """Tokens that have begun to be computed, ever; see `Scheduler`."""
+        return self._admitted_before + sum(each.admitted_tokens for each in self.schedulers)
+
+    def line(self) -> tuple[int, int]:
+        """How many requests wait for others to make room, and how many tokens they have to compute first."""
+        waiting = [sequence for each in self.schedulers for sequence in each.line()]
+        for group in (*self._homeless, *self._suspects):
+            waiting += group.alive()
+        requests = {id(sequence.group) for sequence in waiting}
+        return len(requests), sum(len(sequence.tokens) for sequence in waiting)
 
     def accept(self, request: Request) -> tuple[SequenceGroup, Outcome]:
         """Take on a request. It may be refused at once, or turn out to be complete."""
@@ -85,7 +102,7 @@ class Fleet:
                 del self._home[group]
                 waiting.append(group)
             self._router.review(scheduler)
-        joined = Scheduler(limits, self._token_budget)
+        joined = Scheduler(limits, self._token_budget, self._policy)
         self.schedulers.append(joined)
         self._router.add(joined)
         self._measure()
@@ -99,6 +116,7 @@ class Fleet:
         """A worker is lost: its requests go to others, or wait for one."""
         self.schedulers.remove(scheduler)
         self._router.remove(scheduler)
+        self._admitted_before += scheduler.admitted_tokens
         self._measure()
         self._on_probation.pop(scheduler, None)
         outcome = Outcome()

@@ -1,7 +1,8 @@
 """Which rows run in the next step.
 
 Decodes first, one token each; then chunks of the prefills that run; then, with what is left of the
-budget, new admissions. Older before younger everywhere.
+budget, new admissions. Older before younger everywhere; who is older, and whether one that waits may
+have one that runs make way for it beforehand, is the policy's to say.
 
 When blocks run out, a sequence may preempt a younger one that has no row in this step yet: the one
 that loses least. Progress follows. The oldest running sequence can take the blocks of all others
@@ -15,9 +16,11 @@ from typing import NamedTuple
 
 from scheduler_svc.core.batch import Batch
 from scheduler_svc.core.plan import NewSlot, StepPlan
+from scheduler_svc.core.policies import Policy
 from scheduler_svc.core.prefix import extend_chain, root
-from scheduler_svc.core.sequence import Sequence, State
+from scheduler_svc.core.sequence import Age, Sequence, State
 from scheduler_svc.core.waiting import WaitingQueue
+from scheduler_svc.core.way import making_way
 
 WATERMARK = 0.01
 """Part of the pool that admission leaves to the running sequences to grow into."""
@@ -47,9 +50,10 @@ class Fork(NamedTuple):
 class Planner:
     """Fills one step after the other from what runs and what waits."""
 
-    def __init__(self, batch: Batch, waiting: WaitingQueue, token_budget: int) -> None:
+    def __init__(self, batch: Batch, waiting: WaitingQueue, policy: Policy, token_budget: int) -> None:
         self._batch = batch
         self._waiting = waiting
+        self._policy = policy
         self._token_budget = token_budget
         self.forks: list[Fork] = []
         """To be done in the next step."""
@@ -58,8 +62,12 @@ class Planner:
     def fill(self, step: int) -> Draft:
         """Plan a step: rows are taken up into the sequences' `planned`, blocks and slots are given out."""
         draft = Draft(StepPlan(step), self._token_budget, [])
+        if (candidate := self._waiting.peek()) is not None:
+            for sequence in making_way(self._batch, self._policy, candidate, self._watermark):
+                self._preempt(sequence)
         self._decodes(draft)
-        for sequence in [each for each in self._batch.running if each.state is State.PREFILL]:
+        prefills = [each for each in self._batch.running if each.state is State.PREFILL]
+        for sequence in self._policy.prefills(prefills):
             if draft.budget and sequence.state is State.PREFILL:  # it may have been preempted meanwhile
                 self._chunk(draft, sequence)
         self._do_forks(draft)
@@ -70,7 +78,7 @@ class Planner:
         return draft
 
     def _decodes(self, draft: Draft) -> None:
-        rows, starts, decode = draft.sequences, draft.plan.row_starts, State.DECODE
+        rows, decode = draft.sequences, State.DECODE
         stuck = False  # an older one found no block and nobody to preempt: nor will a younger one
         for sequence in [each for each in self._batch.running if each.state is decode]:
             position = sequence.planned
@@ -86,7 +94,8 @@ class Planner:
                 continue
             sequence.planned = position + 1
             rows.append(sequence)
-            starts.append(position)
+        rows[:] = self._policy.decodes(rows)
+        draft.plan.row_starts.extend([sequence.planned - 1 for sequence in rows])
         draft.plan.row_slots.extend([sequence.slot for sequence in rows])
         draft.plan.row_counts.extend([1] * len(rows))
         draft.plan.row_samples.extend([1] * len(rows))
@@ -170,6 +179,7 @@ class Planner:
             group = sequence.group
             if group.cached_tokens is None:
                 group.cached_tokens = min(sequence.computed, len(group.request.prompt))
+                self._policy.began(group)
             draft.plan.new_slots.append(
                 NewSlot(sequence.slot, group.request, sequence.index, sequence.tokens[:], hits)
             )
@@ -212,19 +222,23 @@ class Planner:
         ]
         if not victims:
             return False
-        victim = min(victims, key=self._loss)
-        self._batch.leave(victim, State.PREEMPTED)
-        self._waiting.push(victim)
+        self._preempt(min(victims, key=self._loss))
         return True
 
-    def _loss(self, victim: Sequence) -> tuple[bool, int, tuple[int, int]]:
+    def _preempt(self, victim: Sequence) -> None:
+        self._batch.leave(victim, State.PREEMPTED)
+        self._waiting.push(victim)
+
+    def _loss(self, victim: Sequence) -> tuple[bool, float, int, Age]:
         """What preempting costs: tokens to compute again that no other sequence keeps; the youngest on a tie.
 
-        One that would free nothing comes last: it only helps once its sharers have gone too.
+        One that would free nothing comes last: it only helps once its sharers have gone too. If the policy
+        preempts, those with the highest measure come first.
         """
         table = victim.table
         assert table is not None
         own = table.own_blocks()
         shared = (len(table.blocks) - own) * self._batch.limits.block_size
-        arrival, index = victim.age
-        return own == 0, victim.planned - shared, (-arrival, -index)
+        measure, arrival, index = victim.age
+        rank = -measure if self._policy.preempts else 0.0
+        return own == 0, rank, victim.planned - shared, (-measure, -arrival, -index)

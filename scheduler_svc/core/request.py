@@ -3,6 +3,7 @@
 from array import array
 from dataclasses import dataclass, field
 from enum import IntEnum
+from math import inf
 
 
 class Finish(IntEnum):
@@ -33,6 +34,12 @@ class Request:
     stop_token_ids: frozenset[int] = frozenset()
     n: int = 1
     salt: str = ""
+    tenant: str = ""
+    """Who asks: shares of the work are counted by tenant."""
+    priority: int = 0
+    """Lower is earlier."""
+    deadline: float = inf
+    """When the answer is due, in seconds on a clock that all requests of a process share."""
     sampling: object = None
     """Handed on to the worker unread."""
     traceparent: str = ""

@@ -19,26 +19,28 @@ from scheduler_svc.core.errors import IntegrityError, RowFailed, WorkerFault
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.plan import Gain, Outcome, StepPlan, StepResult
 from scheduler_svc.core.planner import Fork, Planner
+from scheduler_svc.core.policies import Policy
+from scheduler_svc.core.policies.fcfs import FirstCome
 from scheduler_svc.core.prefix import extend_chain, root
 from scheduler_svc.core.sequence import Sequence, SequenceGroup, State
 from scheduler_svc.core.stretch import Flight
 from scheduler_svc.core.unfinished import UnfinishedPrefixes
-from scheduler_svc.core.waiting import WaitingQueue
 
 
 class Scheduler:
     """Decides for one worker. Deterministic: the same calls give the same plans."""
 
-    def __init__(self, limits: WorkerLimits, token_budget: int) -> None:
+    def __init__(self, limits: WorkerLimits, token_budget: int, policy: Policy | None = None) -> None:
         """`token_budget`: tokens that a step may compute; the worker may allow fewer."""
         self.limits = limits
-        budget = min(token_budget, limits.max_step_tokens)
+        budget = self.step_tokens = min(token_budget, limits.max_step_tokens)
         # With no more slots than tokens in a step, decodes can never shut out all prefills.
         self.slots = min(limits.max_slots, budget)
-        self._waiting = WaitingQueue()
+        self._policy = policy or FirstCome()
+        self._waiting = self._policy.queue()
         self._unfinished = UnfinishedPrefixes(self._waiting)
         self._batch = Batch(limits, self.slots, self._unfinished)
-        self._planner = Planner(self._batch, self._waiting, budget)
+        self._planner = Planner(self._batch, self._waiting, self._policy, budget)
         self._groups: dict[SequenceGroup, None] = {}
         self._flights: deque[Flight] = deque()
         self._step = 0
@@ -63,9 +65,28 @@ class Scheduler:
         """Blocks that running sequences hold."""
         return self.limits.num_blocks - self._batch.pool.free_blocks
 
+    @property
+    def admitted_tokens(self) -> int:
+        """Prompt tokens, and output computed anew, that have begun here: the line moves on by them."""
+        return self._batch.admitted_tokens
+
+    def cached_blocks(self, names: list[bytes]) -> int:
+        """How many blocks of a prompt, from the head on, are in the cache."""
+        return len(self._batch.pool.match(names))
+
+    def line(self) -> list[Sequence]:
+        """The sequences that wait and have no free slot to look forward to."""
+        held = (sibling for group in self._groups for sibling in group.held)
+        waiting = sorted(
+            [*self._waiting.sequences(), *self._unfinished.followers(), *held],
+            key=lambda sequence: sequence.age,
+        )
+        return waiting[len(self._batch.free_slots) :]
+
     def submit(self, group: SequenceGroup) -> None:
         """Take on a group whose limit is set and fits this worker; it is in nobody else's hands."""
         group.gained = False
+        group.take_up(self._policy.measure(group))
         self._groups[group] = None
         leader, *siblings = group.alive()
         self._waiting.push(leader)
@@ -121,11 +142,14 @@ class Scheduler:
                 if finish:
                     self._end(sequence)
                 gains.append(Gain(group, sequence.index, tokens[entry], finish, entry))
+        self._policy.gained(gains)
         return outcome
 
     def stretch(self) -> int:
         """How many steps that are all alike come now, if no request comes; at least so many do."""
-        return 0 if self._waiting.peek() else stretch.longest(self._batch, self._flights)
+        if not self._policy.steady or self._waiting.peek():
+            return 0
+        return stretch.longest(self._batch, self._flights)
 
     def advance(self, steps: int) -> Iterable[Sequence]:
         """What so many turns of `complete` and `plan` do, `stretch` at most; whose rows they were.
@@ -167,6 +191,7 @@ class Scheduler:
                 group.fruitless += 1
             self._withdraw(group)
         self._flights.clear()
+        self._waiting.drain()
         return groups
 
     def withdraw_waiting(self) -> list[SequenceGroup]:

@@ -18,6 +18,9 @@ from scheduler_svc.core.errors import IllegalTransition
 from scheduler_svc.core.request import Finish, Request
 from scheduler_svc.core.table import BlockTable
 
+Age = tuple[float, int, int]
+"""(measure, arrival, index): lower is older. The measure is the policy's."""
+
 
 class State(Enum):
     WAITING = "waiting"
@@ -49,6 +52,7 @@ class Sequence:
     """
 
     __slots__ = (
+        "admitted_length",
         "age",
         "chain",
         "computed",
@@ -65,8 +69,8 @@ class Sequence:
     def __init__(self, group: "SequenceGroup", index: int, output: "array[int]") -> None:
         self.group = group
         self.index = index
-        self.age = (group.arrival, index)
-        """Order of arrival: lower is older, and older is never preempted for younger."""
+        self.age: Age = (group.measure, group.arrival, index)
+        """Older is never preempted for younger to grow."""
         self.tokens = group.request.prompt + output
         """Prompt and confirmed output."""
         self.state = State.WAITING
@@ -78,6 +82,8 @@ class Sequence:
         """Raised whenever the slot is given up; results planned under an earlier one are dropped."""
         self.computed = 0
         self.planned = 0
+        self.admitted_length = 0
+        """Tokens that were known when it got its slot."""
         self.chain: list[bytes] = []
         """Names of the full blocks from the head on, as far as they have been needed."""
 
@@ -118,6 +124,7 @@ class SequenceGroup:
         "gained",
         "held",
         "limit",
+        "measure",
         "request",
         "sequences",
         "unfinished",
@@ -128,6 +135,8 @@ class SequenceGroup:
         self.arrival = arrival
         self.limit = 0
         """Longest a sequence may get, prompt included; set when the group is accepted."""
+        self.measure = 0.0
+        """What the policy orders groups by, before arrival; see `take_up`."""
         self.cached_tokens: int | None = None
         """Prompt tokens that came out of the prefix cache when the first sequence was first admitted."""
         self.fruitless = 0
@@ -144,6 +153,12 @@ class SequenceGroup:
             self.sequences.append(sequence)
         self.unfinished = sum(1 for sequence in self.sequences if sequence.state is not State.DONE)
         self.held: list[Sequence] = []
+
+    def take_up(self, measure: float) -> None:
+        """A worker gets the group: there its sequences are as old as the measure says."""
+        self.measure = measure
+        for sequence in self.sequences:
+            sequence.age = (measure, self.arrival, sequence.index)
 
     def alive(self) -> list[Sequence]:
         """The sequences that are not done, in order."""

@@ -2,14 +2,18 @@
 
 from heapq import heappop, heappush
 
-from scheduler_svc.core.sequence import Sequence
+from scheduler_svc.core.sequence import Age, Sequence
 
 
 class WaitingQueue:
-    """First come, first served; a preempted sequence keeps its place."""
+    """The oldest first; a preempted sequence keeps its place."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[tuple[int, int], Sequence]] = []
+        self._heap: list[tuple[Age, Sequence]] = []
+
+    def __len__(self) -> int:
+        """How many there are; those that ended while they waited count until they are come to."""
+        return len(self._heap)
 
     def push(self, sequence: Sequence) -> None:
         heappush(self._heap, (sequence.age, sequence))

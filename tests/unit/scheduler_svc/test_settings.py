@@ -19,6 +19,17 @@ def test_values_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> No
     assert (settings.served_name, settings.plan_depth) == ("quire-tiny", 1)
 
 
+def test_a_policy_that_there_is_not_stops_the_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QUIRE_POLICY", "round-robin")
+    assert SchedulerSettings.from_environment().policy == "round-robin"
+    monkeypatch.setenv("QUIRE_POLICY", "lottery")
+    with pytest.raises(SystemExit):
+        SchedulerSettings.from_environment()
+    assert "QUIRE_POLICY=lottery" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["PLAN_DEPTH", "STEP_TOKENS", "MAX_REQUESTS"])
 def test_a_bad_value_stops_the_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str

@@ -6,7 +6,9 @@ alone, no block is leaked, and the worker has seen nothing that it could not tru
 
 from array import array
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 from scheduler_svc.core.errors import RequestPoisoned, RequestRefused, RowFailed
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.plan import Outcome, StepResult
+from scheduler_svc.core.policies import POLICIES, round_robin
 from scheduler_svc.core.request import Request, SoFar
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import SequenceGroup
@@ -44,6 +47,9 @@ ARRIVALS = st.fixed_dictionaries(
         "n": st.sampled_from([1, 1, 1, 2, 3]),
         "stop_token_ids": st.frozensets(st.integers(0, 38), max_size=3),
         "salt": st.sampled_from(["", "", "tenant"]),
+        "tenant": st.sampled_from(["", "a", "b"]),
+        "priority": st.integers(-1, 1),
+        "deadline": st.sampled_from([1.0, 2.0, 3.0, inf]),
     }
 )
 EVENTS = st.lists(
@@ -62,13 +68,23 @@ EVENTS = st.lists(
 )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def short_turns() -> Iterator[None]:
+    """Answers are short here; so is a turn."""
+    usual, round_robin.QUANTUM = round_robin.QUANTUM, 3
+    yield
+    round_robin.QUANTUM = usual
+
+
 class World:
     """A fleet, its fake workers, and what every request has been given."""
 
-    def __init__(self, fake: SimpleNamespace, limits: dict[str, int], depth: int) -> None:
+    def __init__(
+        self, fake: SimpleNamespace, limits: dict[str, int], depth: int, policy: str = "fcfs"
+    ) -> None:
         self.fake, self.depth = fake, depth
         self.limits = fake.limits(**limits)
-        self.fleet = Fleet(token_budget=1000)
+        self.fleet = Fleet(1000, policy)
         self.workers: dict[Scheduler, tuple[object, deque[StepResult]]] = {}
         self.requests: dict[SequenceGroup, Request] = {}
         self.given: dict[SequenceGroup, list[list[int]]] = {}
@@ -202,11 +218,16 @@ def play(world: World, events: list[tuple[str, object]]) -> None:
 @settings(
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
-@given(limits=LIMITS, depth=st.sampled_from([1, 2, 2, 3]), events=EVENTS)
+@given(
+    limits=LIMITS,
+    depth=st.sampled_from([1, 2, 2, 3]),
+    policy=st.sampled_from(list(POLICIES)),
+    events=EVENTS,
+)
 def test_every_request_gets_what_it_gets_alone(
-    fake: SimpleNamespace, limits: dict[str, int], depth: int, events: list[tuple[str, object]]
+    fake: SimpleNamespace, limits: dict[str, int], depth: int, policy: str, events: list[tuple[str, object]]
 ) -> None:
-    world = World(fake, limits, depth)
+    world = World(fake, limits, depth, policy)
     world.join(None)
     play(world, events)
 
@@ -228,6 +249,9 @@ def busy_program(random: Random) -> list[tuple[str, Any]]:
             "max_tokens": random.choice([0, 1, 5, 20]),
             "n": random.choice([1, 1, 1, 2, 4]),
             "stop_token_ids": frozenset(random.sample(range(38), random.choice([0, 0, 3]))),
+            "tenant": random.choice("abc"),
+            "priority": random.choice([-1, 0, 0, 1]),
+            "deadline": random.choice([1.0, 2.0, inf]),
         }
         if random.random() < 0.3:
             fields["known"] = [random.randrange(24) for _ in range(random.randrange(fields["n"] + 1))]
@@ -241,8 +265,9 @@ def busy_program(random: Random) -> list[tuple[str, Any]]:
     return events
 
 
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("seed", range(24))
-def test_planning_ahead_gives_what_lock_step_gives(fake: SimpleNamespace, seed: int) -> None:
+def test_planning_ahead_gives_what_lock_step_gives(fake: SimpleNamespace, seed: int, policy: str) -> None:
     random = Random(seed)
     block_size = random.choice([1, 2, 4, 8])
     limits = {
@@ -252,7 +277,7 @@ def test_planning_ahead_gives_what_lock_step_gives(fake: SimpleNamespace, seed: 
         "max_step_tokens": random.choice([3, 16, 64]),
     }
     events = busy_program(random)
-    worlds = [World(fake, limits, depth) for depth in (1, 2, 3)]
+    worlds = [World(fake, limits, depth, policy) for depth in (1, 2, 3)]
     for world in worlds:
         world.join(None)
         play(world, events)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.router import Router
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import SequenceGroup
@@ -48,3 +49,64 @@ def test_the_heap_finds_what_a_look_at_all_finds(fake: SimpleNamespace, events) 
                 held[chosen].append(group)
                 router.review(chosen)
         assert len(router._heap) <= 2 * len(held)  # it does not grow with the events
+
+
+def served(fake: SimpleNamespace, fleet: Fleet, prompt: list[int]) -> Scheduler:
+    """The worker that got the prompt, once it has computed it."""
+    group, _ = fleet.accept(fake.request(prompt, max_tokens=1))
+    home = fleet.home(group)
+    assert home is not None
+    worker = fake.StrictWorker(home.limits, steps=home._step)
+    while (plan := home.plan()) is not None:
+        fleet.settle(home, home.complete(worker.execute(plan)))
+    return home
+
+
+def test_a_request_goes_where_its_prefix_is_cached(fake: SimpleNamespace) -> None:
+    fleet = Fleet(16)
+    first, second = (fleet.add_worker(fake.limits())[0] for _ in range(2))
+    busy, _ = fleet.accept(fake.request([1]))
+    assert fleet.home(busy) is first
+    prompt = [2] * 12
+    assert served(fake, fleet, prompt) is second
+    fleet.accept(fake.request([1]))
+    fleet.cancel(busy)
+    assert (first.unfinished, second.unfinished) == (0, 1)
+    group, _ = fleet.accept(fake.request([*prompt, 5, 6]))
+    assert fleet.home(group) is second
+    other, _ = fleet.accept(fake.request([*prompt, 5, 6], salt="another"))
+    assert fleet.home(other) is first
+
+
+def test_load_outweighs_a_cached_prefix_in_the_end(fake: SimpleNamespace) -> None:
+    fleet = Fleet(16)
+    first, second = (fleet.add_worker(fake.limits())[0] for _ in range(2))
+    prompt = [2] * 13
+    assert served(fake, fleet, prompt) is first
+    homes = [fleet.home(fleet.accept(fake.request(prompt))[0]) for _ in range(8)]
+    assert homes[:3] == [first] * 3
+    assert second in homes
+
+
+def test_a_lost_worker_is_not_remembered(fake: SimpleNamespace) -> None:
+    fleet = Fleet(16)
+    first, second, third = (fleet.add_worker(fake.limits())[0] for _ in range(3))
+    prompt = [2] * 13
+    assert served(fake, fleet, prompt) is first
+    fleet.remove_worker(first)
+    group, _ = fleet.accept(fake.request(prompt))
+    assert fleet.home(group) in (second, third)
+    assert all(first not in had for had in fleet._router._had.values())
+
+
+def test_one_that_joins_under_load_takes_its_share(fake: SimpleNamespace) -> None:
+    fleet = Fleet(16)
+    first, _ = fleet.add_worker(fake.limits())
+    prompt = [2] * 13
+    assert served(fake, fleet, prompt) is first
+    for _ in range(20):
+        fleet.accept(fake.request(prompt))
+    first.plan()
+    second, _ = fleet.add_worker(fake.limits())
+    assert first.unfinished + second.unfinished == 20
+    assert abs(first.unfinished - second.unfinished) <= 4  # a batch: the prefix is worth less than one

@@ -1,0 +1,24 @@
+"""Who comes first, by name. Each policy is a file; `policy.py` says what a policy may decide."""
+
+from collections.abc import Callable
+
+from scheduler_svc.core.policies.block_count import BlockCount
+from scheduler_svc.core.policies.deadline import Deadline
+from scheduler_svc.core.policies.fair import Fair
+from scheduler_svc.core.policies.fcfs import FirstCome
+from scheduler_svc.core.policies.policy import Policy
+from scheduler_svc.core.policies.priority import Priority
+from scheduler_svc.core.policies.round_robin import RoundRobin
+from scheduler_svc.core.policies.shortest import Shortest
+
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "fcfs": FirstCome,
+    "priority": Priority,
+    "shortest": Shortest,
+    "round-robin": RoundRobin,
+    "fair": Fair,
+    "deadline": Deadline,
+    "block-count": BlockCount,
+}
+
+__all__ = ["POLICIES", "Policy"]

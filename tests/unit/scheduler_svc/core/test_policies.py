@@ -1,0 +1,232 @@
+"""What each policy promises, on one worker in lock step."""
+
+from collections import Counter
+from math import inf
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ops.simulate.fairness import jain
+from scheduler_svc.core.fleet import Fleet
+from scheduler_svc.core.policies import POLICIES, round_robin
+from scheduler_svc.core.sequence import SequenceGroup, State
+
+LOADS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "max_tokens": st.integers(1, 12),
+            "priority": st.integers(-2, 2),
+            "deadline": st.sampled_from([1.0, 2.0, 3.0, inf]),
+            "tenant": st.sampled_from("abc"),
+        }
+    ),
+    min_size=2,
+    max_size=12,
+)
+
+
+class Line:
+    """A fleet of one worker with few slots; notes who began and ended when."""
+
+    def __init__(self, fake: SimpleNamespace, policy: str, **limits: int) -> None:
+        self.fake = fake
+        self.fleet = Fleet(1000, policy)
+        limits = {"max_slots": 1, "num_blocks": 64, **limits}
+        self.scheduler, _ = self.fleet.add_worker(fake.limits(**limits))
+        self.worker = fake.StrictWorker(self.scheduler.limits)
+        self.began: list[str] = []
+        self.ended: list[str] = []
+        self.tokens: Counter[str] = Counter()
+        """Output by tenant."""
+
+    def ask(self, name: str, prompt: int = 4, **fields: Any) -> SequenceGroup:
+        fields = {"max_tokens": 4, **fields}
+        return self.fleet.accept(self.fake.request([len(name)] * prompt, name, **fields))[0]
+
+    def step(self, times: int = 1) -> None:
+        for _ in range(times):
+            if (plan := self.scheduler.plan()) is None:
+                return
+            self.began += [new.request.request_id for new in plan.new_slots]
+            outcome = self.scheduler.complete(self.worker.execute(plan))
+            self.fleet.settle(self.scheduler, outcome)
+            self.scheduler.check_integrity()
+            for gain in outcome.gains:
+                self.tokens[gain.group.request.tenant] += 1
+                if gain.finish:
+                    self.ended.append(gain.group.request.request_id)
+
+    def finish(self) -> None:
+        self.step(10_000)
+        assert self.scheduler.idle
+
+
+def test_first_come_first_served(fake: SimpleNamespace) -> None:
+    line = Line(fake, "fcfs")
+    for name, length in (("a", 9), ("b", 1), ("c", 5)):
+        line.ask(name, max_tokens=length, priority=-length, deadline=float(length))
+    line.finish()
+    assert line.began == ["a", "b", "c"]
+
+
+def test_shortest_first_but_whoever_runs_stays(fake: SimpleNamespace) -> None:
+    line = Line(fake, "shortest")
+    line.ask("running", max_tokens=40)
+    line.step()
+    for name, length in (("long", 30), ("short", 4), ("middle", 15)):
+        line.ask(name, max_tokens=length)
+    line.finish()
+    assert line.began == ["running", "short", "middle", "long"]
+
+
+def test_a_long_one_is_overtaken_a_bounded_number_of_times(fake: SimpleNamespace) -> None:
+    line = Line(fake, "shortest")
+    line.ask("running", max_tokens=1)
+    line.ask("long", max_tokens=30)
+    for number in range(200):  # a new short one whenever one could begin
+        line.ask(f"short-{number}", max_tokens=1)
+        line.step()
+    overtaken = line.began.index("long") - 1
+    assert 20 <= overtaken <= 29
+
+
+def test_lower_priority_makes_way_and_loses_nothing(fake: SimpleNamespace) -> None:
+    line = Line(fake, "priority", max_slots=2)
+    low = line.ask("low", max_tokens=20, priority=5)
+    line.ask("middle", max_tokens=20, priority=3)
+    line.step(4)
+    line.ask("equal", priority=5)
+    line.step()
+    assert low.sequences[0].state is State.DECODE
+    line.ask("high", priority=-1)
+    line.step()
+    assert low.sequences[0].state is State.PREEMPTED
+    line.finish()
+    assert line.ended == ["high", "middle", "low", "equal"]
+    assert list(low.sequences[0].tokens[4:]) == fake.reference(low.request, 0, 64)
+
+
+@pytest.mark.parametrize(("policy", "field"), [("priority", "priority"), ("deadline", "deadline")])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(load=LOADS)
+def test_they_end_in_order_whenever_they_came(
+    fake: SimpleNamespace, policy: str, field: str, load: list[dict[str, Any]]
+) -> None:
+    line = Line(fake, policy)
+    for number, fields in enumerate(load):
+        line.ask(str(number), **fields)
+    line.finish()
+    order = sorted(range(len(load)), key=lambda number: (load[number][field], number))
+    assert line.ended == [str(number) for number in order]
+
+
+def test_the_more_urgent_preempts(fake: SimpleNamespace) -> None:
+    line = Line(fake, "deadline")
+    line.ask("sometime", max_tokens=20)
+    line.step(3)
+    line.ask("later", deadline=9.0)
+    line.step(2)
+    line.ask("now", deadline=3.0)
+    line.finish()
+    assert line.ended == ["now", "later", "sometime"]
+
+
+def test_turns_go_round(fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(round_robin, "QUANTUM", 4)
+    line = Line(fake, "round-robin")
+    groups = [line.ask(name, max_tokens=10) for name in "abc"]
+    line.finish()
+    assert line.began == [*"abc", *"abc", *"abc"]
+    for group in groups:
+        assert list(group.sequences[0].tokens[4:]) == fake.reference(group.request, 0, 64)
+
+
+def test_alone_nobody_makes_way(fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(round_robin, "QUANTUM", 4)
+    line = Line(fake, "round-robin", max_slots=2)
+    line.ask("a", max_tokens=30)
+    line.ask("b", max_tokens=30)
+    line.finish()
+    assert line.began == ["a", "b"]
+
+
+def test_prefills_take_the_budget_in_turns(fake: SimpleNamespace) -> None:
+    firsts = {}
+    for policy in ("fcfs", "round-robin"):
+        line = Line(fake, policy, max_slots=2, max_step_tokens=4)
+        line.ask("a", prompt=30)
+        line.ask("bb", prompt=30)
+        line.step()
+        line.scheduler._batch.admit(line.scheduler._waiting.pop(), [])  # both have begun
+        chosen = [line.scheduler._planner.fill(step).sequences[0].age[1] for step in (2, 3)]
+        firsts[policy] = chosen
+    assert firsts["fcfs"] == [1, 1]
+    assert sorted(firsts["round-robin"]) == [1, 2]
+
+
+def flooded(fake: SimpleNamespace, policy: str) -> float:
+    """Jain's index of what four tenants got while one of them asks for ten times as much as the others."""
+    line = Line(fake, policy, max_slots=4, num_blocks=200)
+    for number in range(400):
+        line.ask(f"flood-{number}", tenant="flood", max_tokens=8)
+    for number in range(40):
+        for tenant in "abc":
+            line.ask(f"{tenant}-{number}", tenant=tenant, max_tokens=8)
+    while line.tokens["flood"] < 240:
+        line.step()
+    return jain([line.tokens[tenant] for tenant in ("flood", "a", "b", "c")])
+
+
+def test_a_flood_does_not_drown_the_others(fake: SimpleNamespace) -> None:
+    assert flooded(fake, "fair") > 0.95
+    assert flooded(fake, "fcfs") < 0.3
+
+
+def test_what_was_not_asked_for_cannot_be_claimed_later(fake: SimpleNamespace) -> None:
+    line = Line(fake, "fair", max_slots=2)
+    for number in range(40):
+        line.ask(f"a-{number}", tenant="a", max_tokens=8)
+    line.step(60)
+    for number in range(40):
+        line.ask(f"b-{number}", tenant="b", max_tokens=8)
+    before = line.tokens["a"]
+    line.step(40)
+    gained = line.tokens["a"] - before
+    assert jain([gained, line.tokens["b"]]) > 0.95
+
+
+def test_idle_tenants_are_forgotten(fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler_svc.core.policies.fair.MAX_TENANTS", 10)
+    line = Line(fake, "fair")
+    for number in range(50):
+        line.ask("r", tenant=str(number), max_tokens=1)
+        line.step(3)
+    assert len(line.fleet._policy._served) <= 11  # type: ignore[attr-defined]
+    assert not line.fleet._policy._waiting  # type: ignore[attr-defined]
+
+
+def test_decodes_are_grouped_by_their_blocks(fake: SimpleNamespace) -> None:
+    line = Line(fake, "block-count", max_slots=4, num_blocks=64, max_step_tokens=64)
+    for number, prompt in enumerate((17, 2, 13, 3)):
+        line.ask("x" * number, prompt=prompt, max_tokens=9)
+    line.step()
+    plan = line.scheduler.plan()
+    assert plan is not None
+    assert plan.row_starts == [2, 3, 13, 17]
+    assert plan.row_starts == sorted(plan.row_starts)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_serves_everybody(fake: SimpleNamespace, policy: str) -> None:
+    line = Line(fake, policy, max_slots=3, num_blocks=12)
+    groups = [
+        line.ask("r" * number, prompt=1 + number, max_tokens=20 - number, tenant="ab"[number % 2])
+        for number in range(12)
+    ]
+    line.finish()
+    for group in groups:
+        prompt = len(group.request.prompt)
+        assert list(group.sequences[0].tokens[prompt:]) == fake.reference(group.request, 0, 48)

@@ -1,0 +1,56 @@
+"""How much may wait, and what those are told who may not."""
+
+import pytest
+
+from scheduler_svc.admission import Admission
+from scheduler_svc.core.errors import TooMuchWaits
+from scheduler_svc.core.fleet import Fleet
+
+
+def refused(admission: Admission, line: tuple[int, int], prompt: int = 1, now: float = 0.0) -> int | None:
+    try:
+        admission.check(line, prompt, now)
+    except TooMuchWaits as error:
+        return error.retry_after
+    return None
+
+
+def test_requests_and_tokens_are_limited() -> None:
+    assert refused(Admission(2, 0), (1, 10**6)) is None
+    assert refused(Admission(2, 0), (2, 2)) == 1
+    assert refused(Admission(0, 100), (9, 90), prompt=10) is None
+    assert refused(Admission(0, 100), (9, 90), prompt=11) == 1
+    assert refused(Admission(0, 100), (0, 0), prompt=1000) is None
+    assert not Admission(0, 0).limited
+
+
+@pytest.mark.parametrize(("rate", "seconds"), [(100, 10), (10, 100), (10_000, 1)])
+def test_they_are_told_how_long_the_line_takes(rate: int, seconds: int) -> None:
+    admission = Admission(1, 0)
+    for second in range(100):  # the pace of long ago does not count
+        admission.note(second if second < 50 else 50 + rate * (second - 50), float(second))
+    assert refused(admission, (5, 1000), now=99.0) == seconds
+
+
+def test_a_line_that_stands_still_is_owned_up_to() -> None:
+    admission = Admission(1, 0)
+    for second in range(41):
+        admission.note(7, float(second))
+    assert refused(admission, (1, 1), now=40.0) == 30
+
+
+def test_who_finds_a_free_slot_does_not_wait(fake) -> None:
+    fleet = Fleet(64)
+    fleet.accept(fake.request([1, 2, 3], n=2))
+    assert fleet.line() == (1, 6)
+    scheduler, _ = fleet.add_worker(fake.limits(max_slots=2))
+    assert fleet.line() == (0, 0)
+    for _ in range(4):
+        fleet.accept(fake.request([1] * 5))
+    assert fleet.line() == (4, 20)
+    scheduler.plan()
+    requests, tokens = fleet.line()
+    # The second sample waits for the first to compute the prompt, and its slot has gone to the next.
+    assert (requests, tokens, fleet.admitted_tokens) == (4, 18, 8)
+    fleet.remove_worker(scheduler)
+    assert fleet.admitted_tokens == 8
