@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from statistics import median
@@ -61,7 +61,7 @@ class Model:
     timed: TimedKernels
     threads: int
     rates: list[Rates]
-    """Measured before every shape: other machines on the same host come and go."""
+    """Measured before and after every shape: other machines on the same host come and go."""
     itemsize: int
     """Bytes of a weight."""
     token_bytes: int
@@ -78,21 +78,21 @@ class Model:
         runner = load(settings, wrap)
         for cache in runner.caches:  # memory that was never written is one page of zeros, read from the cache
             _fill(cache)
+        threads = settings.thread_count  # before the runner's thread keeps to one core
         runner.enter()
         size, kv_dtype = runner.limits.block_size, runner.caches[0].keys.dtype
         return cls(
             runner,
             around[0],
-            settings.thread_count,
+            threads,
             [],
             torch.int8.itemsize if settings.quantization == "int8" else runner.dtype.itemsize,
             bytes_per_block(runner.model.config, size, kv_dtype) // size,
         )
 
-    @property
-    def best(self) -> Rates:
-        """The most that the machine could do at any time."""
-        return Rates(max(rates.read for rates in self.rates), max(rates.matrix for rates in self.rates))
+    def measure_rates(self) -> None:
+        with ThreadPoolExecutor(1) as apart:  # the runner's own thread keeps to one core; so would PyTorch's
+            self.rates.append(apart.submit(_rates, self.runner.dtype, self.threads).result())
 
 
 def _fill(cache: LayerCache) -> None:
@@ -112,10 +112,12 @@ class Shape:
     seconds: dict[str, float]
     """By part."""
     least: Work
+    rates: Rates
+    """What the machine could do at the time: the better of before and after."""
 
-    def table(self, rates: Rates) -> dict[str, float]:
-        """Milliseconds by part, beside the floor at these rates."""
-        floor = self.least.floor(rates)
+    def table(self) -> dict[str, float]:
+        """Milliseconds by part, beside the floor."""
+        floor = self.least.floor(self.rates)
         found = {part: round(1000 * spent, 3) for part, spent in self.seconds.items()}
         return found | {
             "floor": round(1000 * floor, 3),
@@ -145,8 +147,7 @@ def prefill_step(model: Model, tokens: int, seed: int) -> Shape:
 
 def _by_part(model: Model, plans: Iterable[StepPlan], counts: list[int], contexts: list[int]) -> Shape:
     runner, timed = model.runner, model.timed
-    with ThreadPoolExecutor(1) as apart:  # a runner's own thread keeps to one core, and so would PyTorch's
-        model.rates.append(apart.submit(_rates, runner.dtype, model.threads).result())
+    model.measure_rates()
     steps: list[dict[str, float]] = []
     runner.reset()
     for plan in plans:
@@ -164,12 +165,17 @@ def _by_part(model: Model, plans: Iterable[StepPlan], counts: list[int], context
     # Medians of parts do not add up to the median of their sum: the host code takes the difference.
     found["host code"] = found["step"] - sum(found[part] for part in PARTS)
     least = work(runner.model.config, model.itemsize, model.token_bytes, counts, contexts)
-    return Shape(found, least)
+    model.measure_rates()
+    return Shape(found, least, _best(model.rates[-2:]))
 
 
 def _rates(dtype: torch.dtype, threads: int) -> Rates:
     os.sched_setaffinity(0, os.sched_getaffinity(os.getpid()))
     return measured(dtype, threads)
+
+
+def _best(rates: Sequence[Rates]) -> Rates:
+    return Rates(max(each.read for each in rates), max(each.matrix for each in rates))
 
 
 def scheduler_step(limits: BatchLimits, running_rows: int, waiting: int) -> float:
@@ -271,16 +277,14 @@ def _model_parts(settings: WorkerSettings, seed: int) -> tuple[BatchLimits, dict
         "decode_by_context": {str(size): decode_step(model, BATCH, size, seed) for size in contexts},
         "prefill": {str(PREFILL): prefill_step(model, min(PREFILL, limits.max_step_tokens), seed)},
     }
-    best = model.best
+    best = _best(model.rates)
     return limits, {
         "model": settings.served_name,
         "dtype": str(model.runner.dtype).removeprefix("torch."),
         "threads": model.threads,
         "read_gb_s": round(best.read / 1e9, 2),
         "matrix_gflop_s": round(best.matrix / 1e9, 1),
-        **{
-            kind: {size: shape.table(best) for size, shape in sizes.items()} for kind, sizes in shapes.items()
-        },
+        **{kind: {size: shape.table() for size, shape in sizes.items()} for kind, sizes in shapes.items()},
     }
 
 

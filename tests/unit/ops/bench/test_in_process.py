@@ -116,7 +116,7 @@ def test_the_parts_of_a_step_make_the_whole(monkeypatch, fewer) -> None:
     def measure():
         model = step.Model.load(WorkerSettings(**(SETTINGS.model_dump() | fewer)))
         shapes = step.decode_step(model, 4, 100, 1), step.prefill_step(model, 64, 1)
-        return [shape.table(model.best) for shape in shapes]
+        return [shape.table() for shape in shapes]
 
     with ThreadPoolExecutor(1) as thread:
         for parts in thread.submit(measure).result():
@@ -130,3 +130,13 @@ def test_the_parts_of_a_step_make_the_whole(monkeypatch, fewer) -> None:
 def test_waiting_requests_do_not_slow_a_plan(runner) -> None:
     few, many = (step.scheduler_step(runner.limits, 8, waiting) for waiting in (0, 2000))
     assert 0 < many < 10 * few + 1
+
+
+def test_rates_are_those_of_all_threads() -> None:
+    def threads() -> tuple[int, int]:
+        settings = WorkerSettings(kv_memory=64 << 20)
+        return settings.thread_count, step.Model.load(settings).threads
+
+    with ThreadPoolExecutor(1) as thread:
+        before, used = thread.submit(threads).result()
+    assert before == used
