@@ -34,12 +34,12 @@ class Runner:
         self.batch = Batch(limits, self.device)
         self.model = model
         self.caches = caches
-        self._kernels = kernels
+        self.kernels = kernels
         self._step = 0
 
     def enter(self) -> None:
         """Called once by the thread that the runner is to belong to."""
-        self._kernels.enter()
+        self.kernels.enter()
 
     def reset(self) -> None:
         """Forget everything: the next plan is number 1 of an empty batch."""
@@ -80,7 +80,7 @@ class Runner:
         """Run the model over the rows and sample for those at `sampling`; None if those are none."""
         batch = self.batch
         step, tokens, device_slots = batch.metadata(rows)
-        hidden = self.model(tokens, self._kernels.begin(step), self.caches)
+        hidden = self.model(tokens, self.kernels.begin(step), self.caches)
         if not len(sampling):
             return None
         slots: Int32s = rows.slots[sampling]
@@ -89,7 +89,7 @@ class Runner:
             hidden = hidden[step.query_starts[places + 1] - 1]
             device_slots = device_slots[places]
         logits = self.model.logits(hidden)
-        sampled = self._kernels.sample(logits, slots, device_slots, batch)
+        sampled = self.kernels.sample(logits, slots, device_slots, batch)
         batch.keep(slots, device_slots, sampled.tokens)
         return sampled
 

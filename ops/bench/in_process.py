@@ -56,12 +56,13 @@ class InProcess:
         step_tokens: int = 512,
         shares: bool = True,
         num_blocks: int | None = None,
+        policy: str = "fcfs",
     ) -> None:
         """`shares`: False gives every request a salt of its own, so that no block is another's.
         `num_blocks`: use no more than so many of the pool's blocks."""
         limits = runner.limits
         runner.reset()
-        self._fleet = Fleet(step_tokens)
+        self._fleet = Fleet(step_tokens, policy)
         self._scheduler, _ = self._fleet.add_worker(
             WorkerLimits(
                 num_blocks=min(limits.num_blocks, num_blocks or limits.num_blocks),
@@ -82,7 +83,7 @@ class InProcess:
         self.admissions = 0
         """Sequences that were given a slot; more than were asked for if some were preempted."""
 
-    def ask(self, question: Question, n: int = 1) -> Asked:
+    def ask(self, question: Question, n: int = 1, tenant: str = "") -> Asked:
         """Take on a request; `run` or `step` answers it."""
         asked = Asked(question, Answer(sent=time.perf_counter()), [[] for _ in range(n)])
         number = len(self._asked)
@@ -92,6 +93,7 @@ class InProcess:
             question.max_tokens,
             n=n,
             salt="" if self._shares else str(number),
+            tenant=tenant,
             sampling=GREEDY,
         )
         group, outcome = self._fleet.accept(request)

@@ -7,16 +7,20 @@ nothing but the mechanism differs between the two.
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
+import torch
+
+from gpu_worker.cache import make_caches
 from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
 from ops.bench.accounting import needed
 from ops.bench.client import CompletionClient
 from ops.bench.in_process import InProcess, gaps
 from ops.bench.load import closed_loop, summarize
+from ops.bench.perplexity import perplexity, runner_of
 from ops.bench.processes import running
 from ops.bench.record import percentile
 from ops.bench.workload import Workload
@@ -128,6 +132,47 @@ def _pool(scarce: bool) -> Run:
     return run
 
 
+def _policy(policy: str) -> Run:
+    """There is room for eight. One tenant asks for long answers, then another for a few short ones."""
+
+    def run(runner: Runner, seed: int) -> Figures:
+        flood = Workload(prompt_lengths=(32,), output_lengths=(96, 96)).conversations(4 * USERS, seed)
+        few = Workload(prompt_lengths=(32,), output_lengths=(16, 16)).conversations(4, seed + 1)
+        engine = InProcess(runner, num_blocks=USERS * 128 // runner.limits.block_size, policy=policy)
+        many = [engine.ask(questions[0], tenant="many").answer for questions in flood]
+        late = [engine.ask(questions[0], tenant="few").answer for questions in few]
+        engine.run()
+        seconds = max(answer.ended for answer in many + late) - many[0].sent
+        return {
+            "E2E p50 ms of the few": round(1000 * median(each.ended - each.sent for each in late), 1),
+            "E2E p50 ms of the many": round(1000 * median(each.ended - each.sent for each in many), 1),
+            "output tokens/s": round(sum(each.output_tokens for each in many + late) / seconds, 1),
+        }
+
+    return run
+
+
+def _pages(quantized: bool) -> Run:
+    """The same model with pages of its own: of int8, or of its own type."""
+
+    def run(runner: Runner, seed: int) -> Figures:
+        limits, model = runner.limits, runner.model
+        blocks = USERS * 640 // limits.block_size
+        dtype = torch.int8 if quantized else model.dtype
+        caches = make_caches(model.config, blocks, limits.block_size, dtype, runner.device)
+        other = Runner(model, caches, runner.kernels, replace(limits, num_blocks=blocks))
+        figures = _loop(InProcess(other), Workload(output_lengths=(32, 32)), 2 * USERS, USERS, seed)
+        held = sum(tensor.nbytes for cache in caches for tensor in cache.tensors())
+        form = {"dtype": str(model.dtype).removeprefix("torch."), "kv_dtype": "int8" if quantized else "auto"}
+        return {
+            "bytes of KV a token": held // (blocks * limits.block_size),
+            "output tokens/s": figures["output tokens/s"],
+            "perplexity, shipped model": round(perplexity(runner_of(form), DOCUMENTS), 4),
+        }
+
+    return run
+
+
 def _users(users: int) -> Run:
     def run(runner: Runner, seed: int) -> Figures:
         workload = Workload(prompt_lengths=(32, 128), output_lengths=(8, 64))
@@ -135,6 +180,9 @@ def _users(users: int) -> Run:
 
     return run
 
+
+DOCUMENTS = 40
+"""Of the held-out ones: enough to see that nothing is wrong; `ops/bench/perplexity.py` reads them all."""
 
 CHUNK = 128
 """Tokens of a step with chunked prefill."""
@@ -175,6 +223,24 @@ MECHANISMS = (
         f"prompts of 32 and 128 tokens, answers of 8 to 64: {USERS} users at once, or one",
         _users(USERS),
         _users(1),
+    ),
+    Mechanism(
+        "fair shares",
+        "one tenant asks for 32 answers of 96 tokens, then another for 4 of 16; room for 8: fair, or fcfs",
+        _policy("fair"),
+        _policy("fcfs"),
+    ),
+    Mechanism(
+        "shortest job first",
+        "32 answers of 96 tokens are asked for, then 4 of 16; room for 8: shortest, or fcfs",
+        _policy("shortest"),
+        _policy("fcfs"),
+    ),
+    Mechanism(
+        "pages of int8",
+        f"{USERS} users, prompts of 32, 128 and 512 tokens: pages of int8, or of the model's type",
+        _pages(True),
+        _pages(False),
     ),
 )
 

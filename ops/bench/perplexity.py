@@ -110,6 +110,12 @@ def read(runner: Runner, documents: list[list[int]], prompts: list[list[int]]) -
     return Reading(math.exp(total / count), torch.cat(likeliest), [each.tokens[0] for each in asked])
 
 
+def perplexity(runner: Runner, most: int) -> float:
+    """Of the shipped model over the first held-out documents, `most` at most."""
+    documents = held_out_ids(AutoTokenizer.from_pretrained(SHIPPED_MODEL), "held_out")[:most]
+    return read(runner, documents, []).perplexity
+
+
 def compared(reading: Reading, reference: Reading) -> dict[str, float | int]:
     """What a form loses: perplexity over that of the reference, and how often both expect the same."""
     pairs = list(zip(reading.answers, reference.answers, strict=True))
