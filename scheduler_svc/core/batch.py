@@ -38,13 +38,8 @@ class Batch:
 
     def admit(self, sequence: Sequence, hits: list[int]) -> None:
         """Give the sequence a slot, and a table that begins with the cached blocks `hits`."""
-        sequence.move(State.PREFILL)
-        sequence.table = BlockTable(self.pool, self.limits.block_size, hits)
-        sequence.slot = self.free_slots.pop()
-        sequence.computed = sequence.planned = sequence.table.room
-        sequence.admitted_length = len(sequence.tokens)
-        self.admitted_tokens += len(sequence.tokens)
-        insort(self.running, sequence, key=_age)
+        table = BlockTable(self.pool, self.limits.block_size, hits)
+        self._seat(sequence, table, table.room)
 
     def fork(self, child: Sequence, parent: Sequence, tokens: int) -> tuple[list[int], list[int]]:
         """Give the child a slot, and a table that begins with the first `tokens` positions of the parent's.
@@ -53,14 +48,10 @@ class Batch:
         referenced until the caller releases it. A block must be free.
         """
         assert parent.table is not None
-        child.move(State.PREFILL)
-        child.table, sources = parent.table.fork(tokens)
-        targets = child.table.grow(len(sources))
-        child.chain = parent.chain[: child.table.named]
-        child.slot = self.free_slots.pop()
-        child.computed = child.planned = tokens
-        child.admitted_length = len(child.tokens)
-        insort(self.running, child, key=_age)
+        table, sources = parent.table.fork(tokens)
+        targets = table.grow(len(sources))
+        child.chain = parent.chain[: table.named]
+        self._seat(child, table, tokens)
         return sources, targets
 
     def leave(self, sequence: Sequence, to: State) -> None:
@@ -95,6 +86,16 @@ class Batch:
             raise IntegrityError("running sequences are not in order of age")
         for sequence, table in zip(running, tables, strict=True):
             _check_sequence(sequence, table, self.limits.block_size)
+
+    def _seat(self, sequence: Sequence, table: BlockTable, computed: int) -> None:
+        """Give the sequence a slot, with a table in which so many positions have been computed."""
+        sequence.move(State.PREFILL)
+        sequence.table = table
+        sequence.slot = self.free_slots.pop()
+        sequence.computed = sequence.planned = computed
+        sequence.admitted_length = len(sequence.tokens)
+        self.admitted_tokens += len(sequence.tokens)
+        insort(self.running, sequence, key=_age)
 
 
 def _check_sequence(sequence: Sequence, table: BlockTable, block_size: int) -> None:

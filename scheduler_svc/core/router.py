@@ -35,6 +35,8 @@ class Router:
     def remove(self, scheduler: Scheduler) -> None:
         """A worker is lost."""
         del self._entries[scheduler]
+        for had in self._had.values():
+            had.pop(scheduler, None)
 
     def review(self, scheduler: Scheduler) -> None:
         """A worker's load may have changed."""
@@ -52,11 +54,9 @@ class Router:
             return chosen
         had = self._had.pop(names[0], {})
         least = _cost(chosen, names)
-        for scheduler in list(had):
+        for scheduler in had:
             limits = scheduler.limits
-            if scheduler not in self._entries:
-                del had[scheduler]
-            elif group.limit <= limits.max_length and limits.block_size == chosen.limits.block_size:
+            if group.limit <= limits.max_length and limits.block_size == chosen.limits.block_size:
                 cost = _cost(scheduler, names)
                 if cost < least:
                     chosen, least = scheduler, cost

@@ -91,10 +91,6 @@ class Scheduler:
         leader, *siblings = group.alive()
         self._waiting.push(leader)
         group.held = siblings
-        if len(group.request.prompt) == 1:  # there is nothing to share: its token is computed for each
-            for sibling in siblings:
-                self._waiting.push(sibling)
-            group.held = []
 
     def plan(self) -> StepPlan | None:
         """The next step, or None if there is nothing to do until a result or a request comes."""

@@ -4,6 +4,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,6 +23,9 @@ from gpu_worker.sampler import Sampled
 
 class CpuKernels:
     """See `Kernels`."""
+
+    _linear: ClassVar[type[PackedLinear | QuantizedLinear]] = PackedLinear
+    _gated: ClassVar[type[PackedGated | QuantizedGated]] = PackedGated
 
     def __init__(self, library: ctypes.CDLL, cores: Sequence[int] = ()) -> None:
         """`cores`: one for each thread of the library's team, if they have places of their own."""
@@ -44,10 +48,10 @@ class CpuKernels:
         dtype: torch.dtype | None = None,
         keeps_rows: bool = False,
     ) -> Linear:
-        return PackedLinear(self._library, weight, bias, wide=dtype == torch.float32)
+        return self._linear(self._library, weight, bias, wide=dtype == torch.float32)
 
     def gated(self, weight: Tensor, bias: Tensor | None = None) -> Unary:
-        return PackedGated(self._library, weight, bias)
+        return self._gated(self._library, weight, bias)
 
     def norm(self, weight: Tensor, eps: float) -> CpuNorm:
         return CpuNorm(self._library, weight, eps)
@@ -82,14 +86,4 @@ class MatrixUnitKernels(CpuKernels):
 class QuantizedKernels(CpuKernels):
     """With weights of int8; activations become int8 on their way into a product."""
 
-    def linear(
-        self,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        dtype: torch.dtype | None = None,
-        keeps_rows: bool = False,
-    ) -> Linear:
-        return QuantizedLinear(self._library, weight, bias, wide=dtype == torch.float32)
-
-    def gated(self, weight: Tensor, bias: Tensor | None = None) -> Unary:
-        return QuantizedGated(self._library, weight, bias)
+    _linear, _gated = QuantizedLinear, QuantizedGated

@@ -209,8 +209,16 @@ def test_who_finds_no_room_to_fork_waits_and_begins_with_the_cache(bench: MakeBe
 
 def test_siblings_of_a_prompt_of_one_token_share_nothing(bench: MakeBench) -> None:
     one = bench()
-    one.arrive([3], n=3, max_tokens=2)
-    assert one.step().row_counts == [1, 1, 1]
+    group = one.arrive([3], n=3, max_tokens=2)
+    one.step()
+    plan = one.step()
+    assert plan.row_counts == [1, 1, 1]
+    assert not plan.copy_sources
+    one.run()
+    outputs = [list(each.tokens[1:]) for each in group.sequences]
+    assert outputs == [one.fake.reference(group.request, index, 64) for index in range(3)]
+    blocks = [list(new.block_ids) for new in plan.new_slots]
+    assert blocks == [[], []]
 
 
 def test_a_sequence_that_is_resumed_forks_and_computes_its_own_output(bench: MakeBench) -> None:
