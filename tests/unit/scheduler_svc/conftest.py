@@ -7,8 +7,9 @@ import asyncio
 import struct
 import zlib
 from array import array
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +27,7 @@ POISON = VOCAB - 1
 """A row that computes this token fails."""
 
 
+@lru_cache(maxsize=1 << 16)
 def _key_value(before: int, token: int, position: int) -> int:
     """What is written to memory at a position: like keys and values, it depends on all that came before."""
     return zlib.crc32(array("Q", (before, token, position)).tobytes())
@@ -109,6 +111,14 @@ class StrictWorker:
             assert len(set(held.blocks)) == len(held.blocks)
             assert all(0 <= block < self.limits.num_blocks for block in held.blocks)
         return self._run(plan)
+
+    def check_readable(self, tokens: Sequence[int], blocks: Sequence[int]) -> None:
+        """These tokens, computed one after the other, are in memory at their blocks and offsets."""
+        before = 0
+        for position, token in enumerate(tokens):
+            block, offset = divmod(position, self.limits.block_size)
+            before = _key_value(before, token, position)
+            assert self.memory.get((blocks[block], offset)) == before, "a live token that cannot be read"
 
     def _run(self, plan: StepPlan) -> StepResult:
         rows = list(zip(plan.row_slots, plan.row_starts, plan.row_counts, plan.row_samples, strict=True))

@@ -1,7 +1,8 @@
 """Random programs of arrivals, cancels, early ends, losses of workers, over pools of any size.
 
-After every event the books must balance; in the end every request has exactly the tokens that it gets
-alone, no block is leaked, and the worker has seen nothing that it could not trust.
+After every event the books must balance, and every token that has been computed for a running sequence must
+be in its worker's memory, at its block and offset. In the end every request has exactly the tokens that it
+gets alone, no block is leaked, and the worker has seen nothing that it could not trust.
 """
 
 from array import array
@@ -162,8 +163,15 @@ class World:
                     self.fleet.settle(scheduler, outcome)
                     self.note(outcome)
                     moved = True
-                scheduler.check_integrity()
+                self.check(scheduler, worker)
         return moved
+
+    def check(self, scheduler: Scheduler, worker: Any) -> None:
+        """The books balance, and what they say is in memory is there."""
+        scheduler.check_integrity()
+        for sequence in scheduler._batch.running:
+            assert sequence.table is not None
+            worker.check_readable(sequence.tokens[: sequence.computed], sequence.table.blocks)
 
     def watch_progress(self, scheduler: Scheduler) -> None:
         """Some sequence advances for good in every few steps, whatever the size of the pool."""
@@ -210,8 +218,8 @@ class World:
 def play(world: World, events: list[tuple[str, object]]) -> None:
     for name, argument in events:
         getattr(world, name)(argument)
-        for scheduler in world.workers:
-            scheduler.check_integrity()
+        for scheduler, (worker, _) in world.workers.items():
+            world.check(scheduler, worker)
     world.finish()
 
 
