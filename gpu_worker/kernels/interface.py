@@ -78,8 +78,23 @@ class Rotary:
     """float32 [positions, head_dim / 2]."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a query sees of its context, and how; each layer may have its own."""
+
+    window: int = 0
+    """Positions, its own included; 0: all before it."""
+    sinks: int = 0
+    """First positions of a sequence that stay visible beside a window (Xiao et al. 2024)."""
+    softcap: float = 0.0
+    """Scores x become softcap * tanh(x / softcap), as in Gemma 2; 0: they stay as they are."""
+
+
+EVERYTHING = Sight()
+
+
 class StepAttention(Protocol):
-    """Attention within one step; the same for every layer."""
+    """Attention within one step; the same for every layer but for what that sees."""
 
     def rotate_and_write(self, qkv: Tensor, rotary: Rotary, cache: LayerCache) -> Tensor:
         """Rotate queries and keys by their positions, put keys and values into the pages.
@@ -88,12 +103,13 @@ class StepAttention(Protocol):
         [tokens, heads, head_dim].
         """
 
-    def attend(self, query: Tensor, cache: LayerCache) -> Tensor:
-        """[tokens, heads, head_dim] to [tokens, heads * head_dim]: causal attention, each row over its own
-        context.
+    def attend(self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING) -> Tensor:
+        """[tokens, heads, head_dim] to [tokens, heads * head_dim]: causal attention, each row over what is in
+        sight of its own context.
 
-        Scores are scaled by 1/sqrt(head_dim). What lies in pages beyond a row's context, whatever
-        it is, never reaches the row's output.
+        Scores are scaled by 1/sqrt(head_dim). What lies in pages beyond a row's context or out of its sight,
+        whatever it is, never reaches the row's output. A block that is wholly out of the window of all of a
+        row's tokens is not even looked up, unless there are sinks.
         """
 
 

@@ -4,11 +4,13 @@ Decodes are gathered together and attended in one call, or in a few if they are 
 prefills one sequence after the other.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from gpu_worker.kernels.interface import LayerCache, Rotary, StepMetadata
+from gpu_worker.kernels.interface import EVERYTHING, LayerCache, Rotary, Sight, StepMetadata
 from gpu_worker.kernels.reference_pages import quantized, widened
 
 GATHERED = 1 << 17
@@ -16,15 +18,23 @@ GATHERED = 1 << 17
 as much as the longest one: this bounds the memory that a step needs beside the pages."""
 
 
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """Tokens that are attended together, the entries that are gathered for them, and which each sees."""
+
+    tokens: slice
+    entries: Tensor
+    """int64 [entries] for a chunk, [rows, entries] for decodes."""
+    seen: Tensor | None
+    """bool [tokens, entries]; None: the tokens are all of their context, and see it plainly causally."""
+
+
 class ReferenceStep:
-    """See `StepAttention`. The entries to gather and the masks are the same in every layer."""
+    """See `StepAttention`. Entries and masks are the same in every layer of the same sight."""
 
     def __init__(self, step: StepMetadata) -> None:
         self._step = step
-        # Which tokens, the entries of their contexts, and which of these each token sees.
-        self._decodes: list[tuple[slice, Tensor, Tensor]] = []
-        self._chunks: list[tuple[slice, Tensor, Tensor | None]] = []
-        self._prepared = False
+        self._prepared: dict[Sight, tuple[list[Gathering], list[Gathering]]] = {}
 
     def rotate_and_write(self, qkv: Tensor, rotary: Rotary, cache: LayerCache) -> Tensor:
         _, kv_heads, block_size, head_dim = cache.keys.shape
@@ -43,43 +53,59 @@ class ReferenceStep:
             cache.values[places] = value
         return _rotate(query, cos, sin)
 
-    def attend(self, query: Tensor, cache: LayerCache) -> Tensor:
-        if not self._prepared:
-            self._prepare_decodes(cache.keys.shape[2])
-            self._prepare_chunks(cache.keys.shape[2])
-            self._prepared = True
+    def attend(self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING) -> Tensor:
+        if sight not in self._prepared:
+            block_size = cache.keys.shape[2]
+            self._prepared[sight] = (self._decodes(sight, block_size), self._chunks(sight, block_size))
+        decodes, chunks = self._prepared[sight]
         out = torch.empty_like(query)
-        for tokens, entries, seen in self._decodes:
-            out[tokens] = _decode(query[tokens], cache, entries, seen)
-        for tokens, entries, mask in self._chunks:
-            out[tokens] = _chunk(query[tokens], cache, entries, mask)
+        for some in decodes:
+            out[some.tokens] = _decode(query[some.tokens], cache, some, sight.softcap)
+        for some in chunks:
+            out[some.tokens] = _chunk(query[some.tokens], cache, some, sight.softcap)
         return out.flatten(1)
 
-    def _prepare_decodes(self, block_size: int) -> None:
-        step = self._step
+    def _decodes(self, sight: Sight, block_size: int) -> list[Gathering]:
+        step, gatherings = self._step, list[Gathering]()
         if not step.decodes:
-            return
-        longest = max(step.context_lengths[: step.decodes])
-        offsets = torch.arange(longest, device=step.contexts.device)
-        together = max(1, GATHERED // longest)
+            return gatherings
+        most = max(step.context_lengths[: step.decodes])
+        if sight.window:
+            most = min(most, sight.sinks + sight.window)
+        places = torch.arange(most, device=step.contexts.device)
+        together = max(1, GATHERED // most)
         for start in range(0, step.decodes, together):
             rows = slice(start, min(start + together, step.decodes))
             contexts = step.contexts[rows, None]
+            # What is gathered of a row: its sinks, then its window.
+            begin = (contexts - sight.window).clamp(min=0) if sight.window else torch.zeros_like(contexts)
+            sinks = begin.clamp(max=sight.sinks)
+            offsets = torch.where(places < sinks, places, places - sinks + begin)
             # Past its own end a row gathers its last entry again: what other sequences left in
             # pages (NaN, say) must not even be multiplied by zero.
             entries = _entries(step.block_tables[rows], offsets.minimum(contexts - 1), block_size)
-            self._decodes.append((rows, entries, offsets < contexts))
+            gatherings.append(Gathering(rows, entries, offsets < contexts))
+        return gatherings
 
-    def _prepare_chunks(self, block_size: int) -> None:
-        step = self._step
+    def _chunks(self, sight: Sight, block_size: int) -> list[Gathering]:
+        step, gatherings = self._step, list[Gathering]()
         start = step.decodes
         for row in range(step.decodes, len(step.query_lengths)):
             count, context = step.query_lengths[row], step.context_lengths[row]
             offsets = torch.arange(context, device=step.contexts.device)
+            queries = offsets[context - count :, None]
+            if sight.window:
+                begin = max(0, context - count + 1 - sight.window)  # of the first token's window
+                offsets = offsets[(offsets >= begin) | (offsets < sight.sinks)]
             entries = _entries(step.block_tables[row : row + 1], offsets[None], block_size)[0]
-            mask = None if count == context else offsets[None, :] <= offsets[context - count :, None]
-            self._chunks.append((slice(start, start + count), entries, mask))
+            seen = None  # plainly causal
+            if count < context or sight != EVERYTHING:
+                seen = offsets <= queries
+                if sight.window:
+                    seen &= (offsets > queries - sight.window) | (offsets < sight.sinks)
+            gatherings.append(Gathering(slice(start, start + count), entries, seen))
             start += count
+        return gatherings
 
 
 def _rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -89,26 +115,36 @@ def _rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return rotated.to(states.dtype)
 
 
-def _decode(query: Tensor, cache: LayerCache, entries: Tensor, seen: Tensor) -> Tensor:
+def _decode(query: Tensor, cache: LayerCache, some: Gathering, softcap: float) -> Tensor:
     """One token of each sequence: query [rows, heads, head_dim]; entries and seen [rows, longest]."""
     rows, heads, head_dim = query.shape
     kv_heads = cache.keys.shape[1]
-    keys, values = _gathered(cache, entries, query.dtype)
+    keys, values = (states.transpose(1, 2) for states in _gathered(cache, some.entries, query.dtype))
+    assert some.seen is not None
     # The heads that share a key stand in for query positions: keys are read once for all of them.
     grouped = query.view(rows, kv_heads, heads // kv_heads, head_dim)
-    out = scaled_dot_product_attention(
-        grouped, keys.transpose(1, 2), values.transpose(1, 2), attn_mask=seen[:, None, None, :]
-    )
+    out = _attended(grouped, keys, values, some.seen[:, None, None, :], softcap)
     return out.reshape(rows, heads, head_dim)
 
 
-def _chunk(query: Tensor, cache: LayerCache, entries: Tensor, mask: Tensor | None) -> Tensor:
-    """One sequence: query [tokens, heads, head_dim]; mask [tokens, context], None = plainly causal."""
-    keys, values = (states.transpose(0, 1)[None] for states in _gathered(cache, entries, query.dtype))
-    out = scaled_dot_product_attention(
-        query.transpose(0, 1)[None], keys, values, attn_mask=mask, is_causal=mask is None, enable_gqa=True
-    )
-    return out[0].transpose(0, 1)
+def _chunk(query: Tensor, cache: LayerCache, some: Gathering, softcap: float) -> Tensor:
+    """One sequence: query [tokens, heads, head_dim]; seen [tokens, entries], None = plainly causal."""
+    keys, values = (states.transpose(0, 1)[None] for states in _gathered(cache, some.entries, query.dtype))
+    return _attended(query.transpose(0, 1)[None], keys, values, some.seen, softcap)[0].transpose(0, 1)
+
+
+def _attended(query: Tensor, keys: Tensor, values: Tensor, seen: Tensor | None, softcap: float) -> Tensor:
+    """[n, heads, queries, head_dim] over [n, kv_heads, entries, head_dim]; `seen`: None = plainly causal."""
+    if not softcap:
+        return scaled_dot_product_attention(
+            query, keys, values, attn_mask=seen, is_causal=seen is None, enable_gqa=True
+        )
+    assert seen is not None
+    group = query.shape[1] // keys.shape[1]
+    keys, values = (states.repeat_interleave(group, dim=1) for states in (keys, values))
+    scores = (query @ keys.transpose(2, 3)).float() / query.shape[3] ** 0.5
+    capped = softcap * torch.tanh(scores / softcap)
+    return capped.masked_fill(~seen, -torch.inf).softmax(-1).to(query.dtype) @ values
 
 
 def _gathered(cache: LayerCache, entries: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,9 @@ from gpu_worker.errors import ModelError
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
+WINDOWED = frozenset({"MistralForCausalLM"})
+"""Architectures that mean their `sliding_window`; others carry one that nobody reads."""
+
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
@@ -44,8 +47,15 @@ class ModelConfig:
     tie_word_embeddings: bool
     attention_bias: bool
     mlp_bias: bool
+    windows: tuple[int, ...]
+    """Positions that a token sees in each layer, its own included; 0: all before it."""
     dtype: torch.dtype
     """Type of the checkpoint's weights."""
+
+    @property
+    def window(self) -> int:
+        """Positions that the layer with the widest view sees; 0: all. What lies before them is not needed."""
+        return max(self.windows) if all(self.windows) else 0
 
 
 def read_config(directory: Path) -> ModelConfig:
@@ -108,8 +118,9 @@ def _config_from(values: _Values) -> ModelConfig:
     head_dim = values.positive("head_dim", max(1, hidden_size // heads))
     if head_dim % 2:
         raise ModelError(f"{values.path}: head_dim: {head_dim} is odd, and rotary embeddings pair dimensions")
+    architecture = str(architectures[0])
     return ModelConfig(
-        architecture=str(architectures[0]),
+        architecture=architecture,
         vocab_size=values.positive("vocab_size"),
         hidden_size=hidden_size,
         intermediate_size=values.positive("intermediate_size"),
@@ -123,8 +134,31 @@ def _config_from(values: _Values) -> ModelConfig:
         tie_word_embeddings=values.flag("tie_word_embeddings"),
         attention_bias=values.flag("attention_bias"),
         mlp_bias=values.flag("mlp_bias"),
+        windows=_windows_from(values, architecture),
         dtype=_DTYPES[dtype],
     )
+
+
+def _windows_from(values: _Values, architecture: str) -> tuple[int, ...]:
+    """`layer_types` says which layers have a sliding window; without it all have, or every one but each
+    `sliding_window_pattern`-th."""
+    layers = values.positive("num_hidden_layers")
+    if (
+        architecture not in WINDOWED
+        or values.values.get("sliding_window") is None
+        or not values.flag("use_sliding_window", True)
+    ):
+        return (0,) * layers
+    window = values.positive("sliding_window")
+    pattern = values.positive("sliding_window_pattern", layers + 1)
+    types = values.values.get("layer_types") or [
+        "sliding_attention" if (layer + 1) % pattern else "full_attention" for layer in range(layers)
+    ]
+    if not isinstance(types, list) or len(types) != layers:
+        raise ModelError(f"{values.path}: layer_types: a list of {layers} is needed, not {types!r}")
+    if unknown := [kind for kind in types if kind not in ("sliding_attention", "full_attention")]:
+        raise ModelError(f"{values.path}: layer_types: {unknown[0]!r} is not supported")
+    return tuple(window if kind == "sliding_attention" else 0 for kind in types)
 
 
 def _rope_from(values: _Values) -> RopeConfig:

@@ -1,4 +1,5 @@
-"""The Llama family: Touvron et al. 2023, Grattafiori et al. 2024.
+"""The Llama family: Touvron et al. 2023, Grattafiori et al. 2024; Mistral (Jiang et al. 2023) is Llama with
+sliding windows.
 
 Query, key and value projections are one matrix, and so are gate and up: fewer, larger products.
 """
@@ -8,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import Kernels, LayerCache, Linear, Rotary, StepAttention
+from gpu_worker.kernels.interface import Kernels, LayerCache, Linear, Rotary, Sight, StepAttention
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.loader import Weights
 from gpu_worker.models.rope import rotary_tables
@@ -17,13 +18,14 @@ from gpu_worker.models.rope import rotary_tables
 class Layer:
     """One decoder layer: attention with grouped queries over the paged cache, and a gated feed-forward."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, kernels: Kernels) -> None:
+    def __init__(self, config: ModelConfig, weights: Weights, kernels: Kernels, sight: Sight) -> None:
         hidden, inner, eps = config.hidden_size, config.intermediate_size, config.rms_norm_eps
         query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         q, k, v, o = (f"self_attn.{name}_proj" for name in "qkvo")
         gate, up, down = (f"mlp.{name}_proj" for name in ("gate", "up", "down"))
         attention, mlp = config.attention_bias, config.mlp_bias
 
+        self._sight = sight
         self._attention_norm = kernels.norm(weights.read("input_layernorm.weight", hidden), eps)
         self._qkv = kernels.linear(*weights.merged({q: query, k: key, v: key}, hidden, attention))
         self._out = kernels.linear(*weights.merged({o: hidden}, query, attention))
@@ -34,7 +36,7 @@ class Layer:
     def add_to(self, hidden: Tensor, rotary: Rotary, attention: StepAttention, cache: LayerCache) -> None:
         """Add what the layer has to say to the residual stream, hidden [tokens, hidden_size], in place."""
         query = attention.rotate_and_write(self._qkv(self._attention_norm(hidden)), rotary, cache)
-        self._out.add_to(attention.attend(query, cache), hidden)
+        self._out.add_to(attention.attend(query, cache, self._sight), hidden)
         self._down.add_to(self._gated(self._mlp_norm(hidden)), hidden)
 
 
@@ -48,8 +50,8 @@ class Llama:
         self._embed, self._head = _ends(config, weights, kernels)
         self._norm = kernels.norm(weights.read("model.norm.weight", config.hidden_size), config.rms_norm_eps)
         self._layers = [
-            Layer(config, weights.under(f"model.layers.{number}."), kernels)
-            for number in range(config.num_layers)
+            Layer(config, weights.under(f"model.layers.{number}."), kernels, Sight(window))
+            for number, window in enumerate(config.windows)
         ]
         self._rotary = rotary_tables(config.rope, config.head_dim, positions, weights.device)
 

@@ -35,7 +35,7 @@ class CausalLM(Protocol):
         """float32 [rows, vocab_size] for those hidden states [rows, hidden_size] that need them."""
 
 
-FAMILIES = {"LlamaForCausalLM": Llama}
+FAMILIES = {"LlamaForCausalLM": Llama, "MistralForCausalLM": Llama}
 """Decoders by what config.json calls their architecture."""
 
 _DERIVED = ("rotary_emb.inv_freq",)

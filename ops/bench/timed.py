@@ -10,10 +10,12 @@ from torch import Tensor
 
 from gpu_worker.batch import Batch
 from gpu_worker.kernels.interface import (
+    EVERYTHING,
     Kernels,
     LayerCache,
     Linear,
     Rotary,
+    Sight,
     StepAttention,
     StepMetadata,
     Unary,
@@ -99,6 +101,6 @@ class _TimedStep:
         query: Tensor = self._timed("rotation and KV write", self._step.rotate_and_write, qkv, rotary, cache)
         return query
 
-    def attend(self, query: Tensor, cache: LayerCache) -> Tensor:
-        mixed: Tensor = self._timed("attention", self._step.attend, query, cache)
+    def attend(self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING) -> Tensor:
+        mixed: Tensor = self._timed("attention", self._step.attend, query, cache, sight)
         return mixed

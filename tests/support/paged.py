@@ -6,8 +6,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.cpu.attention import EVERYTHING, Sight
-from gpu_worker.kernels.interface import LayerCache, StepMetadata
+from gpu_worker.kernels.interface import EVERYTHING, LayerCache, Sight, StepMetadata
 from gpu_worker.kernels.reference_pages import quantized
 
 NAN = float("nan")

@@ -3,28 +3,12 @@
 import ctypes
 import math
 from ctypes import c_float, c_int, c_int64, c_void_p
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gpu_worker.kernels.cpu.library import DTYPES, address
-from gpu_worker.kernels.interface import LayerCache, Rotary, StepMetadata
-
-
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """What a query sees of its context, and how."""
-
-    window: int = 0
-    """Positions, its own included; 0: all before it."""
-    sinks: int = 0
-    """First positions of a sequence that stay visible beside a window (Xiao et al. 2024)."""
-    softcap: float = 0.0
-    """Scores x become softcap * tanh(x / softcap), as in Gemma 2; 0: they stay as they are."""
-
-
-EVERYTHING = Sight()
+from gpu_worker.kernels.interface import EVERYTHING, LayerCache, Rotary, Sight, StepMetadata
 
 
 class Attention:

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from gpu_worker.kernels.cpu import build
-from gpu_worker.kernels.cpu.attention import EVERYTHING, Attention, Sight
+from gpu_worker.kernels.cpu.attention import Attention
+from gpu_worker.kernels.interface import EVERYTHING, Sight
 from gpu_worker.kernels.reference_attention import ReferenceStep
 from tests.support.paged import Heads, Paged, dense, make_paged
 
@@ -74,23 +75,40 @@ def test_long_contexts(native: ctypes.CDLL, rows: list[tuple[int, int]], dtype: 
     check(native, make_paged(rows, Heads(9, 3, 64), 16, dtype, kv))
 
 
+WINDOWS = [
+    Sight(window=1),
+    Sight(window=50),
+    Sight(window=64, sinks=4),
+    Sight(window=5, sinks=1),
+    Sight(window=20, sinks=70),
+    Sight(window=5000, sinks=4),
+    Sight(softcap=2.0),
+    Sight(window=40, sinks=3, softcap=5.0),
+]
+
+
 @pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
-@pytest.mark.parametrize(
-    "sight",
-    [
-        Sight(window=1),
-        Sight(window=50),
-        Sight(window=64, sinks=4),
-        Sight(window=5, sinks=1),
-        Sight(window=20, sinks=70),
-        Sight(window=5000, sinks=4),
-        Sight(softcap=2.0),
-        Sight(window=40, sinks=3, softcap=5.0),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("sight", WINDOWS, ids=str)
 def test_what_is_seen(native: ctypes.CDLL, sight: Sight, dtype: torch.dtype, kv: Kv) -> None:
-    check(native, make_paged([*ROWS, (40, 700)], Heads(6, 2, 64), 16, dtype, kv), sight)
+    paged = make_paged([*ROWS, (40, 700)], Heads(6, 2, 64), 16, dtype, kv)
+    check(native, paged, sight)
+    compare(ReferenceStep(paged.step).attend(paged.query, paged.plain, sight), paged, sight)
+
+
+@pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
+@pytest.mark.parametrize("block_size", [1, 7, 16, 32])
+def test_blocks_out_of_the_window_are_not_looked_up(
+    native: ctypes.CDLL, block_size: int, dtype: torch.dtype, kv: Kv
+) -> None:
+    sight = Sight(window=50)
+    paged = make_paged([*ROWS, (40, 700), (3, 3000)], Heads(6, 2, 64), block_size, dtype, kv)
+    for table, context, tokens in zip(
+        paged.step.block_tables, paged.step.context_lengths, paged.step.query_lengths, strict=True
+    ):
+        gone = max(0, context - tokens + 1 - sight.window) // block_size
+        table[:gone] = 1 << 30
+    check(native, paged, sight)
+    compare(ReferenceStep(paged.step).attend(paged.query, paged.plain, sight), paged, sight)
 
 
 def test_large_scores_do_not_overflow(native: ctypes.CDLL) -> None:

@@ -21,6 +21,7 @@ CONFIG = ModelConfig(
     tie_word_embeddings=True,
     attention_bias=False,
     mlp_bias=False,
+    windows=(0, 0, 0),
     dtype=torch.bfloat16,
 )
 LAYER = 8 * (8 + 4 + 4) + 8 * 8 + 3 * 8 * 20
