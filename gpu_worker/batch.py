@@ -51,7 +51,8 @@ class Rows:
     slots: Int32s
     starts: Int32s
     counts: Int32s
-    samples: NDArray[np.bool_]
+    samples: Int32s
+    """Tokens to sample, after each row's last positions."""
 
 
 class Batch:
@@ -80,6 +81,7 @@ class Batch:
         self._free(plan.freed_slots)
         for new in plan.new_slots:
             self._take(new)
+        self._cut(plan.cut_slots, plan.cut_blocks)
         self._add_blocks(plan.block_slots, plan.block_ids)
 
     def rows(self, plan: Plan) -> tuple[Rows, dict[int, str]]:
@@ -88,11 +90,12 @@ class Batch:
         exists = (slots >= 0) & (slots < self.limits.max_slots)
         self._check_held(slots[exists], "row_slots")
         held = np.where(exists, slots, 0)
-        samples = plan.row_samples.astype(np.bool_)
+        samples = plan.row_samples.astype(np.int32)
         known, ends = self.known[held], starts + counts  # a sum that overflows is negative
+        told = ends - plan.row_drafts  # where drafts begin
         room = np.minimum(self._table_lengths[held] * self.limits.block_size, self.limits.max_model_len)
-        good = exists & (starts >= 0) & (ends > starts) & (ends <= known) & (ends <= room)
-        good &= ~samples | (ends == known)
+        good = exists & (starts >= 0) & (ends > starts) & (told <= known) & (ends <= room)
+        good &= (samples == 0) | (told == known)
         if self._faults:
             good &= ~np.isin(slots, list(self._faults))
         index = np.flatnonzero(good)
@@ -117,7 +120,7 @@ class Batch:
         token_slots = np.repeat(rows.slots, counts)
         positions = np.arange(query_starts[-1]) - np.repeat(query_starts[:-1] - rows.starts, counts)
         parts = (token_slots, positions, rows.slots, contexts, query_starts)
-        sent = self._send(np.concatenate(parts, dtype=np.int64, casting="same_kind"))
+        sent = self.send(np.concatenate(parts, dtype=np.int64, casting="same_kind"))
         d_slots, d_positions, d_rows, d_contexts, d_starts = torch.split(sent, [len(part) for part in parts])
         block_size = self.limits.block_size
         widest = -(-int(contexts.max()) // block_size)
@@ -134,18 +137,17 @@ class Batch:
         )
         return step, self.tokens[d_slots, d_positions], d_rows
 
-    def keep(self, slots: Int32s, device_slots: Tensor, tokens: Tensor) -> None:
-        """Put sampled tokens, on the device, behind what their slots know."""
-        places = self._send(self.known[slots].astype(np.int64))
-        self.tokens[device_slots, places] = tokens.int()
-        self.known[slots] += 1
+    def put(self, device_slots: Tensor, positions: Int32s, tokens: Tensor) -> None:
+        """Write tokens to positions of slots; what of them is known is for the caller to say."""
+        self.tokens[device_slots, self.send(positions)] = tokens.int()
 
     def fail(self, slot: int, what: str) -> None:
         """Every row of the slot fails until it is freed: what its sequence is to build on is not there."""
         self._faults.setdefault(slot, what)
 
-    def _send(self, array: NDArray[np.int64]) -> Tensor:
-        tensor = torch.from_numpy(array)
+    def send(self, array: NDArray[np.integer]) -> Tensor:
+        """Numbers on the device, int64."""
+        tensor = torch.from_numpy(array.astype(np.int64, copy=False))
         if self.device.type == "cuda":  # from pinned memory the copy does not hold up the host
             tensor = tensor.pin_memory()
         return tensor.to(self.device, non_blocking=True)
@@ -211,9 +213,15 @@ class Batch:
                 what = "is one too many" if in_range else f"of {self.limits.num_blocks}"
                 self.fail(slot, f"block {block} {what} in the block table")
             slots, block_ids, places = slots[good], block_ids[good], places[good]
-        sent = self._send(np.stack((slots, places, block_ids)).astype(np.int64))
+        sent = self.send(np.stack((slots, places, block_ids)))
         self.block_tables[sent[0], sent[1]] = sent[2].int()
         self._table_lengths[owners] += gains.astype(np.int32)
+
+    def _cut(self, slots: Int32s, blocks: Int32s) -> None:
+        self._check_held(slots, "cut_slots")
+        if len(slots) and not ((blocks >= 0) & (blocks <= self._table_lengths[slots])).all():
+            raise PlanError("cut_blocks: a block table is not that long")
+        self._table_lengths[slots] = blocks
 
     def _fault_in_fork(self, new: NewSlot) -> str:
         parent, begun = new.forked_from, new.forked_tokens
@@ -243,12 +251,13 @@ class Batch:
             return f"slot {slot} of {self.limits.max_slots}"
         if slot in self._faults:
             return self._faults[slot]
-        known = int(self.known[slot])
-        if start < 0 or start + count > known:
-            return f"positions {start} to {start + count - 1} of {known} known tokens"
-        if start + count > self.limits.max_model_len:
-            return f"position {start + count - 1} of a sequence of at most {self.limits.max_model_len} tokens"
+        known, end = int(self.known[slot]), start + count
+        told = end - int(plan.row_drafts[row])
+        if start < 0 or told > known:
+            return f"positions {start} to {told - 1} of {known} known tokens"
+        if end > self.limits.max_model_len:
+            return f"position {end - 1} of a sequence of at most {self.limits.max_model_len} tokens"
         room = int(self._table_lengths[slot]) * self.limits.block_size
-        if start + count > room:
-            return f"position {start + count - 1} has no block, the block table ends at {room}"
-        return f"a token for position {start + count}, which is known up to {known}"
+        if end > room:
+            return f"position {end - 1} has no block, the block table ends at {room}"
+        return f"a token for position {told}, which is known up to {known}"

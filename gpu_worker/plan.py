@@ -25,8 +25,16 @@ class Plan:
     row_starts: Int32s
     row_counts: Int32s
     row_samples: NDArray[np.uint8]
+    draft_tokens: Int32s
+    cut_slots: Int32s
+    cut_blocks: Int32s
     copy_sources: Int32s
     copy_targets: Int32s
+
+    @property
+    def row_drafts(self) -> Int32s:
+        """How many of each row's tokens, its last ones, are drafts."""
+        return np.maximum(self.row_samples, 1).astype(np.int32) - 1
 
 
 def read_plan(message: StepPlan, max_step_tokens: int) -> Plan:
@@ -41,6 +49,9 @@ def read_plan(message: StepPlan, max_step_tokens: int) -> Plan:
         row_starts=int32s(message.row_starts, "row_starts"),
         row_counts=int32s(message.row_counts, "row_counts"),
         row_samples=np.frombuffer(message.row_samples, np.uint8),
+        draft_tokens=int32s(message.draft_tokens, "draft_tokens"),
+        cut_slots=int32s(message.cut_slots, "cut_slots"),
+        cut_blocks=int32s(message.cut_blocks, "cut_blocks"),
         copy_sources=int32s(message.copy_sources, "copy_sources"),
         copy_targets=int32s(message.copy_targets, "copy_targets"),
     )
@@ -48,18 +59,22 @@ def read_plan(message: StepPlan, max_step_tokens: int) -> Plan:
         raise PlanError(f"{len(plan.block_slots)} block_slots and {len(plan.block_ids)} block_ids")
     if len(plan.copy_sources) != len(plan.copy_targets):
         raise PlanError(f"{len(plan.copy_sources)} copy_sources and {len(plan.copy_targets)} copy_targets")
+    if len(plan.cut_slots) != len(plan.cut_blocks):
+        raise PlanError(f"{len(plan.cut_slots)} cut_slots and {len(plan.cut_blocks)} cut_blocks")
     rows = len(plan.row_slots)
     if not rows == len(plan.row_starts) == len(plan.row_counts) == len(plan.row_samples):
         raise PlanError("row_slots, row_starts, row_counts and row_samples differ in length")
     if rows:
         if plan.row_counts.min() < 1:
             raise PlanError("a row of no tokens")
-        if plan.row_samples.max() > 1:
-            raise PlanError("row_samples: neither 0 nor 1")
+        if (plan.row_samples > plan.row_counts).any():
+            raise PlanError("a row samples more tokens than it has")
         if len(np.unique(plan.row_slots)) != rows:
             raise PlanError("two rows of one slot")
         if (tokens := int(plan.row_counts.sum(dtype=np.int64))) > max_step_tokens:
             raise PlanError(f"{tokens} tokens in a step that may have {max_step_tokens}")
+    if (drafts := int(plan.row_drafts.sum())) != len(plan.draft_tokens):
+        raise PlanError(f"{len(plan.draft_tokens)} draft_tokens where the rows have {drafts}")
     return plan
 
 

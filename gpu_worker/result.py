@@ -5,53 +5,59 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_worker.plan import Plan
-from gpu_worker.sampler import Sampled
+from gpu_worker.plan import Int32s, Plan
+from gpu_worker.sampler import Logprobs, Sampled
+from gpu_worker.samples import Samples
 from proto.worker_pb2 import RowError, StepResult
 
 NOT_FINITE = "the model's logits are not finite"
 
 
-def failed_rows(sampled: Sampled, rows: NDArray[np.intp]) -> list[int]:
+def failed_rows(sampled: Sampled, samples: Samples, kept: Int32s) -> list[int]:
     """Those of the plan's rows for which the model gave no usable logits. Waits for the device."""
     finite = sampled.finite.cpu().numpy()
-    return [] if finite.all() else [int(row) for row in rows[~finite]]
+    if finite.all():
+        return []
+    wrong = ~finite & samples.among(kept)
+    return sorted(set(np.repeat(samples.rows, samples.counts)[wrong].tolist()))
 
 
 def result_of(
-    plan: Plan, sampled: Sampled | None, rows: NDArray[np.intp], errors: Mapping[int, str]
+    plan: Plan, sampled: Sampled | None, samples: Samples, kept: Int32s, errors: Mapping[int, str]
 ) -> StepResult:
     """The answer to a plan.
 
-    `sampled`: of the plan's rows `rows`, ascending; `errors`: what went wrong, by row of the plan.
+    `kept`: how many tokens each of the rows that sample keeps; `errors`: what went wrong, by row of the plan.
     """
     result = StepResult(step=plan.step)
-    # A row's place in the result: only rows that sample have one.
-    entries = np.cumsum(plan.row_samples, dtype=np.int32) - 1
-    tokens = np.full(np.count_nonzero(plan.row_samples), -1, "<i4")
+    ends = np.cumsum(plan.row_samples, dtype=np.int32)
+    tokens = np.full(ends[-1] if len(ends) else 0, -1, "<i4")
     if sampled is not None:
-        tokens[entries[rows]] = sampled.tokens.cpu().numpy()
+        good = samples.among(kept)
+        if errors:
+            good &= ~np.isin(np.repeat(samples.rows, samples.counts), list(errors))
+        # A token's place in the result.
+        entries = np.repeat((ends - plan.row_samples)[samples.rows] - samples.firsts, samples.counts)
+        entries += np.arange(len(entries))
+        tokens[entries[good]] = sampled.tokens.cpu().numpy()[good]
         if sampled.logprobs is not None:
-            _add_logprobs(result, sampled, entries[rows], {int(entries[row]) for row in errors})
+            _add_logprobs(result, sampled.logprobs, entries, good)
     for row in sorted(errors):
-        if plan.row_samples[row]:
-            tokens[entries[row]] = -1
         result.errors.append(RowError(row=row, message=errors[row]))
     result.tokens = tokens.tobytes()
     return result
 
 
-def _add_logprobs(result: StepResult, sampled: Sampled, entries: NDArray[np.int32], failed: set[int]) -> None:
-    """`entries`: place in the result of each sampled row; those of `failed` say nothing."""
-    found = sampled.logprobs
-    assert found is not None
-    places = entries[found.rows]
-    good = ~np.isin(places, list(failed))
-    counts = found.top_counts[good]
-    # Rows want different numbers of alternatives: cut each row of the table to its own.
+def _add_logprobs(
+    result: StepResult, found: Logprobs, entries: NDArray[np.integer], good: NDArray[np.bool_]
+) -> None:
+    """`entries`: place in the result of each sampled token; those that are not `good` say nothing."""
+    told = good[found.rows]
+    counts = found.top_counts[told]
+    # Tokens want different numbers of alternatives: cut each row of the table to its own.
     within = np.arange(found.top.shape[1]) < counts[:, None]
-    result.logprob_entries = places[good].astype("<i4").tobytes()
-    result.logprobs = found.chosen.cpu().numpy()[good].astype("<f4").tobytes()
+    result.logprob_entries = entries[found.rows][told].astype("<i4").tobytes()
+    result.logprobs = found.chosen.cpu().numpy()[told].astype("<f4").tobytes()
     result.top_counts = counts.astype("<i4").tobytes()
-    result.top_tokens = found.top_tokens.cpu().numpy()[good][within].astype("<i4").tobytes()
-    result.top_logprobs = found.top.cpu().numpy()[good][within].astype("<f4").tobytes()
+    result.top_tokens = found.top_tokens.cpu().numpy()[told][within].astype("<i4").tobytes()
+    result.top_logprobs = found.top.cpu().numpy()[told][within].astype("<f4").tobytes()

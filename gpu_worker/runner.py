@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gpu_worker.batch import Batch, BatchLimits, Rows
 from gpu_worker.cache import copy_blocks
@@ -15,6 +14,7 @@ from gpu_worker.models.registry import CausalLM
 from gpu_worker.plan import Int32s, Plan, read_plan
 from gpu_worker.result import NOT_FINITE, failed_rows, result_of
 from gpu_worker.sampler import Sampled
+from gpu_worker.samples import Samples, samples_of
 from proto.worker_pb2 import StepPlan, StepResult
 
 
@@ -57,14 +57,17 @@ class Runner:
         self.batch.apply(plan)
         self._copy(plan)
         rows, errors = self.batch.rows(plan)
-        sampling = _in_plan_order(rows)
-        sampled = self._compute(rows, sampling) if len(rows.index) else None
-        sampled_rows = rows.index[sampling]
+        samples = samples_of(rows)
+        sampled = self._compute(plan, rows, samples) if len(rows.index) else None
+        kept = np.ones_like(samples.counts)
         if sampled is not None:
-            for row in failed_rows(sampled, sampled_rows):
+            if samples.verify:
+                kept = self._verify(samples, sampled)
+            self.batch.known[samples.row_slots] += kept
+            for row in failed_rows(sampled, samples, kept):
                 errors[row] = NOT_FINITE
                 self.batch.fail(int(plan.row_slots[row]), NOT_FINITE)
-        result = result_of(plan, sampled, sampled_rows, errors)
+        result = result_of(plan, sampled, samples, kept, errors)
         result.duration_us = (time.perf_counter_ns() - started) // 1000
         return result
 
@@ -76,25 +79,42 @@ class Runner:
             sources, targets = torch.from_numpy(blocks).to(self.device)
             copy_blocks(self.caches, sources, targets)
 
-    def _compute(self, rows: Rows, sampling: NDArray[np.intp]) -> Sampled | None:
-        """Run the model over the rows and sample for those at `sampling`; None if those are none."""
+    def _compute(self, plan: Plan, rows: Rows, samples: Samples) -> Sampled | None:
+        """Run the model over the rows and sample what they sample; None if that is nothing."""
         batch = self.batch
+        if samples.verify:
+            self._draft(plan, samples)
         step, tokens, device_slots = batch.metadata(rows)
         hidden = self.model(tokens, self.kernels.begin(step), self.caches)
-        if not len(sampling):
+        places = samples.places
+        if not len(places):
             return None
-        slots: Int32s = rows.slots[sampling]
-        if len(sampling) < len(tokens):  # otherwise every token is a row's last one, in order
-            places = torch.from_numpy(sampling).to(batch.device, non_blocking=True)
-            hidden = hidden[step.query_starts[places + 1] - 1]
-            device_slots = device_slots[places]
+        if len(places) < len(tokens) or samples.verify:  # otherwise every token is a row's only one, in order
+            sent = batch.send(np.stack((places, samples.slots)))
+            hidden, device_slots = hidden[sent[0]], sent[1]
         logits = self.model.logits(hidden)
-        sampled = self.kernels.sample(logits, slots, device_slots, batch)
-        batch.keep(slots, device_slots, sampled.tokens)
+        sampled = self.kernels.sample(logits, samples.slots, device_slots, samples.positions, batch)
+        if not samples.verify:
+            batch.put(device_slots, samples.positions, sampled.tokens)
         return sampled
 
+    def _draft(self, plan: Plan, samples: Samples) -> None:
+        """Put the drafts where the rows' tokens are read: behind what their slots know."""
+        if plan.draft_tokens.min() < 0:
+            raise PlanError("draft_tokens: there is no draft model to guess them")
+        if plan.draft_tokens.max() >= self.limits.vocab_size:
+            raise PlanError(f"draft_tokens: not in the vocabulary of {self.limits.vocab_size}")
+        drafted = samples.numbers + 1 < np.repeat(samples.counts, samples.counts)
+        given = np.repeat(np.isin(np.arange(len(plan.row_slots)), samples.rows), plan.row_drafts)
+        slots = self.batch.send(samples.slots[drafted])
+        drafts = torch.from_numpy(plan.draft_tokens[given]).to(self.device)
+        self.batch.put(slots, samples.positions[drafted], drafts)
 
-def _in_plan_order(rows: Rows) -> NDArray[np.intp]:
-    """Which rows sample, in the order in which the plan has them."""
-    sampling = np.flatnonzero(rows.samples)
-    return sampling[np.argsort(rows.index[sampling])]
+    def _verify(self, samples: Samples, sampled: Sampled) -> Int32s:
+        """How many sampled tokens each row keeps. Waits for the device."""
+        batch = self.batch
+        slots, positions = batch.send(np.stack((samples.slots, samples.positions)))
+        drafts = batch.tokens[slots, positions]
+        # What is not kept lies behind what the slots know.
+        batch.put(slots, samples.positions, sampled.tokens)
+        return samples.kept(sampled.tokens.cpu().numpy(), drafts.cpu().numpy())

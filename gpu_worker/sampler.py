@@ -47,10 +47,11 @@ class Sampled:
     """None if no row wants any."""
 
 
-def sample(logits: Tensor, slots: Int32s, device_slots: Tensor, batch: Batch) -> Sampled:
-    """Choose a token for each row of logits [rows, vocab_size]; row i is of slot slots[i].
+def sample(logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, batch: Batch) -> Sampled:
+    """Choose a token for each row of logits [rows, vocab_size]: for position positions[i] of slot slots[i].
 
-    `device_slots`: the slots again, int64 on the device. The token is for position `batch.known`.
+    `device_slots`: the slots again, int64 on the device. The slot's tokens before that position are in
+    `batch.tokens`, known or not: they may be drafts.
     """
     raw = logits.float()
     best, tokens = raw.max(dim=-1)  # the first of equal maxima; NaN wins over everything
@@ -58,7 +59,7 @@ def sample(logits: Tensor, slots: Int32s, device_slots: Tensor, batch: Batch) ->
     asking = np.flatnonzero(flags)
     if len(asking):
         rows = _index(asking, raw.device)
-        chosen = _choose(raw[rows], slots[asking], device_slots[rows], flags[asking], batch)
+        chosen = _choose(raw[rows], device_slots[rows], positions[asking], flags[asking], batch)
         tokens = tokens.index_copy(0, rows, chosen)
     return Sampled(tokens, best.isfinite(), logprobs_of(raw, slots, tokens, batch))
 
@@ -77,14 +78,13 @@ def logprobs_of(raw: Tensor, slots: Int32s, tokens: Tensor, batch: Batch) -> Log
 
 
 def _choose(
-    logits: Tensor, slots: Int32s, device_slots: Tensor, flags: NDArray[np.uint8], batch: Batch
+    logits: Tensor, device_slots: Tensor, positions: Int32s, flags: NDArray[np.uint8], batch: Batch
 ) -> Tensor:
     """Tokens int64 [rows] of rows that ask for more than the most likely one. Changes `logits`."""
     penalized = np.flatnonzero(flags & PENALTIES)
     if len(penalized):
         rows = _index(penalized, logits.device)
-        known = batch.known[slots[penalized]]
-        logits[rows] = _penalize(logits[rows], device_slots[rows], known, batch)
+        logits[rows] = _penalize(logits[rows], device_slots[rows], positions[penalized], batch)
     tokens = logits.argmax(dim=-1)
     drawing = np.flatnonzero(flags & DRAWS)
     if not len(drawing):
@@ -99,22 +99,25 @@ def _choose(
         some = _index(filtered, logits.device)
         drawn[some] = _filter(drawn[some], device_slots[rows[some]], batch)
     _, seed, sequence, _ = batch.sampling.integers(device_slots[rows])
-    positions = _index(batch.known[slots[drawing]], logits.device)
-    noise = gumbel(keys(seed[:, 0], positions, sequence[:, 0]), drawn.shape[1])
+    counters = _index(positions[drawing], logits.device)
+    noise = gumbel(keys(seed[:, 0], counters, sequence[:, 0]), drawn.shape[1])
     return tokens.index_copy(0, rows, (drawn + noise).argmax(dim=-1))
 
 
-def _penalize(logits: Tensor, slots: Tensor, known: Int32s, batch: Batch) -> Tensor:
-    """Repetition (Keskar et al. 2019) on prompt and output, then frequency and presence on output."""
+def _penalize(logits: Tensor, slots: Tensor, lengths: Int32s, batch: Batch) -> Tensor:
+    """Repetition (Keskar et al. 2019) on prompt and output, then frequency and presence on output.
+
+    `lengths`: how many of each slot's tokens count.
+    """
     *_, presence, frequency, repetition = batch.sampling.numbers(slots)
     *_, prompt_length = batch.sampling.integers(slots)
-    longest = int(known.max())
+    longest = int(lengths.max())
     tokens = batch.tokens[slots, :longest].long()
     places = torch.arange(longest, device=logits.device)
-    is_known = places < _index(known, logits.device)[:, None]
-    is_output = is_known & (places >= prompt_length)
+    is_before = places < _index(lengths, logits.device)[:, None]
+    is_output = is_before & (places >= prompt_length)
     zeros = torch.zeros_like(logits)
-    seen = zeros.scatter_add(1, tokens, is_known.to(logits.dtype)) > 0
+    seen = zeros.scatter_add(1, tokens, is_before.to(logits.dtype)) > 0
     counts = zeros.scatter_add(1, tokens, is_output.to(logits.dtype))
     repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
     return torch.where(seen, repeated, logits) - counts * frequency - (counts > 0) * presence

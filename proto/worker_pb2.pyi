@@ -16,7 +16,7 @@ class WorkerEvent(_message.Message):
     def __init__(self, ready: _Optional[_Union[WorkerReady, _Mapping]] = ..., result: _Optional[_Union[StepResult, _Mapping]] = ...) -> None: ...
 
 class WorkerReady(_message.Message):
-    __slots__ = ("model", "num_blocks", "block_size", "max_slots", "max_model_len", "vocab_size", "max_step_tokens")
+    __slots__ = ("model", "num_blocks", "block_size", "max_slots", "max_model_len", "vocab_size", "max_step_tokens", "can_draft")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,7 @@ class WorkerReady(_message.Message):
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     MAX_STEP_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CAN_DRAFT_FIELD_NUMBER: _ClassVar[int]
     model: str
     num_blocks: int
     block_size: int
@@ -31,10 +32,11 @@ class WorkerReady(_message.Message):
     max_model_len: int
     vocab_size: int
     max_step_tokens: int
-    def __init__(self, model: _Optional[str] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_slots: _Optional[int] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., max_step_tokens: _Optional[int] = ...) -> None: ...
+    can_draft: bool
+    def __init__(self, model: _Optional[str] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_slots: _Optional[int] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., can_draft: _Optional[bool] = ...) -> None: ...
 
 class StepPlan(_message.Message):
-    __slots__ = ("step", "freed_slots", "new_slots", "block_slots", "block_ids", "row_slots", "row_starts", "row_counts", "copy_sources", "copy_targets", "row_samples")
+    __slots__ = ("step", "freed_slots", "new_slots", "block_slots", "block_ids", "row_slots", "row_starts", "row_counts", "copy_sources", "copy_targets", "row_samples", "draft_tokens", "cut_slots", "cut_blocks")
     STEP_FIELD_NUMBER: _ClassVar[int]
     FREED_SLOTS_FIELD_NUMBER: _ClassVar[int]
     NEW_SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -46,6 +48,9 @@ class StepPlan(_message.Message):
     COPY_SOURCES_FIELD_NUMBER: _ClassVar[int]
     COPY_TARGETS_FIELD_NUMBER: _ClassVar[int]
     ROW_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CUT_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    CUT_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     step: int
     freed_slots: bytes
     new_slots: _containers.RepeatedCompositeFieldContainer[NewSlot]
@@ -57,7 +62,10 @@ class StepPlan(_message.Message):
     copy_sources: bytes
     copy_targets: bytes
     row_samples: bytes
-    def __init__(self, step: _Optional[int] = ..., freed_slots: _Optional[bytes] = ..., new_slots: _Optional[_Iterable[_Union[NewSlot, _Mapping]]] = ..., block_slots: _Optional[bytes] = ..., block_ids: _Optional[bytes] = ..., row_slots: _Optional[bytes] = ..., row_starts: _Optional[bytes] = ..., row_counts: _Optional[bytes] = ..., copy_sources: _Optional[bytes] = ..., copy_targets: _Optional[bytes] = ..., row_samples: _Optional[bytes] = ...) -> None: ...
+    draft_tokens: bytes
+    cut_slots: bytes
+    cut_blocks: bytes
+    def __init__(self, step: _Optional[int] = ..., freed_slots: _Optional[bytes] = ..., new_slots: _Optional[_Iterable[_Union[NewSlot, _Mapping]]] = ..., block_slots: _Optional[bytes] = ..., block_ids: _Optional[bytes] = ..., row_slots: _Optional[bytes] = ..., row_starts: _Optional[bytes] = ..., row_counts: _Optional[bytes] = ..., copy_sources: _Optional[bytes] = ..., copy_targets: _Optional[bytes] = ..., row_samples: _Optional[bytes] = ..., draft_tokens: _Optional[bytes] = ..., cut_slots: _Optional[bytes] = ..., cut_blocks: _Optional[bytes] = ...) -> None: ...
 
 class NewSlot(_message.Message):
     __slots__ = ("slot", "tokens", "prompt_length", "block_ids", "sampling", "sequence_index", "traceparent", "forked_tokens", "forked_from")

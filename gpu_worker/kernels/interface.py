@@ -162,5 +162,7 @@ class Kernels(Protocol):
     def begin(self, step: StepMetadata) -> StepAttention:
         """Prepare what all layers of a step share."""
 
-    def sample(self, logits: Tensor, slots: Int32s, device_slots: Tensor, batch: "Batch") -> "Sampled":
+    def sample(
+        self, logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, batch: "Batch"
+    ) -> "Sampled":
         """Choose a token for each row of logits, float32 [rows, vocab_size]: see `sampler.sample`."""

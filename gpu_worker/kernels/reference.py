@@ -35,8 +35,10 @@ class ReferenceKernels:
     def begin(self, step: StepMetadata) -> ReferenceStep:
         return ReferenceStep(step)
 
-    def sample(self, logits: Tensor, slots: Int32s, device_slots: Tensor, batch: Batch) -> Sampled:
-        return sample(logits, slots, device_slots, batch)
+    def sample(
+        self, logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, batch: Batch
+    ) -> Sampled:
+        return sample(logits, slots, device_slots, positions, batch)
 
 
 class ReferenceLinear:

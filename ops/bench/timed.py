@@ -62,8 +62,11 @@ class TimedKernels:
     def begin(self, step: StepMetadata) -> StepAttention:
         return _TimedStep(self._timed, self._kernels.begin(step))
 
-    def sample(self, logits: Tensor, slots: Int32s, device_slots: Tensor, batch: Batch) -> Sampled:
-        sampled: Sampled = self._timed("sampling", self._kernels.sample, logits, slots, device_slots, batch)
+    def sample(
+        self, logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, batch: Batch
+    ) -> Sampled:
+        arguments = (logits, slots, device_slots, positions, batch)
+        sampled: Sampled = self._timed("sampling", self._kernels.sample, *arguments)
         return sampled
 
     def _timed(self, part: str, function: Callable[..., Any], *arguments: Any) -> Any:

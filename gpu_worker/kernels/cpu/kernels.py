@@ -59,8 +59,10 @@ class CpuKernels:
     def begin(self, step: StepMetadata) -> CpuStep:
         return self._attention.begin(step)
 
-    def sample(self, logits: Tensor, slots: Int32s, device_slots: Tensor, batch: Batch) -> Sampled:
-        return self._sampler(logits, slots, batch)
+    def sample(
+        self, logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, batch: Batch
+    ) -> Sampled:
+        return self._sampler(logits, slots, positions, batch)
 
 
 class MatrixUnitKernels(CpuKernels):

@@ -21,22 +21,22 @@ class Sampler:
         self._sample.argtypes = (c_void_p, c_int, c_int, *arrays, c_int64, c_void_p, c_void_p)
         self._sample.restype = None
 
-    def __call__(self, logits: Tensor, slots: Int32s, batch: Batch) -> Sampled:
+    def __call__(self, logits: Tensor, slots: Int32s, positions: Int32s, batch: Batch) -> Sampled:
         """See `sampler.sample`; logits float32 and contiguous."""
         rows, vocabulary = logits.shape
         tokens = torch.empty(rows, dtype=torch.int64)
         best = torch.empty(rows)
-        slots = np.ascontiguousarray(slots)
+        slots, positions = np.ascontiguousarray(slots), np.ascontiguousarray(positions)
         sampling = batch.sampling
         self._sample(
             logits.data_ptr(),
             rows,
             vocabulary,
             slots.ctypes.data,
+            positions.ctypes.data,
             sampling.flags.ctypes.data,
             sampling.number_table.data_ptr(),
             sampling.integer_table.data_ptr(),
-            batch.known.ctypes.data,
             batch.tokens.data_ptr(),
             batch.tokens.shape[1],
             tokens.data_ptr(),

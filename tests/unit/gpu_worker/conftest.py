@@ -1,9 +1,10 @@
 """Random tiny models as directories, runners over them, and a driver that makes plans by hand."""
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +28,7 @@ from proto.worker_pb2 import NewSlot, StepPlan, StepResult
 torch.set_num_threads(1)
 
 CPU = torch.device("cpu")
+NO_DRAFTS: Mapping[int, list[int]] = {}
 
 
 def pack(numbers: Iterable[int]) -> bytes:
@@ -55,7 +57,8 @@ def new_slot(slot: int, tokens: list[int], block_ids: Iterable[int], **changes: 
 def plan(step: int, rows: Iterable[tuple[int, int, int, int]] = (), **fields: Any) -> StepPlan:
     """Rows are (slot, start, count, samples); array fields are given as lists."""
     columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
-    arrays = {name: pack(fields.pop(name, ())) for name in ("freed_slots", "block_slots", "block_ids")}
+    names = ("freed_slots", "block_slots", "block_ids", "draft_tokens", "cut_slots", "cut_blocks")
+    arrays = {name: pack(fields.pop(name, ())) for name in names}
     return StepPlan(
         step=step,
         row_slots=pack(columns[0]),
@@ -110,6 +113,7 @@ class Driver:
         self.steps = 0
         self.new: list[NewSlot] = []
         self.freed: list[int] = []
+        self.cut: dict[int, int] = {}
 
     def admit(self, slot: int, prompt: list[int], **changes: Any) -> Running:
         """Put a sequence into a slot, without blocks."""
@@ -118,17 +122,22 @@ class Driver:
 
     def release(self, sequence: Running) -> None:
         self.free.extend(sequence.blocks)
+        self.cut.pop(sequence.slot, None)
         self.freed.append(sequence.slot)
 
-    def step(self, *rows: tuple[Running, int]) -> StepResult:
-        """Compute so many tokens of each sequence; one that comes to its end samples."""
+    def step(self, *rows: tuple[Running, int], drafts: Mapping[int, list[int]] = NO_DRAFTS) -> StepResult:
+        """Compute so many tokens of each sequence; one that comes to its end samples.
+
+        `drafts`: by slot, of sequences that come to their ends.
+        """
         planned, gains = [], []
         for sequence, count in rows:
-            end = sequence.computed + count
-            while len(sequence.blocks) * self.size < end:
+            end, guessed = sequence.computed + count, len(drafts.get(sequence.slot, ()))
+            while len(sequence.blocks) * self.size < end + guessed:
                 sequence.blocks.append(self.free.pop())
                 gains.append((sequence.slot, sequence.blocks[-1]))
-            planned.append((sequence.slot, sequence.computed, count, int(end == len(sequence.tokens))))
+            samples = 1 + guessed if end == len(sequence.tokens) else 0
+            planned.append((sequence.slot, sequence.computed, count + guessed, samples))
             sequence.computed = end
         self.steps += 1
         message = plan(
@@ -138,15 +147,28 @@ class Driver:
             freed_slots=self.freed,
             block_slots=[slot for slot, _ in gains],
             block_ids=[block for _, block in gains],
+            draft_tokens=[token for sequence, _ in rows for token in drafts.get(sequence.slot, ())],
+            cut_slots=list(self.cut),
+            cut_blocks=list(self.cut.values()),
         )
-        self.new, self.freed = [], []
+        self.new, self.freed, self.cut = [], [], {}
         result = self.runner.execute(message)
         assert not result.errors, result.errors
         tokens = iter(unpack(result.tokens))
         for (sequence, _), (*_, samples) in zip(rows, planned, strict=True):
-            if samples:
-                sequence.tokens.append(next(tokens))
+            run = [token for token in islice(tokens, samples) if token >= 0]
+            sequence.tokens += run
+            sequence.computed += max(0, len(run) - 1)
+            self._cut_back(sequence)
         return result
+
+    def _cut_back(self, sequence: Running) -> None:
+        """Take back the blocks past the next position."""
+        needed = -(-max(len(sequence.tokens), sequence.computed) // self.size)
+        if len(sequence.blocks) > needed:
+            self.free[:0] = sequence.blocks[needed:]
+            del sequence.blocks[needed:]
+            self.cut[sequence.slot] = needed
 
     def generate(self, sequence: Running, count: int, chunk: int = 1 << 30) -> list[int]:
         """That many tokens of one sequence alone, its prompt in chunks."""

@@ -23,7 +23,7 @@ def choose(request):
     if request.param == "reference":
         return sample
     sampler = Sampler(library.load(request.param, 2))
-    return lambda logits, slots, _, batch: sampler(logits, slots, batch)
+    return lambda logits, slots, _, positions, batch: sampler(logits, slots, positions, batch)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def sampling(make, choose):
         order = np.arange(len(rows), dtype=np.int32)
         logits = torch.stack([row[3] for row in rows])
         before = logits.clone()
-        found = choose(logits, order, torch.from_numpy(order).long(), batch)
+        found = choose(logits, order, torch.from_numpy(order).long(), batch.known[order], batch)
         assert torch.equal(logits.nan_to_num(), before.nan_to_num()), (
             "the caller's logits are not the sampler's to change"
         )
@@ -264,8 +264,8 @@ def test_cpp_chooses_what_the_reference_chooses(make, instruction_set, vocabular
     batch.apply(read_plan(make.plan(1, new_slots=slots), 64))
     order = np.arange(len(rows), dtype=np.int32)
     logits = torch.stack([row[3] for row in rows])
-    found = Sampler(library.load(instruction_set, 2))(logits, order, batch)
-    expected = sample(logits, order, torch.from_numpy(order).long(), batch)
+    found = Sampler(library.load(instruction_set, 2))(logits, order, batch.known[order], batch)
+    expected = sample(logits, order, torch.from_numpy(order).long(), batch.known[order], batch)
     # The logarithms differ in the last place: a draw may turn where two scores all but meet.
     assert (found.tokens != expected.tokens).sum() <= 2
     assert found.finite.all()

@@ -211,17 +211,17 @@ void filter(Scores& scores, const Numbers& numbers, int64_t top_k) {
     if (edge >= 0) cut(scores, scores.data()[edge], edge);
 }
 
-// Repetition (Keskar et al. 2019) on all known tokens, frequency and presence on output.
-void penalize(Scores& scores, const Numbers& numbers, const int32_t* tokens, int known, int64_t prompt_length) {
+// Repetition (Keskar et al. 2019) on all `count` tokens before, frequency and presence on output.
+void penalize(Scores& scores, const Numbers& numbers, const int32_t* tokens, int count, int64_t prompt_length) {
     thread_local std::vector<int> sorted;
-    sorted.assign(tokens, tokens + known);
+    sorted.assign(tokens, tokens + count);
     std::sort(sorted.begin(), sorted.end());
     sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());
     for (int token : sorted) {
         float& score = scores.data()[token];
         score = score > 0 ? score / numbers.repetition : score * numbers.repetition;
     }
-    sorted.assign(tokens + std::min<int64_t>(prompt_length, known), tokens + known);
+    sorted.assign(tokens + std::min<int64_t>(prompt_length, count), tokens + count);
     std::sort(sorted.begin(), sorted.end());
     for (size_t first = 0, next; first < sorted.size(); first = next) {
         for (next = first; next < sorted.size() && sorted[next] == sorted[first];) ++next;
@@ -233,13 +233,14 @@ void penalize(Scores& scores, const Numbers& numbers, const int32_t* tokens, int
 }  // namespace
 }  // namespace quire
 
-// Choose a token for each row of logits [rows, vocabulary], row r being of slot slots[r].
+// Choose a token for each row of logits [rows, vocabulary]: for position positions[r] of slot slots[r].
 //
-// `flags`, `numbers`, `integers`, `known`: by slot. `tokens`: [slots, stride], what each slot knows.
+// `flags`, `numbers`, `integers`: by slot. `tokens`: [slots, stride], each slot's tokens by position.
 // Writes the tokens, and to `best` each row's greatest logit, NaN if there is one.
-extern "C" void quire_sample(const float* logits, int rows, int vocabulary, const int32_t* slots, const uint8_t* flags,
-                             const void* numbers, const void* integers, const int32_t* known, const int32_t* tokens,
-                             int64_t stride, int64_t* chosen, float* best) {
+extern "C" void quire_sample(const float* logits, int rows, int vocabulary, const int32_t* slots,
+                             const int32_t* positions, const uint8_t* flags, const void* numbers,
+                             const void* integers, const int32_t* tokens, int64_t stride, int64_t* chosen,
+                             float* best) {
     using namespace quire;
     parallel_for(rows, [&](int64_t row, int) {
         thread_local Scores scores;
@@ -252,12 +253,13 @@ extern "C" void quire_sample(const float* logits, int rows, int vocabulary, cons
         const Numbers& wanted = static_cast<const Numbers*>(numbers)[slot];
         const Integers& counts = static_cast<const Integers*>(integers)[slot];
         scores.assign(own, vocabulary);
-        if (flags[slot] & PENALTIES) penalize(scores, wanted, tokens + slot * stride, known[slot], counts.prompt_length);
+        if (flags[slot] & PENALTIES)
+            penalize(scores, wanted, tokens + slot * stride, positions[row], counts.prompt_length);
         if (flags[slot] & DRAWS) {
             scale(scores, wanted.temperature);
             if (flags[slot] & FILTERS) filter(scores, wanted, counts.top_k);
             uint32_t words[2];
-            philox(uint32_t(known[slot]), uint32_t(counts.sequence), uint64_t(counts.seed), words);
+            philox(uint32_t(positions[row]), uint32_t(counts.sequence), uint64_t(counts.seed), words);
             chosen[row] = draw(scores, words);
         } else {
             chosen[row] = best_of(scores.data(), vocabulary).token;
