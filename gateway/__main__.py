@@ -6,12 +6,14 @@ import errno
 import logging
 import socket
 from collections.abc import Generator
+from pathlib import Path
 
 import uvicorn
 
 from gateway.app import create_app
 from gateway.backend import NodeBackend
 from gateway.settings import GatewaySettings
+from ops.api_keys import KeyFileError, read_keys
 from ops.process import StartError, run
 from proto.rpc import Node
 
@@ -33,8 +35,9 @@ class _Server(uvicorn.Server):
 
 async def serve(node: Node, settings: GatewaySettings) -> None:
     """Answer HTTP until cancelled, then let answers under way finish within the grace."""
+    keys = _keys(settings.api_keys_file)
     listener = _listen(settings.host, settings.port)
-    app = create_app(NodeBackend(node))
+    app = create_app(NodeBackend(node), keys)
     config = uvicorn.Config(
         app,
         http="httptools",
@@ -59,6 +62,14 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
         end = asyncio.get_running_loop().call_later(GRACE_SECONDS, app.state.generator.stop)
         await serving
         end.cancel()
+
+
+def _keys(path: str) -> dict[str, str]:
+    """The tenant of each key; none without a file. Raises `StartError`."""
+    try:
+        return read_keys(Path(path)) if path else {}
+    except KeyFileError as error:
+        raise StartError(f"QUIRE_API_KEYS_FILE={error}") from None
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request, Response
@@ -14,6 +14,7 @@ from gateway.catalog import Catalog
 from gateway.connection import Disconnected
 from gateway.errors import BadRequest, GatewayError, NotFound, ServerFault, WrongMethod
 from gateway.generation import Generator
+from gateway.guard import Guard
 from gateway.openapi import add_schemas
 from gateway.schema import ChatBody, CompletionBody
 from gateway.tracing import Requests, record
@@ -24,8 +25,11 @@ CLIENT_CLOSED_REQUEST = 499
 logger = logging.getLogger(__name__)
 
 
-def create_app(backend: Backend) -> FastAPI:
-    """The application over `backend`. `app.state.generator` is its `Generator`, for who must stop it."""
+def create_app(backend: Backend, keys: Mapping[str, str] | None = None) -> FastAPI:
+    """The application over `backend`. `app.state.generator` is its `Generator`, for who must stop it.
+
+    `keys`: the tenant of each API key; with none, nobody needs a key.
+    """
     catalog = Catalog(backend)
     generator = Generator(backend, catalog)
 
@@ -44,7 +48,9 @@ def create_app(backend: Backend) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},  # the spans are our own
     )
     app.state.generator = generator
-    app.add_middleware(Requests)
+    if keys:
+        app.add_middleware(Guard, names=keys)
+    app.add_middleware(Requests)  # around the guard: what it refuses has a name, too
     for router in (
         page.router(),
         health.router(catalog),

@@ -5,6 +5,7 @@ from fastapi import APIRouter, Request, Response
 from gateway.answer import FINISH_REASONS, Answer, Choice, Json, compact, quoted
 from gateway.body import read_body
 from gateway.generation import Generator
+from gateway.guard import tenant_of
 from gateway.logprobs import chat_logprobs
 from gateway.openapi import request_body
 from gateway.respond import respond
@@ -22,7 +23,8 @@ def router(generator: Generator) -> APIRouter:
         body = await read_body(request, ChatBody)
         request_id: str = request.state.request_id
         answer = ChatAnswer(body, request_id, prompts=1)
-        chunks = generator.run(body.model, chat_requests(body, request_id), body.timeout)
+        requests = chat_requests(body, request_id, tenant_of(request))
+        chunks = generator.run(body.model, requests, body.timeout)
         return await respond(request, answer, chunks)
 
     return routes

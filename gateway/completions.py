@@ -5,6 +5,7 @@ from fastapi import APIRouter, Request, Response
 from gateway.answer import FINISH_REASONS, Answer, Choice, Json, compact, quoted
 from gateway.body import read_body
 from gateway.generation import Generator
+from gateway.guard import tenant_of
 from gateway.logprobs import CompletionLogprobs, joined
 from gateway.openapi import request_body
 from gateway.respond import respond
@@ -21,7 +22,7 @@ def router(generator: Generator) -> APIRouter:
         """Continue one prompt or several."""
         body = await read_body(request, CompletionBody)
         request_id: str = request.state.request_id
-        requests = completion_requests(body, request_id)
+        requests = completion_requests(body, request_id, tenant_of(request))
         answer = CompletionAnswer(body, request_id, len(requests))
         return await respond(request, answer, generator.run(body.model, requests, body.timeout))
 

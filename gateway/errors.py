@@ -2,6 +2,7 @@
 
 GatewayError
 ├── BadRequest        400  what the client sent cannot be served; names the parameter
+├── Unauthorized      401  no API key, or none that is known
 ├── NotFound          404  no such model or path
 ├── WrongMethod       405
 ├── TooLarge          413  the body is over the limit
@@ -45,6 +46,13 @@ class GatewayError(Exception):
 class BadRequest(GatewayError):
     status = 400
     type = "invalid_request_error"
+
+
+class Unauthorized(GatewayError):
+    status = 401
+    type = "invalid_request_error"
+    code = "invalid_api_key"
+    headers: Mapping[str, str] = {"WWW-Authenticate": "Bearer"}
 
 
 class NotFound(GatewayError):

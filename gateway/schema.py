@@ -53,7 +53,7 @@ class GenerationBody(_Body):
     skip_special_tokens: bool = True
     return_token_ids: bool = False
     cache_salt: str = Field("", max_length=256)
-    user: str = Field("", max_length=256, description="The tenant, among whom `fair` shares the work.")
+    user: str = Field("", max_length=256, description="The tenant, where no API key says so.")
     priority: int = Field(0, ge=-(2**31), le=MAX_INT32, description="Lower is earlier.")
     timeout: float | None = Field(None, gt=0, le=86400, description="Seconds that the answer may take.")
     stream: bool = False

@@ -9,7 +9,10 @@ class GatewaySettings(ProcessSettings):
     """Settings of a gateway process."""
 
     host: str = Field("127.0.0.1", min_length=1)
-    """The address to listen on. Anything but loopback opens the API to the network: it has no keys."""
+    """The address to listen on. Anything but loopback opens the API to the network: give out keys."""
 
     port: int = Field(8000, ge=1, le=65535)
     """The TCP port to listen on."""
+
+    api_keys_file: str = ""
+    """File with a line `name: key` for each API key. Empty: nobody needs a key."""

@@ -13,12 +13,12 @@ SEED_BITS = 64
 SMALLEST_TOP_P = 1e-30
 
 
-def completion_requests(body: CompletionBody, request_id: str) -> list[TextRequest]:
-    """One request per prompt."""
+def completion_requests(body: CompletionBody, request_id: str, tenant: str = "") -> list[TextRequest]:
+    """One request per prompt. `tenant`: whose API key it was asked with."""
     ids = [request_id] if len(body.prompt) == 1 else [f"{request_id}-{i}" for i in range(len(body.prompt))]
     requests = []
     for prompt_id, prompt in zip(ids, body.prompt, strict=True):
-        request = _request(body, prompt_id, body.max_tokens)
+        request = _request(body, prompt_id, body.max_tokens, tenant)
         if isinstance(prompt, str):
             request.text = prompt
         else:
@@ -27,9 +27,9 @@ def completion_requests(body: CompletionBody, request_id: str) -> list[TextReque
     return requests
 
 
-def chat_requests(body: ChatBody, request_id: str) -> list[TextRequest]:
+def chat_requests(body: ChatBody, request_id: str, tenant: str = "") -> list[TextRequest]:
     """The one request that a conversation is."""
-    request = _request(body, request_id, body.max_completion_tokens or body.max_tokens)
+    request = _request(body, request_id, body.max_completion_tokens or body.max_tokens, tenant)
     request.chat.CopyFrom(_conversation(body.messages))
     return [request]
 
@@ -46,7 +46,7 @@ def _conversation(messages: Sequence[Message]) -> Conversation:
     )
 
 
-def _request(body: GenerationBody, request_id: str, max_tokens: int | None) -> TextRequest:
+def _request(body: GenerationBody, request_id: str, max_tokens: int | None, tenant: str) -> TextRequest:
     return TextRequest(
         request_id=request_id,
         sampling=_sampling(body),
@@ -56,8 +56,9 @@ def _request(body: GenerationBody, request_id: str, max_tokens: int | None) -> T
         ignore_eos=body.ignore_eos,
         skip_special_tokens=body.skip_special_tokens,
         n=body.sequences,
-        cache_salt=body.cache_salt,
-        tenant=body.user,
+        # Tenants with keys share no prefixes: how fast one is answered tells nothing of what another asked.
+        cache_salt=f"{tenant}:{body.cache_salt}" if tenant else body.cache_salt,
+        tenant=tenant or body.user,
         priority=body.priority,
     )
 

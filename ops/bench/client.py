@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from ops.api_keys import authorization
 from ops.bench.workload import Question
 
 
@@ -78,9 +79,10 @@ class CompletionClient:
         ).encode()
         head = (
             f"POST /v1/completions HTTP/1.1\r\nHost: {self.host}:{self.port}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         )
-        return head.encode() + body
+        key = "".join(f"{name}: {value}\r\n" for name, value in authorization().items())
+        return f"{head}{key}\r\n".encode() + body
 
 
 class _Stream(asyncio.Protocol):

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 
+from ops.api_keys import authorization
 from ops.bench.client import CompletionClient
 from ops.bench.load import Bound, Progress, Summary, closed_loop, open_loop, summarize
 from ops.bench.record import aligned, write
@@ -35,7 +36,7 @@ class Load:
 def model_of(url: str) -> str:
     """The first model that a server offers. Raises `RuntimeError` with one line if it cannot be had."""
     try:
-        answer = httpx.get(f"{url}/v1/models", timeout=10, trust_env=False)
+        answer = httpx.get(f"{url}/v1/models", headers=authorization(), timeout=10, trust_env=False)
         answer.raise_for_status()
         return str(answer.json()["data"][0]["id"])
     except (httpx.HTTPError, ValueError, LookupError) as error:

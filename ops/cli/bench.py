@@ -17,7 +17,7 @@ Put a load on any server with an OpenAI-compatible API, and print what it does u
   quire bench serve --url http://127.0.0.1:9000 --out other.json
 
 Prompts are drawn token ids, the same for the same --seed. Times are milliseconds: TTFT to the first
-token, ITL between tokens, E2E to the end.
+token, ITL between tokens, E2E to the end. An API key, where one is needed, is taken from OPENAI_API_KEY.
 """
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import httpx
 
+from ops.api_keys import authorization
+
 HELP = "/new starts over, /exit or Ctrl-D leaves, Ctrl-C stops an answer."
 TIMEOUT = httpx.Timeout(10.0, read=300.0)
 """Seconds. An answer may have to wait for its turn, or for a process that comes back."""
@@ -28,7 +30,7 @@ def chat(url: str, model: str | None) -> int:
     A line of standard input is a turn. Returns the exit status: 0, or 1 if there is nobody to talk to
     or, when the input is no terminal, a turn failed.
     """
-    with httpx.Client(base_url=url, timeout=TIMEOUT, trust_env=False) as client:
+    with httpx.Client(base_url=url, headers=authorization(), timeout=TIMEOUT, trust_env=False) as client:
         try:
             conversation = Conversation(client, model or first_model(client))
         except ChatError as error:

@@ -7,7 +7,8 @@ from ops.launcher.record import recorded
 
 _DESCRIPTION = """\
 Talk to a model in the terminal; answers are streamed. By default with the deployment that
-`quire up` has started on this machine.
+`quire up` has started on this machine. An API key, where one is needed, is taken from
+OPENAI_API_KEY.
 """
 
 

@@ -16,7 +16,7 @@ from ops.launcher.identity import Identity
 from ops.launcher.leases import Leases
 from ops.launcher.ready import first_token, wait_ready
 from ops.launcher.record import Deployment, claimed_directory, forget, write
-from ops.launcher.specs import BEHIND, FRONT, REDIS, Options, check_model, service_specs
+from ops.launcher.specs import BEHIND, FRONT, REDIS, Options, check_model, own_key, service_specs
 from ops.launcher.supervisor import Report, Supervisor
 from ops.redis_server import NoRedisError, RedisServer
 
@@ -45,6 +45,7 @@ class Launcher:
 
     def __init__(self, options: Options, directory: Path, say: Report) -> None:
         self._options = options
+        self._key = own_key(options)
         self._say = say
         self._redis_url, redis_specs = _redis(directory / "redis")
         self._prefix = os.environ.get("QUIRE_STREAM_PREFIX", "quire:")
@@ -77,7 +78,7 @@ class Launcher:
                 options.url, options.model_name, lambda missing: self._say(f"wait    no {missing} yet")
             )
             self._say(f"loaded  {await self._models()}")
-            seconds = await first_token(options.url, options.model_name)
+            seconds = await first_token(options.url, options.model_name, self._key)
             self._say(f"token   the first one took {seconds * 1000:.0f} ms")
             self._say(f"ready   in {time.perf_counter() - start:.1f} s: {options.url}")
             self.supervisor.settle()

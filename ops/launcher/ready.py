@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 
+from ops.api_keys import authorization
 from ops.launcher.errors import LaunchError
 
 _RETRY_SECONDS = 0.1
@@ -27,13 +28,17 @@ async def wait_ready(url: str, model: str, waiting: Callable[[str], None]) -> No
             await asyncio.sleep(_RETRY_SECONDS)
 
 
-async def first_token(url: str, model: str) -> float:
-    """Have one real token made; seconds that it took. Raises `LaunchError` if the answer is an error."""
+async def first_token(url: str, model: str, key: str) -> float:
+    """Have one real token made; seconds that it took. Raises `LaunchError` if the answer is an error.
+
+    `key`: an API key; empty where none is needed.
+    """
+    headers = authorization(key)
     async with _client() as client:
         while True:
             start = time.perf_counter()
             body = {"model": model, "prompt": "Once", "max_tokens": 1}
-            answer = await client.post(f"{url}/v1/completions", json=body)
+            answer = await client.post(f"{url}/v1/completions", json=body, headers=headers)
             if answer.status_code == httpx.codes.OK:
                 return time.perf_counter() - start
             if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:

@@ -5,6 +5,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from ops.api_keys import KeyFileError, read_keys
 from ops.launcher.child import Spec
 from ops.launcher.errors import UsageError
 from ops.settings import SHIPPED_MODEL
@@ -34,6 +35,11 @@ class Options:
         return SHIPPED_MODEL_NAME if self.model == SHIPPED_MODEL else self.model.resolve().name
 
     @property
+    def api_keys_file(self) -> str:
+        """The file with the API keys; empty if none is needed."""
+        return os.environ.get("QUIRE_API_KEYS_FILE", "")
+
+    @property
     def host(self) -> str:
         """The address that the gateway listens on."""
         return os.environ.get("QUIRE_HOST", "127.0.0.1")
@@ -51,6 +57,16 @@ def check_model(directory: Path) -> None:
     for pattern in ("config.json", "*.safetensors", "tokenizer.json"):
         if not any(directory.glob(pattern)):
             raise UsageError(f"{directory} is not a model directory: it has no {pattern}")
+
+
+def own_key(options: Options) -> str:
+    """An API key with which to ask for a first token; empty if none is needed. Raises `UsageError`."""
+    if not options.api_keys_file:
+        return ""
+    try:
+        return next(iter(read_keys(Path(options.api_keys_file))))
+    except KeyFileError as error:
+        raise UsageError(f"QUIRE_API_KEYS_FILE={error}") from None
 
 
 def has_chat_template(directory: Path) -> bool:

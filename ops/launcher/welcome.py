@@ -11,12 +11,15 @@ TEMPERATURE = 0.5
 """The API's own default is 1, at which a small model now and then loses its thread."""
 
 _CURL = """\
-curl {url}/v1/{endpoint} -H 'Content-Type: application/json' \\
+curl {url}/v1/{endpoint} -H 'Content-Type: application/json' \\{key_header}
   -d {body}"""
+
+_KEY_HEADER = """
+  -H "Authorization: Bearer $OPENAI_API_KEY" \\"""
 
 _PYTHON_CHAT = """\
 from openai import OpenAI  # pip install openai
-client = OpenAI(base_url="{url}/v1", api_key="none")
+client = OpenAI(base_url="{url}/v1"{api_key})
 for chunk in client.chat.completions.create(
     model={model},
     messages=[{{"role": "user", "content": "{question}"}}],
@@ -28,7 +31,7 @@ for chunk in client.chat.completions.create(
 
 _PYTHON_TEXT = """\
 from openai import OpenAI  # pip install openai
-client = OpenAI(base_url="{url}/v1", api_key="none")
+client = OpenAI(base_url="{url}/v1"{api_key})
 for chunk in client.completions.create(
     model={model}, prompt="{question}", max_tokens=60, temperature={temperature}, stream=True
 ):
@@ -52,10 +55,23 @@ def welcome(options: Options) -> str:
         question = "Once upon a time"
         endpoint, python = "completions", _PYTHON_TEXT
         body = {"model": model, "prompt": question, "max_tokens": 60, "temperature": TEMPERATURE}
-    curl = _CURL.format(url=url, endpoint=endpoint, body=shlex.quote(json.dumps(body)))
-    snippet = python.format(url=url, model=json.dumps(model), question=question, temperature=TEMPERATURE)
+    keyed = bool(options.api_keys_file)
+    curl = _CURL.format(
+        url=url,
+        endpoint=endpoint,
+        key_header=_KEY_HEADER if keyed else "",
+        body=shlex.quote(json.dumps(body)),
+    )
+    snippet = python.format(
+        url=url,
+        api_key="" if keyed else ', api_key="none"',  # it is taken from OPENAI_API_KEY
+        model=json.dumps(model),
+        question=question,
+        temperature=TEMPERATURE,
+    )
+    key = f"Put one of the keys in {options.api_keys_file} into OPENAI_API_KEY.\n\n" if keyed else ""
     return f"""\
-In a browser:   {url}/
+{key}In a browser:   {url}/
 In a terminal:  {quire_command()} chat{"" if options.port == 8000 else f" --url {url}"}
 
 With curl:

@@ -31,8 +31,8 @@ STARTED = {name: service for name, service in OURS.items() if "profiles" not in 
 
 
 def resolve(text: str) -> str:
-    """`${NAME:-default}` as compose does it where NAME is not set."""
-    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
+    """`${NAME:-default}` and `${NAME:+other}` as compose does them where NAME is not set."""
+    return re.sub(r"\$\{\w+:(?:-([^}]*)|\+[^}]*)\}", r"\1", text)
 
 
 class TraceReceiver:

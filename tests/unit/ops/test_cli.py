@@ -6,7 +6,8 @@ import pytest
 
 from ops.cli import chat
 from ops.cli.main import main
-from ops.launcher.specs import Options
+from ops.launcher.errors import UsageError
+from ops.launcher.specs import Options, own_key
 from ops.launcher.welcome import welcome
 
 
@@ -76,3 +77,17 @@ def test_the_welcome_fits_the_model(tmp_path: Path) -> None:
     assert "http://127.0.0.1:8000/v1/chat/completions" in chatty
     python = chatty[chatty.index("from openai") :]
     compile(python, "snippet", "exec")
+
+
+def test_the_welcome_says_where_a_key_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "OPENAI_API_KEY" not in welcome(Options(model=tmp_path))
+    (tmp_path / "keys").write_text("north: sk-1\nsouth: sk-2\n")
+    monkeypatch.setenv("QUIRE_API_KEYS_FILE", str(tmp_path / "keys"))
+    keyed = welcome(Options(model=tmp_path))
+    assert '-H "Authorization: Bearer $OPENAI_API_KEY" \\\n  -d' in keyed
+    assert "sk-" not in keyed
+    compile(keyed[keyed.index("from openai") :], "snippet", "exec")
+    assert own_key(Options()) == "sk-1"
+    (tmp_path / "keys").write_text("")
+    with pytest.raises(UsageError, match=r"QUIRE_API_KEYS_FILE=.*holds no key"):
+        own_key(Options())

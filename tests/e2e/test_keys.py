@@ -1,0 +1,90 @@
+"""API keys over real processes: who is let in, what a tenant gets of the work, and our own clients."""
+
+import asyncio
+import io
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from ops.bench.client import CompletionClient
+from ops.bench.serve import model_of
+from ops.bench.workload import Question
+from ops.cli.chat import chat
+from ops.redis_server import RedisServer
+from tests.support.deployment import Deployment, running
+
+ASK = {"model": "quire-tiny", "prompt": "Once upon a time", "max_tokens": 60, "ignore_eos": True}
+LONG_PROMPT = "The fox and the owl went for a walk in the snow. " * 8
+
+
+@pytest.fixture(scope="module")
+def guarded(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """One sequence at a time, shared out fairly among the tenants whose keys these are."""
+    directory = tmp_path_factory.mktemp("guarded")
+    (directory / "keys").write_text("north: sk-north\nsouth: sk-south\n")
+    yield from running(
+        redis_server,
+        directory,
+        QUIRE_API_KEYS_FILE=str(directory / "keys"),
+        QUIRE_POLICY="fair",
+        QUIRE_MAX_SLOTS="1",
+    )
+
+
+def client(deployment: Deployment, key: str) -> httpx.AsyncClient:
+    headers = {"Authorization": f"Bearer {key}"}
+    return httpx.AsyncClient(base_url=f"{deployment.url}/v1", headers=headers, timeout=60)
+
+
+async def test_nobody_escapes_its_share_by_inventing_users(guarded: Deployment) -> None:
+    ended: list[str] = []
+
+    async def ask(http: httpx.AsyncClient, name: str, user: str) -> None:
+        answer = await http.post("/completions", json=ASK | {"user": user})
+        assert answer.status_code == 200
+        ended.append(name)
+
+    async with client(guarded, "sk-north") as north, client(guarded, "sk-south") as south:
+        flood = [asyncio.create_task(ask(north, "north", f"user-{number}")) for number in range(20)]
+        await asyncio.sleep(0.1)
+        await asyncio.gather(*(ask(south, "south", "user-0") for _ in range(3)))
+        behind = ended.count("north")
+        await asyncio.gather(*flood)
+    assert behind < 12
+
+
+async def test_no_tenant_learns_what_another_has_asked(guarded: Deployment) -> None:
+    async def cached(http: httpx.AsyncClient) -> int:
+        answer = await http.post("/completions", json=ASK | {"prompt": LONG_PROMPT, "max_tokens": 1})
+        return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    async with client(guarded, "sk-north") as north, client(guarded, "sk-south") as south:
+        assert await cached(north) == 0
+        assert await cached(north) > 0
+        assert await cached(south) == 0
+        assert await cached(south) > 0
+
+
+def test_our_own_clients_send_a_key(
+    guarded: Deployment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said() -> int:
+        monkeypatch.setattr("sys.stdin", io.StringIO("Hello.\n"))
+        return chat(guarded.url, None)
+
+    def measured() -> str:
+        client = CompletionClient(guarded.url, "quire-tiny")
+        return asyncio.run(client.ask(Question([1, 2, 3], 4))).error
+
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert said() == 1
+    assert "API key" in capsys.readouterr().err
+    assert "invalid_api_key" in measured()
+    with pytest.raises(RuntimeError, match="401"):
+        model_of(guarded.url)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-south")
+    assert said() == 0
+    assert capsys.readouterr().out
+    assert measured() == ""
+    assert model_of(guarded.url) == "quire-tiny"
