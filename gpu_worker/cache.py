@@ -18,6 +18,8 @@ CPU_SHARE = 0.25
 GPU_SHARE = 0.9
 """Part of what weights and activations leave that pages take on a GPU."""
 
+HOST_SHARE = 0.25
+"""Part of the free main memory that takes what a GPU's pages have no room for."""
 
 SCALE = torch.float32
 """Of the scales of pages of int8; see `LayerCache`."""
@@ -83,10 +85,10 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free
-    return int(_available() * CPU_SHARE)
+    return int(available() * CPU_SHARE)
 
 
-def _available() -> int:
+def available() -> int:
     """Bytes of main memory that processes may still take without swapping."""
     for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
         if line.startswith("MemAvailable:"):

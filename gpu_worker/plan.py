@@ -30,6 +30,10 @@ class Plan:
     cut_blocks: Int32s
     copy_sources: Int32s
     copy_targets: Int32s
+    swap_out_blocks: Int32s
+    swap_out_slots: Int32s
+    swap_in_slots: Int32s
+    swap_in_blocks: Int32s
 
     @property
     def row_drafts(self) -> Int32s:
@@ -54,6 +58,10 @@ def read_plan(message: StepPlan, max_step_tokens: int) -> Plan:
         cut_blocks=int32s(message.cut_blocks, "cut_blocks"),
         copy_sources=int32s(message.copy_sources, "copy_sources"),
         copy_targets=int32s(message.copy_targets, "copy_targets"),
+        swap_out_blocks=int32s(message.swap_out_blocks, "swap_out_blocks"),
+        swap_out_slots=int32s(message.swap_out_slots, "swap_out_slots"),
+        swap_in_slots=int32s(message.swap_in_slots, "swap_in_slots"),
+        swap_in_blocks=int32s(message.swap_in_blocks, "swap_in_blocks"),
     )
     if len(plan.block_slots) != len(plan.block_ids):
         raise PlanError(f"{len(plan.block_slots)} block_slots and {len(plan.block_ids)} block_ids")
@@ -61,6 +69,12 @@ def read_plan(message: StepPlan, max_step_tokens: int) -> Plan:
         raise PlanError(f"{len(plan.copy_sources)} copy_sources and {len(plan.copy_targets)} copy_targets")
     if len(plan.cut_slots) != len(plan.cut_blocks):
         raise PlanError(f"{len(plan.cut_slots)} cut_slots and {len(plan.cut_blocks)} cut_blocks")
+    for way, blocks, slots in (
+        ("out", plan.swap_out_blocks, plan.swap_out_slots),
+        ("in", plan.swap_in_blocks, plan.swap_in_slots),
+    ):
+        if len(blocks) != len(slots):
+            raise PlanError(f"{len(blocks)} swap_{way}_blocks and {len(slots)} swap_{way}_slots")
     rows = len(plan.row_slots)
     if not rows == len(plan.row_starts) == len(plan.row_counts) == len(plan.row_samples):
         raise PlanError("row_slots, row_starts, row_counts and row_samples differ in length")

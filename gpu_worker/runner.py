@@ -9,6 +9,7 @@ import torch
 from gpu_worker.batch import Batch, BatchLimits, Rows
 from gpu_worker.cache import copy_blocks
 from gpu_worker.errors import PlanError
+from gpu_worker.host import HostOffer, HostPages
 from gpu_worker.kernels.interface import Kernels, LayerCache
 from gpu_worker.models.registry import CausalLM
 from gpu_worker.plan import Int32s, Plan, read_plan
@@ -35,6 +36,9 @@ class Runner:
         self.model = model
         self.caches = caches
         self.kernels = kernels
+        self.host = HostPages(caches, 0)
+        """Where blocks go for which there is no room; `startup.py` says how many."""
+        self.host_offer = HostOffer()
         self._step = 0
 
     def enter(self) -> None:
@@ -44,6 +48,7 @@ class Runner:
     def reset(self) -> None:
         """Forget everything: the next plan is number 1 of an empty batch."""
         self.batch.reset()
+        self.host.reset()
         self._step = 0
 
     @torch.inference_mode()
@@ -55,6 +60,7 @@ class Runner:
         self._step += 1
         plan = read_plan(message, self.limits.max_step_tokens)
         self.batch.apply(plan)
+        self.host.swap(plan)
         self._copy(plan)
         rows, errors = self.batch.rows(plan)
         samples = samples_of(rows)

@@ -28,6 +28,9 @@ class WorkerService(WorkerServicer):
             max_model_len=limits.max_model_len,
             vocab_size=limits.vocab_size,
             max_step_tokens=limits.max_step_tokens,
+            host_blocks=engine.runner.host_offer.host_blocks,
+            swap_block_us=engine.runner.host_offer.swap_block_us,
+            token_us=engine.runner.host_offer.token_us,
         )
 
     async def Execute(self, requests: AsyncIterator[StepPlan], context: Any) -> AsyncIterator[WorkerEvent]:

@@ -40,6 +40,10 @@ class WorkerSettings(ModelSettings):
     kv_memory: ByteSize | None = Field(None, gt=0)
     """KV memory, such as `512MiB`. Default: what is left beside weights and activations."""
 
+    host_memory: ByteSize | None = Field(None, ge=0)
+    """Memory of the host for blocks that KV memory has no room for, such as `4GiB`. Default: a share of
+    what is free if KV memory is a GPU's; none on a CPU, where both would be the same memory."""
+
     threads: int = Field(0, ge=0, le=1024)
     """CPU threads of the model. 0: all cores that the process may use."""
 

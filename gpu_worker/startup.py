@@ -6,8 +6,17 @@ from collections.abc import Callable
 import torch
 
 from gpu_worker.batch import BatchLimits
-from gpu_worker.cache import GPU_SHARE, blocks_within, bytes_per_block, free_memory, make_caches
+from gpu_worker.cache import (
+    GPU_SHARE,
+    HOST_SHARE,
+    available,
+    blocks_within,
+    bytes_per_block,
+    free_memory,
+    make_caches,
+)
 from gpu_worker.errors import CapacityError, KernelError, ModelError
+from gpu_worker.host import HostPages
 from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels, QuantizedKernels
 from gpu_worker.kernels.interface import Kernels
@@ -15,7 +24,7 @@ from gpu_worker.kernels.reference import ReferenceKernels
 from gpu_worker.models.registry import CausalLM, load_model
 from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.warmup import full_step
+from gpu_worker.warmup import full_step, host_offer
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +57,32 @@ def load(settings: WorkerSettings, around: Callable[[Kernels], Kernels] = lambda
         limits.max_model_len,
         limits.max_step_tokens,
     )
+    _add_host_memory(settings, runner)
     return runner
+
+
+def _add_host_memory(settings: WorkerSettings, runner: Runner) -> None:
+    """Give the runner as many slots of host memory as were asked for. Raises `CapacityError`."""
+    size = runner.host.block_bytes
+    if settings.host_memory is None:
+        memory = int(available() * HOST_SHARE) if runner.device.type == "cuda" else 0
+    else:
+        memory, free = int(settings.host_memory), available()
+        if not (memory == 0 or size <= memory <= free):
+            raise CapacityError(
+                f"QUIRE_HOST_MEMORY is {memory / 2**20:.0f} MiB: a block takes {size / 2**20:.2f} MiB, "
+                f"and {free / 2**20:.0f} MiB are free"
+            )
+    if blocks := memory // size:
+        runner.host = HostPages(runner.caches, blocks)
+        runner.host_offer = offer = host_offer(runner)
+        log.info(
+            "host memory: %d blocks, %.0f MiB; %.0f us to move one, %.0f us to compute a token",
+            blocks,
+            memory / 2**20,
+            offer.swap_block_us,
+            offer.token_us,
+        )
 
 
 def _device(settings: WorkerSettings) -> torch.device:

@@ -1,10 +1,26 @@
-"""A step of the largest size, to see what memory it takes."""
+"""Before the first step: one of the largest size, to see what memory it takes; and what it costs to compute a
+token and to move a block."""
+
+import time
+from collections.abc import Callable
 
 import numpy as np
+import torch
 
 from gpu_worker.batch import BatchLimits
+from gpu_worker.host import HostOffer
+from gpu_worker.runner import Runner
 from proto.sampling_pb2 import SamplingParams
 from proto.worker_pb2 import NewSlot, StepPlan
+
+SAMPLE_TOKENS = 64
+"""Tokens of the prompt whose time is taken; a slow model has computed them in a second."""
+
+SAMPLE_BLOCKS = 4
+"""Blocks that are moved when that time is taken: as many as a step may well have to move."""
+
+REPEATS = 3
+"""The best counts: the first makes ready what later ones find."""
 
 
 def full_step(limits: BatchLimits) -> StepPlan:
@@ -37,3 +53,40 @@ def full_step(limits: BatchLimits) -> StepPlan:
         row_counts=counts.tobytes(),
         row_samples=b"\1" * rows,
     )
+
+
+def host_offer(runner: Runner) -> HostOffer:
+    """What the scheduler must know to choose between moving a block and computing it again."""
+    limits, host = runner.limits, runner.host
+    tokens = min(SAMPLE_TOKENS, limits.max_step_tokens, limits.max_model_len)
+    blocks = min(SAMPLE_BLOCKS, limits.num_blocks, host.slots)
+    numbers = np.arange(blocks, dtype=np.int32)
+    with torch.inference_mode():
+        out = _seconds(runner, lambda: host.take(numbers, numbers))
+        back = _seconds(runner, lambda: host.give(numbers, numbers))
+    computing = _seconds(runner, lambda: runner.execute(_prompt(limits, tokens)))
+    return HostOffer(host.slots, 1e6 * (out + back) / 2 / blocks, 1e6 * computing / tokens)
+
+
+def _prompt(limits: BatchLimits, tokens: int) -> StepPlan:
+    """A prompt alone, all of it in one step."""
+    blocks = np.arange(-(-tokens // limits.block_size), dtype="<i4").tobytes()
+    sampling = SamplingParams(top_p=1, repetition_penalty=1)
+    new = NewSlot(slot=0, tokens=bytes(4 * tokens), prompt_length=tokens, block_ids=blocks, sampling=sampling)
+    zero, count = bytes(4), np.array([tokens], "<i4").tobytes()
+    return StepPlan(
+        step=1, new_slots=[new], row_slots=zero, row_starts=zero, row_counts=count, row_samples=b"\1"
+    )
+
+
+def _seconds(runner: Runner, work: Callable[[], object]) -> float:
+    """The least of some times, with nothing left to do on the device; the runner is as new afterwards."""
+    times = []
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        work()
+        if runner.device.type == "cuda":
+            torch.cuda.synchronize(runner.device)
+        times.append(time.perf_counter() - started)
+        runner.reset()
+    return min(times)

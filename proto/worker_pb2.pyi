@@ -16,7 +16,7 @@ class WorkerEvent(_message.Message):
     def __init__(self, ready: _Optional[_Union[WorkerReady, _Mapping]] = ..., result: _Optional[_Union[StepResult, _Mapping]] = ...) -> None: ...
 
 class WorkerReady(_message.Message):
-    __slots__ = ("model", "num_blocks", "block_size", "max_slots", "max_model_len", "vocab_size", "max_step_tokens", "can_draft")
+    __slots__ = ("model", "num_blocks", "block_size", "max_slots", "max_model_len", "vocab_size", "max_step_tokens", "can_draft", "host_blocks", "swap_block_us", "token_us")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -25,6 +25,9 @@ class WorkerReady(_message.Message):
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     MAX_STEP_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CAN_DRAFT_FIELD_NUMBER: _ClassVar[int]
+    HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    SWAP_BLOCK_US_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_US_FIELD_NUMBER: _ClassVar[int]
     model: str
     num_blocks: int
     block_size: int
@@ -33,10 +36,13 @@ class WorkerReady(_message.Message):
     vocab_size: int
     max_step_tokens: int
     can_draft: bool
-    def __init__(self, model: _Optional[str] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_slots: _Optional[int] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., can_draft: _Optional[bool] = ...) -> None: ...
+    host_blocks: int
+    swap_block_us: float
+    token_us: float
+    def __init__(self, model: _Optional[str] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_slots: _Optional[int] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., can_draft: _Optional[bool] = ..., host_blocks: _Optional[int] = ..., swap_block_us: _Optional[float] = ..., token_us: _Optional[float] = ...) -> None: ...
 
 class StepPlan(_message.Message):
-    __slots__ = ("step", "freed_slots", "new_slots", "block_slots", "block_ids", "row_slots", "row_starts", "row_counts", "copy_sources", "copy_targets", "row_samples", "draft_tokens", "cut_slots", "cut_blocks")
+    __slots__ = ("step", "freed_slots", "new_slots", "block_slots", "block_ids", "row_slots", "row_starts", "row_counts", "swap_out_blocks", "swap_out_slots", "swap_in_slots", "swap_in_blocks", "copy_sources", "copy_targets", "row_samples", "draft_tokens", "cut_slots", "cut_blocks")
     STEP_FIELD_NUMBER: _ClassVar[int]
     FREED_SLOTS_FIELD_NUMBER: _ClassVar[int]
     NEW_SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +51,10 @@ class StepPlan(_message.Message):
     ROW_SLOTS_FIELD_NUMBER: _ClassVar[int]
     ROW_STARTS_FIELD_NUMBER: _ClassVar[int]
     ROW_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    SWAP_OUT_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    SWAP_OUT_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    SWAP_IN_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    SWAP_IN_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     COPY_SOURCES_FIELD_NUMBER: _ClassVar[int]
     COPY_TARGETS_FIELD_NUMBER: _ClassVar[int]
     ROW_SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -59,13 +69,17 @@ class StepPlan(_message.Message):
     row_slots: bytes
     row_starts: bytes
     row_counts: bytes
+    swap_out_blocks: bytes
+    swap_out_slots: bytes
+    swap_in_slots: bytes
+    swap_in_blocks: bytes
     copy_sources: bytes
     copy_targets: bytes
     row_samples: bytes
     draft_tokens: bytes
     cut_slots: bytes
     cut_blocks: bytes
-    def __init__(self, step: _Optional[int] = ..., freed_slots: _Optional[bytes] = ..., new_slots: _Optional[_Iterable[_Union[NewSlot, _Mapping]]] = ..., block_slots: _Optional[bytes] = ..., block_ids: _Optional[bytes] = ..., row_slots: _Optional[bytes] = ..., row_starts: _Optional[bytes] = ..., row_counts: _Optional[bytes] = ..., copy_sources: _Optional[bytes] = ..., copy_targets: _Optional[bytes] = ..., row_samples: _Optional[bytes] = ..., draft_tokens: _Optional[bytes] = ..., cut_slots: _Optional[bytes] = ..., cut_blocks: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, step: _Optional[int] = ..., freed_slots: _Optional[bytes] = ..., new_slots: _Optional[_Iterable[_Union[NewSlot, _Mapping]]] = ..., block_slots: _Optional[bytes] = ..., block_ids: _Optional[bytes] = ..., row_slots: _Optional[bytes] = ..., row_starts: _Optional[bytes] = ..., row_counts: _Optional[bytes] = ..., swap_out_blocks: _Optional[bytes] = ..., swap_out_slots: _Optional[bytes] = ..., swap_in_slots: _Optional[bytes] = ..., swap_in_blocks: _Optional[bytes] = ..., copy_sources: _Optional[bytes] = ..., copy_targets: _Optional[bytes] = ..., row_samples: _Optional[bytes] = ..., draft_tokens: _Optional[bytes] = ..., cut_slots: _Optional[bytes] = ..., cut_blocks: _Optional[bytes] = ...) -> None: ...
 
 class NewSlot(_message.Message):
     __slots__ = ("slot", "tokens", "prompt_length", "block_ids", "sampling", "sequence_index", "traceparent", "forked_tokens", "forked_from")

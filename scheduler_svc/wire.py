@@ -51,6 +51,9 @@ def limits_from(ready: WorkerReady) -> WorkerLimits:
             max_model_len=ready.max_model_len,
             max_step_tokens=ready.max_step_tokens,
             vocab_size=ready.vocab_size,
+            host_blocks=ready.host_blocks,
+            swap_block_us=ready.swap_block_us,
+            token_us=ready.token_us,
         )
     except ValueError as error:
         raise WorkerFault(f"a worker with nothing to offer: {error}") from error
@@ -70,6 +73,10 @@ def plan_to(plan: core.StepPlan) -> StepPlan:
         row_samples=bytes(plan.row_samples),
         copy_sources=pack(plan.copy_sources),
         copy_targets=pack(plan.copy_targets),
+        swap_out_blocks=pack(plan.swap_out_blocks),
+        swap_out_slots=pack(plan.swap_out_slots),
+        swap_in_slots=pack(plan.swap_in_slots),
+        swap_in_blocks=pack(plan.swap_in_blocks),
     )
 
 

@@ -12,6 +12,7 @@ from operator import attrgetter
 
 from scheduler_svc.core.blocks import BlockPool
 from scheduler_svc.core.errors import IntegrityError
+from scheduler_svc.core.host import HostPool
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.sequence import Sequence, State
 from scheduler_svc.core.table import BlockTable
@@ -27,7 +28,7 @@ class Batch:
         """`unfinished`: is told who leaves."""
         self.limits = limits
         self.unfinished = unfinished
-        self.pool = BlockPool(limits.num_blocks)
+        self.pool = BlockPool(limits.num_blocks, HostPool(limits.host_blocks) if limits.swaps else None)
         self.running: list[Sequence] = []
         """Sequences with a slot, oldest first."""
         self.free_slots = list(range(slots - 1, -1, -1))
@@ -36,10 +37,12 @@ class Batch:
         self.admitted_tokens = 0
         """Known tokens of all sequences that ever got a slot."""
 
-    def admit(self, sequence: Sequence, hits: list[int]) -> None:
-        """Give the sequence a slot, and a table that begins with the cached blocks `hits`."""
-        table = BlockTable(self.pool, self.limits.block_size, hits)
+    def admit(self, sequence: Sequence, hits: list[int]) -> list[int]:
+        """Give the sequence a slot, and a table that begins with what `hits` match. Returns its blocks."""
+        blocks = self.pool.take(hits, sequence.chain[: len(hits)])
+        table = BlockTable(self.pool, self.limits.block_size, blocks)
         self._seat(sequence, table, table.room)
+        return blocks[:]
 
     def fork(self, child: Sequence, parent: Sequence, tokens: int) -> tuple[list[int], list[int]]:
         """Give the child a slot, and a table that begins with the first `tokens` positions of the parent's.

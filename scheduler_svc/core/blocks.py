@@ -2,7 +2,8 @@
 
     referenced      in at least one block table; may also be cached (shared prefixes)
     idle            in no table, its content is cached: a hit brings it back,
-                    or it is evicted when memory is needed, least recently used first
+                    or it is evicted when memory is needed, least recently used first,
+                    and its content goes to the host if there is host memory (`host.py`)
     empty           in no table, holds nothing worth keeping: given out first
 
 Every block is in exactly one of the three. The pool knows numbers only; content is named by a hash
@@ -13,13 +14,19 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from scheduler_svc.core.errors import IntegrityError, OutOfBlocks
+from scheduler_svc.core.host import HostPool
+
+ON_HOST = -1
+"""In place of a block, in a match: the content is not on the device, but can be brought back."""
 
 
 class BlockPool:
     """Blocks 0 to num_blocks - 1. Every operation costs the same whatever the pool's size."""
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, host: HostPool | None = None) -> None:
+        """`host`: takes the contents of evicted blocks."""
         self.num_blocks = num_blocks
+        self.host = host
         self._references = [0] * num_blocks
         self._hash_of: list[bytes | None] = [None] * num_blocks
         self._block_of: dict[bytes, int] = {}
@@ -32,6 +39,11 @@ class BlockPool:
     def free_blocks(self) -> int:
         """Blocks that `allocate` could give out now."""
         return len(self._empty) + len(self._idle)
+
+    @property
+    def empty_blocks(self) -> int:
+        """Blocks that `allocate` could give out without evicting."""
+        return len(self._empty)
 
     @property
     def cached_blocks(self) -> int:
@@ -91,19 +103,45 @@ class BlockPool:
             self._block_of[content] = block
 
     def match(self, contents: Iterable[bytes]) -> list[int]:
-        """The blocks of the longest cached prefix of a chain of contents. Takes no reference."""
-        hits = []
+        """The blocks of the longest cached prefix of a chain of contents, some perhaps `ON_HOST`.
+
+        Takes no reference.
+        """
+        hits, host = [], self.host
         for content in contents:
             block = self._block_of.get(content)
             if block is None:
-                break
+                if host is None or content not in host:
+                    break
+                block = ON_HOST
             hits.append(block)
         return hits
 
+    def take(self, hits: Sequence[int], contents: Sequence[bytes]) -> list[int]:
+        """One more reference to each block of a match; what is on the host is brought back into new blocks.
+
+        `contents`: of the hits. Raises `OutOfBlocks`. What is brought back counts as cached at once: the
+        plan in the making moves it before anybody reads it.
+        """
+        missing = [content for content, block in zip(contents, hits, strict=True) if block == ON_HOST]
+        if not missing:
+            self.share(hits)
+            return list(hits)
+        assert self.host is not None
+        for content in missing:  # before something is evicted to make room for them
+            self.host.reserve(content)
+        self.share(block for block in hits if block != ON_HOST)
+        brought = self.allocate(len(missing))
+        for content, block in zip(missing, brought, strict=True):
+            self.host.bring(content, block)
+            self.cache(block, content)
+        fresh = iter(brought)
+        return [next(fresh) if block == ON_HOST else block for block in hits]
+
     def idle_among(self, blocks: Iterable[int]) -> int:
-        """How many of the blocks count as free until they are shared."""
+        """How many of the blocks count as free until they are taken: idle ones, and room for the host's."""
         references = self._references
-        return sum(1 for block in blocks if not references[block])
+        return sum(1 for block in blocks if block == ON_HOST or not references[block])
 
     def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
         """Raise `IntegrityError` unless the books balance with all the tables that there are."""
@@ -126,6 +164,8 @@ class BlockPool:
         named = {content: block for block, content in enumerate(self._hash_of) if content is not None}
         if named != self._block_of:
             raise IntegrityError("the cache and the blocks disagree about contents")
+        if self.host is not None:
+            self.host.check_integrity()
 
     def _evict(self) -> int:
         block, _ = self._idle.popitem(last=False)
@@ -133,4 +173,6 @@ class BlockPool:
         assert content is not None
         del self._block_of[content]
         self._hash_of[block] = None
+        if self.host is not None:
+            self.host.keep(content, block)
         return block

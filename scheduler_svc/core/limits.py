@@ -1,6 +1,7 @@
 """What a worker can hold, and whether a request can ever fit."""
 
 from dataclasses import dataclass
+from math import inf
 
 from scheduler_svc.core.errors import RequestRefused
 from scheduler_svc.core.request import Request
@@ -16,6 +17,9 @@ class WorkerLimits:
     max_model_len: int
     max_step_tokens: int
     vocab_size: int
+    host_blocks: int = 0
+    swap_block_us: float = 0.0
+    token_us: float = 0.0
 
     def __post_init__(self) -> None:
         for name in (
@@ -28,11 +32,23 @@ class WorkerLimits:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
+        if min(self.host_blocks, self.swap_block_us, self.token_us) < 0:
+            raise ValueError("host_blocks, swap_block_us and token_us must be 0 or more")
 
     @property
     def max_length(self) -> int:
         """Longest sequence, prompt and output: what the model can take and the pool can hold."""
         return min(self.max_model_len, self.num_blocks * self.block_size)
+
+    @property
+    def swap_tokens(self) -> float:
+        """Tokens that could be computed while a block moves to the host or back; infinite if not known."""
+        return self.swap_block_us / self.token_us if self.token_us else inf
+
+    @property
+    def swaps(self) -> bool:
+        """There is host memory, and to move a block there and back takes less than to compute it again."""
+        return self.host_blocks > 0 and 2 * self.swap_tokens < self.block_size
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that so many positions need."""

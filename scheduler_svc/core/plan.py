@@ -43,6 +43,10 @@ class StepPlan:
     row_samples: list[int] = field(default_factory=list)
     copy_sources: list[int] = field(default_factory=list)
     copy_targets: list[int] = field(default_factory=list)
+    swap_out_blocks: list[int] = field(default_factory=list)
+    swap_out_slots: list[int] = field(default_factory=list)
+    swap_in_slots: list[int] = field(default_factory=list)
+    swap_in_blocks: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

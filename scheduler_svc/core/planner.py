@@ -5,7 +5,7 @@ budget, new admissions. Older before younger everywhere; who is older, and wheth
 have one that runs make way for it beforehand, is the policy's to say.
 
 When blocks run out, a sequence may preempt a younger one that has no row in this step yet: the one
-that loses least. Progress follows. The oldest running sequence can take the blocks of all others
+that loses least (`loss.py`). Progress follows. The oldest running sequence can take the blocks of all others
 and is never preempted; it stands still in a step only if others run instead, or are about to end. A
 row in flight is lost only to an older sequence that runs in its place, so within as many steps as
 there are sequences one of them gains for good, and every sequence is bounded in length.
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from scheduler_svc.core.batch import Batch
+from scheduler_svc.core.loss import loss
 from scheduler_svc.core.plan import NewSlot, StepPlan
 from scheduler_svc.core.policies import Policy
 from scheduler_svc.core.prefix import extend_chain, root
@@ -75,7 +76,19 @@ class Planner:
         # Freed slots come first in a plan; the admissions above may have taken them again.
         draft.plan.freed_slots.extend(self._batch.freed_slots)
         self._batch.freed_slots.clear()
+        self._swap(draft)
         return draft
+
+    def _swap(self, draft: Draft) -> None:
+        """Take up what moves between device and host. A step without rows has given out no block."""
+        host = self._batch.pool.host
+        if host is None or not draft.sequences:
+            return
+        swaps, plan = host.take_swaps(), draft.plan
+        plan.swap_out_blocks.extend(swaps.out_blocks)
+        plan.swap_out_slots.extend(swaps.out_slots)
+        plan.swap_in_slots.extend(swaps.in_slots)
+        plan.swap_in_blocks.extend(swaps.in_blocks)
 
     def _decodes(self, draft: Draft) -> None:
         rows, decode = draft.sequences, State.DECODE
@@ -174,21 +187,21 @@ class Planner:
             if needed + kept > batch.pool.free_blocks:
                 return
             sequence = self._waiting.pop()
-            batch.admit(sequence, hits)
+            blocks = batch.admit(sequence, hits)
             batch.unfinished.begin(sequence, len(hits), most)
             group = sequence.group
             if group.cached_tokens is None:
                 group.cached_tokens = min(sequence.computed, len(group.request.prompt))
                 self._policy.began(group)
             draft.plan.new_slots.append(
-                NewSlot(sequence.slot, group.request, sequence.index, sequence.tokens[:], hits)
+                NewSlot(sequence.slot, group.request, sequence.index, sequence.tokens[:], blocks)
             )
             self._chunk(draft, sequence)
             assert sequence.table is not None
             promised += blocks_for(len(sequence.tokens)) - len(sequence.table.blocks)
 
     def _cached_prefix(self, sequence: Sequence) -> tuple[list[int], int]:
-        """Cached blocks that the sequence can begin with, and how many that could be at most.
+        """Cached blocks that the sequence can begin with, see `BlockPool.match`, and how many at most.
 
         There must be something to compute: not the block of its last token.
         """
@@ -229,16 +242,14 @@ class Planner:
         self._batch.leave(victim, State.PREEMPTED)
         self._waiting.push(victim)
 
-    def _loss(self, victim: Sequence) -> tuple[bool, float, int, Age]:
-        """What preempting costs: tokens to compute again that no other sequence keeps; the youngest on a tie.
+    def _loss(self, victim: Sequence) -> tuple[bool, float, float, Age]:
+        """What preempting costs, see `loss`; the youngest on a tie.
 
         One that would free nothing comes last: it only helps once its sharers have gone too. If the policy
         preempts, those with the highest measure come first.
         """
-        table = victim.table
-        assert table is not None
-        own = table.own_blocks()
-        shared = (len(table.blocks) - own) * self._batch.limits.block_size
+        assert victim.table is not None
+        frees = victim.table.own_blocks() > 0
         measure, arrival, index = victim.age
         rank = -measure if self._policy.preempts else 0.0
-        return own == 0, rank, victim.planned - shared, (-measure, -arrival, -index)
+        return not frees, rank, loss(self._batch, victim), (-measure, -arrival, -index)

@@ -101,7 +101,7 @@ def _names(group: SequenceGroup, block_size: int) -> list[bytes]:
 
 
 def _cost(scheduler: Scheduler, names: list[bytes]) -> float:
-    missing = (len(names) - scheduler.cached_blocks(names)) * scheduler.limits.block_size
+    missing = len(names) * scheduler.limits.block_size - scheduler.cached_tokens(names)
     return _load(scheduler) + missing / scheduler.step_tokens
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 
 from scheduler_svc.core import stretch
 from scheduler_svc.core.batch import Batch
+from scheduler_svc.core.blocks import ON_HOST
 from scheduler_svc.core.errors import IntegrityError, RowFailed, WorkerFault
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.plan import Gain, Outcome, StepPlan, StepResult
@@ -70,9 +71,16 @@ class Scheduler:
         """Prompt tokens, and output computed anew, that have begun here: the line moves on by them."""
         return self._batch.admitted_tokens
 
-    def cached_blocks(self, names: list[bytes]) -> int:
-        """How many blocks of a prompt, from the head on, are in the cache."""
-        return len(self._batch.pool.match(names))
+    def cached_tokens(self, names: list[bytes]) -> float:
+        """How many tokens of a prompt need not be computed, from the head on.
+
+        What is on the host counts less by as many as could be computed while it is brought back: another
+        worker that has it on its device is to be preferred, but not one that has it not at all.
+        """
+        hits = self._batch.pool.match(names)
+        tokens = len(hits) * self.limits.block_size
+        on_host = hits.count(ON_HOST)
+        return tokens - on_host * self.limits.swap_tokens if on_host else tokens
 
     def line(self) -> list[Sequence]:
         """The sequences that wait and have no free slot to look forward to."""

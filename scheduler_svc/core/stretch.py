@@ -48,7 +48,9 @@ def longest(batch: Batch, flights: deque[Flight]) -> int:
         if sequence.state is not State.DECODE or group.held or TOKEN in group.request.stop_token_ids:
             return 0
     steps = min(sequence.group.limit - sequence.planned for sequence in running) - 1
-    while steps > 0 and _blocks_for(batch, steps) > batch.pool.free_blocks:
+    pool = batch.pool
+    free = pool.free_blocks if pool.host is None else pool.empty_blocks  # an eviction would take its time
+    while steps > 0 and _blocks_for(batch, steps) > free:
         steps //= 2
     return max(0, steps)
 

@@ -9,11 +9,10 @@ class BlockTable:
     __slots__ = ("_block_size", "_pool", "blocks", "named", "room")
 
     def __init__(self, pool: BlockPool, block_size: int, prefix: list[int]) -> None:
-        """A table that begins with the blocks of a cached prefix, which it shares."""
-        pool.share(prefix)
+        """A table that begins with the blocks of a cached prefix, and takes over a reference to each."""
         self._pool = pool
         self._block_size = block_size
-        self.blocks = list(prefix)
+        self.blocks = prefix
         self.room = len(prefix) * block_size
         """Positions that the blocks hold."""
         self.named = len(prefix)
@@ -26,6 +25,7 @@ class BlockTable:
         gives it back.
         """
         full = tokens // self._block_size
+        self._pool.share(self.blocks[:full])
         table = BlockTable(self._pool, self._block_size, self.blocks[:full])
         table.named = min(full, self.named)
         rest = self.blocks[full : full + 1] if tokens % self._block_size else []

@@ -74,6 +74,10 @@ class StrictWorker:
     steps: int = 0
     computed_tokens: int = 0
     copies: int = 0
+    host: dict[int, list[int]] = field(default_factory=dict)
+    """What lies in each slot of host memory."""
+    swapped_out: int = 0
+    swapped_in: int = 0
 
     def execute(self, plan: StepPlan) -> StepResult:
         self.steps += 1
@@ -99,6 +103,7 @@ class StrictWorker:
             self.slots[new.slot] = Slot(tokens, blocks, seed, new.sequence_index, hit)
         for slot, block in zip(plan.block_slots, plan.block_ids, strict=True):
             self.slots[slot].blocks.append(block)
+        self._swap(plan)
         assert not set(plan.copy_sources) & set(plan.copy_targets)
         assert len(set(plan.copy_targets)) == len(plan.copy_targets)
         for source, target in zip(plan.copy_sources, plan.copy_targets, strict=True):
@@ -119,6 +124,21 @@ class StrictWorker:
             block, offset = divmod(position, self.limits.block_size)
             before = _key_value(before, token, position)
             assert self.memory.get((blocks[block], offset)) == before, "a live token that cannot be read"
+
+    def _swap(self, plan: StepPlan) -> None:
+        offsets = range(self.limits.block_size)
+        for places, number in (
+            (plan.swap_out_slots, self.limits.host_blocks),
+            (plan.swap_in_blocks, self.limits.num_blocks),
+        ):
+            assert len(set(places)) == len(places), "two contents for one place"
+            assert all(0 <= place < number for place in places)
+        for block, slot in zip(plan.swap_out_blocks, plan.swap_out_slots, strict=True):
+            self.host[slot] = [self.memory[block, offset] for offset in offsets]
+            self.swapped_out += 1
+        for slot, block in zip(plan.swap_in_slots, plan.swap_in_blocks, strict=True):
+            self.memory.update({(block, offset): self.host[slot][offset] for offset in offsets})
+            self.swapped_in += 1
 
     def _run(self, plan: StepPlan) -> StepResult:
         rows = list(zip(plan.row_slots, plan.row_starts, plan.row_counts, plan.row_samples, strict=True))
@@ -190,6 +210,7 @@ def decoded(plan: messages.StepPlan) -> StepPlan:
     ]
     names = ("freed_slots", "block_slots", "block_ids", "row_slots", "row_starts", "row_counts")
     names += ("copy_sources", "copy_targets")
+    names += ("swap_out_blocks", "swap_out_slots", "swap_in_slots", "swap_in_blocks")
     lists = {name: unpack(getattr(plan, name)) for name in names}
     return StepPlan(plan.step, new_slots=new_slots, row_samples=list(plan.row_samples), **lists)
 
@@ -274,7 +295,8 @@ class FakeWorkers(WorkerServicer):  # type: ignore[misc]
         return message
 
 
-def make_limits(**changes: int) -> WorkerLimits:
+def make_limits(**changes: float) -> WorkerLimits:
+    """With host memory, it pays."""
     values = {
         "num_blocks": 16,
         "block_size": 4,
@@ -282,8 +304,10 @@ def make_limits(**changes: int) -> WorkerLimits:
         "max_model_len": 64,
         "max_step_tokens": 16,
         "vocab_size": VOCAB,
+        "host_blocks": 0,
     }
-    return WorkerLimits(**{**values, **changes})
+    costs = {"swap_block_us": 0.4, "token_us": 1.0}
+    return WorkerLimits(**{**values, **costs, **changes})  # type: ignore[arg-type]
 
 
 def make_request(prompt: list[int], name: str = "r", seed: int = 7, **fields: object) -> Request:

@@ -33,6 +33,7 @@ LIMITS = st.fixed_dictionaries(
         "max_slots": st.integers(1, 6),
         "max_model_len": st.integers(8, 48),
         "max_step_tokens": st.integers(1, 24),
+        "host_blocks": st.sampled_from([0, 1, 3, 8, 24, 60]),
     }
 )
 # Few different tokens, so that prompts share prefixes.
@@ -283,6 +284,7 @@ def test_planning_ahead_gives_what_lock_step_gives(fake: SimpleNamespace, seed: 
         "block_size": block_size,
         "max_slots": random.choice([2, 4, 12]),
         "max_step_tokens": random.choice([3, 16, 64]),
+        "host_blocks": random.choice([0, 4, 40]),
     }
     events = busy_program(random)
     worlds = [World(fake, limits, depth, policy) for depth in (1, 2, 3)]

@@ -21,6 +21,7 @@ LIMITS = st.fixed_dictionaries(
         "max_slots": st.integers(1, 6),
         "max_model_len": st.just(200),
         "max_step_tokens": st.integers(4, 24),
+        "host_blocks": st.sampled_from([0, 0, 5, 40]),
     }
 )
 REQUESTS = st.lists(

@@ -1,0 +1,123 @@
+"""Host memory for blocks that the pool has no room for: a slot holds one block of all layers.
+
+    slot 0   │ keys of layer 0 │ values of layer 0 │ keys of layer 1 │ ...      bytes, one after the other
+    slot 1   │ ...
+
+A block is gathered from all layers on the device and moves in one piece; so do several whose slots lie side
+by side. On a GPU the memory is pinned and nothing waits: copies go to the stream that the steps run on, in
+whose order they are done before, or after, whatever else touches the same blocks and slots.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpu_worker.errors import CapacityError, PlanError
+from gpu_worker.kernels.interface import LayerCache
+from gpu_worker.plan import Int32s, Plan
+
+PIECE = 64 << 20
+"""Bytes of host memory that are asked for at once, when their slots are first used: pinning takes time."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostOffer:
+    """What `ready` tells the scheduler of host memory; see `WorkerReady` in worker.proto."""
+
+    host_blocks: int = 0
+    swap_block_us: float = 0.0
+    token_us: float = 0.0
+
+
+class HostPages:
+    """Slots 0 to `slots` - 1 for blocks of `caches`, whatever these are."""
+
+    def __init__(self, caches: Sequence[LayerCache], slots: int) -> None:
+        self.slots = slots
+        self._tensors = [tensor for cache in caches for tensor in cache.tensors()]
+        self._sizes = [tensor.nbytes // len(tensor) for tensor in self._tensors]
+        self._device = self._tensors[0].device
+        self._per_piece = max(1, PIECE // self.block_bytes)
+        self._pieces: dict[int, Tensor] = {}
+        self._filled = np.zeros(slots, np.bool_)
+
+    @property
+    def block_bytes(self) -> int:
+        """Of one block in all layers."""
+        return sum(self._sizes)
+
+    def reset(self) -> None:
+        """Forget all contents; the memory stays."""
+        self._filled[:] = False
+
+    def swap(self, plan: Plan) -> None:
+        """What the plan moves out, then what it moves in. Raises `PlanError` before anything has moved."""
+        outs, ins = len(plan.swap_out_blocks) > 0, len(plan.swap_in_blocks) > 0
+        if outs:
+            self._check(plan.swap_out_blocks, plan.swap_out_slots, plan.swap_out_slots)
+            self._filled[plan.swap_out_slots] = True
+        if ins:
+            self._check(plan.swap_in_blocks, plan.swap_in_slots, plan.swap_in_blocks)
+            if not self._filled[plan.swap_in_slots].all():
+                raise PlanError("swap_in_slots: a slot that holds nothing")
+        if outs:
+            self.take(plan.swap_out_blocks, plan.swap_out_slots)
+        if ins:
+            self.give(plan.swap_in_slots, plan.swap_in_blocks)
+
+    def take(self, blocks: Int32s, slots: Int32s) -> None:
+        """Copy blocks to slots."""
+        ordered, numbers = self._in_order(slots, blocks)
+        staged = torch.empty((len(slots), self.block_bytes), dtype=torch.uint8, device=self._device)
+        parts = torch.split(staged, self._sizes, dim=1)
+        for tensor, part in zip(self._tensors, parts, strict=True):
+            part.copy_(tensor[numbers].flatten(1).view(torch.uint8))
+        for rows, lie in self._runs(ordered):
+            lie.copy_(staged[rows], non_blocking=True)
+
+    def give(self, slots: Int32s, blocks: Int32s) -> None:
+        """Copy slots to blocks."""
+        ordered, numbers = self._in_order(slots, blocks)
+        staged = torch.empty((len(slots), self.block_bytes), dtype=torch.uint8, device=self._device)
+        for rows, lie in self._runs(ordered):
+            staged[rows].copy_(lie, non_blocking=True)
+        parts = torch.split(staged, self._sizes, dim=1)
+        for tensor, part in zip(self._tensors, parts, strict=True):
+            shape = (len(slots), *tensor.shape[1:])
+            tensor[numbers] = part.clone().view(tensor.dtype).view(shape)  # aligned as its type asks
+
+    def _check(self, blocks: Int32s, slots: Int32s, targets: Int32s) -> None:
+        """Raise unless all of them exist and no target is named twice."""
+        if slots.min() < 0 or slots.max() >= self.slots:
+            raise PlanError(f"a swap with a slot that is not one of {self.slots}")
+        if blocks.min() < 0 or blocks.max() >= len(self._tensors[0]):
+            raise PlanError(f"a swap of a block that is not one of {len(self._tensors[0])}")
+        if len(np.unique(targets)) != len(targets):
+            raise PlanError("two swaps to one place")
+
+    def _in_order(self, slots: Int32s, blocks: Int32s) -> tuple[Int32s, Tensor]:
+        """By ascending slots, so that those side by side move together; the blocks on the device."""
+        order = np.argsort(slots, kind="stable")
+        return slots[order], torch.from_numpy(blocks[order].astype(np.int64)).to(self._device)
+
+    def _runs(self, slots: Int32s) -> Iterator[tuple[slice, Tensor]]:
+        """Ascending slots, cut where the next does not lie behind the one before: which, and their memory."""
+        pieces = slots // self._per_piece
+        cuts = np.flatnonzero((np.diff(slots) != 1) | (np.diff(pieces) != 0)) + 1
+        for first, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(slots)], strict=True):
+            begin = int(slots[first]) % self._per_piece
+            yield slice(first, end), self._piece(int(pieces[first]))[begin : begin + end - first]
+
+    def _piece(self, number: int) -> Tensor:
+        """uint8 [slots of a piece, bytes of a block]."""
+        if number not in self._pieces:
+            shape = (min(self._per_piece, self.slots - number * self._per_piece), self.block_bytes)
+            try:
+                pinned = self._device.type == "cuda"
+                self._pieces[number] = torch.empty(shape, dtype=torch.uint8, pin_memory=pinned)
+            except RuntimeError as error:
+                raise CapacityError("no host memory left: lower QUIRE_HOST_MEMORY") from error
+        return self._pieces[number]
