@@ -1,10 +1,16 @@
 """What tests of several parts need."""
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from ops.redis_server import RedisServer
+
+if not Path("/dev/nvidiactl").exists():
+    # Without a GPU its kernels run in Triton's interpreter; Triton asks for it when it is first imported.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture(scope="session")

@@ -124,8 +124,8 @@ def in_vectors(cache: LayerCache, dtype: torch.dtype) -> LayerCache:
     return LayerCache(*laid, cache.key_scales, cache.value_scales)
 
 
-def dense(paged: Paged, sight: Sight = EVERYTHING) -> Tensor:
-    """Attention written down plainly, in float64; [tokens, heads * head_dim]."""
+def dense(paged: Paged, sight: Sight = EVERYTHING, slopes: Tensor | None = None) -> Tensor:
+    """Attention written down plainly, in float64; [tokens, heads * head_dim]. `slopes`: of linear biases."""
     outs = []
     for row, tokens in enumerate(paged.rows()):
         query = paged.query[tokens].double()
@@ -137,6 +137,8 @@ def dense(paged: Paged, sight: Sight = EVERYTHING) -> Tensor:
             scores = sight.softcap * torch.tanh(scores / sight.softcap)
         at = paged.step.positions[tokens, None]
         places = torch.arange(len(keys))
+        if slopes is not None:
+            scores = scores + slopes[:, None, None] * (places - at)
         seen = places <= at
         if sight.window:
             seen &= (places > at - sight.window) | (places < sight.sinks)

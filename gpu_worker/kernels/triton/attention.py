@@ -1,0 +1,99 @@
+"""Paged attention in Triton: see `tile.py` for the kernel, `launch.py` for how a step is cut."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from gpu_worker.kernels.cpu.attention import EVERYTHING, Sight
+from gpu_worker.kernels.interface import LayerCache, Rotary, StepMetadata
+from gpu_worker.kernels.triton.combine import combine
+from gpu_worker.kernels.triton.launch import Launch, launches
+from gpu_worker.kernels.triton.rotate import rotate_and_write
+from gpu_worker.kernels.triton.tile import attend_tile
+
+TILE_BYTES = 16 << 10
+"""Of the keys, or values, that a program has before it at a time."""
+
+
+def factor(query: Tensor) -> tl.dtype:
+    """Type of the numbers that are multiplied. (The interpreter knows no products of bfloat16.)"""
+    if query.dtype == torch.bfloat16 and query.is_cuda:
+        return tl.bfloat16
+    return tl.float16 if query.dtype == torch.float16 else tl.float32
+
+
+class TritonStep:
+    """See `StepAttention`."""
+
+    def __init__(self, step: StepMetadata, processors: int) -> None:
+        """`processors`: of the GPU, which splits are to fill."""
+        self._step, self._processors = step, processors
+        self._launches: dict[int, list[Launch]] = {}
+
+    def rotate_and_write(self, qkv: Tensor, rotary: Rotary, cache: LayerCache) -> Tensor:
+        return rotate_and_write(qkv, rotary, cache, self._step)
+
+    def attend(
+        self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING, slopes: Tensor | None = None
+    ) -> Tensor:
+        """`slopes`: float32 [heads], of linear biases (Press et al. 2022), if the model has them."""
+        group = query.shape[1] // cache.keys.shape[1]
+        if group not in self._launches:
+            self._launches[group] = launches(self._step, group)
+        out = torch.empty_like(query)
+        for launch in self._launches[group]:
+            self._attend(launch, query, cache, sight, slopes, out)
+        return out.flatten(1)
+
+    def _attend(
+        self, launch: Launch, query: Tensor, cache: LayerCache, sight: Sight, slopes: Tensor | None, out: Tensor
+    ) -> None:
+        """Fill in the rows of `out` that are the launch's."""
+        step, (_, heads, dim) = self._step, query.shape
+        _, kv_heads, block_size, _ = cache.keys.shape
+        in_sight = sight.sinks + sight.window if sight.window else launch.longest
+        splits = launch.splits(kv_heads, in_sight, self._processors)
+        rows, padded = launch.step_tokens * heads, triton.next_power_of_2(max(16, dim))
+        partials = logsums = None
+        if splits > 1:
+            partials = query.new_empty((splits, rows, dim), dtype=torch.float32)
+            logsums = query.new_empty((splits, rows), dtype=torch.float32)
+        attend_tile[(launch.count, kv_heads, splits)](
+            query,
+            cache.keys,
+            cache.values,
+            cache.key_scales,
+            cache.value_scales,
+            slopes,
+            step.block_tables,
+            step.query_starts,
+            step.contexts,
+            launch.tiles,
+            out,
+            partials,
+            logsums,
+            step.block_tables.stride(0),
+            rows,
+            dim**-0.5,
+            KV_HEADS=kv_heads,
+            GROUP=heads // kv_heads,
+            DIM=dim,
+            DIM_PADDED=padded,
+            BLOCK_SIZE=block_size,
+            M=launch.size,
+            N=min(64, TILE_BYTES // (padded * query.itemsize)),
+            TOKENS=launch.tile_tokens,
+            SPLITS=splits,
+            WINDOW=sight.window,
+            SINKS=sight.sinks,
+            SOFTCAP=sight.softcap,
+            SCALED=cache.key_scales is not None,
+            FACTOR=factor(query),
+            num_warps=8 if launch.size >= 128 else 4,
+            num_stages=2,
+        )
+        if splits > 1:
+            combine[(rows,)](
+                partials, logsums, out, rows, DIM=dim, DIM_PADDED=padded, SPLITS=splits, num_warps=4
+            )

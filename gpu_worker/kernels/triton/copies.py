@@ -1,0 +1,51 @@
+"""Blocks are copied in all layers by one launch.
+
+    addresses   int64 [tensors]    where the pages of each layer begin: keys, values, perhaps scales
+    words       int32 [tensors]    of four bytes, or of one, that a block of each takes
+
+A program takes a piece of one block of one tensor. Read and written: copies * bytes of a block in all layers.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from gpu_worker.kernels.interface import LayerCache
+
+PIECE = 1024
+"""Words that a program copies."""
+
+
+@triton.jit
+def _kernel(addresses, words, sources, targets, WORD: tl.constexpr, PIECE: tl.constexpr):
+    tensor = tl.program_id(1)
+    count = tl.load(words + tensor).to(tl.int64)
+    base = tl.load(addresses + tensor).to(tl.pointer_type(WORD))
+    at = tl.program_id(2) * PIECE + tl.arange(0, PIECE)
+    source = tl.load(sources + tl.program_id(0)) * count + at
+    target = tl.load(targets + tl.program_id(0)) * count + at
+    tl.store(base + target, tl.load(base + source, mask=at < count), mask=at < count)
+
+
+class BlockCopies:
+    """Copies within the pages of certain layers."""
+
+    def __init__(self, layers: Sequence[LayerCache]) -> None:
+        """The pages must stay where they are."""
+        self._tensors = [tensor for layer in layers for tensor in layer.tensors()]
+        sizes = [tensor[0].nbytes for tensor in self._tensors]
+        wide = all(size % 4 == 0 for size in sizes)
+        self._word = tl.int32 if wide else tl.int8
+        self._longest = max(sizes) // (4 if wide else 1)
+        device = self._tensors[0].device
+        self._addresses = torch.tensor([tensor.data_ptr() for tensor in self._tensors], device=device)
+        words = [size // 4 if wide else size for size in sizes]
+        self._words = torch.tensor(words, dtype=torch.int32, device=device)
+
+    def __call__(self, sources: Tensor, targets: Tensor) -> None:
+        """Copy whole blocks within every layer; block numbers int64 [n], no target among the sources."""
+        grid = (len(sources), len(self._tensors), triton.cdiv(self._longest, PIECE))
+        _kernel[grid](self._addresses, self._words, sources, targets, WORD=self._word, PIECE=PIECE)

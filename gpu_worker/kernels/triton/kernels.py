@@ -1,0 +1,69 @@
+"""The back end for GPUs: products by cuBLAS, what lies between them in Triton. See `Kernels`."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from gpu_worker.batch import Batch
+from gpu_worker.kernels.interface import StepMetadata
+from gpu_worker.kernels.reference import ReferenceLinear
+from gpu_worker.kernels.triton.attention import TritonStep
+from gpu_worker.kernels.triton.norm import TritonNorm, gated
+from gpu_worker.plan import Int32s
+from gpu_worker.sampler import Sampled, sample
+
+INTERPRETED = 8
+"""Processors that the interpreter is taken to have."""
+
+
+class TritonKernels:
+    """See `Kernels`."""
+
+    def __init__(self, device: torch.device) -> None:
+        """`device`: a GPU, or the CPU if Triton interprets."""
+        cuda = device.type == "cuda"
+        self._processors = torch.cuda.get_device_properties(device).multi_processor_count if cuda else INTERPRETED
+
+    def enter(self) -> None:
+        """Launches are the calling thread's own."""
+
+    def linear(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        keeps_rows: bool = False,
+    ) -> "TritonLinear":
+        return TritonLinear(weight, bias, dtype or weight.dtype)
+
+    def gated(self, weight: Tensor, bias: Tensor | None = None) -> "TritonGated":
+        return TritonGated(weight, bias)
+
+    def norm(self, weight: Tensor, eps: float) -> TritonNorm:
+        return TritonNorm(weight, eps)
+
+    def begin(self, step: StepMetadata) -> TritonStep:
+        return TritonStep(step, self._processors)
+
+    def sample(self, logits: Tensor, slots: Int32s, device_slots: Tensor, batch: Batch) -> Sampled:
+        """In PyTorch: what the rows ask for is known on the host, and nothing waits for the device."""
+        return sample(logits, slots, device_slots, batch)
+
+
+class TritonLinear(ReferenceLinear):
+    """See `Linear`. A residual is added where the product's sums are, before they are rounded."""
+
+    def add_to(self, hidden: Tensor, residual: Tensor) -> None:
+        residual.addmm_(hidden, self._weight.t())
+        if self._bias is not None:
+            residual += self._bias
+
+
+class TritonGated:
+    """See `Kernels.gated`."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._weight, self._bias = weight, bias
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        return gated(linear(hidden, self._weight, self._bias))

@@ -1,0 +1,70 @@
+"""Root mean square normalization and the gated activation: one pass over each row.
+
+    norm      read and written: tokens * size numbers       a program takes a row
+    gated     read: tokens * 2 * size, written: tokens * size
+
+A residual is not added here: the product before it does, where its sums still are in registers.
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def _norm(hidden, weight, out, eps, SIZE: tl.constexpr, PADDED: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * SIZE
+    at = tl.arange(0, PADDED)
+    inside = at < SIZE
+    numbers = tl.load(hidden + row + at, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.rsqrt(tl.sum(numbers * numbers, axis=0) / SIZE + eps)
+    # Rounded before it is weighted, as the models were trained.
+    normed = (numbers * scale).to(hidden.dtype.element_ty).to(tl.float32)
+    weights = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + row + at, (normed * weights).to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _gated(both, out, SIZE: tl.constexpr, PART: tl.constexpr):
+    token = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * PART + tl.arange(0, PART)
+    inside = at < SIZE
+    gate = tl.load(both + token * 2 * SIZE + at, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(both + (token * 2 + 1) * SIZE + at, mask=inside, other=0.0).to(tl.float32)
+    out_at = out + token * SIZE + at
+    tl.store(out_at, (gate / (1.0 + tl.exp(-gate)) * up).to(out.dtype.element_ty), mask=inside)
+
+
+class TritonNorm:
+    """See `Kernels.norm`."""
+
+    def __init__(self, weight: Tensor, eps: float) -> None:
+        self._weight, self._eps, self._size = weight, eps, len(weight)
+        self._padded = triton.next_power_of_2(self._size)
+        self._warps = min(16, max(1, self._padded // 256))
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        hidden = hidden.contiguous()
+        out = hidden.new_empty(hidden.shape)
+        _norm[(len(hidden),)](
+            hidden,
+            self._weight,
+            out,
+            self._eps,
+            SIZE=self._size,
+            PADDED=self._padded,
+            num_warps=self._warps,
+        )
+        return out
+
+
+PART = 1024
+"""Numbers of a gated row that a program takes."""
+
+
+def gated(both: Tensor) -> Tensor:
+    """silu(gate) * up of [tokens, 2 * size], whose first half is the gate."""
+    tokens, size = len(both), both.shape[1] // 2
+    out = both.new_empty((tokens, size))
+    _gated[(tokens, triton.cdiv(size, PART))](both, out, SIZE=size, PART=PART, num_warps=4)
+    return out

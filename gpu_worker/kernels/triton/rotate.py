@@ -1,0 +1,102 @@
+"""Rotary embedding and the way into the pages, in one pass over what the projection gave.
+
+A program takes one token and one key head: the queries that share it, the key and the value.
+
+    qkv      │ q0 q1 q2 q3 │ q4 q5 q6 q7 │ k0 k1 │ v0 v1 │    8 heads, 2 kv heads, one token
+                             └────┬────┘        │       │
+    program (token, 1)            └──▶ query    └──▶ pages [block, 1, offset]
+
+Read: a token's queries, keys and values once. Written: the same number of bytes, or for pages of one byte
+half as many for keys and values, with a scale of four bytes for each row.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from gpu_worker.kernels.interface import LayerCache, Rotary, StepMetadata
+from gpu_worker.kernels.triton.pages import store_row
+
+
+@triton.jit
+def _kernel(
+    qkv,
+    positions,
+    entries,
+    cos,
+    sin,
+    query,
+    keys,
+    values,
+    key_scales,
+    value_scales,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    GROUP_PADDED: tl.constexpr,
+    DIM: tl.constexpr,
+    DIM_PADDED: tl.constexpr,
+    TURNED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    SCALED: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    kv_head = tl.program_id(1)
+    heads: tl.constexpr = KV_HEADS * GROUP
+    dims = tl.arange(0, DIM_PADDED)
+    inside = dims < DIM
+    # Dimension i is turned with i + TURNED; those from 2 * TURNED on stay as they are.
+    turned = dims < 2 * TURNED
+    partners = tl.where(dims < TURNED, dims + TURNED, tl.where(turned, dims - TURNED, dims))
+    angles = tl.load(positions + token) * TURNED + dims % TURNED
+    cosines = tl.load(cos + angles, mask=turned, other=1.0)
+    sines = tl.load(sin + angles, mask=turned, other=0.0)
+    sines = tl.where(dims < TURNED, -sines, sines)
+    own = qkv + token * (heads + 2 * KV_HEADS) * DIM
+
+    members = tl.arange(0, GROUP_PADDED)[:, None]
+    at = (kv_head * GROUP + members) * DIM
+    real = (members < GROUP) & inside[None, :]
+    straight = tl.load(own + at + dims[None, :], mask=real, other=0.0).to(tl.float32)
+    crossed = tl.load(own + at + partners[None, :], mask=real, other=0.0).to(tl.float32)
+    rotated = straight * cosines[None, :] + crossed * sines[None, :]
+    tl.store(query + token * heads * DIM + at + dims[None, :], rotated.to(query.dtype.element_ty), mask=real)
+
+    entry = tl.load(entries + token)
+    if entry >= 0:
+        row = (entry // BLOCK_SIZE * KV_HEADS + kv_head) * BLOCK_SIZE + entry % BLOCK_SIZE
+        key = own + (heads + kv_head) * DIM
+        straight = tl.load(key + dims, mask=inside, other=0.0).to(tl.float32)
+        crossed = tl.load(key + partners, mask=inside, other=0.0).to(tl.float32)
+        store_row(straight * cosines + crossed * sines, keys, key_scales, row, dims, DIM, SCALED)
+        value = tl.load(own + (heads + KV_HEADS + kv_head) * DIM + dims, mask=inside, other=0.0)
+        store_row(value.to(tl.float32), values, value_scales, row, dims, DIM, SCALED)
+
+
+def rotate_and_write(qkv: Tensor, rotary: Rotary, cache: LayerCache, step: StepMetadata) -> Tensor:
+    """See `StepAttention.rotate_and_write`. Tokens whose entry is negative write nothing."""
+    _, kv_heads, block_size, dim = cache.keys.shape
+    heads = qkv.shape[1] // dim - 2 * kv_heads
+    query = torch.empty((len(qkv), heads, dim), dtype=qkv.dtype, device=qkv.device)
+    _kernel[(len(qkv), kv_heads)](
+        qkv,
+        step.positions,
+        step.kv_entries,
+        rotary.cos,
+        rotary.sin,
+        query,
+        cache.keys,
+        cache.values,
+        cache.key_scales,
+        cache.value_scales,
+        KV_HEADS=kv_heads,
+        GROUP=heads // kv_heads,
+        GROUP_PADDED=triton.next_power_of_2(heads // kv_heads),
+        DIM=dim,
+        DIM_PADDED=triton.next_power_of_2(dim),
+        TURNED=rotary.cos.shape[1],
+        BLOCK_SIZE=block_size,
+        SCALED=cache.key_scales is not None,
+        num_warps=2,
+    )
+    return query

@@ -1,0 +1,143 @@
+"""The kernel of paged attention: one tile of queries over a stretch of one sequence's context.
+
+A tile's rows are the query heads that share a key head, of one token or of several that follow each
+other, so that a key is read once for all of them and multiplied as matrices are:
+
+    M rows          token 4: q0 q1 q2 q3 │ token 5: q0 q1 q2 q3 │ ... │ not used
+    keys            N positions at a time, wherever the block table says that they lie
+    along them      online softmax (Milakov and Gimelshein 2018): the largest score, the sum of weights,
+                    the weighted values so far
+
+With a window the stretches that are looked at are the tiles of the sinks and those of the window, as if they
+followed each other; what lies between is not read. A context may be cut into several stretches, a program
+each; then each leaves what it found as a partial result, and `combine.py` puts them together.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def capped(scores, SOFTCAP: tl.constexpr):
+    """SOFTCAP * tanh(scores / SOFTCAP)."""
+    return SOFTCAP * (1.0 - 2.0 / (tl.exp(scores * (2.0 / SOFTCAP)) + 1.0))
+
+
+@triton.jit(do_not_specialize=["table_width", "rows_in_step"])
+def attend_tile(
+    query,
+    keys,
+    values,
+    key_scales,
+    value_scales,
+    slopes,
+    tables,
+    starts,
+    contexts,
+    tiles,
+    out,
+    partials,
+    logsums,
+    table_width,
+    rows_in_step,
+    scale,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    DIM: tl.constexpr,
+    DIM_PADDED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    TOKENS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SINKS: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    SCALED: tl.constexpr,
+    FACTOR: tl.constexpr,
+):
+    if tiles is None:  # a row is a tile
+        row = tl.program_id(0)
+        first = 0
+    else:
+        row = tl.load(tiles + 2 * tl.program_id(0))
+        first = tl.load(tiles + 2 * tl.program_id(0) + 1)
+    kv_head = tl.program_id(1)
+    split = tl.program_id(2)
+    heads: tl.constexpr = KV_HEADS * GROUP
+
+    start = tl.load(starts + row)
+    length = tl.load(starts + row + 1) - start
+    before = tl.load(contexts + row) - length
+    members = tl.arange(0, M)
+    tokens = first + members // GROUP
+    real = (members < TOKENS * GROUP) & (tokens < length)
+    positions = before + tokens
+    dims = tl.arange(0, DIM_PADDED)
+    inside = dims < DIM
+    rows = (start + tokens).to(tl.int64) * heads + kv_head * GROUP + members % GROUP
+    held = real[:, None] & inside[None, :]
+    q = tl.load(query + rows[:, None] * DIM + dims[None, :], mask=held, other=0.0).to(FACTOR)
+
+    # What any token of the tile sees: the sinks, and from `begin` to `end`.
+    end = before + tl.minimum(first + TOKENS, length)
+    if WINDOW > 0:
+        begin = tl.maximum(before + first - WINDOW + 1, 0)
+        sink_tiles = (tl.minimum(SINKS, begin) + N - 1) // N
+        skipped = tl.maximum(begin // N, sink_tiles) - sink_tiles
+    else:
+        begin = 0
+        sink_tiles = 0
+        skipped = 0
+    count = (end + N - 1) // N - skipped
+    share = (count + SPLITS - 1) // SPLITS
+    low = split * share
+    high = tl.minimum(low + share, count)
+
+    largest = tl.full([M], float("-inf"), tl.float32)
+    total = tl.zeros([M], tl.float32)
+    mixed = tl.zeros([M, DIM_PADDED], tl.float32)
+    for number in range(low, high):
+        at = tl.where(number < sink_tiles, number, number + skipped) * N + tl.arange(0, N)
+        wanted = at < end
+        if WINDOW > 0:
+            wanted = wanted & ((at >= begin) | (at < SINKS))
+        blocks = tl.load(tables + row.to(tl.int64) * table_width + at // BLOCK_SIZE, mask=wanted, other=0)
+        entries = (blocks.to(tl.int64) * KV_HEADS + kv_head) * BLOCK_SIZE + at % BLOCK_SIZE
+
+        places = keys + entries[None, :] * DIM + dims[:, None]
+        k = tl.load(places, mask=wanted[None, :] & inside[:, None], other=0.0)
+        scores = tl.dot(q, k.to(FACTOR), input_precision="ieee") * scale
+        if SCALED:
+            scores = scores * tl.load(key_scales + entries, mask=wanted, other=0.0)[None, :]
+        if SOFTCAP > 0:
+            scores = capped(scores, SOFTCAP)
+        if slopes is not None:
+            slope = tl.load(slopes + kv_head * GROUP + members % GROUP)
+            scores = scores + slope[:, None] * (at[None, :] - positions[:, None]).to(tl.float32)
+        seen = at[None, :] <= positions[:, None]
+        if WINDOW > 0:
+            seen = seen & ((at[None, :] > positions[:, None] - WINDOW) | (at[None, :] < SINKS))
+        scores = tl.where(seen & wanted[None, :], scores * 1.4426950408889634, float("-inf"))
+
+        risen = tl.maximum(largest, tl.max(scores, axis=1))
+        base = tl.where(risen == float("-inf"), 0.0, risen)  # a row that has seen nothing yet
+        weights = tl.exp2(scores - base[:, None])
+        faded = tl.exp2(largest - base)
+        total = total * faded + tl.sum(weights, axis=1)
+        places = values + entries[:, None] * DIM + dims[None, :]
+        v = tl.load(places, mask=wanted[:, None] & inside[None, :], other=0.0)
+        if SCALED:
+            weights = weights * tl.load(value_scales + entries, mask=wanted, other=0.0)[None, :]
+        mixed = mixed * faded[:, None]
+        mixed += tl.dot(weights.to(FACTOR), v.to(FACTOR), input_precision="ieee")
+        largest = risen
+
+    divisor = tl.where(total == 0.0, 1.0, total)  # nothing was seen
+    result = mixed / divisor[:, None]
+    if SPLITS == 1:
+        tl.store(out + rows[:, None] * DIM + dims[None, :], result.to(out.dtype.element_ty), mask=held)
+    else:
+        at_split = split.to(tl.int64) * rows_in_step + rows
+        tl.store(partials + at_split[:, None] * DIM + dims[None, :], result, mask=held)
+        tl.store(logsums + at_split, largest + tl.log2(divisor), mask=real)

@@ -1,0 +1,136 @@
+"""Norms, activations, rotation, the way into the pages and copies of blocks, against plain PyTorch."""
+
+import pytest
+import torch
+from torch.nn.functional import silu
+from torch.testing import assert_close
+
+from gpu_worker.kernels.interface import LayerCache, Rotary
+from gpu_worker.kernels.reference import ReferenceKernels
+from gpu_worker.kernels.reference_attention import ReferenceStep
+from gpu_worker.kernels.triton.attention import TritonStep
+from gpu_worker.kernels.triton.copies import BlockCopies
+from gpu_worker.kernels.triton.norm import TritonNorm, gated
+from tests.support.paged import make_step
+
+pytestmark = [pytest.mark.usefixtures("poisoned"), pytest.mark.skipif(torch.cuda.is_available(), reason="GPU")]
+
+TOLERANCES = {torch.float32: 1e-6, torch.bfloat16: 2e-2}
+"""Absolute and relative. (The interpreter cuts bfloat16 off where a GPU rounds.)"""
+
+ROWS = [(1, 1), (1, 33), (5, 64), (20, 20)]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("size", [1, 15, 576, 1000])
+def test_norm(size: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(size)
+    weight = torch.randn(size, generator=generator).to(dtype)
+    hidden = (3 * torch.randn(7, size, generator=generator)).to(dtype)
+    tolerance = TOLERANCES[dtype]
+    out = TritonNorm(weight, 1e-5)(hidden)
+    assert_close(out, ReferenceKernels().norm(weight, 1e-5)(hidden), atol=tolerance, rtol=tolerance)
+
+
+def test_norm_of_zeros_and_of_nan() -> None:
+    hidden = torch.zeros(3, 40)
+    hidden[1, 20] = float("nan")
+    out = TritonNorm(torch.ones(40), 1e-5)(hidden)
+    assert out[[0, 2]].equal(torch.zeros(2, 40))
+    assert out[1].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("size", [1, 48, 1500])
+def test_gated(size: int, dtype: torch.dtype) -> None:
+    both = (4 * torch.randn(5, 2 * size, generator=torch.Generator().manual_seed(size))).to(dtype)
+    gate, up = both.double().chunk(2, dim=-1)
+    assert_close(gated(both), (silu(gate) * up).to(dtype), atol=TOLERANCES[dtype], rtol=TOLERANCES[dtype])
+
+
+def pages(blocks: int, block_size: int, dim: int, dtype: torch.dtype) -> LayerCache:
+    """Zeros for two key heads."""
+    shape = (blocks, 2, block_size, dim)
+    scales = [torch.zeros(shape[:3]) for _ in range(2)] if dtype == torch.int8 else [None, None]
+    return LayerCache(*(torch.zeros(shape, dtype=dtype) for _ in range(2)), *scales)
+
+
+def rotary(dim: int, generator: torch.Generator) -> Rotary:
+    angles = torch.rand(64, dim // 2, generator=generator) * 7
+    return Rotary(angles.cos(), angles.sin())
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize(("dim", "block_size"), [(2, 16), (64, 7), (80, 1), (128, 16)])
+def test_rotate_and_write(dim: int, block_size: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(dim)
+    step = make_step(ROWS, block_size, generator)
+    blocks = int(step.kv_entries.max()) // block_size + 1
+    qkv = torch.randn(len(step.positions), (6 + 2 * 2) * dim, generator=generator).to(dtype)
+    table = rotary(dim, generator)
+    own, other = (pages(blocks, block_size, dim, dtype) for _ in range(2))
+    query = TritonStep(step, 1).rotate_and_write(qkv, table, own)
+    tolerance = TOLERANCES[dtype]
+    expected = ReferenceStep(step).rotate_and_write(qkv, table, other)
+    assert_close(query, expected, atol=tolerance, rtol=tolerance)
+    assert_close(own.keys, other.keys, atol=tolerance, rtol=tolerance)
+    assert own.values.equal(other.values)
+
+
+def test_part_of_a_head_is_rotated() -> None:
+    generator = torch.Generator().manual_seed(0)
+    step = make_step(ROWS, 16, generator)
+    qkv = torch.randn(len(step.positions), 6 * 32, generator=generator)
+    cache = pages(int(step.kv_entries.max()) // 16 + 1, 16, 32, torch.float32)
+    table = rotary(8, generator)
+    query = TritonStep(step, 1).rotate_and_write(qkv, table, cache)
+    assert query.shape == (len(qkv), 2, 32)
+    heads = qkv.view(len(qkv), 6, 32)
+    assert query[:, :, 8:].equal(heads[:, :2, 8:])
+    cos, sin = table.cos[step.positions, None], table.sin[step.positions, None]
+    first, second = heads[:, :2, :4], heads[:, :2, 4:8]
+    assert_close(query[:, :, :8], torch.cat((first * cos - second * sin, second * cos + first * sin), -1))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_rotate_and_write_in_int8(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(3)
+    step = make_step(ROWS, 16, generator)
+    qkv = torch.randn(len(step.positions), 10 * 40, generator=generator).to(dtype)
+    qkv[3, 7 * 40] = float("nan")
+    qkv[4] = 0
+    table = rotary(40, generator)
+    blocks = int(step.kv_entries.max()) // 16 + 1
+    own, other = (pages(blocks, 16, 40, torch.int8) for _ in range(2))
+    TritonStep(step, 1).rotate_and_write(qkv, table, own)
+    ReferenceStep(step).rotate_and_write(qkv, table, other)
+    assert own.key_scales.isnan().sum() == 1
+    for found, right in zip(own.tensors()[2:], other.tensors()[2:], strict=True):
+        assert_close(found, right, atol=0, rtol=1e-6, equal_nan=True)
+    for found, right in zip(own.tensors()[:2], other.tensors()[:2], strict=True):
+        apart = (found.int() - right.int()).abs()
+        assert apart.max() <= 1  # a tie, which the last bit of a float decides
+        assert (apart > 0).float().mean() < 0.001
+
+
+def test_a_token_without_an_entry_writes_nothing() -> None:
+    generator = torch.Generator().manual_seed(0)
+    step = make_step([(1, 3), (1, 5)], 16, generator)
+    step.kv_entries[0] = -1
+    cache = pages(16, 16, 16, torch.float32)
+    TritonStep(step, 1).rotate_and_write(torch.ones(2, 6 * 16), rotary(16, generator), cache)
+    assert cache.values.nonzero()[:, [0, 2]].unique(dim=0).tolist() == [[*divmod(int(step.kv_entries[1]), 16)]]
+
+
+@pytest.mark.parametrize(("dtype", "dim", "block_size"), [(torch.bfloat16, 6, 7), (torch.int8, 2, 1), (torch.int8, 64, 16)])
+def test_blocks_are_copied_in_all_layers(dtype: torch.dtype, dim: int, block_size: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    layers = [pages(9, block_size, dim, dtype) for _ in range(3)]
+    tensors = [tensor for layer in layers for tensor in layer.tensors()]
+    for tensor in tensors:
+        tensor.copy_(torch.randint(-100, 100, tensor.shape, generator=generator))
+    before = [tensor.clone() for tensor in tensors]
+    BlockCopies(layers)(torch.tensor([3, 3, 0]), torch.tensor([1, 8, 5]))
+    for tensor, old in zip(tensors, before, strict=True):
+        old[[1, 8, 5]] = old[[3, 3, 0]]
+        assert tensor.equal(old)
