@@ -17,6 +17,8 @@ PYTHON ?= $(shell for python in python3.12 python3.11 python3; do \
 
 TORCH ?= $(shell if [ -e /dev/nvidia0 ] || nvidia-smi -L >/dev/null 2>&1; then echo cuda; else echo cpu; fi)
 TORCH_CPU_VERSION := 2.13.0
+# Without a GPU Triton only interprets, for tests; with one torch brings the version that it needs.
+TRITON := $(if $(filter cpu,$(TORCH)),triton==3.7.1)
 
 .PHONY: help up test lint install bench report compose-test clean
 .DEFAULT_GOAL := help
@@ -88,5 +90,5 @@ $(VENV)/.installed: $(VENV)/.torch-$(TORCH) pyproject.toml constraints.txt
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	@echo "[dev] what tests and checks need"
-	@$(PIP) install --constraint constraints.txt --editable '.[dev]'
+	@$(PIP) install --constraint constraints.txt --editable '.[dev]' $(TRITON)
 	@touch $@

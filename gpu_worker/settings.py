@@ -7,6 +7,8 @@ from pydantic import ByteSize, Field
 
 from ops.settings import ModelSettings
 
+BackEnd = Literal["auto", "torch", "triton", "onednn", "portable", "avx2", "avx512", "avx512_bf16"]
+
 
 class WorkerSettings(ModelSettings):
     """What a worker must know. The defaults serve the shipped model on a laptop."""
@@ -47,9 +49,10 @@ class WorkerSettings(ModelSettings):
     threads: int = Field(0, ge=0, le=1024)
     """CPU threads of the model. 0: all cores that the process may use."""
 
-    kernels: Literal["auto", "torch", "portable", "avx2", "avx512", "avx512_bf16", "onednn"] = "auto"
-    """What computes on a CPU. auto: C++ for the best instruction set that the machine has, with oneDNN for
-    the products in bfloat16 if it has matrix units; PyTorch if there is no compiler. A name forces one."""
+    kernels: BackEnd = "auto"
+    """What computes. auto: Triton on a GPU; on a CPU C++ for the best instruction set that the machine
+    has, with oneDNN for the products in bfloat16 if it has matrix units. PyTorch where these cannot be had. A
+    name forces one."""
 
     @property
     def thread_count(self) -> int:

@@ -102,6 +102,8 @@ def _dtype(settings: WorkerSettings, device: torch.device) -> torch.dtype | None
 
 def _kernels(settings: WorkerSettings, device: torch.device) -> Kernels:
     """The back end. Raises `KernelError` if one was asked for that cannot be had."""
+    if (device.type == "cuda" and settings.kernels == "auto") or settings.kernels == "triton":
+        return _triton(settings, device)
     if device.type != "cpu" or settings.kernels == "torch" or settings.dtype == "float16":
         _refuse_quantization(settings, f"PyTorch computes here, on {device.type}")
         return ReferenceKernels()
@@ -118,6 +120,20 @@ def _kernels(settings: WorkerSettings, device: torch.device) -> Kernels:
         return ReferenceKernels()
     log.info("kernels: C++ for %s%s, %d threads", name, _BESIDE.get(kind, ""), threads)
     return kernels
+
+
+def _triton(settings: WorkerSettings, device: torch.device) -> Kernels:
+    """The back end for GPUs, or PyTorch if Triton is not there and was not asked for."""
+    _refuse_quantization(settings, "Triton computes here")
+    try:
+        from gpu_worker.kernels.triton.kernels import TritonKernels
+
+        return TritonKernels(device)
+    except ImportError as error:
+        if settings.kernels == "triton":
+            raise KernelError(f"QUIRE_KERNELS=triton: {error}") from error
+        log.warning("%s: PyTorch computes instead, more slowly", error)
+        return ReferenceKernels()
 
 
 def _kind(settings: WorkerSettings) -> type[CpuKernels]:

@@ -5,8 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpu_worker.kernels.cpu.attention import EVERYTHING, Sight
-from gpu_worker.kernels.interface import LayerCache, Rotary, StepMetadata
+from gpu_worker.kernels.interface import EVERYTHING, LayerCache, Rotary, Sight, StepMetadata
 from gpu_worker.kernels.triton.combine import combine
 from gpu_worker.kernels.triton.launch import Launch, launches
 from gpu_worker.kernels.triton.rotate import rotate_and_write
@@ -21,6 +20,13 @@ def factor(query: Tensor) -> tl.dtype:
     if query.dtype == torch.bfloat16 and query.is_cuda:
         return tl.bfloat16
     return tl.float16 if query.dtype == torch.float16 else tl.float32
+
+
+def chunk_rows(query: Tensor) -> int:
+    """Rows of a chunk's tile: what its sums leave of the registers."""
+    if query.dtype == torch.float32:
+        return 32
+    return 128 if query.shape[2] <= 128 else 64
 
 
 class TritonStep:
@@ -40,14 +46,20 @@ class TritonStep:
         """`slopes`: float32 [heads], of linear biases (Press et al. 2022), if the model has them."""
         group = query.shape[1] // cache.keys.shape[1]
         if group not in self._launches:
-            self._launches[group] = launches(self._step, group)
+            self._launches[group] = launches(self._step, group, chunk_rows(query))
         out = torch.empty_like(query)
         for launch in self._launches[group]:
             self._attend(launch, query, cache, sight, slopes, out)
         return out.flatten(1)
 
     def _attend(
-        self, launch: Launch, query: Tensor, cache: LayerCache, sight: Sight, slopes: Tensor | None, out: Tensor
+        self,
+        launch: Launch,
+        query: Tensor,
+        cache: LayerCache,
+        sight: Sight,
+        slopes: Tensor | None,
+        out: Tensor,
     ) -> None:
         """Fill in the rows of `out` that are the launch's."""
         step, (_, heads, dim) = self._step, query.shape

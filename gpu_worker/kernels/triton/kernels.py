@@ -1,10 +1,12 @@
 """The back end for GPUs: products by cuBLAS, what lies between them in Triton. See `Kernels`."""
 
 import torch
+import triton
 from torch import Tensor
 from torch.nn.functional import linear
 
 from gpu_worker.batch import Batch
+from gpu_worker.errors import KernelError
 from gpu_worker.kernels.interface import StepMetadata
 from gpu_worker.kernels.reference import ReferenceLinear
 from gpu_worker.kernels.triton.attention import TritonStep
@@ -20,9 +22,13 @@ class TritonKernels:
     """See `Kernels`."""
 
     def __init__(self, device: torch.device) -> None:
-        """`device`: a GPU, or the CPU if Triton interprets."""
-        cuda = device.type == "cuda"
-        self._processors = torch.cuda.get_device_properties(device).multi_processor_count if cuda else INTERPRETED
+        """`device`: a GPU, or the CPU if Triton interprets. Raises `KernelError` if it does not."""
+        if device.type == "cuda":
+            self._processors = torch.cuda.get_device_properties(device).multi_processor_count
+        elif triton.knobs.runtime.interpret:
+            self._processors = INTERPRETED
+        else:
+            raise KernelError("Triton needs a GPU (or TRITON_INTERPRET=1, which is for tests)")
 
     def enter(self) -> None:
         """Launches are the calling thread's own."""

@@ -18,8 +18,6 @@ from gpu_worker.plan import Int32s
 
 SHORT = 64
 """Rows of a tile up to which all tokens of a sequence are one tile."""
-LARGE = 128
-"""Rows of a chunk's tile."""
 LEAST = 16
 """Rows that a product of matrices has at least."""
 MOST_SPLITS = 64
@@ -47,7 +45,7 @@ class Launch:
     """Context of any row."""
 
     def splits(self, kv_heads: int, in_sight: int, processors: int) -> int:
-        """Stretches that a context is cut into; a power of two. `in_sight`: positions of a context that count."""
+        """Stretches that a context is cut into; a power of two. `in_sight`: positions of it that count."""
         if self.tiles is not None:
             return 1
         useful = min(MOST_SPLITS, min(self.longest, in_sight) // LEAST_STRETCH)
@@ -55,7 +53,7 @@ class Launch:
         return 1 << (max(1, min(useful, wanted)).bit_length() - 1)
 
 
-def launches(step: StepMetadata, group: int, large: int = LARGE) -> list[Launch]:
+def launches(step: StepMetadata, group: int, large: int) -> list[Launch]:
     """Of a step whose query heads share key heads by `group`. `large`: rows of a chunk's tile."""
     lengths, contexts = step.query_lengths, step.context_lengths
     longest = max(lengths)

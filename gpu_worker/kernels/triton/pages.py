@@ -1,7 +1,7 @@
 """One row of a page: a position as one head sees it, stored as it is or in one byte a number with a scale.
 
-    keys, values     [num_blocks, kv_heads, block_size, head_dim]
-    scales           [num_blocks, kv_heads, block_size]            what one is worth, if a number is a byte
+keys, values     [num_blocks, kv_heads, block_size, head_dim]
+scales           [num_blocks, kv_heads, block_size]            what one is worth, if a number is a byte
 """
 
 import triton

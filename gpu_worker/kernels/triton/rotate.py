@@ -66,9 +66,9 @@ def _kernel(
     if entry >= 0:
         row = (entry // BLOCK_SIZE * KV_HEADS + kv_head) * BLOCK_SIZE + entry % BLOCK_SIZE
         key = own + (heads + kv_head) * DIM
-        straight = tl.load(key + dims, mask=inside, other=0.0).to(tl.float32)
-        crossed = tl.load(key + partners, mask=inside, other=0.0).to(tl.float32)
-        store_row(straight * cosines + crossed * sines, keys, key_scales, row, dims, DIM, SCALED)
+        own_key = tl.load(key + dims, mask=inside, other=0.0).to(tl.float32)
+        partner_key = tl.load(key + partners, mask=inside, other=0.0).to(tl.float32)
+        store_row(own_key * cosines + partner_key * sines, keys, key_scales, row, dims, DIM, SCALED)
         value = tl.load(own + (heads + KV_HEADS + kv_head) * DIM + dims, mask=inside, other=0.0)
         store_row(value.to(tl.float32), values, value_scales, row, dims, DIM, SCALED)
 

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from gpu_worker.kernels.cpu.attention import EVERYTHING, Sight
+from gpu_worker.kernels.interface import EVERYTHING, Sight
 from gpu_worker.kernels.triton.attention import TritonStep
 from tests.support.paged import Heads, Paged, dense, make_paged
 
-pytestmark = [pytest.mark.usefixtures("poisoned"), pytest.mark.skipif(torch.cuda.is_available(), reason="GPU")]
+pytestmark = pytest.mark.usefixtures("poisoned")
 
 PROCESSORS = 8
 """So many that contexts of some hundred positions are split."""

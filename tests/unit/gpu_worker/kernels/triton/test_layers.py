@@ -13,7 +13,7 @@ from gpu_worker.kernels.triton.copies import BlockCopies
 from gpu_worker.kernels.triton.norm import TritonNorm, gated
 from tests.support.paged import make_step
 
-pytestmark = [pytest.mark.usefixtures("poisoned"), pytest.mark.skipif(torch.cuda.is_available(), reason="GPU")]
+pytestmark = pytest.mark.usefixtures("poisoned")
 
 TOLERANCES = {torch.float32: 1e-6, torch.bfloat16: 2e-2}
 """Absolute and relative. (The interpreter cuts bfloat16 off where a GPU rounds.)"""
@@ -119,10 +119,14 @@ def test_a_token_without_an_entry_writes_nothing() -> None:
     step.kv_entries[0] = -1
     cache = pages(16, 16, 16, torch.float32)
     TritonStep(step, 1).rotate_and_write(torch.ones(2, 6 * 16), rotary(16, generator), cache)
-    assert cache.values.nonzero()[:, [0, 2]].unique(dim=0).tolist() == [[*divmod(int(step.kv_entries[1]), 16)]]
+    assert cache.values.nonzero()[:, [0, 2]].unique(dim=0).tolist() == [
+        [*divmod(int(step.kv_entries[1]), 16)]
+    ]
 
 
-@pytest.mark.parametrize(("dtype", "dim", "block_size"), [(torch.bfloat16, 6, 7), (torch.int8, 2, 1), (torch.int8, 64, 16)])
+@pytest.mark.parametrize(
+    ("dtype", "dim", "block_size"), [(torch.bfloat16, 6, 7), (torch.int8, 2, 1), (torch.int8, 64, 16)]
+)
 def test_blocks_are_copied_in_all_layers(dtype: torch.dtype, dim: int, block_size: int) -> None:
     generator = torch.Generator().manual_seed(0)
     layers = [pages(9, block_size, dim, dtype) for _ in range(3)]
