@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn.functional import linear, silu
 
 from gpu_worker.batch import Batch
-from gpu_worker.kernels.interface import StepMetadata
+from gpu_worker.kernels.interface import StepAttention, StepMetadata, Unary
 from gpu_worker.kernels.reference_attention import ReferenceStep
 from gpu_worker.plan import Int32s
 from gpu_worker.sampler import Sampled, sample
@@ -26,13 +26,13 @@ class ReferenceKernels:
     ) -> "ReferenceLinear":
         return ReferenceLinear(weight, bias, dtype or weight.dtype)
 
-    def gated(self, weight: Tensor, bias: Tensor | None = None) -> "ReferenceGated":
+    def gated(self, weight: Tensor, bias: Tensor | None = None) -> Unary:
         return ReferenceGated(weight, bias)
 
-    def norm(self, weight: Tensor, eps: float) -> "ReferenceNorm":
+    def norm(self, weight: Tensor, eps: float) -> Unary:
         return ReferenceNorm(weight, eps)
 
-    def begin(self, step: StepMetadata) -> ReferenceStep:
+    def begin(self, step: StepMetadata) -> StepAttention:
         return ReferenceStep(step)
 
     def sample(

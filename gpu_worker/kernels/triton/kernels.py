@@ -1,24 +1,25 @@
-"""The back end for GPUs: products by cuBLAS, what lies between them in Triton. See `Kernels`."""
+"""The back end for GPUs: products by cuBLAS, attention and what lies between the products in Triton.
+
+Sampling is the reference's: which rows ask for what is known on the host, and nothing there waits for the
+device.
+"""
 
 import torch
 import triton
 from torch import Tensor
 from torch.nn.functional import linear
 
-from gpu_worker.batch import Batch
 from gpu_worker.errors import KernelError
 from gpu_worker.kernels.interface import StepMetadata
-from gpu_worker.kernels.reference import ReferenceLinear
+from gpu_worker.kernels.reference import ReferenceKernels, ReferenceLinear
 from gpu_worker.kernels.triton.attention import TritonStep
 from gpu_worker.kernels.triton.norm import TritonNorm, gated
-from gpu_worker.plan import Int32s
-from gpu_worker.sampler import Sampled, sample
 
 INTERPRETED = 8
 """Processors that the interpreter is taken to have."""
 
 
-class TritonKernels:
+class TritonKernels(ReferenceKernels):
     """See `Kernels`."""
 
     def __init__(self, device: torch.device) -> None:
@@ -29,9 +30,6 @@ class TritonKernels:
             self._processors = INTERPRETED
         else:
             raise KernelError("Triton needs a GPU (or TRITON_INTERPRET=1, which is for tests)")
-
-    def enter(self) -> None:
-        """Launches are the calling thread's own."""
 
     def linear(
         self,
@@ -50,10 +48,6 @@ class TritonKernels:
 
     def begin(self, step: StepMetadata) -> TritonStep:
         return TritonStep(step, self._processors)
-
-    def sample(self, logits: Tensor, slots: Int32s, device_slots: Tensor, batch: Batch) -> Sampled:
-        """In PyTorch: what the rows ask for is known on the host, and nothing waits for the device."""
-        return sample(logits, slots, device_slots, batch)
 
 
 class TritonLinear(ReferenceLinear):
