@@ -35,11 +35,20 @@ class BatchLimits:
     max_model_len: int
     max_step_tokens: int
     vocab_size: int
+    window: int = 0
+    """Positions that a token sees at most, its own included; 0: all."""
 
     @property
     def max_blocks(self) -> int:
         """Longest block table."""
         return -(-self.max_model_len // self.block_size)
+
+    @property
+    def blocks_at_once(self) -> int:
+        """Blocks that the longest sequence holds at once: with a window, those of it and of a step."""
+        if not self.window:
+            return self.max_blocks
+        return min(self.max_blocks, -(-(self.window + self.max_step_tokens) // self.block_size) + 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ class WorkerService(WorkerServicer):
             host_blocks=engine.runner.host_offer.host_blocks,
             swap_block_us=engine.runner.host_offer.swap_block_us,
             token_us=engine.runner.host_offer.token_us,
+            window=limits.window,
         )
 
     async def Execute(self, requests: AsyncIterator[StepPlan], context: Any) -> AsyncIterator[WorkerEvent]:

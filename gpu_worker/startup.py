@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -161,8 +162,12 @@ def _limits(
         raise ModelError(
             f"QUIRE_MAX_MODEL_LEN={longest}: the model was made for {config.max_position} tokens at most"
         )
-    needed = -(-longest // size)
-    limits = BatchLimits(needed, size, settings.max_slots, longest, settings.step_tokens, config.vocab_size)
+    window = config.window if config.window < longest else 0
+    limits = BatchLimits(
+        1, size, settings.max_slots, longest, settings.step_tokens, config.vocab_size, window
+    )
+    needed = limits.blocks_at_once
+    limits = replace(limits, num_blocks=needed)
     block_bytes = bytes_per_block(config, size, kv_dtype)
     if settings.kv_memory is not None:
         memory, useful = int(settings.kv_memory), 1 << 31
@@ -170,14 +175,7 @@ def _limits(
         memory, useful = _left_on_gpu(model, kv_dtype, kernels, limits, device), 1 << 31
     else:
         memory, useful = free_memory(device), settings.max_slots * needed
-    return BatchLimits(
-        blocks_within(memory, block_bytes, needed, useful),
-        size,
-        settings.max_slots,
-        longest,
-        settings.step_tokens,
-        config.vocab_size,
-    )
+    return replace(limits, num_blocks=blocks_within(memory, block_bytes, needed, useful))
 
 
 def _left_on_gpu(

@@ -16,7 +16,7 @@ class WorkerEvent(_message.Message):
     def __init__(self, ready: _Optional[_Union[WorkerReady, _Mapping]] = ..., result: _Optional[_Union[StepResult, _Mapping]] = ...) -> None: ...
 
 class WorkerReady(_message.Message):
-    __slots__ = ("model", "num_blocks", "block_size", "max_slots", "max_model_len", "vocab_size", "max_step_tokens", "can_draft", "host_blocks", "swap_block_us", "token_us")
+    __slots__ = ("model", "num_blocks", "block_size", "max_slots", "max_model_len", "vocab_size", "max_step_tokens", "can_draft", "host_blocks", "swap_block_us", "token_us", "window")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,7 @@ class WorkerReady(_message.Message):
     HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     SWAP_BLOCK_US_FIELD_NUMBER: _ClassVar[int]
     TOKEN_US_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
     model: str
     num_blocks: int
     block_size: int
@@ -39,7 +40,8 @@ class WorkerReady(_message.Message):
     host_blocks: int
     swap_block_us: float
     token_us: float
-    def __init__(self, model: _Optional[str] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_slots: _Optional[int] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., can_draft: _Optional[bool] = ..., host_blocks: _Optional[int] = ..., swap_block_us: _Optional[float] = ..., token_us: _Optional[float] = ...) -> None: ...
+    window: int
+    def __init__(self, model: _Optional[str] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_slots: _Optional[int] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., can_draft: _Optional[bool] = ..., host_blocks: _Optional[int] = ..., swap_block_us: _Optional[float] = ..., token_us: _Optional[float] = ..., window: _Optional[int] = ...) -> None: ...
 
 class StepPlan(_message.Message):
     __slots__ = ("step", "freed_slots", "new_slots", "block_slots", "block_ids", "row_slots", "row_starts", "row_counts", "swap_out_blocks", "swap_out_slots", "swap_in_slots", "swap_in_blocks", "copy_sources", "copy_targets", "row_samples", "draft_tokens", "cut_slots", "cut_blocks")

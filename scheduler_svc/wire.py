@@ -54,6 +54,7 @@ def limits_from(ready: WorkerReady) -> WorkerLimits:
             host_blocks=ready.host_blocks,
             swap_block_us=ready.swap_block_us,
             token_us=ready.token_us,
+            window=ready.window,
         )
     except ValueError as error:
         raise WorkerFault(f"a worker with nothing to offer: {error}") from error

@@ -38,11 +38,19 @@ class Batch:
         """Known tokens of all sequences that ever got a slot."""
 
     def admit(self, sequence: Sequence, hits: list[int]) -> list[int]:
-        """Give the sequence a slot, and a table that begins with what `hits` match. Returns its blocks."""
-        blocks = self.pool.take(hits, sequence.chain[: len(hits)])
-        table = BlockTable(self.pool, self.limits.block_size, blocks)
+        """Give the sequence a slot, and a table that begins with what `hits` match. Returns its blocks.
+
+        Those behind the window are neither held nor brought back.
+        """
+        gone = self.limits.out_of_sight(len(hits) * self.limits.block_size)
+        blocks = [0] * gone + self.pool.take(hits[gone:], sequence.chain[gone : len(hits)])
+        table = BlockTable(self.pool, self.limits.block_size, blocks, gone)
         self._seat(sequence, table, table.room)
         return blocks[:]
+
+    def can_fork(self, parent: Sequence, tokens: int) -> bool:
+        """Whether the parent has all blocks that are in sight after its first `tokens` positions."""
+        return parent.table is not None and parent.table.dropped <= self.limits.out_of_sight(tokens + 1)
 
     def fork(self, child: Sequence, parent: Sequence, tokens: int) -> tuple[list[int], list[int]]:
         """Give the child a slot, and a table that begins with the first `tokens` positions of the parent's.
@@ -56,6 +64,13 @@ class Batch:
         child.chain = parent.chain[: table.named]
         self._seat(child, table, tokens)
         return sources, targets
+
+    def to_take(self, sequence: Sequence) -> int:
+        """Blocks that a running sequence needs beyond those it holds, to compute what it knows."""
+        table, known = sequence.table, len(sequence.tokens)
+        assert table is not None
+        room = self.limits.blocks_at_once(known) - len(table.blocks) + table.dropped
+        return max(0, min(self.limits.blocks_for(known) - len(table.blocks), room))
 
     def leave(self, sequence: Sequence, to: State) -> None:
         """Take slot and blocks from the sequence; what is in flight for it will be dropped."""
@@ -81,14 +96,14 @@ class Batch:
         tables = [sequence.table for sequence in running if sequence.table is not None]
         if len(tables) != len(running):
             raise IntegrityError("a running sequence has no table")
-        self.pool.check_integrity([*(table.blocks for table in tables), *([block] for block in copied)])
+        self.pool.check_integrity([*(table.held() for table in tables), *([block] for block in copied)])
         slots = [sequence.slot for sequence in running] + self.free_slots
         if sorted(slots) != list(range(len(slots))):
             raise IntegrityError(f"slots held and free: {slots}")
         if running != sorted(running, key=_age):
             raise IntegrityError("running sequences are not in order of age")
         for sequence, table in zip(running, tables, strict=True):
-            _check_sequence(sequence, table, self.limits.block_size)
+            _check_sequence(sequence, table, self.limits)
 
     def _seat(self, sequence: Sequence, table: BlockTable, computed: int) -> None:
         """Give the sequence a slot, with a table in which so many positions have been computed."""
@@ -101,12 +116,16 @@ class Batch:
         insort(self.running, sequence, key=_age)
 
 
-def _check_sequence(sequence: Sequence, table: BlockTable, block_size: int) -> None:
+def _check_sequence(sequence: Sequence, table: BlockTable, limits: WorkerLimits) -> None:
+    block_size = limits.block_size
     known, planned = len(sequence.tokens), sequence.planned
     fits = {State.PREFILL: planned < known, State.DECODE: known - 1 <= planned < sequence.group.limit}
-    in_order = table.named * block_size <= sequence.computed <= planned <= table.room
-    if not (fits.get(sequence.state, False) and in_order and table.room == len(table.blocks) * block_size):
+    room = len(table.blocks) * block_size
+    in_order = table.named * block_size <= sequence.computed <= planned <= table.room == room
+    in_sight = table.dropped <= min(table.named, limits.out_of_sight(sequence.computed + 1))
+    if not (fits.get(sequence.state, False) and in_order and in_sight):
         raise IntegrityError(
             f"{sequence.group.request.request_id}[{sequence.index}] {sequence.state.value}: {known} tokens, "
-            f"{table.named} named blocks, {sequence.computed} computed, {planned} planned, room {table.room}"
+            f"{table.dropped} dropped and {table.named} named blocks, "
+            f"{sequence.computed} computed, {planned} planned, room {table.room}"
         )

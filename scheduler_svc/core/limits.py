@@ -20,6 +20,7 @@ class WorkerLimits:
     host_blocks: int = 0
     swap_block_us: float = 0.0
     token_us: float = 0.0
+    window: int = 0
 
     def __post_init__(self) -> None:
         for name in (
@@ -32,12 +33,17 @@ class WorkerLimits:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
-        if min(self.host_blocks, self.swap_block_us, self.token_us) < 0:
-            raise ValueError("host_blocks, swap_block_us and token_us must be 0 or more")
+        if min(self.host_blocks, self.swap_block_us, self.token_us, self.window) < 0:
+            raise ValueError("host_blocks, swap_block_us, token_us and window must be 0 or more")
 
     @property
     def max_length(self) -> int:
-        """Longest sequence, prompt and output: what the model can take and the pool can hold."""
+        """Longest sequence, prompt and output: what the model can take and the pool can hold.
+
+        With a window the pool need only hold that, and a position to go on with.
+        """
+        if self.window and self._span(self.window + 1) <= self.num_blocks:
+            return self.max_model_len
         return min(self.max_model_len, self.num_blocks * self.block_size)
 
     @property
@@ -53,6 +59,24 @@ class WorkerLimits:
     def blocks_for(self, tokens: int) -> int:
         """Blocks that so many positions need."""
         return -(-tokens // self.block_size)
+
+    def blocks_at_once(self, tokens: int) -> int:
+        """Blocks that a sequence of so many tokens holds at once: with a window, its own and a step's."""
+        if not self.window:
+            return self.blocks_for(tokens)
+        most = min(self._span(self.window + self.max_step_tokens), self.num_blocks)
+        return min(self.blocks_for(tokens), most)
+
+    def out_of_sight(self, computed: int) -> int:
+        """Blocks, from the head on, that a sequence with so many positions computed reads never again.
+
+        Its last position may be computed again: a fork does that.
+        """
+        return max(0, computed - self.window) // self.block_size if self.window else 0
+
+    def _span(self, positions: int) -> int:
+        """Blocks that so many positions touch, wherever they begin."""
+        return (positions + self.block_size - 2) // self.block_size + 1
 
 
 def length_limit(request: Request, limits: WorkerLimits) -> int:

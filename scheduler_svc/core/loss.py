@@ -10,8 +10,9 @@ def loss(batch: Batch, victim: Sequence) -> float:
     """
     table, pool, limits = victim.table, batch.pool, batch.limits
     assert table is not None
-    own = [number for number, block in enumerate(table.blocks) if pool.references(block) == 1]
-    lost = victim.planned - (len(table.blocks) - len(own)) * limits.block_size
+    held = table.held()
+    own = [number for number, block in enumerate(held, table.dropped) if pool.references(block) == 1]
+    lost = victim.planned - (len(held) - len(own)) * limits.block_size
     if pool.host is None:
         return lost
     kept = [number for number in own if number < table.named][: limits.host_blocks]

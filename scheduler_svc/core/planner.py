@@ -122,8 +122,10 @@ class Planner:
         count = min(len(sequence.tokens) - start, draft.budget)
         missing = self._batch.limits.blocks_for(start + count) - len(table.blocks)
         if missing > 0:
-            # Only a sequence that could not move at all takes blocks from another.
-            grown = self._grow(draft, sequence, missing, may_preempt=start == table.room)
+            # Only a sequence that could not move at all takes blocks from another: none whose own come back
+            # from behind its window.
+            stuck = start == table.room and not (self._batch.limits.window and sequence.computed < start)
+            grown = self._grow(draft, sequence, missing, may_preempt=stuck)
             if not grown and start == table.room:
                 return
             count = min(count, table.room - start)
@@ -146,7 +148,7 @@ class Planner:
             if child.state is not State.FORK:
                 continue
             room = draft.budget and batch.free_slots and batch.pool.free_blocks > self._watermark
-            if parent.table is None or not room:
+            if not (room and batch.can_fork(parent, tokens)):
                 child.move(State.WAITING)
                 self._waiting.push(child)
                 continue
@@ -168,11 +170,9 @@ class Planner:
         self.forks.clear()
 
     def _admissions(self, draft: Draft) -> None:
-        batch, blocks_for = self._batch, self._batch.limits.blocks_for
-        promised = 0  # blocks that admitted prefills have yet to take
-        for sequence in batch.running:
-            if sequence.state is State.PREFILL and sequence.table is not None:
-                promised += blocks_for(len(sequence.tokens)) - len(sequence.table.blocks)
+        batch, limits = self._batch, self._batch.limits
+        # Blocks that admitted prefills have yet to take.
+        promised = sum(batch.to_take(each) for each in batch.running if each.state is State.PREFILL)
         while draft.budget and batch.free_slots:
             candidate = self._waiting.peek()
             if candidate is None:
@@ -181,7 +181,8 @@ class Planner:
             if batch.unfinished.defer(candidate, len(hits), most):
                 self._waiting.pop()
                 continue
-            needed = blocks_for(len(candidate.tokens)) - len(hits) + batch.pool.idle_among(hits)
+            seen = hits[limits.out_of_sight(len(hits) * limits.block_size) :]
+            needed = limits.blocks_at_once(len(candidate.tokens)) - len(seen) + batch.pool.idle_among(seen)
             # Into an empty batch whatever was accepted fits: the whole pool is free.
             kept = promised + self._watermark if batch.running else 0
             if needed + kept > batch.pool.free_blocks:
@@ -197,8 +198,7 @@ class Planner:
                 NewSlot(sequence.slot, group.request, sequence.index, sequence.tokens[:], blocks)
             )
             self._chunk(draft, sequence)
-            assert sequence.table is not None
-            promised += blocks_for(len(sequence.tokens)) - len(sequence.table.blocks)
+            promised += batch.to_take(sequence)
 
     def _cached_prefix(self, sequence: Sequence) -> tuple[list[int], int]:
         """Cached blocks that the sequence can begin with, see `BlockPool.match`, and how many at most.

@@ -125,7 +125,7 @@ class Scheduler:
         self._flights.popleft()
         self._batch.pool.release(flight.plan.copy_sources)
         plan, gains, tokens, entry = flight.plan, outcome.gains, result.tokens, -1
-        block_size = self.limits.block_size
+        block_size, window = self.limits.block_size, self.limits.window
         rows = zip(flight.sequences, flight.epochs, plan.row_counts, plan.row_samples, strict=True)
         for sequence, epoch, count, samples in rows:
             entry += samples
@@ -136,6 +136,8 @@ class Scheduler:
             assert table is not None
             if sequence.computed // block_size > table.named:
                 self._cache(sequence)
+            if window:
+                table.drop(self.limits.out_of_sight(sequence.computed))
             group = sequence.group
             if group.held and sequence.computed >= len(group.request.prompt):
                 self._fork_siblings(group, sequence)

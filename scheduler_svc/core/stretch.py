@@ -76,7 +76,10 @@ def advance(
             sequence.table.grow(1)
         else:
             sequence.computed = before[row] + number
-            cache(sequence)
+            if sequence.computed % batch.limits.block_size == 0:
+                cache(sequence)
+            assert sequence.table is not None
+            sequence.table.drop(batch.limits.out_of_sight(sequence.computed))
     for sequence, computed in zip(running, before, strict=True):
         sequence.computed = computed + steps
     return [_later(flight, steps) for flight in flights]
@@ -94,11 +97,12 @@ def _blocks_for(batch: Batch, steps: int) -> int:
 
 
 def _block_events(batch: Batch, steps: int) -> list[tuple[int, bool, int]]:
-    """(step, whether a block is needed rather than full, row), in the order in which they come.
+    """(step, whether a block is needed rather than full or out of sight, row), in the order in which they
+    come.
 
     The order decides who gets which block, and what is evicted. A step's result comes before its plan.
     """
-    size = batch.limits.block_size
+    size, window = batch.limits.block_size, batch.limits.window
     events = []
     for row, sequence in enumerate(batch.running):
         assert sequence.table is not None
@@ -106,6 +110,10 @@ def _block_events(batch: Batch, steps: int) -> list[tuple[int, bool, int]]:
         to_need = sequence.table.room - sequence.planned + 1
         if to_full <= steps:
             events += [(step, False, row) for step in range(to_full, steps + 1, size)]
+        if window:
+            assert sequence.table is not None
+            to_drop = (sequence.table.dropped + 1) * size + window - sequence.computed
+            events += [(step, False, row) for step in range(to_drop, steps + 1, size)]
         if to_need <= steps:
             events += [(step, True, row) for step in range(to_need, steps + 1, size)]
     events.sort()

@@ -1,4 +1,10 @@
-"""A sequence's block table: logical to physical, append-only while the sequence holds it."""
+"""A sequence's block table: logical to physical, append-only while the sequence holds it.
+
+Behind a sliding window the head is given back while the sequence runs:
+
+    blocks    7 2 9 4 0 3       logical blocks 0 to 5
+              └─┘               dropped = 2: numbers that mean nothing any more, and hold the others' places
+"""
 
 from scheduler_svc.core.blocks import BlockPool
 
@@ -6,10 +12,11 @@ from scheduler_svc.core.blocks import BlockPool
 class BlockTable:
     """Position p of the sequence lives in block `blocks[p // block_size]` at `p % block_size`."""
 
-    __slots__ = ("_block_size", "_pool", "blocks", "named", "room")
+    __slots__ = ("_block_size", "_pool", "blocks", "dropped", "named", "room")
 
-    def __init__(self, pool: BlockPool, block_size: int, prefix: list[int]) -> None:
-        """A table that begins with the blocks of a cached prefix, and takes over a reference to each."""
+    def __init__(self, pool: BlockPool, block_size: int, prefix: list[int], dropped: int = 0) -> None:
+        """A table that begins with the blocks of a cached prefix, and takes over a reference to each but
+        those `dropped`."""
         self._pool = pool
         self._block_size = block_size
         self.blocks = prefix
@@ -17,6 +24,8 @@ class BlockTable:
         """Positions that the blocks hold."""
         self.named = len(prefix)
         """How many blocks, from the head on, the cache has been told the content of."""
+        self.dropped = dropped
+        """How many blocks, from the head on, were given back."""
 
     def fork(self, tokens: int) -> "tuple[BlockTable, list[int]]":
         """A table that shares the blocks that the first `tokens` fill, and the block with the rest of them.
@@ -25,8 +34,9 @@ class BlockTable:
         gives it back.
         """
         full = tokens // self._block_size
-        self._pool.share(self.blocks[:full])
-        table = BlockTable(self._pool, self._block_size, self.blocks[:full])
+        dropped = min(full, self.dropped)
+        self._pool.share(self.blocks[dropped:full])
+        table = BlockTable(self._pool, self._block_size, self.blocks[:full], dropped)
         table.named = min(full, self.named)
         rest = self.blocks[full : full + 1] if tokens % self._block_size else []
         self._pool.share(rest)
@@ -45,13 +55,23 @@ class BlockTable:
             self._pool.cache(self.blocks[number], chain[number])
         self.named = count
 
+    def drop(self, count: int) -> None:
+        """Give back the first `count` blocks: the sequence reads them never again."""
+        if count > self.dropped:
+            self._pool.release(self.blocks[self.dropped : count])
+            self.dropped = count
+
+    def held(self) -> list[int]:
+        """The blocks that the table has a reference to, from head to tail."""
+        return self.blocks[self.dropped :] if self.dropped else self.blocks
+
     def own_blocks(self) -> int:
         """Blocks that no other table shares: what releasing the table would free."""
         references = self._pool.references
-        return sum(1 for block in self.blocks if references(block) == 1)
+        return sum(1 for block in self.held() if references(block) == 1)
 
     def release(self) -> None:
         """Give every block back. The table is empty afterwards."""
-        self._pool.release(self.blocks)
+        self._pool.release(self.held())
         self.blocks = []
-        self.room = self.named = 0
+        self.room = self.named = self.dropped = 0

@@ -7,6 +7,8 @@ A follower is passed over when others are admitted. It gets its place in the que
 computed the last block that both have, or leaves before: then whoever comes first computes it.
 """
 
+from collections import deque
+
 from scheduler_svc.core.sequence import Sequence
 from scheduler_svc.core.waiting import WaitingQueue
 
@@ -18,15 +20,16 @@ class UnfinishedPrefixes:
         """`waiting`: where followers go back to."""
         self._waiting = waiting
         self._maker: dict[bytes, Sequence] = {}
-        self._names: dict[Sequence, list[bytes]] = {}
+        self._names: dict[Sequence, deque[tuple[int, bytes]]] = {}
         self._followers: dict[Sequence, list[tuple[int, Sequence]]] = {}
 
     def begin(self, maker: Sequence, first: int, end: int) -> None:
         """The sequence computes the blocks `first` to `end` - 1 of its chain from now on."""
-        names = [name for name in maker.chain[first:end] if name not in self._maker]
+        numbered = enumerate(maker.chain[first:end], first)
+        names = deque((number, name) for number, name in numbered if name not in self._maker)
         if names:
             self._names[maker] = names
-            self._maker.update(dict.fromkeys(names, maker))
+            self._maker.update(dict.fromkeys((name for _, name in names), maker))
 
     def defer(self, sequence: Sequence, first: int, end: int) -> bool:
         """Whether somebody computes block `first` of the sequence's chain already: then it waits for it.
@@ -42,7 +45,10 @@ class UnfinishedPrefixes:
         return True
 
     def reached(self, maker: Sequence, blocks: int) -> None:
-        """The cache has so many of the maker's blocks."""
+        """The cache has had so many of the maker's blocks: those are not waited for any more."""
+        names = self._names.get(maker)
+        while names and names[0][0] < blocks:
+            del self._maker[names.popleft()[1]]
         followers = self._followers.pop(maker, None)
         if followers is None:
             return
@@ -54,7 +60,7 @@ class UnfinishedPrefixes:
 
     def leave(self, maker: Sequence) -> None:
         """The sequence computes nothing more."""
-        for name in self._names.pop(maker, ()):
+        for _, name in self._names.pop(maker, ()):
             del self._maker[name]
         for _, follower in self._followers.pop(maker, ()):
             self._waiting.push(follower)
@@ -65,5 +71,7 @@ class UnfinishedPrefixes:
 
     def drain(self) -> None:
         """Put all that wait for a maker back into the queue."""
-        for maker in list(self._followers):
-            self.reached(maker, 1 << 62)
+        for followers in self._followers.values():
+            for _, follower in followers:
+                self._waiting.push(follower)
+        self._followers.clear()

@@ -16,11 +16,9 @@ def making_way(batch: Batch, policy: Policy, candidate: Sequence, watermark: int
     limits, free = batch.limits, batch.pool.free_blocks
     # Of the blocks that running prefills have yet to take, a victim's are not needed any more.
     promised = {
-        sequence: limits.blocks_for(len(sequence.tokens)) - len(sequence.table.blocks)
-        for sequence in batch.running
-        if sequence.state is State.PREFILL and sequence.table is not None
+        sequence: batch.to_take(sequence) for sequence in batch.running if sequence.state is State.PREFILL
     }
-    needed = limits.blocks_for(len(candidate.tokens)) + watermark + sum(promised.values())
+    needed = limits.blocks_at_once(len(candidate.tokens)) + watermark + sum(promised.values())
     slots, victims = len(batch.free_slots), list[Sequence]()
     for sequence in reversed(batch.running):
         if slots and free >= needed:

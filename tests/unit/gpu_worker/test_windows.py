@@ -10,6 +10,9 @@ from transformers import MistralConfig, MistralForCausalLM
 
 from gpu_worker.errors import ModelError
 from gpu_worker.models.config import read_config
+from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup import load
+from gpu_worker.warmup import full_step
 
 WINDOW = 9
 PROMPT = [5, 17, 3, 88, 41, 41, 9, 60, 2, 73, 28, 54, 12, 90, 33, 71, 8, 26, 65]
@@ -162,3 +165,14 @@ def test_windows_that_make_no_sense(tmp_path, changes, message) -> None:
     path.write_text(json.dumps(values))
     with pytest.raises(ModelError, match=message):
         read_config(tmp_path)
+
+
+def test_pages_take_what_windows_and_a_step_need(windowed) -> None:
+    """Not what the longest sequence would without a window: memory need not hold that."""
+    given = {"model": windowed.directory, "model_name": "w", "device": "cpu", "threads": 1, "max_slots": 2}
+    runner = load(WorkerSettings(**given, step_tokens=20, block_size=4))
+    # Nine positions that are seen and twenty of a step, wherever the first block begins.
+    assert runner.limits.window == WINDOW
+    assert runner.limits.num_blocks == 2 * 9
+    assert not runner.execute(full_step(runner.limits)).errors
+    assert load(WorkerSettings(**given, step_tokens=20, block_size=4, max_model_len=9)).limits.window == 0

@@ -38,7 +38,7 @@ def _next_token(memory: list[int], seed: int, index: int) -> int:
     return zlib.crc32(array("Q", (*memory, seed, index)).tobytes()) % (VOCAB - 1)
 
 
-def reference(request: Request, index: int, longest: int) -> list[int]:
+def reference(request: Request, index: int, longest: int, window: int = 0) -> list[int]:
     """What a sequence must deliver in all, computed alone and without blocks. `longest`: of the context."""
     tokens = list(request.prompt)
     limit = len(tokens) + request.max_tokens if request.max_tokens else longest
@@ -47,8 +47,9 @@ def reference(request: Request, index: int, longest: int) -> list[int]:
     assert isinstance(request.sampling, int)
     while len(tokens) < limit and not (output and output[-1] in request.stop_token_ids):
         for position in range(len(memory), len(tokens)):
-            memory.append(_key_value(memory[-1] if memory else 0, tokens[position], position))
-        output.append(_next_token(memory, request.sampling, index))
+            before = memory[-1] if memory and window != 1 else 0
+            memory.append(_key_value(before, tokens[position], position))
+        output.append(_next_token(memory[-window:], request.sampling, index))
         tokens.append(output[-1])
     return output
 
@@ -113,17 +114,23 @@ class StrictWorker:
                     self.memory[target, offset] = self.memory[source, offset]
             self.copies += 1
         for held in self.slots.values():
-            assert len(set(held.blocks)) == len(held.blocks)
+            seen = self._in_sight(held)
+            assert len(set(seen)) == len(seen)
             assert all(0 <= block < self.limits.num_blocks for block in held.blocks)
         return self._run(plan)
 
-    def check_readable(self, tokens: Sequence[int], blocks: Sequence[int]) -> None:
-        """These tokens, computed one after the other, are in memory at their blocks and offsets."""
+    def check_readable(self, tokens: Sequence[int], blocks: Sequence[int], dropped: int = 0) -> None:
+        """These tokens, computed one after the other, are in memory at their blocks and offsets.
+
+        But for those in the first `dropped` blocks, which were given back.
+        """
         before = 0
         for position, token in enumerate(tokens):
             block, offset = divmod(position, self.limits.block_size)
-            before = _key_value(before, token, position)
-            assert self.memory.get((blocks[block], offset)) == before, "a live token that cannot be read"
+            before = _key_value(before if self.limits.window != 1 else 0, token, position)
+            if block >= dropped:
+                found = self.memory.get((blocks[block], offset))
+                assert found == before, "a live token that cannot be read"
 
     def _swap(self, plan: StepPlan) -> None:
         offsets = range(self.limits.block_size)
@@ -165,7 +172,9 @@ class StrictWorker:
                 held.failed = True
                 tokens += [-1] * samples
             elif samples:
-                read = [self.memory[self._place(held, at)] for at in range(held.computed)]
+                window = self.limits.window or held.computed
+                seen = range(max(0, held.computed - window), held.computed)
+                read = [self.memory[self._place(held, at)] for at in seen]
                 held.tokens.append(_next_token(read, held.seed, held.index))
                 tokens.append(held.tokens[-1])
         return StepResult(plan.step, tokens, errors)
@@ -176,14 +185,20 @@ class StrictWorker:
 
     def _write(self, held: Slot, start: int, count: int) -> None:
         for position in range(start, start + count):
-            before = self.memory[self._place(held, position - 1)] if position else 0
+            alone = position == 0 or self.limits.window == 1
+            before = 0 if alone else self.memory[self._place(held, position - 1)]
             self.memory[self._place(held, position)] = _key_value(before, held.tokens[position], position)
+
+    def _in_sight(self, held: Slot) -> list[int]:
+        """The blocks that a slot's next rows can read or write."""
+        window = self.limits.window
+        return held.blocks[max(0, held.computed + 1 - window) // self.limits.block_size if window else 0 :]
 
     def _check_exclusive(self, slot: int, start: int, count: int) -> None:
         size = self.limits.block_size
         written = set(self.slots[slot].blocks[start // size : (start + count - 1) // size + 1])
         for other, held in self.slots.items():
-            assert other == slot or written.isdisjoint(held.blocks), "writes to another one's block"
+            assert other == slot or written.isdisjoint(self._in_sight(held)), "writes to another one's block"
 
 
 def pack(numbers: Any) -> bytes:

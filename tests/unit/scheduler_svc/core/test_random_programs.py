@@ -34,6 +34,7 @@ LIMITS = st.fixed_dictionaries(
         "max_model_len": st.integers(8, 48),
         "max_step_tokens": st.integers(1, 24),
         "host_blocks": st.sampled_from([0, 1, 3, 8, 24, 60]),
+        "window": st.sampled_from([0, 0, 0, 1, 2, 5, 12]),
     }
 )
 # Few different tokens, so that prompts share prefixes.
@@ -98,14 +99,18 @@ class World:
         known = fields.get("known", [])
         fields = {name: value for name, value in fields.items() if name != "known"}
         request = self.fake.request(name=f"r{len(self.requests)}", **fields)
-        longest = self.limits.max_length
-        given = [self.fake.reference(request, index, longest)[:count] for index, count in enumerate(known)]
+        given = [self.reference(request, index)[:count] for index, count in enumerate(known)]
         resumed = tuple(SoFar(index, array("i", tokens), False) for index, tokens in enumerate(given))
         request = replace(request, resumed=resumed)
         group, outcome = self.fleet.accept(request)
         self.requests[group] = request
         self.given[group] = [*given, *([] for _ in range(request.n - len(given)))]
         self.note(outcome)
+
+    def reference(self, request: Request, index: int) -> list[int]:
+        """What a sequence of the request gets alone."""
+        tokens: list[int] = self.fake.reference(request, index, self.limits.max_length, self.limits.window)
+        return tokens
 
     def note(self, outcome: Outcome) -> None:
         for gain in outcome.gains:
@@ -170,9 +175,13 @@ class World:
     def check(self, scheduler: Scheduler, worker: Any) -> None:
         """The books balance, and what they say is in memory is there."""
         scheduler.check_integrity()
+        for block in scheduler._batch.pool._empty:  # what it held is gone for good
+            for offset in range(self.limits.block_size):
+                worker.memory.pop((block, offset), None)
         for sequence in scheduler._batch.running:
-            assert sequence.table is not None
-            worker.check_readable(sequence.tokens[: sequence.computed], sequence.table.blocks)
+            table = sequence.table
+            assert table is not None
+            worker.check_readable(sequence.tokens[: sequence.computed], table.blocks, table.dropped)
 
     def watch_progress(self, scheduler: Scheduler) -> None:
         """Some sequence advances for good in every few steps, whatever the size of the pool."""
@@ -196,7 +205,7 @@ class World:
         for group, request in self.requests.items():
             assert group in self.ended
             for index, tokens in enumerate(self.given[group]):
-                expected = self.fake.reference(request, index, self.limits.max_length)
+                expected = self.reference(request, index)
                 if self.ended[group] == "complete" and (group, index) not in self.cut:
                     assert tokens == expected
                 else:
@@ -285,6 +294,7 @@ def test_planning_ahead_gives_what_lock_step_gives(fake: SimpleNamespace, seed: 
         "max_slots": random.choice([2, 4, 12]),
         "max_step_tokens": random.choice([3, 16, 64]),
         "host_blocks": random.choice([0, 4, 40]),
+        "window": random.choice([0, 0, 3, 16]),
     }
     events = busy_program(random)
     worlds = [World(fake, limits, depth, policy) for depth in (1, 2, 3)]

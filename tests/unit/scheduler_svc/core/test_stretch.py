@@ -22,6 +22,7 @@ LIMITS = st.fixed_dictionaries(
         "max_model_len": st.just(200),
         "max_step_tokens": st.integers(4, 24),
         "host_blocks": st.sampled_from([0, 0, 5, 40]),
+        "window": st.sampled_from([0, 0, 1, 6, 30]),
     }
 )
 REQUESTS = st.lists(
@@ -81,7 +82,7 @@ class Alone:
                 each.computed,
                 each.planned,
                 each.chain,
-                each.table and (each.table.blocks, each.table.room, each.table.named),
+                each.table and (each.table.blocks, each.table.room, each.table.named, each.table.dropped),
             )
             for group in self.groups
             for each in group.sequences
