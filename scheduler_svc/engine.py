@@ -23,7 +23,7 @@ from scheduler_svc.core.request import Request
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import SequenceGroup
 from scheduler_svc.settings import SchedulerSettings
-from scheduler_svc.wire import Logprobs, delta_to, limits_from, result_from
+from scheduler_svc.wire import Logprobs, deltas_to, limits_from, result_from
 from scheduler_svc.worker_link import WorkerLink
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Engine:
         self._stub = worker_stub
         self._settings = settings
         self._announce = announce
-        self._fleet = Fleet(settings.step_tokens, settings.policy)
+        self._fleet = Fleet(settings.step_tokens, settings.policy, settings.speculation)
         self._admission = Admission(settings.max_waiting_requests, settings.max_waiting_tokens)
         self._calls: dict[SequenceGroup, Call] = {}
         self._links: dict[Scheduler, WorkerLink] = {}
@@ -134,7 +134,7 @@ class Engine:
             by_group.setdefault(gain.group, []).append(gain)
         for group, gains in by_group.items():
             call = self._calls[group]
-            response = GenerateResponse(deltas=[delta_to(gain, logprobs) for gain in gains])
+            response = GenerateResponse(deltas=deltas_to(gains, logprobs))
             if not call.begun:
                 response.cached_tokens = group.cached_tokens or 0
             call.put(response)

@@ -3,6 +3,7 @@
 from pydantic import Field
 
 from ops.settings import ModelSettings
+from scheduler_svc.core.drafting import DRAFTERS
 from scheduler_svc.core.policies import POLICIES
 
 
@@ -11,6 +12,9 @@ class SchedulerSettings(ModelSettings):
 
     policy: str = Field("fcfs", pattern=f"^({'|'.join(POLICIES)})$")
     """Who comes first when not all can run."""
+
+    speculation: str = Field("off", pattern=f"^(off|{'|'.join(DRAFTERS)})$")
+    """Where drafts of tokens come from: nowhere, the text itself, or the workers' draft models."""
 
     plan_depth: int = Field(2, ge=1, le=4)
     """Plans under way at once. 1 is lock step; 2 hides planning and the queue behind the forward pass."""

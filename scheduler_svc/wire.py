@@ -55,6 +55,7 @@ def limits_from(ready: WorkerReady) -> WorkerLimits:
             swap_block_us=ready.swap_block_us,
             token_us=ready.token_us,
             window=ready.window,
+            can_draft=ready.can_draft,
         )
     except ValueError as error:
         raise WorkerFault(f"a worker with nothing to offer: {error}") from error
@@ -72,6 +73,9 @@ def plan_to(plan: core.StepPlan) -> StepPlan:
         row_starts=pack(plan.row_starts),
         row_counts=pack(plan.row_counts),
         row_samples=bytes(plan.row_samples),
+        draft_tokens=pack(plan.draft_tokens),
+        cut_slots=pack(plan.cut_slots),
+        cut_blocks=pack(plan.cut_blocks),
         copy_sources=pack(plan.copy_sources),
         copy_targets=pack(plan.copy_targets),
         swap_out_blocks=pack(plan.swap_out_blocks),
@@ -127,14 +131,19 @@ def _logprobs_from(message: StepResult) -> dict[int, TokenLogprobs]:
     return found
 
 
-def delta_to(gain: core.Gain, logprobs: Logprobs) -> SequenceDelta:
-    """What a sequence gained, for the caller."""
-    delta = SequenceDelta(index=gain.sequence_index, finish_reason=_FINISH[gain.finish])
-    if gain.token >= 0:
-        delta.tokens = struct.pack("<i", gain.token)
-        if logprobs and (found := logprobs.get(gain.entry)) is not None:
-            delta.logprobs.append(found)
-    return delta
+def deltas_to(gains: Sequence[core.Gain], logprobs: Logprobs) -> list[SequenceDelta]:
+    """What the sequences of a request gained, for the caller; the tokens of one are side by side."""
+    deltas: list[SequenceDelta] = []
+    for gain in gains:
+        if not deltas or deltas[-1].index != gain.sequence_index:
+            deltas.append(SequenceDelta(index=gain.sequence_index))
+        delta = deltas[-1]
+        delta.finish_reason = _FINISH[gain.finish]
+        if gain.token >= 0:
+            delta.tokens += struct.pack("<i", gain.token)
+            if logprobs and (found := logprobs.get(gain.entry)) is not None:
+                delta.logprobs.append(found)
+    return deltas
 
 
 _FINISH = (FinishReason.NOT_FINISHED, FinishReason.STOP, FinishReason.LENGTH)

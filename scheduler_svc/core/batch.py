@@ -34,6 +34,8 @@ class Batch:
         self.free_slots = list(range(slots - 1, -1, -1))
         self.freed_slots: list[int] = []
         """Slots given up since the last plan; the next plan tells the worker."""
+        self.cut_tables: dict[Sequence, int] = {}
+        """Tables that were cut since the last plan, to so many blocks; the next plan tells the worker."""
         self.admitted_tokens = 0
         """Known tokens of all sequences that ever got a slot."""
 
@@ -72,12 +74,21 @@ class Batch:
         room = self.limits.blocks_at_once(known) - len(table.blocks) + table.dropped
         return max(0, min(self.limits.blocks_for(known) - len(table.blocks), room))
 
+    def roll_back(self, sequence: Sequence) -> None:
+        """Nothing of the sequence is in flight, and drafts may have had room that it does not need."""
+        assert sequence.table is not None
+        sequence.computed = sequence.planned = len(sequence.tokens) - 1
+        sequence.drafted = 0
+        if sequence.table.truncate(len(sequence.tokens)):
+            self.cut_tables[sequence] = len(sequence.table.blocks)
+
     def leave(self, sequence: Sequence, to: State) -> None:
         """Take slot and blocks from the sequence; what is in flight for it will be dropped."""
         sequence.move(to)
         if sequence.table is None:
             return
         self.unfinished.leave(sequence)
+        self.cut_tables.pop(sequence, None)
         del self.running[bisect_left(self.running, sequence.age, key=_age)]
         self.free_slots.append(sequence.slot)
         self.freed_slots.append(sequence.slot)
@@ -85,7 +96,7 @@ class Batch:
         sequence.table = None
         sequence.slot = -1
         sequence.epoch += 1
-        sequence.computed = sequence.planned = 0
+        sequence.computed = sequence.planned = sequence.drafted = 0
 
     def check_integrity(self, copied: Iterable[int]) -> None:
         """Raise `IntegrityError` if blocks, tables and slots contradict each other.

@@ -10,6 +10,7 @@ on the way it is known whose doing it was, and only that request is ended.
 
 from collections import deque
 
+from scheduler_svc.core.drafting import speculation_of
 from scheduler_svc.core.errors import RequestPoisoned, RequestRefused
 from scheduler_svc.core.limits import WorkerLimits, length_limit
 from scheduler_svc.core.plan import Gain, Outcome
@@ -26,10 +27,11 @@ LIVES = 2
 class Fleet:
     """Requests come in here, and workers; which request goes to which worker is decided here."""
 
-    def __init__(self, token_budget: int, policy: str = "fcfs") -> None:
-        """`policy`: one of `POLICIES`."""
+    def __init__(self, token_budget: int, policy: str = "fcfs", speculation: str = "off") -> None:
+        """`policy`: one of `POLICIES`; `speculation`: off, or one of `DRAFTERS`."""
         self._token_budget = token_budget
         self._policy = POLICIES[policy]()
+        self._speculation = speculation
         self.schedulers: list[Scheduler] = []
         self._router = Router()
         self._largest: WorkerLimits | None = None
@@ -102,7 +104,8 @@ class Fleet:
                 del self._home[group]
                 waiting.append(group)
             self._router.review(scheduler)
-        joined = Scheduler(limits, self._token_budget, self._policy)
+        drafts = speculation_of(self._speculation, limits)
+        joined = Scheduler(limits, self._token_budget, self._policy, drafts)
         self.schedulers.append(joined)
         self._router.add(joined)
         self._measure()

@@ -21,6 +21,7 @@ class WorkerLimits:
     swap_block_us: float = 0.0
     token_us: float = 0.0
     window: int = 0
+    can_draft: bool = False
 
     def __post_init__(self) -> None:
         for name in (

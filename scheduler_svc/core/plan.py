@@ -41,6 +41,9 @@ class StepPlan:
     row_starts: list[int] = field(default_factory=list)
     row_counts: list[int] = field(default_factory=list)
     row_samples: list[int] = field(default_factory=list)
+    draft_tokens: list[int] = field(default_factory=list)
+    cut_slots: list[int] = field(default_factory=list)
+    cut_blocks: list[int] = field(default_factory=list)
     copy_sources: list[int] = field(default_factory=list)
     copy_targets: list[int] = field(default_factory=list)
     swap_out_blocks: list[int] = field(default_factory=list)
@@ -55,7 +58,7 @@ class StepResult:
 
     step: int
     tokens: Sequence[int]
-    """One per row that samples, in row order."""
+    """As many as the rows sample, in row order; -1 for those after drafts that did not hold."""
     errors: Mapping[int, str] = field(default_factory=dict)
     """Rows that failed by themselves, and why."""
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from scheduler_svc.core.batch import Batch
+from scheduler_svc.core.drafting import Speculation
 from scheduler_svc.core.loss import loss
 from scheduler_svc.core.plan import NewSlot, StepPlan
 from scheduler_svc.core.policies import Policy
@@ -51,11 +52,19 @@ class Fork(NamedTuple):
 class Planner:
     """Fills one step after the other from what runs and what waits."""
 
-    def __init__(self, batch: Batch, waiting: WaitingQueue, policy: Policy, token_budget: int) -> None:
+    def __init__(
+        self,
+        batch: Batch,
+        waiting: WaitingQueue,
+        policy: Policy,
+        token_budget: int,
+        speculation: Speculation | None,
+    ) -> None:
         self._batch = batch
         self._waiting = waiting
         self._policy = policy
         self._token_budget = token_budget
+        self._speculation = speculation
         self.forks: list[Fork] = []
         """To be done in the next step."""
         self._watermark = max(1, int(batch.limits.num_blocks * WATERMARK))
@@ -77,6 +86,11 @@ class Planner:
         draft.plan.freed_slots.extend(self._batch.freed_slots)
         self._batch.freed_slots.clear()
         self._swap(draft)
+        if draft.sequences:
+            cut = self._batch.cut_tables
+            draft.plan.cut_slots.extend([sequence.slot for sequence in cut])
+            draft.plan.cut_blocks.extend(cut.values())
+            cut.clear()
         return draft
 
     def _swap(self, draft: Draft) -> None:
@@ -93,13 +107,17 @@ class Planner:
     def _decodes(self, draft: Draft) -> None:
         rows, decode = draft.sequences, State.DECODE
         stuck = False  # an older one found no block and nobody to preempt: nor will a younger one
-        for sequence in [each for each in self._batch.running if each.state is decode]:
+        decodes = [each for each in self._batch.running if each.state is decode]
+        longest = self._speculation.longest(len(decodes)) if self._speculation else 0
+        for sequence in decodes:
             position = sequence.planned
             # A row at p samples the token of p + 1. The last token needs no row of its own.
             if position + 2 > sequence.group.limit or sequence.state is not decode:
                 continue
             if len(rows) == self._token_budget:
                 break
+            if sequence.drafted or (longest > 0 and self._awaits_drafts(sequence)):
+                continue
             table = sequence.table
             assert table is not None
             if position == table.room and (stuck or not self._grow(draft, sequence, 1)):
@@ -113,6 +131,38 @@ class Planner:
         draft.plan.row_counts.extend([1] * len(rows))
         draft.plan.row_samples.extend([1] * len(rows))
         draft.budget -= len(rows)
+        if longest > 0:
+            self._speculate(draft, longest)
+
+    def _awaits_drafts(self, sequence: Sequence) -> bool:
+        """Whether it is better planned when its token in flight is known."""
+        assert self._speculation is not None
+        return sequence.planned >= len(sequence.tokens) and bool(self._speculation.drafts(sequence, 1))
+
+    def _speculate(self, draft: Draft, longest: int) -> None:
+        """Drafts for the decodes with nothing in flight. Nobody is preempted for them, and half of what the
+        step has left is for prefills."""
+        assert self._speculation is not None
+        plan, pool = draft.plan, self._batch.pool
+        spare = draft.budget // 2
+        for row, sequence in enumerate(draft.sequences):
+            table, begin = sequence.table, sequence.planned
+            assert table is not None
+            count = min(longest, spare, sequence.group.limit - begin - 1)
+            if begin != len(sequence.tokens) or count <= 0:
+                continue
+            tokens = self._speculation.drafts(sequence, count)
+            missing = self._batch.limits.blocks_for(begin + len(tokens)) - len(table.blocks)
+            if (growth := min(missing, pool.free_blocks - self._watermark)) > 0:
+                self._grow(draft, sequence, growth)
+            tokens = tokens[: table.room - begin]
+            sequence.drafted = len(tokens)
+            sequence.planned += len(tokens)
+            plan.row_counts[row] += len(tokens)
+            plan.row_samples[row] += len(tokens)
+            plan.draft_tokens.extend(tokens)
+            spare -= len(tokens)
+            draft.budget -= len(tokens)
 
     def _chunk(self, draft: Draft, sequence: Sequence) -> None:
         """A row with as much of the known tokens as budget and blocks allow."""

@@ -10,12 +10,13 @@ What planning ahead cannot know is whether a token in flight ends its sequence. 
 was computed in vain; the sequence's epoch has moved on by then, so its result is dropped.
 """
 
-from collections import deque
+from collections import abc, deque
 from collections.abc import Iterable
 
 from scheduler_svc.core import stretch
 from scheduler_svc.core.batch import Batch
 from scheduler_svc.core.blocks import ON_HOST
+from scheduler_svc.core.drafting import Speculation, kept
 from scheduler_svc.core.errors import IntegrityError, RowFailed, WorkerFault
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.plan import Gain, Outcome, StepPlan, StepResult
@@ -31,7 +32,13 @@ from scheduler_svc.core.unfinished import UnfinishedPrefixes
 class Scheduler:
     """Decides for one worker. Deterministic: the same calls give the same plans."""
 
-    def __init__(self, limits: WorkerLimits, token_budget: int, policy: Policy | None = None) -> None:
+    def __init__(
+        self,
+        limits: WorkerLimits,
+        token_budget: int,
+        policy: Policy | None = None,
+        speculation: Speculation | None = None,
+    ) -> None:
         """`token_budget`: tokens that a step may compute; the worker may allow fewer."""
         self.limits = limits
         budget = self.step_tokens = min(token_budget, limits.max_step_tokens)
@@ -41,7 +48,8 @@ class Scheduler:
         self._waiting = self._policy.queue()
         self._unfinished = UnfinishedPrefixes(self._waiting)
         self._batch = Batch(limits, self.slots, self._unfinished)
-        self._planner = Planner(self._batch, self._waiting, self._policy, budget)
+        self._speculates = speculation is not None
+        self._planner = Planner(self._batch, self._waiting, self._policy, budget, speculation)
         self._groups: dict[SequenceGroup, None] = {}
         self._flights: deque[Flight] = deque()
         self._step = 0
@@ -124,12 +132,15 @@ class Scheduler:
                 self.cancel(sequence.group)
         self._flights.popleft()
         self._batch.pool.release(flight.plan.copy_sources)
-        plan, gains, tokens, entry = flight.plan, outcome.gains, result.tokens, -1
+        plan, gains, tokens, end = flight.plan, outcome.gains, result.tokens, 0
         block_size, window = self.limits.block_size, self.limits.window
         rows = zip(flight.sequences, flight.epochs, plan.row_counts, plan.row_samples, strict=True)
         for sequence, epoch, count, samples in rows:
-            entry += samples
+            end += samples
             if sequence.epoch != epoch:
+                continue
+            if samples > 1:
+                gains += self._verified(sequence, tokens, end - samples, end)
                 continue
             sequence.computed += count
             table = sequence.table
@@ -142,18 +153,18 @@ class Scheduler:
             if group.held and sequence.computed >= len(group.request.prompt):
                 self._fork_siblings(group, sequence)
             if samples:
-                sequence.tokens.append(tokens[entry])
+                sequence.tokens.append(tokens[end - 1])
                 group.gained = True
                 finish = sequence.ending()
                 if finish:
                     self._end(sequence)
-                gains.append(Gain(group, sequence.index, tokens[entry], finish, entry))
+                gains.append(Gain(group, sequence.index, tokens[end - 1], finish, end - 1))
         self._policy.gained(gains)
         return outcome
 
     def stretch(self) -> int:
         """How many steps that are all alike come now, if no request comes; at least so many do."""
-        if not self._policy.steady or self._waiting.peek():
+        if self._speculates or not self._policy.steady or self._waiting.peek():
             return 0
         return stretch.longest(self._batch, self._flights)
 
@@ -253,12 +264,35 @@ class Scheduler:
             raise WorkerFault(f"step {result.step}: {len(tokens)} tokens where {due} were due")
         if any(row >= len(flight.sequences) for row in result.errors):
             raise WorkerFault(f"step {result.step}: an error of a row that was not planned")
-        if result.errors:
-            sampling = [row for row, samples in enumerate(flight.plan.row_samples) if samples]
-            tokens = [token for row, token in zip(sampling, tokens, strict=True) if row not in result.errors]
+        if result.errors or flight.plan.draft_tokens:
+            tokens = _counting(result, flight.plan.row_samples)
         if tokens and not (min(tokens) >= 0 and max(tokens) < self.limits.vocab_size):
             raise WorkerFault(f"step {result.step}: a token id outside the vocabulary")
         return flight
+
+    def _verified(self, sequence: Sequence, tokens: abc.Sequence[int], begin: int, end: int) -> list[Gain]:
+        """What a row with drafts, which sampled the tokens `begin` to `end` - 1 of a result, has brought."""
+        group, gains = sequence.group, list[Gain]()
+        run = tokens[begin:end]
+        count = kept(run)
+        for entry in range(begin, begin + count):
+            sequence.tokens.append(tokens[entry])
+            finish = sequence.ending()
+            gains.append(Gain(group, sequence.index, tokens[entry], finish, entry))
+            if finish:
+                break
+        group.gained = True
+        assert sequence.table is not None
+        assert sequence.pace is not None
+        sequence.pace.judge(len(run) - 1, count - 1, len(sequence.tokens))
+        self._batch.roll_back(sequence)
+        if sequence.computed // self.limits.block_size > sequence.table.named:
+            self._cache(sequence)
+        if self.limits.window:
+            sequence.table.drop(self.limits.out_of_sight(sequence.computed))
+        if gains[-1].finish:
+            self._end(sequence)
+        return gains
 
     def _cache(self, sequence: Sequence) -> None:
         """Tell the cache of the blocks that were filled."""
@@ -298,3 +332,14 @@ class Scheduler:
                 self._batch.leave(sequence, State.WAITING)
         group.held.clear()
         del self._groups[group]
+
+
+def _counting(result: StepResult, row_samples: list[int]) -> list[int]:
+    """The tokens that count: none of rows that failed, nor those after drafts that did not hold."""
+    counting, begin = list[int](), 0
+    for row, samples in enumerate(row_samples):
+        if row not in result.errors:
+            run = result.tokens[begin : begin + samples]
+            counting += run[: max(1, kept(run))]  # the first must be there
+        begin += samples
+    return counting

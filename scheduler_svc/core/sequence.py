@@ -13,10 +13,14 @@ When a worker is lost, whatever is not DONE is WAITING again, for another worker
 
 from array import array
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from scheduler_svc.core.errors import IllegalTransition
 from scheduler_svc.core.request import Finish, Request
 from scheduler_svc.core.table import BlockTable
+
+if TYPE_CHECKING:
+    from scheduler_svc.core.drafting import Pace
 
 Age = tuple[float, int, int]
 """(measure, arrival, index): lower is older. The measure is the policy's."""
@@ -56,9 +60,11 @@ class Sequence:
         "age",
         "chain",
         "computed",
+        "drafted",
         "epoch",
         "group",
         "index",
+        "pace",
         "planned",
         "slot",
         "state",
@@ -84,6 +90,10 @@ class Sequence:
         self.planned = 0
         self.admitted_length = 0
         """Tokens that were known when it got its slot."""
+        self.drafted = 0
+        """Drafts in flight; with some it cannot be planned further."""
+        self.pace: Pace | None = None
+        """What drafts have brought, once some were thought of."""
         self.chain: list[bytes] = []
         """Names of the full blocks from the head on, as far as they have been needed."""
 

@@ -49,6 +49,15 @@ class BlockTable:
         self.room += count * self._block_size
         return added
 
+    def truncate(self, tokens: int) -> bool:
+        """Give back the blocks past the first `tokens` positions; whether there were any."""
+        needed = -(-tokens // self._block_size)
+        rest = self.blocks[needed:]
+        self._pool.release(rest)
+        del self.blocks[needed:]
+        self.room = len(self.blocks) * self._block_size
+        return bool(rest)
+
     def cache(self, chain: list[bytes], count: int) -> None:
         """Tell the cache what the first `count` blocks hold: confirmed, full, and named by the chain."""
         for number in range(self.named, count):

@@ -8,8 +8,9 @@ import struct
 import zlib
 from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,6 +103,14 @@ class StrictWorker:
             assert 0 < len(tokens) < self.limits.max_model_len
             assert hit < len(tokens)
             self.slots[new.slot] = Slot(tokens, blocks, seed, new.sequence_index, hit)
+        for slot, blocks_kept in zip(plan.cut_slots, plan.cut_blocks, strict=True):
+            held = self.slots[slot]
+            assert (
+                held.computed
+                <= blocks_kept * self.limits.block_size
+                < len(held.blocks) * self.limits.block_size
+            )
+            del held.blocks[blocks_kept:]
         for slot, block in zip(plan.block_slots, plan.block_ids, strict=True):
             self.slots[slot].blocks.append(block)
         self._swap(plan)
@@ -153,31 +162,58 @@ class StrictWorker:
         assert sum(plan.row_counts) <= self.limits.max_step_tokens
         for slot, start, count, _ in rows:
             self._check_exclusive(slot, start, count)
-        tokens, errors = [], {}
+        assert len(plan.draft_tokens) == sum(max(samples, 1) - 1 for *_, samples in rows)
+        all_drafts = iter(plan.draft_tokens)
+        tokens, errors = list[int](), {}
         for number, (slot, start, count, samples) in enumerate(rows):
             held = self.slots[slot]
+            drafts = list(islice(all_drafts, max(samples, 1) - 1))
             if held.failed:  # planned before its first error was known
                 errors[number] = "failed before"
                 tokens += [-1] * samples
                 continue
-            assert count >= 1
+            told = count - len(drafts)
+            assert told >= 1
             assert start == held.computed, "positions are not continuous"
-            assert start + count <= len(held.tokens), "a token that nobody knows"
-            assert bool(samples) == (start + count == len(held.tokens)), "samples exactly at the end"
-            self._write(held, start, count)
-            held.computed += count
+            assert start + told <= len(held.tokens), "a token that nobody knows"
+            assert bool(samples) == (start + told == len(held.tokens)), "samples exactly at the end"
+            assert start + count < self.limits.max_model_len or not drafts
+            self._write(held, start, told)
+            held.computed += told
             self.computed_tokens += count
             if POISON in held.tokens[start : start + count]:
                 errors[number] = "poison"
                 held.failed = True
                 tokens += [-1] * samples
             elif samples:
-                window = self.limits.window or held.computed
-                seen = range(max(0, held.computed - window), held.computed)
-                read = [self.memory[self._place(held, at)] for at in seen]
-                held.tokens.append(_next_token(read, held.seed, held.index))
-                tokens.append(held.tokens[-1])
+                run = self._verify(held, drafts)
+                tokens += run + [-1] * (samples - len(run))
         return StepResult(plan.step, tokens, errors)
+
+    def _verify(self, held: Slot, drafts: list[int]) -> list[int]:
+        """Sample; as long as drafts are what is sampled, go on with what comes after them."""
+        assert all(draft == -1 for draft in drafts) or all(0 <= draft < VOCAB for draft in drafts)
+        assert self.limits.can_draft or -1 not in drafts
+        run = list[int]()
+        for number in range(1 + len(drafts)):
+            window = self.limits.window or held.computed
+            seen = range(max(0, held.computed - window), held.computed)
+            read = [self.memory[self._place(held, at)] for at in seen]
+            run.append(_next_token(read, held.seed, held.index))
+            held.tokens.append(run[-1])
+            if number == len(drafts):
+                break
+            draft = drafts[number]
+            if draft == -1:  # the draft model is right two times out of three
+                draft = run[-1] if read[-1] % 3 else (run[-1] + 1) % (VOCAB - 1)
+            if draft != run[-1]:
+                # All drafts are written before it is known that they do not hold.
+                wrong = [draft, *(max(each, 0) for each in drafts[number + 1 :])]
+                self._write(replace(held, tokens=held.tokens[:-1] + wrong), held.computed, len(wrong))
+                break
+            self._write(held, held.computed, 1)
+            held.computed += 1
+        return run
 
     def _place(self, held: Slot, position: int) -> tuple[int, int]:
         size = self.limits.block_size
@@ -226,6 +262,7 @@ def decoded(plan: messages.StepPlan) -> StepPlan:
     names = ("freed_slots", "block_slots", "block_ids", "row_slots", "row_starts", "row_counts")
     names += ("copy_sources", "copy_targets")
     names += ("swap_out_blocks", "swap_out_slots", "swap_in_slots", "swap_in_blocks")
+    names += ("copy_sources", "copy_targets", "draft_tokens", "cut_slots", "cut_blocks")
     lists = {name: unpack(getattr(plan, name)) for name in names}
     return StepPlan(plan.step, new_slots=new_slots, row_samples=list(plan.row_samples), **lists)
 

@@ -55,9 +55,16 @@ def test_a_result_with_logprobs() -> None:
     assert (result.step, result.tokens, result.errors) == (3, (5, 6, -1), {2: "why"})
     assert (logprobs[0].logprob, logprobs[0].top_tokens) == (-0.5, b"")
     assert (logprobs[1].top_tokens, logprobs[1].top_logprobs) == (int32(6, 8), struct.pack("<2f", -1.5, -2.5))
-    delta = wire.delta_to(Gain(None, 4, 6, Finish.LENGTH, 1), logprobs)  # type: ignore[arg-type]
-    assert (delta.index, delta.tokens, delta.finish_reason) == (4, int32(6), FinishReason.LENGTH)
-    assert delta.logprobs[0].logprob == -1.5
+    gains = [
+        Gain(None, 2, 7, Finish.STOP, 5),  # type: ignore[arg-type]
+        Gain(None, 4, 5, Finish.NOT_FINISHED, 0),  # type: ignore[arg-type]
+        Gain(None, 4, 6, Finish.LENGTH, 1),  # type: ignore[arg-type]
+    ]
+    first, second = wire.deltas_to(gains, logprobs)
+    assert (first.index, first.tokens, first.finish_reason) == (2, int32(7), FinishReason.STOP)
+    assert not first.logprobs
+    assert (second.index, second.tokens, second.finish_reason) == (4, int32(5, 6), FinishReason.LENGTH)
+    assert [each.logprob for each in second.logprobs] == [-0.5, -1.5]
 
 
 @pytest.mark.parametrize(

@@ -83,11 +83,16 @@ class World:
     """A fleet, its fake workers, and what every request has been given."""
 
     def __init__(
-        self, fake: SimpleNamespace, limits: dict[str, int], depth: int, policy: str = "fcfs"
+        self,
+        fake: SimpleNamespace,
+        limits: dict[str, int],
+        depth: int,
+        policy: str = "fcfs",
+        speculation: str = "off",
     ) -> None:
         self.fake, self.depth = fake, depth
-        self.limits = fake.limits(**limits)
-        self.fleet = Fleet(1000, policy)
+        self.limits = fake.limits(**limits, can_draft=True)
+        self.fleet = Fleet(1000, policy, speculation)
         self.workers: dict[Scheduler, tuple[object, deque[StepResult]]] = {}
         self.requests: dict[SequenceGroup, Request] = {}
         self.given: dict[SequenceGroup, list[list[int]]] = {}
@@ -240,12 +245,18 @@ def play(world: World, events: list[tuple[str, object]]) -> None:
     limits=LIMITS,
     depth=st.sampled_from([1, 2, 2, 3]),
     policy=st.sampled_from(list(POLICIES)),
+    speculation=st.sampled_from(["off", "off", "ngram", "draft"]),
     events=EVENTS,
 )
 def test_every_request_gets_what_it_gets_alone(
-    fake: SimpleNamespace, limits: dict[str, int], depth: int, policy: str, events: list[tuple[str, object]]
+    fake: SimpleNamespace,
+    limits: dict[str, int],
+    depth: int,
+    policy: str,
+    speculation: str,
+    events: list[tuple[str, object]],
 ) -> None:
-    world = World(fake, limits, depth, policy)
+    world = World(fake, limits, depth, policy, speculation)
     world.join(None)
     play(world, events)
 
@@ -297,7 +308,8 @@ def test_planning_ahead_gives_what_lock_step_gives(fake: SimpleNamespace, seed: 
         "window": random.choice([0, 0, 3, 16]),
     }
     events = busy_program(random)
-    worlds = [World(fake, limits, depth, policy) for depth in (1, 2, 3)]
+    ways = ((1, "off"), (2, "draft"), (3, "off"))
+    worlds = [World(fake, limits, depth, policy, speculation) for depth, speculation in ways]
     for world in worlds:
         world.join(None)
         play(world, events)

@@ -1,0 +1,37 @@
+"""Drafts without a model: what came after the same words before (Saxena 2023, "Prompt Lookup Decoding").
+
+    a b c d e f g a b c │ d e f g a b ...         the last three tokens stood there already: go on as there
+          ^     └─────┘
+
+Text that quotes, edits, lists or repeats itself is often as before for a while.
+"""
+
+from array import array
+
+ORDER = 3
+"""Tokens that must be the same."""
+
+
+class Lookup:
+    """Where in a sequence every run of `ORDER` tokens stood last. One dictionary entry for each token."""
+
+    __slots__ = ("_after", "_indexed")
+
+    def __init__(self) -> None:
+        self._after: dict[tuple[int, ...], int] = {}
+        self._indexed = ORDER
+
+    def guess(self, tokens: "array[int]", count: int) -> list[int]:
+        """What may come after `tokens`, which have only grown since the call before; empty if nothing.
+
+        A copy that reaches the end goes on with itself.
+        """
+        # A run is entered when the token after it is known: so the one at the end finds an earlier one.
+        for place in range(self._indexed, len(tokens)):
+            self._after[tuple(tokens[place - ORDER : place])] = place
+        self._indexed = max(ORDER, len(tokens))
+        begin = self._after.get(tuple(tokens[-ORDER:]))
+        if begin is None:
+            return []
+        period = len(tokens) - begin
+        return [tokens[begin + number % period] for number in range(count)]

@@ -1,0 +1,297 @@
+"""Drafts: the same tokens in fewer steps, whoever guesses and however well; and when there are none."""
+
+from array import array
+from collections import deque
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scheduler_svc.core import drafting
+from scheduler_svc.core.drafting import DRAFTERS, LONGEST, STEP_ROWS, Drafter, Pace
+from scheduler_svc.core.errors import WorkerFault
+from scheduler_svc.core.fleet import Fleet
+from scheduler_svc.core.lookup import Lookup
+from scheduler_svc.core.plan import StepPlan, StepResult
+from scheduler_svc.core.sequence import Sequence, SequenceGroup
+
+
+class Oracle:
+    """Knows every answer, and says each token of it with the probability that its name asks for."""
+
+    truth: Any = None
+    right = 1.0
+
+    def __init__(self) -> None:
+        self._chance = Random(7)
+
+    def guess(self, sequence: Sequence, count: int) -> list[int]:
+        output = len(sequence.tokens) - len(sequence.group.request.prompt)
+        rest = self.truth(sequence)[output : output + count]
+        return [each if self._chance.random() < self.right else self._chance.randrange(38) for each in rest]
+
+
+@pytest.fixture
+def oracle(fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> type[Drafter]:
+    """The drafter `oracle`."""
+    known: dict[tuple[str, int], list[int]] = {}
+
+    def truth(sequence: Sequence) -> list[int]:
+        request = sequence.group.request
+        key = (request.request_id, sequence.index)
+        if key not in known:
+            known[key] = fake.reference(request, sequence.index, sequence.group.limit)
+        return known[key]
+
+    monkeypatch.setattr(Oracle, "truth", staticmethod(truth))
+    monkeypatch.setattr(Oracle, "right", 1.0)
+    monkeypatch.setitem(DRAFTERS, "oracle", Oracle)
+    return Oracle
+
+
+class One:
+    """A scheduler and its strict worker."""
+
+    def __init__(self, fake: SimpleNamespace, speculation: str, depth: int = 1, **limits: int) -> None:
+        self.fake, self.depth = fake, depth
+        self.fleet = Fleet(1000, speculation=speculation)
+        self.limits = fake.limits(**limits)
+        self.scheduler, _ = self.fleet.add_worker(self.limits)
+        self.worker = fake.StrictWorker(self.limits)
+        self.flights: deque[tuple[StepPlan, StepResult]] = deque()
+        self.plans: list[StepPlan] = []
+        self.given: dict[SequenceGroup, list[list[int]]] = {}
+
+    def ask(self, prompt: list[int], n: int = 1, **fields: Any) -> SequenceGroup:
+        request = self.fake.request(prompt, name=f"r{len(self.given)}", n=n, **fields)
+        group, _ = self.fleet.accept(request)
+        self.given[group] = [[] for _ in range(n)]
+        return group
+
+    def turn(self) -> bool:
+        """Plan as far ahead as is allowed, and take one result; False at the end."""
+        while self.scheduler.in_flight < self.depth and (plan := self.scheduler.plan()) is not None:
+            self.plans.append(plan)
+            self.flights.append((plan, self.worker.execute(plan)))
+        if not self.flights:
+            return False
+        outcome = self.scheduler.complete(self.flights.popleft()[1])
+        self.scheduler.check_integrity()
+        for gain in outcome.gains:
+            self.given[gain.group][gain.sequence_index].append(gain.token)
+        return True
+
+    def run(self) -> int:
+        """Until all is done: everybody has got what the reference says. The steps that it took."""
+        while self.turn():
+            pass
+        for group, outputs in self.given.items():
+            for index, tokens in enumerate(outputs):
+                assert tokens == self.fake.reference(group.request, index, self.limits.max_length)
+        assert self.scheduler.held_blocks == 0
+        return len([plan for plan in self.plans if plan.row_slots])
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("right", [0.0, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("seed", range(6))
+def test_the_same_tokens_however_good_the_drafts(
+    fake: SimpleNamespace, oracle: Any, depth: int, right: float, seed: int
+) -> None:
+    """Pools too small for all, budgets of few tokens, forks, stop tokens: in the end all as alone."""
+    oracle.right = right
+    random = Random(seed)
+    limits = {
+        "block_size": random.choice([1, 2, 4]),
+        "num_blocks": random.choice([64, 96]),
+        "max_slots": random.choice([1, 3, 6]),
+        "max_step_tokens": random.choice([2, 5, 30]),
+    }
+    one = One(fake, "oracle", depth, **limits)
+    for number in range(8):
+        prompt = [random.randrange(3) for _ in range(random.randrange(1, 20))]
+        stops = frozenset(random.sample(range(38), random.choice([0, 2])))
+        one.ask(
+            prompt,
+            n=random.choice([1, 1, 2]),
+            seed=number,
+            max_tokens=random.choice([1, 2, 9, 0]),
+            stop_token_ids=stops,
+        )
+        for _ in range(random.randrange(4)):
+            one.turn()
+    one.run()
+
+
+def test_right_drafts_save_steps(fake: SimpleNamespace, oracle: Any) -> None:
+    steps = {}
+    for name in ("off", "oracle"):
+        one = One(fake, name)
+        one.ask([1, 2, 3], max_tokens=40)
+        steps[name] = one.run()
+    assert steps["off"] == 40
+    # 1, then 1 + 4, 1 + 6, and 1 + 8 at a time.
+    assert steps["oracle"] == 7
+
+
+def test_wrong_drafts_become_rare(fake: SimpleNamespace, oracle: Any) -> None:
+    oracle.right = 0.0
+    one = One(fake, "oracle", max_model_len=200, num_blocks=100)
+    one.ask([1, 2, 3], max_tokens=150)
+    assert one.run() > 135
+    assert sum(len(plan.draft_tokens) for plan in one.plans) < 30
+
+
+def test_a_stop_token_within_a_run_ends_the_sequence(fake: SimpleNamespace, oracle: Any) -> None:
+    answer = fake.reference(fake.request([1, 2, 3], max_tokens=20), 0, 64)
+    one = One(fake, "oracle")
+    one.ask([1, 2, 3], max_tokens=20, stop_token_ids=frozenset([answer[3]]))
+    cut = answer.index(answer[3]) + 1
+    assert one.run() == 2
+    assert list(one.given.values()) == [[answer[:cut]]]
+
+
+def test_rejected_drafts_give_their_blocks_back(fake: SimpleNamespace, oracle: Any) -> None:
+    oracle.right = 0.0
+    one = One(fake, "oracle", block_size=2)
+    group = one.ask([1, 2, 3], max_tokens=20)
+    one.turn()
+    assert one.scheduler.held_blocks == 2
+    one.turn()  # position 3 and drafts up to 7
+    assert len(one.plans[-1].draft_tokens) == 4
+    assert one.scheduler.held_blocks == 3  # 5 tokens are known
+    one.turn()
+    assert (one.plans[-1].cut_slots, one.plans[-1].cut_blocks) == ([group.sequences[0].slot], [3])
+    one.run()
+
+
+def test_drafts_take_no_block_that_others_need(fake: SimpleNamespace, oracle: Any) -> None:
+    oracle.right = 0.0
+    one = One(fake, "oracle", block_size=1, num_blocks=20)
+    group = one.ask([0] * 8, max_tokens=10)
+    one.turn()
+    one.ask([1] * 9, max_tokens=1)
+    one.turn()
+    assert group.sequences[0].epoch == 0
+    one.run()
+    assert group.sequences[0].epoch == 1  # its own end, and no preemption
+
+
+def test_a_busy_batch_gets_no_drafts(fake: SimpleNamespace, oracle: Any) -> None:
+    users = STEP_ROWS // 2 + 1
+    one = One(fake, "oracle", max_slots=users, max_step_tokens=256, num_blocks=400)
+    for number in range(users):
+        one.ask([number % 30, 1], max_tokens=12)
+    one.run()
+    assert not any(plan.draft_tokens for plan in one.plans if len(plan.row_slots) == users)
+    one = One(fake, "oracle", max_slots=4, max_step_tokens=256, num_blocks=400)
+    for number in range(4):
+        one.ask([number, 1], max_tokens=12)
+    one.run()
+    widest = max(sum(plan.row_counts) for plan in one.plans if plan.draft_tokens)
+    assert STEP_ROWS / 2 < widest <= STEP_ROWS
+
+
+def test_half_of_what_a_step_has_left_is_for_prefills(fake: SimpleNamespace, oracle: Any) -> None:
+    one = One(fake, "oracle", max_step_tokens=8)
+    one.ask([1, 2, 3], max_tokens=40)
+    one.turn()
+    one.ask([2] * 30, max_tokens=1)
+    one.turn()
+    assert one.plans[-1].row_counts == [4, 4]
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_a_batch_becomes_busy_while_drafts_are_in_flight(
+    fake: SimpleNamespace, oracle: Any, monkeypatch: pytest.MonkeyPatch, depth: int
+) -> None:
+    """Who has drafts in flight is not planned further, even if it would get no more."""
+    monkeypatch.setattr(drafting, "STEP_ROWS", 5)
+    oracle.right = 0.5
+    one = One(fake, "oracle", depth, max_step_tokens=64, num_blocks=100)
+    for number in range(4):
+        one.ask([number, 1, 2], max_tokens=20)
+        for _ in range(3):
+            one.turn()
+    one.run()
+    assert any(plan.draft_tokens for plan in one.plans)
+
+
+def test_who_has_no_drafts_is_planned_ahead(fake: SimpleNamespace) -> None:
+    one = One(fake, "ngram", depth=2)
+    one.ask([1, 2, 3, 4, 5], max_tokens=20)
+    one.turn()
+    assert one.scheduler.in_flight == 1
+    one.run()
+
+
+def test_nobody_is_asked_for_drafts_that_cannot_make_them(fake: SimpleNamespace) -> None:
+    for can, some in ((False, False), (True, True)):
+        one = One(fake, "draft", can_draft=can)
+        one.ask([1, 2, 3], max_tokens=20)
+        one.run()
+        assert any(plan.draft_tokens for plan in one.plans) == some
+
+
+@pytest.mark.parametrize("run", [(-1, 5, 5), (3, 99, 3), (-1, -1, -1)])
+def test_a_result_that_cannot_be_is_refused(
+    fake: SimpleNamespace, oracle: Any, monkeypatch: pytest.MonkeyPatch, run: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(drafting, "LONGEST", 4)
+    one = One(fake, "oracle")
+    one.ask([1, 2, 3], max_tokens=20)
+    one.turn()
+    plan = one.scheduler.plan()
+    assert plan is not None
+    assert plan.row_samples == [3]
+    with pytest.raises(WorkerFault, match="vocabulary"):
+        one.scheduler.complete(StepResult(plan.step, run))
+
+
+def test_the_pace() -> None:
+    pace = Pace()
+    for _ in range(4):
+        pace.judge(pace.length, pace.length, 10)
+    assert pace.length == LONGEST
+    pace.judge(8, 2, 10)
+    assert pace.length == 5
+    assert pace.resumes == 0
+    for tokens, resumes in ((11, 13), (13, 17), (17, 25), (25, 41), (41, 73), (73, 105)):
+        pace.judge(pace.length, 0, tokens)
+        assert pace.resumes == resumes
+    assert pace.length == 1
+    pace.judge(1, 1, 105)
+    pace.judge(3, 0, 106)
+    assert pace.resumes == 108
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        ([1, 2, 3, 4, 5, 1, 2, 3], [4, 5, 1, 2, 3, 4]),
+        ([1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3], [5, 1, 2, 3, 5, 1]),  # the latest place counts
+        ([7, 7, 7, 7], [7] * 6),
+        ([1, 2, 3, 4, 5, 6], []),
+        ([1, 2], []),
+        ([], []),
+    ],
+)
+def test_lookup(tokens: list[int], expected: list[int]) -> None:
+    lookup = Lookup()
+    assert lookup.guess(array("i", tokens), 6) == expected
+    assert lookup.guess(array("i", tokens), 6) == expected
+
+
+def test_a_lookup_that_grows_finds_what_a_new_one_finds() -> None:
+    random = Random(3)
+    tokens = array("i")
+    grown = Lookup()
+    hits = 0
+    for _ in range(300):
+        tokens.append(random.randrange(3))
+        if random.random() < 0.5:
+            found = grown.guess(tokens, 4)
+            assert found == Lookup().guess(tokens, 4)
+            hits += bool(found)
+    assert hits > 50
