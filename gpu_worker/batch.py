@@ -22,6 +22,7 @@ from gpu_worker.errors import PlanError
 from gpu_worker.kernels.interface import StepMetadata
 from gpu_worker.plan import Int32s, Plan, int32s
 from gpu_worker.sampling import SlotSampling, fault_in
+from gpu_worker.transfer import to_device
 from proto.worker_pb2 import NewSlot
 
 
@@ -76,12 +77,15 @@ class Batch:
         self.sampling = SlotSampling(slots, device)
         self.known = np.zeros(slots, np.int32)
         """Tokens that each slot was given or has sampled."""
+        self.tenures = np.zeros(slots, np.int64)
+        """How many sequences have held each slot."""
         self._held = np.zeros(slots, np.bool_)
         self._table_lengths = np.zeros(slots, np.int32)
         self._faults: dict[int, str] = {}
 
     def reset(self) -> None:
         """Forget all sequences."""
+        self.tenures += 1
         self._held[:] = False
         self._faults.clear()
 
@@ -156,10 +160,7 @@ class Batch:
 
     def send(self, array: NDArray[np.integer]) -> Tensor:
         """Numbers on the device, int64."""
-        tensor = torch.from_numpy(array.astype(np.int64, copy=False))
-        if self.device.type == "cuda":  # from pinned memory the copy does not hold up the host
-            tensor = tensor.pin_memory()
-        return tensor.to(self.device, non_blocking=True)
+        return to_device(torch.from_numpy(array.astype(np.int64, copy=False)), self.device)
 
     def _check_held(self, slots: Int32s, name: str) -> None:
         """Raise unless all slots exist and hold a sequence."""
@@ -189,6 +190,7 @@ class Batch:
             raise PlanError(f"new_slots: slot {slot} holds a sequence already")
         tokens = int32s(new.tokens, "tokens")
         self._held[slot] = True
+        self.tenures[slot] += 1
         begun = new.forked_tokens
         self.known[slot] = begun + len(tokens)
         self._table_lengths[slot] = 0
@@ -201,7 +203,7 @@ class Batch:
             self.tokens[slot, :begun] = self.tokens[parent, :begun]
             self.block_tables[slot, :blocks] = self.block_tables[parent, :blocks]
             self._table_lengths[slot] = blocks
-        self.tokens[slot, begun : begun + len(tokens)] = torch.from_numpy(tokens.copy())
+        self.tokens[slot, begun : begun + len(tokens)] = self.send(tokens)
         self.sampling.set(slot, new)
         block_ids = int32s(new.block_ids, "block_ids")
         self._add_blocks(np.full(len(block_ids), slot, np.int32), block_ids)

@@ -1,48 +1,86 @@
 """The thread that runs the model: takes plans from a queue, one after the other.
 
-event loop       call.submit(plan) ──▶ queue ──▶ engine thread: run the step
-                 call.events      ◀── call_soon_threadsafe ◀── result, or what went wrong
+event loop       call.submit(plan) ──▶ queue ──▶ engine thread: give the step to the device
+                 call.events ◀── call_soon_threadsafe ◀── answers: its result, or what went wrong
+
+On a CPU a step that was given is over, and the engine thread answers itself. On a GPU it goes on to the next
+plan, and a second thread waits for results: see `pending.py`.
 """
 
 import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 
+from opentelemetry.trace import INVALID_SPAN, Span, Status, StatusCode
+
 from gpu_worker.errors import PlanError
+from gpu_worker.pending import Pending
 from gpu_worker.runner import Runner
 from gpu_worker.spans import Spans
 from proto.worker_pb2 import StepPlan, StepResult
 
 log = logging.getLogger(__name__)
 
+Work = Callable[[], None]
+
 
 class Engine:
     """Owns the runner and the one thread that touches it."""
 
-    def __init__(self, runner: Runner) -> None:
-        """Call within the event loop that will take the results."""
+    def __init__(self, runner: Runner, overlap: bool | None = None) -> None:
+        """Call within the event loop that will take the results.
+
+        `overlap`: results are waited for in a thread of their own; None: if the device is a GPU.
+        """
         self.limits = runner.limits
         self.loop = asyncio.get_running_loop()
         self.runner = runner
-        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-        self._thread.start()
+        self._work: SimpleQueue[Work | None] = SimpleQueue()
+        self._answers: SimpleQueue[Work | None] | None = None
+        self._threads = [threading.Thread(target=self._run, name="engine", daemon=True)]
+        if overlap or (overlap is None and runner.device.type == "cuda"):
+            self._answers = SimpleQueue()
+            self._threads.append(threading.Thread(target=_work_off, args=(self._answers,), daemon=True))
+        for thread in self._threads:
+            thread.start()
 
-    def do(self, work: Callable[[], None]) -> None:
-        """Run `work` in the thread, after what it was given before."""
+    def do(self, work: Work) -> None:
+        """Run `work` in the engine's thread, after what it was given before."""
         self._work.put(work)
 
+    def answer(self, work: Work) -> None:
+        """Run what waits for results, after what was to be answered before. For the engine's thread."""
+        if self._answers is None:
+            work()
+        else:
+            self._answers.put(work)
+
+    def settle(self, step: Pending) -> None:
+        """Let the runner know what a result has told, in the engine's thread."""
+        if self._answers is None:
+            self.runner.settle(step)
+        elif step.failed:
+            self.do(partial(self.runner.settle, step))
+
     async def stop(self) -> None:
-        """End the thread after what it was given before."""
+        """End the threads after what they were given before."""
         self._work.put(None)
-        await asyncio.to_thread(self._thread.join)
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join)
 
     def _run(self) -> None:
         self.runner.enter()
-        while (work := self._work.get()) is not None:
-            work()
+        _work_off(self._work)
+        if self._answers is not None:
+            self._answers.put(None)
+
+
+def _work_off(queue: SimpleQueue[Work | None]) -> None:
+    while (work := queue.get()) is not None:
+        work()
 
 
 class Lending:
@@ -57,31 +95,50 @@ class Lending:
 
     def submit(self, plan: StepPlan) -> None:
         """Run a step; its event will come."""
-        self._engine.do(lambda: self._step(plan))
+        self._engine.do(lambda: self._begin(plan))
 
     def finish(self) -> None:
         """No more plans will come."""
-        self._engine.do(lambda: self._tell(None))
+        self._engine.do(lambda: self._engine.answer(lambda: self._tell(None)))
 
     def end(self) -> None:
         """Drop plans that have not begun and forget all sequences, before anything of a later call runs."""
         self._over = True
         self._engine.do(self._reset)
 
-    def _step(self, plan: StepPlan) -> None:
+    def _begin(self, plan: StepPlan) -> None:
         if self._over:
             return
+        span: Span = INVALID_SPAN
         try:
             self._spans.admit(plan)
-            with self._spans.step(plan):
-                result = self._engine.runner.execute(plan)
-            self._spans.fail(plan, result)
-            self._tell(result)
-        except Exception as error:  # whatever it is, it ends this call and not the thread
-            if not isinstance(error, PlanError):
-                log.exception("step %d failed", plan.step)
+            span = self._spans.step(plan)
+            step = self._engine.runner.begin(plan)
+        except Exception as error:
             self._over = True
-            self._tell(error)
+            self._engine.answer(partial(self._fail, plan, span, error))
+        else:
+            self._engine.answer(lambda: self._answer(plan, span, step))
+
+    def _answer(self, plan: StepPlan, span: Span, step: Pending) -> None:
+        try:
+            result = step.result()
+        except Exception as error:  # the device's, which shows when it is waited for
+            self._over = True
+            self._fail(plan, span, error)
+            return
+        self._engine.settle(step)
+        span.end()
+        self._spans.fail(plan, result)
+        self._tell(result)
+
+    def _fail(self, plan: StepPlan, span: Span, error: Exception) -> None:
+        """Whatever it is, it ends this call and not the thread."""
+        span.set_status(Status(StatusCode.ERROR, str(error)))
+        span.end()
+        if not isinstance(error, PlanError):
+            log.error("step %d failed", plan.step, exc_info=error)
+        self._tell(error)
 
     def _reset(self) -> None:
         self._spans.close()

@@ -1,21 +1,24 @@
 """One step: apply the plan, run the model, sample, answer."""
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gpu_worker.batch import Batch, BatchLimits, Rows
 from gpu_worker.cache import copy_blocks
+from gpu_worker.clock import clock
 from gpu_worker.errors import PlanError
 from gpu_worker.host import HostOffer, HostPages
-from gpu_worker.kernels.interface import Kernels, LayerCache
+from gpu_worker.kernels.interface import Kernels, LayerCache, StepMetadata
 from gpu_worker.models.registry import CausalLM
+from gpu_worker.pending import Pending
 from gpu_worker.plan import Int32s, Plan, read_plan
-from gpu_worker.result import NOT_FINITE, failed_rows, result_of
+from gpu_worker.result import NOT_FINITE
 from gpu_worker.sampler import Sampled
 from gpu_worker.samples import Samples, samples_of
+from gpu_worker.transfer import to_device
 from proto.worker_pb2 import StepPlan, StepResult
 
 
@@ -39,6 +42,8 @@ class Runner:
         self.host = HostPages(caches, 0)
         """Where blocks go for which there is no room; `startup.py` says how many."""
         self.host_offer = HostOffer()
+        self.replayed: Callable[[Tensor, StepMetadata], Tensor] | None = None
+        """What computes as `forward` does, if there is something faster."""
         self._step = 0
 
     def enter(self) -> None:
@@ -51,13 +56,20 @@ class Runner:
         self.host.reset()
         self._step = 0
 
-    @torch.inference_mode()
     def execute(self, message: StepPlan) -> StepResult:
-        """Run one step. Raises `PlanError`, after which only `reset` helps."""
-        started = time.perf_counter_ns()
+        """Run one step and wait for its result. Raises `PlanError`, after which only `reset` helps."""
+        step = self.begin(message)
+        result = step.result()
+        self.settle(step)
+        return result
+
+    @torch.inference_mode()
+    def begin(self, message: StepPlan) -> Pending:
+        """Give a step to the device. Raises `PlanError`, after which only `reset` helps."""
         if message.step != self._step + 1:
             raise PlanError(f"plan {message.step} came after plan {self._step}")
         self._step += 1
+        measured = clock(self.device)
         plan = read_plan(message, self.limits.max_step_tokens)
         self.batch.apply(plan)
         self.host.swap(plan)
@@ -70,19 +82,22 @@ class Runner:
             if samples.verify:
                 kept = self._verify(samples, sampled)
             self.batch.known[samples.row_slots] += kept
-            for row in failed_rows(sampled, samples, kept):
-                errors[row] = NOT_FINITE
-                self.batch.fail(int(plan.row_slots[row]), NOT_FINITE)
-        result = result_of(plan, sampled, samples, kept, errors)
-        result.duration_us = (time.perf_counter_ns() - started) // 1000
-        return result
+            sampled = sampled.on_host()
+        measured.stop()
+        return Pending(plan, samples, sampled, kept, errors, self.batch.tenures.copy(), measured)
+
+    def settle(self, step: Pending) -> None:
+        """Take over what the step's result has told."""
+        for slot in step.failed:
+            if self.batch.tenures[slot] == step.tenures[slot]:
+                self.batch.fail(slot, NOT_FINITE)
 
     def _copy(self, plan: Plan) -> None:
         if len(plan.copy_sources):
             blocks = np.stack((plan.copy_sources, plan.copy_targets)).astype(np.int64)
             if blocks.min() < 0 or blocks.max() >= self.limits.num_blocks:
                 raise PlanError(f"a copy of a block that is not one of {self.limits.num_blocks}")
-            sources, targets = torch.from_numpy(blocks).to(self.device)
+            sources, targets = self.batch.send(blocks)
             copy_blocks(self.caches, sources, targets)
 
     def _compute(self, plan: Plan, rows: Rows, samples: Samples) -> Sampled | None:
@@ -91,7 +106,7 @@ class Runner:
         if samples.verify:
             self._draft(plan, samples)
         step, tokens, device_slots = batch.metadata(rows)
-        hidden = self.model(tokens, self.kernels.begin(step), self.caches)
+        hidden = (self.replayed or self.forward)(tokens, step)
         places = samples.places
         if not len(places):
             return None
@@ -104,6 +119,10 @@ class Runner:
             batch.put(device_slots, samples.positions, sampled.tokens)
         return sampled
 
+    def forward(self, tokens: Tensor, step: StepMetadata) -> Tensor:
+        """Hidden states [tokens, hidden_size] of a step's token ids; keys and values go into the pages."""
+        return self.model(tokens, self.kernels.begin(step), self.caches)
+
     def _draft(self, plan: Plan, samples: Samples) -> None:
         """Put the drafts where the rows' tokens are read: behind what their slots know."""
         if plan.draft_tokens.min() < 0:
@@ -113,7 +132,7 @@ class Runner:
         drafted = samples.numbers + 1 < np.repeat(samples.counts, samples.counts)
         given = np.repeat(np.isin(np.arange(len(plan.row_slots)), samples.rows), plan.row_drafts)
         slots = self.batch.send(samples.slots[drafted])
-        drafts = torch.from_numpy(plan.draft_tokens[given]).to(self.device)
+        drafts = to_device(torch.from_numpy(plan.draft_tokens[given]), self.device)
         self.batch.put(slots, samples.positions[drafted], drafts)
 
     def _verify(self, samples: Samples, sampled: Sampled) -> Int32s:

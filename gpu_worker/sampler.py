@@ -17,6 +17,7 @@ from gpu_worker.noise import gumbel
 from gpu_worker.philox import keys
 from gpu_worker.plan import Int32s
 from gpu_worker.sampling import DRAWS, FILTERS, PENALTIES
+from gpu_worker.transfer import to_device, to_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What was chosen, still on the device."""
+    """What was chosen, on the device at first."""
 
     tokens: Tensor
     """int64 [rows]."""
@@ -45,6 +46,14 @@ class Sampled:
     """bool [rows]: False where the model gave no usable logits."""
     logprobs: Logprobs | None
     """None if no row wants any."""
+
+    def on_host(self) -> "Sampled":
+        """The same in main memory, once the device has come to the copies."""
+        found = self.logprobs
+        if found is not None:
+            chosen, top_tokens, top = map(to_host, (found.chosen, found.top_tokens, found.top))
+            found = Logprobs(found.rows, found.top_counts, chosen, top_tokens, top)
+        return Sampled(to_host(self.tokens), to_host(self.finite), found)
 
 
 def sample(logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, batch: Batch) -> Sampled:
@@ -140,4 +149,4 @@ def _filter(logits: Tensor, slots: Tensor, batch: Batch) -> Tensor:
 
 def _index(rows: NDArray[np.integer], device: torch.device) -> Tensor:
     """Indices on the device, int64."""
-    return torch.from_numpy(rows.astype(np.int64)).to(device, non_blocking=True)
+    return to_device(torch.from_numpy(rows.astype(np.int64)), device)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gpu_worker.transfer import to_device
 from proto.sampling_pb2 import SamplingParams
 from proto.worker_pb2 import NewSlot
 
@@ -45,12 +46,11 @@ class SlotSampling:
         self.flags[slot] = flags
         self.logprobs[slot] = params.logprobs if params.HasField("logprobs") else -1
         if flags:
-            self.number_table[slot] = torch.tensor(
-                (params.temperature, params.top_p, params.min_p, *penalties)
-            )
+            numbers = torch.tensor((params.temperature, params.top_p, params.min_p, *penalties))
+            self.number_table[slot] = to_device(numbers, self.number_table.device)
             seed = params.seed - (1 << 64) if params.seed >> 63 else params.seed  # its bits, as int64
             integers = (min(params.top_k, 1 << 31), seed, new.sequence_index, new.prompt_length)
-            self.integer_table[slot] = torch.tensor(integers)
+            self.integer_table[slot] = to_device(torch.tensor(integers), self.integer_table.device)
 
     def numbers(self, slots: Tensor) -> tuple[Tensor, ...]:
         """float32 [rows, 1] each: temperature, top_p, min_p, presence, frequency, repetition."""

@@ -59,7 +59,19 @@ def load(settings: WorkerSettings, around: Callable[[Kernels], Kernels] = lambda
         limits.max_step_tokens,
     )
     _add_host_memory(settings, runner)
+    if device.type == "cuda":
+        _record(runner)
     return runner
+
+
+def _record(runner: Runner) -> None:
+    """Replay the runner's decodes, if its back end's launches are the same for all steps of one size."""
+    if isinstance(runner.kernels, ReferenceKernels) and runner.kernels.replayable:
+        from gpu_worker.kernels.triton.graphs import DecodeGraphs, recorder
+
+        graphs = DecodeGraphs(runner.forward, runner.limits, runner.device, recorder())
+        graphs.prepare()
+        runner.replayed = graphs
 
 
 def _add_host_memory(settings: WorkerSettings, runner: Runner) -> None:

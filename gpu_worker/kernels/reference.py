@@ -14,6 +14,9 @@ from gpu_worker.sampler import Sampled, sample
 class ReferenceKernels:
     """See `Kernels`."""
 
+    replayable = False
+    """Whether what it launches for a step of one token a row depends on the number of rows alone."""
+
     def enter(self) -> None:
         """PyTorch's threads serve whichever calls."""
 

@@ -22,6 +22,8 @@ INTERPRETED = 8
 class TritonKernels(ReferenceKernels):
     """See `Kernels`."""
 
+    replayable = True
+
     def __init__(self, device: torch.device) -> None:
         """`device`: a GPU, or the CPU if Triton interprets. Raises `KernelError` if it does not."""
         if device.type == "cuda":

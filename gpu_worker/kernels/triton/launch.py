@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.interface import StepMetadata
-from gpu_worker.plan import Int32s
+from gpu_worker.transfer import to_device
 
 SHORT = 64
 """Rows of a tile up to which all tokens of a sequence are one tile."""
@@ -85,16 +85,10 @@ def _tiled(step: StepMetadata, first: int, group: int, large: int) -> Launch:
     ends = contexts[rows] - lengths[rows] + begins + tokens
     order = np.argsort(-ends, kind="stable")
     tiles = np.stack((rows[order] + first, begins[order]), axis=1).astype(np.int32)
-    sent = _sent(tiles, step.contexts.device)
+    sent = to_device(torch.from_numpy(tiles), step.contexts.device)
     return Launch(sent, len(tiles), int(lengths.sum()), tokens, size, int(contexts.max()))
 
 
 def _power(number: int) -> int:
     """The next power of two."""
     return 1 << (number - 1).bit_length()
-
-
-def _sent(array: Int32s, device: torch.device) -> Tensor:
-    """On the device, without waiting for it."""
-    tensor = torch.from_numpy(array)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

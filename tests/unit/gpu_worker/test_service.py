@@ -5,8 +5,9 @@ import threading
 
 import grpc
 import pytest
+import torch
 
-from gpu_worker.engine import Engine
+from gpu_worker.engine import Engine, Lending
 from gpu_worker.service import WorkerService
 from proto.worker_pb2_grpc import WorkerStub, add_WorkerServicer_to_server
 
@@ -18,9 +19,9 @@ def runner(make, tiny):
     return make.runner(tiny.directory)
 
 
-@pytest.fixture
-async def stub(runner):
-    engine = Engine(runner)
+@pytest.fixture(params=[False, True], ids=["answers itself", "overlaps"])
+async def stub(runner, request):
+    engine = Engine(runner, overlap=request.param)
     server = grpc.aio.server()
     add_WorkerServicer_to_server(WorkerService(engine, "tiny"), server)
     port = server.add_insecure_port("127.0.0.1:0")
@@ -100,14 +101,14 @@ async def test_a_bad_row_and_a_good_one(make, stub, tiny) -> None:
 
 async def test_a_cancelled_call_leaves_nothing_behind(make, stub, runner) -> None:
     entered, may_go = threading.Event(), threading.Event()
-    execute = runner.execute
+    begin = runner.begin
 
     def held_up(plan):
         entered.set()
         assert may_go.wait(10)
-        return execute(plan)
+        return begin(plan)
 
-    runner.execute = held_up
+    runner.begin = held_up
     call = stub.Execute()
     await call.read()
     await call.write(first_plan(make))
@@ -134,14 +135,62 @@ async def test_one_call_at_a_time(make, stub) -> None:
     assert (await ready).HasField("ready")
 
 
+async def test_the_next_step_is_given_before_the_result_is_waited_for(make, tiny) -> None:
+    runner = make.runner(tiny.directory)
+    begin, second = runner.begin, threading.Event()
+
+    class Slow:
+        """A step whose device is done no sooner than the next step has been given to it."""
+
+        def __init__(self, step):
+            self.step, self.failed = step, ()
+
+        def result(self):
+            assert second.wait(10)
+            return self.step.result()
+
+    def watched(plan):
+        step = begin(plan)
+        if plan.step == 2:
+            second.set()
+        return Slow(step)
+
+    runner.begin = watched
+    engine = Engine(runner, overlap=True)
+    lending = Lending(engine)
+    for plan in (first_plan(make), decode(make, 2)):
+        lending.submit(plan)
+    lending.finish()
+    found = [await asyncio.wait_for(lending.events.get(), 10) for _ in range(3)]
+    await engine.stop()
+    assert found[2] is None
+    tokens = [make.unpack(result.tokens)[0] for result in found[:2]]
+    assert tokens == make.expected(tiny.model, PROMPT, 2)
+
+
+async def test_what_a_late_result_tells_is_not_held_against_the_next_sequence(make, tiny) -> None:
+    """A slot whose sequence failed has been taken by another when the result comes."""
+    runner = make.runner(tiny.directory)
+    model = runner.model.logits
+    runner.model.logits = lambda hidden: model(hidden) * torch.nan
+    failing = runner.begin(first_plan(make))
+    runner.model.logits = model
+    again = make.slot(0, PROMPT, [4, 5, 6, 7])
+    following = runner.begin(make.plan(2, [(0, 0, 6, 1)], new_slots=[again], freed_slots=[0]))
+    assert [error.row for error in failing.result().errors] == [0]
+    runner.settle(failing)
+    assert make.unpack(following.result().tokens) == make.expected(tiny.model, PROMPT, 1)
+    assert not runner.execute(make.plan(3, [(0, 6, 1, 1)])).errors
+
+
 async def test_a_fault_of_the_worker_ends_the_call_and_not_the_worker(make, stub, runner) -> None:
-    execute = runner.execute
+    begin = runner.begin
 
     def broken(plan):
-        runner.execute = execute
+        runner.begin = begin
         raise RuntimeError("the device is on fire")
 
-    runner.execute = broken
+    runner.begin = broken
     call = stub.Execute()
     await call.read()
     await call.write(first_plan(make))

@@ -1,0 +1,23 @@
+"""Numbers between host and device: nobody waits for a copy until its end matters.
+
+On a GPU copies go to the stream that the steps run on, in whose order they are done, from and to pinned
+memory. On a CPU there is nothing to copy.
+"""
+
+import torch
+from torch import Tensor
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on the device."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def to_host(tensor: Tensor) -> Tensor:
+    """A tensor of the device in main memory, once the device has come to the copy."""
+    if not tensor.is_cuda:
+        return tensor
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)

@@ -1,0 +1,44 @@
+"""Steps in buffers of a few sizes. On a CPU nothing is recorded: what would be replayed is computed again."""
+
+from itertools import pairwise
+
+import torch
+
+from gpu_worker.kernels.triton.graphs import DecodeGraphs, sizes
+
+
+def test_sizes() -> None:
+    assert sizes(1) == [1]
+    assert sizes(8) == [1, 2, 3, 4, 6, 8]
+    assert sizes(40)[-2:] == [32, 40]
+    assert sizes(1000)[-1] == 256
+    for size, larger in pairwise(sizes(256)):
+        assert larger <= max(size + 1, 1.5 * size)
+
+
+def test_replayed_steps_give_the_same_tokens(make, tiny) -> None:
+    """Batches that grow and shrink, beside steps with a chunk, which are not replayed."""
+    runner = make.runner(tiny.directory)
+    computed = []
+
+    def record(compute):
+        def replay():
+            computed.append(compute())
+            return computed[-1]
+
+        return replay
+
+    graphs = DecodeGraphs(runner.forward, runner.limits, torch.device("cpu"), record)
+    graphs.prepare()
+    runner.replayed = graphs
+    prompts = [[5, 17, 3, 88], [41, 9, 60], [2, 73, 28, 4, 4], [7], [11, 12]]
+    driver = make.Driver(runner)
+    sequences = [driver.admit(slot, prompt) for slot, prompt in enumerate(prompts)]
+    driver.step(*((sequence, len(sequence.tokens)) for sequence in sequences))
+    assert not computed
+    for count in (5, 3, 1, 5):
+        driver.step(*((sequence, 1) for sequence in sequences[:count]))
+    assert [len(hidden) for hidden in computed] == [6, 3, 1, 6]
+    for prompt, sequence in zip(prompts, sequences, strict=True):
+        output = sequence.tokens[len(prompt) :]
+        assert output == make.expected(tiny.model, prompt, len(output))
