@@ -9,8 +9,9 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
+from gpu_worker.host import HostOffer
 from gpu_worker.runner import Runner
 from ops.bench.accounting import Tally, tokens
 from ops.bench.client import Answer
@@ -57,10 +58,11 @@ class InProcess:
         shares: bool = True,
         num_blocks: int | None = None,
         policy: str = "fcfs",
+        host: HostOffer | None = None,
     ) -> None:
         """`shares`: False gives every request a salt of its own, so that no block is another's.
-        `num_blocks`: use no more than so many of the pool's blocks."""
-        limits = runner.limits
+        `num_blocks`: use no more than so many of the pool's blocks. `host`: the runner's host memory."""
+        limits, host = runner.limits, host or HostOffer()
         runner.reset()
         self._fleet = Fleet(step_tokens, policy)
         self._scheduler, _ = self._fleet.add_worker(
@@ -71,6 +73,7 @@ class InProcess:
                 max_model_len=limits.max_model_len,
                 max_step_tokens=limits.max_step_tokens,
                 vocab_size=limits.vocab_size,
+                **asdict(host),
             )
         )
         self._depth = depth
@@ -82,6 +85,8 @@ class InProcess:
         self.times = Times()
         self.admissions = 0
         """Sequences that were given a slot; more than were asked for if some were preempted."""
+        self.swaps = 0
+        """Blocks that moved to the host or back."""
 
     def ask(self, question: Question, n: int = 1, tenant: str = "") -> Asked:
         """Take on a request; `run` or `step` answers it."""
@@ -134,6 +139,7 @@ class InProcess:
             while self._scheduler.in_flight < self._depth and (plan := self._scheduler.plan()) is not None:
                 self.tally.apply(plan)
                 self.admissions += len(plan.new_slots)
+                self.swaps += len(plan.swap_out_slots) + len(plan.swap_in_slots)
                 engine.submit(plan_to(plan))
             self.times.planning += time.perf_counter() - started
             if not self._scheduler.in_flight:

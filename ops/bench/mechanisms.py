@@ -14,9 +14,11 @@ from typing import Any
 import torch
 
 from gpu_worker.cache import make_caches
+from gpu_worker.host import HostPages
 from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
-from ops.bench.accounting import needed
+from gpu_worker.warmup import host_offer
+from ops.bench.accounting import needed, tokens
 from ops.bench.client import CompletionClient
 from ops.bench.in_process import InProcess, gaps
 from ops.bench.load import closed_loop, summarize
@@ -118,15 +120,38 @@ def _pool(scarce: bool) -> Run:
     """All users' sequences fit into the pool, or half of them do, and the others are preempted by turns."""
 
     def run(runner: Runner, seed: int) -> Figures:
-        workload = Workload(prompt_lengths=(32,), output_lengths=(224, 224))
         blocks = USERS * 256 // runner.limits.block_size
         engine = InProcess(runner, num_blocks=blocks // 2 if scarce else 2 * blocks)
-        figures = _loop(engine, workload, 2 * USERS, USERS, seed)
-        wanted = needed(question for each in workload.conversations(2 * USERS, seed) for question in each)
+        figures = _loop(engine, GROWING, 2 * USERS, USERS, seed)
+        wanted = needed(question for each in GROWING.conversations(2 * USERS, seed) for question in each)
         return {
             "output tokens/s": figures["output tokens/s"],
             "computed again, share": round(engine.tally.computed / wanted - 1, 4),
             "preemptions": engine.admissions - 2 * USERS,
+        }
+
+    return run
+
+
+def _host_memory(on: bool, workload: Workload) -> Run:
+    """The pool has room for half of what users have in hand at most; the host for twice all of it or none."""
+
+    def run(runner: Runner, seed: int) -> Figures:
+        conversations = workload.conversations(2 * USERS, seed)
+        block_size = runner.limits.block_size
+        longest = max(len(tokens(each[-1])) + each[-1].max_tokens for each in conversations)
+        blocks = USERS * longest // block_size
+        runner.host = HostPages(runner.caches, 2 * blocks if on else 0)
+        offer = host_offer(runner) if on else None
+        engine = InProcess(runner, num_blocks=blocks // 2, host=offer)
+        figures = _loop(engine, workload, 2 * USERS, USERS, seed)
+        answers = sum(len(each) for each in conversations)
+        return {
+            "output tokens/s": figures["output tokens/s"],
+            "TTFT p50 ms": figures["TTFT p50 ms"],
+            "tokens computed": figures["tokens computed"],
+            "preemptions": engine.admissions - answers,
+            "blocks moved": engine.swaps,
         }
 
     return run
@@ -181,6 +206,10 @@ def _users(users: int) -> Run:
     return run
 
 
+GROWING = Workload(prompt_lengths=(32,), output_lengths=(224, 224))
+CHATS = Workload(prompt_lengths=(96,), output_lengths=(32, 32), turns=4)
+"""Each question comes with all that was said before it."""
+
 DOCUMENTS = 40
 """Of the held-out ones: enough to see that nothing is wrong; `ops/bench/perplexity.py` reads them all."""
 
@@ -217,6 +246,18 @@ MECHANISMS = (
         f"{USERS} users, sequences of 256 tokens: room for all, or for half of them",
         _pool(False),
         _pool(True),
+    ),
+    Mechanism(
+        "host memory, when sequences are preempted",
+        f"{USERS} users, sequences of 256 tokens, room for half of them: on the host for all, or for none",
+        _host_memory(True, GROWING),
+        _host_memory(False, GROWING),
+    ),
+    Mechanism(
+        "host memory, when prefixes are pushed out",
+        f"{USERS} chats of 4 questions, room for half of them: on the host for all, or for none",
+        _host_memory(True, CHATS),
+        _host_memory(False, CHATS),
     ),
     Mechanism(
         "continuous batching",

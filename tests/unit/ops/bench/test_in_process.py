@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from gpu_worker.host import HostOffer, HostPages
 from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
@@ -72,6 +73,16 @@ def test_a_pool_too_small_computes_again_and_answers_the_same(runner, expected) 
     assert engine.admissions > len(QUESTIONS)
     assert engine.tally.computed > needed(each for conversation in QUESTIONS for each in conversation)
     assert max(engine.tally.held) <= 5 * 16
+
+
+def test_with_host_memory_less_is_computed_again_and_answers_are_the_same(runner, expected) -> None:
+    runner.host = HostPages(runner.caches, 40)
+    without = InProcess(runner, num_blocks=5, shares=False)
+    assert answered(without) == expected
+    swapping = InProcess(runner, num_blocks=5, shares=False, host=HostOffer(40, 1.0, 1.0))
+    assert answered(swapping) == expected
+    assert swapping.tally.computed < without.tally.computed
+    assert swapping.swaps > without.swaps == 0
 
 
 def test_a_closed_loop_keeps_so_many_at_once(runner) -> None:
