@@ -21,7 +21,7 @@ from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.plan import Gain, Outcome
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.scheduler import Scheduler
-from scheduler_svc.core.sequence import SequenceGroup
+from scheduler_svc.core.sequence import SequenceGroup, Watch
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.wire import Logprobs, deltas_to, limits_from, result_from
 from scheduler_svc.worker_link import WorkerLink
@@ -48,12 +48,15 @@ class Engine:
         self._links: dict[Scheduler, WorkerLink] = {}
         self._lent: set[asyncio.Task[None]] = set()
 
-    def open(self, request: Request) -> tuple[SequenceGroup, Call]:
-        """Take on a request; what becomes of it comes out of the call. Raises `TooMuchWaits`."""
+    def open(self, request: Request, watch: Watch | None = None) -> tuple[SequenceGroup, Call]:
+        """Take on a request; what becomes of it comes out of the call. Raises `TooMuchWaits`.
+
+        `watch`: is told of the states of its sequences.
+        """
         if self._admission.limited and not request.resumed:  # what has begun is not broken off
             self._admission.check(self._fleet.line(), len(request.prompt), time.monotonic())
         call = Call()
-        group, outcome = self._fleet.accept(request)
+        group, outcome = self._fleet.accept(request, watch)
         self._calls[group] = call
         if not group.unfinished:
             call.end()

@@ -18,6 +18,7 @@ from scheduler_svc.core.errors import RequestPoisoned, RequestRefused, Scheduler
 from scheduler_svc.core.sequence import SequenceGroup
 from scheduler_svc.engine import Engine
 from scheduler_svc.intake import request_from
+from scheduler_svc.states import events
 
 tracer = trace.get_tracer("quire.scheduler")
 
@@ -60,7 +61,8 @@ class SchedulerService(SchedulerServicer):
         remaining = context.time_remaining()
         deadline = inf if remaining is None else time.monotonic() + remaining
         request = request_from(first.start, dict(carried).get("traceparent", ""), deadline)
-        group, call = self._engine.open(request)
+        states = events(span)
+        group, call = self._engine.open(request, states)
         # A call may end while nothing runs here, in the middle of sending: then this frees what it holds.
         context.add_done_callback(lambda *_: self._engine.close(group))
         listener = asyncio.ensure_future(self._listen(incoming_messages, group))
@@ -74,6 +76,8 @@ class SchedulerService(SchedulerServicer):
             listener.cancel()
             self._engine.close(group)
             span.set_attributes(_facts(group))
+            if states is not None:
+                span.set_attributes(states.totals())
 
     async def _listen(self, messages: AsyncIterator[GenerateRequest], group: SequenceGroup) -> None:
         """What the caller says after `start`."""

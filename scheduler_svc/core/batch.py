@@ -118,10 +118,10 @@ class Batch:
 
     def _seat(self, sequence: Sequence, table: BlockTable, computed: int) -> None:
         """Give the sequence a slot, with a table in which so many positions have been computed."""
-        sequence.move(State.PREFILL)
         sequence.table = table
-        sequence.slot = self.free_slots.pop()
         sequence.computed = sequence.planned = computed
+        sequence.move(State.PREFILL)
+        sequence.slot = self.free_slots.pop()
         sequence.admitted_length = len(sequence.tokens)
         self.admitted_tokens += len(sequence.tokens)
         insort(self.running, sequence, key=_age)

@@ -18,7 +18,7 @@ from scheduler_svc.core.policies import POLICIES
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.router import Router
 from scheduler_svc.core.scheduler import Scheduler
-from scheduler_svc.core.sequence import SequenceGroup
+from scheduler_svc.core.sequence import SequenceGroup, Watch
 
 LIVES = 2
 """Workers that may be lost in a row to a request before it gains a token."""
@@ -60,10 +60,10 @@ class Fleet:
         requests = {id(sequence.group) for sequence in waiting}
         return len(requests), sum(len(sequence.tokens) for sequence in waiting)
 
-    def accept(self, request: Request) -> tuple[SequenceGroup, Outcome]:
+    def accept(self, request: Request, watch: Watch | None = None) -> tuple[SequenceGroup, Outcome]:
         """Take on a request. It may be refused at once, or turn out to be complete."""
         self._arrivals += 1
-        group = SequenceGroup(request, self._arrivals)
+        group = SequenceGroup(request, self._arrivals, watch)
         outcome = Outcome()
         if group.unfinished:
             self._place(group, outcome)

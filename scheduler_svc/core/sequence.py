@@ -12,6 +12,7 @@ When a worker is lost, whatever is not DONE is WAITING again, for another worker
 """
 
 from array import array
+from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 Age = tuple[float, int, int]
 """(measure, arrival, index): lower is older. The measure is the policy's."""
+
+Watch = Callable[["Sequence"], None]
+"""Is told of a sequence that has just begun, or changed its state."""
 
 
 class State(Enum):
@@ -98,12 +102,14 @@ class Sequence:
         """Names of the full blocks from the head on, as far as they have been needed."""
 
     def move(self, to: State) -> None:
-        """The one way to change state. Raises `IllegalTransition`."""
+        """The one way to change state; what comes of it, comes afterwards. Raises `IllegalTransition`."""
         if to not in LEGAL[self.state]:
             raise IllegalTransition(
                 f"{self.group.request.request_id}[{self.index}]: {self.state.value} to {to.value}"
             )
         self.state = to
+        if self.group.watch is not None:
+            self.group.watch(self)
 
     @property
     def waits(self) -> bool:
@@ -138,10 +144,12 @@ class SequenceGroup:
         "request",
         "sequences",
         "unfinished",
+        "watch",
     )
 
-    def __init__(self, request: Request, arrival: int) -> None:
+    def __init__(self, request: Request, arrival: int, watch: Watch | None = None) -> None:
         self.request = request
+        self.watch = watch
         self.arrival = arrival
         self.limit = 0
         """Longest a sequence may get, prompt included; set when the group is accepted."""
@@ -158,6 +166,8 @@ class SequenceGroup:
         for index in range(request.n):
             known = so_far.get(index)
             sequence = Sequence(self, index, known.tokens if known else array("i"))
+            if watch is not None:
+                watch(sequence)
             if known and known.finished:
                 sequence.move(State.DONE)
             self.sequences.append(sequence)

@@ -70,6 +70,11 @@ class BlockTable:
             self._pool.release(self.blocks[self.dropped : count])
             self.dropped = count
 
+    @property
+    def named_tokens(self) -> int:
+        """Tokens whose blocks stay in the cache when the table is given back, until they are evicted."""
+        return self.named * self._block_size
+
     def held(self) -> list[int]:
         """The blocks that the table has a reference to, from head to tail."""
         return self.blocks[self.dropped :] if self.dropped else self.blocks

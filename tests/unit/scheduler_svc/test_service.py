@@ -349,6 +349,11 @@ async def test_a_request_is_one_span_between_caller_and_worker(
     assert span.attributes["quire.request_id"] == "r"
     assert span.attributes["quire.prompt_tokens"] == 9
     assert span.attributes["quire.output_tokens"] == 6
+    states = [(event.attributes["quire.sequence_index"], event.name) for event in span.events]
+    assert [name for index, name in states if index == 0] == ["WAITING", "PREFILL", "DECODE", "DONE"]
+    assert [name for index, name in states if index == 1][:2] == ["WAITING", "FORK"]
+    assert span.attributes["quire.state_changes"] == len(states) == 9
+    assert span.attributes["quire.preemptions"] == 0
     told = {slot.traceparent for plan in stage.workers.plans for slot in plan.new_slots}
     assert told == {f"00-{TRACE}-{span.context.span_id:016x}-01"}
 
@@ -362,7 +367,7 @@ async def test_an_error_is_on_the_span(
         await collect(stage.stub.Generate(iter([message])))
     (span,) = await spans_of(spans)
     assert span.status.status_code is StatusCode.ERROR
-    assert [event.name for event in span.events] == ["exception"]
+    assert [event.name for event in span.events][-1] == "exception"
 
 
 async def test_untraced_requests_carry_no_trace(stage: Stage) -> None:
