@@ -84,6 +84,6 @@ def scale(results: Results, drawings: str) -> list[str]:
         "peak_mib": "peak MiB",
     }
     return [
-        "On one core.",
+        "On one core; seconds of its CPU.",
         table(tuple(keys.values()), [tuple(run[key] for key in keys) for run in results["runs"]]),
     ]
