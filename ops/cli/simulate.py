@@ -23,8 +23,9 @@ cost in place of workers. Every combination of the values given is tried.
   quire simulate --trace requests.jsonl --step-tokens 128,512 --out simulated.json
 
 A trace is JSON lines or CSV with at (seconds), prompt_tokens, output_tokens, and if wanted prefix,
-shared_tokens and tenant. `python -m ops.simulate.measure` measures what steps cost on a machine.
-Times are milliseconds: TTFT to the first token, ITL between tokens. Fairness is Jain's index over tenants.
+shared_tokens, tenant, priority and timeout. `python -m ops.simulate.measure` measures what steps cost on a
+machine. Times are milliseconds: TTFT to the first token, ITL between tokens. Fairness is Jain's index over
+tenants; in time are answers that ended within their request's timeout.
 """
 
 

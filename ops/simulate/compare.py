@@ -12,7 +12,19 @@ from ops.simulate.trace import Arrival
 
 Draw = Callable[[], Iterator[Arrival]]
 Progress = Callable[[str], None]
-COLUMNS = ("tokens/s", "TTFT p50", "p90", "p99", "ITL p50", "p90", "p99", "cached", "preempted", "fairness")
+COLUMNS = (
+    "tokens/s",
+    "TTFT p50",
+    "p90",
+    "p99",
+    "ITL p50",
+    "p90",
+    "p99",
+    "cached",
+    "preempted",
+    "fairness",
+    "in time",
+)
 
 
 @dataclass(frozen=True)
@@ -67,6 +79,7 @@ def table(found: dict[str, Any]) -> str:
                 f"{run['cached_share']:.1%}",
                 str(run["preempted"]),
                 f"{run['fairness']:.3f}",
+                f"{run['in_time_share']:.1%}",
             ]
         )
     never = [

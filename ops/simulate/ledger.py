@@ -39,14 +39,16 @@ class Ledger:
 
     def __init__(self, requests: int, capacity: int) -> None:
         """`requests`: how many are about to come; `capacity`: blocks of all workers."""
-        self.asked = self.ended = self.refused = self.preempted = 0
-        """Requests; preempted counts how often."""
+        self.asked = self.ended = self.in_time = self.refused = self.preempted = 0
+        """Requests; in time: those that ended within their timeout; preempted counts how often."""
         self.prompt_tokens = self.cached_tokens = self.output_tokens = 0
         self.held = Curve(SECOND // 1000)
         """Blocks held by running sequences."""
         self.finished_at = 0
         self._capacity = capacity
         self._first = array("d")
+        self._urgent = array("d")
+        """As `_first`, of those that no priority comes before."""
         self._whole = array("d")
         self._gaps: Counter[int] = Counter()
         self._demand: Counter[str] = Counter()
@@ -70,6 +72,8 @@ class Ledger:
             self._gaps[(now - live.latest) // MICROSECOND] += 1
         else:
             self._first.append((now - live.asked) / SECOND)
+            if live.arrival.priority <= 0:
+                self._urgent.append(self._first[-1])
         live.latest = now
         live.missing -= 1
         self.output_tokens += 1
@@ -96,6 +100,7 @@ class Ledger:
         self.prompt_tokens += len(live.text)
         self.cached_tokens += cached
         self._whole.append((now - live.asked) / SECOND)
+        self.in_time += self._whole[-1] <= live.arrival.timeout
         self._served[live.arrival.tenant] += len(live.text) + live.arrival.output_tokens
         if self.ended % self._look_every == 0:
             tenants = sorted(self._demand)
@@ -115,7 +120,9 @@ class Ledger:
             "output_tokens": self.output_tokens,
             "output_rate": round(self.output_tokens / seconds, 3) if seconds else 0.0,
             "cached_share": round(self.cached_tokens / max(1, self.prompt_tokens), 6),
+            "in_time_share": round(self.in_time / max(1, self.ended), 6),
             "first_token_ms": _percentiles(Counter(self._first), 1000),
+            "urgent_first_token_ms": _percentiles(Counter(self._urgent), 1000),
             "between_tokens_ms": _percentiles(self._gaps, 1e-3),
             "end_to_end_ms": _percentiles(Counter(self._whole), 1000),
             "fairness": round(sum(self._fairness) / max(1, len(self._fairness)), 6),

@@ -126,7 +126,15 @@ class Simulation:
     def _arrive(self, live: Live) -> None:
         now, tenant = live.asked, live.arrival.tenant
         self.ledger.ask(live)
-        request = Request(str(self.ledger.asked), live.text, live.missing, salt=tenant, tenant=tenant)
+        request = Request(
+            str(self.ledger.asked),
+            live.text,
+            live.missing,
+            salt=tenant,
+            tenant=tenant,
+            priority=live.arrival.priority,
+            deadline=now / SECOND + live.arrival.timeout,
+        )
         group, outcome = self._fleet.accept(request)
         if outcome.failed:
             self.ledger.refuse(live)

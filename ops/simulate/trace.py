@@ -8,17 +8,19 @@ A trace is JSON lines or CSV (by the file's suffix: .jsonl or .csv) with these f
     prefix           name of what the prompt begins with (optional)
     shared_tokens    how long that is (optional; all of the prompt at most)
     tenant           whose request it is (optional)
+    priority         for the policy of that name: lower is earlier (optional)
+    timeout          seconds in which the answer is wanted (optional)
 """
 
 import csv
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
-FIELDS = ("at", "prompt_tokens", "output_tokens", "prefix", "shared_tokens", "tenant")
+FIELDS = ("at", "prompt_tokens", "output_tokens", "prefix", "shared_tokens", "tenant", "priority", "timeout")
 
 
 class TraceError(ValueError):
@@ -48,6 +50,10 @@ class Arrival:
     shared_tokens: int = 0
     """Tokens at the beginning that all prompts with this prefix have in common."""
     tenant: str = ""
+    priority: int = 0
+    """Lower is earlier."""
+    timeout: float = inf
+    """Seconds in which the answer is wanted; one that comes later is given all the same."""
     turns: tuple[Turn, ...] = ()
 
     def __post_init__(self) -> None:
@@ -55,6 +61,8 @@ class Arrival:
             raise ValueError(f"at={self.at}: must be 0 or more")
         if self.prompt_tokens < 1 or self.output_tokens < 1:
             raise ValueError("prompt_tokens and output_tokens must be at least 1")
+        if not self.timeout > 0:
+            raise ValueError(f"timeout={self.timeout}: must be above 0")
         if not 0 <= self.shared_tokens <= self.prompt_tokens:
             raise ValueError(f"shared_tokens={self.shared_tokens}: must be 0 to prompt_tokens")
         if self.shared_tokens and not self.prefix:
@@ -113,6 +121,8 @@ def _arrival(fields: dict[str, Any]) -> Arrival:
         prefix=str(fields.get("prefix", "")),
         shared_tokens=_whole(fields.get("shared_tokens", 0)),
         tenant=str(fields.get("tenant", "")),
+        priority=_whole(fields.get("priority", 0)),
+        timeout=float(fields.get("timeout", inf)),
     )
 
 

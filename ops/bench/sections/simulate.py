@@ -31,17 +31,30 @@ def compared(results: Results, drawings: str) -> list[str]:
             run["name"],
             run["output_rate"],
             spread(run["first_token_ms"]),
+            spread(run["urgent_first_token_ms"]),
             spread(run["between_tokens_ms"]),
             f"{100 * run['cached_share']:.1f} %",
             run["preempted"],
             run["fairness"],
+            f"{100 * run['in_time_share']:.1f} %",
         )
         for run in results["runs"]
     ]
-    head = ("", "tokens/s", "TTFT, ms", "ITL, ms", "prompts cached", "preempted", "fairness")
+    head = (
+        "",
+        "tokens/s",
+        "TTFT, ms",
+        "of the urgent",
+        "ITL, ms",
+        "prompts cached",
+        "preempted",
+        "fairness",
+        "in time",
+    )
     return [
         "The scheduler's core under virtual time; nothing was computed. Times are P50 / P90 / P99: TTFT to "
-        "the first token, ITL between tokens. Fairness is Jain's index over tenants.",
+        "the first token, ITL between tokens. Urgent are those that no priority comes before. "
+        "Fairness is Jain's index over tenants; in time are answers that ended within their timeout.",
         table(head, rows),
         *(f"![{caption}]({drawings}/{name})" for name, caption in DRAWINGS.items()),
     ]

@@ -45,7 +45,10 @@ def test_fairness_is_of_shares_in_what_was_due() -> None:
 
 
 def test_tokens_are_booked_one_by_one_and_many_at_once() -> None:
-    lives = [Live(at, Arrival(0, 5, 4, tenant="me"), array("i", [1] * 5), (), 4) for at in (0, SECOND)]
+    lives = [
+        Live(at, Arrival(0, 5, 4, tenant="me", priority=at, timeout=8.5), array("i", [1] * 5), (), 4)
+        for at in (0, SECOND)
+    ]
     one_by_one, at_once = Ledger(2, 10), Ledger(2, 10)
     times = [2 * SECOND, 3 * SECOND, 5 * SECOND]
     for ledger in (one_by_one, at_once):
@@ -66,6 +69,8 @@ def test_tokens_are_booked_one_by_one_and_many_at_once() -> None:
     found = at_once.summary()
     assert found == one_by_one.summary()
     assert found["first_token_ms"] == {"p50": 1000, "p90": 2000, "p99": 2000}
+    assert found["urgent_first_token_ms"] == {"p50": 2000, "p90": 2000, "p99": 2000}
+    assert found["in_time_share"] == 0.5
     assert found["between_tokens_ms"] == {"p50": 2000, "p90": 4000, "p99": 4000}
     assert found["end_to_end_ms"] == {"p50": 8000, "p90": 9000, "p99": 9000}
     assert (found["output_rate"], found["cached_share"]) == (round(8 / 9, 3), 0.4)

@@ -10,6 +10,7 @@ from ops.simulate.cost import StepCost
 from ops.simulate.ledger import Ledger
 from ops.simulate.simulation import Setting, Simulation
 from ops.simulate.trace import Arrival, Turn
+from scheduler_svc.core.policies import POLICIES
 
 COST = StepCost.from_milliseconds({"step": 1, "row": 1, "prefill": 1, "context": 0.001, "pair": 0.001})
 QUICK = StepCost.from_milliseconds({"step": 2, "row": 0.1, "prefill": 0.03, "context": 2e-4, "pair": 1e-5})
@@ -113,6 +114,17 @@ def test_what_more_memory_and_workers_are_worth() -> None:
     assert much["cached_share"] > little["cached_share"]
     assert more["first_token_ms"]["p90"] < much["first_token_ms"]["p90"]
     assert max(little["held_share"]) <= 1
+
+
+def test_what_policies_are_worth_while_one_tenant_asks_too_much() -> None:
+    load = Load("flood", requests=1000, rate=120, output_lengths=(16, 112), seed=1)
+    found = {policy: summary(Setting(policy, slots=16), load) for policy in POLICIES}
+    assert found["fair"]["fairness"] > 0.95 > 0.9 > found["fcfs"]["fairness"]
+    urgent = {policy: each["urgent_first_token_ms"]["p90"] for policy, each in found.items()}
+    assert urgent["priority"] < urgent["fcfs"] / 4
+    assert found["deadline"]["in_time_share"] > found["fcfs"]["in_time_share"] + 0.1
+    assert found["shortest"]["end_to_end_ms"]["p50"] < found["fcfs"]["end_to_end_ms"]["p50"]
+    assert len({each["output_tokens"] for each in found.values()}) == 1
 
 
 def test_policies_that_there_are_not() -> None:
