@@ -33,6 +33,11 @@ def test_both_kinds_say_the_same(written, text, name) -> None:
     ]
 
 
+def test_what_the_policies_want_to_know(written) -> None:
+    line = '{"at": 2, "prompt_tokens": 3, "output_tokens": 1, "priority": -1, "timeout": 2.5}\n'
+    assert list(read(written(line))) == [Arrival(2.0, 3, 1, priority=-1, timeout=2.5)]
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
@@ -47,6 +52,7 @@ def test_both_kinds_say_the_same(written, text, name) -> None:
         ('{"at": 2, "prompt_tokens": 5, "output_tokens": 1, "shared_tokens": 6}', "shared_tokens=6"),
         ('{"at": 2, "prompt_tokens": 5, "output_tokens": 1, "shared_tokens": 5}', "without a prefix"),
         ('{"at": 2, "prompt_tokens": 5, "output_tokens": 1, "user": "x"}', "no such field: user"),
+        ('{"at": 2, "prompt_tokens": 5, "output_tokens": 1, "timeout": 0}', "timeout=0"),
     ],
 )
 def test_a_bad_line_is_named(written, line, reason) -> None:
