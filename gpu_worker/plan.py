@@ -40,6 +40,12 @@ class Plan:
         """How many of each row's tokens, its last ones, are drafts."""
         return np.maximum(self.row_samples, 1).astype(np.int32) - 1
 
+    @property
+    def row_guesses(self) -> Int32s:
+        """How many of them the draft model is to guess: all or none."""
+        rows = np.repeat(np.arange(len(self.row_slots)), self.row_drafts)
+        return np.bincount(rows[self.draft_tokens < 0], minlength=len(self.row_slots)).astype(np.int32)
+
 
 def read_plan(message: StepPlan, max_step_tokens: int) -> Plan:
     """The plan of a message. Raises `PlanError` if its arrays contradict each other."""
@@ -89,6 +95,8 @@ def read_plan(message: StepPlan, max_step_tokens: int) -> Plan:
             raise PlanError(f"{tokens} tokens in a step that may have {max_step_tokens}")
     if (drafts := int(plan.row_drafts.sum())) != len(plan.draft_tokens):
         raise PlanError(f"{len(plan.draft_tokens)} draft_tokens where the rows have {drafts}")
+    if drafts and (plan.row_guesses % np.maximum(plan.row_drafts, 1)).any():
+        raise PlanError("draft_tokens: some of a row's are given and some are not")
     return plan
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from gpu_worker.batch import Batch, BatchLimits, Rows
 from gpu_worker.cache import copy_blocks
 from gpu_worker.clock import clock
+from gpu_worker.drafter import Drafter
 from gpu_worker.errors import PlanError
 from gpu_worker.host import HostOffer, HostPages
 from gpu_worker.kernels.interface import Kernels, LayerCache, StepMetadata
@@ -31,15 +32,19 @@ class Runner:
         caches: Sequence[LayerCache],
         kernels: Kernels,
         limits: BatchLimits,
+        drafter: Drafter | None = None,
     ) -> None:
         self.limits = limits
         self.device = caches[0].keys.device
         self.dtype = model.dtype
         self.batch = Batch(limits, self.device)
         self.model = model
-        self.caches = caches
+        self.drafter = drafter
+        self._own_caches = caches
+        self.caches = [*caches, *(drafter.caches if drafter else ())]
+        """All pages that a block has, those of the draft model after the model's own."""
         self.kernels = kernels
-        self.host = HostPages(caches, 0)
+        self.host = HostPages(self.caches, 0)
         """Where blocks go for which there is no room; `startup.py` says how many."""
         self.host_offer = HostOffer()
         self.replayed: Callable[[Tensor, StepMetadata], Tensor] | None = None
@@ -104,7 +109,9 @@ class Runner:
         """Run the model over the rows and sample what they sample; None if that is nothing."""
         batch = self.batch
         if samples.verify:
-            self._draft(plan, samples)
+            self._put_drafts(plan, samples)
+        if self.drafter is not None:
+            self.drafter.follow(batch, rows, plan.row_guesses[rows.index])
         step, tokens, device_slots = batch.metadata(rows)
         hidden = (self.replayed or self.forward)(tokens, step)
         places = samples.places
@@ -121,19 +128,20 @@ class Runner:
 
     def forward(self, tokens: Tensor, step: StepMetadata) -> Tensor:
         """Hidden states [tokens, hidden_size] of a step's token ids; keys and values go into the pages."""
-        return self.model(tokens, self.kernels.begin(step), self.caches)
+        return self.model(tokens, self.kernels.begin(step), self._own_caches)
 
-    def _draft(self, plan: Plan, samples: Samples) -> None:
-        """Put the drafts where the rows' tokens are read: behind what their slots know."""
-        if plan.draft_tokens.min() < 0:
-            raise PlanError("draft_tokens: there is no draft model to guess them")
-        if plan.draft_tokens.max() >= self.limits.vocab_size:
+    def _put_drafts(self, plan: Plan, samples: Samples) -> None:
+        """Put drafts that are given where the rows' tokens are read: behind what their slots know."""
+        drafts = plan.draft_tokens
+        if drafts.max() >= self.limits.vocab_size:
             raise PlanError(f"draft_tokens: not in the vocabulary of {self.limits.vocab_size}")
-        drafted = samples.numbers + 1 < np.repeat(samples.counts, samples.counts)
-        given = np.repeat(np.isin(np.arange(len(plan.row_slots)), samples.rows), plan.row_drafts)
-        slots = self.batch.send(samples.slots[drafted])
-        drafts = to_device(torch.from_numpy(plan.draft_tokens[given]), self.device)
-        self.batch.put(slots, samples.positions[drafted], drafts)
+        if drafts.min() < 0 and self.drafter is None:
+            raise PlanError("draft_tokens: there is no draft model to guess them")
+        drafts = drafts[np.repeat(np.isin(np.arange(len(plan.row_slots)), samples.rows), plan.row_drafts)]
+        places = np.flatnonzero(samples.numbers + 1 < np.repeat(samples.counts, samples.counts))
+        places, drafts = places[drafts >= 0], drafts[drafts >= 0]
+        slots = self.batch.send(samples.slots[places])
+        self.batch.put(slots, samples.positions[places], to_device(torch.from_numpy(drafts), self.device))
 
     def _verify(self, samples: Samples, sampled: Sampled) -> Int32s:
         """How many sampled tokens each row keeps. Waits for the device."""

@@ -1,6 +1,7 @@
 """Settings of a worker process."""
 
 import os
+from pathlib import Path
 from typing import Literal
 
 from pydantic import ByteSize, Field
@@ -26,6 +27,9 @@ class WorkerSettings(ModelSettings):
 
     kv_dtype: Literal["auto", "int8"] = "auto"
     """Type of KV memory. auto: as activations. int8: each position of a head with a scale of its own."""
+
+    draft_model: Path | None = None
+    """Directory of a small model of the same vocabulary, which guesses what the model will say next."""
 
     block_size: int = Field(16, ge=1, le=1024)
     """Tokens per block of KV memory."""

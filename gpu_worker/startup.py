@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -16,11 +16,12 @@ from gpu_worker.cache import (
     free_memory,
     make_caches,
 )
+from gpu_worker.drafter import Drafter, load_draft
 from gpu_worker.errors import CapacityError, KernelError, ModelError
 from gpu_worker.host import HostPages
 from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels, QuantizedKernels
-from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.interface import Kernels, LayerCache
 from gpu_worker.kernels.reference import ReferenceKernels
 from gpu_worker.models.registry import CausalLM, load_model
 from gpu_worker.runner import Runner
@@ -28,6 +29,31 @@ from gpu_worker.settings import WorkerSettings
 from gpu_worker.warmup import full_step, host_offer
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a runner is made of, but for its memory."""
+
+    model: CausalLM
+    draft: CausalLM | None
+    kernels: Kernels
+    kv_dtype: torch.dtype
+    device: torch.device
+
+    def block_bytes(self, size: int) -> int:
+        """Memory of one block of `size` tokens, of both models."""
+        models = (self.model, self.draft) if self.draft else (self.model,)
+        return sum(bytes_per_block(each.config, size, self.kv_dtype) for each in models)
+
+    def runner(self, limits: BatchLimits) -> Runner:
+        """With pages for as many blocks as the limits say."""
+        drafter = Drafter(self.draft, self._pages(self.draft, limits), self.kernels) if self.draft else None
+        return Runner(self.model, self._pages(self.model, limits), self.kernels, limits, drafter)
+
+    def _pages(self, model: CausalLM, limits: BatchLimits) -> list[LayerCache]:
+        return make_caches(model.config, limits.num_blocks, limits.block_size, self.kv_dtype, self.device)
+
 
 _BESIDE = {MatrixUnitKernels: " with oneDNN", QuantizedKernels: " with weights in int8"}
 """What the log adds about a back end."""
@@ -43,9 +69,10 @@ def load(settings: WorkerSettings, around: Callable[[Kernels], Kernels] = lambda
     kernels = around(_kernels(settings, device))
     model = load_model(settings.model, device, kernels, _dtype(settings, device), settings.max_model_len)
     kv_dtype = torch.int8 if settings.kv_dtype == "int8" else model.dtype
-    limits = _limits(settings, model, kv_dtype, kernels, device)
-    runner = _runner(model, kv_dtype, kernels, limits, device)
-    block_bytes = bytes_per_block(model.config, limits.block_size, kv_dtype)
+    parts = Parts(model, _draft(settings, model, kernels, device), kernels, kv_dtype, device)
+    limits = _limits(settings, parts)
+    runner = parts.runner(limits)
+    block_bytes = runner.host.block_bytes
     log.info(
         "KV memory: %s, %d blocks of %d tokens, %.0f MiB, %.1f KiB a token; "
         "%d slots, sequences up to %d tokens, steps up to %d",
@@ -164,11 +191,19 @@ def _refuse_quantization(settings: WorkerSettings, why: str) -> None:
         raise KernelError(f"QUIRE_QUANTIZATION={settings.quantization} needs the C++ kernels of a CPU: {why}")
 
 
-def _limits(
-    settings: WorkerSettings, model: CausalLM, kv_dtype: torch.dtype, kernels: Kernels, device: torch.device
-) -> BatchLimits:
+def _draft(
+    settings: WorkerSettings, model: CausalLM, kernels: Kernels, device: torch.device
+) -> CausalLM | None:
+    """The draft model, if one was asked for."""
+    if settings.draft_model is None:
+        return None
+    longest = settings.max_model_len or model.config.max_position
+    return load_draft(settings.draft_model, settings.model, model, kernels, device, longest)
+
+
+def _limits(settings: WorkerSettings, parts: Parts) -> BatchLimits:
     """What the batch can hold, with as many blocks as there is memory for."""
-    config, size = model.config, settings.block_size
+    config, size = parts.model.config, settings.block_size
     longest = settings.max_model_len or config.max_position
     if longest > config.max_position:
         raise ModelError(
@@ -180,21 +215,19 @@ def _limits(
     )
     needed = limits.blocks_at_once
     limits = replace(limits, num_blocks=needed)
-    block_bytes = bytes_per_block(config, size, kv_dtype)
     if settings.kv_memory is not None:
         memory, useful = int(settings.kv_memory), 1 << 31
-    elif device.type == "cuda":
-        memory, useful = _left_on_gpu(model, kv_dtype, kernels, limits, device), 1 << 31
+    elif parts.device.type == "cuda":
+        memory, useful = _left_on_gpu(parts, limits), 1 << 31
     else:
-        memory, useful = free_memory(device), settings.max_slots * needed
-    return replace(limits, num_blocks=blocks_within(memory, block_bytes, needed, useful))
+        memory, useful = free_memory(parts.device), settings.max_slots * needed
+    return replace(limits, num_blocks=blocks_within(memory, parts.block_bytes(size), needed, useful))
 
 
-def _left_on_gpu(
-    model: CausalLM, kv_dtype: torch.dtype, kernels: Kernels, limits: BatchLimits, device: torch.device
-) -> int:
+def _left_on_gpu(parts: Parts, limits: BatchLimits) -> int:
     """Bytes that pages may take: what a step of the largest size leaves free, less a margin."""
-    runner = _runner(model, kv_dtype, kernels, limits, device)
+    device = parts.device
+    runner = parts.runner(limits)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     try:
@@ -209,10 +242,3 @@ def _left_on_gpu(
     del runner
     torch.cuda.empty_cache()
     return int((free_memory(device) - activations) * GPU_SHARE)
-
-
-def _runner(
-    model: CausalLM, kv_dtype: torch.dtype, kernels: Kernels, limits: BatchLimits, device: torch.device
-) -> Runner:
-    caches = make_caches(model.config, limits.num_blocks, limits.block_size, kv_dtype, device)
-    return Runner(model, caches, kernels, limits)

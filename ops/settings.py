@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 SHIPPED_MODEL = Path(__file__).parent / "tiny_model" / "model"
+SHIPPED_DRAFT = Path(__file__).parent / "tiny_model" / "draft"
 
 
 class ProcessSettings(BaseSettings):

@@ -104,6 +104,8 @@ class Engine:
         scheduler, outcome = self._fleet.add_worker(limits)
         link = self._links[scheduler] = WorkerLink(call, scheduler, self._settings.plan_depth)
         log.info("a worker has joined: %d blocks of %d tokens", limits.num_blocks, limits.block_size)
+        if self._settings.speculation == "draft" and not limits.can_draft:
+            log.warning("it has no draft model (QUIRE_DRAFT_MODEL): no drafts from it")
         try:
             self._deliver(outcome, {})
             self._announce(len(self._links), self._fleet.max_length)

@@ -66,6 +66,9 @@ def add_to(subcommands: Any) -> None:
         help="number format of the model (default: auto, float32 on a CPU, the model's own on a GPU)",
     )
     up.add_argument("--policy", choices=POLICIES, help="who comes first when not all can run (default: fcfs)")
+    up.add_argument(
+        "--speculation", choices=("off", "ngram", "draft"), help="where drafts come from (default: off)"
+    )
     up.add_argument("--detach", action="store_true", help="return when it answers and leave it running")
     up.set_defaults(run=run)
 
@@ -78,6 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         device=arguments.device,
         dtype=arguments.dtype,
         policy=arguments.policy,
+        speculation=arguments.speculation,
     )
     if arguments.detach:
         return in_background(

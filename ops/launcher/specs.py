@@ -8,7 +8,7 @@ from pathlib import Path
 from ops.api_keys import KeyFileError, read_keys
 from ops.launcher.child import Spec
 from ops.launcher.errors import UsageError
-from ops.settings import SHIPPED_MODEL
+from ops.settings import SHIPPED_DRAFT, SHIPPED_MODEL
 
 REDIS, BEHIND, FRONT = range(3)
 """Stages: the queue first, the gateway last; in the end the other way round."""
@@ -26,6 +26,7 @@ class Options:
     device: str | None = None
     dtype: str | None = None
     policy: str | None = None
+    speculation: str | None = None
 
     @property
     def model_name(self) -> str:
@@ -92,6 +93,10 @@ def service_specs(options: Options, redis_url: str) -> list[Spec]:
         environment["QUIRE_DTYPE"] = options.dtype
     if options.policy is not None:
         environment["QUIRE_POLICY"] = options.policy
+    if options.speculation is not None:
+        environment["QUIRE_SPECULATION"] = options.speculation
+        if options.model == SHIPPED_MODEL and options.speculation == "draft":
+            environment["QUIRE_DRAFT_MODEL"] = os.environ.get("QUIRE_DRAFT_MODEL", str(SHIPPED_DRAFT))
 
     def spec(name: str, package: str, stage: int = BEHIND) -> Spec:
         return Spec(name, (sys.executable, "-m", package), stage, environment)

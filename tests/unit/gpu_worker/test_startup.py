@@ -53,6 +53,15 @@ def test_a_bad_setting_is_named(monkeypatch, capsys, name, value) -> None:
     assert f"{name}={value}" in capsys.readouterr().err
 
 
+def test_a_draft_model_has_pages_of_its_own_in_every_block(settings, tiny) -> None:
+    alone, with_draft = (
+        load(settings(kv_memory="1MiB", draft_model=draft)) for draft in (None, tiny.directory)
+    )
+    assert with_draft.limits.num_blocks == alone.limits.num_blocks // 2
+    assert len(with_draft.caches) == 2 * len(alone.caches)
+    assert alone.drafter is None
+
+
 def test_settings_from_the_environment(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("QUIRE_KV_MEMORY", "512MiB")
     monkeypatch.setenv("QUIRE_MODEL", str(tmp_path))

@@ -1,0 +1,60 @@
+"""Speculation over real processes: the same answers as without, whoever dies on the way."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ops.redis_server import RedisServer
+from ops.settings import SHIPPED_DRAFT
+from tests.support.deployment import Deployment, running
+
+CHAT = "<|begin|><|user|>{}<|end|><|assistant|>"
+REPEATED = "The fox sees the hen, and the hen sees the fox. "
+ASKED: list[dict[str, Any]] = [
+    {"prompt": CHAT.format("Tell me a story about a fox."), "temperature": 0},
+    {"prompt": CHAT.format("Tell me a story about a bear."), "temperature": 0.8, "seed": 5, "n": 2},
+    {"prompt": REPEATED * 4, "temperature": 0},
+    {"prompt": REPEATED * 3, "temperature": 0.5, "seed": 8, "logprobs": 1, "frequency_penalty": 0.1},
+    {"prompt": "Once upon a time", "temperature": 0, "stop": ["hen", "wood", " said"]},
+]
+LENGTH = 240
+
+
+async def answers(deployment: Deployment) -> list[tuple[Any, ...]]:
+    """What each choice of each request came to, all asked at once."""
+    async with httpx.AsyncClient(base_url=deployment.url, timeout=90) as http:
+        bodies = [{"model": "quire-tiny", "max_tokens": LENGTH, "ignore_eos": True, **each} for each in ASKED]
+        responses = await asyncio.gather(*(http.post("/v1/completions", json=body) for body in bodies))
+    found = []
+    for response in responses:
+        assert response.status_code == 200, response.text
+        body = response.json()
+        usage = body["usage"]["completion_tokens"]
+        for choice in body["choices"]:
+            told = choice["logprobs"] and choice["logprobs"]["tokens"]
+            found.append((choice["text"], choice["finish_reason"], told, usage))
+    return found
+
+
+@pytest.fixture(params=["ngram", "draft"])
+def speculating(
+    redis_server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Deployment]:
+    settings = {"QUIRE_SPECULATION": request.param, "QUIRE_DRAFT_MODEL": str(SHIPPED_DRAFT)}
+    yield from running(redis_server, tmp_path, **settings)
+
+
+async def test_the_same_answers_with_drafts(deployment: Deployment, speculating: Deployment) -> None:
+    expected = await answers(deployment)
+    assert await answers(speculating) == expected
+    # In the middle of answers the worker dies; another goes on.
+    asked = asyncio.create_task(answers(speculating))
+    speculating.spawn("gpu_worker")
+    await asyncio.sleep(0.1)
+    assert not asked.done()
+    speculating.kill("gpu_worker")
+    assert await asked == expected
