@@ -4,7 +4,7 @@ The checks here are those that need no model. Defaults are OpenAI's. A body is v
 a string is not a number, and a name nobody knows is an error rather than a silent misspelling.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -13,6 +13,16 @@ from gateway.errors import BadRequest
 from gateway.fields import MAX_CHOICES, MAX_INT32, Count, Prompts, Stops, Text, TokenId
 
 MAX_LOGPROBS = 20
+
+OFF: dict[str, tuple[float, ...]] = {
+    "top_p": (1.0,),
+    "top_k": (0, -1),
+    "min_p": (0.0,),
+    "presence_penalty": (0.0,),
+    "frequency_penalty": (0.0,),
+    "repetition_penalty": (1.0,),
+}
+"""What shapes sampling besides the temperature, with the values that leave it alone."""
 
 
 class _Body(BaseModel):
@@ -54,6 +64,12 @@ class GenerationBody(_Body):
     return_token_ids: bool = False
     cache_salt: str = Field("", max_length=256)
     user: str = Field("", max_length=256, description="The tenant, where no API key says so.")
+    use_beam_search: bool = Field(False, description="The `n` likeliest answers that are found; no sampling.")
+    beam_width: int | None = Field(
+        None, ge=1, le=MAX_CHOICES, description="Beams side by side; `n` by default."
+    )
+    length_penalty: float = Field(1.0, ge=-10, le=10, description="Above 0 favours longer answers.")
+    early_stopping: bool | Literal["never"] = False
     priority: int = Field(0, ge=-(2**31), le=MAX_INT32, description="Lower is earlier.")
     timeout: float | None = Field(None, gt=0, le=86400, description="Seconds that the answer may take.")
     stream: bool = False
@@ -65,6 +81,32 @@ class GenerationBody(_Body):
             message = "'stream_options' is only allowed with 'stream'."
             raise BadRequest(message, param="stream_options", code="invalid_value")
         return self
+
+    @model_validator(mode="after")
+    def _beams_draw_nothing(self) -> "GenerationBody":
+        given, beams = self.model_fields_set, ("beam_width", "length_penalty", "early_stopping")
+        if not self.use_beam_search:
+            for name in given.intersection(beams):
+                raise BadRequest(f"'{name}' needs 'use_beam_search'.", param=name, code="invalid_value")
+            return self
+        if self.width < self.n:
+            raise BadRequest("'beam_width' must be at least 'n'.", param="beam_width", code="invalid_value")
+        if self.wanted_logprobs is not None:
+            message = "Beam search gives no log probabilities."
+            raise BadRequest(message, param="logprobs", code="invalid_value")
+        if "temperature" in given and self.temperature:
+            message = "Beam search draws nothing: leave out 'temperature' or make it 0."
+            raise BadRequest(message, param="temperature", code="invalid_value")
+        for name, off in OFF.items():
+            if getattr(self, name) not in off:
+                message = f"Beam search takes no '{name}'."
+                raise BadRequest(message, param=name, code="invalid_value")
+        return self
+
+    @property
+    def width(self) -> int:
+        """Beams of a beam search."""
+        return self.n if self.beam_width is None else self.beam_width
 
     @property
     def include_usage(self) -> bool:
@@ -99,6 +141,9 @@ class CompletionBody(GenerationBody):
 
     @model_validator(mode="after")
     def _bounded(self) -> "CompletionBody":
+        if self.use_beam_search and self.sequences != self.n:
+            message = "'best_of' chooses among samples; with 'use_beam_search' give 'beam_width'."
+            raise BadRequest(message, param="best_of", code="invalid_value")
         if self.sequences < self.n:
             message = "'best_of' must be at least 'n'."
             raise BadRequest(message, param="best_of", code="invalid_value")

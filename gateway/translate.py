@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Sequence
 
 from gateway.schema import ChatBody, CompletionBody, GenerationBody, Message
-from proto.sampling_pb2 import SamplingParams
+from proto.sampling_pb2 import FIRST, HEURISTIC, NEVER, BeamSearch, SamplingParams
 from proto.tokenizer_pb2 import ChatMessage, Conversation, TextRequest, TokenIds
 
 SEED_BITS = 64
@@ -60,7 +60,16 @@ def _request(body: GenerationBody, request_id: str, max_tokens: int | None, tena
         cache_salt=f"{tenant}:{body.cache_salt}" if tenant else body.cache_salt,
         tenant=tenant or body.user,
         priority=body.priority,
+        beams=_beams(body),
     )
+
+
+def _beams(body: GenerationBody) -> BeamSearch | None:
+    """One beam alone is what greedy sampling gives."""
+    if not body.use_beam_search or body.width == 1:
+        return None
+    stopping = {False: HEURISTIC, True: FIRST, "never": NEVER}[body.early_stopping]
+    return BeamSearch(width=body.width, length_penalty=body.length_penalty, early_stopping=stopping)
 
 
 def _sampling(body: GenerationBody) -> SamplingParams:
@@ -69,7 +78,7 @@ def _sampling(body: GenerationBody) -> SamplingParams:
     logprobs = body.wanted_logprobs if body.sequences == body.n else body.wanted_logprobs or 0
     seed = secrets.randbits(SEED_BITS) if body.seed is None else body.seed % 2**SEED_BITS
     return SamplingParams(
-        temperature=body.temperature,
+        temperature=0 if body.use_beam_search else body.temperature,
         top_p=max(body.top_p, SMALLEST_TOP_P),
         top_k=max(body.top_k, 0),
         min_p=body.min_p,

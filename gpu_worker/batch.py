@@ -96,6 +96,8 @@ class Batch:
             self._take(new)
         self._cut(plan.cut_slots, plan.cut_blocks)
         self._add_blocks(plan.block_slots, plan.block_ids)
+        if len(plan.given_slots):
+            self._give(plan.given_slots, plan.given_tokens)
 
     def rows(self, plan: Plan) -> tuple[Rows, dict[int, str]]:
         """The rows that can run, and by row what is wrong with the others. Raises `PlanError`."""
@@ -153,6 +155,10 @@ class Batch:
     def put(self, device_slots: Tensor, positions: Int32s, tokens: Tensor) -> None:
         """Write tokens to positions of slots; what of them is known is for the caller to say."""
         self.tokens[device_slots, self.send(positions)] = tokens.int()
+
+    def keep(self, slots: Int32s, counts: Int32s) -> None:
+        """So many sampled tokens are known of each slot from now on; none of a beam: its are given."""
+        self.known[slots] += np.where(self.sampling.candidates[slots] > 0, 0, counts)
 
     def fail(self, slot: int, what: str) -> None:
         """Every row of the slot fails until it is freed: what its sequence is to build on is not there."""
@@ -233,6 +239,23 @@ class Batch:
         if len(slots) and not ((blocks >= 0) & (blocks <= self._table_lengths[slots])).all():
             raise PlanError("cut_blocks: a block table is not that long")
         self._table_lengths[slots] = blocks
+
+    def _give(self, slots: Int32s, tokens: Int32s) -> None:
+        """Put tokens that the scheduler has chosen behind what their slots know, in order."""
+        self._check_held(slots, "given_slots")
+        written = []
+        for slot, token in zip(slots.tolist(), tokens.tolist(), strict=True):
+            known = int(self.known[slot])
+            if not 0 <= token < self.limits.vocab_size:
+                self.fail(slot, f"token {token} is not in the vocabulary of {self.limits.vocab_size}")
+            elif known >= self.limits.max_model_len:
+                self.fail(slot, f"more than {self.limits.max_model_len} tokens")
+            else:
+                written.append((slot, known, token))
+                self.known[slot] += 1
+        if written:
+            sent = self.send(np.array(written, np.int64).T.copy())
+            self.tokens[sent[0], sent[1]] = sent[2].int()
 
     def _fault_in_fork(self, new: NewSlot) -> str:
         parent, begun = new.forked_from, new.forked_tokens

@@ -34,6 +34,8 @@ class Plan:
     swap_out_slots: Int32s
     swap_in_slots: Int32s
     swap_in_blocks: Int32s
+    given_slots: Int32s
+    given_tokens: Int32s
 
     @property
     def row_drafts(self) -> Int32s:
@@ -68,6 +70,8 @@ def read_plan(message: StepPlan, max_step_tokens: int) -> Plan:
         swap_out_slots=int32s(message.swap_out_slots, "swap_out_slots"),
         swap_in_slots=int32s(message.swap_in_slots, "swap_in_slots"),
         swap_in_blocks=int32s(message.swap_in_blocks, "swap_in_blocks"),
+        given_slots=int32s(message.given_slots, "given_slots"),
+        given_tokens=int32s(message.given_tokens, "given_tokens"),
     )
     if len(plan.block_slots) != len(plan.block_ids):
         raise PlanError(f"{len(plan.block_slots)} block_slots and {len(plan.block_ids)} block_ids")
@@ -81,6 +85,8 @@ def read_plan(message: StepPlan, max_step_tokens: int) -> Plan:
     ):
         if len(blocks) != len(slots):
             raise PlanError(f"{len(blocks)} swap_{way}_blocks and {len(slots)} swap_{way}_slots")
+    if len(plan.given_slots) != len(plan.given_tokens):
+        raise PlanError(f"{len(plan.given_slots)} given_slots and {len(plan.given_tokens)} given_tokens")
     rows = len(plan.row_slots)
     if not rows == len(plan.row_starts) == len(plan.row_counts) == len(plan.row_samples):
         raise PlanError("row_slots, row_starts, row_counts and row_samples differ in length")

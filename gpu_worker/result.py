@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_worker.plan import Int32s, Plan
-from gpu_worker.sampler import Logprobs, Sampled
+from gpu_worker.sampler import Candidates, Logprobs, Sampled
 from gpu_worker.samples import Samples
 from proto.worker_pb2 import RowError, StepResult
 
@@ -42,6 +42,8 @@ def result_of(
         tokens[entries[good]] = sampled.tokens.cpu().numpy()[good]
         if sampled.logprobs is not None:
             _add_logprobs(result, sampled.logprobs, entries, good)
+        if sampled.candidates is not None:
+            _add_candidates(result, sampled.candidates, entries)
     for row in sorted(errors):
         result.errors.append(RowError(row=row, message=errors[row]))
     result.tokens = tokens.tobytes()
@@ -61,3 +63,12 @@ def _add_logprobs(
     result.top_counts = counts.astype("<i4").tobytes()
     result.top_tokens = found.top_tokens.cpu().numpy()[told][within].astype("<i4").tobytes()
     result.top_logprobs = found.top.cpu().numpy()[told][within].astype("<f4").tobytes()
+
+
+def _add_candidates(result: StepResult, found: Candidates, entries: NDArray[np.int32]) -> None:
+    """`entries`: place in the result of each sampled row."""
+    within = np.arange(found.tokens.shape[1]) < found.counts[:, None]
+    result.candidate_entries = entries[found.rows].astype("<i4").tobytes()
+    result.candidate_counts = found.counts.astype("<i4").tobytes()
+    result.candidate_tokens = found.tokens.cpu().numpy()[within].astype("<i4").tobytes()
+    result.candidate_logprobs = found.logprobs.cpu().numpy()[within].astype("<f4").tobytes()

@@ -1,6 +1,7 @@
 """One step: apply the plan, run the model, sample, answer."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from gpu_worker.models.registry import CausalLM
 from gpu_worker.pending import Pending
 from gpu_worker.plan import Int32s, Plan, read_plan
 from gpu_worker.result import NOT_FINITE
-from gpu_worker.sampler import Sampled
+from gpu_worker.sampler import Sampled, candidates_of
 from gpu_worker.samples import Samples, samples_of
 from gpu_worker.transfer import to_device
 from proto.worker_pb2 import StepPlan, StepResult
@@ -86,7 +87,7 @@ class Runner:
         if sampled is not None:
             if samples.verify:
                 kept = self._verify(samples, sampled)
-            self.batch.known[samples.row_slots] += kept
+            self.batch.keep(samples.row_slots, kept)
             sampled = sampled.on_host()
         measured.stop()
         return Pending(plan, samples, sampled, kept, errors, self.batch.tenures.copy(), measured)
@@ -124,6 +125,8 @@ class Runner:
         sampled = self.kernels.sample(logits, samples.slots, device_slots, samples.positions, batch)
         if not samples.verify:
             batch.put(device_slots, samples.positions, sampled.tokens)
+        if batch.sampling.candidates[samples.row_slots].any():
+            sampled = replace(sampled, candidates=candidates_of(logits, samples.slots, batch))
         return sampled
 
     def forward(self, tokens: Tensor, step: StepMetadata) -> Tensor:

@@ -37,6 +37,20 @@ class Logprobs:
 
 
 @dataclass(frozen=True, slots=True)
+class Candidates:
+    """What may follow the rows of beams, of which none is kept."""
+
+    rows: NDArray[np.intp]
+    """Rows of beams."""
+    counts: Int32s
+    """How many each of these rows wants."""
+    tokens: Tensor
+    """int64 [len(rows), max(counts)]: the most likely ones, best first."""
+    logprobs: Tensor
+    """float32, of the same shape."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sampled:
     """What was chosen, on the device at first."""
 
@@ -46,6 +60,8 @@ class Sampled:
     """bool [rows]: False where the model gave no usable logits."""
     logprobs: Logprobs | None
     """None if no row wants any."""
+    candidates: Candidates | None = None
+    """None if no row is of a beam."""
 
     def on_host(self) -> "Sampled":
         """The same in main memory, once the device has come to the copies."""
@@ -53,7 +69,11 @@ class Sampled:
         if found is not None:
             chosen, top_tokens, top = map(to_host, (found.chosen, found.top_tokens, found.top))
             found = Logprobs(found.rows, found.top_counts, chosen, top_tokens, top)
-        return Sampled(to_host(self.tokens), to_host(self.finite), found)
+        may_follow = self.candidates
+        if may_follow is not None:
+            tokens, logprobs = to_host(may_follow.tokens), to_host(may_follow.logprobs)
+            may_follow = Candidates(may_follow.rows, may_follow.counts, tokens, logprobs)
+        return Sampled(to_host(self.tokens), to_host(self.finite), found, may_follow)
 
 
 def sample(logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, batch: Batch) -> Sampled:
@@ -84,6 +104,17 @@ def logprobs_of(raw: Tensor, slots: Int32s, tokens: Tensor, batch: Batch) -> Log
     top = logprobs.topk(int(counts.max()), dim=-1)
     chosen = logprobs.gather(1, tokens[rows, None])[:, 0]
     return Logprobs(wanted, counts.astype(np.int32), chosen, top.indices, top.values)
+
+
+def candidates_of(raw: Tensor, slots: Int32s, batch: Batch) -> Candidates | None:
+    """The best tokens for those rows of raw logits [rows, vocab_size], of slots `slots`, of beams."""
+    beams = np.flatnonzero(batch.sampling.candidates[slots])
+    if not len(beams):
+        return None
+    counts = batch.sampling.candidates[slots[beams]]
+    logprobs = raw[_index(beams, raw.device)].float().log_softmax(dim=-1)
+    top = logprobs.topk(int(counts.max()), dim=-1)
+    return Candidates(beams, counts, top.indices, top.values)
 
 
 def _choose(

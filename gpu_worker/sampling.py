@@ -28,6 +28,8 @@ class SlotSampling:
         """DRAWS | FILTERS | PENALTIES of each slot."""
         self.logprobs = np.full(slots, -1, np.int8)
         """Alternatives wanted with each token; -1 = no log probabilities at all."""
+        self.candidates = np.zeros(slots, np.int32)
+        """Most likely tokens that are reported of each slot instead of keeping one; 0 of all but beams."""
         self.number_table = torch.zeros((slots, 6), device=device)
         """Temperature, top_p, min_p, presence, frequency and repetition penalty of each slot."""
         self.integer_table = torch.zeros((slots, 4), dtype=torch.int64, device=device)
@@ -45,6 +47,7 @@ class SlotSampling:
             flags |= PENALTIES
         self.flags[slot] = flags
         self.logprobs[slot] = params.logprobs if params.HasField("logprobs") else -1
+        self.candidates[slot] = new.candidates
         if flags:
             numbers = torch.tensor((params.temperature, params.top_p, params.min_p, *penalties))
             self.number_table[slot] = to_device(numbers, self.number_table.device)

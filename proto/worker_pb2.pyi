@@ -44,7 +44,7 @@ class WorkerReady(_message.Message):
     def __init__(self, model: _Optional[str] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_slots: _Optional[int] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., can_draft: _Optional[bool] = ..., host_blocks: _Optional[int] = ..., swap_block_us: _Optional[float] = ..., token_us: _Optional[float] = ..., window: _Optional[int] = ...) -> None: ...
 
 class StepPlan(_message.Message):
-    __slots__ = ("step", "freed_slots", "new_slots", "block_slots", "block_ids", "row_slots", "row_starts", "row_counts", "swap_out_blocks", "swap_out_slots", "swap_in_slots", "swap_in_blocks", "copy_sources", "copy_targets", "row_samples", "draft_tokens", "cut_slots", "cut_blocks")
+    __slots__ = ("step", "freed_slots", "new_slots", "block_slots", "block_ids", "row_slots", "row_starts", "row_counts", "swap_out_blocks", "swap_out_slots", "swap_in_slots", "swap_in_blocks", "copy_sources", "copy_targets", "given_slots", "given_tokens", "row_samples", "draft_tokens", "cut_slots", "cut_blocks")
     STEP_FIELD_NUMBER: _ClassVar[int]
     FREED_SLOTS_FIELD_NUMBER: _ClassVar[int]
     NEW_SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +59,8 @@ class StepPlan(_message.Message):
     SWAP_IN_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     COPY_SOURCES_FIELD_NUMBER: _ClassVar[int]
     COPY_TARGETS_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ROW_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CUT_SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -77,14 +79,16 @@ class StepPlan(_message.Message):
     swap_in_blocks: bytes
     copy_sources: bytes
     copy_targets: bytes
+    given_slots: bytes
+    given_tokens: bytes
     row_samples: bytes
     draft_tokens: bytes
     cut_slots: bytes
     cut_blocks: bytes
-    def __init__(self, step: _Optional[int] = ..., freed_slots: _Optional[bytes] = ..., new_slots: _Optional[_Iterable[_Union[NewSlot, _Mapping]]] = ..., block_slots: _Optional[bytes] = ..., block_ids: _Optional[bytes] = ..., row_slots: _Optional[bytes] = ..., row_starts: _Optional[bytes] = ..., row_counts: _Optional[bytes] = ..., swap_out_blocks: _Optional[bytes] = ..., swap_out_slots: _Optional[bytes] = ..., swap_in_slots: _Optional[bytes] = ..., swap_in_blocks: _Optional[bytes] = ..., copy_sources: _Optional[bytes] = ..., copy_targets: _Optional[bytes] = ..., row_samples: _Optional[bytes] = ..., draft_tokens: _Optional[bytes] = ..., cut_slots: _Optional[bytes] = ..., cut_blocks: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, step: _Optional[int] = ..., freed_slots: _Optional[bytes] = ..., new_slots: _Optional[_Iterable[_Union[NewSlot, _Mapping]]] = ..., block_slots: _Optional[bytes] = ..., block_ids: _Optional[bytes] = ..., row_slots: _Optional[bytes] = ..., row_starts: _Optional[bytes] = ..., row_counts: _Optional[bytes] = ..., swap_out_blocks: _Optional[bytes] = ..., swap_out_slots: _Optional[bytes] = ..., swap_in_slots: _Optional[bytes] = ..., swap_in_blocks: _Optional[bytes] = ..., copy_sources: _Optional[bytes] = ..., copy_targets: _Optional[bytes] = ..., given_slots: _Optional[bytes] = ..., given_tokens: _Optional[bytes] = ..., row_samples: _Optional[bytes] = ..., draft_tokens: _Optional[bytes] = ..., cut_slots: _Optional[bytes] = ..., cut_blocks: _Optional[bytes] = ...) -> None: ...
 
 class NewSlot(_message.Message):
-    __slots__ = ("slot", "tokens", "prompt_length", "block_ids", "sampling", "sequence_index", "traceparent", "forked_tokens", "forked_from")
+    __slots__ = ("slot", "tokens", "prompt_length", "block_ids", "sampling", "sequence_index", "traceparent", "forked_tokens", "forked_from", "candidates")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -94,6 +98,7 @@ class NewSlot(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     FORKED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     FORKED_FROM_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     slot: int
     tokens: bytes
     prompt_length: int
@@ -103,10 +108,11 @@ class NewSlot(_message.Message):
     traceparent: str
     forked_tokens: int
     forked_from: int
-    def __init__(self, slot: _Optional[int] = ..., tokens: _Optional[bytes] = ..., prompt_length: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., sequence_index: _Optional[int] = ..., traceparent: _Optional[str] = ..., forked_tokens: _Optional[int] = ..., forked_from: _Optional[int] = ...) -> None: ...
+    candidates: int
+    def __init__(self, slot: _Optional[int] = ..., tokens: _Optional[bytes] = ..., prompt_length: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., sequence_index: _Optional[int] = ..., traceparent: _Optional[str] = ..., forked_tokens: _Optional[int] = ..., forked_from: _Optional[int] = ..., candidates: _Optional[int] = ...) -> None: ...
 
 class StepResult(_message.Message):
-    __slots__ = ("step", "tokens", "logprob_entries", "logprobs", "top_counts", "top_tokens", "top_logprobs", "errors", "duration_us")
+    __slots__ = ("step", "tokens", "logprob_entries", "logprobs", "top_counts", "top_tokens", "top_logprobs", "errors", "candidate_entries", "candidate_counts", "candidate_tokens", "candidate_logprobs", "duration_us")
     STEP_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     LOGPROB_ENTRIES_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +121,10 @@ class StepResult(_message.Message):
     TOP_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     ERRORS_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATE_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATE_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATE_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     DURATION_US_FIELD_NUMBER: _ClassVar[int]
     step: int
     tokens: bytes
@@ -124,8 +134,12 @@ class StepResult(_message.Message):
     top_tokens: bytes
     top_logprobs: bytes
     errors: _containers.RepeatedCompositeFieldContainer[RowError]
+    candidate_entries: bytes
+    candidate_counts: bytes
+    candidate_tokens: bytes
+    candidate_logprobs: bytes
     duration_us: int
-    def __init__(self, step: _Optional[int] = ..., tokens: _Optional[bytes] = ..., logprob_entries: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ..., top_counts: _Optional[bytes] = ..., top_tokens: _Optional[bytes] = ..., top_logprobs: _Optional[bytes] = ..., errors: _Optional[_Iterable[_Union[RowError, _Mapping]]] = ..., duration_us: _Optional[int] = ...) -> None: ...
+    def __init__(self, step: _Optional[int] = ..., tokens: _Optional[bytes] = ..., logprob_entries: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ..., top_counts: _Optional[bytes] = ..., top_tokens: _Optional[bytes] = ..., top_logprobs: _Optional[bytes] = ..., errors: _Optional[_Iterable[_Union[RowError, _Mapping]]] = ..., candidate_entries: _Optional[bytes] = ..., candidate_counts: _Optional[bytes] = ..., candidate_tokens: _Optional[bytes] = ..., candidate_logprobs: _Optional[bytes] = ..., duration_us: _Optional[int] = ...) -> None: ...
 
 class RowError(_message.Message):
     __slots__ = ("row", "message")

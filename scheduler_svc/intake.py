@@ -8,12 +8,14 @@ from math import inf
 
 from proto.sampling_pb2 import SamplingParams
 from proto.scheduler_pb2 import SequenceSoFar, Start
+from scheduler_svc.core.beam_search import BeamSearch, EarlyStopping
 from scheduler_svc.core.errors import RequestRefused
 from scheduler_svc.core.request import Request, SoFar
 from scheduler_svc.wire import tokens_from
 
 MAX_SEQUENCES = 128
 MAX_LOGPROBS = 20
+MAX_LENGTH_PENALTY = 10
 
 
 def request_from(start: Start, traceparent: str, deadline: float = inf) -> Request:
@@ -28,12 +30,14 @@ def request_from(start: Start, traceparent: str, deadline: float = inf) -> Reque
     _require(len(prompt) > 0, "prompt", "the prompt is empty")
     _require(1 <= start.n <= MAX_SEQUENCES, "n", f"must be in [1, {MAX_SEQUENCES}]")
     _check_sampling(start.sampling)
+    beams = _beams_from(start) if start.HasField("beams") else None
     return Request(
         request_id=start.request_id,
         prompt=prompt,
         max_tokens=start.stop.max_tokens,
         stop_token_ids=frozenset(start.stop.stop_token_ids),
         n=start.n,
+        beams=beams,
         salt=start.cache_salt,
         tenant=start.tenant,
         priority=start.priority,
@@ -42,6 +46,20 @@ def request_from(start: Start, traceparent: str, deadline: float = inf) -> Reque
         traceparent=traceparent,
         resumed=_resumed_from(start),
     )
+
+
+def _beams_from(start: Start) -> BeamSearch:
+    beams = start.beams
+    _require(2 <= beams.width <= MAX_SEQUENCES, "beam_width", f"must be in [2, {MAX_SEQUENCES}]")
+    _require(start.n <= beams.width, "n", "must be at most beam_width")
+    penalty = f"must be in [-{MAX_LENGTH_PENALTY}, {MAX_LENGTH_PENALTY}]"
+    _require(abs(beams.length_penalty) <= MAX_LENGTH_PENALTY, "length_penalty", penalty)
+    known = [int(each) for each in EarlyStopping]
+    _require(int(beams.early_stopping) in known, "early_stopping", "is none that is known")
+    _require(start.sampling.temperature == 0, "temperature", "must be 0: a beam search draws nothing")
+    whole = not start.resumed or sum(so_far.finished for so_far in start.resumed) == start.n
+    _require(whole, "resumed", "a beam search delivers all or nothing")
+    return BeamSearch(beams.width, beams.length_penalty, EarlyStopping(beams.early_stopping))
 
 
 def _resumed_from(start: Start) -> tuple[SoFar, ...]:

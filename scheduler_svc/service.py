@@ -84,7 +84,8 @@ class SchedulerService(SchedulerServicer):
         async for message in messages:
             if message.WhichOneof("kind") != "end_sequence" or message.end_sequence >= group.request.n:
                 raise RequestRefused("end_sequence", "names no sequence of this request")
-            self._engine.end_sequence(group, message.end_sequence)
+            if group.request.beams is None:  # the answers of a beam search come when all of it has ended
+                self._engine.end_sequence(group, message.end_sequence)
 
 
 def _error_of(listener: "asyncio.Task[None]") -> SchedulerError | None:

@@ -7,11 +7,13 @@ import struct
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 from proto.sampling_pb2 import FinishReason, SamplingParams
 from proto.scheduler_pb2 import SequenceDelta, TokenLogprobs
 from proto.worker_pb2 import NewSlot, StepPlan, StepResult, WorkerReady
 from scheduler_svc.core import plan as core
+from scheduler_svc.core.beam_search import Candidate
 from scheduler_svc.core.errors import WorkerFault
 from scheduler_svc.core.limits import WorkerLimits
 
@@ -82,6 +84,8 @@ def plan_to(plan: core.StepPlan) -> StepPlan:
         swap_out_slots=pack(plan.swap_out_slots),
         swap_in_slots=pack(plan.swap_in_slots),
         swap_in_blocks=pack(plan.swap_in_blocks),
+        given_slots=pack(plan.given_slots),
+        given_tokens=pack(plan.given_tokens),
     )
 
 
@@ -98,6 +102,7 @@ def _new_slot_to(new: core.NewSlot) -> NewSlot:
         traceparent=request.traceparent,
         forked_tokens=new.forked_tokens,
         forked_from=max(new.forked_from, 0),
+        candidates=request.candidates,
     )
 
 
@@ -106,10 +111,11 @@ def result_from(message: StepResult) -> tuple[core.StepResult, Logprobs]:
     try:
         tokens = _ints(message.tokens)
         logprobs = _logprobs_from(message) if message.logprob_entries else {}
+        candidates = _candidates_from(message) if message.candidate_entries else {}
     except (struct.error, ValueError, IndexError) as error:
         raise WorkerFault(f"step {message.step}: malformed arrays: {error}") from error
     errors = {error.row: error.message for error in message.errors}
-    return core.StepResult(message.step, tokens, errors), logprobs
+    return core.StepResult(message.step, tokens, errors, candidates), logprobs
 
 
 def _logprobs_from(message: StepResult) -> dict[int, TokenLogprobs]:
@@ -129,6 +135,16 @@ def _logprobs_from(message: StepResult) -> dict[int, TokenLogprobs]:
         )
         start = end
     return found
+
+
+def _candidates_from(message: StepResult) -> dict[int, list[Candidate]]:
+    entries, counts = _ints(message.candidate_entries), _ints(message.candidate_counts)
+    tokens, logprobs = _ints(message.candidate_tokens), message.candidate_logprobs
+    numbers = struct.unpack(f"<{len(tokens)}f", logprobs)
+    if len(entries) != len(counts) or sum(counts) != len(tokens):
+        raise ValueError("candidates and their counts")
+    every = map(Candidate, tokens, numbers)
+    return {entry: list(islice(every, count)) for entry, count in zip(entries, counts, strict=True)}
 
 
 def deltas_to(gains: Sequence[core.Gain], logprobs: Logprobs) -> list[SequenceDelta]:

@@ -50,6 +50,7 @@ class Generation:
             cache_salt=request.cache_salt,
             tenant=request.tenant,
             priority=request.priority,
+            beams=request.beams if request.HasField("beams") else None,
             resumed=[
                 SequenceSoFar(index=index, tokens=bytes(one.packed), finished=one.finished)
                 for index, one in sorted(self._sequences.items())

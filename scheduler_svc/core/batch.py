@@ -122,7 +122,7 @@ class Batch:
         sequence.computed = sequence.planned = computed
         sequence.move(State.PREFILL)
         sequence.slot = self.free_slots.pop()
-        sequence.admitted_length = len(sequence.tokens)
+        sequence.admitted_length = sequence.told = len(sequence.tokens)
         self.admitted_tokens += len(sequence.tokens)
         insort(self.running, sequence, key=_age)
 

@@ -92,7 +92,9 @@ class Speculation:
         return min(LONGEST, STEP_ROWS // max(1, decodes) - 1)
 
     def drafts(self, sequence: Sequence, longest: int) -> list[int]:
-        """Drafts for after its confirmed tokens."""
+        """Drafts for after its confirmed tokens; none for beams, of which several are looked at anyway."""
+        if sequence.group.beams is not None:
+            return []
         if sequence.pace is None:
             sequence.pace = Pace()
         pace = sequence.pace

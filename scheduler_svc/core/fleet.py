@@ -9,6 +9,7 @@ on the way it is known whose doing it was, and only that request is ended.
 """
 
 from collections import deque
+from dataclasses import replace
 
 from scheduler_svc.core.drafting import speculation_of
 from scheduler_svc.core.errors import RequestPoisoned, RequestRefused
@@ -104,6 +105,7 @@ class Fleet:
                 del self._home[group]
                 waiting.append(group)
             self._router.review(scheduler)
+        limits = replace(limits, max_step_tokens=min(limits.max_step_tokens, self._token_budget))
         drafts = speculation_of(self._speculation, limits)
         joined = Scheduler(limits, self._token_budget, self._policy, drafts)
         self.schedulers.append(joined)
@@ -195,7 +197,9 @@ class Fleet:
         for scheduler in self.schedulers:
             if not self._suspects:
                 return
-            if scheduler not in self._on_probation and self._suspects[0].limit <= scheduler.limits.max_length:
-                suspect = self._suspects.popleft()
+            suspect = self._suspects[0]
+            longest = scheduler.limits.max_length_of(suspect.beam_width)
+            if scheduler not in self._on_probation and suspect.limit <= longest:
+                self._suspects.popleft()
                 self._on_probation[scheduler] = suspect
                 self._submit(suspect, scheduler)

@@ -6,6 +6,9 @@ from math import inf
 from scheduler_svc.core.errors import RequestRefused
 from scheduler_svc.core.request import Request
 
+WATERMARK = 0.01
+"""Part of the pool that admission leaves to the running sequences to grow into."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
@@ -39,13 +42,26 @@ class WorkerLimits:
 
     @property
     def max_length(self) -> int:
-        """Longest sequence, prompt and output: what the model can take and the pool can hold.
+        """Longest sequence, prompt and output: what the model can take and the pool can hold."""
+        return self.max_length_of(1)
 
-        With a window the pool need only hold that, and a position to go on with.
+    @property
+    def watermark(self) -> int:
+        """Blocks that admission leaves to the running sequences to grow into."""
+        return max(1, int(self.num_blocks * WATERMARK))
+
+    def max_length_of(self, beams: int) -> int:
+        """Longest that so many beams can get that all have to be held at once; 0 if they cannot be.
+
+        With a window the pool need only hold that of each, and a position to go on with.
         """
-        if self.window and self._span(self.window + 1) <= self.num_blocks:
+        if beams > 1 and beams > min(self.max_slots, self.max_step_tokens):
+            return 0
+        # One sequence alone has the whole pool.
+        share = self.num_blocks if beams == 1 else (self.num_blocks - self.watermark) // beams
+        if self.window and self._span(self.window + 1) <= share:
             return self.max_model_len
-        return min(self.max_model_len, self.num_blocks * self.block_size)
+        return min(self.max_model_len, share * self.block_size)
 
     @property
     def swap_tokens(self) -> float:
@@ -85,7 +101,12 @@ def length_limit(request: Request, limits: WorkerLimits) -> int:
 
     Raises `RequestRefused` if it can never fit: then nothing that ends or is preempted would help.
     """
-    prompt, longest = len(request.prompt), limits.max_length
+    prompt, longest = (
+        len(request.prompt),
+        limits.max_length_of(1 if request.beams is None else request.beams.width),
+    )
+    if request.beams:
+        _check_width(request.beams.width, len(request.stop_token_ids), longest, limits)
     if prompt >= longest:
         raise RequestRefused("prompt", f"the prompt has {prompt} tokens; with one to generate {longest} fit")
     if prompt + request.max_tokens > longest:
@@ -102,3 +123,11 @@ def length_limit(request: Request, limits: WorkerLimits) -> int:
                 "resumed", f"sequence {so_far.index} is longer than the {longest} tokens that fit"
             )
     return prompt + request.max_tokens if request.max_tokens else longest
+
+
+def _check_width(width: int, stop_tokens: int, longest: int, limits: WorkerLimits) -> None:
+    """Raise `RequestRefused` if a beam search cannot be so wide."""
+    if width + stop_tokens > limits.vocab_size:
+        raise RequestRefused("beam_width", f"{width} beams and {stop_tokens} tokens that end them: too many")
+    if not longest:
+        raise RequestRefused("beam_width", f"{width} beams are more than can run at once")

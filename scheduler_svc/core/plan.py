@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from scheduler_svc.core.beam_search import Candidate
 from scheduler_svc.core.errors import SchedulerError
 from scheduler_svc.core.request import Finish, Request
+from scheduler_svc.core.sequence import Sequence as Running
 from scheduler_svc.core.sequence import SequenceGroup
 
 
@@ -50,6 +52,8 @@ class StepPlan:
     swap_out_slots: list[int] = field(default_factory=list)
     swap_in_slots: list[int] = field(default_factory=list)
     swap_in_blocks: list[int] = field(default_factory=list)
+    given_slots: list[int] = field(default_factory=list)
+    given_tokens: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,16 @@ class StepResult:
     """As many as the rows sample, in row order; -1 for those after drafts that did not hold."""
     errors: Mapping[int, str] = field(default_factory=dict)
     """Rows that failed by themselves, and why."""
+    candidates: Mapping[int, Sequence[Candidate]] = field(default_factory=dict)
+    """What may follow the beams, best first, by index into `tokens`."""
+
+
+class Fork(NamedTuple):
+    """A sequence that is to begin with the first `tokens` positions of another, which has computed them."""
+
+    child: Running
+    parent: Running
+    tokens: int
 
 
 class Gain(NamedTuple):
@@ -74,7 +88,7 @@ class Gain(NamedTuple):
     token: int
     finish: Finish
     entry: int
-    """Index of the token in the result; -1 without a token."""
+    """Index of the token in the result; -1 without a token, and of a beam."""
 
 
 @dataclass(frozen=True, slots=True)

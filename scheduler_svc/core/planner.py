@@ -12,20 +12,16 @@ there are sequences one of them gains for good, and every sequence is bounded in
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from scheduler_svc.core.batch import Batch
 from scheduler_svc.core.drafting import Speculation
 from scheduler_svc.core.loss import loss
-from scheduler_svc.core.plan import NewSlot, StepPlan
+from scheduler_svc.core.plan import Fork, NewSlot, StepPlan
 from scheduler_svc.core.policies import Policy
 from scheduler_svc.core.prefix import extend_chain, root
 from scheduler_svc.core.sequence import Age, Sequence, State
 from scheduler_svc.core.waiting import WaitingQueue
 from scheduler_svc.core.way import making_way
-
-WATERMARK = 0.01
-"""Part of the pool that admission leaves to the running sequences to grow into."""
 
 
 @dataclass(slots=True)
@@ -39,14 +35,6 @@ class Draft:
     """Whose row each row is."""
     forked: set[Sequence] = field(default_factory=set)
     """Who forks in this step, and from whom: they keep their slots in it."""
-
-
-class Fork(NamedTuple):
-    """A sequence that is to begin with the first `tokens` positions of another, which has computed them."""
-
-    child: Sequence
-    parent: Sequence
-    tokens: int
 
 
 class Planner:
@@ -67,10 +55,22 @@ class Planner:
         self._speculation = speculation
         self.forks: list[Fork] = []
         """To be done in the next step."""
-        self._watermark = max(1, int(batch.limits.num_blocks * WATERMARK))
+        self._watermark = batch.limits.watermark
 
-    def fill(self, step: int) -> Draft:
-        """Plan a step: rows are taken up into the sequences' `planned`, blocks and slots are given out."""
+    def fill(self, step: int, at_rest: bool) -> Draft:
+        """Plan a step: rows are taken up into the sequences' `planned`, blocks and slots are given out.
+
+        `at_rest`: no other step is under way.
+        """
+        draft = self._fill(step)
+        while at_rest and not draft.sequences and self._batch.running:
+            # All that run hold memory that other beams of theirs need, and have nothing to do without them.
+            self._preempt(max(self._batch.running, key=_use))
+            self._batch.freed_slots.extend(draft.plan.freed_slots)
+            draft = self._fill(step)
+        return draft
+
+    def _fill(self, step: int) -> Draft:
         draft = Draft(StepPlan(step), self._token_budget, [])
         if (candidate := self._waiting.peek()) is not None:
             for sequence in making_way(self._batch, self._policy, candidate, self._watermark):
@@ -110,10 +110,12 @@ class Planner:
         decodes = [each for each in self._batch.running if each.state is decode]
         longest = self._speculation.longest(len(decodes)) if self._speculation else 0
         for sequence in decodes:
-            position = sequence.planned
+            position, group = sequence.planned, sequence.group
             # A row at p samples the token of p + 1. The last token needs no row of its own.
-            if position + 2 > sequence.group.limit or sequence.state is not decode:
+            if position + 2 > group.limit or sequence.state is not decode:
                 continue
+            if group.beams is not None and position == len(sequence.tokens):
+                continue  # its next token is not chosen yet
             if len(rows) == self._token_budget:
                 break
             if sequence.drafted or (longest > 0 and self._awaits_drafts(sequence)):
@@ -125,6 +127,8 @@ class Planner:
                 continue
             sequence.planned = position + 1
             rows.append(sequence)
+            if group.beams is not None:
+                _give(draft.plan, sequence)
         rows[:] = self._policy.decodes(rows)
         draft.plan.row_starts.extend([sequence.planned - 1 for sequence in rows])
         draft.plan.row_slots.extend([sequence.slot for sequence in rows])
@@ -186,6 +190,8 @@ class Planner:
         draft.budget -= count
         draft.sequences.append(sequence)
         plan = draft.plan
+        if sequence.group.beams is not None:
+            _give(plan, sequence)
         plan.row_slots.append(sequence.slot)
         plan.row_starts.append(start)
         plan.row_counts.append(count)
@@ -198,7 +204,7 @@ class Planner:
             if child.state is not State.FORK:
                 continue
             room = draft.budget and batch.free_slots and batch.pool.free_blocks > self._watermark
-            if not (room and batch.can_fork(parent, tokens)):
+            if not (room and parent.computed >= tokens and batch.can_fork(parent, tokens)):
                 child.move(State.WAITING)
                 self._waiting.push(child)
                 continue
@@ -290,7 +296,8 @@ class Planner:
 
     def _preempt(self, victim: Sequence) -> None:
         self._batch.leave(victim, State.PREEMPTED)
-        self._waiting.push(victim)
+        if victim.group.beams is None or not victim.group.beams.park(victim):
+            self._waiting.push(victim)
 
     def _loss(self, victim: Sequence) -> tuple[bool, float, float, Age]:
         """What preempting costs, see `loss`; the youngest on a tie.
@@ -303,3 +310,16 @@ class Planner:
         measure, arrival, index = victim.age
         rank = -measure if self._policy.preempts else 0.0
         return not frees, rank, loss(self._batch, victim), (-measure, -arrival, -index)
+
+
+def _give(plan: StepPlan, beam: Sequence) -> None:
+    """Tell the worker the tokens of a beam that were chosen since it last heard of it."""
+    for token in beam.tokens[beam.told :]:
+        plan.given_slots.append(beam.slot)
+        plan.given_tokens.append(token)
+    beam.told = len(beam.tokens)
+
+
+def _use(sequence: Sequence) -> tuple[bool, Age]:
+    """Of those that run while nothing can be computed: a beam that waits for others is needed least."""
+    return sequence.planned == len(sequence.tokens), sequence.age

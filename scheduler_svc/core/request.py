@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from math import inf
 
+from scheduler_svc.core.beam_search import BeamSearch
+
 
 class Finish(IntEnum):
     """Why a sequence ended; the numbers are those of `quire.FinishReason`."""
@@ -33,6 +35,8 @@ class Request:
     """Tokens to generate at most per sequence; 0 = up to the end of the context."""
     stop_token_ids: frozenset[int] = frozenset()
     n: int = 1
+    beams: BeamSearch | None = None
+    """The answers are the `n` best of a beam search instead of `n` samples."""
     salt: str = ""
     tenant: str = ""
     """Who asks: shares of the work are counted by tenant."""
@@ -44,3 +48,8 @@ class Request:
     """Handed on to the worker unread."""
     traceparent: str = ""
     resumed: tuple[SoFar, ...] = field(default=())
+
+    @property
+    def candidates(self) -> int:
+        """Most likely tokens that a beam of the request needs to know; 0 if it has none."""
+        return 0 if self.beams is None else self.beams.width + len(self.stop_token_ids)

@@ -56,7 +56,10 @@ class Router:
         least = _cost(chosen, names)
         for scheduler in had:
             limits = scheduler.limits
-            if group.limit <= limits.max_length and limits.block_size == chosen.limits.block_size:
+            if (
+                group.limit <= limits.max_length_of(group.beam_width)
+                and limits.block_size == chosen.limits.block_size
+            ):
                 cost = _cost(scheduler, names)
                 if cost < least:
                     chosen, least = scheduler, cost
@@ -75,7 +78,7 @@ class Router:
             scheduler = entry[2]
             if self._entries.get(scheduler) is not entry:
                 heappop(heap)
-            elif group.limit > scheduler.limits.max_length:
+            elif group.limit > scheduler.limits.max_length_of(group.beam_width):
                 too_small.append(heappop(heap))
             else:
                 chosen = scheduler

@@ -15,15 +15,17 @@ from collections.abc import Iterable
 
 from scheduler_svc.core import stretch
 from scheduler_svc.core.batch import Batch
+from scheduler_svc.core.beams import Beams
 from scheduler_svc.core.blocks import ON_HOST
 from scheduler_svc.core.drafting import Speculation, kept
 from scheduler_svc.core.errors import IntegrityError, RowFailed, WorkerFault
 from scheduler_svc.core.limits import WorkerLimits
-from scheduler_svc.core.plan import Gain, Outcome, StepPlan, StepResult
-from scheduler_svc.core.planner import Fork, Planner
+from scheduler_svc.core.plan import Fork, Gain, Outcome, StepPlan, StepResult
+from scheduler_svc.core.planner import Planner
 from scheduler_svc.core.policies import Policy
 from scheduler_svc.core.policies.fcfs import FirstCome
 from scheduler_svc.core.prefix import extend_chain, root
+from scheduler_svc.core.request import Finish
 from scheduler_svc.core.sequence import Sequence, SequenceGroup, State
 from scheduler_svc.core.stretch import Flight
 from scheduler_svc.core.unfinished import UnfinishedPrefixes
@@ -103,6 +105,9 @@ class Scheduler:
         """Take on a group whose limit is set and fits this worker; it is in nobody else's hands."""
         group.gained = False
         group.take_up(self._policy.measure(group))
+        if group.request.beams is not None:
+            group.beams = group.beams or Beams(group)
+            group.beams.restart()
         self._groups[group] = None
         leader, *siblings = group.alive()
         self._waiting.push(leader)
@@ -110,7 +115,7 @@ class Scheduler:
 
     def plan(self) -> StepPlan | None:
         """The next step, or None if there is nothing to do until a result or a request comes."""
-        draft = self._planner.fill(self._step + 1)
+        draft = self._planner.fill(self._step + 1, at_rest=not self._flights)
         plan = draft.plan
         # When the batch comes to rest, a plan without rows hands back the last slots.
         if not draft.sequences and (self._flights or not plan.freed_slots):
@@ -134,6 +139,7 @@ class Scheduler:
         self._batch.pool.release(flight.plan.copy_sources)
         plan, gains, tokens, end = flight.plan, outcome.gains, result.tokens, 0
         block_size, window = self.limits.block_size, self.limits.window
+        searching = dict[SequenceGroup, Beams]()
         rows = zip(flight.sequences, flight.epochs, plan.row_counts, plan.row_samples, strict=True)
         for sequence, epoch, count, samples in rows:
             end += samples
@@ -152,7 +158,13 @@ class Scheduler:
             group = sequence.group
             if group.held and sequence.computed >= len(group.request.prompt):
                 self._fork_siblings(group, sequence)
-            if samples:
+            if samples and group.beams is not None:
+                # What was planned before it took over from another says nothing of it now.
+                if sequence.computed == len(sequence.tokens) and group.beams.report(
+                    sequence, list(result.candidates.get(end - 1, ()))
+                ):
+                    searching[group] = group.beams
+            elif samples:
                 sequence.tokens.append(tokens[end - 1])
                 group.gained = True
                 finish = sequence.ending()
@@ -160,6 +172,8 @@ class Scheduler:
                     self._end(sequence)
                 gains.append(Gain(group, sequence.index, tokens[end - 1], finish, end - 1))
         self._policy.gained(gains)
+        for group, beams in searching.items():
+            self._next_round(group, beams, outcome)
         return outcome
 
     def stretch(self) -> int:
@@ -248,6 +262,7 @@ class Scheduler:
             for group in self._groups
             for sequence in group.alive()
             if sequence.table is None and sequence.state is not State.FORK and sequence not in group.held
+            if group.beams is None or sequence not in group.beams.parked
         }
         if waiting != due:
             raise IntegrityError(f"{len(waiting)} sequences wait where {len(due)} should")
@@ -314,6 +329,23 @@ class Scheduler:
         elif group.held:
             # The leader ended before the prompt was computed: the next one leads.
             self._waiting.push(group.held.pop(0))
+
+    def _next_round(self, group: SequenceGroup, beams: Beams, outcome: Outcome) -> None:
+        """All beams of a round have been computed."""
+        group.gained = True
+        self._policy.gained(
+            [Gain(group, beam.index, -1, Finish.NOT_FINISHED, -1) for beam in beams.sequences]
+        )
+        self._planner.forks += beams.advance(self._batch, self._waiting)
+        if not beams.over:
+            return
+        for index, output in enumerate(beams.best()):
+            stopped = output[-1] in group.request.stop_token_ids
+            for token in output[:-1]:
+                outcome.gains.append(Gain(group, index, token, Finish.NOT_FINISHED, -1))
+            finish = Finish.STOP if stopped else Finish.LENGTH
+            outcome.gains.append(Gain(group, index, output[-1], finish, -1))
+        self.cancel(group)
 
     def _fork_siblings(self, group: SequenceGroup, leader: Sequence) -> None:
         """The prompt has been computed: the others go on from there.

@@ -21,6 +21,7 @@ from scheduler_svc.core.request import Finish, Request
 from scheduler_svc.core.table import BlockTable
 
 if TYPE_CHECKING:
+    from scheduler_svc.core.beams import Beams
     from scheduler_svc.core.drafting import Pace
 
 Age = tuple[float, int, int]
@@ -42,8 +43,8 @@ class State(Enum):
 LEGAL: dict[State, frozenset[State]] = {
     State.WAITING: frozenset({State.FORK, State.PREFILL, State.DONE}),
     State.FORK: frozenset({State.PREFILL, State.WAITING, State.DONE}),
-    State.PREFILL: frozenset({State.DECODE, State.PREEMPTED, State.WAITING, State.DONE}),
-    State.DECODE: frozenset({State.PREEMPTED, State.WAITING, State.DONE}),
+    State.PREFILL: frozenset({State.DECODE, State.FORK, State.PREEMPTED, State.WAITING, State.DONE}),
+    State.DECODE: frozenset({State.FORK, State.PREEMPTED, State.WAITING, State.DONE}),
     State.PREEMPTED: frozenset({State.PREFILL, State.WAITING, State.DONE}),
     State.DONE: frozenset(),
 }
@@ -74,6 +75,7 @@ class Sequence:
         "state",
         "table",
         "tokens",
+        "told",
     )
 
     def __init__(self, group: "SequenceGroup", index: int, output: "array[int]") -> None:
@@ -98,6 +100,8 @@ class Sequence:
         """Drafts in flight; with some it cannot be planned further."""
         self.pace: Pace | None = None
         """What drafts have brought, once some were thought of."""
+        self.told = 0
+        """Of a beam: tokens that the worker has been told of."""
         self.chain: list[bytes] = []
         """Names of the full blocks from the head on, as far as they have been needed."""
 
@@ -135,6 +139,7 @@ class SequenceGroup:
 
     __slots__ = (
         "arrival",
+        "beams",
         "cached_tokens",
         "fruitless",
         "gained",
@@ -162,8 +167,12 @@ class SequenceGroup:
         self.gained = False
         """A token was gained on the present worker."""
         so_far = {entry.index: entry for entry in request.resumed}
+        self.beams: Beams | None = None
+        """The search, if one is asked for, once it is on a worker."""
         self.sequences = []
-        for index in range(request.n):
+        # A search begins with one beam; what it has delivered, it has delivered at its end.
+        searches = request.beams is not None and not request.resumed
+        for index in range(1 if searches else request.n):
             known = so_far.get(index)
             sequence = Sequence(self, index, known.tokens if known else array("i"))
             if watch is not None:
@@ -174,11 +183,24 @@ class SequenceGroup:
         self.unfinished = sum(1 for sequence in self.sequences if sequence.state is not State.DONE)
         self.held: list[Sequence] = []
 
+    @property
+    def beam_width(self) -> int:
+        """Sequences that have to be held at once, if they are beams; 1 if there are none."""
+        return 1 if self.request.beams is None else self.request.beams.width
+
     def take_up(self, measure: float) -> None:
         """A worker gets the group: there its sequences are as old as the measure says."""
         self.measure = measure
         for sequence in self.sequences:
             sequence.age = (measure, self.arrival, sequence.index)
+
+    def add_sequence(self) -> Sequence:
+        """One more, that knows nothing yet and is about to fork from another."""
+        sequence = Sequence(self, len(self.sequences), array("i"))
+        sequence.move(State.FORK)
+        self.sequences.append(sequence)
+        self.unfinished += 1
+        return sequence
 
     def alive(self) -> list[Sequence]:
         """The sequences that are not done, in order."""

@@ -45,7 +45,12 @@ def longest(batch: Batch, flights: deque[Flight]) -> int:
             return 0
     for sequence in running:
         group = sequence.group
-        if sequence.state is not State.DECODE or group.held or TOKEN in group.request.stop_token_ids:
+        if (
+            sequence.state is not State.DECODE
+            or group.held
+            or group.beams
+            or TOKEN in group.request.stop_token_ids
+        ):
             return 0
     steps = min(sequence.group.limit - sequence.planned for sequence in running) - 1
     pool = batch.pool

@@ -47,6 +47,30 @@ async def test_a_stream_goes_on_after_a_kill(
     assert await ask_while_dying(client, deployment, victim, **fields) == expected
 
 
+@pytest.mark.parametrize("victim", BEHIND_THE_GATEWAY)
+async def test_a_beam_search_ends_as_if_nothing_had_died(
+    deployment: Deployment, client: openai.AsyncOpenAI, victim: str
+) -> None:
+    async def search() -> list[str]:
+        answer = await client.completions.create(
+            model=deployment.model_name,
+            prompt="Once upon a time",
+            n=4,
+            max_tokens=160,
+            extra_body={"use_beam_search": True, "ignore_eos": True},
+        )
+        return [choice.text for choice in answer.choices]
+
+    expected = await search()
+    assert len(set(expected)) == 4
+    searching = asyncio.create_task(search())
+    await asyncio.sleep(0.2)
+    deployment.kill(victim)
+    assert not searching.done(), "the answer was over before the kill"
+    deployment.spawn(victim)
+    assert await searching == expected
+
+
 async def test_many_streams_survive_kill_after_kill(
     deployment: Deployment, client: openai.AsyncOpenAI
 ) -> None:

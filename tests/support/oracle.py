@@ -23,6 +23,37 @@ def chat_prompt(directory: Path, text: str) -> list[int]:
     return ids
 
 
+def beams(
+    directory: Path, prompt: list[int], max_tokens: int, width: int, count: int, **ask: Any
+) -> list[list[int]]:
+    """The `count` best continuations of `prompt` that `generate` finds with so many beams, best first."""
+    model, _ = load(directory)
+    with torch.inference_mode():
+        output = model.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            do_sample=False,
+            temperature=None,
+            top_p=None,
+            top_k=None,
+            max_new_tokens=max_tokens,
+            num_beams=width,
+            num_return_sequences=count,
+            **ask,
+        )
+    ends = model.generation_config.eos_token_id
+    ends = set(ends) if isinstance(ends, list) else {ends}
+    return [_until(row[len(prompt) :].tolist(), ends) for row in output]
+
+
+def _until(tokens: list[int], ends: set[int]) -> list[int]:
+    """The tokens up to the first that ends them: what follows is padding."""
+    for place, token in enumerate(tokens):
+        if token in ends:
+            return tokens[: place + 1]
+    return tokens
+
+
 def greedy(directory: Path, prompt: list[int], max_tokens: int, end: bool = True) -> list[int]:
     """The tokens that `generate` adds to `prompt` greedily; `end=False` goes on past end tokens."""
     model, _ = load(directory)

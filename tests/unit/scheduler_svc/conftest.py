@@ -19,6 +19,7 @@ import pytest
 
 from proto import worker_pb2 as messages
 from proto.worker_pb2_grpc import WorkerServicer
+from scheduler_svc.core.beam_search import BeamSearch, Candidate, EarlyStopping, Search
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.plan import NewSlot, StepPlan, StepResult
 from scheduler_svc.core.request import Request
@@ -43,6 +44,8 @@ def reference(request: Request, index: int, longest: int, window: int = 0) -> li
     """What a sequence must deliver in all, computed alone and without blocks. `longest`: of the context."""
     tokens = list(request.prompt)
     limit = len(tokens) + request.max_tokens if request.max_tokens else longest
+    if request.beams is not None:
+        return searched(request, longest, window)[index]
     memory: list[int] = []
     output: list[int] = []
     assert isinstance(request.sampling, int)
@@ -55,6 +58,31 @@ def reference(request: Request, index: int, longest: int, window: int = 0) -> li
     return output
 
 
+def _candidates(memory: list[int], count: int) -> list[Candidate]:
+    """The model's most likely tokens, best first. Log probabilities in steps, so that there are ties."""
+    ranks = [zlib.crc32(array("Q", (*memory, token)).tobytes()) % 64 for token in range(VOCAB - 1)]
+    best = sorted(range(VOCAB - 1), key=lambda token: (ranks[token], token))[:count]
+    return [Candidate(token, -1.0 - ranks[token] / 16) for token in best]
+
+
+def searched(request: Request, longest: int, window: int) -> list[list[int]]:
+    """What a beam search must deliver, computed alone and without blocks. `longest`: of the context."""
+    assert request.beams is not None
+    limit = len(request.prompt) + request.max_tokens if request.max_tokens else longest
+    search = Search(request.beams, request.stop_token_ids, limit - len(request.prompt))
+    outputs = [array("i")]
+    while not search.over:
+        candidates = []
+        for output in outputs:
+            memory: list[int] = []
+            for position, token in enumerate(request.prompt + output):
+                memory.append(_key_value(memory[-1] if memory and window != 1 else 0, token, position))
+            candidates.append(_candidates(memory[-window:], request.candidates))
+        chosen = search.advance(outputs, candidates)
+        outputs = [outputs[parent] + array("i", [token]) for parent, token in chosen]
+    return [output.tolist() for output in search.best(request.n)]
+
+
 @dataclass
 class Slot:
     tokens: list[int]
@@ -62,6 +90,7 @@ class Slot:
     seed: int
     index: int
     computed: int
+    candidates: int = 0
     failed: bool = False
 
 
@@ -102,7 +131,8 @@ class StrictWorker:
                 hit = hit_tokens
             assert 0 < len(tokens) < self.limits.max_model_len
             assert hit < len(tokens)
-            self.slots[new.slot] = Slot(tokens, blocks, seed, new.sequence_index, hit)
+            count = new.request.candidates
+            self.slots[new.slot] = Slot(tokens, blocks, seed, new.sequence_index, hit, count)
         for slot, blocks_kept in zip(plan.cut_slots, plan.cut_blocks, strict=True):
             held = self.slots[slot]
             assert (
@@ -114,6 +144,9 @@ class StrictWorker:
         for slot, block in zip(plan.block_slots, plan.block_ids, strict=True):
             self.slots[slot].blocks.append(block)
         self._swap(plan)
+        for slot, token in zip(plan.given_slots, plan.given_tokens, strict=True):
+            assert self.slots[slot].candidates, "a token is given to what samples its own"
+            self.slots[slot].tokens.append(token)
         assert not set(plan.copy_sources) & set(plan.copy_targets)
         assert len(set(plan.copy_targets)) == len(plan.copy_targets)
         for source, target in zip(plan.copy_sources, plan.copy_targets, strict=True):
@@ -164,7 +197,7 @@ class StrictWorker:
             self._check_exclusive(slot, start, count)
         assert len(plan.draft_tokens) == sum(max(samples, 1) - 1 for *_, samples in rows)
         all_drafts = iter(plan.draft_tokens)
-        tokens, errors = list[int](), {}
+        tokens, errors, candidates = list[int](), {}, {}
         for number, (slot, start, count, samples) in enumerate(rows):
             held = self.slots[slot]
             drafts = list(islice(all_drafts, max(samples, 1) - 1))
@@ -186,9 +219,19 @@ class StrictWorker:
                 held.failed = True
                 tokens += [-1] * samples
             elif samples:
+                if held.candidates:
+                    candidates[len(tokens)] = _candidates(self._read(held), held.candidates)
+                    tokens.append(candidates[len(tokens)][0].token)
+                    continue
                 run = self._verify(held, drafts)
                 tokens += run + [-1] * (samples - len(run))
-        return StepResult(plan.step, tokens, errors)
+        return StepResult(plan.step, tokens, errors, candidates)
+
+    def _read(self, held: Slot) -> list[int]:
+        """What the newest computed position of a sequence sees."""
+        window = self.limits.window or held.computed
+        seen = range(max(0, held.computed - window), held.computed)
+        return [self.memory[self._place(held, at)] for at in seen]
 
     def _verify(self, held: Slot, drafts: list[int]) -> list[int]:
         """Sample; as long as drafts are what is sampled, go on with what comes after them."""
@@ -196,9 +239,7 @@ class StrictWorker:
         assert self.limits.can_draft or -1 not in drafts
         run = list[int]()
         for number in range(1 + len(drafts)):
-            window = self.limits.window or held.computed
-            seen = range(max(0, held.computed - window), held.computed)
-            read = [self.memory[self._place(held, at)] for at in seen]
+            read = self._read(held)
             run.append(_next_token(read, held.seed, held.index))
             held.tokens.append(run[-1])
             if number == len(drafts):
@@ -250,7 +291,7 @@ def decoded(plan: messages.StepPlan) -> StepPlan:
     new_slots = [
         NewSlot(
             new.slot,
-            SimpleNamespace(sampling=new.sampling),  # type: ignore[arg-type]
+            SimpleNamespace(sampling=new.sampling, candidates=new.candidates),  # type: ignore[arg-type]
             new.sequence_index,
             unpack(new.tokens),  # type: ignore[arg-type]
             unpack(new.block_ids),
@@ -260,7 +301,7 @@ def decoded(plan: messages.StepPlan) -> StepPlan:
         for new in plan.new_slots
     ]
     names = ("freed_slots", "block_slots", "block_ids", "row_slots", "row_starts", "row_counts")
-    names += ("copy_sources", "copy_targets")
+    names += ("given_slots", "given_tokens")
     names += ("swap_out_blocks", "swap_out_slots", "swap_in_slots", "swap_in_blocks")
     names += ("copy_sources", "copy_targets", "draft_tokens", "cut_slots", "cut_blocks")
     lists = {name: unpack(getattr(plan, name)) for name in names}
@@ -334,6 +375,13 @@ class FakeWorkers(WorkerServicer):  # type: ignore[misc]
             self.faults.append(fault)
             raise
         message = messages.StepResult(step=result.step, tokens=pack(result.tokens), duration_us=1)
+        if result.candidates:
+            every = result.candidates.values()
+            message.candidate_entries = pack(list(result.candidates))
+            message.candidate_counts = pack([len(some) for some in every])
+            message.candidate_tokens = pack([each.token for some in every for each in some])
+            numbers = [each.logprob for some in every for each in some]
+            message.candidate_logprobs = struct.pack(f"<{len(numbers)}f", *numbers)
         message.errors.extend(messages.RowError(row=row, message=text) for row, text in result.errors.items())
         wants = any(slot.sampling.HasField("logprobs") for slot in plan.new_slots)
         if wants:
@@ -363,6 +411,10 @@ def make_limits(**changes: float) -> WorkerLimits:
 
 
 def make_request(prompt: list[int], name: str = "r", seed: int = 7, **fields: object) -> Request:
+    if width := fields.pop("beams", 0):
+        penalty, stopping = [-1.0, 0.0, 1.0, 2.0][seed % 4], EarlyStopping(seed % 3)
+        fields["beams"] = BeamSearch(width, penalty, stopping)  # type: ignore[arg-type]
+        fields["n"] = min(width, fields.get("n", 1))  # type: ignore[type-var]
     return Request(name, array("i", prompt), sampling=seed, **fields)  # type: ignore[arg-type]
 
 

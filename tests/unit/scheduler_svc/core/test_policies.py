@@ -161,7 +161,7 @@ def test_prefills_take_the_budget_in_turns(fake: SimpleNamespace) -> None:
         line.ask("bb", prompt=30)
         line.step()
         line.scheduler._batch.admit(line.scheduler._waiting.pop(), [])  # both have begun
-        chosen = [line.scheduler._planner.fill(step).sequences[0].age[1] for step in (2, 3)]
+        chosen = [line.scheduler._planner.fill(step, at_rest=False).sequences[0].age[1] for step in (2, 3)]
         firsts[policy] = chosen
     assert firsts["fcfs"] == [1, 1]
     assert sorted(firsts["round-robin"]) == [1, 2]

@@ -48,6 +48,7 @@ ARRIVALS = st.fixed_dictionaries(
         "seed": st.integers(0, 3),
         "max_tokens": st.integers(0, 20),
         "n": st.sampled_from([1, 1, 1, 2, 3]),
+        "beams": st.sampled_from([0, 0, 0, 2, 3]),
         "stop_token_ids": st.frozensets(st.integers(0, 38), max_size=3),
         "salt": st.sampled_from(["", "", "tenant"]),
         "tenant": st.sampled_from(["", "a", "b"]),
@@ -101,7 +102,7 @@ class World:
         self.futile: dict[Scheduler, int] = {}
 
     def arrive(self, fields: dict[str, Any]) -> None:
-        known = fields.get("known", [])
+        known = fields.get("known", []) if not fields["beams"] else []
         fields = {name: value for name, value in fields.items() if name != "known"}
         request = self.fake.request(name=f"r{len(self.requests)}", **fields)
         given = [self.reference(request, index)[:count] for index, count in enumerate(known)]
@@ -114,7 +115,8 @@ class World:
 
     def reference(self, request: Request, index: int) -> list[int]:
         """What a sequence of the request gets alone."""
-        tokens: list[int] = self.fake.reference(request, index, self.limits.max_length, self.limits.window)
+        longest = self.limits.max_length_of(request.beams.width if request.beams else 1)
+        tokens: list[int] = self.fake.reference(request, index, longest, self.limits.window)
         return tokens
 
     def note(self, outcome: Outcome) -> None:
@@ -156,6 +158,8 @@ class World:
     def end(self, which: int) -> None:
         if (group := self.live(which)) is not None:
             index = which % self.requests[group].n
+            if self.requests[group].beams is not None:
+                return  # they end together
             self.fleet.end_sequence(group, index)
             self.cut.add((group, index))
             if not group.unfinished:
@@ -210,6 +214,8 @@ class World:
         for group, request in self.requests.items():
             assert group in self.ended
             for index, tokens in enumerate(self.given[group]):
+                if not tokens and self.ended[group] != "complete":
+                    continue
                 expected = self.reference(request, index)
                 if self.ended[group] == "complete" and (group, index) not in self.cut:
                     assert tokens == expected
@@ -277,6 +283,7 @@ def busy_program(random: Random) -> list[tuple[str, Any]]:
             "seed": random.randrange(100),
             "max_tokens": random.choice([0, 1, 5, 20]),
             "n": random.choice([1, 1, 1, 2, 4]),
+            "beams": random.choice([0, 0, 0, 0, 0, 2, 4]),
             "stop_token_ids": frozenset(random.sample(range(38), random.choice([0, 0, 3]))),
             "tenant": random.choice("abc"),
             "priority": random.choice([-1, 0, 0, 1]),

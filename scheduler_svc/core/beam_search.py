@@ -1,0 +1,129 @@
+"""Beam search, without a model and without memory: which continuations go on, and which are answers.
+
+The rules are those of transformers' `generate` with `num_beams`, so that the same model gives the same
+answers. With w = width, in every round
+
+    beams      0 ... w - 1     each with a score, the sum of its tokens' log probabilities
+    ranked     all their continuations by score; the first w that do not end go on as the next beams
+    answers    those among the first w that do end, by score / length ** length_penalty; the best w are kept
+
+and the search is over when no beam can become better than the worst of w answers, which `early_stopping`
+says how to judge (Freitag and Al-Onaizan 2017, Beam Search Strategies for Neural Machine Translation).
+"""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from heapq import nlargest
+from typing import NamedTuple
+
+
+class EarlyStopping(IntEnum):
+    """When the search may end before the beams do; the numbers are those of `quire.EarlyStopping`."""
+
+    HEURISTIC = 0
+    """When the best beam, ending now, would be worse than the worst answer."""
+    FIRST = 1
+    """With the first w answers."""
+    NEVER = 2
+    """When the best beam, at whatever length suits it best, would be worse than the worst answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeamSearch:
+    """What is asked of the search."""
+
+    width: int
+    length_penalty: float = 1.0
+    """Above 0 longer answers are favoured, below it shorter ones."""
+    early_stopping: EarlyStopping = EarlyStopping.HEURISTIC
+
+
+class Candidate(NamedTuple):
+    """A token that could follow a beam."""
+
+    token: int
+    logprob: float
+
+
+class Hypothesis(NamedTuple):
+    """An answer that is complete. Sorts by score."""
+
+    score: float
+    order: int
+    """Higher for what was found earlier: the earlier one wins a tie."""
+    output: "array[int]"
+
+
+class Continuation(NamedTuple):
+    """A beam of the next round: which one it comes from, and what follows that one."""
+
+    parent: int
+    token: int
+
+
+class Search:
+    """The state of a search. Beams are numbered from 0; their tokens are the caller's to keep."""
+
+    def __init__(self, ask: BeamSearch, stop_tokens: frozenset[int], most: int) -> None:
+        """`stop_tokens`: end a beam. `most`: tokens that an answer may have."""
+        self._ask = ask
+        self._stop_tokens = stop_tokens
+        self._most = most
+        self._scores = [0.0]
+        self._answers: list[Hypothesis] = []
+        self._found = 0
+        self.over = False
+
+    @property
+    def beams(self) -> int:
+        """How many there are in this round."""
+        return len(self._scores)
+
+    def advance(
+        self, outputs: Sequence["array[int]"], candidates: Sequence[Sequence[Candidate]]
+    ) -> list[Continuation]:
+        """One round. Each beam's output so far, and what may follow it, at least w tokens that do not end it.
+
+        The beams of the next round, best first; none if the search is over.
+        """
+        width, length = self._ask.width, len(outputs[0]) + 1
+        ranked = nlargest(
+            width * (1 + len(self._stop_tokens)),
+            (
+                (score + logprob, -beam, -token)
+                for beam, (score, some) in enumerate(zip(self._scores, candidates, strict=True))
+                for token, logprob in some
+            ),
+        )
+        last = length == self._most
+        for score, beam, token in ranked[:width]:
+            if last or -token in self._stop_tokens:
+                self._found += 1
+                output = outputs[-beam] + array("i", (-token,))
+                self._answers.append(Hypothesis(self._normalized(score, length), -self._found, output))
+        self._answers = nlargest(width, self._answers)
+        going = [each for each in ranked if -each[2] not in self._stop_tokens][:width]
+        self.over = last or not self._can_improve(going[0][0], length)
+        if self.over:
+            return []
+        self._scores = [score for score, _, _ in going]
+        return [Continuation(-beam, -token) for _, beam, token in going]
+
+    def best(self, count: int) -> list["array[int]"]:
+        """The outputs of the best answers, best first; of a search that is over."""
+        return [answer.output for answer in self._answers[:count]]
+
+    def _can_improve(self, best: float, length: int) -> bool:
+        """Whether a beam could still displace an answer; `best` is the best beam's score."""
+        ask = self._ask
+        if len(self._answers) < ask.width:
+            return True
+        if ask.early_stopping is EarlyStopping.FIRST:
+            return False
+        longest = ask.early_stopping is EarlyStopping.NEVER and ask.length_penalty > 0
+        return self._normalized(best, self._most if longest else length) > self._answers[-1].score
+
+    def _normalized(self, score: float, length: int) -> float:
+        return float(score / length**self._ask.length_penalty)
