@@ -29,6 +29,7 @@ async def serve(node: Node, settings: WorkerSettings) -> None:
     await node.update(model=settings.served_name, device=runner.device.type, dtype=dtype)
     if runner.device.type == "cpu":
         populate([tensor for cache in runner.caches for tensor in cache.tensors()])
+        runner.host.populate()
     await server.start()
     log.info("ready for a scheduler")
     try:

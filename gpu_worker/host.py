@@ -4,8 +4,9 @@
     slot 1   │ ...
 
 A block is gathered from all layers on the device and moves in one piece; so do several whose slots lie side
-by side. On a GPU the memory is pinned and nothing waits: copies go to the stream that the steps run on, in
-whose order they are done before, or after, whatever else touches the same blocks and slots.
+by side. The buffer that they are gathered in is of bounded size: what is more goes part by part. On a GPU
+the memory is pinned and nothing waits: copies go to the stream that the steps run on, in whose order they are
+done before, or after, whatever else touches the same blocks and slots, or the buffer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,11 +17,16 @@ import torch
 from torch import Tensor
 
 from gpu_worker.errors import CapacityError, PlanError
+from gpu_worker.kernels.cpu.memory import Memory, populate
 from gpu_worker.kernels.interface import LayerCache
 from gpu_worker.plan import Int32s, Plan
+from gpu_worker.transfer import to_device
 
 PIECE = 64 << 20
 """Bytes of host memory that are asked for at once, when their slots are first used: pinning takes time."""
+
+BUFFER = 16 << 20
+"""Bytes of the device that blocks are gathered in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,9 @@ class HostPages:
         self._device = self._tensors[0].device
         self._per_piece = max(1, PIECE // self.block_bytes)
         self._pieces: dict[int, Tensor] = {}
+        self._mapped = Memory()
+        self._at_once = max(1, BUFFER // self.block_bytes)
+        self._gathered: Tensor | None = None
         self._filled = np.zeros(slots, np.bool_)
 
     @property
@@ -70,24 +79,26 @@ class HostPages:
 
     def take(self, blocks: Int32s, slots: Int32s) -> None:
         """Copy blocks to slots."""
-        ordered, numbers = self._in_order(slots, blocks)
-        staged = torch.empty((len(slots), self.block_bytes), dtype=torch.uint8, device=self._device)
-        parts = torch.split(staged, self._sizes, dim=1)
-        for tensor, part in zip(self._tensors, parts, strict=True):
-            part.copy_(tensor[numbers].flatten(1).view(torch.uint8))
-        for rows, lie in self._runs(ordered):
-            lie.copy_(staged[rows], non_blocking=True)
+        for some, numbers, rows in self._parts(slots, blocks):
+            for tensor, part in zip(self._tensors, torch.split(rows, self._sizes, dim=1), strict=True):
+                part.copy_(tensor[numbers].flatten(1).view(torch.uint8))
+            for run, memory in self._runs(some):
+                memory.copy_(rows[run], non_blocking=True)
 
     def give(self, slots: Int32s, blocks: Int32s) -> None:
         """Copy slots to blocks."""
-        ordered, numbers = self._in_order(slots, blocks)
-        staged = torch.empty((len(slots), self.block_bytes), dtype=torch.uint8, device=self._device)
-        for rows, lie in self._runs(ordered):
-            staged[rows].copy_(lie, non_blocking=True)
-        parts = torch.split(staged, self._sizes, dim=1)
-        for tensor, part in zip(self._tensors, parts, strict=True):
-            shape = (len(slots), *tensor.shape[1:])
-            tensor[numbers] = part.clone().view(tensor.dtype).view(shape)  # aligned as its type asks
+        for some, numbers, rows in self._parts(slots, blocks):
+            for run, memory in self._runs(some):
+                rows[run].copy_(memory, non_blocking=True)
+            for tensor, part in zip(self._tensors, torch.split(rows, self._sizes, dim=1), strict=True):
+                aligned = part.clone().view(tensor.dtype)
+                tensor[numbers] = aligned.view(len(some), *tensor.shape[1:])
+
+    def populate(self) -> None:
+        """Have the system find the memory of a CPU's slots before it is written to; see `memory.populate`."""
+        pieces = [self._piece(number) for number in range(-(-self.slots // self._per_piece))]
+        if pieces:
+            populate(pieces)
 
     def _check(self, blocks: Int32s, slots: Int32s, targets: Int32s) -> None:
         """Raise unless all of them exist and no target is named twice."""
@@ -98,10 +109,20 @@ class HostPages:
         if len(np.unique(targets)) != len(targets):
             raise PlanError("two swaps to one place")
 
-    def _in_order(self, slots: Int32s, blocks: Int32s) -> tuple[Int32s, Tensor]:
-        """By ascending slots, so that those side by side move together; the blocks on the device."""
+    def _parts(self, slots: Int32s, blocks: Int32s) -> Iterator[tuple[Int32s, Tensor, Tensor]]:
+        """As many as the buffer holds at a time: ascending slots, so that those side by side move together,
+        the blocks on the device, and rows of the buffer, uint8 [slots, bytes of a block]."""
+        if self._gathered is None:
+            shape = (min(self._at_once, self.slots), self.block_bytes)
+            self._gathered = torch.empty(shape, dtype=torch.uint8, device=self._device)
         order = np.argsort(slots, kind="stable")
-        return slots[order], torch.from_numpy(blocks[order].astype(np.int64)).to(self._device)
+        slots, numbers = (
+            slots[order],
+            to_device(torch.from_numpy(blocks[order].astype(np.int64)), self._device),
+        )
+        for first in range(0, len(slots), self._at_once):
+            some = slots[first : first + self._at_once]
+            yield some, numbers[first : first + self._at_once], self._gathered[: len(some)]
 
     def _runs(self, slots: Int32s) -> Iterator[tuple[slice, Tensor]]:
         """Ascending slots, cut where the next does not lie behind the one before: which, and their memory."""
@@ -114,10 +135,14 @@ class HostPages:
     def _piece(self, number: int) -> Tensor:
         """uint8 [slots of a piece, bytes of a block]."""
         if number not in self._pieces:
-            shape = (min(self._per_piece, self.slots - number * self._per_piece), self.block_bytes)
+            slots = min(self._per_piece, self.slots - number * self._per_piece)
+            size = slots * self.block_bytes
             try:
-                pinned = self._device.type == "cuda"
-                self._pieces[number] = torch.empty(shape, dtype=torch.uint8, pin_memory=pinned)
-            except RuntimeError as error:
+                if self._device.type == "cuda":
+                    memory = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+                else:
+                    memory = self._mapped.take(-(-size // 4)).view(torch.uint8)[:size]
+                self._pieces[number] = memory.view(slots, self.block_bytes)
+            except (RuntimeError, OSError) as error:
                 raise CapacityError("no host memory left: lower QUIRE_HOST_MEMORY") from error
         return self._pieces[number]

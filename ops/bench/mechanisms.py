@@ -141,7 +141,8 @@ def _host_memory(on: bool, workload: Workload) -> Run:
         block_size = runner.limits.block_size
         longest = max(len(tokens(each[-1])) + each[-1].max_tokens for each in conversations)
         blocks = USERS * longest // block_size
-        runner.host = HostPages(runner.caches, 2 * blocks if on else 0)
+        if on and runner.host.slots != 2 * blocks:
+            runner.host = HostPages(runner.caches, 2 * blocks)
         offer = host_offer(runner) if on else None
         engine = InProcess(runner, num_blocks=blocks // 2, host=offer)
         figures = _loop(engine, workload, 2 * USERS, USERS, seed)

@@ -26,10 +26,14 @@ def numbers(*values: int) -> Any:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
 @pytest.mark.parametrize("block_size", [1, 4])
 @pytest.mark.parametrize("slots_of_a_piece", [1, 2, 100])
-def test_what_comes_back_is_what_went(tiny, monkeypatch, dtype, block_size, slots_of_a_piece) -> None:
-    """Whatever the order of blocks and slots, and across pieces of memory."""
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+def test_what_comes_back_is_what_went(
+    tiny, monkeypatch, dtype, block_size, slots_of_a_piece, at_once
+) -> None:
+    """Whatever the order of blocks and slots, across pieces of memory, and in parts."""
     caches = make_caches(read_config(tiny.directory), 9, block_size, dtype, torch.device("cpu"))
     monkeypatch.setattr(host, "PIECE", slots_of_a_piece * HostPages(caches, 0).block_bytes)
+    monkeypatch.setattr(host, "BUFFER", at_once * HostPages(caches, 0).block_bytes)
     tensors = [tensor for cache in caches for tensor in cache.tensors()]
     for tensor in tensors:
         tensor.copy_(torch.randint(-100, 100, tensor.shape))
