@@ -20,7 +20,7 @@ TORCH_CPU_VERSION := 2.13.0
 # Without a GPU Triton only interprets, for tests; with one torch brings the version that it needs.
 TRITON := $(if $(filter cpu,$(TORCH)),triton==3.7.1)
 
-.PHONY: help up test lint install bench report compose-test clean
+.PHONY: help up test lint install bench report gpu-check compose-test clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -51,6 +51,9 @@ bench: $(VENV)/.installed-dev ## measure the wire and the chain; results go to o
 
 report: $(VENV)/.installed-dev ## make ops/bench/report.md from the results that are there
 	@$(BIN)/python -m ops.bench.report
+
+gpu-check: $(VENV)/.installed-dev ## check the GPU back end on this machine's GPU and measure it; OUT=FOLDER for the results
+	@$(BIN)/python -m ops.bench.gpu_check $(or $(OUT),ops/bench/results) $(ARGS)
 
 compose-test: ## build the images, start docker-compose.yml, ask for an answer (needs a container engine)
 	@sh ops/images/compose_test.sh

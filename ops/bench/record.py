@@ -11,7 +11,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("grpcio", "protobuf", "redis", "hiredis", "uvloop", "torch", "transformers", "fastapi", "uvicorn")
+PACKAGES = (
+    *("grpcio", "protobuf", "redis", "hiredis", "uvloop"),
+    *("torch", "triton", "transformers", "fastapi", "uvicorn"),
+)
 
 
 @dataclass(frozen=True)
@@ -68,14 +71,17 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The commit that was measured; empty outside a checkout."""
-    answer = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    """The commit that was measured; empty outside a checkout, or without git."""
+    try:
+        answer = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:
+        return ""
     return answer.stdout.strip()
 
 

@@ -20,7 +20,7 @@ PIECE = 1024
 
 
 @triton.jit
-def _kernel(addresses, words, sources, targets, WORD: tl.constexpr, PIECE: tl.constexpr):
+def copy_blocks(addresses, words, sources, targets, WORD: tl.constexpr, PIECE: tl.constexpr):
     tensor = tl.program_id(1)
     count = tl.load(words + tensor).to(tl.int64)
     base = tl.load(addresses + tensor).to(tl.pointer_type(WORD))
@@ -48,4 +48,4 @@ class BlockCopies:
     def __call__(self, sources: Tensor, targets: Tensor) -> None:
         """Copy whole blocks within every layer; block numbers int64 [n], no target among the sources."""
         grid = (len(sources), len(self._tensors), triton.cdiv(self._longest, PIECE))
-        _kernel[grid](self._addresses, self._words, sources, targets, WORD=self._word, PIECE=PIECE)
+        copy_blocks[grid](self._addresses, self._words, sources, targets, WORD=self._word, PIECE=PIECE)

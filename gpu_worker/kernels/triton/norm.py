@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 @triton.jit
-def _norm(hidden, weight, out, eps, SIZE: tl.constexpr, PADDED: tl.constexpr):
+def norm_rows(hidden, weight, out, eps, SIZE: tl.constexpr, PADDED: tl.constexpr):
     row = tl.program_id(0).to(tl.int64) * SIZE
     at = tl.arange(0, PADDED)
     inside = at < SIZE
@@ -25,7 +25,7 @@ def _norm(hidden, weight, out, eps, SIZE: tl.constexpr, PADDED: tl.constexpr):
 
 
 @triton.jit
-def _gated(both, out, SIZE: tl.constexpr, PART: tl.constexpr):
+def gate_rows(both, out, SIZE: tl.constexpr, PART: tl.constexpr):
     token = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * PART + tl.arange(0, PART)
     inside = at < SIZE
@@ -46,7 +46,7 @@ class TritonNorm:
     def __call__(self, hidden: Tensor) -> Tensor:
         hidden = hidden.contiguous()
         out = hidden.new_empty(hidden.shape)
-        _norm[(len(hidden),)](
+        norm_rows[(len(hidden),)](
             hidden,
             self._weight,
             out,
@@ -66,5 +66,5 @@ def gated(both: Tensor) -> Tensor:
     """silu(gate) * up of [tokens, 2 * size], whose first half is the gate."""
     tokens, size = len(both), both.shape[1] // 2
     out = both.new_empty((tokens, size))
-    _gated[(tokens, triton.cdiv(size, PART))](both, out, SIZE=size, PART=PART, num_warps=4)
+    gate_rows[(tokens, triton.cdiv(size, PART))](both, out, SIZE=size, PART=PART, num_warps=4)
     return out

@@ -20,7 +20,7 @@ from gpu_worker.kernels.triton.pages import store_row
 
 
 @triton.jit
-def _kernel(
+def rotate_rows(
     qkv,
     positions,
     entries,
@@ -78,7 +78,7 @@ def rotate_and_write(qkv: Tensor, rotary: Rotary, cache: LayerCache, step: StepM
     _, kv_heads, block_size, dim = cache.keys.shape
     heads = qkv.shape[1] // dim - 2 * kv_heads
     query = torch.empty((len(qkv), heads, dim), dtype=qkv.dtype, device=qkv.device)
-    _kernel[(len(qkv), kv_heads)](
+    rotate_rows[(len(qkv), kv_heads)](
         qkv,
         step.positions,
         step.kv_entries,

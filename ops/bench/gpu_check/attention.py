@@ -1,0 +1,82 @@
+"""Decode attention: the bytes of keys and values that it reads, as a share of what a copy moves.
+
+Beside it `scaled_dot_product_attention` over the same keys and values lying side by side, without pages.
+"""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from gpu_worker.kernels.interface import LayerCache, StepMetadata
+from gpu_worker.kernels.triton.kernels import TritonKernels
+from ops.bench.gpu_check.bench import Bench
+from ops.bench.gpu_check.cases import Heads, make_pages, make_step, random
+
+BLOCK_SIZE = 16
+BATCHES = (1, 8, 32, 128, 256)
+CONTEXTS = (512, 2048, 8192, 32_768, 131_072)
+PAGES = 8 << 30
+"""Bytes of keys and values that a case may have."""
+MANY_BYTES = 512 << 20
+"""Of pages that a turn goes through: more than any cache, as a model's layers are."""
+
+
+def measure(bench: Bench) -> list[dict[str, Any]]:
+    """One row for each batch and context that fits."""
+    shapes = [(batch, context) for context in CONTEXTS for batch in BATCHES]
+    heads = Heads(32, 8, 128)
+    if bench.dry:
+        shapes, heads = [(2, 300)], Heads(4, 2, 16)
+    found = []
+    for batch, context in shapes:
+        size = batch * context * heads.kv_bytes(torch.bfloat16)
+        if size <= PAGES and bench.has_memory(3 * size) and bench.has_time(f"decode {batch} x {context}"):
+            found.append(_measured(batch, context, heads, bench))
+    return found
+
+
+def _measured(batch: int, context: int, heads: Heads, bench: Bench) -> dict[str, Any]:
+    step = make_step([(1, context)] * batch, BLOCK_SIZE, bench)
+    dtype = torch.float32 if bench.dry else torch.bfloat16
+    query = random((batch, heads.query, heads.dim), dtype, bench)
+    row: dict[str, Any] = {"batch": batch, "context": context}
+    for name, kv in (("bf16", dtype), ("int8", torch.int8)):
+        size = batch * context * heads.kv_bytes(kv)
+        layers = [make_pages(step, heads, BLOCK_SIZE, kv, bench) for _ in range(_layers(size, bench))]
+        seconds = bench.seconds(partial(_attend, step, query, layers, bench)) / len(layers)
+        row |= {f"{name} us": round(seconds * 1e6, 1), f"{name} of copy": _share(size, seconds, bench)}
+        del layers
+    row["SDPA us"] = round(_contiguous(batch, context, heads, dtype, bench) * 1e6, 1)
+    row["of SDPA"] = round(row["SDPA us"] / row["bf16 us"], 2)
+    return row
+
+
+def _attend(step: StepMetadata, query: torch.Tensor, layers: list[LayerCache], bench: Bench) -> None:
+    attention = TritonKernels(bench.device).begin(step)
+    for cache in layers:
+        attention.attend(query, cache)
+
+
+def _contiguous(batch: int, context: int, heads: Heads, dtype: torch.dtype, bench: Bench) -> float:
+    """Seconds of a layer."""
+    shape = (batch, heads.kv, context, heads.dim)
+    count = _layers(batch * context * heads.kv_bytes(dtype), bench)
+    pairs = [(random(shape, dtype, bench), random(shape, dtype, bench)) for _ in range(count)]
+    query = random((batch, heads.query, 1, heads.dim), dtype, bench)
+
+    def work() -> None:
+        for keys, values in pairs:
+            scaled_dot_product_attention(query, keys, values, enable_gqa=True)
+
+    return bench.seconds(work) / count
+
+
+def _layers(size: int, bench: Bench) -> int:
+    return 1 if bench.dry else max(1, min(MANY_BYTES // size, 32))
+
+
+def _share(size: int, seconds: float, bench: Bench) -> float:
+    """A copy reads and writes; what is only read may take all of that."""
+    return round(size / seconds / bench.bandwidth, 3) if bench.bandwidth else 0.0

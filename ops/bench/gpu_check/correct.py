@@ -1,0 +1,141 @@
+"""The kernels against plain PyTorch on the same device, over a trimmed grid."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpu_worker.kernels.interface import EVERYTHING, LayerCache, Rotary, Sight
+from gpu_worker.kernels.reference import ReferenceKernels
+from gpu_worker.kernels.reference_attention import ReferenceStep
+from gpu_worker.kernels.reference_pages import widened
+from gpu_worker.kernels.triton.copies import BlockCopies
+from gpu_worker.kernels.triton.kernels import TritonKernels
+from ops.bench.gpu_check.bench import Bench
+from ops.bench.gpu_check.cases import Heads, make_pages, make_step, random
+
+TOLERANCES = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
+"""Of results about as large as 1."""
+
+DECODES = [(1, 1), (1, 17), (1, 700), (1, 5000)]
+DRAFTS = [(1, 40), (4, 4), (3, 2050)]
+MIXED = [(1, 1), (1, 300), (1, 3000), (2, 2), (33, 97), (300, 300), (200, 1500)]
+STEPS = [DECODES, DRAFTS, MIXED]
+TINY = [[(1, 1), (1, 600)], [(2, 2), (9, 40)]]
+
+
+HEADS = Heads(8, 2, 128)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What attention is checked with."""
+
+    rows: list[tuple[int, int]]
+    heads: Heads = HEADS
+    block_size: int = 16
+    dtype: torch.dtype = torch.bfloat16
+    kv_dtype: torch.dtype = torch.bfloat16
+    sight: Sight = EVERYTHING
+
+
+def cases(dry: bool) -> list[Case]:
+    """The grid: one thing at a time is unlike in `Case`."""
+    if dry:
+        return [Case(rows, Heads(4, 2, 16), dtype=torch.float32, kv_dtype=torch.float32) for rows in TINY]
+    found = []
+    for rows in STEPS:
+        found += [Case(rows, Heads(8, 2, dim)) for dim in (64, 80, 96, 128, 192, 256)]
+        found += [Case(rows, Heads(query, kv, 128)) for query, kv in ((4, 4), (9, 3), (14, 2), (71, 1))]
+        found += [Case(rows, block_size=size) for size in (8, 32, 256)]
+        found += [Case(rows, dtype=torch.float32, kv_dtype=torch.float32), Case(rows, kv_dtype=torch.int8)]
+        sights = (Sight(window=50), Sight(window=1000, sinks=4), Sight(window=40, sinks=70, softcap=5.0))
+        found += [Case(rows, sight=sight) for sight in sights]
+    return found
+
+
+def check(bench: Bench) -> dict[str, Any]:
+    """How many cases there were, and the worst difference of each kind of kernel."""
+    kernels = TritonKernels(bench.device)
+    worst = {"attention": 0.0}
+    count = 0
+    for case in cases(bench.dry):
+        if not bench.has_time(f"attention {case}"):
+            break
+        error = attention_error(case, kernels, bench)
+        bench.expect(error <= TOLERANCES[case.dtype], f"attention is off by {error:.2g}: {case}")
+        worst["attention"] = max(worst["attention"], error / TOLERANCES[case.dtype])
+        count += 1
+    for name, part in (("writing", writing), ("layers", layers), ("copies", copies)):
+        worst[name] = part(kernels, bench)
+        bench.expect(worst[name] <= 1, f"{name}: off by {worst[name]:.2g} times what is allowed")
+    return {"cases": count + 3, "share of what is allowed": {name: round(x, 3) for name, x in worst.items()}}
+
+
+def attention_error(case: Case, kernels: TritonKernels, bench: Bench) -> float:
+    """The largest difference from the reference in float32; infinite if there is a NaN."""
+    step = make_step(case.rows, case.block_size, bench)
+    cache = make_pages(step, case.heads, case.block_size, case.kv_dtype, bench)
+    query = random((len(step.positions), case.heads.query, case.heads.dim), case.dtype, bench)
+    found = kernels.begin(step).attend(query, cache, case.sight)
+    expected = ReferenceStep(step).attend(query.float(), in_float(cache), case.sight)
+    return apart(found, expected)
+
+
+def in_float(cache: LayerCache) -> LayerCache:
+    """The same keys and values in float32."""
+    if cache.key_scales is None or cache.value_scales is None:
+        return LayerCache(cache.keys.float(), cache.values.float())
+    keys = widened(cache.keys, cache.key_scales, torch.float32)
+    return LayerCache(keys, widened(cache.values, cache.value_scales, torch.float32))
+
+
+def apart(found: Tensor, expected: Tensor) -> float:
+    return float((found.float() - expected.float()).abs().nan_to_num(torch.inf).max())
+
+
+def writing(kernels: TritonKernels, bench: Bench) -> float:
+    """Rotation and the way into the pages, as a share of what is allowed."""
+    worst, heads = 0.0, Heads(4, 2, 16) if bench.dry else Heads(32, 8, 128)
+    for dtype in (torch.float32,) if bench.dry else (torch.float32, torch.bfloat16):
+        step = make_step([(1, 9), (5, 64), (20, 20)], 16, bench)
+        qkv = random((len(step.positions), (heads.query + 2 * heads.kv) * heads.dim), dtype, bench)
+        angles = random((64, heads.dim // 2), torch.float32, bench) * 7
+        rotary = Rotary(angles.cos(), angles.sin())
+        shape = (20, heads.kv, 16, heads.dim)
+        pages = [torch.zeros(shape, dtype=dtype, device=bench.device) for _ in range(4)]
+        own, other = LayerCache(*pages[:2]), LayerCache(*pages[2:])
+        query = kernels.begin(step).rotate_and_write(qkv, rotary, own)
+        expected = ReferenceStep(step).rotate_and_write(qkv, rotary, other)
+        pairs = ((query, expected), (own.keys, other.keys), (own.values, other.values))
+        # Rounding to bfloat16 grows with the number: some are as large as 5.
+        worst = max(worst, *(apart(*pair) / TOLERANCES[dtype] / 4 for pair in pairs))
+    return worst
+
+
+def layers(kernels: TritonKernels, bench: Bench) -> float:
+    """Norms and gated activations, as a share of what is allowed."""
+    size = 48 if bench.dry else 4096
+    reference = ReferenceKernels()
+    hidden = random((7, size), torch.float32, bench)
+    weight = random((size,), torch.float32, bench)
+    gate = random((2 * size, size), torch.float32, bench) / size**0.5
+    pairs = (
+        (kernels.norm(weight, 1e-5)(hidden), reference.norm(weight, 1e-5)(hidden)),
+        (kernels.gated(gate)(hidden), reference.gated(gate)(hidden)),
+    )
+    return max(apart(*pair) / TOLERANCES[torch.float32] for pair in pairs)
+
+
+def copies(_: TritonKernels, bench: Bench) -> float:
+    """Copies of blocks in several layers; they are the same or they are wrong."""
+    tensors = [random((9, 2, 16, 32), torch.bfloat16, bench) for _ in range(6)]
+    expected = [tensor.clone() for tensor in tensors]
+    sources, targets = (torch.tensor(blocks, device=bench.device) for blocks in ([3, 3, 0], [1, 8, 5]))
+    for tensor in expected:
+        tensor[targets] = tensor[sources]
+    caches = [LayerCache(*pair) for pair in zip(tensors[::2], tensors[1::2], strict=True)]
+    BlockCopies(caches)(sources, targets)
+    same = all(tensor.equal(right) for tensor, right in zip(tensors, expected, strict=True))
+    return 0.0 if same else float("inf")

@@ -1,0 +1,85 @@
+"""Whole steps of an 8B-shaped Llama with random weights, one after the other as a deployment gives them.
+
+The least that a step can take is the time in which its weights, keys and values are read at the rate of a
+copy; a step's share of that is what is left of it.
+"""
+
+import time
+from typing import Any
+
+import torch
+
+from gpu_worker.kernels.triton.kernels import TritonKernels
+from gpu_worker.runner import Runner
+from ops.bench.gpu_check.bench import SEED, Bench
+from ops.bench.gpu_check.models import EIGHT_B, TINY, llama, replay, runner_of
+from ops.bench.plans import decodes
+
+BATCHES = (1, 8, 64, 256)
+CONTEXT = 1024
+STEPS = 24
+WARM = 4
+"""First steps of a run, in which sequences join."""
+
+
+def measure(bench: Bench) -> list[dict[str, Any]]:
+    """One row for each batch that there is memory for: replayed from graphs, and launched one by one."""
+    shape, batches, context = (TINY, (1, 3), 40) if bench.dry else (EIGHT_B, BATCHES, CONTEXT)
+    token_bytes = 4 * shape["num_hidden_layers"] * shape["num_key_value_heads"] * shape["head_dim"]
+    weight_bytes = 2 * _parameters(shape)
+    if not bench.has_memory(weight_bytes):
+        bench.left_out.append("steps: the weights do not fit")
+        return []
+    kernels = TritonKernels(bench.device)
+    model = llama(shape, kernels, torch.float32 if bench.dry else torch.bfloat16, bench)
+    found = []
+    for batch in batches:
+        what = f"steps at batch {batch}"
+        if not bench.has_time(what, 20):
+            break
+        if not bench.has_memory(batch * context * token_bytes):
+            bench.left_out.append(f"{what}: its pages do not fit")
+            break
+        runner = runner_of(model, kernels, batch, context, bench.device)
+        launched = seconds(runner, batch, context, bench)
+        replay(runner, bench)
+        replayed = seconds(runner, batch, context, bench)
+        moved = weight_bytes + batch * (context - STEPS // 2) * token_bytes
+        found.append(
+            {
+                "batch": batch,
+                "context": context,
+                "ms": round(replayed * 1e3, 2),
+                "of the floor": round(moved / bench.bandwidth / replayed, 3) if bench.bandwidth else 0.0,
+                "ms without graphs": round(launched * 1e3, 2),
+                "tokens/s": round(batch / replayed),
+            }
+        )
+        del runner
+    return found
+
+
+def _parameters(shape: dict[str, int]) -> int:
+    """Numbers that a step reads: of the embedding only a few rows."""
+    hidden, head = shape["hidden_size"], shape["head_dim"]
+    attention = 2 * (shape["num_attention_heads"] + shape["num_key_value_heads"]) * head * hidden
+    layer = attention + 3 * hidden * shape["intermediate_size"]
+    return shape["num_hidden_layers"] * layer + shape["vocab_size"] * hidden
+
+
+def seconds(runner: Runner, batch: int, context: int, bench: Bench) -> float:
+    """Of a step, on average, each given to the device before the result of the one before is taken."""
+    count = 6 if bench.dry else STEPS
+    runner.reset()
+    waiting = None
+    began = 0.0
+    for plan in decodes(runner.limits, batch, context, count, SEED):
+        pending = runner.begin(plan)
+        if waiting is not None and (errors := waiting.result().errors):
+            raise RuntimeError(errors[0].message)
+        waiting = pending
+        if plan.step == WARM:
+            began = time.perf_counter()
+    assert waiting is not None
+    waiting.result()
+    return (time.perf_counter() - began) / (count - WARM + 1)

@@ -1,0 +1,126 @@
+"""The shipped model's tokens: on the GPU the same as on the CPU, replayed or not, and without waiting."""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.reference import ReferenceKernels
+from gpu_worker.kernels.triton.kernels import TritonKernels
+from gpu_worker.models.registry import load_model
+from gpu_worker.runner import Runner
+from ops.bench.gpu_check.bench import SEED, Bench
+from ops.bench.gpu_check.models import BLOCK_SIZE, SHIPPED, TINY, llama, replay, runner_of
+from ops.bench.plans import GREEDY, packed
+from proto.sampling_pb2 import SamplingParams
+from proto.worker_pb2 import NewSlot, StepPlan
+
+PROMPTS = 6
+OUTPUT = 48
+DRAWN = SamplingParams(temperature=1, top_p=0.9, top_k=40, repetition_penalty=1.1, seed=5, logprobs=2)
+
+
+def check(bench: Bench) -> dict[str, Any]:
+    """Whether tokens are equal, and the share that is in bfloat16."""
+    cpu = torch.device("cpu")
+    found: dict[str, Any] = {}
+    if bench.dry:  # the shipped model takes minutes in the interpreter
+        plain, own = _tiny(ReferenceKernels(), bench), _tiny(TritonKernels(cpu), bench)
+        count, output = 2, 4
+    else:
+        plain = _shipped(cpu, torch.float32)
+        own = _shipped(bench.device, torch.float32)
+        count, output = PROMPTS, OUTPUT
+    for name, params in (("greedy", GREEDY), ("drawn", DRAWN)):
+        expected = generate(plain, params, count, output)
+        found[name] = generate(own, params, count, output) == expected
+        bench.expect(found[name], f"{name} tokens of the GPU are not the CPU's")
+    replay(own, bench)
+    expected = generate(plain, GREEDY, count, output)
+    found["replayed"] = generate(own, GREEDY, count, output, watched=True) == expected
+    bench.expect(found["replayed"], "replayed tokens are not the CPU's")
+    if not bench.dry:
+        half = generate(_shipped(bench.device, torch.bfloat16), GREEDY, count, output)
+        same = [one == other for one, other in zip(_flat(half), _flat(expected), strict=True)]
+        found["bfloat16, share of equal tokens"] = round(sum(same) / len(same), 3)
+    return found
+
+
+def _tiny(kernels: Kernels, bench: Bench) -> Runner:
+    """The same random model each time."""
+    bench.generator.manual_seed(SEED)
+    model = llama(TINY, kernels, torch.float32, bench)
+    return runner_of(model, kernels, 8, 64, bench.device)
+
+
+def _shipped(device: torch.device, dtype: torch.dtype) -> Runner:
+    kernels = TritonKernels(device) if device.type == "cuda" else ReferenceKernels()
+    return runner_of(load_model(SHIPPED, device, kernels, dtype), kernels, 8, 256, device)
+
+
+def _flat(answers: list[list[int]]) -> list[int]:
+    return list(itertools.chain.from_iterable(answers))
+
+
+def generate(
+    runner: Runner, params: SamplingParams, count: int, output: int, watched: bool = False
+) -> list[list[int]]:
+    """`output` tokens for each of `count` prompts, which join one after the other.
+
+    `watched`: a step that waits for the device when it is given to it raises.
+    """
+    chance = np.random.default_rng(SEED)
+    answers: list[list[int]] = [[] for _ in range(count)]
+    lengths = [int(chance.integers(3, 24)) for _ in range(count)]
+    runner.reset()
+    for step in range(count + output):
+        joined = min(step + 1, count)
+        going = [slot for slot in range(joined) if len(answers[slot]) < output]
+        if not going:
+            break
+        new = [_new(step, lengths[step], params, runner, chance)] if step < count else []
+        known = [lengths[slot] + len(answers[slot]) for slot in going]
+        starts = [0 if not answers[slot] else end - 1 for slot, end in zip(going, known, strict=True)]
+        plan = StepPlan(
+            step=step + 1,
+            new_slots=new,
+            row_slots=packed(going),
+            row_starts=packed(starts),
+            row_counts=packed([end - start for start, end in zip(starts, known, strict=True)]),
+            row_samples=b"\1" * len(going),
+        )
+        with _watch() if watched and runner.device.type == "cuda" else nullcontext():
+            pending = runner.begin(plan)
+        result = pending.result()
+        if result.errors:
+            raise RuntimeError(result.errors[0].message)
+        for slot, token in zip(going, np.frombuffer(result.tokens, "<i4").tolist(), strict=True):
+            answers[slot].append(token)
+    return answers
+
+
+@contextmanager
+def _watch() -> Iterator[None]:
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def _new(
+    slot: int, length: int, params: SamplingParams, runner: Runner, chance: np.random.Generator
+) -> NewSlot:
+    limits = runner.limits
+    blocks = limits.max_model_len // BLOCK_SIZE
+    return NewSlot(
+        slot=slot,
+        tokens=chance.integers(10, limits.vocab_size, length, "<i4").tobytes(),
+        prompt_length=length,
+        block_ids=packed(range(slot * blocks, (slot + 1) * blocks)),
+        sampling=params,
+    )

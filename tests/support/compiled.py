@@ -1,0 +1,93 @@
+"""Compile the kernels for GPUs that are not here: `TRITON_INTERPRET=0 python -m tests.support.compiled 90`.
+
+Launches are intercepted: what would have been launched, with its very arguments, is compiled to machine code.
+Prints each kernel with the shared memory that a program of it takes.
+"""
+
+import sys
+from typing import Any
+
+import torch
+from triton import JITFunction
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+
+from gpu_worker.kernels.interface import LayerCache, Rotary, Sight
+from gpu_worker.kernels.triton.attention import TritonStep
+from gpu_worker.kernels.triton.copies import BlockCopies
+from gpu_worker.kernels.triton.norm import TritonNorm, gated
+from tests.support.paged import make_step
+
+SHARED = {80: 163 << 10, 90: 227 << 10}
+"""Bytes of shared memory that a program may take, by compute capability."""
+
+TYPES = {
+    torch.float32: "fp32",
+    torch.bfloat16: "bf16",
+    torch.int8: "i8",
+    torch.int32: "i32",
+    torch.int64: "i64",
+}
+
+
+def main(capabilities: list[int]) -> None:
+    seen: set[str] = set()
+
+    def compiled(kernel: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> None:
+        options = {name: named.pop(name) for name in ("num_warps", "num_stages") if name in named}
+        values = dict(zip(kernel.arg_names, args, strict=False)) | named
+        places = {name: (place,) for place, name in enumerate(kernel.arg_names)}
+        fixed = {each.name for each in kernel.params if each.is_constexpr or values[each.name] is None}
+        signature = {name: "constexpr" if name in fixed else kind(values[name]) for name in places}
+        aligned = {places[name]: [["tt.divisibility", 16]] for name, of in signature.items() if of[0] == "*"}
+        source = ASTSource(kernel, signature, {places[name]: values[name] for name in fixed}, aligned)
+        if source.hash() in seen:
+            return
+        seen.add(source.hash())
+        for capability in capabilities:
+            found = compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+            assert found.asm["cubin"]
+            assert found.metadata.shared <= SHARED[capability]
+            print(capability, kernel.__name__, found.metadata.shared, flush=True)
+
+    JITFunction.run = compiled
+    launch_all()
+
+
+def kind(value: Any) -> str:
+    """As Triton writes types."""
+    if isinstance(value, torch.Tensor):
+        return "*" + TYPES[value.dtype]
+    return "fp32" if isinstance(value, float) else "i32"
+
+
+def launch_all() -> None:
+    """Every kernel, in the ways that differ most."""
+    decodes, mixed = [(1, 5000), (1, 40)], [(1, 9000), (300, 4000), (5, 64)]
+    attend(decodes, 128, torch.bfloat16, torch.bfloat16, Sight())
+    attend(decodes, 80, torch.bfloat16, torch.int8, Sight(window=100, sinks=4, softcap=5.0))
+    attend(mixed, 128, torch.bfloat16, torch.bfloat16, Sight())
+    attend(mixed, 256, torch.bfloat16, torch.int8, Sight(window=100, sinks=4))
+    attend(mixed, 64, torch.float32, torch.float32, Sight())
+    hidden = torch.zeros((3, 4096), dtype=torch.bfloat16)
+    TritonNorm(hidden[0], 1e-5)(hidden)
+    gated(hidden)
+    BlockCopies([pages(16, torch.int8)])(torch.tensor([1]), torch.tensor([2]))
+
+
+def attend(rows: list[tuple[int, int]], dim: int, dtype: torch.dtype, kv: torch.dtype, sight: Sight) -> None:
+    step = TritonStep(make_step(rows, 16, torch.Generator()), processors=132)
+    cache, table = pages(dim, kv), torch.zeros((8, dim // 2))
+    qkv = torch.zeros((sum(length for length, _ in rows), (8 + 2 * 2) * dim), dtype=dtype)
+    query = step.rotate_and_write(qkv, Rotary(table, table), cache)
+    step.attend(query, cache, sight, slopes=torch.zeros(8) if sight.softcap else None)
+
+
+def pages(dim: int, dtype: torch.dtype) -> LayerCache:
+    shape = (4, 2, 16, dim)
+    scales = [torch.zeros(shape[:3]) for _ in range(2)] if dtype == torch.int8 else [None, None]
+    return LayerCache(*(torch.zeros(shape, dtype=dtype) for _ in range(2)), *scales)
+
+
+if __name__ == "__main__":
+    main([int(each) for each in sys.argv[1:]])

@@ -1,0 +1,20 @@
+"""What the interpreter runs a compiler also takes: it is stricter about types and shapes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_every_kernel_becomes_machine_code(tmp_path: Path) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-m", "tests.support.compiled", "90"],
+        env=os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert answer.returncode == 0, answer.stderr
+    found = [line.split()[1] for line in answer.stdout.splitlines()]
+    assert set(found) == {"attend_tile", "combine", "rotate_rows", "norm_rows", "gate_rows", "copy_blocks"}
+    assert found.count("attend_tile") == 6
