@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from gpu_worker.batch import Batch, BatchLimits, Rows
-from gpu_worker.cache import copy_blocks
 from gpu_worker.clock import clock
 from gpu_worker.drafter import Drafter
 from gpu_worker.errors import PlanError
@@ -45,6 +44,7 @@ class Runner:
         self.caches = [*caches, *(drafter.caches if drafter else ())]
         """All pages that a block has, those of the draft model after the model's own."""
         self.kernels = kernels
+        self._copies = kernels.copies(self.caches)
         self.host = HostPages(self.caches, 0)
         """Where blocks go for which there is no room; `startup.py` says how many."""
         self.host_offer = HostOffer()
@@ -104,7 +104,7 @@ class Runner:
             if blocks.min() < 0 or blocks.max() >= self.limits.num_blocks:
                 raise PlanError(f"a copy of a block that is not one of {self.limits.num_blocks}")
             sources, targets = self.batch.send(blocks)
-            copy_blocks(self.caches, sources, targets)
+            self._copies(sources, targets)
 
     def _compute(self, plan: Plan, rows: Rows, samples: Samples) -> Sampled | None:
         """Run the model over the rows and sample what they sample; None if that is nothing."""

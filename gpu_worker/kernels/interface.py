@@ -14,6 +14,7 @@ A back end takes each weight once, when the model is loaded, and may lay it out 
 gives back is called at every step and looks nothing up any more.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -132,6 +133,13 @@ class Unary(Protocol):
     def __call__(self, hidden: Tensor, /) -> Tensor: ...
 
 
+class Copies(Protocol):
+    """Copies whole blocks within every layer."""
+
+    def __call__(self, sources: Tensor, targets: Tensor, /) -> None:
+        """Block numbers int64 [n] each, no target among the sources."""
+
+
 class Kernels(Protocol):
     """A back end. `kernels/reference.py` is the one that the others are tested against."""
 
@@ -161,6 +169,9 @@ class Kernels(Protocol):
 
     def begin(self, step: StepMetadata) -> StepAttention:
         """Prepare what all layers of a step share."""
+
+    def copies(self, caches: Sequence[LayerCache]) -> Copies:
+        """What copies blocks within the pages of these layers, which stay where they are."""
 
     def sample(
         self, logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, batch: "Batch"

@@ -1,11 +1,15 @@
 """Everything in plain PyTorch: what the other back ends are tested against, and what runs anywhere."""
 
+from collections.abc import Sequence
+from functools import partial
+
 import torch
 from torch import Tensor
 from torch.nn.functional import linear, silu
 
 from gpu_worker.batch import Batch
-from gpu_worker.kernels.interface import StepAttention, StepMetadata, Unary
+from gpu_worker.cache import copy_blocks
+from gpu_worker.kernels.interface import Copies, LayerCache, StepAttention, StepMetadata, Unary
 from gpu_worker.kernels.reference_attention import ReferenceStep
 from gpu_worker.plan import Int32s
 from gpu_worker.sampler import Sampled, sample
@@ -37,6 +41,9 @@ class ReferenceKernels:
 
     def begin(self, step: StepMetadata) -> StepAttention:
         return ReferenceStep(step)
+
+    def copies(self, caches: Sequence[LayerCache]) -> Copies:
+        return partial(copy_blocks, caches)
 
     def sample(
         self, logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, batch: Batch

@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from gpu_worker.batch import Batch
 from gpu_worker.kernels.interface import (
     EVERYTHING,
+    Copies,
     Kernels,
     LayerCache,
     Linear,
@@ -61,6 +62,9 @@ class TimedKernels:
 
     def begin(self, step: StepMetadata) -> StepAttention:
         return _TimedStep(self._timed, self._kernels.begin(step))
+
+    def copies(self, caches: Sequence[LayerCache]) -> Copies:
+        return self._kernels.copies(caches)
 
     def sample(
         self, logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, batch: Batch

@@ -4,19 +4,21 @@ import ctypes
 import os
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from gpu_worker.batch import Batch
+from gpu_worker.cache import copy_blocks
 from gpu_worker.kernels.cpu.attention import Attention, CpuStep
 from gpu_worker.kernels.cpu.layers import CpuNorm
 from gpu_worker.kernels.cpu.linear import PackedGated, PackedLinear
 from gpu_worker.kernels.cpu.onednn import OneDnnGated, OneDnnLinear
 from gpu_worker.kernels.cpu.quantized import QuantizedGated, QuantizedLinear
 from gpu_worker.kernels.cpu.sample import Sampler
-from gpu_worker.kernels.interface import Linear, StepMetadata, Unary
+from gpu_worker.kernels.interface import Copies, LayerCache, Linear, StepMetadata, Unary
 from gpu_worker.plan import Int32s
 from gpu_worker.sampler import Sampled
 
@@ -58,6 +60,9 @@ class CpuKernels:
 
     def begin(self, step: StepMetadata) -> CpuStep:
         return self._attention.begin(step)
+
+    def copies(self, caches: Sequence[LayerCache]) -> Copies:
+        return partial(copy_blocks, caches)
 
     def sample(
         self, logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, batch: Batch

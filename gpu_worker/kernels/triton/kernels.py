@@ -4,15 +4,18 @@ Sampling is the reference's: which rows ask for what is known on the host, and n
 device.
 """
 
+from collections.abc import Sequence
+
 import torch
 import triton
 from torch import Tensor
 from torch.nn.functional import linear
 
 from gpu_worker.errors import KernelError
-from gpu_worker.kernels.interface import StepMetadata
+from gpu_worker.kernels.interface import Copies, LayerCache, StepMetadata
 from gpu_worker.kernels.reference import ReferenceKernels, ReferenceLinear
 from gpu_worker.kernels.triton.attention import TritonStep
+from gpu_worker.kernels.triton.copies import BlockCopies
 from gpu_worker.kernels.triton.norm import TritonNorm, gated
 
 INTERPRETED = 8
@@ -47,6 +50,9 @@ class TritonKernels(ReferenceKernels):
 
     def norm(self, weight: Tensor, eps: float) -> TritonNorm:
         return TritonNorm(weight, eps)
+
+    def copies(self, caches: Sequence[LayerCache]) -> Copies:
+        return BlockCopies(caches)
 
     def begin(self, step: StepMetadata) -> TritonStep:
         return TritonStep(step, self._processors)
