@@ -116,10 +116,8 @@ class HostPages:
             shape = (min(self._at_once, self.slots), self.block_bytes)
             self._gathered = torch.empty(shape, dtype=torch.uint8, device=self._device)
         order = np.argsort(slots, kind="stable")
-        slots, numbers = (
-            slots[order],
-            to_device(torch.from_numpy(blocks[order].astype(np.int64)), self._device),
-        )
+        slots, blocks = slots[order], blocks[order]
+        numbers = to_device(torch.from_numpy(blocks.astype(np.int64)), self._device)
         for first in range(0, len(slots), self._at_once):
             some = slots[first : first + self._at_once]
             yield some, numbers[first : first + self._at_once], self._gathered[: len(some)]

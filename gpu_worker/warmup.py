@@ -19,7 +19,7 @@ SAMPLE_TOKENS = 64
 SAMPLE_BLOCKS = 4
 """Blocks that are moved when that time is taken: as many as a step may well have to move."""
 
-REPEATS = 3
+REPEATS = 5
 """The best counts: the first makes ready what later ones find."""
 
 

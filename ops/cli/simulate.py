@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ops.cli.arguments import numbers, positive, span
-from ops.simulate import STEP_COST
+from ops.simulate import STEP_COST, SWAP_US
 from ops.simulate.arrivals import KINDS, Load
 from ops.simulate.trace import Arrival, read
 
@@ -60,6 +60,16 @@ def add_to(subcommands: Any) -> None:
         "--slots", type=positive, default=64, metavar="N", help="sequences at once on each worker (64)"
     )
     deployment.add_argument(
+        "--host-blocks", type=numbers, default=(0,), metavar="N,N", help="of each worker in host memory (0)"
+    )
+    deployment.add_argument(
+        "--swap-us",
+        type=_rate,
+        default=SWAP_US,
+        metavar="US",
+        help="time a block takes to the host, or back (%(default)g, the shipped model's)",
+    )
+    deployment.add_argument(
         "--cost", type=Path, default=STEP_COST, metavar="FILE", help="what steps cost (the shipped model's)"
     )
     simulate.add_argument("--out", type=Path, metavar="FILE", help="also write the result as JSON")
@@ -78,6 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.pool_blocks,
         arguments.step_tokens,
         arguments.slots,
+        arguments.host_blocks,
+        arguments.swap_us,
     )
     started = time.perf_counter()
     try:

@@ -6,6 +6,7 @@ from itertools import product
 from typing import Any
 
 from ops.bench.record import aligned
+from ops.simulate import SWAP_US
 from ops.simulate.cost import StepCost
 from ops.simulate.simulation import Setting, Simulation
 from ops.simulate.trace import Arrival
@@ -36,11 +37,18 @@ class Grid:
     pool_blocks: Sequence[int] = (2048,)
     step_tokens: Sequence[int] = (512,)
     slots: int = 64
+    host_blocks: Sequence[int] = (0,)
+    swap_us: float = SWAP_US
 
     def settings(self) -> list[Setting]:
         """Every combination, the last value changing fastest."""
-        combinations = product(self.policies, self.workers, self.pool_blocks, self.step_tokens)
-        return [Setting(*each, slots=self.slots) for each in combinations]
+        combinations = product(
+            self.policies, self.workers, self.pool_blocks, self.step_tokens, self.host_blocks
+        )
+        return [
+            Setting(policy, workers, pool, step, self.slots, host_blocks=host, swap_us=self.swap_us)
+            for policy, workers, pool, step, host in combinations
+        ]
 
     def name(self, setting: Setting) -> str:
         """What tells the setting from the others."""
@@ -49,6 +57,7 @@ class Grid:
             (self.workers, f"{setting.workers} workers"),
             (self.pool_blocks, f"{setting.pool_blocks} blocks"),
             (self.step_tokens, f"{setting.step_tokens} a step"),
+            (self.host_blocks, f"{setting.host_blocks} on the host"),
         ]
         varied = [text for values, text in parts if len(values) > 1]
         return ", ".join(varied) or f"{setting.policy}, {setting.workers} workers"

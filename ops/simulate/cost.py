@@ -21,6 +21,7 @@ from scheduler_svc.core.plan import StepPlan
 
 SECOND = 10**12
 """Picoseconds."""
+MICROSECOND = 10**6
 TERMS = ("step", "row", "prefill", "context", "pair")
 
 

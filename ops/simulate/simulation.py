@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 
-from ops.simulate.cost import SECOND, StepCost
+from ops.simulate import SWAP_US
+from ops.simulate.cost import MICROSECOND, SECOND, StepCost
 from ops.simulate.ledger import Ledger, Live
 from ops.simulate.trace import Arrival
 from ops.simulate.worker import Worker
@@ -41,12 +42,16 @@ class Setting:
     slots: int = 64
     block_size: int = 16
     depth: int = 2
+    host_blocks: int = 0
+    """That host memory takes of what each worker's pool has no room for."""
+    swap_us: float = SWAP_US
+    """Microseconds that a block takes to the host, or back."""
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
             raise ValueError(f"no policy {self.policy}: there is {', '.join(POLICIES)}")
 
-    def limits(self) -> WorkerLimits:
+    def limits(self, cost: StepCost) -> WorkerLimits:
         """What each worker has to offer; a sequence may get as long as the pool can hold."""
         return WorkerLimits(
             num_blocks=self.pool_blocks,
@@ -55,6 +60,9 @@ class Setting:
             max_model_len=self.pool_blocks * self.block_size,
             max_step_tokens=self.step_tokens,
             vocab_size=VOCABULARY,
+            host_blocks=self.host_blocks,
+            swap_block_us=self.swap_us,
+            token_us=cost.prefill / MICROSECOND,
         )
 
 
@@ -67,9 +75,10 @@ class Simulation:
         self._workers: list[Worker] = []
         self._number: dict[Scheduler, int] = {}
         for number in range(setting.workers):
-            scheduler, _ = self._fleet.add_worker(setting.limits())
+            scheduler, _ = self._fleet.add_worker(setting.limits(cost))
             self._number[scheduler] = number
-            self._workers.append(Worker(scheduler, cost, setting.depth, leaps))
+            swap = round(setting.swap_us * MICROSECOND)
+            self._workers.append(Worker(scheduler, cost, setting.depth, leaps, swap))
         self.ledger = Ledger(requests, setting.workers * setting.pool_blocks)
         self._lives: dict[SequenceGroup, Live] = {}
         self._events: list[tuple[int, int, int]] = []

@@ -19,6 +19,8 @@ class Flight:
     step: int
     samples: int
     shape: Shape
+    swaps: int = 0
+    """Blocks that move to the host or back before it computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,8 @@ class Leap:
 class Worker:
     """A scheduler, and the time that its plans take. All times are picoseconds."""
 
-    def __init__(self, scheduler: Scheduler, cost: StepCost, depth: int, leaps: bool) -> None:
-        """`depth`: plans under way at once.
+    def __init__(self, scheduler: Scheduler, cost: StepCost, depth: int, leaps: bool, swap: int = 0) -> None:
+        """`depth`: plans under way at once. `swap`: time that a block takes to the host or back.
 
         `leaps`: False takes each step by itself, which gives the same.
         """
@@ -58,6 +60,7 @@ class Worker:
         self.admissions = 0
         """Sequences that were given a slot."""
         self._cost = cost
+        self._swap = swap
         self._depth = depth
         self._leaps = leaps
         self._flights: deque[Flight] = deque()
@@ -71,7 +74,8 @@ class Worker:
             return None
         if self._leap:
             return self._begun + self._leap.end(self._leap.steps)
-        return self._begun + self._cost.of(self._flights[0].shape)
+        flight = self._flights[0]
+        return self._begun + self._swap * flight.swaps + self._cost.of(flight.shape)
 
     def pump(self, now: int) -> None:
         """Make as many plans as may be under way."""
@@ -79,7 +83,8 @@ class Worker:
         if not flights:
             self._begun = now
         while len(flights) < self._depth and (plan := scheduler.plan()) is not None:
-            flights.append(Flight(plan.step, sum(plan.row_samples), Shape.of(plan)))
+            swaps = len(plan.swap_out_slots) + len(plan.swap_in_slots)
+            flights.append(Flight(plan.step, sum(plan.row_samples), Shape.of(plan), swaps))
             self.admissions += len(plan.new_slots)
         steps = scheduler.stretch() if self._leaps and flights else 0
         if steps > 1:

@@ -39,7 +39,9 @@ def longest(batch: Batch, flights: deque[Flight]) -> int:
     epochs, rows = [sequence.epoch for sequence in running], len(running)
     for flight in flights:
         plan = flight.plan
-        if plan.copy_sources or flight.sequences != running or flight.epochs != epochs:
+        if plan.copy_sources or plan.swap_out_slots or plan.swap_in_slots:
+            return 0
+        if flight.sequences != running or flight.epochs != epochs:
             return 0
         if sum(plan.row_counts) != rows or sum(plan.row_samples) != rows:
             return 0

@@ -80,6 +80,7 @@ def test_one_that_cannot_fit_is_refused_and_the_others_are_served() -> None:
         (20, Setting(workers=3, pool_blocks=100)),
         (80, Setting(workers=2, pool_blocks=150, step_tokens=100, slots=8)),
         (20, Setting(workers=2, depth=1)),
+        (80, Setting(workers=2, pool_blocks=100, slots=8, host_blocks=300, swap_us=50)),
     ],
 )
 def test_leaps_change_nothing_and_nothing_is_lost(kind, rate, setting) -> None:
@@ -114,6 +115,32 @@ def test_what_more_memory_and_workers_are_worth() -> None:
     assert much["cached_share"] > little["cached_share"]
     assert more["first_token_ms"]["p90"] < much["first_token_ms"]["p90"]
     assert max(little["held_share"]) <= 1
+
+
+def test_what_host_memory_is_worth() -> None:
+    load = Load("shared", requests=200, rate=60, seed=1)
+    found = [
+        summary(Setting(pool_blocks=100, host_blocks=host_blocks, swap_us=swap_us), load)
+        for host_blocks, swap_us in ((0, 10), (2000, 10), (2000, 200), (2000, 300))
+    ]
+    without, quick, slow, too_slow = found
+    assert quick["cached_share"] > without["cached_share"]
+    assert quick["seconds"] < min(slow["seconds"], without["seconds"])
+    assert too_slow == without, "to compute 16 tokens takes 480 us"
+
+
+def test_a_block_that_comes_back_takes_its_time() -> None:
+    """The prompt's two full blocks, which others have pushed out, push two of theirs out."""
+    arrivals = [
+        Arrival(0, 33, 1, "p", 33),
+        *(Arrival(at, 60, 1) for at in (1, 2)),
+        Arrival(3, 33, 1, "p", 33),
+    ]
+    times = {}
+    for swap_us in (0.0, 100.0):
+        ledger = run(Setting(pool_blocks=5, host_blocks=40, swap_us=swap_us), arrivals)
+        times[swap_us] = ledger.summary()["seconds"]
+    assert times[100.0] - times[0.0] == pytest.approx(4 * 100e-6, abs=1e-6)
 
 
 def test_what_policies_are_worth_while_one_tenant_asks_too_much() -> None:
