@@ -32,7 +32,7 @@ class Bound:
         return COMPARISONS[self.comparison](value, self.limit)
 
     def __str__(self) -> str:
-        return f"{self.comparison} {number(self.limit)} {self.unit}"
+        return f"{self.comparison} {number(self.limit)} {self.unit}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,20 @@ def largest_over_smallest_pool(kind: str) -> Look:
         return float(rates[max(rates)] / rates[min(rates)])
 
     return look
+
+
+def fair_in_a_flood(results: Results) -> float | None:
+    """Jain's index over tenants under the policy `fair`, where it is least, while one of them floods."""
+    if results.get("load", {}).get("kind") != "flood":
+        return None
+    found = [run["fairness"] for run in results["runs"] if run["setting"]["policy"] == "fair"]
+    return min(found, default=None)
+
+
+def million(results: Results) -> float | None:
+    """Minutes of one core that the slowest million requests took."""
+    seconds = [run["seconds"] for run in results["runs"] if run["requests"] >= 1_000_000]
+    return max(seconds) / 60 if seconds else None
 
 
 STATIC = "over transformers' static batching, 135m"
@@ -199,6 +213,18 @@ TARGETS = (
         Bound("below", 0.04, "of what is held"),
         "core",
         at("kv", "wasted_share"),
+    ),
+    Target(
+        "fairness (Jain's index) of `fair` while one tenant floods, simulated",
+        Bound("at least", 0.95, ""),
+        "simulate",
+        fair_in_a_flood,
+    ),
+    Target(
+        "simulating a million requests on a thousand workers, one core",
+        Bound("at most", 15, "minutes"),
+        "simulate-scale",
+        million,
     ),
 )
 

@@ -48,6 +48,22 @@ def test_ratios_over_static_batching(made_up, contest) -> None:
     assert found == [(4.5, True), (1.1, False), (0.51, False)]
 
 
+def test_simulations_are_judged_by_the_load_that_is_asked_for(made_up) -> None:
+    targets = [target for target in TARGETS if target.benchmark.startswith("simulate")]
+    indices = {"fcfs": 0.5, "fair": 0.96}
+    runs = [{"setting": {"policy": policy}, "fairness": index} for policy, index in indices.items()]
+    scale = [{"requests": 50_000, "seconds": 5000.0}, {"requests": 10**6, "seconds": 600.0}]
+    records = [
+        made_up("simulate", {"load": {"kind": "flood"}, "runs": runs}, "flood"),
+        made_up("simulate", {"load": {"kind": "shared"}, "runs": runs}, "shared"),
+        made_up("simulate", {"trace": "some.csv", "runs": runs}, "trace"),
+        made_up("simulate-scale", {"runs": scale[:1]}, "little"),
+        made_up("simulate-scale", {"runs": scale}, "much"),
+    ]
+    found = [(one.record.name, one.value, one.met) for one in judged(records, targets) if one.record]
+    assert found == [("flood", 0.96, True), ("much", 10.0, True)]
+
+
 def test_the_chain_is_judged_where_it_does_worst(made_up) -> None:
     (target,) = (each for each in TARGETS if each.benchmark == "in-process")
     rates = {"1": {"ratio": [0.9, 0.94, 1.2]}, "32": {"ratio": [0.8, 0.99, 1.0]}}
