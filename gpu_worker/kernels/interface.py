@@ -89,6 +89,8 @@ class Sight:
     """First positions of a sequence that stay visible beside a window (Xiao et al. 2024)."""
     softcap: float = 0.0
     """Scores x become softcap * tanh(x / softcap), as in Gemma 2; 0: they stay as they are."""
+    scale: float | None = None
+    """What products of queries and keys are multiplied by; None: 1/sqrt(head_dim)."""
 
 
 EVERYTHING = Sight()
@@ -96,6 +98,9 @@ EVERYTHING = Sight()
 
 class StepAttention(Protocol):
     """Attention within one step; the same for every layer but for what that sees."""
+
+    positions: Tensor
+    """See `StepMetadata`."""
 
     def rotate_and_write(self, qkv: Tensor, rotary: Rotary, cache: LayerCache) -> Tensor:
         """Rotate queries and keys by their positions, put keys and values into the pages.
@@ -108,7 +113,7 @@ class StepAttention(Protocol):
         """[tokens, heads, head_dim] to [tokens, heads * head_dim]: causal attention, each row over what is in
         sight of its own context.
 
-        Scores are scaled by 1/sqrt(head_dim). What lies in pages beyond a row's context or out of its sight,
+        What lies in pages beyond a row's context or out of its sight,
         whatever it is, never reaches the row's output. A block that is wholly out of the window of all of a
         row's tokens is not even looked up, unless there are sinks.
         """
@@ -158,14 +163,18 @@ class Kernels(Protocol):
         `keeps_rows`: its `rows` will be asked for.
         """
 
-    def gated(self, weight: Tensor, bias: Tensor | None = None) -> Unary:
-        """Gated activation (Shazeer 2020): silu(gate) * up of one product with weight [2 * out, in].
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
+        """Gated activation (Shazeer 2020): activation(gate) * up of one product with weight [2 * out, in].
 
-        The first half of the rows are the gate's.
+        The first half of the rows are the gate's. `activation`: silu, gelu or gelu_tanh.
         """
 
     def norm(self, weight: Tensor, eps: float) -> Unary:
-        """Root mean square normalization (Zhang and Sennrich 2019), computed in float32; weight [in]."""
+        """Root mean square normalization (Zhang and Sennrich 2019), computed in float32; weight [in].
+
+        A weight of the activations' type multiplies what was rounded to it, as in Llama. One of float32
+        beside activations of a narrower type multiplies before, as in Gemma: rounded once, at the end.
+        """
 
     def begin(self, step: StepMetadata) -> StepAttention:
         """Prepare what all layers of a step share."""

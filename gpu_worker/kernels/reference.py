@@ -1,11 +1,11 @@
 """Everything in plain PyTorch: what the other back ends are tested against, and what runs anywhere."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, silu
+from torch.nn.functional import gelu, linear, relu, silu
 
 from gpu_worker.batch import Batch
 from gpu_worker.cache import copy_blocks
@@ -13,6 +13,13 @@ from gpu_worker.kernels.interface import Copies, LayerCache, StepAttention, Step
 from gpu_worker.kernels.reference_attention import ReferenceStep
 from gpu_worker.plan import Int32s
 from gpu_worker.sampler import Sampled, sample
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": silu,
+    "gelu": gelu,
+    "gelu_tanh": lambda x: gelu(x, approximate="tanh"),
+    "relu": relu,
+}
 
 
 class ReferenceKernels:
@@ -33,8 +40,8 @@ class ReferenceKernels:
     ) -> "ReferenceLinear":
         return ReferenceLinear(weight, bias, dtype or weight.dtype)
 
-    def gated(self, weight: Tensor, bias: Tensor | None = None) -> Unary:
-        return ReferenceGated(weight, bias)
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
+        return ReferenceGated(weight, bias, activation)
 
     def norm(self, weight: Tensor, eps: float) -> Unary:
         return ReferenceNorm(weight, eps)
@@ -70,12 +77,13 @@ class ReferenceLinear:
 class ReferenceGated:
     """See `Kernels.gated`."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, activation: str) -> None:
         self._weight, self._bias = weight, bias
+        self._activate = ACTIVATIONS[activation]
 
     def __call__(self, hidden: Tensor) -> Tensor:
         gate, up = linear(hidden, self._weight, self._bias).chunk(2, dim=-1)
-        return silu(gate) * up
+        return self._activate(gate) * up
 
 
 class ReferenceNorm:
@@ -87,4 +95,4 @@ class ReferenceNorm:
     def __call__(self, hidden: Tensor) -> Tensor:
         wide = hidden.float()
         normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self._eps)
-        return self._weight * normed.to(hidden.dtype)
+        return (self._weight * normed.to(self._weight.dtype)).to(hidden.dtype)

@@ -34,6 +34,7 @@ class ReferenceStep:
 
     def __init__(self, step: StepMetadata) -> None:
         self._step = step
+        self.positions = step.positions
         self._prepared: dict[Sight, tuple[list[Gathering], list[Gathering]]] = {}
 
     def rotate_and_write(self, qkv: Tensor, rotary: Rotary, cache: LayerCache) -> Tensor:
@@ -60,9 +61,9 @@ class ReferenceStep:
         decodes, chunks = self._prepared[sight]
         out = torch.empty_like(query)
         for some in decodes:
-            out[some.tokens] = _decode(query[some.tokens], cache, some, sight.softcap)
+            out[some.tokens] = _decode(query[some.tokens], cache, some, sight)
         for some in chunks:
-            out[some.tokens] = _chunk(query[some.tokens], cache, some, sight.softcap)
+            out[some.tokens] = _chunk(query[some.tokens], cache, some, sight)
         return out.flatten(1)
 
     def _decodes(self, sight: Sight, block_size: int) -> list[Gathering]:
@@ -115,7 +116,7 @@ def _rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return rotated.to(states.dtype)
 
 
-def _decode(query: Tensor, cache: LayerCache, some: Gathering, softcap: float) -> Tensor:
+def _decode(query: Tensor, cache: LayerCache, some: Gathering, sight: Sight) -> Tensor:
     """One token of each sequence: query [rows, heads, head_dim]; entries and seen [rows, longest]."""
     rows, heads, head_dim = query.shape
     kv_heads = cache.keys.shape[1]
@@ -123,27 +124,27 @@ def _decode(query: Tensor, cache: LayerCache, some: Gathering, softcap: float) -
     assert some.seen is not None
     # The heads that share a key stand in for query positions: keys are read once for all of them.
     grouped = query.view(rows, kv_heads, heads // kv_heads, head_dim)
-    out = _attended(grouped, keys, values, some.seen[:, None, None, :], softcap)
+    out = _attended(grouped, keys, values, some.seen[:, None, None, :], sight)
     return out.reshape(rows, heads, head_dim)
 
 
-def _chunk(query: Tensor, cache: LayerCache, some: Gathering, softcap: float) -> Tensor:
+def _chunk(query: Tensor, cache: LayerCache, some: Gathering, sight: Sight) -> Tensor:
     """One sequence: query [tokens, heads, head_dim]; seen [tokens, entries], None = plainly causal."""
     keys, values = (states.transpose(0, 1)[None] for states in _gathered(cache, some.entries, query.dtype))
-    return _attended(query.transpose(0, 1)[None], keys, values, some.seen, softcap)[0].transpose(0, 1)
+    return _attended(query.transpose(0, 1)[None], keys, values, some.seen, sight)[0].transpose(0, 1)
 
 
-def _attended(query: Tensor, keys: Tensor, values: Tensor, seen: Tensor | None, softcap: float) -> Tensor:
+def _attended(query: Tensor, keys: Tensor, values: Tensor, seen: Tensor | None, sight: Sight) -> Tensor:
     """[n, heads, queries, head_dim] over [n, kv_heads, entries, head_dim]; `seen`: None = plainly causal."""
-    if not softcap:
+    if not sight.softcap:
         return scaled_dot_product_attention(
-            query, keys, values, attn_mask=seen, is_causal=seen is None, enable_gqa=True
+            query, keys, values, attn_mask=seen, is_causal=seen is None, scale=sight.scale, enable_gqa=True
         )
     assert seen is not None
     group = query.shape[1] // keys.shape[1]
     keys, values = (states.repeat_interleave(group, dim=1) for states in (keys, values))
-    scores = (query @ keys.transpose(2, 3)).float() / query.shape[3] ** 0.5
-    capped = softcap * torch.tanh(scores / softcap)
+    scores = (query @ keys.transpose(2, 3)).float() * (sight.scale or query.shape[3] ** -0.5)
+    capped = sight.softcap * torch.tanh(scores / sight.softcap)
     return capped.masked_fill(~seen, -torch.inf).softmax(-1).to(query.dtype) @ values
 
 

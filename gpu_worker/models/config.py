@@ -1,31 +1,45 @@
-"""What config.json says of a model, in one shape whatever version of transformers wrote it."""
+"""What config.json says of a model, in one shape whatever its family and version of transformers."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from gpu_worker.errors import ModelError
+from gpu_worker.models.families import FAMILIES, Family
+from gpu_worker.models.rope import RopeConfig, read_rope
+from gpu_worker.models.values import Values
+
+T = TypeVar("T")
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-WINDOWED = frozenset({"MistralForCausalLM"})
-"""Architectures that mean their `sliding_window`; others carry one that nobody reads."""
+_ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+}
+"""What kernels call an activation, by what transformers does."""
 
 
 @dataclass(frozen=True, slots=True)
-class RopeConfig:
-    """Rotary position embedding (Su et al. 2021) and how it is stretched to longer contexts."""
+class ExpertsConfig:
+    """A mixture of experts."""
 
-    theta: float = 10000.0
-    kind: str = "default"
-    """default, linear (positions divided by `factor`) or llama3 (only long wavelengths are)."""
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_positions: int = 8192
+    count: int
+    per_token: int
+    """Experts that each token goes to."""
+    size: int
+    """Numbers inside one expert."""
+    normalized: bool
+    """The weights of a token's experts add up to 1."""
+    layers: frozenset[int]
+    """Which layers have experts; the others have one feed-forward block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +47,7 @@ class ModelConfig:
     """A decoder's shape."""
 
     architecture: str
+    family: Family
     vocab_size: int
     hidden_size: int
     intermediate_size: int
@@ -42,15 +57,28 @@ class ModelConfig:
     head_dim: int
     max_position: int
     """Longest sequence that the model was made for. Tokens."""
-    rms_norm_eps: float
-    rope: RopeConfig
+    norm_eps: float
+    activation: str
+    """silu, gelu, gelu_tanh or relu."""
+    ropes: tuple[RopeConfig, ...]
+    """Of each layer."""
     tie_word_embeddings: bool
-    attention_bias: bool
+    qkv_bias: bool
+    out_bias: bool
     mlp_bias: bool
-    windows: tuple[int, ...]
-    """Positions that a token sees in each layer, its own included; 0: all before it."""
+    parallel: bool
+    """See `Family.parallel`."""
     dtype: torch.dtype
     """Type of the checkpoint's weights."""
+    windows: tuple[int, ...]
+    """Positions that a token sees in each layer, its own included; 0: all before it."""
+    attention_scale: float | None = None
+    """What scores are multiplied by. None: 1/sqrt(head_dim)."""
+    attention_softcap: float = 0.0
+    """As `logit_softcap`, of scores."""
+    logit_softcap: float = 0.0
+    """Logits x become softcap * tanh(x / softcap); 0: they stay as they are."""
+    experts: ExpertsConfig | None = None
 
     @property
     def window(self) -> int:
@@ -71,118 +99,115 @@ def read_config(directory: Path) -> ModelConfig:
         raise ModelError(f"{path}: not a JSON object")
     if "quantization_config" in values:
         raise ModelError(f"{path}: quantization_config: quantized checkpoints are not supported")
-    if values.get("hidden_act", "silu") != "silu":
-        raise ModelError(f"{path}: hidden_act: {values['hidden_act']!r} is not supported, only 'silu'")
-    return _config_from(_Values(path, values))
-
-
-class _Values:
-    """Typed look-ups that say which key of which file is wrong."""
-
-    def __init__(self, path: Path, values: dict[str, Any]) -> None:
-        self.path = path
-        self.values = values
-
-    def positive(self, key: str, default: int | None = None) -> int:
-        value = self.values.get(key)
-        value = default if value is None else value
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ModelError(f"{self.path}: {key}: a positive integer is needed, not {value!r}")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self.values.get(key, default)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-            raise ModelError(f"{self.path}: {key}: a positive number is needed, not {value!r}")
-        return float(value)
-
-    def flag(self, key: str, default: bool = False) -> bool:
-        value = self.values.get(key, default)
-        if not isinstance(value, bool):
-            raise ModelError(f"{self.path}: {key}: true or false is needed, not {value!r}")
-        return value
-
-
-def _config_from(values: _Values) -> ModelConfig:
-    architectures = values.values.get("architectures")
+    architectures = values.get("architectures")
     if not isinstance(architectures, list) or len(architectures) != 1:
-        raise ModelError(f"{values.path}: architectures: exactly one is needed, not {architectures!r}")
+        raise ModelError(f"{path}: architectures: exactly one is needed, not {architectures!r}")
+    architecture = str(architectures[0])
+    family = FAMILIES.get(architecture)
+    if family is None:
+        known = ", ".join(FAMILIES)
+        raise ModelError(f"{path}: architecture {architecture} is not supported ({known})")
+    return _config_of(architecture, family, Values(path, _usual(values, family)))
+
+
+def _usual(values: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """The same values by their usual names, with the family's defaults where there are none."""
+    renamed = {usual: values[own] for usual, own in family.keys.items() if values.get(own) is not None}
+    given = {key: value for key, value in values.items() if value is not None}
+    return {**family.defaults, **given, **renamed}
+
+
+def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig:
     hidden_size = values.positive("hidden_size")
     heads = values.positive("num_attention_heads")
     kv_heads = values.positive("num_key_value_heads", heads)
     if heads % kv_heads:
-        raise ModelError(f"{values.path}: num_key_value_heads: {kv_heads} does not divide {heads} heads")
-    dtype = values.values.get("dtype") or values.values.get("torch_dtype") or "float32"
-    if dtype not in _DTYPES:
-        raise ModelError(f"{values.path}: dtype: {dtype!r} is not one of {', '.join(_DTYPES)}")
+        raise values.wrong("num_key_value_heads", f"{kv_heads} does not divide {heads} heads")
     head_dim = values.positive("head_dim", max(1, hidden_size // heads))
     if head_dim % 2:
-        raise ModelError(f"{values.path}: head_dim: {head_dim} is odd, and rotary embeddings pair dimensions")
-    architecture = str(architectures[0])
+        raise values.wrong("head_dim", f"{head_dim} is odd, and rotary embeddings pair dimensions")
+    layers = values.positive("num_hidden_layers")
     return ModelConfig(
         architecture=architecture,
+        family=family,
         vocab_size=values.positive("vocab_size"),
         hidden_size=hidden_size,
-        intermediate_size=values.positive("intermediate_size"),
-        num_layers=values.positive("num_hidden_layers"),
+        intermediate_size=values.positive("intermediate_size", None if family.gated else 4 * hidden_size),
+        num_layers=layers,
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
         max_position=values.positive("max_position_embeddings", 2048),
-        rms_norm_eps=values.number("rms_norm_eps", 1e-6),
-        rope=_rope_from(values),
+        norm_eps=values.number("norm_eps", values.number("rms_norm_eps", 1e-6)),
+        activation=_choice(values, "hidden_act", _ACTIVATIONS, "silu"),
+        ropes=_ropes(family, values, head_dim, layers),
         tie_word_embeddings=values.flag("tie_word_embeddings"),
-        attention_bias=values.flag("attention_bias"),
-        mlp_bias=values.flag("mlp_bias"),
-        windows=_windows_from(values, architecture),
-        dtype=_DTYPES[dtype],
+        qkv_bias=_says(values, family.qkv_bias),
+        out_bias=_says(values, family.out_bias),
+        mlp_bias=_says(values, family.mlp_bias),
+        parallel=_says(values, family.parallel),
+        dtype=_choice(values, "dtype" if values.get("dtype") else "torch_dtype", _DTYPES, "float32"),
+        windows=_windows(values, layers) if family.windowed else (0,) * layers,
+        attention_scale=scalar**-0.5 if (scalar := values.maybe("query_pre_attn_scalar")) else None,
+        attention_softcap=values.maybe("attn_logit_softcapping") or 0.0,
+        logit_softcap=values.maybe("final_logit_softcapping") or 0.0,
+        experts=_experts(family, values, layers),
     )
 
 
-def _windows_from(values: _Values, architecture: str) -> tuple[int, ...]:
-    """`layer_types` says which layers have a sliding window; without it all have, or every one but each
-    `sliding_window_pattern`-th."""
-    layers = values.positive("num_hidden_layers")
-    if (
-        architecture not in WINDOWED
-        or values.values.get("sliding_window") is None
-        or not values.flag("use_sliding_window", True)
-    ):
+def _choice(values: Values, key: str, choices: Mapping[str, T], default: str) -> T:
+    name = values.get(key, default)
+    if name not in choices:
+        raise values.wrong(key, f"{name!r} is not one of {', '.join(choices)}")
+    return choices[name]
+
+
+def _says(values: Values, fact: bool | str) -> bool:
+    """What the family fixes, or leaves to a key."""
+    return values.flag(fact) if isinstance(fact, str) else fact
+
+
+def _ropes(family: Family, values: Values, head_dim: int, layers: int) -> tuple[RopeConfig, ...]:
+    """`rope_parameters` since transformers 5; before it `rope_theta` and perhaps `rope_scaling`."""
+    if not family.rotary:
+        return (RopeConfig(),) * layers
+    key = "rope_parameters" if values.get("rope_parameters") else "rope_scaling"
+    longest = values.positive("max_position_embeddings", 2048)
+    return (read_rope(values, key, head_dim, values.number("rope_theta", 10000.0), longest),) * layers
+
+
+def _windows(values: Values, layers: int) -> tuple[int, ...]:
+    """`layer_types` says which layers have a sliding window; without it all have, or those from
+    `max_window_layers` on, or every one but each `sliding_window_pattern`-th."""
+    if values.get("sliding_window") is None or not values.flag("use_sliding_window", True):
         return (0,) * layers
     window = values.positive("sliding_window")
     pattern = values.positive("sliding_window_pattern", layers + 1)
-    types = values.values.get("layer_types") or [
-        "sliding_attention" if (layer + 1) % pattern else "full_attention" for layer in range(layers)
+    first = values.get("max_window_layers", 0)
+    types = values.get("layer_types") or [
+        "sliding_attention" if layer >= first and (layer + 1) % pattern else "full_attention"
+        for layer in range(layers)
     ]
     if not isinstance(types, list) or len(types) != layers:
-        raise ModelError(f"{values.path}: layer_types: a list of {layers} is needed, not {types!r}")
+        raise values.wrong("layer_types", f"a list of {layers} is needed, not {types!r}")
     if unknown := [kind for kind in types if kind not in ("sliding_attention", "full_attention")]:
-        raise ModelError(f"{values.path}: layer_types: {unknown[0]!r} is not supported")
+        raise values.wrong("layer_types", f"{unknown[0]!r} is not supported")
     return tuple(window if kind == "sliding_attention" else 0 for kind in types)
 
 
-def _rope_from(values: _Values) -> RopeConfig:
-    """`rope_parameters` since transformers 5; before it `rope_theta` and perhaps `rope_scaling`."""
-    key = "rope_parameters" if values.values.get("rope_parameters") else "rope_scaling"
-    given = values.values.get(key) or {}
-    if not isinstance(given, dict):
-        raise ModelError(f"{values.path}: {key}: an object is needed, not {given!r}")
-    nested = _Values(values.path, {"rope_theta": values.values.get("rope_theta", 10000.0)} | given)
-    kind = given.get("rope_type", given.get("type", "default"))
-    theta = nested.number("rope_theta")
-    if nested.number("partial_rotary_factor", 1.0) != 1.0:
-        raise ModelError(f"{values.path}: {key}: partial_rotary_factor is not supported")
-    if kind == "default":
-        return RopeConfig(theta)
-    if kind == "linear":
-        return RopeConfig(theta, kind, nested.number("factor"))
-    if kind == "llama3":
-        return RopeConfig(
-            theta,
-            kind,
-            nested.number("factor"),
-            nested.number("low_freq_factor"),
-            nested.number("high_freq_factor"),
-            nested.positive("original_max_position_embeddings"),
-        )
-    raise ModelError(f"{values.path}: {key}: rope type {kind!r} is not supported (default, linear, llama3)")
+def _experts(family: Family, values: Values, layers: int) -> ExpertsConfig | None:
+    experts = family.experts
+    if experts is None:
+        return None
+    every = values.positive("decoder_sparse_step", 1)
+    dense = values.get("mlp_only_layers", [])
+    count, per_token = values.positive("num_experts"), values.positive("num_experts_per_tok")
+    if per_token > count:
+        raise values.wrong("num_experts_per_tok", f"{per_token} of {count} experts")
+    return ExpertsConfig(
+        count,
+        per_token,
+        values.positive(experts.size),
+        _says(values, experts.normalized),
+        frozenset(layer for layer in range(layers) if layer not in dense and (layer + 1) % every == 0),
+    )

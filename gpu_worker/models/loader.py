@@ -1,7 +1,7 @@
 """Weights out of safetensors files: memory-mapped, one tensor at a time, never a pickle."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,6 +42,10 @@ class Checkpoint:
         self.parameters += tensor.numel()
         return tensor
 
+    def names(self) -> Set[str]:
+        """Of all tensors."""
+        return self._files.keys()
+
     def unread(self) -> list[str]:
         """Tensors that nobody has asked for."""
         return sorted(self._files.keys() - self._read)
@@ -59,10 +63,24 @@ class Weights:
     dtype: torch.dtype
     device: torch.device
     prefix: str = ""
+    transposed: bool = False
+    """Matrices lie as [columns, rows] in the checkpoint."""
 
     def under(self, prefix: str) -> "Weights":
         """Those whose names begin so, by the rest of their names."""
         return replace(self, prefix=self.prefix + prefix)
+
+    def of(self, dtype: torch.dtype) -> "Weights":
+        """The same in another type."""
+        return replace(self, dtype=dtype)
+
+    def has(self, name: str) -> bool:
+        """Whether there is a tensor of that name."""
+        return self.prefix + name in self.checkpoint.names()
+
+    def has_any(self, prefix: str) -> bool:
+        """Whether a tensor's name begins so."""
+        return any(name.startswith(self.prefix + prefix) for name in self.checkpoint.names())
 
     def read(self, name: str, *shape: int) -> Tensor:
         """One tensor. Raises `ModelError` if it is missing or has another shape."""
@@ -81,7 +99,10 @@ class Weights:
         whole = torch.empty((sum(rows for _, rows in parts), *rest), dtype=self.dtype, device=self.device)
         start = 0
         for name, rows in parts:
-            whole[start : start + rows].copy_(self.checkpoint.take(self.prefix + name, (rows, *rest)))
+            turned = self.transposed and len(rest) == 1
+            shape = (*rest, rows) if turned else (rows, *rest)
+            taken = self.checkpoint.take(self.prefix + name, shape)
+            whole[start : start + rows].copy_(taken.T if turned else taken)
             start += rows
         return whole
 

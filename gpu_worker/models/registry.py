@@ -1,4 +1,4 @@
-"""Which architecture is which decoder, and how one is loaded."""
+"""From a model directory to a decoder."""
 
 import logging
 import time
@@ -12,7 +12,7 @@ from torch import Tensor
 from gpu_worker.errors import CapacityError, ModelError
 from gpu_worker.kernels.interface import Kernels, LayerCache, StepAttention
 from gpu_worker.models.config import ModelConfig, read_config
-from gpu_worker.models.llama import Llama
+from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.loader import Weights, open_checkpoint
 
 log = logging.getLogger(__name__)
@@ -35,10 +35,7 @@ class CausalLM(Protocol):
         """float32 [rows, vocab_size] for those hidden states [rows, hidden_size] that need them."""
 
 
-FAMILIES = {"LlamaForCausalLM": Llama, "MistralForCausalLM": Llama}
-"""Decoders by what config.json calls their architecture."""
-
-_DERIVED = ("rotary_emb.inv_freq",)
+_DERIVED = ("rotary_emb.inv_freq", ".attn.bias", ".attention.bias", ".masked_bias")
 """Ends of names of tensors that old checkpoints carry and that follow from the configuration."""
 
 
@@ -57,17 +54,14 @@ def load_model(
     """
     started = time.monotonic()
     config = read_config(directory)
-    family = FAMILIES.get(config.architecture)
-    if family is None:
-        known = ", ".join(FAMILIES)
-        raise ModelError(f"{directory}: architecture {config.architecture} is not supported ({known})")
     with open_checkpoint(directory) as checkpoint, torch.inference_mode():
         weights = Weights(checkpoint, dtype or config.dtype, device)
         try:
-            model = family(config, weights, kernels, max_positions or config.max_position)
+            model = Decoder(config, weights, kernels, max_positions or config.max_position)
         except RuntimeError as error:  # OutOfMemoryError is one; a CPU's allocator raises this itself
             raise CapacityError(f"{directory}: no memory on {device} for the weights") from error
-        ignored = (*_DERIVED, "lm_head.weight") if config.tie_word_embeddings else _DERIVED
+        tied = (f"{config.family.names.head}.weight",) if config.tie_word_embeddings else ()
+        ignored = (*_DERIVED, *tied)
         if unknown := [name for name in checkpoint.unread() if not name.endswith(ignored)]:
             raise ModelError(f"{directory}: config.json does not account for tensor {unknown[0]}")
     log.info(

@@ -52,8 +52,8 @@ class TimedKernels:
         part = "projections" if dtype is None else "head"
         return _TimedLinear(self._timed, part, self._kernels.linear(weight, bias, dtype, keeps_rows))
 
-    def gated(self, weight: Tensor, bias: Tensor | None = None) -> Unary:
-        product = self._kernels.gated(weight, bias)
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
+        product = self._kernels.gated(weight, bias, activation)
         return lambda hidden: self._timed("projections", product, hidden)
 
     def norm(self, weight: Tensor, eps: float) -> Unary:
@@ -103,6 +103,7 @@ class _TimedStep:
 
     def __init__(self, timed: Callable[..., Any], step: StepAttention) -> None:
         self._timed, self._step = timed, step
+        self.positions = step.positions
 
     def rotate_and_write(self, qkv: Tensor, rotary: Rotary, cache: LayerCache) -> Tensor:
         query: Tensor = self._timed("rotation and KV write", self._step.rotate_and_write, qkv, rotary, cache)

@@ -40,6 +40,7 @@ class CpuStep:
         self._functions = functions
         # Held as long as their addresses are used.
         self._step = step
+        self.positions = step.positions
         self._tables = step.block_tables.contiguous()
         self._rows = (
             len(step.query_lengths),
@@ -87,7 +88,7 @@ class CpuStep:
             heads,
             kv_heads,
             head_dim,
-            1.0 / math.sqrt(head_dim),
+            sight.scale or 1.0 / math.sqrt(head_dim),
             sight.softcap,
             sight.window,
             sight.sinks,

@@ -52,8 +52,8 @@ class CpuKernels:
     ) -> Linear:
         return self._linear(self._library, weight, bias, wide=dtype == torch.float32)
 
-    def gated(self, weight: Tensor, bias: Tensor | None = None) -> Unary:
-        return self._gated(self._library, weight, bias)
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
+        return self._gated(self._library, weight, bias, activation)
 
     def norm(self, weight: Tensor, eps: float) -> CpuNorm:
         return CpuNorm(self._library, weight, eps)
@@ -86,8 +86,8 @@ class MatrixUnitKernels(CpuKernels):
     ) -> Linear:
         return OneDnnLinear(weight, bias, keeps_rows, wide=dtype == torch.float32)
 
-    def gated(self, weight: Tensor, bias: Tensor | None = None) -> Unary:
-        return OneDnnGated(weight, bias)
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
+        return OneDnnGated(weight, bias, activation)
 
 
 class QuantizedKernels(CpuKernels):

@@ -14,15 +14,16 @@ class CpuNorm:
 
     def __init__(self, library: ctypes.CDLL, weight: Tensor, eps: float) -> None:
         self._weight, self._eps, self._size = weight, eps, len(weight)
-        self._address, self._dtype = weight.data_ptr(), DTYPES[weight.dtype]
+        self._address, self._wide = weight.data_ptr(), weight.dtype == torch.float32
         self._norm = library.quire_norm
-        self._norm.argtypes = (c_int, c_void_p, c_void_p, c_float, c_int64, c_int64, c_void_p)
+        self._norm.argtypes = (c_int, c_int, c_void_p, c_void_p, c_float, c_int64, c_int64, c_void_p)
         self._norm.restype = None
 
     def __call__(self, hidden: Tensor) -> Tensor:
         out = torch.empty_like(hidden)
         self._norm(
-            self._dtype,
+            DTYPES[hidden.dtype],
+            self._wide,
             hidden.data_ptr(),
             self._address,
             self._eps,

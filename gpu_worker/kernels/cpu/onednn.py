@@ -2,21 +2,13 @@
 C++ kernels do not use. Here a row may come to something else, by rounding, with other rows beside it.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu, silu
+
+from gpu_worker.kernels.reference import ACTIVATIONS
 
 ROWS = 32
 """Rows that oneDNN is told to expect when it chooses how weights lie in memory."""
-
-
-def _gelu_tanh(x: Tensor) -> Tensor:
-    return gelu(x, approximate="tanh")
-
-
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": silu, "gelu_tanh": _gelu_tanh, "gelu": gelu}
 
 
 class OneDnnLinear:
@@ -62,7 +54,7 @@ class OneDnnGated:
         if len(weight) % 2:
             raise ValueError(f"gates and ups are not equally many: {len(weight)} rows")
         self._both = OneDnnLinear(weight, bias)
-        self._activate = _ACTIVATIONS[activation]
+        self._activate = ACTIVATIONS[activation]
 
     @property
     def nbytes(self) -> int:

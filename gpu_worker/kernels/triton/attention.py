@@ -35,6 +35,7 @@ class TritonStep:
     def __init__(self, step: StepMetadata, processors: int) -> None:
         """`processors`: of the GPU, which splits are to fill."""
         self._step, self._processors = step, processors
+        self.positions = step.positions
         self._launches: dict[int, list[Launch]] = {}
 
     def rotate_and_write(self, qkv: Tensor, rotary: Rotary, cache: LayerCache) -> Tensor:
@@ -87,7 +88,7 @@ class TritonStep:
             logsums,
             step.block_tables.stride(0),
             rows,
-            dim**-0.5,
+            sight.scale or dim**-0.5,
             KV_HEADS=kv_heads,
             GROUP=heads // kv_heads,
             DIM=dim,

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from gpu_worker.errors import KernelError
-from gpu_worker.kernels.interface import Copies, LayerCache, StepMetadata
+from gpu_worker.kernels.interface import Copies, LayerCache, StepMetadata, Unary
 from gpu_worker.kernels.reference import ReferenceKernels, ReferenceLinear
 from gpu_worker.kernels.triton.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
@@ -45,7 +45,9 @@ class TritonKernels(ReferenceKernels):
     ) -> "TritonLinear":
         return TritonLinear(weight, bias, dtype or weight.dtype)
 
-    def gated(self, weight: Tensor, bias: Tensor | None = None) -> "TritonGated":
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
+        if activation != "silu":
+            return super().gated(weight, bias, activation)
         return TritonGated(weight, bias)
 
     def norm(self, weight: Tensor, eps: float) -> TritonNorm:

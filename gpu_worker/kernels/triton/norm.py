@@ -18,8 +18,8 @@ def norm_rows(hidden, weight, out, eps, SIZE: tl.constexpr, PADDED: tl.constexpr
     inside = at < SIZE
     numbers = tl.load(hidden + row + at, mask=inside, other=0.0).to(tl.float32)
     scale = tl.rsqrt(tl.sum(numbers * numbers, axis=0) / SIZE + eps)
-    # Rounded before it is weighted, as the models were trained.
-    normed = (numbers * scale).to(hidden.dtype.element_ty).to(tl.float32)
+    # Rounded to the weight's type before it is weighted, as the models were trained.
+    normed = (numbers * scale).to(weight.dtype.element_ty).to(tl.float32)
     weights = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + row + at, (normed * weights).to(out.dtype.element_ty), mask=inside)
 

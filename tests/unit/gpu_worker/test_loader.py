@@ -11,6 +11,7 @@ from gpu_worker.errors import ModelError
 from gpu_worker.kernels.reference import ReferenceKernels
 from gpu_worker.models.config import read_config
 from gpu_worker.models.registry import load_model
+from gpu_worker.models.rope import Linear
 
 CPU = torch.device("cpu")
 
@@ -132,9 +133,9 @@ def test_an_index_cannot_point_elsewhere(saved) -> None:
         ({"hidden_size": "wide"}, "hidden_size"),
         ({"num_hidden_layers": 0}, "num_hidden_layers"),
         ({"num_key_value_heads": 3}, "num_key_value_heads"),
-        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"hidden_act": "mish"}, "hidden_act"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "yarn"),
+        ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4}}, "dynamic"),
         ({"rope_parameters": {"rope_type": "linear"}}, "factor"),
         ({"vocab_size": ...}, "vocab_size"),
         ({"architectures": []}, "architectures"),
@@ -151,11 +152,11 @@ def test_a_key_that_is_wrong_is_named(saved, changes, message) -> None:
 def test_both_ways_to_write_rope(saved) -> None:
     scaling = {"rope_type": "linear", "factor": 4.0}
     directory = saved(rope_parameters={**scaling, "rope_theta": 5e5}).directory
-    new = read_config(directory).rope
+    new = read_config(directory).ropes[0]
     change_config(
         directory, rope_parameters=..., rope_theta=5e5, rope_scaling={"type": "linear", "factor": 4.0}
     )
-    assert read_config(directory).rope == new
-    assert (new.theta, new.kind, new.factor) == (5e5, "linear", 4.0)
+    assert read_config(directory).ropes == (new, new)
+    assert (new.theta, new.scaling) == (5e5, Linear(4.0))
     change_config(directory, rope_scaling=None)
-    assert read_config(directory).rope.kind == "default"
+    assert read_config(directory).ropes[0].scaling is None

@@ -13,6 +13,7 @@ from gpu_worker.models.config import read_config
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
 from gpu_worker.warmup import full_step
+from tests.support.logits import watch_logits
 
 WINDOW = 9
 PROMPT = [5, 17, 3, 88, 41, 41, 9, 60, 2, 73, 28, 54, 12, 90, 33, 71, 8, 26, 65]
@@ -42,31 +43,6 @@ def windowed(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     directory = tmp_path_factory.mktemp("windowed")
     model.save_pretrained(directory)
     return SimpleNamespace(model=model, directory=directory)
-
-
-def watch_logits(runner) -> dict[tuple[int, int], torch.Tensor]:
-    """By slot and position the logits of all tokens from now on, not only of those that sample."""
-    seen, places = {}, []
-    metadata, model = runner.batch.metadata, runner.model
-
-    def noting_metadata(rows):
-        places[:] = [
-            (slot, position)
-            for slot, start, count in zip(rows.slots, rows.starts, rows.counts, strict=True)
-            for position in range(start, start + count)
-        ]
-        return metadata(rows)
-
-    class Watched:
-        logits = model.logits
-
-        def __call__(self, tokens, step, caches):
-            hidden = model(tokens, step, caches)
-            seen.update(zip(places, model.logits(hidden), strict=True))
-            return hidden
-
-    runner.batch.metadata, runner.model = noting_metadata, Watched()
-    return seen
 
 
 def forget(driver, sequences) -> None:

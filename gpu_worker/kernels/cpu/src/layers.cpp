@@ -21,9 +21,9 @@ void each_token(int64_t tokens, const Task& task) {
     });
 }
 
-// y = weight * round(x / sqrt(mean(x^2) + eps)), rounded to the type of x as transformers does.
-template <class T>
-void normalize(const T* x, const T* weight, float eps, int64_t size, T* y) {
+// y = weight * round(x / sqrt(mean(x^2) + eps)), rounded to the type W of the weight as transformers does.
+template <class T, class W>
+void normalize(const T* x, const W* weight, float eps, int64_t size, T* y) {
     f32x16 squares = {};
     float rest = 0;
     int64_t i = 0;
@@ -34,12 +34,12 @@ void normalize(const T* x, const T* weight, float eps, int64_t size, T* y) {
     for (int64_t k = i; k < size; ++k) rest += to_float(x[k]) * to_float(x[k]);
     const float factor = 1.0f / std::sqrt((sum(squares) + rest) / float(size) + eps);
     for (i = 0; i + LANES <= size; i += LANES) {
-        T rounded[LANES];
+        W rounded[LANES];
         store(rounded, load(x + i) * factor);
         store(y + i, load(rounded) * load(weight + i));
     }
     for (; i < size; ++i) {
-        T rounded;
+        W rounded;
         from_float(&rounded, to_float(x[i]) * factor);
         from_float(y + i, to_float(rounded) * to_float(weight[i]));
     }
@@ -123,9 +123,12 @@ using namespace quire;
 
 // `dtype` everywhere: 0 float32, 1 bfloat16.
 
-extern "C" void quire_norm(int dtype, const void* x, const void* weight, float eps, int64_t tokens, int64_t size, void* y) {
+// `wide`: the weight is float32 whatever x is.
+extern "C" void quire_norm(int dtype, int wide, const void* x, const void* weight, float eps, int64_t tokens, int64_t size, void* y) {
     each_token(tokens, [&](int64_t token) {
-        if (dtype == 1)
+        if (dtype == 1 && wide)
+            normalize((const bf16*)x + token * size, (const float*)weight, eps, size, (bf16*)y + token * size);
+        else if (dtype == 1)
             normalize((const bf16*)x + token * size, (const bf16*)weight, eps, size, (bf16*)y + token * size);
         else
             normalize((const float*)x + token * size, (const float*)weight, eps, size, (float*)y + token * size);

@@ -3,11 +3,14 @@
 import pytest
 import torch
 
-from gpu_worker.models.config import ModelConfig, RopeConfig
+from gpu_worker.models.config import ModelConfig
+from gpu_worker.models.families import LLAMA
+from gpu_worker.models.rope import RopeConfig
 from ops.bench.roofline import Rates, measured, work
 
 CONFIG = ModelConfig(
     architecture="LlamaForCausalLM",
+    family=LLAMA,
     vocab_size=100,
     hidden_size=8,
     intermediate_size=20,
@@ -16,11 +19,14 @@ CONFIG = ModelConfig(
     num_kv_heads=2,
     head_dim=2,
     max_position=64,
-    rms_norm_eps=1e-6,
-    rope=RopeConfig(),
+    norm_eps=1e-6,
+    activation="silu",
+    ropes=(RopeConfig(),) * 3,
     tie_word_embeddings=True,
-    attention_bias=False,
+    qkv_bias=False,
+    out_bias=False,
     mlp_bias=False,
+    parallel=False,
     windows=(0, 0, 0),
     dtype=torch.bfloat16,
 )

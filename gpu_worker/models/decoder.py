@@ -1,0 +1,81 @@
+"""The decoder: embeddings, layers, head. One for all families of `families.py`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gpu_worker.kernels.interface import Kernels, LayerCache, Linear, StepAttention
+from gpu_worker.models.config import ModelConfig
+from gpu_worker.models.layers import Layer, ParallelLayer
+from gpu_worker.models.loader import Weights
+from gpu_worker.models.norms import read_norm
+from gpu_worker.models.rope import rotary_tables
+
+Embed = Callable[[Tensor, Tensor], Tensor]
+"""Of tokens and their positions, [tokens] each: what goes into the first layer, [tokens, hidden_size]."""
+
+
+class Decoder:
+    """A decoder for causal language modelling. See `models.registry.CausalLM`."""
+
+    def __init__(self, config: ModelConfig, weights: Weights, kernels: Kernels, positions: int) -> None:
+        """`positions`: longest sequence. Raises `ModelError`."""
+        self.config = config
+        self.dtype = weights.dtype
+        names = config.family.names
+        base = weights.under(names.base) if weights.has_any(names.base) else weights
+        rows, self._head = _ends(config, base, weights, kernels)
+        self._embed = _embedding(config, base, rows)
+        self._norm = read_norm(config, base, kernels, names.final_norm, config.hidden_size)
+        layers = replace(base, transposed=config.family.transposed)
+        kind = ParallelLayer if config.parallel else Layer
+        self._layers = [
+            kind(config, number, layers.under(names.layer.format(number)), kernels)
+            for number in range(config.num_layers)
+        ]
+        tables = {
+            rope: rotary_tables(rope, config.head_dim, positions, weights.device)
+            for rope in set(config.ropes)
+        }
+        self._rotary = [tables[rope] for rope in config.ropes]
+
+    def __call__(self, tokens: Tensor, step: StepAttention, caches: Sequence[LayerCache]) -> Tensor:
+        hidden = self._embed(tokens, step.positions)
+        for layer, rotary, cache in zip(self._layers, self._rotary, caches, strict=True):
+            layer.add_to(hidden, rotary, step, cache)
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self._head(self._norm(hidden))
+
+
+def _ends(
+    config: ModelConfig, base: Weights, weights: Weights, kernels: Kernels
+) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+    """What looks up embeddings, and what gives logits; of one matrix if they are tied."""
+    names, shape = config.family.names, (config.vocab_size, config.hidden_size)
+    table = base.read(f"{names.embedding}.weight", *shape)
+    if config.tie_word_embeddings:
+        tied = kernels.linear(table, dtype=torch.float32, keeps_rows=True)
+        return tied.rows, _capped(tied, config.logit_softcap)
+    head = kernels.linear(weights.read(f"{names.head}.weight", *shape), dtype=torch.float32)
+    return table.__getitem__, _capped(head, config.logit_softcap)
+
+
+def _capped(head: Linear, softcap: float) -> Callable[[Tensor], Tensor]:
+    if not softcap:
+        return head
+    return lambda hidden: head(hidden).div_(softcap).tanh_().mul_(softcap)
+
+
+def _embedding(config: ModelConfig, base: Weights, rows: Callable[[Tensor], Tensor]) -> Embed:
+    name, size = config.family.names.positions, config.hidden_size
+    if name is not None:
+        learned = base.read(f"{name}.weight", config.max_position, size)
+        return lambda tokens, positions: rows(tokens) + learned[positions]
+    if config.family.scales_embeddings:
+        scale = torch.tensor(size**0.5, dtype=base.dtype).item()  # rounded as the weights are
+        return lambda tokens, _: rows(tokens) * scale
+    return lambda tokens, _: rows(tokens)

@@ -1,0 +1,239 @@
+"""The table of architectures: what is the same for all models of a family and stands in no config.json.
+
+A decoder is always the same chain of blocks (`decoder.py`); what differs is which norms stand where, what
+is biased, how positions get in, and what the checkpoint calls all of it. A new family of this kind is an
+entry here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a checkpoint calls its tensors, without `.weight` and `.bias`. None: the family has none of it."""
+
+    base: str = "model."
+    """What all names but the head's begin with; some checkpoints leave it out."""
+    embedding: str = "embed_tokens"
+    positions: str | None = None
+    """The table of learned positions."""
+    embedding_norm: str | None = None
+    layer: str = "layers.{}."
+    """What the names of a layer begin with, with its number; those below follow it."""
+    before_attention: str | None = "input_layernorm"
+    after_attention: str | None = None
+    """Of what attention adds, before it is added."""
+    before_mlp: str | None = "post_attention_layernorm"
+    after_mlp: str | None = None
+    qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    """One after the other, or one name for all three."""
+    query_norm: str | None = None
+    key_norm: str | None = None
+    out: str = "self_attn.o_proj"
+    up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
+    """Gate and up, or one name for both; where nothing is gated, what goes into the activation."""
+    down: str = "mlp.down_proj"
+    final_norm: str = "norm"
+    head: str = "lm_head"
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """Mixture of experts: what config.json calls its numbers, and the checkpoint its tensors."""
+
+    size: str = "moe_intermediate_size"
+    router: str = "mlp.gate"
+    expert: str = "mlp.experts.{}."
+    up: tuple[str, str] = ("gate_proj", "up_proj")
+    down: str = "down_proj"
+    normalized: bool | str = "norm_topk_prob"
+    """The weights of a token's experts are made to add up to 1; a name: the key that says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """An architecture. Of `bool | str` a name is the key in config.json that says so."""
+
+    names: Names = field(default_factory=Names)
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """What its config.json calls that which others call otherwise: by the usual name."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """What a key means when it is left out, by its usual name, where that is not what it means for Llama."""
+    norm: Literal["rms", "wide", "shifted", "layer"] = "rms"
+    """Root mean square; `wide`: multiplied by its weight before rounding; `shifted`: that, with 1 + weight;
+    `layer`: layer normalization, with a bias if the checkpoint has one."""
+    qkv_bias: bool | str = "attention_bias"
+    out_bias: bool | str = "attention_bias"
+    mlp_bias: bool | str = "mlp_bias"
+    gated: bool = True
+    """The feed-forward block has gates; otherwise it is up, activation, down."""
+    parallel: bool | str = False
+    """Attention and feed-forward block read the same stream, instead of one after the other."""
+    rotary: bool = True
+    norms_whole: bool = False
+    """Queries and keys are normalized over all their heads at once, not each head by itself."""
+    by_head: bool = False
+    """Rows of the joint projection are query, key and value of one head after the other."""
+    transposed: bool = False
+    """Weights of the layers' products are [in, out]."""
+    scales_embeddings: bool = False
+    """Embeddings are multiplied by the square root of their size."""
+    windowed: bool = False
+    """Its `sliding_window` is meant; others carry one that nobody reads."""
+    experts: Experts | None = None
+
+
+LLAMA = Family()
+_GEMMA = Family(
+    norm="shifted",
+    keys={"hidden_act": "hidden_activation"},
+    defaults={"hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True, "head_dim": 256},
+    scales_embeddings=True,
+)
+_SANDWICHED = Names(
+    after_attention="post_attention_layernorm",
+    before_mlp="pre_feedforward_layernorm",
+    after_mlp="post_feedforward_layernorm",
+)
+_HEAD_NORMS = Names(query_norm="self_attn.q_norm", key_norm="self_attn.k_norm")
+_EXPERT_KEYS = {"num_experts": "num_local_experts"}
+_GPT = Names(
+    base="transformer.",
+    embedding="wte",
+    positions="wpe",
+    layer="h.{}.",
+    before_attention="ln_1",
+    before_mlp="ln_2",
+    qkv=("attn.c_attn",),
+    out="attn.c_proj",
+    up=("mlp.c_fc",),
+    down="mlp.c_proj",
+    final_norm="ln_f",
+)
+
+FAMILIES: Mapping[str, Family] = {
+    "LlamaForCausalLM": LLAMA,
+    "MistralForCausalLM": Family(windowed=True),
+    "Qwen2ForCausalLM": Family(
+        defaults={"use_sliding_window": False},
+        qkv_bias=True,
+        out_bias=False,
+        mlp_bias=False,
+        windowed=True,
+    ),
+    "Qwen3ForCausalLM": Family(names=_HEAD_NORMS, defaults={"use_sliding_window": False}, windowed=True),
+    "Phi3ForCausalLM": Family(
+        names=Names(qkv=("self_attn.qkv_proj",), up=("mlp.gate_up_proj",)),
+        qkv_bias=False,
+        out_bias=False,
+        mlp_bias=False,
+        windowed=True,
+    ),
+    "Olmo2ForCausalLM": Family(
+        names=replace(
+            _SANDWICHED,
+            before_attention=None,
+            before_mlp=None,
+            query_norm="self_attn.q_norm",
+            key_norm="self_attn.k_norm",
+        ),
+        norm="wide",
+        norms_whole=True,
+    ),
+    "GemmaForCausalLM": _GEMMA,
+    "Gemma2ForCausalLM": replace(
+        _GEMMA,
+        names=_SANDWICHED,
+        defaults={**_GEMMA.defaults, "sliding_window_pattern": 2},
+        windowed=True,
+    ),
+    "GPT2LMHeadModel": Family(
+        names=_GPT,
+        keys={
+            "hidden_size": "n_embd",
+            "intermediate_size": "n_inner",
+            "num_hidden_layers": "n_layer",
+            "num_attention_heads": "n_head",
+            "max_position_embeddings": "n_positions",
+            "norm_eps": "layer_norm_epsilon",
+            "hidden_act": "activation_function",
+        },
+        defaults={"hidden_act": "gelu_new", "tie_word_embeddings": True, "norm_eps": 1e-5},
+        norm="layer",
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        gated=False,
+        rotary=False,
+        transposed=True,
+    ),
+    "GPTNeoXForCausalLM": Family(
+        names=Names(
+            base="gpt_neox.",
+            embedding="embed_in",
+            qkv=("attention.query_key_value",),
+            out="attention.dense",
+            up=("mlp.dense_h_to_4h",),
+            down="mlp.dense_4h_to_h",
+            final_norm="final_layer_norm",
+            head="embed_out",
+        ),
+        keys={
+            "norm_eps": "layer_norm_eps",
+            "rope_theta": "rotary_emb_base",
+            "partial_rotary_factor": "rotary_pct",
+            "use_parallel_residual": "use_parallel_residual",
+        },
+        defaults={
+            "hidden_act": "gelu",
+            "norm_eps": 1e-5,
+            "attention_bias": True,
+            "use_parallel_residual": True,
+            "partial_rotary_factor": 0.25,
+        },
+        norm="layer",
+        mlp_bias=True,
+        gated=False,
+        parallel="use_parallel_residual",
+        by_head=True,
+    ),
+    "Starcoder2ForCausalLM": Family(
+        names=Names(up=("mlp.c_fc",), down="mlp.c_proj"),
+        keys={"norm_eps": "norm_epsilon"},
+        defaults={
+            "hidden_act": "gelu_pytorch_tanh",
+            "norm_eps": 1e-5,
+            "use_bias": True,
+            "tie_word_embeddings": True,
+        },
+        norm="layer",
+        qkv_bias="use_bias",
+        out_bias="use_bias",
+        mlp_bias="use_bias",
+        gated=False,
+        windowed=True,
+    ),
+    "MixtralForCausalLM": Family(
+        keys=_EXPERT_KEYS,
+        defaults={"rope_theta": 1e6},
+        windowed=True,
+        experts=Experts(
+            size="intermediate_size",
+            router="block_sparse_moe.gate",
+            expert="block_sparse_moe.experts.{}.",
+            up=("w1", "w3"),
+            down="w2",
+            normalized=True,
+        ),
+    ),
+    "Qwen3MoeForCausalLM": Family(
+        names=_HEAD_NORMS,
+        defaults={"use_sliding_window": False},
+        windowed=True,
+        keys=_EXPERT_KEYS,
+        experts=Experts(),
+    ),
+}
+"""By what config.json calls its architecture."""

@@ -1,0 +1,149 @@
+"""The blocks of a decoder layer: attention over the paged cache, and a feed-forward block.
+
+Query, key and value projections are one matrix, and so are gate and up: fewer, larger products. What a
+family has is decided when a layer is made; a step looks nothing up.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gpu_worker.errors import ModelError
+from gpu_worker.kernels.interface import Kernels, LayerCache, Linear, Rotary, Sight, StepAttention
+from gpu_worker.kernels.reference import ACTIVATIONS
+from gpu_worker.models.config import ModelConfig
+from gpu_worker.models.experts import Experts
+from gpu_worker.models.loader import Weights
+from gpu_worker.models.norms import HeadNorms, NormedSum, read_norm, unchanged
+from gpu_worker.models.rope import rotary_order
+
+
+class Adds(Protocol):
+    """What adds something to the residual stream."""
+
+    def add_to(self, hidden: Tensor, residual: Tensor, /) -> None:
+        """Add what comes of hidden [tokens, in] to residual [tokens, out], in place."""
+
+
+class Attention:
+    """Attention with grouped queries over the paged cache."""
+
+    def __init__(self, config: ModelConfig, number: int, weights: Weights, kernels: Kernels) -> None:
+        names = config.family.names
+        query = config.num_heads * config.head_dim
+        self._qkv = kernels.linear(*_projections(config, number, weights))
+        self._sight = Sight(
+            config.windows[number], softcap=config.attention_softcap, scale=config.attention_scale
+        )
+        self._norms = _head_norms(config, number, weights, kernels)
+        out = kernels.linear(*weights.merged({names.out: config.hidden_size}, query, config.out_bias))
+        self._out = _added(config, weights, kernels, out, names.after_attention)
+
+    def add_to(
+        self, hidden: Tensor, residual: Tensor, rotary: Rotary, step: StepAttention, cache: LayerCache
+    ) -> None:
+        """Add what attention says of hidden [tokens, hidden_size] to residual, in place."""
+        query = step.rotate_and_write(self._norms(self._qkv(hidden)), rotary, cache)
+        self._out.add_to(step.attend(query, cache, self._sight), residual)
+
+
+class FeedForward:
+    """up, activation, down; or with a gate (Shazeer 2020)."""
+
+    def __init__(self, config: ModelConfig, weights: Weights, kernels: Kernels) -> None:
+        names, hidden, inner = config.family.names, config.hidden_size, config.intermediate_size
+        down = kernels.linear(*weights.merged({names.down: hidden}, inner, config.mlp_bias))
+        rows = 2 * inner if config.family.gated else inner
+        up = weights.merged(_shared(names.up, rows), hidden, config.mlp_bias)
+        if config.family.gated:
+            self._inner = kernels.gated(*up, config.activation)
+        else:
+            product, activate = kernels.linear(*up), ACTIVATIONS[config.activation]
+            self._inner = lambda hidden: activate(product(hidden))
+        self._down = _added(config, weights, kernels, down, names.after_mlp)
+
+    def add_to(self, hidden: Tensor, residual: Tensor) -> None:
+        self._down.add_to(self._inner(hidden), residual)
+
+
+class Layer:
+    """Attention, then the feed-forward block on what it has left in the stream."""
+
+    def __init__(self, config: ModelConfig, number: int, weights: Weights, kernels: Kernels) -> None:
+        names, hidden = config.family.names, config.hidden_size
+
+        def norm(name: str | None) -> Callable[[Tensor], Tensor]:
+            return read_norm(config, weights, kernels, name, hidden) if name else unchanged
+
+        self._attention_norm, self._mlp_norm = norm(names.before_attention), norm(names.before_mlp)
+        self._attention = Attention(config, number, weights, kernels)
+        experts = config.experts is not None and number in config.experts.layers
+        self._mlp: Adds = (Experts if experts else FeedForward)(config, weights, kernels)
+
+    def add_to(self, hidden: Tensor, rotary: Rotary, step: StepAttention, cache: LayerCache) -> None:
+        """Add what the layer has to say to the residual stream, hidden [tokens, hidden_size], in place."""
+        self._attention.add_to(self._attention_norm(hidden), hidden, rotary, step, cache)
+        self._mlp.add_to(self._mlp_norm(hidden), hidden)
+
+
+class ParallelLayer(Layer):
+    """Both blocks on the same stream, as in GPT-NeoX."""
+
+    def add_to(self, hidden: Tensor, rotary: Rotary, step: StepAttention, cache: LayerCache) -> None:
+        """See `Layer.add_to`."""
+        mlp_input = self._mlp_norm(hidden)
+        self._attention.add_to(self._attention_norm(hidden), hidden, rotary, step, cache)
+        self._mlp.add_to(mlp_input, hidden)
+
+
+def _shared(names: tuple[str, ...], rows: int) -> dict[str, int]:
+    """As many rows for each name."""
+    return dict.fromkeys(names, rows // len(names))
+
+
+def _added(
+    config: ModelConfig, weights: Weights, kernels: Kernels, product: Linear, norm: str | None
+) -> Adds:
+    """What adds the product to the stream, through the norm of that name if the family has one."""
+    if norm is None:
+        return product
+    return NormedSum(product, read_norm(config, weights, kernels, norm, config.hidden_size))
+
+
+def _projections(config: ModelConfig, number: int, weights: Weights) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of query, key and value: heads one after the other, their dimensions in the order in
+    which kernels rotate them."""
+    heads, kv_heads, size = config.num_heads, config.num_kv_heads, config.head_dim
+    query, key = heads * size, kv_heads * size
+    names, rows = config.family.names.qkv, (query, key, key)
+    parts = {names[0]: sum(rows)} if len(names) == 1 else dict(zip(names, rows, strict=True))
+    weight, bias = weights.merged(parts, config.hidden_size, config.qkv_bias)
+    order = torch.arange(query + 2 * key, device=weight.device).view(-1, size)
+    if config.family.by_head:
+        order = order.view(heads, 3, size).transpose(0, 1).reshape(-1, size)
+    within = rotary_order(config.ropes[number], size)
+    if within is not None:
+        order[: heads + kv_heads] = order[: heads + kv_heads, within]
+    elif not config.family.by_head:
+        return weight, bias
+    order = order.flatten()
+    return weight[order], None if bias is None else bias[order]
+
+
+def _head_norms(
+    config: ModelConfig, number: int, weights: Weights, kernels: Kernels
+) -> Callable[[Tensor], Tensor]:
+    names, size = config.family.names, config.head_dim
+    if names.query_norm is None or names.key_norm is None:
+        return unchanged
+    if rotary_order(config.ropes[number], size) is not None:
+        raise ModelError("norms of queries and keys beside a partial rotary embedding are not supported")
+    rows = config.num_heads * size, config.num_kv_heads * size
+    sizes = rows if config.family.norms_whole else (size, size)
+    query, key = (
+        read_norm(config, weights, kernels, name, each)
+        for name, each in zip((names.query_norm, names.key_norm), sizes, strict=True)
+    )
+    return HeadNorms(query, key, rows, None if config.family.norms_whole else size)

@@ -1,0 +1,69 @@
+"""Normalization in all the places where families have it."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import layer_norm
+
+from gpu_worker.kernels.interface import Kernels, Linear, Unary
+from gpu_worker.models.config import ModelConfig
+from gpu_worker.models.loader import Weights
+
+
+def read_norm(config: ModelConfig, weights: Weights, kernels: Kernels, name: str, size: int) -> Unary:
+    """The norm that a family has, with the weights of that name. Raises `ModelError`."""
+    eps, weight = config.norm_eps, f"{name}.weight"
+    match config.family.norm:
+        case "rms":
+            return kernels.norm(weights.read(weight, size), eps)
+        case "wide":
+            return kernels.norm(weights.of(torch.float32).read(weight, size), eps)
+        case "shifted":
+            return kernels.norm(1 + weights.of(torch.float32).read(weight, size), eps)
+        case "layer":
+            bias = weights.read(f"{name}.bias", size) if weights.has(f"{name}.bias") else None
+            return LayerNorm(weights.read(weight, size), bias, eps)
+
+
+def unchanged(hidden: Tensor) -> Tensor:
+    """Where a family has no norm."""
+    return hidden
+
+
+class LayerNorm:
+    """Ba et al. 2016, in plain PyTorch on every device."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, eps: float) -> None:
+        self._weight, self._bias, self._eps = weight, bias, eps
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        return layer_norm(hidden, self._weight.shape, self._weight, self._bias, self._eps)
+
+
+class HeadNorms:
+    """Norms of queries and keys before they are rotated, in place.
+
+    Each head by itself (Henry et al. 2020), or all heads of a token as one row, as in OLMo 2.
+    """
+
+    def __init__(self, query: Unary, key: Unary, rows: tuple[int, int], size: int | None) -> None:
+        """`rows`: of queries and of keys; `size` of a head, or None for all heads as one."""
+        self._norms = query, key
+        self._places = slice(0, rows[0]), slice(rows[0], rows[0] + rows[1])
+        self._sizes = (size, size) if size else rows
+
+    def __call__(self, qkv: Tensor) -> Tensor:
+        """Of [tokens, queries + keys + values]; the same tensor."""
+        for norm, place, size in zip(self._norms, self._places, self._sizes, strict=True):
+            part = qkv[:, place]
+            part.copy_(norm(part.contiguous().view(-1, size)).view(part.shape))
+        return qkv
+
+
+class NormedSum:
+    """A product that is normalized before it is added to the stream. See `Linear.add_to`."""
+
+    def __init__(self, product: Linear, norm: Unary) -> None:
+        self._product, self._norm = product, norm
+
+    def add_to(self, hidden: Tensor, residual: Tensor) -> None:
+        residual += self._norm(self._product(hidden))

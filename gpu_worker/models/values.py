@@ -1,0 +1,61 @@
+"""Look-ups in config.json that say which key of which file is wrong."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_worker.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """The values of an object in a JSON file. A key that is null counts as missing."""
+
+    path: Path
+    values: Mapping[str, Any]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Whatever it is."""
+        value = self.values.get(key)
+        return default if value is None else value
+
+    def wrong(self, key: str, what: str) -> ModelError:
+        """The error that says so."""
+        return ModelError(f"{self.path}: {key}: {what}")
+
+    def positive(self, key: str, default: int | None = None) -> int:
+        value = self.get(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise self.wrong(key, f"a positive integer is needed, not {value!r}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self.get(key, default)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+            raise self.wrong(key, f"a positive number is needed, not {value!r}")
+        return float(value)
+
+    def maybe(self, key: str) -> float | None:
+        """A positive number, if there is one."""
+        return None if self.get(key) is None else self.number(key)
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        value = self.get(key, default)
+        if not isinstance(value, bool):
+            raise self.wrong(key, f"true or false is needed, not {value!r}")
+        return value
+
+    def object(self, key: str) -> "Values":
+        """An object within; an empty one if it is missing."""
+        value = self.get(key, {})
+        if not isinstance(value, dict):
+            raise self.wrong(key, f"an object is needed, not {value!r}")
+        return Values(self.path, value)
+
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """A list of positive numbers."""
+        value = self.get(key)
+        if not isinstance(value, list) or not all(isinstance(one, int | float) and one > 0 for one in value):
+            raise self.wrong(key, f"a list of positive numbers is needed, not {value!r}")
+        return tuple(float(one) for one in value)

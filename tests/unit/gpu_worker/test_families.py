@@ -1,0 +1,161 @@
+"""Every family's logits and greedy tokens equal transformers', in chunks and mixed batches."""
+
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from gpu_worker.models.families import FAMILIES
+from tests.support.logits import watch_logits
+
+PROMPT = [5, 17, 3, 88, 41, 41, 9, 60, 2, 73, 28, 54, 12, 90, 33, 71, 8, 26, 65]
+LENGTH = len(PROMPT) + 64
+BLOCK_SIZES = (1, 3, 16, 64)
+
+USUAL = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.2,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+GPT = {
+    "n_embd": 32,
+    "n_layer": 3,
+    "n_head": 4,
+    "n_positions": 128,
+    "num_key_value_heads": 4,
+    "intermediate_size": 128,
+}
+LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0, 1.1, 1.3, 1.6],
+    "long_factor": [1.0, 2.0, 3.0, 4.0],
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 9}
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_experts": 5}
+
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Llama": ("LlamaForCausalLM", {"tie_word_embeddings": True, "seed": 1}),
+    "Llama, YaRN": ("LlamaForCausalLM", {"rope_parameters": YARN}),
+    "Mistral": ("MistralForCausalLM", {"sliding_window": 9}),
+    "Qwen2": ("Qwen2ForCausalLM", {}),
+    "Qwen2, windows": (
+        "Qwen2ForCausalLM",
+        {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
+    ),
+    "Qwen3": ("Qwen3ForCausalLM", {"head_dim": 16}),
+    "Phi-3": ("Phi3ForCausalLM", {"sliding_window": 20}),
+    "Phi-3, partial, short": (
+        "Phi3ForCausalLM",
+        {
+            "hidden_size": 64,
+            "rope_parameters": LONG | {"partial_rotary_factor": 0.5, "original_max_position_embeddings": 128},
+        },
+    ),
+    "OLMo 2": ("Olmo2ForCausalLM", {}),
+    "Gemma": ("GemmaForCausalLM", {"head_dim": 16}),
+    "Gemma 2": (
+        "Gemma2ForCausalLM",
+        GEMMA | {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0, "seed": 1},
+    ),
+    "GPT-2": ("GPT2LMHeadModel", GPT | {"seed": 4}),
+    "GPT-NeoX": ("GPTNeoXForCausalLM", {"hidden_size": 64, "num_key_value_heads": 4}),
+    "GPT-NeoX, serial": (
+        "GPTNeoXForCausalLM",
+        {"use_parallel_residual": False, "attention_bias": False, "num_key_value_heads": 4, "seed": 4},
+    ),
+    "StarCoder2": ("Starcoder2ForCausalLM", {"sliding_window": 9}),
+    "Mixtral": ("MixtralForCausalLM", {"num_local_experts": 5}),
+    "Qwen3 MoE": ("Qwen3MoeForCausalLM", EXPERTS | {"head_dim": 16, "mlp_only_layers": [1]}),
+    "Qwen3 MoE, normalized": ("Qwen3MoeForCausalLM", EXPERTS | {"head_dim": 16, "norm_topk_prob": True}),
+}
+
+
+def random_model(architecture: str, changes: dict[str, Any]) -> Any:
+    """A tiny model with weights large enough that its tokens vary, and no weight left at zero or one."""
+    torch.manual_seed(changes.get("seed", 0))
+    kind = getattr(transformers, architecture)
+    config = kind.config_class(**{key: value for key, value in (USUAL | changes).items() if key != "seed"})
+    config._attn_implementation = "eager"  # others leave out what they do not have, such as soft-caps
+    model = kind(config).eval()
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 1:
+            torch.nn.init.normal_(parameter, mean=0 if name.endswith("bias") else 0.7, std=0.2)
+    return model
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Each model as a directory, and as transformers has it."""
+
+    @cache
+    def make(name: str) -> SimpleNamespace:
+        model = random_model(*MODELS[name])
+        directory = tmp_path_factory.mktemp("family")
+        model.save_pretrained(directory)
+
+        @cache
+        def logits(*tokens: int) -> torch.Tensor:
+            with torch.inference_mode():
+                found: torch.Tensor = model(torch.tensor([tokens])).logits[0]
+            return found
+
+        return SimpleNamespace(logits=logits, directory=directory)
+
+    return make
+
+
+def mixed_steps(driver: Any, sequences: Any) -> None:
+    """Chunks of different sizes beside decodes, until all sequences are that long."""
+    step = 0
+    while min(len(sequence.tokens) for sequence in sequences) < LENGTH:
+        rows = []
+        for slot, sequence in enumerate(sequences):
+            if step >= 2 * slot and len(sequence.tokens) < LENGTH:
+                missing = len(sequence.tokens) - sequence.computed
+                rows.append((sequence, min(missing, 1 + (step + slot) % 5)))
+        driver.step(*rows)
+        step += 1
+
+
+@pytest.mark.parametrize("number", range(len(MODELS)), ids=list(MODELS))
+def test_equals_transformers(make: Any, models: Any, number: int) -> None:
+    found = models(list(MODELS)[number])
+    block_size = BLOCK_SIZES[number % len(BLOCK_SIZES)]
+    runner = make.runner(
+        found.directory, block_size=block_size, num_blocks=3 * 96 // block_size + 3, max_model_len=96
+    )
+    seen = watch_logits(runner)
+    driver = make.Driver(runner, seed=number)
+    sequences = [driver.admit(slot, PROMPT[slot:]) for slot in range(3)]
+    mixed_steps(driver, sequences)
+    for sequence in sequences:
+        known = sequence.tokens[: sequence.computed]
+        expected = found.logits(*known)
+        logits = torch.stack([seen[sequence.slot, position] for position in range(len(known))])
+        torch.testing.assert_close(logits, expected, atol=5e-5, rtol=5e-5)
+        # Each token is what transformers says next after those before it, which is what greedy means.
+        answer = expected[len(PROMPT) - sequence.slot - 1 :].argmax(-1).tolist()
+        assert sequence.tokens[len(PROMPT) - sequence.slot :] == answer
+    assert len(set(sequences[0].tokens[len(PROMPT) :])) > 4, "a model that repeats itself shows little"
+
+
+def test_every_family_is_tested() -> None:
+    assert {architecture for architecture, _ in MODELS.values()} >= set(FAMILIES)
