@@ -92,8 +92,12 @@ def load(settings: WorkerSettings, around: Callable[[Kernels], Kernels] = lambda
 
 
 def _record(runner: Runner) -> None:
-    """Replay the runner's decodes, if its back end's launches are the same for all steps of one size."""
-    if isinstance(runner.kernels, ReferenceKernels) and runner.kernels.replayable:
+    """Replay the runner's decodes, if its back end's launches are the same for all steps of one size.
+
+    Those of a mixture of experts are not: they follow from what the router says.
+    """
+    same = runner.model.config.experts is None
+    if same and isinstance(runner.kernels, ReferenceKernels) and runner.kernels.replayable:
         from gpu_worker.kernels.triton.graphs import DecodeGraphs, recorder
 
         graphs = DecodeGraphs(runner.forward, runner.limits, runner.device, recorder())
