@@ -15,6 +15,7 @@ from gateway.fields import MAX_CHOICES, MAX_INT32, Count, Prompts, Stops, Text, 
 MAX_LOGPROBS = 20
 
 OFF: dict[str, tuple[float, ...]] = {
+    "rolling_context": (False,),
     "top_p": (1.0,),
     "top_k": (0, -1),
     "min_p": (0.0,),
@@ -22,7 +23,7 @@ OFF: dict[str, tuple[float, ...]] = {
     "frequency_penalty": (0.0,),
     "repetition_penalty": (1.0,),
 }
-"""What shapes sampling besides the temperature, with the values that leave it alone."""
+"""What a beam search cannot have besides a temperature, with the values that ask for nothing."""
 
 
 class _Body(BaseModel):
@@ -60,6 +61,9 @@ class GenerationBody(_Body):
     stop: Stops = Field(default_factory=list)
     stop_token_ids: list[TokenId] = Field(default_factory=list, max_length=MAX_CHOICES)
     ignore_eos: bool = False
+    rolling_context: bool = Field(
+        False, description="Go on past the model's context, which then forgets the middle of the text."
+    )
     skip_special_tokens: bool = True
     return_token_ids: bool = False
     cache_salt: str = Field("", max_length=256)
@@ -108,6 +112,18 @@ class GenerationBody(_Body):
         """Beams of a beam search."""
         return self.n if self.beam_width is None else self.beam_width
 
+    @model_validator(mode="after")
+    def _endless_only_as_a_stream(self) -> "GenerationBody":
+        if self.rolling_context and self.limit is None and not self.stream:
+            message = "'rolling_context' without 'max_tokens' goes on without end: only with 'stream'."
+            raise BadRequest(message, param="max_tokens", code="invalid_value")
+        return self
+
+    @property
+    def limit(self) -> int | None:
+        """Tokens to generate at most; None: as many as there is room for."""
+        return self.max_tokens
+
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
@@ -155,6 +171,11 @@ class CompletionBody(GenerationBody):
             message = f"Prompts times '{name}' must be at most {MAX_CHOICES}."
             raise BadRequest(message, param=name, code="invalid_value")
         return self
+
+    @property
+    def limit(self) -> int | None:
+        # Who asks for a text past the context does not mean 16 tokens by saying nothing.
+        return None if self.rolling_context and "max_tokens" not in self.model_fields_set else self.max_tokens
 
     @property
     def sequences(self) -> int:
@@ -229,6 +250,10 @@ class ChatBody(GenerationBody):
             message = "'max_tokens' and 'max_completion_tokens' differ; use the latter."
             raise BadRequest(message, param="max_tokens", code="invalid_value")
         return self
+
+    @property
+    def limit(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
 
     @property
     def wanted_logprobs(self) -> int | None:

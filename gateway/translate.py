@@ -18,7 +18,7 @@ def completion_requests(body: CompletionBody, request_id: str, tenant: str = "")
     ids = [request_id] if len(body.prompt) == 1 else [f"{request_id}-{i}" for i in range(len(body.prompt))]
     requests = []
     for prompt_id, prompt in zip(ids, body.prompt, strict=True):
-        request = _request(body, prompt_id, body.max_tokens, tenant)
+        request = _request(body, prompt_id, tenant)
         if isinstance(prompt, str):
             request.text = prompt
         else:
@@ -29,7 +29,7 @@ def completion_requests(body: CompletionBody, request_id: str, tenant: str = "")
 
 def chat_requests(body: ChatBody, request_id: str, tenant: str = "") -> list[TextRequest]:
     """The one request that a conversation is."""
-    request = _request(body, request_id, body.max_completion_tokens or body.max_tokens, tenant)
+    request = _request(body, request_id, tenant)
     request.chat.CopyFrom(_conversation(body.messages))
     return [request]
 
@@ -46,11 +46,11 @@ def _conversation(messages: Sequence[Message]) -> Conversation:
     )
 
 
-def _request(body: GenerationBody, request_id: str, max_tokens: int | None, tenant: str) -> TextRequest:
+def _request(body: GenerationBody, request_id: str, tenant: str) -> TextRequest:
     return TextRequest(
         request_id=request_id,
         sampling=_sampling(body),
-        max_tokens=max_tokens,
+        max_tokens=body.limit,
         stop=body.stop,
         stop_token_ids=body.stop_token_ids,
         ignore_eos=body.ignore_eos,
@@ -61,6 +61,7 @@ def _request(body: GenerationBody, request_id: str, max_tokens: int | None, tena
         tenant=tenant or body.user,
         priority=body.priority,
         beams=_beams(body),
+        rolling_context=body.rolling_context,
     )
 
 

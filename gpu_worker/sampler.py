@@ -138,8 +138,9 @@ def _choose(
     if len(filtered):
         some = _index(filtered, logits.device)
         drawn[some] = _filter(drawn[some], device_slots[rows[some]], batch)
-    _, seed, sequence, _ = batch.sampling.integers(device_slots[rows])
-    counters = _index(positions[drawing], logits.device)
+    _, seed, sequence, _, dropped = batch.sampling.integers(device_slots[rows])
+    # The place in the whole text: a context that rolls comes to the same positions again.
+    counters = _index(positions[drawing], logits.device) + dropped[:, 0]
     noise = gumbel(keys(seed[:, 0], counters, sequence[:, 0]), drawn.shape[1])
     return tokens.index_copy(0, rows, (drawn + noise).argmax(dim=-1))
 
@@ -150,7 +151,7 @@ def _penalize(logits: Tensor, slots: Tensor, lengths: Int32s, batch: Batch) -> T
     `lengths`: how many of each slot's tokens count.
     """
     *_, presence, frequency, repetition = batch.sampling.numbers(slots)
-    *_, prompt_length = batch.sampling.integers(slots)
+    *_, prompt_length, _ = batch.sampling.integers(slots)
     longest = int(lengths.max())
     tokens = batch.tokens[slots, :longest].long()
     places = torch.arange(longest, device=logits.device)

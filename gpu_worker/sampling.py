@@ -32,8 +32,8 @@ class SlotSampling:
         """Most likely tokens that are reported of each slot instead of keeping one; 0 of all but beams."""
         self.number_table = torch.zeros((slots, 6), device=device)
         """Temperature, top_p, min_p, presence, frequency and repetition penalty of each slot."""
-        self.integer_table = torch.zeros((slots, 4), dtype=torch.int64, device=device)
-        """top_k, seed, sequence index and prompt length of each slot."""
+        self.integer_table = torch.zeros((slots, 5), dtype=torch.int64, device=device)
+        """top_k, seed, sequence index, prompt length and dropped tokens of each slot."""
 
     def set(self, slot: int, new: NewSlot) -> None:
         """Take over what a new sequence asks for, which `fault_in` has found nothing against."""
@@ -52,15 +52,16 @@ class SlotSampling:
             numbers = torch.tensor((params.temperature, params.top_p, params.min_p, *penalties))
             self.number_table[slot] = to_device(numbers, self.number_table.device)
             seed = params.seed - (1 << 64) if params.seed >> 63 else params.seed  # its bits, as int64
-            integers = (min(params.top_k, 1 << 31), seed, new.sequence_index, new.prompt_length)
-            self.integer_table[slot] = to_device(torch.tensor(integers), self.integer_table.device)
+            place = (new.sequence_index, new.prompt_length, new.dropped_tokens)
+            integers = torch.tensor((min(params.top_k, 1 << 31), seed, *place))
+            self.integer_table[slot] = to_device(integers, self.integer_table.device)
 
     def numbers(self, slots: Tensor) -> tuple[Tensor, ...]:
         """float32 [rows, 1] each: temperature, top_p, min_p, presence, frequency, repetition."""
         return self.number_table[slots].unsqueeze(2).unbind(1)
 
     def integers(self, slots: Tensor) -> tuple[Tensor, ...]:
-        """int64 [rows, 1] each: top_k, seed, sequence index, prompt length."""
+        """int64 [rows, 1] each: top_k, seed, sequence index, prompt length, dropped tokens."""
         return self.integer_table[slots].unsqueeze(2).unbind(1)
 
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from proto import sampling_pb2 as proto_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15proto/scheduler.proto\x12\x05quire\x1a\x14proto/sampling.proto\"P\n\x0fGenerateRequest\x12\x1d\n\x05start\x18\x01 \x01(\x0b\x32\x0c.quire.StartH\x00\x12\x16\n\x0c\x65nd_sequence\x18\x02 \x01(\rH\x00\x42\x06\n\x04kind\"\x8a\x02\n\x05Start\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x15\n\rprompt_tokens\x18\x02 \x01(\x0c\x12\'\n\x08sampling\x18\x03 \x01(\x0b\x32\x15.quire.SamplingParams\x12#\n\x04stop\x18\x04 \x01(\x0b\x32\x15.quire.StopConditions\x12\t\n\x01n\x18\x05 \x01(\r\x12\x12\n\ncache_salt\x18\x06 \x01(\t\x12%\n\x07resumed\x18\x07 \x03(\x0b\x32\x14.quire.SequenceSoFar\x12\x0e\n\x06tenant\x18\x08 \x01(\t\x12\x10\n\x08priority\x18\t \x01(\x11\x12 \n\x05\x62\x65\x61ms\x18\x15 \x01(\x0b\x32\x11.quire.BeamSearch\"@\n\rSequenceSoFar\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0e\n\x06tokens\x18\x02 \x01(\x0c\x12\x10\n\x08\x66inished\x18\x03 \x01(\x08\"O\n\x10GenerateResponse\x12$\n\x06\x64\x65ltas\x18\x01 \x03(\x0b\x32\x14.quire.SequenceDelta\x12\x15\n\rcached_tokens\x18\x02 \x01(\r\"\x82\x01\n\rSequenceDelta\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0e\n\x06tokens\x18\x02 \x01(\x0c\x12*\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x13.quire.FinishReason\x12&\n\x08logprobs\x18\x04 \x03(\x0b\x32\x14.quire.TokenLogprobs\"J\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12\x12\n\ntop_tokens\x18\x02 \x01(\x0c\x12\x14\n\x0ctop_logprobs\x18\x03 \x01(\x0c\x32L\n\tScheduler\x12?\n\x08Generate\x12\x16.quire.GenerateRequest\x1a\x17.quire.GenerateResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15proto/scheduler.proto\x12\x05quire\x1a\x14proto/sampling.proto\"P\n\x0fGenerateRequest\x12\x1d\n\x05start\x18\x01 \x01(\x0b\x32\x0c.quire.StartH\x00\x12\x16\n\x0c\x65nd_sequence\x18\x02 \x01(\rH\x00\x42\x06\n\x04kind\"\xa3\x02\n\x05Start\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x15\n\rprompt_tokens\x18\x02 \x01(\x0c\x12\'\n\x08sampling\x18\x03 \x01(\x0b\x32\x15.quire.SamplingParams\x12#\n\x04stop\x18\x04 \x01(\x0b\x32\x15.quire.StopConditions\x12\t\n\x01n\x18\x05 \x01(\r\x12\x12\n\ncache_salt\x18\x06 \x01(\t\x12%\n\x07resumed\x18\x07 \x03(\x0b\x32\x14.quire.SequenceSoFar\x12\x0e\n\x06tenant\x18\x08 \x01(\t\x12\x10\n\x08priority\x18\t \x01(\x11\x12 \n\x05\x62\x65\x61ms\x18\x15 \x01(\x0b\x32\x11.quire.BeamSearch\x12\x17\n\x0frolling_context\x18\x14 \x01(\x08\"@\n\rSequenceSoFar\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0e\n\x06tokens\x18\x02 \x01(\x0c\x12\x10\n\x08\x66inished\x18\x03 \x01(\x08\"O\n\x10GenerateResponse\x12$\n\x06\x64\x65ltas\x18\x01 \x03(\x0b\x32\x14.quire.SequenceDelta\x12\x15\n\rcached_tokens\x18\x02 \x01(\r\"\x82\x01\n\rSequenceDelta\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0e\n\x06tokens\x18\x02 \x01(\x0c\x12*\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x13.quire.FinishReason\x12&\n\x08logprobs\x18\x04 \x03(\x0b\x32\x14.quire.TokenLogprobs\"J\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12\x12\n\ntop_tokens\x18\x02 \x01(\x0c\x12\x14\n\x0ctop_logprobs\x18\x03 \x01(\x0c\x32L\n\tScheduler\x12?\n\x08Generate\x12\x16.quire.GenerateRequest\x1a\x17.quire.GenerateResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,15 +35,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GENERATEREQUEST']._serialized_start=54
   _globals['_GENERATEREQUEST']._serialized_end=134
   _globals['_START']._serialized_start=137
-  _globals['_START']._serialized_end=403
-  _globals['_SEQUENCESOFAR']._serialized_start=405
-  _globals['_SEQUENCESOFAR']._serialized_end=469
-  _globals['_GENERATERESPONSE']._serialized_start=471
-  _globals['_GENERATERESPONSE']._serialized_end=550
-  _globals['_SEQUENCEDELTA']._serialized_start=553
-  _globals['_SEQUENCEDELTA']._serialized_end=683
-  _globals['_TOKENLOGPROBS']._serialized_start=685
-  _globals['_TOKENLOGPROBS']._serialized_end=759
-  _globals['_SCHEDULER']._serialized_start=761
-  _globals['_SCHEDULER']._serialized_end=837
+  _globals['_START']._serialized_end=428
+  _globals['_SEQUENCESOFAR']._serialized_start=430
+  _globals['_SEQUENCESOFAR']._serialized_end=494
+  _globals['_GENERATERESPONSE']._serialized_start=496
+  _globals['_GENERATERESPONSE']._serialized_end=575
+  _globals['_SEQUENCEDELTA']._serialized_start=578
+  _globals['_SEQUENCEDELTA']._serialized_end=708
+  _globals['_TOKENLOGPROBS']._serialized_start=710
+  _globals['_TOKENLOGPROBS']._serialized_end=784
+  _globals['_SCHEDULER']._serialized_start=786
+  _globals['_SCHEDULER']._serialized_end=862
 # @@protoc_insertion_point(module_scope)

@@ -88,7 +88,7 @@ class StepPlan(_message.Message):
     def __init__(self, step: _Optional[int] = ..., freed_slots: _Optional[bytes] = ..., new_slots: _Optional[_Iterable[_Union[NewSlot, _Mapping]]] = ..., block_slots: _Optional[bytes] = ..., block_ids: _Optional[bytes] = ..., row_slots: _Optional[bytes] = ..., row_starts: _Optional[bytes] = ..., row_counts: _Optional[bytes] = ..., swap_out_blocks: _Optional[bytes] = ..., swap_out_slots: _Optional[bytes] = ..., swap_in_slots: _Optional[bytes] = ..., swap_in_blocks: _Optional[bytes] = ..., copy_sources: _Optional[bytes] = ..., copy_targets: _Optional[bytes] = ..., given_slots: _Optional[bytes] = ..., given_tokens: _Optional[bytes] = ..., row_samples: _Optional[bytes] = ..., draft_tokens: _Optional[bytes] = ..., cut_slots: _Optional[bytes] = ..., cut_blocks: _Optional[bytes] = ...) -> None: ...
 
 class NewSlot(_message.Message):
-    __slots__ = ("slot", "tokens", "prompt_length", "block_ids", "sampling", "sequence_index", "traceparent", "forked_tokens", "forked_from", "candidates")
+    __slots__ = ("slot", "tokens", "prompt_length", "block_ids", "sampling", "sequence_index", "traceparent", "forked_tokens", "forked_from", "candidates", "dropped_tokens")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +99,7 @@ class NewSlot(_message.Message):
     FORKED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     FORKED_FROM_FIELD_NUMBER: _ClassVar[int]
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     slot: int
     tokens: bytes
     prompt_length: int
@@ -109,7 +110,8 @@ class NewSlot(_message.Message):
     forked_tokens: int
     forked_from: int
     candidates: int
-    def __init__(self, slot: _Optional[int] = ..., tokens: _Optional[bytes] = ..., prompt_length: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., sequence_index: _Optional[int] = ..., traceparent: _Optional[str] = ..., forked_tokens: _Optional[int] = ..., forked_from: _Optional[int] = ..., candidates: _Optional[int] = ...) -> None: ...
+    dropped_tokens: int
+    def __init__(self, slot: _Optional[int] = ..., tokens: _Optional[bytes] = ..., prompt_length: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., sequence_index: _Optional[int] = ..., traceparent: _Optional[str] = ..., forked_tokens: _Optional[int] = ..., forked_from: _Optional[int] = ..., candidates: _Optional[int] = ..., dropped_tokens: _Optional[int] = ...) -> None: ...
 
 class StepResult(_message.Message):
     __slots__ = ("step", "tokens", "logprob_entries", "logprobs", "top_counts", "top_tokens", "top_logprobs", "errors", "candidate_entries", "candidate_counts", "candidate_tokens", "candidate_logprobs", "duration_us")

@@ -44,6 +44,7 @@ def request_from(start: Start, traceparent: str, deadline: float = inf) -> Reque
         deadline=deadline,
         sampling=start.sampling,
         traceparent=traceparent,
+        rolling=start.rolling_context,
         resumed=_resumed_from(start),
     )
 

@@ -96,7 +96,7 @@ def _error_of(listener: "asyncio.Task[None]") -> SchedulerError | None:
 
 def _facts(group: SequenceGroup) -> dict[str, str | int]:
     request = group.request
-    computed = sum(len(sequence.tokens) - len(request.prompt) for sequence in group.sequences)
+    computed = sum(sequence.output_tokens for sequence in group.sequences)
     return {
         "quire.request_id": request.request_id,
         "quire.n": request.n,

@@ -16,6 +16,7 @@ from scheduler_svc.core import plan as core
 from scheduler_svc.core.beam_search import Candidate
 from scheduler_svc.core.errors import WorkerFault
 from scheduler_svc.core.limits import WorkerLimits
+from scheduler_svc.core.rolling import prompt_in
 
 Logprobs = Mapping[int, TokenLogprobs]
 """By index into a result's tokens."""
@@ -95,7 +96,8 @@ def _new_slot_to(new: core.NewSlot) -> NewSlot:
     return NewSlot(
         slot=new.slot,
         tokens=tokens_to(new.tokens),
-        prompt_length=len(request.prompt),
+        prompt_length=prompt_in(len(request.prompt), new.dropped_tokens),
+        dropped_tokens=new.dropped_tokens,
         block_ids=pack(new.block_ids),
         sampling=request.sampling,
         sequence_index=new.sequence_index,

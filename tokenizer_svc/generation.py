@@ -51,6 +51,7 @@ class Generation:
             tenant=request.tenant,
             priority=request.priority,
             beams=request.beams if request.HasField("beams") else None,
+            rolling_context=request.rolling_context,
             resumed=[
                 SequenceSoFar(index=index, tokens=bytes(one.packed), finished=one.finished)
                 for index, one in sorted(self._sequences.items())

@@ -74,6 +74,7 @@ class InProcess:
                 max_step_tokens=limits.max_step_tokens,
                 vocab_size=limits.vocab_size,
                 **asdict(host),
+                window=limits.window,
             )
         )
         self._depth = depth

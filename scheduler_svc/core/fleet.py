@@ -183,6 +183,8 @@ class Fleet:
             if finish := sequence.ending():
                 group.end_waiting(sequence.index)
                 outcome.gains.append(Gain(group, sequence.index, -1, finish, -1))
+            elif group.request.rolling:
+                sequence.roll()
         return group.unfinished > 0
 
     def _review(self, scheduler: Scheduler) -> None:

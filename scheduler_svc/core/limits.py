@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from math import inf
 
+from scheduler_svc.core import rolling
 from scheduler_svc.core.errors import RequestRefused
 from scheduler_svc.core.request import Request
 
@@ -97,7 +98,7 @@ class WorkerLimits:
 
 
 def length_limit(request: Request, limits: WorkerLimits) -> int:
-    """How long a sequence of the request may get, prompt included.
+    """How long a sequence of the request may get, prompt included; one that rolls, how long its context may.
 
     Raises `RequestRefused` if it can never fit: then nothing that ends or is preempted would help.
     """
@@ -109,7 +110,11 @@ def length_limit(request: Request, limits: WorkerLimits) -> int:
         _check_width(request.beams.width, len(request.stop_token_ids), longest, limits)
     if prompt >= longest:
         raise RequestRefused("prompt", f"the prompt has {prompt} tokens; with one to generate {longest} fit")
-    if prompt + request.max_tokens > longest:
+    if request.rolling and request.beams:
+        raise RequestRefused("rolling_context", "a beam search ends with the context")
+    if request.rolling and longest < rolling.SHORTEST:
+        raise RequestRefused("rolling_context", f"a context of {longest} tokens is too short to roll")
+    if prompt + request.max_tokens > longest and not request.rolling:
         raise RequestRefused(
             "max_tokens",
             f"{prompt} prompt tokens and max_tokens={request.max_tokens} exceed the {longest} that fit",
@@ -118,11 +123,11 @@ def length_limit(request: Request, limits: WorkerLimits) -> int:
         if len(tokens) and not (min(tokens) >= 0 and max(tokens) < limits.vocab_size):
             raise RequestRefused("prompt", f"token ids must be in [0, {limits.vocab_size})")
     for so_far in request.resumed:
-        if prompt + len(so_far.tokens) > longest:
+        if prompt + len(so_far.tokens) > longest and not request.rolling:
             raise RequestRefused(
                 "resumed", f"sequence {so_far.index} is longer than the {longest} tokens that fit"
             )
-    return prompt + request.max_tokens if request.max_tokens else longest
+    return min(prompt + request.max_tokens, longest) if request.max_tokens else longest
 
 
 def _check_width(width: int, stop_tokens: int, longest: int, limits: WorkerLimits) -> None:

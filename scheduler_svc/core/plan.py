@@ -28,6 +28,8 @@ class NewSlot:
     """Slot of the sequence that it is forked from; -1: of none."""
     forked_tokens: int = 0
     """Tokens that it begins with as that one does, in the blocks that these fill; the others are given."""
+    dropped_tokens: int = 0
+    """Tokens of the text that the sequence has left behind; see `rolling.py`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,9 +250,15 @@ class Planner:
             if group.cached_tokens is None:
                 group.cached_tokens = min(sequence.computed, len(group.request.prompt))
                 self._policy.began(group)
-            draft.plan.new_slots.append(
-                NewSlot(sequence.slot, group.request, sequence.index, sequence.tokens[:], blocks)
+            new = NewSlot(
+                sequence.slot,
+                group.request,
+                sequence.index,
+                sequence.tokens[:],
+                blocks,
+                dropped_tokens=sequence.dropped_tokens,
             )
+            draft.plan.new_slots.append(new)
             self._chunk(draft, sequence)
             promised += batch.to_take(sequence)
 

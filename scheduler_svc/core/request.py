@@ -32,7 +32,7 @@ class Request:
     request_id: str
     prompt: "array[int]"
     max_tokens: int = 0
-    """Tokens to generate at most per sequence; 0 = up to the end of the context."""
+    """Tokens to generate at most per sequence; 0 = up to the end of the context, if it rolls without end."""
     stop_token_ids: frozenset[int] = frozenset()
     n: int = 1
     beams: BeamSearch | None = None
@@ -47,6 +47,8 @@ class Request:
     sampling: object = None
     """Handed on to the worker unread."""
     traceparent: str = ""
+    rolling: bool = False
+    """Go on past the model's context; see `rolling.py`."""
     resumed: tuple[SoFar, ...] = field(default=())
 
     @property

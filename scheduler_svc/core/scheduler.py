@@ -111,7 +111,11 @@ class Scheduler:
         self._groups[group] = None
         leader, *siblings = group.alive()
         self._waiting.push(leader)
-        group.held = siblings
+        if any(sequence.dropped_tokens for sequence in group.alive()):  # their prompts are not one any more
+            for sibling in siblings:
+                self._waiting.push(sibling)
+        else:
+            group.held = siblings
 
     def plan(self) -> StepPlan | None:
         """The next step, or None if there is nothing to do until a result or a request comes."""
@@ -168,8 +172,7 @@ class Scheduler:
                 sequence.tokens.append(tokens[end - 1])
                 group.gained = True
                 finish = sequence.ending()
-                if finish:
-                    self._end(sequence)
+                self._go_on(sequence, finish)
                 gains.append(Gain(group, sequence.index, tokens[end - 1], finish, end - 1))
         self._policy.gained(gains)
         for group, beams in searching.items():
@@ -305,8 +308,7 @@ class Scheduler:
             self._cache(sequence)
         if self.limits.window:
             sequence.table.drop(self.limits.out_of_sight(sequence.computed))
-        if gains[-1].finish:
-            self._end(sequence)
+        self._go_on(sequence, gains[-1].finish)
         return gains
 
     def _cache(self, sequence: Sequence) -> None:
@@ -316,6 +318,16 @@ class Scheduler:
         assert sequence.table is not None
         sequence.table.cache(sequence.chain, full)
         self._unfinished.reached(sequence, full)
+
+    def _go_on(self, sequence: Sequence, finish: Finish) -> None:
+        """After what may have been its last token; one that has filled its context begins anew with what it
+        keeps."""
+        if finish:
+            self._end(sequence)
+        elif sequence.group.request.rolling and len(sequence.tokens) >= sequence.group.limit:
+            self._batch.leave(sequence, State.PREEMPTED)
+            sequence.roll()
+            self._waiting.push(sequence)
 
     def _end(self, sequence: Sequence) -> None:
         """Take the sequence out for good, and see who comes after it."""

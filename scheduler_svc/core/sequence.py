@@ -16,6 +16,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from scheduler_svc.core import rolling
 from scheduler_svc.core.errors import IllegalTransition
 from scheduler_svc.core.request import Finish, Request
 from scheduler_svc.core.table import BlockTable
@@ -66,6 +67,7 @@ class Sequence:
         "chain",
         "computed",
         "drafted",
+        "dropped_tokens",
         "epoch",
         "group",
         "index",
@@ -84,7 +86,9 @@ class Sequence:
         self.age: Age = (group.measure, group.arrival, index)
         """Older is never preempted for younger to grow."""
         self.tokens = group.request.prompt + output
-        """Prompt and confirmed output."""
+        """Prompt and confirmed output, as far as they are in the context."""
+        self.dropped_tokens = 0
+        """Tokens of the text that the sequence has left behind; see `rolling.py`."""
         self.state = State.WAITING
         self.slot = -1
         """Row of the worker's batch; -1 = none."""
@@ -120,14 +124,31 @@ class Sequence:
         """It is to be given a slot."""
         return self.state is State.WAITING or self.state is State.PREEMPTED
 
+    @property
+    def output_tokens(self) -> int:
+        """How many tokens it has generated so far."""
+        return self.dropped_tokens + len(self.tokens) - len(self.group.request.prompt)
+
     def ending(self) -> Finish:
         """Whether the newest confirmed token is the last one, and why."""
-        if len(self.tokens) > len(self.group.request.prompt):
-            if self.tokens[-1] in self.group.request.stop_token_ids:
+        request, output = self.group.request, self.output_tokens
+        if output > 0:
+            if self.tokens[-1] in request.stop_token_ids:
                 return Finish.STOP
-            if len(self.tokens) >= self.group.limit:
+            if len(self.tokens) >= self.group.limit and not request.rolling:
+                return Finish.LENGTH
+            if request.rolling and 0 < request.max_tokens <= output:
                 return Finish.LENGTH
         return Finish.NOT_FINISHED
+
+    def roll(self) -> None:
+        """Leave behind what a text of its length does; it holds no blocks."""
+        count = rolling.dropped(self.dropped_tokens + len(self.tokens), self.group.limit)
+        if count > self.dropped_tokens:
+            self.tokens = rolling.kept(self.tokens, count - self.dropped_tokens)
+            self.dropped_tokens = count
+            self.chain = []
+            self.pace = None
 
 
 class SequenceGroup:

@@ -54,6 +54,8 @@ def longest(batch: Batch, flights: deque[Flight]) -> int:
             or TOKEN in group.request.stop_token_ids
         ):
             return 0
+        if group.request.rolling:
+            return 0
     steps = min(sequence.group.limit - sequence.planned for sequence in running) - 1
     pool = batch.pool
     free = pool.free_blocks if pool.host is None else pool.empty_blocks  # an eviction would take its time

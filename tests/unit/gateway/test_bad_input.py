@@ -42,6 +42,8 @@ BAD_COMPLETIONS = [
     ({"max_tokens": "5"}, "max_tokens", "invalid_type"),
     ({"max_tokens": True}, "max_tokens", "invalid_type"),
     ({"max_tokens": [5]}, "max_tokens", "invalid_type"),
+    ({"rolling_context": 1}, "rolling_context", "invalid_type"),
+    ({"rolling_context": True}, "max_tokens", "invalid_value"),
     ({"n": 0}, "n", "invalid_value"),
     ({"n": HUGE}, "n", "invalid_value"),
     ({"temperature": -0.1}, "temperature", "invalid_value"),

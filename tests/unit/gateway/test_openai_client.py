@@ -125,9 +125,11 @@ async def test_parameters_reach_the_tokenizer(gateway):
             "skip_special_tokens": False,
             "stop_token_ids": [4],
             "cache_salt": "s",
+            "rolling_context": True,
         },
     )
     (request,) = gateway.tokenizer.requests
+    assert request.rolling_context
     sampling = request.sampling
     assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (0, 0.5, 0, 0.25)
     assert (sampling.presence_penalty, sampling.frequency_penalty, sampling.repetition_penalty) == (

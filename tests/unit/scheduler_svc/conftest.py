@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,25 +36,29 @@ def _key_value(before: int, token: int, position: int) -> int:
     return zlib.crc32(array("Q", (before, token, position)).tobytes())
 
 
-def _next_token(memory: list[int], seed: int, index: int) -> int:
-    """The model and the sampler: depends on every position's keys and values, on seed and index."""
-    return zlib.crc32(array("Q", (*memory, seed, index)).tobytes()) % (VOCAB - 1)
+def _next_token(memory: list[int], seed: int, index: int, place: int) -> int:
+    """The model and the sampler: depends on every position's keys and values, on seed, index and the place
+    in the text."""
+    return zlib.crc32(array("Q", (*memory, seed, index, place)).tobytes()) % (VOCAB - 1)
 
 
 def reference(request: Request, index: int, longest: int, window: int = 0) -> list[int]:
     """What a sequence must deliver in all, computed alone and without blocks. `longest`: of the context."""
     tokens = list(request.prompt)
-    limit = len(tokens) + request.max_tokens if request.max_tokens else longest
     if request.beams is not None:
         return searched(request, longest, window)[index]
+    most = request.max_tokens or (inf if request.rolling else longest - len(tokens))
     memory: list[int] = []
     output: list[int] = []
     assert isinstance(request.sampling, int)
-    while len(tokens) < limit and not (output and output[-1] in request.stop_token_ids):
+    while len(output) < most and not (output and output[-1] in request.stop_token_ids):
+        if request.rolling and len(tokens) == longest:
+            tokens, memory = tokens[:4] + tokens[len(tokens) - longest // 2 + 4 :], []
         for position in range(len(memory), len(tokens)):
             before = memory[-1] if memory and window != 1 else 0
             memory.append(_key_value(before, tokens[position], position))
-        output.append(_next_token(memory[-window:], request.sampling, index))
+        place = len(request.prompt) + len(output)
+        output.append(_next_token(memory[-window:], request.sampling, index, place))
         tokens.append(output[-1])
     return output
 
@@ -90,6 +95,7 @@ class Slot:
     seed: int
     index: int
     computed: int
+    dropped: int
     candidates: int = 0
     failed: bool = False
 
@@ -131,8 +137,8 @@ class StrictWorker:
                 hit = hit_tokens
             assert 0 < len(tokens) < self.limits.max_model_len
             assert hit < len(tokens)
-            count = new.request.candidates
-            self.slots[new.slot] = Slot(tokens, blocks, seed, new.sequence_index, hit, count)
+            count, dropped = new.request.candidates, new.dropped_tokens
+            self.slots[new.slot] = Slot(tokens, blocks, seed, new.sequence_index, hit, dropped, count)
         for slot, blocks_kept in zip(plan.cut_slots, plan.cut_blocks, strict=True):
             held = self.slots[slot]
             assert (
@@ -240,7 +246,8 @@ class StrictWorker:
         run = list[int]()
         for number in range(1 + len(drafts)):
             read = self._read(held)
-            run.append(_next_token(read, held.seed, held.index))
+            place = held.dropped + len(held.tokens)
+            run.append(_next_token(read, held.seed, held.index, place))
             held.tokens.append(run[-1])
             if number == len(drafts):
                 break
@@ -297,6 +304,7 @@ def decoded(plan: messages.StepPlan) -> StepPlan:
             unpack(new.block_ids),
             new.forked_from if new.forked_tokens else -1,
             new.forked_tokens,
+            new.dropped_tokens,
         )
         for new in plan.new_slots
     ]

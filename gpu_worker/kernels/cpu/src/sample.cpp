@@ -20,7 +20,7 @@ struct Numbers {
     float temperature, top_p, min_p, presence, frequency, repetition;
 };
 struct Integers {
-    int64_t top_k, seed, sequence, prompt_length;
+    int64_t top_k, seed, sequence, prompt_length, dropped;
 };
 
 // Scores of one row, padded to whole vectors with -inf.
@@ -259,7 +259,8 @@ extern "C" void quire_sample(const float* logits, int rows, int vocabulary, cons
             scale(scores, wanted.temperature);
             if (flags[slot] & FILTERS) filter(scores, wanted, counts.top_k);
             uint32_t words[2];
-            philox(uint32_t(positions[row]), uint32_t(counts.sequence), uint64_t(counts.seed), words);
+            const uint32_t place = uint32_t(positions[row] + counts.dropped);  // in the whole text
+            philox(place, uint32_t(counts.sequence), uint64_t(counts.seed), words);
             chosen[row] = draw(scores, words);
         } else {
             chosen[row] = best_of(scores.data(), vocabulary).token;

@@ -54,6 +54,7 @@ ARRIVALS = st.fixed_dictionaries(
         "tenant": st.sampled_from(["", "a", "b"]),
         "priority": st.integers(-1, 1),
         "deadline": st.sampled_from([1.0, 2.0, 3.0, inf]),
+        "rolling": st.sampled_from([False, False, True]),
     }
 )
 EVENTS = st.lists(
@@ -104,6 +105,10 @@ class World:
     def arrive(self, fields: dict[str, Any]) -> None:
         known = fields.get("known", []) if not fields["beams"] else []
         fields = {name: value for name, value in fields.items() if name != "known"}
+        fields["rolling"] &= not fields["beams"]
+        if fields["rolling"]:  # for several contexts, and not for ever
+            fields["max_tokens"] = 6 * (fields["max_tokens"] or 20)
+            known = [5 * count for count in known]
         request = self.fake.request(name=f"r{len(self.requests)}", **fields)
         given = [self.reference(request, index)[:count] for index, count in enumerate(known)]
         resumed = tuple(SoFar(index, array("i", tokens), False) for index, tokens in enumerate(given))
@@ -204,7 +209,8 @@ class World:
         """Run until all is done, within a bounded number of steps, and compare."""
         self.join(None)
         tokens = sum(
-            request.n * (len(request.prompt) + self.limits.max_length) for request in self.requests.values()
+            request.n * (len(request.prompt) + self.limits.max_length + 2 * request.max_tokens)
+            for request in self.requests.values()
         )
         for _ in range(50 + 4 * tokens):
             if not self.step():
@@ -288,6 +294,7 @@ def busy_program(random: Random) -> list[tuple[str, Any]]:
             "tenant": random.choice("abc"),
             "priority": random.choice([-1, 0, 0, 1]),
             "deadline": random.choice([1.0, 2.0, inf]),
+            "rolling": random.random() < 0.2,
         }
         if random.random() < 0.3:
             fields["known"] = [random.randrange(24) for _ in range(random.randrange(fields["n"] + 1))]

@@ -1,6 +1,5 @@
 """Blocks behind a sliding window are given back while their sequence runs."""
 
-from collections import deque
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -8,66 +7,24 @@ from typing import Any
 import pytest
 
 from scheduler_svc.core.errors import IntegrityError, RequestRefused
-from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.limits import length_limit
-from scheduler_svc.core.sequence import SequenceGroup, State
+from scheduler_svc.core.sequence import State
 
 LIMITS = {"window": 8, "block_size": 4, "num_blocks": 12, "max_model_len": 500, "max_step_tokens": 8}
 
 
-class Alone:
-    """One scheduler and its strict worker; plans up to `depth` ahead."""
-
-    def __init__(self, fake: SimpleNamespace, depth: int = 2, **limits: int) -> None:
-        self.fake, self.depth = fake, depth
-        self.fleet = Fleet(1000)
-        self.scheduler, _ = self.fleet.add_worker(fake.limits(**{**LIMITS, **limits}))
-        self.limits = self.scheduler.limits
-        self.worker = fake.StrictWorker(self.limits)
-        self.results: deque[Any] = deque()
-        self.most_held = 0
-
-    def arrive(self, prompt: list[int], **fields: Any) -> SequenceGroup:
-        group, outcome = self.fleet.accept(self.fake.request(prompt, **fields))
-        assert not outcome.failed
-        return group
-
-    def step(self) -> bool:
-        """Plan as far ahead as may be, complete one; False if there is nothing to do."""
-        while self.scheduler.in_flight < self.depth and (plan := self.scheduler.plan()) is not None:
-            self.results.append(self.worker.execute(plan))
-        self.most_held = max(self.most_held, self.scheduler.held_blocks)
-        if not self.results:
-            return False
-        self.fleet.settle(self.scheduler, self.scheduler.complete(self.results.popleft()))
-        self.scheduler.check_integrity()
-        return True
-
-    def run(self, steps: int = 10_000) -> None:
-        while steps and self.step():
-            steps -= 1
-
-    def check(self, group: SequenceGroup) -> None:
-        """Its sequences have what they get alone."""
-        for sequence in group.sequences:
-            expected = self.fake.reference(group.request, sequence.index, self.limits.max_length, 8)
-            assert list(sequence.tokens)[len(group.request.prompt) :] == expected
-
-
-Make = Callable[..., Alone]
+Make = Callable[..., Any]
 
 
 @pytest.fixture
-def alone(fake: SimpleNamespace) -> Make:
-    def make(depth: int = 2, **limits: int) -> Alone:
-        return Alone(fake, depth, **limits)
-
-    return make
+def windowed(alone: Make) -> Make:
+    """Makes schedulers of workers whose model has a window."""
+    return lambda depth=2, **limits: alone(depth, **{**LIMITS, **limits})
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_a_prompt_and_an_answer_longer_than_the_pool(alone: Make, depth: int) -> None:
-    one = alone(depth)
+def test_a_prompt_and_an_answer_longer_than_the_pool(windowed: Make, depth: int) -> None:
+    one = windowed(depth)
     group = one.arrive([token % 30 for token in range(150)], max_tokens=200)
     one.run()
     one.check(group)
@@ -76,9 +33,9 @@ def test_a_prompt_and_an_answer_longer_than_the_pool(alone: Make, depth: int) ->
     assert one.most_held < one.limits.num_blocks
 
 
-def test_the_smallest_pool_that_does(alone: Make) -> None:
+def test_the_smallest_pool_that_does(windowed: Make) -> None:
     """Nine positions, the window's and the next, in three blocks of four if they begin badly."""
-    one = alone(num_blocks=4)
+    one = windowed(num_blocks=4)
     group = one.arrive([1] * 60, max_tokens=40)
     one.run()
     one.check(group)
@@ -107,9 +64,9 @@ def test_how_long_a_sequence_may_get(fake: SimpleNamespace, changes: dict[str, i
     assert length_limit(fake.request([1] * (longest - 1)), limits) == longest
 
 
-def test_a_long_prompt_is_admitted_beside_others(alone: Make) -> None:
+def test_a_long_prompt_is_admitted_beside_others(windowed: Make) -> None:
     """It asks for room for its window and a step, not for all of it, which the pool has not got."""
-    one = alone(num_blocks=16)
+    one = windowed(num_blocks=16)
     first = one.arrive([1] * 10, max_tokens=100)
     one.run(4)
     second = one.arrive([2] * 200, max_tokens=5)
@@ -125,23 +82,23 @@ def test_a_long_prompt_is_admitted_beside_others(alone: Make) -> None:
 
 @pytest.mark.parametrize("prompt", range(9, 22))
 @pytest.mark.parametrize("depth", [1, 2])
-def test_samples_fork_at_every_offset(alone: Make, prompt: int, depth: int) -> None:
-    one = alone(depth, num_blocks=32)
+def test_samples_fork_at_every_offset(windowed: Make, prompt: int, depth: int) -> None:
+    one = windowed(depth, num_blocks=32)
     group = one.arrive(list(range(prompt)), n=3, max_tokens=20)
     one.run()
     one.check(group)
     assert one.worker.computed_tokens <= prompt + 3 * 21, "the prompt was computed once"
 
 
-def test_a_fork_whose_blocks_were_given_back_begins_anew(alone: Make) -> None:
+def test_a_fork_whose_blocks_were_given_back_begins_anew(windowed: Make) -> None:
     """Several results came before the next plan: the parent has gone on past the edge of a block."""
-    one = alone(3, num_blocks=32, block_size=1)
+    one = windowed(3, num_blocks=32, block_size=1)
     group = one.arrive(list(range(12)), n=2, max_tokens=6)
     for _ in range(4):
         if (plan := one.scheduler.plan()) is not None:
             one.results.append(one.worker.execute(plan))
     for _ in range(len(one.results)):
-        one.fleet.settle(one.scheduler, one.scheduler.complete(one.results.popleft()))
+        one.complete()
     leader, sibling = group.sequences
     assert sibling.state is State.FORK
     assert leader.table is not None
@@ -150,9 +107,9 @@ def test_a_fork_whose_blocks_were_given_back_begins_anew(alone: Make) -> None:
     one.check(group)
 
 
-def test_nobody_waits_for_a_prefix_that_is_gone(alone: Make) -> None:
+def test_nobody_waits_for_a_prefix_that_is_gone(windowed: Make) -> None:
     """The first of two equal prompts runs on for long; its first blocks are soon another's."""
-    one = alone()
+    one = windowed()
     first = one.arrive(list(range(30)) * 4, max_tokens=300)
     second = one.arrive(list(range(30)) * 4, max_tokens=3)
     one.run(100)
@@ -161,8 +118,8 @@ def test_nobody_waits_for_a_prefix_that_is_gone(alone: Make) -> None:
     one.check(second)
 
 
-def test_a_cached_prefix_is_used_without_holding_what_is_out_of_sight(alone: Make) -> None:
-    one = alone(num_blocks=60)
+def test_a_cached_prefix_is_used_without_holding_what_is_out_of_sight(windowed: Make) -> None:
+    one = windowed(num_blocks=60)
     one.arrive(list(range(30)) * 3, max_tokens=2)
     one.run()
     computed = one.worker.computed_tokens
@@ -176,8 +133,8 @@ def test_a_cached_prefix_is_used_without_holding_what_is_out_of_sight(alone: Mak
     assert one.worker.computed_tokens == computed + 4 + 9
 
 
-def test_what_is_out_of_sight_is_not_brought_back_from_the_host(alone: Make) -> None:
-    one = alone(num_blocks=12, host_blocks=100, swap_block_us=1, token_us=10)
+def test_what_is_out_of_sight_is_not_brought_back_from_the_host(windowed: Make) -> None:
+    one = windowed(num_blocks=12, host_blocks=100, swap_block_us=1, token_us=10)
     one.arrive(list(range(30)) * 4, max_tokens=2)
     one.arrive([7] * 120, max_tokens=2)
     one.run()
@@ -192,8 +149,8 @@ def test_what_is_out_of_sight_is_not_brought_back_from_the_host(alone: Make) -> 
     assert one.worker.computed_tokens == computed + 2 + 9
 
 
-def test_a_block_in_sight_that_was_given_back_is_noticed(alone: Make) -> None:
-    one = alone()
+def test_a_block_in_sight_that_was_given_back_is_noticed(windowed: Make) -> None:
+    one = windowed()
     group = one.arrive([1] * 30, max_tokens=10)
     one.run(5)
     table = group.sequences[0].table

@@ -1,0 +1,62 @@
+"""The scheduler's core over a runner, plan by plan, without processes: what reaches the worker is what
+the wire would bring."""
+
+from array import array
+from collections import deque
+
+from gpu_worker.runner import Runner
+from proto.worker_pb2 import StepResult
+from scheduler_svc.core.fleet import Fleet
+from scheduler_svc.core.limits import WorkerLimits
+from scheduler_svc.core.plan import Gain
+from scheduler_svc.core.request import Request
+from scheduler_svc.core.sequence import SequenceGroup
+from scheduler_svc.wire import plan_to, result_from
+
+
+class ClosedLoop:
+    """One worker; two plans under way."""
+
+    def __init__(self, runner: Runner) -> None:
+        limits = runner.limits
+        runner.reset()
+        self.runner = runner
+        self.fleet = Fleet(limits.max_step_tokens)
+        self.scheduler, _ = self.fleet.add_worker(
+            WorkerLimits(
+                limits.num_blocks,
+                limits.block_size,
+                limits.max_slots,
+                limits.max_model_len,
+                limits.max_step_tokens,
+                limits.vocab_size,
+                window=limits.window,
+            )
+        )
+        self.results: deque[StepResult] = deque()
+        self.step_tokens: list[int] = []
+        """Tokens that each step computed."""
+
+    def ask(self, request: Request) -> SequenceGroup:
+        group, outcome = self.fleet.accept(request)
+        assert not outcome.failed, outcome.failed
+        return group
+
+    def step(self) -> list[Gain]:
+        """Complete one plan; what it brought."""
+        while self.scheduler.in_flight < 2 and (plan := self.scheduler.plan()) is not None:
+            self.step_tokens.append(sum(plan.row_counts))
+            self.results.append(self.runner.execute(plan_to(plan)))
+        result, _ = result_from(self.results.popleft())
+        assert not result.errors, result.errors
+        outcome = self.scheduler.complete(result)
+        self.fleet.settle(self.scheduler, outcome)
+        return outcome.gains
+
+    def generate(self, request: Request, count: int) -> "array[int]":
+        """So many tokens of one sequence; then it is cancelled."""
+        group, tokens = self.ask(request), array("i")
+        while len(tokens) < count:
+            tokens.extend(gain.token for gain in self.step() if gain.group is group)
+        self.fleet.cancel(group)
+        return tokens

@@ -1,0 +1,73 @@
+"""One scheduler and its strict worker, stepped by hand."""
+
+from collections import deque
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scheduler_svc.core.fleet import Fleet
+from scheduler_svc.core.sequence import SequenceGroup
+
+
+class Alone:
+    """Plans up to `depth` ahead."""
+
+    def __init__(self, fake: SimpleNamespace, depth: int = 2, **limits: int) -> None:
+        self.fake, self.depth = fake, depth
+        self.fleet = Fleet(1000)
+        self.limits = fake.limits(**limits)
+        self.given: dict[SequenceGroup, list[list[int]]] = {}
+        self.most_held = 0
+        self.join()
+
+    def join(self) -> None:
+        """A worker comes, in place of one that is lost."""
+        self.scheduler, _ = self.fleet.add_worker(self.limits)
+        self.worker = self.fake.StrictWorker(self.limits)
+        self.results: deque[Any] = deque()
+
+    def arrive(self, prompt: list[int], **fields: Any) -> SequenceGroup:
+        group, outcome = self.fleet.accept(self.fake.request(prompt, **fields))
+        assert not outcome.failed
+        self.given[group] = [[] for _ in group.sequences]
+        for so_far in group.request.resumed:
+            self.given[group][so_far.index] += so_far.tokens
+        return group
+
+    def step(self) -> bool:
+        """Plan as far ahead as may be, complete one; False if there is nothing to do."""
+        while self.scheduler.in_flight < self.depth and (plan := self.scheduler.plan()) is not None:
+            self.results.append(self.worker.execute(plan))
+        self.most_held = max(self.most_held, self.scheduler.held_blocks)
+        if not self.results:
+            return False
+        self.complete()
+        return True
+
+    def complete(self) -> None:
+        """Take the oldest result."""
+        outcome = self.scheduler.complete(self.results.popleft())
+        self.fleet.settle(self.scheduler, outcome)
+        for gain in outcome.gains:
+            self.given[gain.group][gain.sequence_index].append(gain.token)
+        self.scheduler.check_integrity()
+
+    def run(self, steps: int = 10_000) -> None:
+        while steps and self.step():
+            steps -= 1
+
+    def check(self, group: SequenceGroup) -> None:
+        """Its sequences have what they get alone."""
+        longest, window = self.limits.max_length, self.limits.window
+        for index, given in enumerate(self.given[group]):
+            assert given == self.fake.reference(group.request, index, longest, window)
+
+
+@pytest.fixture
+def alone(fake: SimpleNamespace) -> Callable[..., Alone]:
+    def make(depth: int = 2, **limits: int) -> Alone:
+        return Alone(fake, depth, **limits)
+
+    return make
