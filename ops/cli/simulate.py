@@ -60,7 +60,11 @@ def add_to(subcommands: Any) -> None:
         "--slots", type=positive, default=64, metavar="N", help="sequences at once on each worker (64)"
     )
     deployment.add_argument(
-        "--host-blocks", type=numbers, default=(0,), metavar="N,N", help="of each worker in host memory (0)"
+        "--host-blocks",
+        type=_numbers_from_0,
+        default=(0,),
+        metavar="N,N",
+        help="of each worker on the host (0)",
     )
     deployment.add_argument(
         "--swap-us",
@@ -140,6 +144,10 @@ def _rate(text: str) -> float:
     if not rate > 0:
         raise argparse.ArgumentTypeError("must be above 0")
     return rate
+
+
+def _numbers_from_0(text: str) -> tuple[int, ...]:
+    return tuple(0 if number == "0" else positive(number) for number in text.split(","))
 
 
 def _names(text: str) -> tuple[str, ...]:

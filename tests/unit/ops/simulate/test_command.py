@@ -26,6 +26,16 @@ def test_every_combination_is_tried(tmp_path, capsys) -> None:
     assert drawn == {path.name: path.read_bytes() for path in plots.glob("*.svg")}
 
 
+def test_host_memory_is_tried(tmp_path) -> None:
+    out = tmp_path / "out.json"
+    words = ["--arrivals", "chats", "--pool-blocks", "80", "--host-blocks", "0,1000", "--swap-us", "50"]
+    assert main([*QUICK, *words, "--out", str(out)]) == 0
+    without, swapping = json.loads(out.read_text())["results"]["runs"]
+    assert (without["name"], swapping["name"]) == ("0 on the host", "1000 on the host")
+    assert swapping["setting"]["swap_us"] == 50
+    assert swapping["cached_share"] > without["cached_share"]
+
+
 def test_a_trace_is_replayed(tmp_path, capsys) -> None:
     trace = tmp_path / "two.csv"
     trace.write_text("at,prompt_tokens,output_tokens\n0,30,5\n0.1,2000,7\n")
