@@ -14,6 +14,7 @@ there are sequences one of them gains for good, and every sequence is bounded in
 from dataclasses import dataclass, field
 
 from scheduler_svc.core.batch import Batch
+from scheduler_svc.core.blocks import ON_HOST
 from scheduler_svc.core.drafting import Speculation
 from scheduler_svc.core.loss import loss
 from scheduler_svc.core.plan import Fork, NewSlot, StepPlan
@@ -245,6 +246,8 @@ class Planner:
                 return
             sequence = self._waiting.pop()
             blocks = batch.admit(sequence, hits)
+            if on_host := seen.count(ON_HOST):  # to bring them back takes a share of the step
+                draft.budget = max(1, draft.budget - int(on_host * limits.swap_tokens))
             batch.unfinished.begin(sequence, len(hits), most)
             group = sequence.group
             if group.cached_tokens is None:

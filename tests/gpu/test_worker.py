@@ -2,6 +2,7 @@
 
 import struct
 
+import numpy as np
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -87,3 +88,25 @@ def test_half_precision(model) -> None:
     )
     assert runner.dtype == torch.bfloat16
     assert len(run(runner, SamplingParams(top_p=1, repetition_penalty=1), 8)) == 8
+
+
+def test_blocks_go_to_host_memory_and_come_back(model) -> None:
+    """Without waiting in between: the copies are done in the order of the stream."""
+    runner = load(
+        WorkerSettings(model=model[1], device="cuda", kv_memory=2**24, host_memory=2**24, max_slots=4)
+    )
+    tensors = [tensor for cache in runner.caches for tensor in cache.tensors()]
+    for tensor in tensors:
+        tensor.copy_(torch.randint(-100, 100, tensor.shape))
+    before = [tensor.clone() for tensor in tensors]
+    away, slots = np.arange(40, dtype=np.int32), np.arange(40, dtype=np.int32)[::-1].copy()
+    with torch.inference_mode():
+        runner.host.take(away, slots)
+        for tensor in tensors:
+            tensor[:40] = 0
+        runner.host.give(slots, away + 40)
+    for tensor, old in zip(tensors, before, strict=True):
+        assert tensor[40:80].equal(old[:40])
+        assert tensor[80:].equal(old[80:])
+    assert runner.host_offer.host_blocks == runner.host.slots > 40
+    assert min(runner.host_offer.swap_block_us, runner.host_offer.token_us) > 0

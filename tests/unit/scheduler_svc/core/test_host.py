@@ -181,6 +181,23 @@ def test_what_costs_more_to_move_than_to_compute_is_not_moved(
     assert cached == served.worker.swapped_out == 0
 
 
+def test_what_is_brought_back_takes_a_share_of_the_step(fake: SimpleNamespace) -> None:
+    """Two prefixes of five blocks, each worth 9 tokens: with ten a step they come one after the other."""
+    served = Served(fake, num_blocks=16, host_blocks=40, swap_block_us=1.9, max_step_tokens=10)
+    for prompt in ([1] * 21, [2] * 21, [3] * 61):
+        served.ask(prompt, max_tokens=1)
+        served.run()
+    for last in (1, 2):
+        served.ask([last] * 20 + [5], max_tokens=1)
+    plans = [served.scheduler.plan() for _ in range(2)]
+    assert [len(plan.swap_in_slots) for plan in plans if plan] == [5, 5]
+    assert [plan.row_counts for plan in plans if plan] == [[1], [1]]
+    for plan in plans:
+        assert plan is not None
+        served.scheduler.complete(served.worker.execute(plan))
+    served.run()
+
+
 def preempted(fake: SimpleNamespace, **limits: float) -> Served:
     """Three long answers where there is room for two."""
     served = Served(fake, num_blocks=14, **limits)
