@@ -103,7 +103,7 @@ class TritonStep:
             SOFTCAP=sight.softcap,
             SCALED=cache.key_scales is not None,
             FACTOR=factor(query),
-            num_warps=8 if launch.size >= 128 else 4,
+            num_warps=8 if launch.size * padded >= 128 * 128 else 4,
             num_stages=2,
         )
         if splits > 1:

@@ -19,7 +19,7 @@ from gpu_worker.kernels.interface import LayerCache, Rotary, StepMetadata
 from gpu_worker.kernels.triton.pages import store_row
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["positions"])
 def rotate_rows(
     qkv,
     positions,

@@ -23,6 +23,75 @@ def capped(scores, SOFTCAP: tl.constexpr):
     return SOFTCAP * (1.0 - 2.0 / (tl.exp(scores * (2.0 / SOFTCAP)) + 1.0))
 
 
+@triton.jit
+def absorb(
+    largest,
+    total,
+    mixed,
+    at,
+    wanted,
+    q,
+    keys,
+    values,
+    key_scales,
+    value_scales,
+    slope,
+    row_of_table,
+    positions,
+    kv_head,
+    scale,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    DIM_PADDED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SINKS: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    SCALED: tl.constexpr,
+    FACTOR: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """The online softmax with the positions `at` taken in. Not MASKED: all rows see all of them."""
+    dims = tl.arange(0, DIM_PADDED)
+    inside = dims < DIM
+    blocks = tl.load(row_of_table + at // BLOCK_SIZE, mask=wanted, other=0)
+    entries = (blocks.to(tl.int64) * KV_HEADS + kv_head) * BLOCK_SIZE + at % BLOCK_SIZE
+    key_places = keys + entries[None, :] * DIM + dims[:, None]
+    value_places = values + entries[:, None] * DIM + dims[None, :]
+    if MASKED or DIM < DIM_PADDED:
+        k = tl.load(key_places, mask=wanted[None, :] & inside[:, None], other=0.0)
+    else:
+        k = tl.load(key_places)
+    scores = tl.dot(q, k.to(FACTOR), input_precision="ieee") * scale
+    if SCALED:
+        scores = scores * tl.load(key_scales + entries, mask=wanted, other=0.0)[None, :]
+    if SOFTCAP > 0:
+        scores = capped(scores, SOFTCAP)
+    if slope is not None:
+        scores = scores + slope[:, None] * (at[None, :] - positions[:, None]).to(tl.float32)
+    scores = scores * 1.4426950408889634  # in units of ln 2
+    if MASKED:
+        seen = (at[None, :] <= positions[:, None]) & wanted[None, :]
+        if WINDOW > 0:
+            seen = seen & ((at[None, :] > positions[:, None] - WINDOW) | (at[None, :] < SINKS))
+        scores = tl.where(seen, scores, float("-inf"))
+
+    risen = tl.maximum(largest, tl.max(scores, axis=1))
+    base = tl.where(risen == float("-inf"), 0.0, risen)  # a row that has seen nothing yet
+    weights = tl.exp2(scores - base[:, None])
+    faded = tl.exp2(largest - base)
+    total = total * faded + tl.sum(weights, axis=1)
+    if SCALED:
+        weights = weights * tl.load(value_scales + entries, mask=wanted, other=0.0)[None, :]
+    if MASKED or DIM < DIM_PADDED:
+        v = tl.load(value_places, mask=wanted[:, None] & inside[None, :], other=0.0)
+    else:
+        v = tl.load(value_places)
+    mixed = mixed * faded[:, None]
+    mixed += tl.dot(weights.to(FACTOR), v.to(FACTOR), input_precision="ieee")
+    return risen, total, mixed
+
+
 @triton.jit(do_not_specialize=["table_width", "rows_in_step"])
 def attend_tile(
     query,
@@ -94,44 +163,78 @@ def attend_tile(
     low = split * share
     high = tl.minimum(low + share, count)
 
+    slope = None
+    if slopes is not None:
+        slope = tl.load(slopes + kv_head * GROUP + members % GROUP)
+    row_of_table = tables + row.to(tl.int64) * table_width
     largest = tl.full([M], float("-inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
     mixed = tl.zeros([M, DIM_PADDED], tl.float32)
-    for number in range(low, high):
+    # Tiles that all rows see as a whole need no masks: without a window all but the last ones.
+    whole = low
+    if WINDOW == 0:
+        whole = tl.maximum(low, tl.minimum((before + first + 1) // N, high))
+    for number in range(low, whole):
+        at = number * N + tl.arange(0, N)
+        largest, total, mixed = absorb(
+            largest,
+            total,
+            mixed,
+            at,
+            at < end,
+            q,
+            keys,
+            values,
+            key_scales,
+            value_scales,
+            slope,
+            row_of_table,
+            positions,
+            kv_head,
+            scale,
+            KV_HEADS,
+            DIM,
+            DIM_PADDED,
+            BLOCK_SIZE,
+            WINDOW,
+            SINKS,
+            SOFTCAP,
+            SCALED,
+            FACTOR,
+            False,
+        )
+    for number in range(whole, high):
         at = tl.where(number < sink_tiles, number, number + skipped) * N + tl.arange(0, N)
         wanted = at < end
         if WINDOW > 0:
             wanted = wanted & ((at >= begin) | (at < SINKS))
-        blocks = tl.load(tables + row.to(tl.int64) * table_width + at // BLOCK_SIZE, mask=wanted, other=0)
-        entries = (blocks.to(tl.int64) * KV_HEADS + kv_head) * BLOCK_SIZE + at % BLOCK_SIZE
-
-        places = keys + entries[None, :] * DIM + dims[:, None]
-        k = tl.load(places, mask=wanted[None, :] & inside[:, None], other=0.0)
-        scores = tl.dot(q, k.to(FACTOR), input_precision="ieee") * scale
-        if SCALED:
-            scores = scores * tl.load(key_scales + entries, mask=wanted, other=0.0)[None, :]
-        if SOFTCAP > 0:
-            scores = capped(scores, SOFTCAP)
-        if slopes is not None:
-            slope = tl.load(slopes + kv_head * GROUP + members % GROUP)
-            scores = scores + slope[:, None] * (at[None, :] - positions[:, None]).to(tl.float32)
-        seen = at[None, :] <= positions[:, None]
-        if WINDOW > 0:
-            seen = seen & ((at[None, :] > positions[:, None] - WINDOW) | (at[None, :] < SINKS))
-        scores = tl.where(seen & wanted[None, :], scores * 1.4426950408889634, float("-inf"))
-
-        risen = tl.maximum(largest, tl.max(scores, axis=1))
-        base = tl.where(risen == float("-inf"), 0.0, risen)  # a row that has seen nothing yet
-        weights = tl.exp2(scores - base[:, None])
-        faded = tl.exp2(largest - base)
-        total = total * faded + tl.sum(weights, axis=1)
-        places = values + entries[:, None] * DIM + dims[None, :]
-        v = tl.load(places, mask=wanted[:, None] & inside[None, :], other=0.0)
-        if SCALED:
-            weights = weights * tl.load(value_scales + entries, mask=wanted, other=0.0)[None, :]
-        mixed = mixed * faded[:, None]
-        mixed += tl.dot(weights.to(FACTOR), v.to(FACTOR), input_precision="ieee")
-        largest = risen
+        largest, total, mixed = absorb(
+            largest,
+            total,
+            mixed,
+            at,
+            wanted,
+            q,
+            keys,
+            values,
+            key_scales,
+            value_scales,
+            slope,
+            row_of_table,
+            positions,
+            kv_head,
+            scale,
+            KV_HEADS,
+            DIM,
+            DIM_PADDED,
+            BLOCK_SIZE,
+            WINDOW,
+            SINKS,
+            SOFTCAP,
+            SCALED,
+            FACTOR,
+            True,
+        )
 
     divisor = tl.where(total == 0.0, 1.0, total)  # nothing was seen
     result = mixed / divisor[:, None]

