@@ -89,7 +89,7 @@ class InProcess:
         self.swaps = 0
         """Blocks that moved to the host or back."""
 
-    def ask(self, question: Question, n: int = 1, tenant: str = "") -> Asked:
+    def ask(self, question: Question, n: int = 1, tenant: str = "", rolling: bool = False) -> Asked:
         """Take on a request; `run` or `step` answers it."""
         asked = Asked(question, Answer(sent=time.perf_counter()), [[] for _ in range(n)])
         number = len(self._asked)
@@ -100,6 +100,7 @@ class InProcess:
             n=n,
             salt="" if self._shares else str(number),
             tenant=tenant,
+            rolling=rolling,
             sampling=GREEDY,
         )
         group, outcome = self._fleet.accept(request)

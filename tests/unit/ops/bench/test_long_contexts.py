@@ -1,0 +1,32 @@
+"""What long contexts cost is measured over what was meant."""
+
+import pytest
+
+from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup import load
+from ops.bench import long_contexts
+from ops.settings import SHIPPED_MODEL
+
+
+def test_answers_beside_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_contexts, "PROMPT", 900)
+    monkeypatch.setattr(long_contexts, "BEFORE", 20)
+    with long_contexts.stretched(2100) as model:
+        runner = load(WorkerSettings(model=model, max_slots=9, threads=1, kv_memory=64 << 20))
+        assert runner.limits.max_model_len == 2100
+        found = long_contexts.beside_a_long_prompt(runner, 108, 1)
+    # Nine steps of a hundred tokens beside the eight answers: eight gaps between them, or one more.
+    assert found["tokens beside it"] in (8 * 8, 8 * 9)
+    assert 0 < found["alone p50 ms"] < found["beside p50 ms"] <= found["longest ms"]
+    assert found["longest ms"] / 1000 < found["prompt computed in s"]
+
+
+def test_a_text_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_contexts, "ROLLS", 2)
+    settings = WorkerSettings(
+        model=SHIPPED_MODEL, max_slots=1, threads=1, max_model_len=128, kv_memory=16 << 20
+    )
+    found = long_contexts.without_end(load(settings), 1)
+    assert found["tokens"] == 128 + 2 * 64 - 16
+    assert 0 < found["share of the time"] < 1
+    assert found["pause of a roll ms"] > found["usual ms"]
