@@ -14,7 +14,7 @@ from proto.sampling_pb2 import SamplingParams
 from proto.worker_pb2 import NewSlot, StepPlan
 
 SAMPLE_TOKENS = 64
-"""Tokens of the prompt whose time is taken; a slow model has computed them in a second."""
+"""Tokens of the prompt whose time is taken on a CPU, which they keep busy; a GPU takes a whole step's."""
 
 SAMPLE_BLOCKS = 4
 """Blocks that are moved when that time is taken: as many as a step may well have to move."""
@@ -58,7 +58,8 @@ def full_step(limits: BatchLimits) -> StepPlan:
 def host_offer(runner: Runner) -> HostOffer:
     """What the scheduler must know to choose between moving a block and computing it again."""
     limits, host = runner.limits, runner.host
-    tokens = min(SAMPLE_TOKENS, limits.max_step_tokens, limits.max_model_len)
+    busy = SAMPLE_TOKENS if runner.device.type == "cpu" else limits.max_step_tokens
+    tokens = min(busy, limits.max_step_tokens, limits.max_model_len)
     blocks = min(SAMPLE_BLOCKS, limits.num_blocks, host.slots)
     numbers = np.arange(blocks, dtype=np.int32)
     with torch.inference_mode():

@@ -88,6 +88,9 @@ def test_an_answer_is_one_trace(traced: Deployment, receiver: Receiver) -> None:
     assert spans["quire-scheduler"].parent_span_id == spans["quire-tokenizer"].span_id
     assert spans["quire-worker"].parent_span_id == spans["quire-scheduler"].span_id
 
+    states = [event.name for event in spans["quire-scheduler"].events]
+    assert states == ["WAITING", "PREFILL", "DECODE", "DONE"]
+
     everything = [span for _, span in receiver.spans if span.trace_id == bytes.fromhex(trace_id)]
     known = {span.span_id for span in everything} | {bytes.fromhex("00f067aa0ba902b7")}
     assert all(span.parent_span_id in known for span in everything), "an orphan"
