@@ -15,17 +15,14 @@ get drafts waits until its token in flight is known.
 """
 
 from collections import abc
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.lookup import Lookup
 from scheduler_svc.core.sequence import Sequence
 
-STEP_ROWS = 16
-"""Positions of decodes in a step, drafts included, beyond which none get drafts."""
-
-LONGEST = 8
-"""Drafts of a row at most."""
+SHORTEST = 3
+"""While there is no room for so many drafts in every row, a step has enough to do without."""
 
 PATIENCE = 5
 """After the n-th step in vain in a row a sequence gets no drafts for 2^n tokens, up to 2^PATIENCE."""
@@ -34,12 +31,20 @@ PATIENCE = 5
 class Drafter(Protocol):
     """Where drafts come from."""
 
+    longest: ClassVar[int]
+    """Drafts of a row at most."""
+
+    room: ClassVar[int]
+    """Positions that the decodes of a step may have together, drafts included; measured."""
+
     def guess(self, sequence: Sequence, count: int) -> list[int]:
         """Up to `count` tokens that may come after the confirmed ones; -1: the worker is to guess them."""
 
 
 class NGrams:
-    """See `lookup.py`."""
+    """See `lookup.py`. Drafts cost nothing until they are verified."""
+
+    longest, room = 8, 16
 
     def guess(self, sequence: Sequence, count: int) -> list[int]:
         assert sequence.pace is not None
@@ -47,7 +52,9 @@ class NGrams:
 
 
 class DraftModel:
-    """The worker has a small model that guesses."""
+    """The worker has a small model that guesses, one token after the other."""
+
+    longest, room = 4, 8
 
     def guess(self, sequence: Sequence, count: int) -> list[int]:
         return [-1] * count
@@ -60,10 +67,11 @@ DRAFTERS: dict[str, type[Drafter]] = {"ngram": NGrams, "draft": DraftModel}
 class Pace:
     """What drafting has brought a sequence so far."""
 
-    __slots__ = ("_misses", "length", "lookup", "resumes")
+    __slots__ = ("_longest", "_misses", "length", "lookup", "resumes")
 
-    def __init__(self) -> None:
-        self.length = LONGEST // 2
+    def __init__(self, longest: int) -> None:
+        self._longest = longest
+        self.length = longest // 2
         """Drafts to try next."""
         self.resumes = 0
         """How many tokens there must be before it is tried again."""
@@ -73,7 +81,7 @@ class Pace:
     def judge(self, drafted: int, held: int, tokens: int) -> None:
         """So many drafts held of those that were made; there are so many tokens now."""
         if held == drafted:
-            self.length = min(LONGEST, self.length + 2)
+            self.length = min(self._longest, self.length + 2)
         else:
             self.length = max(1, (self.length + held + 1) // 2)
         self._misses = 0 if held else min(PATIENCE, self._misses + 1)
@@ -89,14 +97,15 @@ class Speculation:
 
     def longest(self, decodes: int) -> int:
         """How many drafts a row may have while so many sequences decode."""
-        return min(LONGEST, STEP_ROWS // max(1, decodes) - 1)
+        room = self._drafter.room // max(1, decodes) - 1
+        return min(self._drafter.longest, room) if room >= SHORTEST else 0
 
     def drafts(self, sequence: Sequence, longest: int) -> list[int]:
         """Drafts for after its confirmed tokens; none for beams, of which several are looked at anyway."""
         if sequence.group.beams is not None:
             return []
         if sequence.pace is None:
-            sequence.pace = Pace()
+            sequence.pace = Pace(self._drafter.longest)
         pace = sequence.pace
         if len(sequence.tokens) < pace.resumes:
             return []

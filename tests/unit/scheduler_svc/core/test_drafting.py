@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_svc.core import drafting
-from scheduler_svc.core.drafting import DRAFTERS, LONGEST, STEP_ROWS, Drafter, Pace
+from scheduler_svc.core.drafting import DRAFTERS, SHORTEST, Drafter, Pace
 from scheduler_svc.core.errors import WorkerFault
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.lookup import Lookup
@@ -20,6 +19,7 @@ from scheduler_svc.core.sequence import Sequence, SequenceGroup
 class Oracle:
     """Knows every answer, and says each token of it with the probability that its name asks for."""
 
+    longest, room = 8, 16
     truth: Any = None
     right = 1.0
 
@@ -179,18 +179,18 @@ def test_drafts_take_no_block_that_others_need(fake: SimpleNamespace, oracle: An
 
 
 def test_a_busy_batch_gets_no_drafts(fake: SimpleNamespace, oracle: Any) -> None:
-    users = STEP_ROWS // 2 + 1
+    users = oracle.room // (1 + SHORTEST) + 1
     one = One(fake, "oracle", max_slots=users, max_step_tokens=256, num_blocks=400)
     for number in range(users):
         one.ask([number % 30, 1], max_tokens=12)
     one.run()
     assert not any(plan.draft_tokens for plan in one.plans if len(plan.row_slots) == users)
-    one = One(fake, "oracle", max_slots=4, max_step_tokens=256, num_blocks=400)
-    for number in range(4):
+    one = One(fake, "oracle", max_slots=users - 1, max_step_tokens=256, num_blocks=400)
+    for number in range(users - 1):
         one.ask([number, 1], max_tokens=12)
     one.run()
     widest = max(sum(plan.row_counts) for plan in one.plans if plan.draft_tokens)
-    assert STEP_ROWS / 2 < widest <= STEP_ROWS
+    assert oracle.room / 2 < widest <= oracle.room
 
 
 def test_half_of_what_a_step_has_left_is_for_prefills(fake: SimpleNamespace, oracle: Any) -> None:
@@ -207,7 +207,7 @@ def test_a_batch_becomes_busy_while_drafts_are_in_flight(
     fake: SimpleNamespace, oracle: Any, monkeypatch: pytest.MonkeyPatch, depth: int
 ) -> None:
     """Who has drafts in flight is not planned further, even if it would get no more."""
-    monkeypatch.setattr(drafting, "STEP_ROWS", 5)
+    monkeypatch.setattr(oracle, "room", 12)
     oracle.right = 0.5
     one = One(fake, "oracle", depth, max_step_tokens=64, num_blocks=100)
     for number in range(4):
@@ -238,7 +238,7 @@ def test_nobody_is_asked_for_drafts_that_cannot_make_them(fake: SimpleNamespace)
 def test_a_result_that_cannot_be_is_refused(
     fake: SimpleNamespace, oracle: Any, monkeypatch: pytest.MonkeyPatch, run: tuple[int, ...]
 ) -> None:
-    monkeypatch.setattr(drafting, "LONGEST", 4)
+    monkeypatch.setattr(oracle, "longest", 4)
     one = One(fake, "oracle")
     one.ask([1, 2, 3], max_tokens=20)
     one.turn()
@@ -250,10 +250,11 @@ def test_a_result_that_cannot_be_is_refused(
 
 
 def test_the_pace() -> None:
-    pace = Pace()
+    pace = Pace(8)
+    assert pace.length == 4
     for _ in range(4):
         pace.judge(pace.length, pace.length, 10)
-    assert pace.length == LONGEST
+    assert pace.length == 8
     pace.judge(8, 2, 10)
     assert pace.length == 5
     assert pace.resumes == 0
