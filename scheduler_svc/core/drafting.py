@@ -44,7 +44,8 @@ class Drafter(Protocol):
 class NGrams:
     """See `lookup.py`. Drafts cost nothing until they are verified."""
 
-    longest, room = 8, 16
+    longest: ClassVar[int] = 8
+    room: ClassVar[int] = 16
 
     def guess(self, sequence: Sequence, count: int) -> list[int]:
         assert sequence.pace is not None
@@ -54,7 +55,8 @@ class NGrams:
 class DraftModel:
     """The worker has a small model that guesses, one token after the other."""
 
-    longest, room = 4, 8
+    longest: ClassVar[int] = 4
+    room: ClassVar[int] = 8
 
     def guess(self, sequence: Sequence, count: int) -> list[int]:
         return [-1] * count
