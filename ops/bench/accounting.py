@@ -146,6 +146,8 @@ class Tally:
                 else []
             )
             self._tables[new.slot] = [*shared, *new.block_ids]
+        for slot, blocks in zip(plan.cut_slots, plan.cut_blocks, strict=True):
+            del self._tables[slot][blocks:]
         for slot, block in zip(plan.block_slots, plan.block_ids, strict=True):
             self._tables[slot].append(block)
         for slot, start, count in zip(plan.row_slots, plan.row_starts, plan.row_counts, strict=True):

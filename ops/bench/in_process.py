@@ -59,12 +59,13 @@ class InProcess:
         num_blocks: int | None = None,
         policy: str = "fcfs",
         host: HostOffer | None = None,
+        speculation: str = "off",
     ) -> None:
         """`shares`: False gives every request a salt of its own, so that no block is another's.
         `num_blocks`: use no more than so many of the pool's blocks. `host`: the runner's host memory."""
         limits, host = runner.limits, host or HostOffer()
         runner.reset()
-        self._fleet = Fleet(step_tokens, policy)
+        self._fleet = Fleet(step_tokens, policy, speculation)
         self._scheduler, _ = self._fleet.add_worker(
             WorkerLimits(
                 num_blocks=min(limits.num_blocks, num_blocks or limits.num_blocks),
@@ -73,6 +74,7 @@ class InProcess:
                 max_model_len=limits.max_model_len,
                 max_step_tokens=limits.max_step_tokens,
                 vocab_size=limits.vocab_size,
+                can_draft=runner.drafter is not None,
                 **asdict(host),
                 window=limits.window,
             )

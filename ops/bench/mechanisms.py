@@ -20,6 +20,7 @@ from gpu_worker.settings import WorkerSettings
 from gpu_worker.warmup import host_offer
 from ops.bench.accounting import needed, tokens
 from ops.bench.client import CompletionClient
+from ops.bench.drafts import drafts
 from ops.bench.in_process import InProcess, gaps
 from ops.bench.load import closed_loop, summarize
 from ops.bench.perplexity import perplexity, runner_of
@@ -283,6 +284,18 @@ MECHANISMS = (
         f"{USERS} users, prompts of 32, 128 and 512 tokens: pages of int8, or of the model's type",
         _pages(True),
         _pages(False),
+    ),
+    Mechanism(
+        "drafts from the text itself",
+        "2 greedy answers of 128 tokens to prompts that repeat a sentence, shipped model: lookup, or none",
+        drafts("ngram", 2, repeating=True),
+        drafts("off", 2, repeating=True),
+    ),
+    Mechanism(
+        "drafts of a draft model",
+        "one greedy story of 128 tokens, shipped model: with its draft model, or alone",
+        drafts("draft", 1, repeating=False),
+        drafts("off", 1, repeating=False),
     ),
 )
 

@@ -45,7 +45,7 @@ class NGrams:
     """See `lookup.py`. Drafts cost nothing until they are verified."""
 
     longest: ClassVar[int] = 8
-    room: ClassVar[int] = 16
+    room: ClassVar[int] = 32
 
     def guess(self, sequence: Sequence, count: int) -> list[int]:
         assert sequence.pace is not None

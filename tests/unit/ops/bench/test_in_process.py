@@ -10,6 +10,7 @@ from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
 from ops.bench import mechanisms, step
 from ops.bench.accounting import needed
+from ops.bench.drafts import drafts
 from ops.bench.in_process import InProcess
 from ops.bench.timed import PARTS
 from ops.bench.workload import Workload
@@ -151,3 +152,9 @@ def test_rates_are_those_of_all_threads() -> None:
     with ThreadPoolExecutor(1) as thread:
         before, used = thread.submit(threads).result()
     assert before == used
+
+
+def test_drafts_are_measured(runner) -> None:
+    with_drafts, without = (drafts(kind, 1, repeating=True)(runner, 0) for kind in ("ngram", "off"))
+    assert with_drafts["tokens of a sequence a step"] > 1.1 > 1 > without["tokens of a sequence a step"]
+    assert with_drafts["tokens computed"] > without["tokens computed"]
