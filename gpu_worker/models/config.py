@@ -127,6 +127,7 @@ def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig
     if head_dim % 2:
         raise values.wrong("head_dim", f"{head_dim} is odd, and rotary embeddings pair dimensions")
     layers = values.positive("num_hidden_layers")
+    windows = _windows(values, layers) if family.windowed else (0,) * layers
     return ModelConfig(
         architecture=architecture,
         family=family,
@@ -140,14 +141,14 @@ def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig
         max_position=values.positive("max_position_embeddings", 2048),
         norm_eps=values.number("norm_eps", values.number("rms_norm_eps", 1e-6)),
         activation=_choice(values, "hidden_act", _ACTIVATIONS, "silu"),
-        ropes=_ropes(family, values, head_dim, layers),
+        ropes=_ropes(family, values, head_dim, windows),
         tie_word_embeddings=values.flag("tie_word_embeddings"),
         qkv_bias=_says(values, family.qkv_bias),
         out_bias=_says(values, family.out_bias),
         mlp_bias=_says(values, family.mlp_bias),
         parallel=_says(values, family.parallel),
         dtype=_choice(values, "dtype" if values.get("dtype") else "torch_dtype", _DTYPES, "float32"),
-        windows=_windows(values, layers) if family.windowed else (0,) * layers,
+        windows=windows,
         attention_scale=scalar**-0.5 if (scalar := values.maybe("query_pre_attn_scalar")) else None,
         attention_softcap=values.maybe("attn_logit_softcapping") or 0.0,
         logit_softcap=values.maybe("final_logit_softcapping") or 0.0,
@@ -167,13 +168,29 @@ def _says(values: Values, fact: bool | str) -> bool:
     return values.flag(fact) if isinstance(fact, str) else fact
 
 
-def _ropes(family: Family, values: Values, head_dim: int, layers: int) -> tuple[RopeConfig, ...]:
-    """`rope_parameters` since transformers 5; before it `rope_theta` and perhaps `rope_scaling`."""
+def _ropes(family: Family, values: Values, head_dim: int, windows: tuple[int, ...]) -> tuple[RopeConfig, ...]:
+    """`rope_parameters` since transformers 5; before it `rope_theta` and perhaps `rope_scaling`.
+
+    Layers with windows may have an embedding of their own, as in Gemma 3; some layers none, as in SmolLM 3.
+    """
     if not family.rotary:
-        return (RopeConfig(),) * layers
+        return (RopeConfig(),) * len(windows)
     key = "rope_parameters" if values.get("rope_parameters") else "rope_scaling"
-    longest = values.positive("max_position_embeddings", 2048)
-    return (read_rope(values, key, head_dim, values.number("rope_theta", 10000.0), longest),) * layers
+    given = values.object(key)
+    wide = narrow = values
+    if given.get("full_attention"):
+        wide, narrow = (values.but(key, given.get(kind)) for kind in ("full_attention", "sliding_attention"))
+    elif values.get("rope_local_base_freq"):
+        narrow = values.but(key, {"rope_theta": values.number("rope_local_base_freq")})
+    theta, longest = values.number("rope_theta", 10000.0), values.positive("max_position_embeddings", 2048)
+    of_wide, of_narrow = (read_rope(each, key, head_dim, theta, longest) for each in (wide, narrow))
+    rotates = values.get("no_rope_layers", [1] * len(windows))
+    if not isinstance(rotates, list) or len(rotates) != len(windows):
+        raise values.wrong("no_rope_layers", f"a list of {len(windows)} is needed, not {rotates!r}")
+    return tuple(
+        (of_narrow if window else of_wide) if rotated else RopeConfig()
+        for window, rotated in zip(windows, rotates, strict=True)
+    )
 
 
 def _windows(values: Values, layers: int) -> tuple[int, ...]:

@@ -149,6 +149,21 @@ FAMILIES: Mapping[str, Family] = {
         defaults={**_GEMMA.defaults, "sliding_window_pattern": 2},
         windowed=True,
     ),
+    "Gemma3ForCausalLM": replace(
+        _GEMMA,
+        names=replace(_SANDWICHED, query_norm="self_attn.q_norm", key_norm="self_attn.k_norm"),
+        defaults={
+            **_GEMMA.defaults,
+            "sliding_window_pattern": 6,
+            "rope_theta": 1e6,
+            "rope_local_base_freq": 1e4,
+        },
+        windowed=True,
+    ),
+    "SmolLM3ForCausalLM": Family(
+        defaults={"use_sliding_window": False, "rope_theta": 2e6, "tie_word_embeddings": True},
+        windowed=True,
+    ),
     "GPT2LMHeadModel": Family(
         names=_GPT,
         keys={

@@ -53,6 +53,10 @@ class Values:
             raise self.wrong(key, f"an object is needed, not {value!r}")
         return Values(self.path, value)
 
+    def but(self, key: str, value: Any) -> "Values":
+        """The same with another value of one key."""
+        return Values(self.path, {**self.values, key: value})
+
     def numbers(self, key: str) -> tuple[float, ...]:
         """A list of positive numbers."""
         value = self.get(key)

@@ -69,12 +69,21 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": LONG | {"partial_rotary_factor": 0.5, "original_max_position_embeddings": 128},
         },
     ),
+    "Phi-3, long": (
+        "Phi3ForCausalLM",
+        {"rope_parameters": LONG | {"original_max_position_embeddings": 64}},
+    ),
     "OLMo 2": ("Olmo2ForCausalLM", {}),
     "Gemma": ("GemmaForCausalLM", {"head_dim": 16}),
     "Gemma 2": (
         "Gemma2ForCausalLM",
         GEMMA | {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0, "seed": 1},
     ),
+    "Gemma 3": (
+        "Gemma3ForCausalLM",
+        GEMMA | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+    ),
+    "SmolLM3": ("SmolLM3ForCausalLM", {"no_rope_layers": [1, 0, 1], "tie_word_embeddings": False}),
     "GPT-2": ("GPT2LMHeadModel", GPT | {"seed": 4}),
     "GPT-NeoX": ("GPTNeoXForCausalLM", {"hidden_size": 64, "num_key_value_heads": 4}),
     "GPT-NeoX, serial": (
