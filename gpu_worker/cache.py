@@ -10,7 +10,7 @@ from torch import Tensor
 from gpu_worker.errors import CapacityError
 from gpu_worker.kernels.cpu.memory import Memory
 from gpu_worker.kernels.interface import LayerCache
-from gpu_worker.models.config import ModelConfig
+from gpu_worker.models.config import Shape
 
 CPU_SHARE = 0.25
 """Part of the free memory that pages take on a CPU, which the model shares with everything else."""
@@ -25,7 +25,7 @@ SCALE = torch.float32
 """Of the scales of pages of int8; see `LayerCache`."""
 
 
-def bytes_per_block(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
+def bytes_per_block(config: Shape, block_size: int, dtype: torch.dtype) -> int:
     """Memory of one block in all layers, keys and values; of int8 with their scales."""
     row = config.head_dim * dtype.itemsize + (SCALE.itemsize if dtype == torch.int8 else 0)
     return config.num_layers * 2 * config.num_kv_heads * row * block_size
@@ -46,7 +46,7 @@ def blocks_within(memory: int, block_bytes: int, needed: int, useful: int) -> in
 
 
 def make_caches(
-    config: ModelConfig, blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    config: Shape, blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
 ) -> list[LayerCache]:
     """Pages for every layer, uninitialized: attention reads only what was written.
 

@@ -94,10 +94,10 @@ def load(settings: WorkerSettings, around: Callable[[Kernels], Kernels] = lambda
 def _record(runner: Runner) -> None:
     """Replay the runner's decodes, if its back end's launches are the same for all steps of one size.
 
-    Those of a mixture of experts are not: they follow from what the router says.
+    A mixture of experts is not replayed: how many tokens an expert gets follows from what the router says.
     """
-    same = runner.model.config.experts is None
-    if same and isinstance(runner.kernels, ReferenceKernels) and runner.kernels.replayable:
+    kernels = runner.kernels
+    if runner.model.config.replayable and isinstance(kernels, ReferenceKernels) and kernels.replayable:
         from gpu_worker.kernels.triton.graphs import DecodeGraphs, recorder
 
         graphs = DecodeGraphs(runner.forward, runner.limits, runner.device, recorder())

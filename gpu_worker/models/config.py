@@ -43,20 +43,40 @@ class ExpertsConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelConfig:
-    """A decoder's shape."""
+class Shape:
+    """What a worker must know of any model."""
 
     architecture: str
-    family: Family
     vocab_size: int
-    hidden_size: int
-    intermediate_size: int
     num_layers: int
-    num_heads: int
     num_kv_heads: int
     head_dim: int
     max_position: int
     """Longest sequence that the model was made for. Tokens."""
+    windows: tuple[int, ...]
+    """Positions that a token sees in each layer, its own included; 0: all before it."""
+    dtype: torch.dtype
+    """Type of the checkpoint's weights."""
+
+    @property
+    def window(self) -> int:
+        """Positions that the layer with the widest view sees; 0: all. What lies before them is not needed."""
+        return max(self.windows) if all(self.windows) else 0
+
+    @property
+    def replayable(self) -> bool:
+        """What a device is told to do in a step follows from the step's shape alone."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig(Shape):
+    """A decoder of `families.py`."""
+
+    family: Family
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
     norm_eps: float
     activation: str
     """silu, gelu, gelu_tanh or relu."""
@@ -68,10 +88,6 @@ class ModelConfig:
     mlp_bias: bool
     parallel: bool
     """See `Family.parallel`."""
-    dtype: torch.dtype
-    """Type of the checkpoint's weights."""
-    windows: tuple[int, ...]
-    """Positions that a token sees in each layer, its own included; 0: all before it."""
     attention_scale: float | None = None
     """What scores are multiplied by. None: 1/sqrt(head_dim)."""
     attention_softcap: float = 0.0
@@ -81,13 +97,26 @@ class ModelConfig:
     experts: ExpertsConfig | None = None
 
     @property
-    def window(self) -> int:
-        """Positions that the layer with the widest view sees; 0: all. What lies before them is not needed."""
-        return max(self.windows) if all(self.windows) else 0
+    def replayable(self) -> bool:
+        return self.experts is None  # how many tokens an expert gets follows from what the router says
 
 
 def read_config(directory: Path) -> ModelConfig:
-    """Read `directory`/config.json. Raises `ModelError`, with the key at fault if it is one."""
+    """Read `directory`/config.json of a model of `families.py`.
+
+    Raises `ModelError`, with the key at fault if it is one.
+    """
+    values = read_values(directory)
+    architecture = architecture_of(values)
+    family = FAMILIES.get(architecture)
+    if family is None:
+        known = ", ".join(FAMILIES)
+        raise values.wrong("architectures", f"{architecture} is not supported ({known})")
+    return _config_of(architecture, family, Values(values.path, _usual(values.values, family)))
+
+
+def read_values(directory: Path) -> Values:
+    """`directory`/config.json. Raises `ModelError`."""
     path = directory / "config.json"
     if not path.is_file():
         raise ModelError(f"{directory} is not a model directory: it has no config.json")
@@ -99,15 +128,15 @@ def read_config(directory: Path) -> ModelConfig:
         raise ModelError(f"{path}: not a JSON object")
     if "quantization_config" in values:
         raise ModelError(f"{path}: quantization_config: quantized checkpoints are not supported")
+    return Values(path, values)
+
+
+def architecture_of(values: Values) -> str:
+    """What config.json calls the architecture. Raises `ModelError`."""
     architectures = values.get("architectures")
     if not isinstance(architectures, list) or len(architectures) != 1:
-        raise ModelError(f"{path}: architectures: exactly one is needed, not {architectures!r}")
-    architecture = str(architectures[0])
-    family = FAMILIES.get(architecture)
-    if family is None:
-        known = ", ".join(FAMILIES)
-        raise ModelError(f"{path}: architecture {architecture} is not supported ({known})")
-    return _config_of(architecture, family, Values(path, _usual(values, family)))
+        raise values.wrong("architectures", f"exactly one is needed, not {architectures!r}")
+    return str(architectures[0])
 
 
 def _usual(values: Mapping[str, Any], family: Family) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def open_checkpoint(directory: Path) -> Iterator[Checkpoint]:
     """
     with ExitStack() as opened:
         files: dict[str, Any] = {}
-        for path, expected in _shards(directory).items():
+        for path, expected in shards(directory).items():
             try:
                 file = opened.enter_context(safe_open(path, framework="pt", device="cpu"))
             except (SafetensorError, OSError) as error:
@@ -128,7 +128,7 @@ def open_checkpoint(directory: Path) -> Iterator[Checkpoint]:
         yield Checkpoint(files)
 
 
-def _shards(directory: Path) -> dict[Path, set[str] | None]:
+def shards(directory: Path) -> dict[Path, set[str] | None]:
     """Files of the checkpoint, and which tensors each must have; None = whatever it has."""
     index = directory / _INDEX
     if index.is_file():

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from gpu_worker.errors import CapacityError, ModelError
 from gpu_worker.kernels.interface import Kernels, LayerCache, StepAttention
-from gpu_worker.models.config import ModelConfig, read_config
+from gpu_worker.models.config import Shape, architecture_of, read_config, read_values
 from gpu_worker.models.decoder import Decoder
+from gpu_worker.models.families import FAMILIES
+from gpu_worker.models.foreign import load_foreign
 from gpu_worker.models.loader import Weights, open_checkpoint
 
 log = logging.getLogger(__name__)
@@ -21,7 +23,10 @@ log = logging.getLogger(__name__)
 class CausalLM(Protocol):
     """A decoder that computes ragged batches on a paged cache."""
 
-    config: ModelConfig
+    @property
+    def config(self) -> Shape:
+        """Its sizes."""
+
     dtype: torch.dtype
     """Type of activations."""
 
@@ -53,6 +58,30 @@ def load_model(
     that is more than there is; both in one line.
     """
     started = time.monotonic()
+    values = read_values(directory)
+    architecture = architecture_of(values)
+    model: CausalLM
+    if architecture in FAMILIES:
+        model, parameters = _load_native(directory, device, kernels, dtype, max_positions)
+    else:
+        model = load_foreign(directory, values, device, dtype, max_positions)
+        parameters = model.parameters
+    log.info(
+        "%s: %s, %.1f M parameters, %s on %s, loaded in %.1f s",
+        directory,
+        architecture if architecture in FAMILIES else f"{architecture} of transformers",
+        parameters / 1e6,
+        str(model.dtype).removeprefix("torch."),
+        device,
+        time.monotonic() - started,
+    )
+    return model
+
+
+def _load_native(
+    directory: Path, device: torch.device, kernels: Kernels, dtype: torch.dtype | None, max_positions: int
+) -> tuple[Decoder, int]:
+    """The decoder, and how many numbers its checkpoint has."""
     config = read_config(directory)
     with open_checkpoint(directory) as checkpoint, torch.inference_mode():
         weights = Weights(checkpoint, dtype or config.dtype, device)
@@ -64,13 +93,4 @@ def load_model(
         ignored = (*_DERIVED, *tied)
         if unknown := [name for name in checkpoint.unread() if not name.endswith(ignored)]:
             raise ModelError(f"{directory}: config.json does not account for tensor {unknown[0]}")
-    log.info(
-        "%s: %s, %.1f M parameters, %s on %s, loaded in %.1f s",
-        directory,
-        config.architecture,
-        checkpoint.parameters / 1e6,
-        str(weights.dtype).removeprefix("torch."),
-        device,
-        time.monotonic() - started,
-    )
-    return model
+    return model, checkpoint.parameters

@@ -21,6 +21,7 @@ import torch
 from gpu_worker.batch import BatchLimits
 from gpu_worker.cache import bytes_per_block
 from gpu_worker.kernels.interface import LayerCache
+from gpu_worker.models.config import ModelConfig
 from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
@@ -164,7 +165,10 @@ def _by_part(model: Model, plans: Iterable[StepPlan], counts: list[int], context
     found = {part: median(step[part] for step in kept) for part in kept[0]}
     # Medians of parts do not add up to the median of their sum: the host code takes the difference.
     found["host code"] = found["step"] - sum(found[part] for part in PARTS)
-    least = work(runner.model.config, model.itemsize, model.token_bytes, counts, contexts)
+    config = runner.model.config
+    if not isinstance(config, ModelConfig):
+        raise ValueError(f"what a step of {config.architecture} has to do at least is not known")
+    least = work(config, model.itemsize, model.token_bytes, counts, contexts)
     model.measure_rates()
     return Shape(found, least, _best(model.rates[-2:]))
 

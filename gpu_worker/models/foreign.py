@@ -1,0 +1,180 @@
+"""Any other causal LM of transformers, through its attention interface, on the same paged cache.
+
+Its modelling code runs unchanged. It calls a function for attention, with queries and keys already rotated;
+that function is ours, and sees a step's ragged batch as one sequence of one batch. What the model does
+besides must treat each token by itself: a state of its own (Mamba), or biases in place of positions (ALiBi),
+would be lost. That is found out when the model is loaded, by a trial.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpu_worker.errors import ModelError
+from gpu_worker.kernels.interface import LayerCache, Rotary, Sight, StepAttention
+from gpu_worker.models.config import Shape, architecture_of
+from gpu_worker.models.loader import shards
+from gpu_worker.models.values import Values
+
+Attend = Callable[[int, Tensor, Tensor, Tensor, Sight], Tensor]
+"""Of a layer: queries [tokens, heads, head_dim], keys and values [tokens, kv_heads, head_dim], what is seen.
+Gives [tokens, heads * head_dim]."""
+
+_HARMLESS = frozenset(
+    {"dropout", "is_causal", "position_ids", "use_cache", "cache_position", "output_attentions"}
+)
+"""What attention is told besides, and needs not know here."""
+
+
+class Foreign:
+    """See `models.registry.CausalLM`."""
+
+    def __init__(self, model: Any, positions: int) -> None:
+        """`positions`: longest sequence; 0 = the model's own limit. Raises `ModelError`."""
+        self._model, self._inner = model, model.base_model
+        self.dtype: torch.dtype = model.dtype
+        self.parameters: int = model.num_parameters()
+        self._attend: Attend = _no_step
+        name = f"quire-{id(self)}"
+        _register(name, self._attention)
+        model.set_attn_implementation(name)
+        # The head's own code, on hidden states that are there already.
+        setattr(model, model.base_model_prefix, _Passed())
+        self.config = _shape(self, model.config)
+        ones = torch.ones(
+            positions or self.config.max_position, self.config.head_dim // 2, device=model.device
+        )
+        self._unrotated = Rotary(ones, torch.zeros_like(ones))
+
+    def __call__(self, tokens: Tensor, step: StepAttention, caches: Sequence[LayerCache]) -> Tensor:
+        def attend(layer: int, query: Tensor, key: Tensor, value: Tensor, sight: Sight) -> Tensor:
+            qkv = torch.cat((query, key, value), dim=1).flatten(1)
+            return step.attend(
+                step.rotate_and_write(qkv, self._unrotated, caches[layer]), caches[layer], sight
+            )
+
+        return self.run(tokens, step.positions, attend)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self._model(inputs_embeds=hidden[None], use_cache=False).logits[0]
+        return logits.float()
+
+    def run(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """Hidden states [tokens, hidden_size] with that for attention."""
+        self._attend = attend
+        out = self._inner(input_ids=tokens[None].long(), position_ids=positions[None], use_cache=False)
+        hidden: Tensor = out[0][0]
+        return hidden
+
+    def _attention(
+        self, module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **given: Any
+    ) -> tuple[Tensor, None]:
+        """What transformers calls: [1, heads, tokens, head_dim] to [1, tokens, heads, head_dim]."""
+        window, softcap = given.pop("sliding_window", None), given.pop("softcap", None)
+        scale = given.pop("scaling", None)
+        unknown = [name for name, value in given.items() if value is not None and name not in _HARMLESS]
+        if attention_mask is not None or unknown:
+            what = unknown[0] if unknown else "a mask of its own"
+            raise ModelError(f"its attention needs {what}, which is not supported")
+        queries, keys, values = (states[0].transpose(0, 1) for states in (query, key, value))
+        sight = Sight(window or 0, softcap=softcap or 0.0, scale=scale)
+        out = self._attend(module.layer_idx, queries, keys, values, sight)
+        return out.view(1, query.shape[2], query.shape[1], -1), None
+
+
+class _Passed(torch.nn.Module):
+    """In place of the decoder under a head: gives what it is given."""
+
+    @property
+    def decoder(self) -> "_Passed":
+        """Heads that reach past the base model, as OPT's does, get the same."""
+        return self
+
+    def forward(self, inputs_embeds: Tensor, **_: Any) -> Any:
+        from transformers.modeling_outputs import BaseModelOutputWithPast
+
+        return BaseModelOutputWithPast(last_hidden_state=inputs_embeds)
+
+
+def load_foreign(
+    directory: Path, values: Values, device: torch.device, dtype: torch.dtype | None, positions: int
+) -> Foreign:
+    """Load a model with transformers; `dtype`, `positions`: see `load_model`. Raises `ModelError`."""
+    architecture = architecture_of(values)
+    try:
+        import transformers
+    except ImportError:
+        what = f"{architecture} is not supported without the package transformers"
+        raise values.wrong("architectures", what) from None
+    if not (architecture.endswith("ForCausalLM") and hasattr(transformers, architecture)):
+        what = "is not supported: neither Quire nor this version of transformers has it"
+        if values.get("auto_map"):
+            what = "is not supported: its own code would have to be run (auto_map), which is never done"
+        raise values.wrong("architectures", f"{architecture} {what}")
+    shards(directory)  # says in one line what is missing, or that there are only pickles
+    try:
+        model = getattr(transformers, architecture).from_pretrained(
+            directory, dtype=dtype or "auto", use_safetensors=True, local_files_only=True
+        )
+        return Foreign(model.eval().to(device), positions)
+    except ModelError as error:
+        raise values.wrong("architectures", f"{architecture} is not supported: {error}") from error
+    except Exception as error:  # whatever it is that transformers says of such a directory
+        raise ModelError(f"{directory}: transformers cannot load {architecture}: {_line(error)}") from error
+
+
+def _shape(model: Foreign, config: Any) -> Shape:
+    """From what attention is called with, in a trial: one token alone, and after another sequence's token."""
+    heads: dict[int, tuple[torch.Size, torch.Size]] = {}
+
+    def attend(layer: int, query: Tensor, key: Tensor, value: Tensor, sight: Sight) -> Tensor:
+        heads[layer] = key.shape[1:], value.shape[1:]
+        windows[layer] = sight.window
+        return query.flatten(1)
+
+    windows: dict[int, int] = {}
+    device = next(iter(model._inner.parameters())).device
+    tokens, positions = torch.tensor([1, 2], device=device), torch.zeros(2, dtype=torch.int64, device=device)
+    try:
+        together = model.run(tokens, positions, attend)
+        alone = model.run(tokens[1:], positions[1:], attend)
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(f"it does not run on a ragged batch: {_line(error)}") from error
+    text = config.get_text_config()
+    if sorted(heads) != list(range(text.num_hidden_layers)):
+        raise ModelError("not every layer of it has attention through transformers' interface")
+    if len(set(heads.values())) > 1 or (sizes := heads[0])[0] != sizes[1] or sizes[0][1] % 2:
+        raise ModelError("its keys and values are not of one even size in all layers")
+    if not torch.allclose(together[1].float(), alone[0].float(), rtol=0.02, atol=0.02):
+        raise ModelError("its tokens reach each other beside attention")
+    return Shape(
+        architecture=type(model._model).__name__,
+        vocab_size=text.vocab_size,
+        num_layers=len(heads),
+        num_kv_heads=sizes[0][0],
+        head_dim=sizes[0][1],
+        max_position=getattr(text, "max_position_embeddings", 2048),
+        windows=tuple(windows[layer] for layer in sorted(windows)),
+        dtype=model.dtype,
+    )
+
+
+def _register(name: str, attention: Callable[..., tuple[Tensor, None]]) -> None:
+    """Make the function known by that name, and that it needs no mask."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(name, attention)
+    AttentionMaskInterface.register(name, lambda *_, **__: None)
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _no_step(layer: int, query: Tensor, key: Tensor, value: Tensor, sight: Sight) -> Tensor:
+    raise ModelError("attention outside of a step")

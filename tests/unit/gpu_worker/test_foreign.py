@@ -1,0 +1,75 @@
+"""Models that transformers runs, on paged memory: what they say equals what they say by themselves."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gpu_worker.errors import ModelError
+from gpu_worker.kernels.reference import ReferenceKernels
+from gpu_worker.models.families import FAMILIES
+from gpu_worker.models.registry import load_model
+from tests.support.logits import watch_logits
+from tests.unit.gpu_worker.test_families import LENGTH, PROMPT, mixed_steps, random_model
+
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Cohere": ("CohereForCausalLM", {"logit_scale": 0.25}),
+    "Cohere 2, windows": ("Cohere2ForCausalLM", {"sliding_window": 9, "sliding_window_pattern": 2}),
+    "Granite": ("GraniteForCausalLM", {"attention_multiplier": 0.2, "logits_scaling": 3.0}),
+    "OPT": (
+        "OPTForCausalLM",
+        {"num_key_value_heads": 4, "ffn_dim": 48, "word_embed_proj_dim": 32, "dropout": 0.0},
+    ),
+    "StableLM": ("StableLmForCausalLM", {"hidden_size": 64, "partial_rotary_factor": 0.5}),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_equals_transformers(make: Any, tmp_path: Path, name: str) -> None:
+    assert MODELS[name][0] not in FAMILIES
+    model = random_model(*MODELS[name])
+    model.save_pretrained(tmp_path)
+    runner = make.runner(tmp_path, block_size=3, num_blocks=96, max_model_len=96)
+    seen = watch_logits(runner)
+    driver = make.Driver(runner)
+    sequences = [driver.admit(slot, PROMPT[slot:]) for slot in range(3)]
+    mixed_steps(driver, sequences)
+    for sequence in sequences:
+        known = sequence.tokens[: sequence.computed]
+        with torch.inference_mode():
+            expected = model(torch.tensor([known])).logits[0]
+        logits = torch.stack([seen[sequence.slot, position] for position in range(LENGTH - 1)])
+        torch.testing.assert_close(logits, expected, atol=5e-5, rtol=5e-5)
+        assert sequence.tokens[1:] == known[1:] + expected[-1:].argmax(-1).tolist()
+
+
+def load(directory: Path) -> Any:
+    return load_model(directory, torch.device("cpu"), ReferenceKernels(), torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "message"),
+    [
+        ("BloomForCausalLM", {"num_key_value_heads": 4}, "not every layer of it has attention"),
+        ("MambaForCausalLM", {"state_size": 4}, "not every layer of it has attention"),
+        ("FalconH1ForCausalLM", {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8}, "each other|run"),
+    ],
+)
+def test_what_cannot_be_paged_is_refused(
+    tmp_path: Path, architecture: str, changes: dict[str, Any], message: str
+) -> None:
+    random_model(architecture, changes).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=message) as caught:
+        load(tmp_path)
+    assert architecture in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_code_of_a_model_is_never_run(tmp_path: Path) -> None:
+    (tmp_path / "modeling.py").write_text("raise SystemExit('ran')")
+    config = {"architectures": ["OwnForCausalLM"], "auto_map": {"AutoModelForCausalLM": "modeling.Own"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="auto_map"):
+        load(tmp_path)
