@@ -167,13 +167,13 @@ def _kernels(settings: WorkerSettings, device: torch.device) -> Kernels:
 
 
 def _triton(settings: WorkerSettings, device: torch.device) -> Kernels:
-    """The back end for GPUs, or PyTorch if Triton is not there and was not asked for."""
+    """The back end for GPUs; PyTorch if Triton cannot be had and was not asked for."""
     _refuse_quantization(settings, "Triton computes here")
     try:
         from gpu_worker.kernels.triton.kernels import TritonKernels
 
         return TritonKernels(device)
-    except ImportError as error:
+    except (ImportError, KernelError) as error:
         if settings.kernels == "triton":
             raise KernelError(f"QUIRE_KERNELS=triton: {error}") from error
         log.warning("%s: PyTorch computes instead, more slowly", error)

@@ -1,5 +1,7 @@
 """Paged attention in Triton: see `tile.py` for the kernel, `launch.py` for how a step is cut."""
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
@@ -13,6 +15,22 @@ from gpu_worker.kernels.triton.tile import attend_tile
 
 TILE_BYTES = 16 << 10
 """Of the keys, or values, that a program has before it at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """What a program has before it at a time, and with how many hands. Changes times, not results."""
+
+    keys: int
+    """Positions; a power of two."""
+    warps: int
+    stages: int
+    """Tiles of keys on their way at once, counted as Triton does."""
+
+
+def tiling(size: int, row_bytes: int) -> Tiling:
+    """For tiles of `size` queries, and rows of `row_bytes` a head."""
+    return Tiling(min(64, TILE_BYTES // row_bytes), 8 if size * row_bytes >= 128 * 256 else 4, 2)
 
 
 def factor(query: Tensor) -> tl.dtype:
@@ -72,6 +90,7 @@ class TritonStep:
         if splits > 1:
             partials = query.new_empty((splits, rows, dim), dtype=torch.float32)
             logsums = query.new_empty((splits, rows), dtype=torch.float32)
+        tiles = tiling(launch.size, padded * query.itemsize)
         attend_tile[(launch.count, kv_heads, splits)](
             query,
             cache.keys,
@@ -95,7 +114,7 @@ class TritonStep:
             DIM_PADDED=padded,
             BLOCK_SIZE=block_size,
             M=launch.size,
-            N=min(64, TILE_BYTES // (padded * query.itemsize)),
+            N=tiles.keys,
             TOKENS=launch.tile_tokens,
             SPLITS=splits,
             WINDOW=sight.window,
@@ -103,8 +122,8 @@ class TritonStep:
             SOFTCAP=sight.softcap,
             SCALED=cache.key_scales is not None,
             FACTOR=factor(query),
-            num_warps=8 if launch.size * padded >= 128 * 128 else 4,
-            num_stages=2,
+            num_warps=tiles.warps,
+            num_stages=tiles.stages,
         )
         if splits > 1:
             combine[(rows,)](

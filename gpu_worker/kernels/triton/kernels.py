@@ -28,9 +28,10 @@ class TritonKernels(ReferenceKernels):
     replayable = True
 
     def __init__(self, device: torch.device) -> None:
-        """`device`: a GPU, or the CPU if Triton interprets. Raises `KernelError` if it does not."""
+        """`device`: a GPU, or the CPU if Triton interprets. Raises `KernelError` if it can do neither."""
         if device.type == "cuda":
             self._processors = torch.cuda.get_device_properties(device).multi_processor_count
+            _probe(device)
         elif triton.knobs.runtime.interpret:
             self._processors = INTERPRETED
         else:
@@ -77,3 +78,12 @@ class TritonGated:
 
     def __call__(self, hidden: Tensor) -> Tensor:
         return gated(linear(hidden, self._weight, self._bias))
+
+
+def _probe(device: torch.device) -> None:
+    """Launch something: Triton needs a C compiler and Python's headers. Raises `KernelError`."""
+    one = torch.ones((1, 2), device=device)
+    try:
+        gated(one)
+    except Exception as error:  # of a compiler, of a driver: Triton lets all kinds through
+        raise KernelError(f"Triton cannot compile here: {error}") from error

@@ -15,6 +15,7 @@ import argparse
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _check(out: Path, deadline: float) -> int:
     from ops.bench import record
-    from ops.bench.gpu_check import attention, chain, correct, prefill, steps, tokens
+    from ops.bench.gpu_check import attention, chain, correct, prefill, steps, tilings, tokens
     from ops.bench.gpu_check.bench import SEED, Bench
 
     bench = Bench(deadline)
@@ -54,8 +55,14 @@ def _check(out: Path, deadline: float) -> int:
         "steps": steps.measure,
         "decode": attention.measure,
         "prefill": prefill.measure,
+        "tilings": tilings.measure,
     }
-    results: dict[str, Any] = {"device": bench.name, "wrong": bench.wrong, "left out": bench.left_out}
+    results: dict[str, Any] = {
+        "device": bench.name,
+        "wrong": bench.wrong,
+        "left out": bench.left_out,
+        "seconds": {},
+    }
     for name, part in parts.items():
         if time.monotonic() > deadline:
             bench.left_out.append(name)
@@ -64,8 +71,10 @@ def _check(out: Path, deadline: float) -> int:
         try:
             results[name] = part(bench)
         except Exception as error:  # the other parts still say what they can
+            traceback.print_exc()
             bench.wrong.append(f"{name}: {type(error).__name__}: {error}")
-        print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        results["seconds"][name] = round(time.monotonic() - began, 1)
+        print(f"{name}: {results['seconds'][name]} s", file=sys.stderr, flush=True)
         record.write(out / "gpu_check.json", "gpu-check", SEED, results)
     _tell(results)
     return 1 if bench.wrong else 0
@@ -74,7 +83,7 @@ def _check(out: Path, deadline: float) -> int:
 def _tell(results: dict[str, Any]) -> None:
     from ops.bench import record
 
-    for name in ("steps", "decode", "prefill"):
+    for name in ("steps", "decode", "prefill", "tilings"):
         if rows := results.get(name):
             cells = [list(map(str, rows[0])), *([str(cell) for cell in row.values()] for row in rows)]
             print(f"\n{name}\n{record.aligned(cells)}")

@@ -38,7 +38,8 @@ class Bench:
         """Whether so many seconds are left; if not, `what` is noted as left out."""
         if time.monotonic() + seconds < self.deadline:
             return True
-        self.left_out.append(what)
+        if what not in self.left_out:
+            self.left_out.append(what)
         return False
 
     def has_memory(self, size: float) -> bool:

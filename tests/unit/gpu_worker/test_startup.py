@@ -6,11 +6,13 @@ import weakref
 import pytest
 import torch
 
+from gpu_worker import startup
 from gpu_worker.cache import blocks_within, bytes_per_block
 from gpu_worker.errors import CapacityError, KernelError, ModelError
 from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels, QuantizedKernels
 from gpu_worker.kernels.reference import ReferenceKernels
+from gpu_worker.kernels.triton.kernels import TritonKernels
 from gpu_worker.models.config import read_config
 from gpu_worker.models.loader import Weights
 from gpu_worker.settings import WorkerSettings
@@ -151,6 +153,7 @@ def test_the_largest_step_is_a_valid_one(make, tiny, changes) -> None:
         ({"kernels": "torch"}, ReferenceKernels),
         ({"dtype": "float16"}, ReferenceKernels),
         ({"kernels": "portable"}, CpuKernels),
+        ({"kernels": "triton"}, TritonKernels),
         ({}, CpuKernels),
         ({"dtype": "bfloat16"}, MatrixUnitKernels),
         ({"dtype": "bfloat16", "kernels": "portable"}, CpuKernels),
@@ -196,6 +199,17 @@ def test_weights_are_quantized_one_after_the_other(settings, saved, monkeypatch,
     monkeypatch.setattr(QuantizedKernels, "gated", keep_an_eye(QuantizedKernels.gated))
     load(settings(model=directory, quantization="int8"))
     assert len(given) == 2 * 4 + 1
+
+
+def test_where_triton_cannot_compile_pytorch_computes(settings, monkeypatch, caplog) -> None:
+    def cannot(kernels, device):
+        raise KernelError("Triton cannot compile here: no gcc")
+
+    monkeypatch.setattr(TritonKernels, "__init__", cannot)
+    assert type(startup._triton(settings(), torch.device("cuda"))) is ReferenceKernels
+    assert "no gcc: PyTorch computes instead" in caplog.text
+    with pytest.raises(KernelError, match="QUIRE_KERNELS=triton: Triton cannot compile"):
+        load(settings(kernels="triton"))
 
 
 def test_without_a_compiler_pytorch_computes(settings, monkeypatch, caplog, tmp_path) -> None:
