@@ -103,6 +103,8 @@ def _facts(group: SequenceGroup) -> dict[str, str | int]:
         "quire.prompt_tokens": len(request.prompt),
         "quire.cached_tokens": group.cached_tokens or 0,
         "quire.output_tokens": computed,
+        "quire.drafts": group.drafts,
+        "quire.drafts_held": group.drafts_held,
         "quire.resumed_tokens": sum(len(so_far.tokens) for so_far in request.resumed),
     }
 

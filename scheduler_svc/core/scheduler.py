@@ -300,6 +300,8 @@ class Scheduler:
             if finish:
                 break
         group.gained = True
+        group.drafts += len(run) - 1
+        group.drafts_held += count - 1
         assert sequence.table is not None
         assert sequence.pace is not None
         sequence.pace.judge(len(run) - 1, count - 1, len(sequence.tokens))

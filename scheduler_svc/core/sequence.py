@@ -162,6 +162,8 @@ class SequenceGroup:
         "arrival",
         "beams",
         "cached_tokens",
+        "drafts",
+        "drafts_held",
         "fruitless",
         "gained",
         "held",
@@ -183,6 +185,8 @@ class SequenceGroup:
         """What the policy orders groups by, before arrival; see `take_up`."""
         self.cached_tokens: int | None = None
         """Prompt tokens that came out of the prefix cache when the first sequence was first admitted."""
+        self.drafts = self.drafts_held = 0
+        """Drafts that were verified, and those of them that held."""
         self.fruitless = 0
         """Workers in a row that were lost while they worked on the group, before it gained a token there."""
         self.gained = False

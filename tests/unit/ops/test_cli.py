@@ -1,14 +1,18 @@
 """The command line by itself: help, arguments, where `quire chat` connects to."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ops.cli import chat
 from ops.cli.main import main
 from ops.launcher.errors import UsageError
-from ops.launcher.specs import Options, own_key
+from ops.launcher.specs import Options, own_key, service_specs
 from ops.launcher.welcome import welcome
+from ops.settings import SHIPPED_DRAFT
+
+DRAFTING = ("QUIRE_SPECULATION", "QUIRE_DRAFT_MODEL")
 
 
 @pytest.fixture(autouse=True)
@@ -91,3 +95,19 @@ def test_the_welcome_says_where_a_key_is_needed(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "keys").write_text("")
     with pytest.raises(UsageError, match=r"QUIRE_API_KEYS_FILE=.*holds no key"):
         own_key(Options())
+
+
+def test_drafts_of_the_shipped_model_come_from_the_shipped_draft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def given(**options: Any) -> dict[str, str]:
+        environment = service_specs(Options(**options), "redis://127.0.0.1:1/0")[0].environment
+        return {name: environment[name] for name in environment if name in DRAFTING}
+
+    assert given() == {}
+    assert given(speculation="ngram") == {"QUIRE_SPECULATION": "ngram"}
+    assert given(speculation="draft", model=tmp_path) == {"QUIRE_SPECULATION": "draft"}
+    shipped = {"QUIRE_SPECULATION": "draft", "QUIRE_DRAFT_MODEL": str(SHIPPED_DRAFT)}
+    assert given(speculation="draft") == shipped
+    monkeypatch.setenv("QUIRE_DRAFT_MODEL", "mine")
+    assert given(speculation="draft") == shipped | {"QUIRE_DRAFT_MODEL": "mine"}

@@ -349,6 +349,7 @@ async def test_a_request_is_one_span_between_caller_and_worker(
     assert span.attributes["quire.request_id"] == "r"
     assert span.attributes["quire.prompt_tokens"] == 9
     assert span.attributes["quire.output_tokens"] == 6
+    assert (span.attributes["quire.drafts"], span.attributes["quire.drafts_held"]) == (0, 0)
     states = [(event.attributes["quire.sequence_index"], event.name) for event in span.events]
     assert [name for index, name in states if index == 0] == ["WAITING", "PREFILL", "DECODE", "DONE"]
     assert [name for index, name in states if index == 1][:2] == ["WAITING", "FORK"]

@@ -131,6 +131,8 @@ def test_right_drafts_save_steps(fake: SimpleNamespace, oracle: Any) -> None:
         one.ask([1, 2, 3], max_tokens=40)
         steps[name] = one.run()
     assert steps["off"] == 40
+    (group,) = one.given
+    assert group.drafts == group.drafts_held == 33
     # 1, then 1 + 4, 1 + 6, and 1 + 8 at a time.
     assert steps["oracle"] == 7
 
@@ -138,9 +140,11 @@ def test_right_drafts_save_steps(fake: SimpleNamespace, oracle: Any) -> None:
 def test_wrong_drafts_become_rare(fake: SimpleNamespace, oracle: Any) -> None:
     oracle.right = 0.0
     one = One(fake, "oracle", max_model_len=200, num_blocks=100)
-    one.ask([1, 2, 3], max_tokens=150)
+    group = one.ask([1, 2, 3], max_tokens=150)
     assert one.run() > 135
-    assert sum(len(plan.draft_tokens) for plan in one.plans) < 30
+    drafts = sum(len(plan.draft_tokens) for plan in one.plans)
+    assert 0 < drafts == group.drafts < 30
+    assert group.drafts_held < 3
 
 
 def test_a_stop_token_within_a_run_ends_the_sequence(fake: SimpleNamespace, oracle: Any) -> None:
