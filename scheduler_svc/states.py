@@ -1,6 +1,6 @@
 """What becomes of a request's sequences: for every change of state an event on its span, a line in the log.
 
-Nothing here happens for a token; a sequence changes its state when it is admitted, preempted, done.
+A sequence changes its state when it is admitted, preempted, done, and not with each token; beams alone do.
 """
 
 import logging
@@ -12,7 +12,7 @@ from scheduler_svc.core.sequence import Sequence, State
 log = logging.getLogger(__name__)
 
 MAX_EVENTS = 100
-"""Of one span: what is preempted over and over is counted, and no longer told."""
+"""Of one span: what is preempted over and over, or searches with beams, is counted and no longer told."""
 
 
 class StateEvents:
@@ -24,23 +24,30 @@ class StateEvents:
         self._span = span
 
     def __call__(self, sequence: Sequence) -> None:
-        state, facts = sequence.state, {"quire.sequence_index": sequence.index}
-        facts["quire.computed_tokens"] = sequence.computed
-        if state is State.PREEMPTED:
-            self.preemptions += 1
-            assert sequence.table is not None
-            facts["quire.kept_tokens"] = sequence.table.named_tokens
-            facts["quire.lost_tokens"] = sequence.planned - sequence.table.named_tokens
         self.changes += 1
-        if self.changes <= MAX_EVENTS:
-            self._span.add_event(state.name, facts)
-        if log.isEnabledFor(logging.DEBUG):
-            told = ", ".join(f"{name.removeprefix('quire.')} {value}" for name, value in facts.items())
-            log.debug("%s: %s, %s", sequence.group.request.request_id, state.name, told)
+        self.preemptions += sequence.state is State.PREEMPTED
+        told, logged = self.changes <= MAX_EVENTS, log.isEnabledFor(logging.DEBUG)
+        if not (told or logged):
+            return
+        name, facts = sequence.state.name, _facts(sequence)
+        if told:
+            self._span.add_event(name, facts)
+        if logged:
+            text = ", ".join(f"{fact.removeprefix('quire.')} {value}" for fact, value in facts.items())
+            log.debug("%s: %s, %s", sequence.group.request.request_id, name, text)
 
     def totals(self) -> dict[str, int]:
         """For the span's attributes."""
         return {"quire.state_changes": self.changes, "quire.preemptions": self.preemptions}
+
+
+def _facts(sequence: Sequence) -> dict[str, int]:
+    facts = {"quire.sequence_index": sequence.index, "quire.computed_tokens": sequence.computed}
+    if sequence.state is State.PREEMPTED:
+        assert sequence.table is not None
+        kept = sequence.table.named_tokens
+        facts |= {"quire.kept_tokens": kept, "quire.lost_tokens": sequence.planned - kept}
+    return facts
 
 
 def events(span: Span) -> StateEvents | None:

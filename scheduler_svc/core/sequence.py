@@ -8,7 +8,8 @@
                      └────────────────┘
                  takes over another's blocks
 
-When a worker is lost, whatever is not DONE is WAITING again, for another worker.
+When a worker is lost, whatever is not DONE is WAITING again, for another worker. A beam that is given up for
+the fork of another goes from PREFILL or DECODE to FORK.
 """
 
 from array import array
