@@ -172,13 +172,23 @@ class StrictWorker:
 
         But for those in the first `dropped` blocks, which were given back.
         """
-        before = 0
-        for position, token in enumerate(tokens):
+        for position, value in enumerate(self.values(tokens)):
             block, offset = divmod(position, self.limits.block_size)
-            before = _key_value(before if self.limits.window != 1 else 0, token, position)
             if block >= dropped:
                 found = self.memory.get((blocks[block], offset))
-                assert found == before, "a live token that cannot be read"
+                assert found == value, "a live token that cannot be read"
+
+    def values(self, tokens: Sequence[int]) -> list[int]:
+        """What memory must hold of these tokens, computed one after the other."""
+        values: list[int] = []
+        for position, token in enumerate(tokens):
+            alone = position == 0 or self.limits.window == 1
+            values.append(_key_value(0 if alone else values[-1], token, position))
+        return values
+
+    def content(self, block: int) -> list[int | None]:
+        """What a block holds; None where nothing was written."""
+        return [self.memory.get((block, offset)) for offset in range(self.limits.block_size)]
 
     def _swap(self, plan: StepPlan) -> None:
         offsets = range(self.limits.block_size)

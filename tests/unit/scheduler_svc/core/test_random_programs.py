@@ -1,7 +1,8 @@
 """Random programs of arrivals, cancels, early ends, losses of workers, over pools of any size.
 
-After every event the books must balance, and every token that has been computed for a running sequence must
-be in its worker's memory, at its block and offset. In the end every request has exactly the tokens that it
+After every event the books must balance, every token that has been computed for a running sequence must be in
+its worker's memory, at its block and offset, and every cached block, on the device and on the host, must hold
+what its name says. In the end every request has exactly the tokens that it
 gets alone, no block is leaked, and the worker has seen nothing that it could not trust.
 """
 
@@ -101,6 +102,8 @@ class World:
         self.ended: dict[SequenceGroup, str] = {}
         self.cut: set[tuple[SequenceGroup, int]] = set()
         self.futile: dict[Scheduler, int] = {}
+        self.contents: dict[bytes, list[int]] = {}
+        """What the names of full blocks stand for."""
 
     def arrive(self, fields: dict[str, Any]) -> None:
         known = fields.get("known", []) if not fields["beams"] else []
@@ -197,6 +200,27 @@ class World:
             assert table is not None
             worker.check_readable(sequence.tokens[: sequence.computed], table.blocks, table.dropped)
 
+    def check_cache(self, scheduler: Scheduler, worker: Any) -> None:
+        """Every cached block holds what its name says."""
+        self.learn_names(worker)
+        pool, host = scheduler._batch.pool, scheduler._batch.pool.host
+        for name, block in pool._block_of.items():
+            if name in self.contents:  # not if a beam came and went within a step
+                assert worker.content(block) == self.contents[name]
+        for name, slot in host._slot_of.items() if host else ():
+            if name in self.contents and name not in host._named:  # those move with the next plan
+                assert worker.host[slot] == self.contents[name]
+
+    def learn_names(self, worker: Any) -> None:
+        """Note which values belong to the names that sequences have given to their blocks."""
+        size = self.limits.block_size
+        for group in self.requests:
+            for sequence in group.sequences:
+                if sequence.chain and sequence.chain[-1] not in self.contents:
+                    values = worker.values(sequence.tokens[: len(sequence.chain) * size])
+                    for number, name in enumerate(sequence.chain):
+                        self.contents[name] = values[number * size : (number + 1) * size]
+
     def watch_progress(self, scheduler: Scheduler) -> None:
         """Some sequence advances for good in every few steps, whatever the size of the pool."""
         flight = scheduler._flights[0]
@@ -247,6 +271,7 @@ def play(world: World, events: list[tuple[str, object]]) -> None:
         getattr(world, name)(argument)
         for scheduler, (worker, _) in world.workers.items():
             world.check(scheduler, worker)
+            world.check_cache(scheduler, worker)
     world.finish()
 
 
