@@ -71,7 +71,8 @@ def launch_all() -> None:
     attend(mixed, 64, torch.float32, torch.float32, Sight())
     hidden = torch.zeros((3, 4096), dtype=torch.bfloat16)
     TritonNorm(hidden[0], 1e-5)(hidden)
-    gated(hidden)
+    for activation in ("silu", "gelu", "gelu_tanh"):
+        gated(hidden, activation)
     BlockCopies([pages(16, torch.int8)])(torch.tensor([1]), torch.tensor([2]))
 
 

@@ -47,9 +47,7 @@ class TritonKernels(ReferenceKernels):
         return TritonLinear(weight, bias, dtype or weight.dtype)
 
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
-        if activation != "silu":
-            return super().gated(weight, bias, activation)
-        return TritonGated(weight, bias)
+        return TritonGated(weight, bias, activation)
 
     def norm(self, weight: Tensor, eps: float) -> TritonNorm:
         return TritonNorm(weight, eps)
@@ -73,11 +71,11 @@ class TritonLinear(ReferenceLinear):
 class TritonGated:
     """See `Kernels.gated`."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._weight, self._bias = weight, bias
+    def __init__(self, weight: Tensor, bias: Tensor | None, activation: str) -> None:
+        self._weight, self._bias, self._activation = weight, bias, activation
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        return gated(linear(hidden, self._weight, self._bias))
+        return gated(linear(hidden, self._weight, self._bias), self._activation)
 
 
 def _probe(device: torch.device) -> None:

@@ -25,14 +25,21 @@ def norm_rows(hidden, weight, out, eps, SIZE: tl.constexpr, PADDED: tl.constexpr
 
 
 @triton.jit
-def gate_rows(both, out, SIZE: tl.constexpr, PART: tl.constexpr):
+def gate_rows(both, out, SIZE: tl.constexpr, PART: tl.constexpr, ACTIVATION: tl.constexpr):
     token = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * PART + tl.arange(0, PART)
     inside = at < SIZE
     gate = tl.load(both + token * 2 * SIZE + at, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(both + (token * 2 + 1) * SIZE + at, mask=inside, other=0.0).to(tl.float32)
+    if ACTIVATION == "silu":
+        open_by = gate / (1.0 + tl.exp(-gate))
+    elif ACTIVATION == "gelu":
+        open_by = 0.5 * gate * (1.0 + tl.erf(gate * 0.7071067811865476))
+    else:  # gelu_tanh: tanh(x) is 1 - 2 / (exp(2 x) + 1)
+        inner = 0.7978845608028654 * (gate + 0.044715 * gate * gate * gate)
+        open_by = gate * (1.0 - 1.0 / (tl.exp(2.0 * inner) + 1.0))
     out_at = out + token * SIZE + at
-    tl.store(out_at, (gate / (1.0 + tl.exp(-gate)) * up).to(out.dtype.element_ty), mask=inside)
+    tl.store(out_at, (open_by * up).to(out.dtype.element_ty), mask=inside)
 
 
 class TritonNorm:
@@ -62,9 +69,11 @@ PART = 1024
 """Numbers of a gated row that a program takes."""
 
 
-def gated(both: Tensor) -> Tensor:
-    """silu(gate) * up of [tokens, 2 * size], whose first half is the gate."""
+def gated(both: Tensor, activation: str = "silu") -> Tensor:
+    """activation(gate) * up of [tokens, 2 * size], whose first half is the gate. See `Kernels.gated`."""
     tokens, size = len(both), both.shape[1] // 2
     out = both.new_empty((tokens, size))
-    gate_rows[(tokens, triton.cdiv(size, PART))](both, out, SIZE=size, PART=PART, num_warps=4)
+    gate_rows[(tokens, triton.cdiv(size, PART))](
+        both, out, SIZE=size, PART=PART, ACTIVATION=activation, num_warps=4
+    )
     return out

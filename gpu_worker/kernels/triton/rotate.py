@@ -77,6 +77,7 @@ def rotate_and_write(qkv: Tensor, rotary: Rotary, cache: LayerCache, step: StepM
     """See `StepAttention.rotate_and_write`. Tokens whose entry is negative write nothing."""
     _, kv_heads, block_size, dim = cache.keys.shape
     heads = qkv.shape[1] // dim - 2 * kv_heads
+    qkv = qkv.contiguous()
     query = torch.empty((len(qkv), heads, dim), dtype=qkv.dtype, device=qkv.device)
     rotate_rows[(len(qkv), kv_heads)](
         qkv,

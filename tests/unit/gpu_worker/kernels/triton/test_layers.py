@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-from torch.nn.functional import silu
 from torch.testing import assert_close
 
 from gpu_worker.kernels.interface import LayerCache, Rotary
-from gpu_worker.kernels.reference import ReferenceKernels
+from gpu_worker.kernels.reference import ACTIVATIONS, ReferenceKernels
 from gpu_worker.kernels.reference_attention import ReferenceStep
 from gpu_worker.kernels.triton.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
@@ -41,11 +40,14 @@ def test_norm_of_zeros_and_of_nan() -> None:
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
 @pytest.mark.parametrize("size", [1, 48, 1500])
-def test_gated(size: int, dtype: torch.dtype) -> None:
+def test_gated(size: int, dtype: torch.dtype, activation: str) -> None:
     both = (4 * torch.randn(5, 2 * size, generator=torch.Generator().manual_seed(size))).to(dtype)
     gate, up = both.double().chunk(2, dim=-1)
-    assert_close(gated(both), (silu(gate) * up).to(dtype), atol=TOLERANCES[dtype], rtol=TOLERANCES[dtype])
+    expected = (ACTIVATIONS[activation](gate) * up).to(dtype)
+    tolerance = 4 * TOLERANCES[dtype]
+    assert_close(gated(both, activation), expected, atol=tolerance, rtol=tolerance)
 
 
 def pages(blocks: int, block_size: int, dim: int, dtype: torch.dtype) -> LayerCache:
