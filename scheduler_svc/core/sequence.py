@@ -8,6 +8,7 @@
                      └────────────────┘
                  takes over another's blocks
 
+A sequence that has filled its context, of a request that goes on then (`rolling.py`), is preempted by itself.
 When a worker is lost, whatever is not DONE is WAITING again, for another worker. A beam that is given up for
 the fork of another goes from PREFILL or DECODE to FORK.
 """

@@ -1,6 +1,7 @@
 """Models with sliding windows equal transformers, and read nothing that lies out of their windows."""
 
 import json
+from array import array
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,8 @@ from gpu_worker.models.config import read_config
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
 from gpu_worker.warmup import full_step
+from scheduler_svc.core.request import Request
+from tests.support.closed_loop import ClosedLoop
 from tests.support.logits import watch_logits
 
 WINDOW = 9
@@ -152,3 +155,22 @@ def test_pages_take_what_windows_and_a_step_need(windowed) -> None:
     assert runner.limits.num_blocks == 2 * 9
     assert not runner.execute(full_step(runner.limits)).errors
     assert load(WorkerSettings(**given, step_tokens=20, block_size=4, max_model_len=9)).limits.window == 0
+
+
+def test_prompts_longer_than_the_pool_beside_each_other(make, windowed) -> None:
+    """Under the scheduler: blocks go from one to the other as windows move on, prefixes are shared."""
+    limits = {"num_blocks": 14, "max_model_len": 128, "max_step_tokens": 16, "window": WINDOW}
+    runner = make.runner(windowed.directory, **limits)
+    loop = ClosedLoop(runner)
+    prompts = [[(7 * place + 3 * first) % 97 for place in range(70)] for first in (1, 2, 1)]
+    requests = [
+        Request(str(number), array("i", prompt), max_tokens=20, sampling=make.greedy())
+        for number, prompt in enumerate(prompts)
+    ]
+    groups = [loop.ask(request) for request in requests]
+    while not loop.scheduler.idle:
+        loop.step()
+        loop.scheduler.check_integrity()
+    for group, prompt in zip(groups, prompts, strict=True):
+        (sequence,) = group.sequences
+        assert sequence.tokens.tolist()[70:] == make.expected(windowed.model, prompt, 20)

@@ -13,7 +13,7 @@ LIMITS = {"num_blocks": 2500, "block_size": 16, "max_slots": 16, "max_model_len"
 Make = Callable[..., Any]
 
 
-@pytest.mark.parametrize("step_tokens", [64, 512])
+@pytest.mark.parametrize("step_tokens", [128, 512])
 @pytest.mark.parametrize("depth", [1, 2])
 def test_who_decodes_gains_a_token_in_every_step(alone: Make, step_tokens: int, depth: int) -> None:
     one = alone(depth, max_step_tokens=step_tokens, **LIMITS)
