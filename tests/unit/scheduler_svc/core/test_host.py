@@ -4,6 +4,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from scheduler_svc.core.blocks import ON_HOST, BlockPool
 from scheduler_svc.core.errors import IntegrityError
@@ -31,7 +34,7 @@ def filled(pool: BlockPool, *numbers: int) -> list[int]:
 
 def swaps(pool: BlockPool) -> Swaps:
     assert pool.host is not None
-    pool.check_integrity([[block] for block in range(pool.num_blocks) if pool.references(block)])
+    pool.host.check_integrity()
     return pool.host.take_swaps()
 
 
@@ -251,3 +254,58 @@ def test_what_lies_on_the_host_counts_for_what_it_saves(fake: SimpleNamespace) -
     hits = served.scheduler._batch.pool.match(chain)
     assert hits.count(ON_HOST) > 0
     assert served.scheduler.cached_tokens(chain) == pytest.approx(20 - 1.9 * hits.count(ON_HOST))
+
+
+class HostMachine(RuleBasedStateMachine):
+    """Tables come, share and go, over memory that holds what was last written or moved there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = BlockPool(6, HostPool(4))
+        self.device: dict[int, bytes] = {}
+        self.host: dict[int, bytes] = {}
+        self.tables: list[tuple[list[int], list[bytes]]] = []
+        self.planned = 0
+        """Tables that the worker knows of; later ones came into the plan in the making."""
+
+    @rule(chain=st.integers(0, 3), count=st.integers(1, 5))
+    def admit(self, chain: int, count: int) -> None:
+        contents = names(*range(10 * chain, 10 * chain + count))
+        hits = self.pool.match(contents)
+        missing = count - len(hits)
+        if missing + self.pool.idle_among(hits) <= self.pool.free_blocks:
+            blocks = self.pool.take(hits, contents[: len(hits)]) + self.pool.allocate(missing)
+            self.tables.append((blocks, contents))
+
+    @rule()
+    def step(self) -> None:
+        """The worker moves blocks and computes those that were not hit; then they are confirmed."""
+        moved = swaps(self.pool)
+        assert len(set(moved.out_slots)) == len(moved.out_slots)
+        self.host.update(
+            zip(moved.out_slots, [self.device[block] for block in moved.out_blocks], strict=True)
+        )
+        self.device.update(zip(moved.in_blocks, [self.host[slot] for slot in moved.in_slots], strict=True))
+        for blocks, contents in self.tables[self.planned :]:
+            for block, content in zip(blocks, contents, strict=True):
+                if self.pool.match([content]) != [block]:
+                    self.device[block] = content
+        self.planned = len(self.tables)
+        for blocks, contents in self.tables:
+            assert [self.device[block] for block in blocks] == contents
+            for block, content in zip(blocks, contents, strict=True):
+                self.pool.cache(block, content)
+
+    @precondition(lambda self: self.tables and self.planned == len(self.tables))
+    @rule(which=st.integers(0))
+    def release(self, which: int) -> None:
+        self.pool.release(self.tables.pop(which % len(self.tables))[0])
+        self.planned -= 1
+
+    @invariant()
+    def balanced(self) -> None:
+        self.pool.check_integrity([blocks for blocks, _ in self.tables])
+
+
+TestHost = HostMachine.TestCase
+TestHost.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
