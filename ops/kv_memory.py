@@ -8,6 +8,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from gpu_worker.models.families import FAMILIES
+
 SCALE_BYTES = 4
 """Of the scale that each row has in int8: a key or a value of one head."""
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8": 1, "int8": 1}
@@ -51,7 +53,7 @@ class MemoryPlan:
 
 
 def read_config(model: Path) -> dict[str, Any]:
-    """The language model's part of config.json. Raises ModelFilesError."""
+    """The language model's part of config.json, by usual names. Raises ModelFilesError."""
     path = model / "config.json"
     try:
         config = json.loads(path.read_text())
@@ -60,7 +62,9 @@ def read_config(model: Path) -> dict[str, Any]:
     inner = config.get("text_config", config) if isinstance(config, dict) else None
     if not isinstance(inner, dict):
         raise ModelFilesError(f"{path} holds no object of settings")
-    return inner
+    architectures = config.get("architectures")
+    name = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+    return FAMILIES[name].usual(inner) if name in FAMILIES else inner
 
 
 def kv_shape(config: Mapping[str, Any]) -> KvShape:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -112,7 +112,7 @@ def read_config(directory: Path) -> ModelConfig:
     if family is None:
         known = ", ".join(FAMILIES)
         raise values.wrong("architectures", f"{architecture} is not supported ({known})")
-    return _config_of(architecture, family, Values(values.path, _usual(values.values, family)))
+    return _config_of(architecture, family, Values(values.path, family.usual(values.values)))
 
 
 def read_values(directory: Path) -> Values:
@@ -137,13 +137,6 @@ def architecture_of(values: Values) -> str:
     if not isinstance(architectures, list) or len(architectures) != 1:
         raise values.wrong("architectures", f"exactly one is needed, not {architectures!r}")
     return str(architectures[0])
-
-
-def _usual(values: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """The same values by their usual names, with the family's defaults where there are none."""
-    renamed = {usual: values[own] for usual, own in family.keys.items() if values.get(own) is not None}
-    given = {key: value for key, value in values.items() if value is not None}
-    return {**family.defaults, **given, **renamed}
 
 
 def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig:

@@ -84,6 +84,12 @@ class Family:
     """Its `sliding_window` is meant; others carry one that nobody reads."""
     experts: Experts | None = None
 
+    def usual(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What config.json says, by usual names, with the family's defaults where it says nothing."""
+        renamed = {usual: values[own] for usual, own in self.keys.items() if values.get(own) is not None}
+        given = {key: value for key, value in values.items() if value is not None}
+        return {**self.defaults, **given, **renamed}
+
 
 LLAMA = Family()
 _GEMMA = Family(

@@ -1,6 +1,8 @@
 """What a token takes, held against the figures of well-known models; weights against real files."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,6 +30,27 @@ _MODEL = Path("ops/tiny_model/model")
 def test_a_token_of_a_known_model(config: dict[str, int], kind: str, size: int) -> None:
     shape = kv_shape(config)
     assert (shape.kind, shape.token_bytes("float16")) == (kind, size)
+
+
+@pytest.mark.parametrize(
+    ("config", "size"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"], "n_layer": 12, "n_head": 12, "n_embd": 768}, 36 * 1024),
+        (
+            {
+                "architectures": ["Gemma2ForCausalLM"],
+                "num_hidden_layers": 26,
+                "num_attention_heads": 8,
+                "num_key_value_heads": 4,
+                "hidden_size": 2304,
+            },
+            26 * 2 * 4 * 256 * 2,
+        ),
+    ],
+)
+def test_a_family_that_calls_or_means_it_otherwise(tmp_path: Path, config: dict[str, Any], size: int) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert kv_shape(read_config(tmp_path)).token_bytes("float16") == size
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
