@@ -82,11 +82,13 @@ def make_limits(**changes: int) -> BatchLimits:
     return BatchLimits(**{**values, **changes})
 
 
-def make_runner(directory: Path, kernels: Kernels, **changes: int) -> Runner:
-    """In float32, with pages full of NaN: what is read without having been written shows."""
-    model = load_model(directory, CPU, kernels, torch.float32)
+def make_runner(
+    directory: Path, kernels: Kernels, dtype: torch.dtype = torch.float32, **changes: int
+) -> Runner:
+    """With pages full of NaN: what is read without having been written shows."""
+    model = load_model(directory, CPU, kernels, dtype)
     limits = make_limits(**{"vocab_size": model.config.vocab_size, **changes})
-    caches = make_caches(model.config, limits.num_blocks, limits.block_size, torch.float32, CPU)
+    caches = make_caches(model.config, limits.num_blocks, limits.block_size, dtype, CPU)
     for cache in caches:
         cache.keys.fill_(torch.nan)
         cache.values.fill_(torch.nan)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from transformers import AutoModelForCausalLM
 
 from gpu_worker.models.families import FAMILIES
 from tests.support.logits import watch_logits
@@ -164,6 +165,23 @@ def test_equals_transformers(make: Any, models: Any, number: int) -> None:
         answer = expected[len(PROMPT) - sequence.slot - 1 :].argmax(-1).tolist()
         assert sequence.tokens[len(PROMPT) - sequence.slot :] == answer
     assert len(set(sequences[0].tokens[len(PROMPT) :])) > 4, "a model that repeats itself shows little"
+
+
+@pytest.mark.parametrize("name", ["Llama", "OLMo 2", "Gemma 3", "GPT-NeoX", "Qwen3 MoE"])
+def test_in_bfloat16(make: Any, models: Any, name: str) -> None:
+    """As near to float32 as transformers is in bfloat16."""
+    found = models(name)
+    runner = make.runner(found.directory, dtype=torch.bfloat16)
+    seen = watch_logits(runner)
+    driver = make.Driver(runner)
+    sequence = driver.admit(0, PROMPT)
+    driver.step((sequence, len(PROMPT)))
+    exact = found.logits(*PROMPT)
+    ours = torch.stack([seen[0, position] for position in range(len(PROMPT))])
+    narrow = AutoModelForCausalLM.from_pretrained(found.directory, dtype=torch.bfloat16)
+    with torch.inference_mode():
+        theirs = narrow(torch.tensor([PROMPT])).logits[0].float()
+    assert (ours - exact).norm() < 1.5 * (theirs - exact).norm()
 
 
 def test_every_family_is_tested() -> None:

@@ -33,6 +33,20 @@ def test_norm(native: ctypes.CDLL, size: int, tokens: int, dtype: torch.dtype) -
     assert_close(out, ReferenceKernels().norm(weight, 1e-5)(hidden), atol=tolerance, rtol=tolerance)
 
 
+@pytest.mark.parametrize("size", [15, 576])
+def test_a_weight_of_float32_multiplies_before_rounding(native: ctypes.CDLL, size: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    weight = 1 + 0.01 * torch.randn(size, generator=generator)
+    hidden = (3 * torch.randn(40, size, generator=generator)).bfloat16()
+    exact = CpuNorm(native, weight, 1e-5)(hidden.float())
+    for kernels in (CpuNorm(native, weight, 1e-5), ReferenceKernels().norm(weight, 1e-5)):
+        out = kernels(hidden)
+        assert out.dtype == torch.bfloat16
+        # Rounded once, to 8 bits; rounded twice, a weight this near to 1 would often be lost.
+        assert_close(out.float(), exact, atol=0, rtol=2**-8)
+        assert (out == exact.bfloat16()).float().mean() > 0.99
+
+
 def test_norm_of_zeros_and_of_nan(native: ctypes.CDLL) -> None:
     hidden = torch.zeros(3, 40)
     hidden[1, 20] = float("nan")
