@@ -15,7 +15,7 @@ from ops.redis_server import RedisServer
 from tests.support.asking import Answer, ask
 from tests.support.deployment import Deployment
 
-SLOTS = 3
+SLOTS = 2
 USERS = 3 * SLOTS
 QUESTIONS = [{"temperature": 0}, *({"temperature": 1.0, "seed": seed} for seed in range(USERS - 1))]
 LONG_PROMPT = "The fox and the owl went for a walk in the snow, and talked about the weather. " * 6
