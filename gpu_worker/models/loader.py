@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from gpu_worker.errors import ModelError
+from gpu_worker.kernels.cpu.memory import forget
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -104,6 +105,7 @@ class Weights:
             taken = self.checkpoint.take(self.prefix + name, shape)
             whole[start : start + rows].copy_(taken.T if turned else taken)
             start += rows
+            forget(taken)
         return whole
 
 

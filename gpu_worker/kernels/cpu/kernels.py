@@ -15,6 +15,7 @@ from gpu_worker.cache import copy_blocks
 from gpu_worker.kernels.cpu.attention import Attention, CpuStep
 from gpu_worker.kernels.cpu.layers import CpuNorm
 from gpu_worker.kernels.cpu.linear import PackedGated, PackedLinear
+from gpu_worker.kernels.cpu.memory import keep_freed_memory
 from gpu_worker.kernels.cpu.onednn import OneDnnGated, OneDnnLinear
 from gpu_worker.kernels.cpu.quantized import QuantizedGated, QuantizedLinear
 from gpu_worker.kernels.cpu.sample import Sampler
@@ -39,6 +40,7 @@ class CpuKernels:
     def enter(self) -> None:
         """Put the thread on the team's first core. What PyTorch computes, it computes alone from now on:
         threads of its own would inherit that core."""
+        keep_freed_memory()
         if self._cores:
             torch.set_num_threads(1)
             os.sched_setaffinity(threading.get_native_id(), self._cores[:1])
@@ -75,6 +77,7 @@ class MatrixUnitKernels(CpuKernels):
 
     def enter(self) -> None:
         """PyTorch's threads and the team's take turns on the same cores."""
+        keep_freed_memory()
         self._library.quire_take_turns()
 
     def linear(

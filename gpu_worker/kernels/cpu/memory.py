@@ -56,6 +56,24 @@ class Memory:
         return taken[:words]
 
 
+def forget(tensor: Tensor) -> None:
+    """Give back the memory behind a tensor of a mapped file, which is not looked at again.
+
+    The file's pages stay in the system's cache, but no longer count as this process's.
+    """
+    begin = -(-tensor.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+    length = (tensor.data_ptr() + tensor.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - begin
+    if length > 0 and hasattr(mmap, "MADV_DONTNEED"):
+        _madvise(begin, length, mmap.MADV_DONTNEED)
+
+
+def _madvise(begin: int, length: int, advice: int) -> int:
+    """Python's own would hold up all other threads, and takes only its own maps."""
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return int(madvise(begin, length, advice))
+
+
 def populate(tensors: Sequence[Tensor]) -> threading.Thread:
     """Have the system find the memory behind the tensors before they are written to, from the beginning on.
 
@@ -71,14 +89,12 @@ def populate(tensors: Sequence[Tensor]) -> threading.Thread:
 def _populate(tensors: list[Tensor]) -> None:
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)  # on Linux of this thread alone
-    madvise = ctypes.CDLL(None).madvise  # Python's own would hold up all other threads
-    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     for start in range(0, max(tensor.nbytes for tensor in tensors), PIECE):
         for tensor in tensors:
             begin = tensor.data_ptr() + start
             length = min(PIECE, tensor.nbytes - start)
             within = begin % mmap.PAGESIZE
-            if length > 0 and madvise(begin - within, length + within, _MADV_POPULATE_WRITE):
+            if length > 0 and _madvise(begin - within, length + within, _MADV_POPULATE_WRITE):
                 return
 
 

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
-from gpu_worker.kernels.cpu.memory import CHUNK, LINE, Memory, populate
+from gpu_worker.kernels.cpu.memory import CHUNK, LINE, Memory, forget, populate
 
 
 def resident() -> int:
@@ -37,3 +39,19 @@ def test_memory_is_there_before_it_is_written_to() -> None:
     assert tensors[0][:100].tolist() == list(range(100))
     assert tensors[1][-1] == 7
     assert tensors[0].count_nonzero() == 99
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
+def test_what_was_read_from_a_file_counts_no_longer(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    save_file({"a": torch.arange(100, dtype=torch.float32), "b": torch.ones(8 << 20)}, path)
+    with safe_open(path, framework="pt") as file:
+        first, second = file.get_tensor("a"), file.get_tensor("b")
+        assert second.sum() == 8 << 20
+        before = resident()
+        forget(second)
+        forget(first)
+        assert before - resident() > 30 << 20
+        # They can still be read: from the file again.
+        assert torch.equal(first, torch.arange(100, dtype=torch.float32))
+        assert second.sum() == 8 << 20
