@@ -11,7 +11,7 @@ more drafts after some that held, fewer after some that did not, none for a whil
 while many sequences decode, a step has enough to do without drafts.
 
 A sequence with drafts in flight cannot be planned ahead, for where it goes on is not known. One that is to
-get drafts waits until its token in flight is known.
+get drafts waits until its token in flight is known, and for others with drafts in flight, to go with them.
 """
 
 from collections import abc

@@ -110,6 +110,7 @@ class Planner:
         stuck = False  # an older one found no block and nobody to preempt: nor will a younger one
         decodes = [each for each in self._batch.running if each.state is decode]
         longest = self._speculation.longest(len(decodes)) if self._speculation else 0
+        under_way = longest > 0 and any(sequence.drafted for sequence in decodes)
         for sequence in decodes:
             position, group = sequence.planned, sequence.group
             # A row at p samples the token of p + 1. The last token needs no row of its own.
@@ -119,7 +120,7 @@ class Planner:
                 continue  # its next token is not chosen yet
             if len(rows) == self._token_budget:
                 break
-            if sequence.drafted or (longest > 0 and self._awaits_drafts(sequence)):
+            if sequence.drafted or (longest > 0 and self._awaits_drafts(sequence, under_way)):
                 continue
             table = sequence.table
             assert table is not None
@@ -139,10 +140,12 @@ class Planner:
         if longest > 0:
             self._speculate(draft, longest)
 
-    def _awaits_drafts(self, sequence: Sequence) -> bool:
-        """Whether it is better planned when its token in flight is known."""
+    def _awaits_drafts(self, sequence: Sequence, under_way: bool) -> bool:
+        """Whether it is better planned when its token in flight is known, or when drafts of others that are
+        `under_way` are back: two that come by turns would each have a step to themselves."""
         assert self._speculation is not None
-        return sequence.planned >= len(sequence.tokens) and bool(self._speculation.drafts(sequence, 1))
+        waits = under_way or sequence.planned >= len(sequence.tokens)
+        return waits and bool(self._speculation.drafts(sequence, 1))
 
     def _speculate(self, draft: Draft, longest: int) -> None:
         """Drafts for the decodes with nothing in flight. Nobody is preempted for them, and half of what the

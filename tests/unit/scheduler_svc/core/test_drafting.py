@@ -222,6 +222,18 @@ def test_a_batch_becomes_busy_while_drafts_are_in_flight(
     assert any(plan.draft_tokens for plan in one.plans)
 
 
+@pytest.mark.parametrize("depth", [2, 3])
+def test_who_has_drafts_goes_together(fake: SimpleNamespace, oracle: Any, depth: int) -> None:
+    """However they came: not in steps of their own, one while the other is in flight."""
+    one = One(fake, "oracle", depth, max_step_tokens=64, num_blocks=100)
+    for number in range(3):
+        one.ask([number, 1, 2], max_tokens=50)
+        one.turn()
+    one.run()
+    rows = [len(plan.row_slots) for plan in one.plans if plan.draft_tokens]
+    assert rows.count(3) >= len(rows) - 4
+
+
 def test_who_has_no_drafts_is_planned_ahead(fake: SimpleNamespace) -> None:
     one = One(fake, "ngram", depth=2)
     one.ask([1, 2, 3, 4, 5], max_tokens=20)
