@@ -1,14 +1,19 @@
 """Every family's logits and greedy tokens equal transformers', in chunks and mixed batches."""
 
+import json
+import shutil
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from gpu_worker.models.config import read_config
 from gpu_worker.models.families import FAMILIES
 from tests.support.logits import watch_logits
 
@@ -67,12 +72,13 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "Phi3ForCausalLM",
         {
             "hidden_size": 64,
-            "rope_parameters": LONG | {"partial_rotary_factor": 0.5, "original_max_position_embeddings": 128},
+            "rope_parameters": LONG | {"partial_rotary_factor": 0.5},
+            "original_max_position_embeddings": 128,
         },
     ),
     "Phi-3, long": (
         "Phi3ForCausalLM",
-        {"rope_parameters": LONG | {"original_max_position_embeddings": 64}},
+        {"rope_parameters": LONG, "original_max_position_embeddings": 64},
     ),
     "OLMo 2": ("Olmo2ForCausalLM", {}),
     "Gemma": ("GemmaForCausalLM", {"head_dim": 16}),
@@ -182,6 +188,49 @@ def test_in_bfloat16(make: Any, models: Any, name: str) -> None:
     with torch.inference_mode():
         theirs = narrow(torch.tensor([PROMPT])).logits[0].float()
     assert (ours - exact).norm() < 1.5 * (theirs - exact).norm()
+
+
+OLD: dict[str, dict[str, Any]] = {
+    "Gemma 2": {"layer_types": ..., "rope_theta": 10000.0},
+    "Gemma 3": {
+        "layer_types": ...,
+        "sliding_window_pattern": 2,
+        "rope_theta": 1000000.0,
+        "rope_local_base_freq": 10000.0,
+        "tie_word_embeddings": ...,
+    },
+    "GPT-NeoX": {"rotary_pct": 0.25, "rotary_emb_base": 10000},
+    "Phi-3, long": {
+        "rope_theta": 10000.0,
+        "original_max_position_embeddings": 64,
+        "rope_scaling": {"type": "longrope"} | {key: LONG[key] for key in ("short_factor", "long_factor")},
+    },
+    "Qwen2, windows": {"layer_types": ..., "rope_theta": 10000.0},
+    "Qwen3 MoE": {"num_local_experts": ..., "num_experts": 5, "rope_theta": 10000.0},
+}
+"""What older versions of transformers wrote instead; ...: nothing."""
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_configurations_of_older_versions(models: Any, tmp_path: Path, name: str) -> None:
+    new = models(name).directory
+    values = json.loads((new / "config.json").read_text()) | {"rope_parameters": ...} | OLD[name]
+    kept = {key: value for key, value in values.items() if value is not ...}
+    (tmp_path / "config.json").write_text(json.dumps(kept))
+    assert read_config(tmp_path) == read_config(new)
+
+
+def test_names_without_their_base_and_tensors_that_follow_from_others(
+    make: Any, models: Any, tmp_path: Path
+) -> None:
+    found = models("GPT-2")
+    shutil.copy(found.directory / "config.json", tmp_path)
+    tensors = load_file(found.directory / "model.safetensors")
+    bare = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+    assert bare.keys() != tensors.keys()
+    save_file(bare | {"h.0.attn.bias": torch.ones(1, 1, 4, 4)}, tmp_path / "model.safetensors")
+    first, second = (make.Driver(make.runner(directory)) for directory in (found.directory, tmp_path))
+    assert first.generate(first.admit(0, PROMPT), 5) == second.generate(second.admit(0, PROMPT), 5)
 
 
 def test_every_family_is_tested() -> None:
