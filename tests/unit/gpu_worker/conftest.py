@@ -1,5 +1,6 @@
 """Random tiny models as directories, runners over them, and a driver that makes plans by hand."""
 
+import os
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference import ReferenceKernels
+from gpu_worker.kernels.triton.kernels import TritonKernels
 from gpu_worker.models.registry import load_model
 from gpu_worker.runner import Runner
 from proto.sampling_pb2 import SamplingParams
@@ -28,6 +30,9 @@ from proto.worker_pb2 import NewSlot, StepPlan, StepResult
 torch.set_num_threads(1)
 
 CPU = torch.device("cpu")
+
+INTERPRETED = ["triton"] if os.environ.get("TEST_INTERPRETED") else []
+"""Triton's interpreter takes minutes for all that is here; kernels/triton/ has some of it."""
 NO_DRAFTS: Mapping[int, list[int]] = {}
 
 
@@ -217,11 +222,13 @@ def expected_tokens(model: Any, prompt: list[int], count: int) -> list[int]:
     return tokens
 
 
-@pytest.fixture(scope="session", params=["torch", "onednn", *build.supported()])
+@pytest.fixture(scope="session", params=["torch", *INTERPRETED, "onednn", *build.supported()])
 def kernels(request: pytest.FixtureRequest) -> Kernels:
     """Each back end that this machine can run."""
     if request.param == "torch":
         return ReferenceKernels()
+    if request.param == "triton":
+        return TritonKernels(CPU)
     if request.param == "onednn":
         return MatrixUnitKernels(library.load(build.supported()[0], 2))
     return CpuKernels(library.load(request.param, 2))
