@@ -26,7 +26,7 @@ from scheduler_svc.core.way import making_way
 
 
 @dataclass(slots=True)
-class Draft:
+class Sketch:
     """A plan in the making, and whose rows it has."""
 
     plan: StepPlan
@@ -58,55 +58,55 @@ class Planner:
         """To be done in the next step."""
         self._watermark = batch.limits.watermark
 
-    def fill(self, step: int, at_rest: bool) -> Draft:
+    def fill(self, step: int, at_rest: bool) -> Sketch:
         """Plan a step: rows are taken up into the sequences' `planned`, blocks and slots are given out.
 
         `at_rest`: no other step is under way.
         """
-        draft = self._fill(step)
-        while at_rest and not draft.sequences and self._batch.running:
+        sketch = self._fill(step)
+        while at_rest and not sketch.sequences and self._batch.running:
             # All that run hold memory that other beams of theirs need, and have nothing to do without them.
             self._preempt(max(self._batch.running, key=_use))
-            self._batch.freed_slots.extend(draft.plan.freed_slots)
-            draft = self._fill(step)
-        return draft
+            self._batch.freed_slots.extend(sketch.plan.freed_slots)
+            sketch = self._fill(step)
+        return sketch
 
-    def _fill(self, step: int) -> Draft:
-        draft = Draft(StepPlan(step), self._token_budget, [])
+    def _fill(self, step: int) -> Sketch:
+        sketch = Sketch(StepPlan(step), self._token_budget, [])
         if (candidate := self._waiting.peek()) is not None:
             for sequence in making_way(self._batch, self._policy, candidate, self._watermark):
                 self._preempt(sequence)
-        self._decodes(draft)
+        self._decodes(sketch)
         prefills = [each for each in self._batch.running if each.state is State.PREFILL]
         for sequence in self._policy.prefills(prefills):
-            if draft.budget and sequence.state is State.PREFILL:  # it may have been preempted meanwhile
-                self._chunk(draft, sequence)
-        self._do_forks(draft)
-        self._admissions(draft)
+            if sketch.budget and sequence.state is State.PREFILL:  # it may have been preempted meanwhile
+                self._chunk(sketch, sequence)
+        self._do_forks(sketch)
+        self._admissions(sketch)
         # Freed slots come first in a plan; the admissions above may have taken them again.
-        draft.plan.freed_slots.extend(self._batch.freed_slots)
+        sketch.plan.freed_slots.extend(self._batch.freed_slots)
         self._batch.freed_slots.clear()
-        self._swap(draft)
-        if draft.sequences:
+        self._swap(sketch)
+        if sketch.sequences:
             cut = self._batch.cut_tables
-            draft.plan.cut_slots.extend([sequence.slot for sequence in cut])
-            draft.plan.cut_blocks.extend(cut.values())
+            sketch.plan.cut_slots.extend([sequence.slot for sequence in cut])
+            sketch.plan.cut_blocks.extend(cut.values())
             cut.clear()
-        return draft
+        return sketch
 
-    def _swap(self, draft: Draft) -> None:
+    def _swap(self, sketch: Sketch) -> None:
         """Take up what moves between device and host. A step without rows has given out no block."""
         host = self._batch.pool.host
-        if host is None or not draft.sequences:
+        if host is None or not sketch.sequences:
             return
-        swaps, plan = host.take_swaps(), draft.plan
+        swaps, plan = host.take_swaps(), sketch.plan
         plan.swap_out_blocks.extend(swaps.out_blocks)
         plan.swap_out_slots.extend(swaps.out_slots)
         plan.swap_in_slots.extend(swaps.in_slots)
         plan.swap_in_blocks.extend(swaps.in_blocks)
 
-    def _decodes(self, draft: Draft) -> None:
-        rows, decode = draft.sequences, State.DECODE
+    def _decodes(self, sketch: Sketch) -> None:
+        rows, decode = sketch.sequences, State.DECODE
         stuck = False  # an older one found no block and nobody to preempt: nor will a younger one
         decodes = [each for each in self._batch.running if each.state is decode]
         longest = self._speculation.longest(len(decodes)) if self._speculation else 0
@@ -124,21 +124,21 @@ class Planner:
                 continue
             table = sequence.table
             assert table is not None
-            if position == table.room and (stuck or not self._grow(draft, sequence, 1)):
+            if position == table.room and (stuck or not self._grow(sketch, sequence, 1)):
                 stuck = True
                 continue
             sequence.planned = position + 1
             rows.append(sequence)
             if group.beams is not None:
-                _give(draft.plan, sequence)
+                _give(sketch.plan, sequence)
         rows[:] = self._policy.decodes(rows)
-        draft.plan.row_starts.extend([sequence.planned - 1 for sequence in rows])
-        draft.plan.row_slots.extend([sequence.slot for sequence in rows])
-        draft.plan.row_counts.extend([1] * len(rows))
-        draft.plan.row_samples.extend([1] * len(rows))
-        draft.budget -= len(rows)
+        sketch.plan.row_starts.extend([sequence.planned - 1 for sequence in rows])
+        sketch.plan.row_slots.extend([sequence.slot for sequence in rows])
+        sketch.plan.row_counts.extend([1] * len(rows))
+        sketch.plan.row_samples.extend([1] * len(rows))
+        sketch.budget -= len(rows)
         if longest > 0:
-            self._speculate(draft, longest)
+            self._speculate(sketch, longest)
 
     def _awaits_drafts(self, sequence: Sequence, under_way: bool) -> bool:
         """Whether it is better planned when its token in flight is known, or when drafts of others that are
@@ -147,13 +147,13 @@ class Planner:
         waits = under_way or sequence.planned >= len(sequence.tokens)
         return waits and bool(self._speculation.drafts(sequence, 1))
 
-    def _speculate(self, draft: Draft, longest: int) -> None:
+    def _speculate(self, sketch: Sketch, longest: int) -> None:
         """Drafts for the decodes with nothing in flight. Nobody is preempted for them, and half of what the
         step has left is for prefills."""
         assert self._speculation is not None
-        plan, pool = draft.plan, self._batch.pool
-        spare = draft.budget // 2
-        for row, sequence in enumerate(draft.sequences):
+        plan, pool = sketch.plan, self._batch.pool
+        spare = sketch.budget // 2
+        for row, sequence in enumerate(sketch.sequences):
             table, begin = sequence.table, sequence.planned
             assert table is not None
             count = min(longest, spare, sequence.group.limit - begin - 1)
@@ -162,7 +162,7 @@ class Planner:
             tokens = self._speculation.drafts(sequence, count)
             missing = self._batch.limits.blocks_for(begin + len(tokens)) - len(table.blocks)
             if (growth := min(missing, pool.free_blocks - self._watermark)) > 0:
-                self._grow(draft, sequence, growth)
+                self._grow(sketch, sequence, growth)
             tokens = tokens[: table.room - begin]
             sequence.drafted = len(tokens)
             sequence.planned += len(tokens)
@@ -170,20 +170,20 @@ class Planner:
             plan.row_samples[row] += len(tokens)
             plan.draft_tokens.extend(tokens)
             spare -= len(tokens)
-            draft.budget -= len(tokens)
+            sketch.budget -= len(tokens)
 
-    def _chunk(self, draft: Draft, sequence: Sequence) -> None:
+    def _chunk(self, sketch: Sketch, sequence: Sequence) -> None:
         """A row with as much of the known tokens as budget and blocks allow."""
         table = sequence.table
         assert table is not None
         start = sequence.planned
-        count = min(len(sequence.tokens) - start, draft.budget)
+        count = min(len(sequence.tokens) - start, sketch.budget)
         missing = self._batch.limits.blocks_for(start + count) - len(table.blocks)
         if missing > 0:
             # Only a sequence that could not move at all takes blocks from another: none whose own come back
             # from behind its window.
             stuck = start == table.room and not (self._batch.limits.window and sequence.computed < start)
-            grown = self._grow(draft, sequence, missing, may_preempt=stuck)
+            grown = self._grow(sketch, sequence, missing, may_preempt=stuck)
             if not grown and start == table.room:
                 return
             count = min(count, table.room - start)
@@ -191,9 +191,9 @@ class Planner:
         samples = sequence.planned == len(sequence.tokens)
         if samples:
             sequence.move(State.DECODE)
-        draft.budget -= count
-        draft.sequences.append(sequence)
-        plan = draft.plan
+        sketch.budget -= count
+        sketch.sequences.append(sequence)
+        plan = sketch.plan
         if sequence.group.beams is not None:
             _give(plan, sequence)
         plan.row_slots.append(sequence.slot)
@@ -201,13 +201,13 @@ class Planner:
         plan.row_counts.append(count)
         plan.row_samples.append(int(samples))
 
-    def _do_forks(self, draft: Draft) -> None:
+    def _do_forks(self, sketch: Sketch) -> None:
         """Fork who is to; those for whom there is no room wait, and begin with what is in the cache then."""
-        batch, plan = self._batch, draft.plan
+        batch, plan = self._batch, sketch.plan
         for child, parent, tokens in self.forks:
             if child.state is not State.FORK:
                 continue
-            room = draft.budget and batch.free_slots and batch.pool.free_blocks > self._watermark
+            room = sketch.budget and batch.free_slots and batch.pool.free_blocks > self._watermark
             if not (room and parent.computed >= tokens and batch.can_fork(parent, tokens)):
                 child.move(State.WAITING)
                 self._waiting.push(child)
@@ -225,15 +225,15 @@ class Planner:
                 forked_tokens=tokens,
             )
             plan.new_slots.append(new)
-            draft.forked |= {child, parent}
-            self._chunk(draft, child)
+            sketch.forked |= {child, parent}
+            self._chunk(sketch, child)
         self.forks.clear()
 
-    def _admissions(self, draft: Draft) -> None:
+    def _admissions(self, sketch: Sketch) -> None:
         batch, limits = self._batch, self._batch.limits
         # Blocks that admitted prefills have yet to take.
         promised = sum(batch.to_take(each) for each in batch.running if each.state is State.PREFILL)
-        while draft.budget and batch.free_slots:
+        while sketch.budget and batch.free_slots:
             candidate = self._waiting.peek()
             if candidate is None:
                 return
@@ -250,7 +250,7 @@ class Planner:
             sequence = self._waiting.pop()
             blocks = batch.admit(sequence, hits)
             if on_host := seen.count(ON_HOST):  # to bring them back takes a share of the step
-                draft.budget = max(1, draft.budget - int(on_host * limits.swap_tokens))
+                sketch.budget = max(1, sketch.budget - int(on_host * limits.swap_tokens))
             batch.unfinished.begin(sequence, len(hits), most)
             group = sequence.group
             if group.cached_tokens is None:
@@ -264,8 +264,8 @@ class Planner:
                 blocks,
                 dropped_tokens=sequence.dropped_tokens,
             )
-            draft.plan.new_slots.append(new)
-            self._chunk(draft, sequence)
+            sketch.plan.new_slots.append(new)
+            self._chunk(sketch, sequence)
             promised += batch.to_take(sequence)
 
     def _cached_prefix(self, sequence: Sequence) -> tuple[list[int], int]:
@@ -278,21 +278,21 @@ class Planner:
         extend_chain(sequence.chain, root(sequence.group.request.salt), sequence.tokens, count, block_size)
         return self._batch.pool.match(sequence.chain[:count]), count
 
-    def _grow(self, draft: Draft, sequence: Sequence, wanted: int, may_preempt: bool = True) -> bool:
+    def _grow(self, sketch: Sketch, sequence: Sequence, wanted: int, may_preempt: bool = True) -> bool:
         """Give the sequence up to `wanted` blocks; False if it got none."""
         pool = self._batch.pool
         while not pool.free_blocks:
-            if not (may_preempt and self._preempt_for(draft, sequence)):
+            if not (may_preempt and self._preempt_for(sketch, sequence)):
                 return False
         assert sequence.table is not None
         added = sequence.table.grow(min(wanted, pool.free_blocks))
-        draft.plan.block_slots.extend([sequence.slot] * len(added))
-        draft.plan.block_ids.extend(added)
+        sketch.plan.block_slots.extend([sequence.slot] * len(added))
+        sketch.plan.block_ids.extend(added)
         return True
 
-    def _preempt_for(self, draft: Draft, sequence: Sequence) -> bool:
+    def _preempt_for(self, sketch: Sketch, sequence: Sequence) -> bool:
         """Preempt the sequence that loses least by it; False if there is none that may be."""
-        planned = draft.forked.union(draft.sequences)
+        planned = sketch.forked.union(sketch.sequences)
         victims = [
             each
             for each in self._batch.running

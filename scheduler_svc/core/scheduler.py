@@ -119,15 +119,15 @@ class Scheduler:
 
     def plan(self) -> StepPlan | None:
         """The next step, or None if there is nothing to do until a result or a request comes."""
-        draft = self._planner.fill(self._step + 1, at_rest=not self._flights)
-        plan = draft.plan
+        sketch = self._planner.fill(self._step + 1, at_rest=not self._flights)
+        plan = sketch.plan
         # When the batch comes to rest, a plan without rows hands back the last slots.
-        if not draft.sequences and (self._flights or not plan.freed_slots):
+        if not sketch.sequences and (self._flights or not plan.freed_slots):
             self._batch.freed_slots.extend(plan.freed_slots)
             return None
         self._step += 1
-        epochs = [sequence.epoch for sequence in draft.sequences]
-        self._flights.append(Flight(plan, draft.sequences, epochs))
+        epochs = [sequence.epoch for sequence in sketch.sequences]
+        self._flights.append(Flight(plan, sketch.sequences, epochs))
         return plan
 
     def complete(self, result: StepResult) -> Outcome:
