@@ -272,6 +272,8 @@ class Batch:
         length = new.forked_tokens + len(tokens)
         if not (len(tokens) and length <= self.limits.max_model_len):
             return f"{length} tokens, not 1 to {self.limits.max_model_len}"
+        if new.candidates > self.limits.vocab_size:
+            return f"{new.candidates} candidates of a vocabulary of {self.limits.vocab_size}"
         if not 0 < new.prompt_length <= length:
             return f"a prompt of {new.prompt_length} of {length} tokens"
         if tokens.min() < 0 or tokens.max() >= self.limits.vocab_size:

@@ -19,6 +19,7 @@ from ops.bench.load import Conversations
 from ops.bench.plans import GREEDY
 from ops.bench.workload import Question
 from proto.worker_pb2 import StepPlan, StepResult
+from scheduler_svc.core.beam_search import BeamSearch
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.request import Request
@@ -91,8 +92,10 @@ class InProcess:
         self.swaps = 0
         """Blocks that moved to the host or back."""
 
-    def ask(self, question: Question, n: int = 1, tenant: str = "", rolling: bool = False) -> Asked:
-        """Take on a request; `run` or `step` answers it."""
+    def ask(
+        self, question: Question, n: int = 1, tenant: str = "", rolling: bool = False, beams: int = 0
+    ) -> Asked:
+        """Take on a request; `run` or `step` answers it. `beams`: width of a beam search; 0 samples."""
         asked = Asked(question, Answer(sent=time.perf_counter()), [[] for _ in range(n)])
         number = len(self._asked)
         request = Request(
@@ -100,6 +103,7 @@ class InProcess:
             array("i", tokens(question)),
             question.max_tokens,
             n=n,
+            beams=BeamSearch(beams) if beams else None,
             salt="" if self._shares else str(number),
             tenant=tenant,
             rolling=rolling,

@@ -99,13 +99,17 @@ def _long_prompt(step_tokens: int) -> Run:
     return run
 
 
-def _samples(together: bool) -> Run:
-    """Four answers to one prompt, as one request or as four that know nothing of each other."""
+def _samples(together: bool, beams: int = 0) -> Run:
+    """Four answers to one prompt, as one request or as four that know nothing of each other.
+
+    `beams`: the one request is a search of that width.
+    """
 
     def run(runner: Runner, seed: int) -> Figures:
         engine = InProcess(runner, shares=together)
         question = Workload(prompt_lengths=(505,), output_lengths=(32, 32)).conversations(1, seed)[0][0]
-        asked = [engine.ask(question, n=4)] if together else [engine.ask(question) for _ in range(4)]
+        one = [engine.ask(question, n=4, beams=beams)] if together else []
+        asked = one or [engine.ask(question) for _ in range(4)]
         engine.run()
         begun = min(each.answer.sent for each in asked)
         return {
@@ -241,6 +245,12 @@ MECHANISMS = (
         "parallel samples",
         "4 answers to a prompt of 505 tokens: n = 4, or 4 requests",
         _samples(True),
+        _samples(False),
+    ),
+    Mechanism(
+        "beams that fork",
+        "4 beams on from a prompt of 505 tokens, 32 tokens long: a search, or 4 requests that share nothing",
+        _samples(True, beams=4),
         _samples(False),
     ),
     Mechanism(

@@ -47,3 +47,19 @@ def test_what_can_never_fit(
 def test_a_worker_must_have_something_to_offer(fake: SimpleNamespace, name: str) -> None:
     with pytest.raises(ValueError, match=name):
         fake.limits(**{name: 0})
+
+
+@pytest.mark.parametrize(("beams", "limit"), [(0, 96), (2, 44), (4, 20)])
+def test_all_beams_must_fit_at_once(fake: SimpleNamespace, beams: int, limit: int) -> None:
+    limits = fake.limits(num_blocks=24, block_size=4, max_model_len=100, max_slots=4)
+    assert length_limit(fake.request([1] * 4, beams=beams), limits) == limit
+    with pytest.raises(RequestRefused):
+        length_limit(fake.request([1] * 4, beams=beams, max_tokens=limit - 3), limits)
+
+
+@pytest.mark.parametrize("fields", [{"beams": 5}, {"beams": 4, "stop_token_ids": frozenset(range(37))}])
+def test_what_is_too_wide(fake: SimpleNamespace, fields: dict[str, Any]) -> None:
+    limits = fake.limits(num_blocks=24, block_size=4, max_model_len=100, max_slots=4)
+    with pytest.raises(RequestRefused) as refusal:
+        length_limit(fake.request([1] * 4, **fields), limits)
+    assert refusal.value.param == "beam_width"
