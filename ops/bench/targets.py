@@ -209,6 +209,18 @@ TARGETS = (
         largest_over_smallest_pool("empty"),
     ),
     Target(
+        "a worker's start, 1.1 billion parameters, files in the system's cache",
+        Bound("below", 15, "s"),
+        "footprint",
+        at("seconds to load"),
+    ),
+    Target(
+        "a worker's memory at most, beside weights and pages, 1.1 billion parameters",
+        Bound("at most", 600, "MiB"),
+        "footprint",
+        at("beside weights and pages MiB"),
+    ),
+    Target(
         "KV memory wasted, prompts of 32, 128 and 512 tokens",
         Bound("below", 0.04, "of what is held"),
         "core",

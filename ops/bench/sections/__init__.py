@@ -29,6 +29,7 @@ KINDS: Mapping[str, Kind] = {
     "serve": Kind("A server under a load", engines.subject, engines.served),
     "step": Kind("One step, by part", engines.subject, step.by_part),
     "mechanisms": Kind("What each mechanism is worth", mechanisms.subject, mechanisms.worth),
+    "footprint": Kind("What a worker takes before it answers", engines.subject, anything.numbers),
     "chain": Kind("What the processes cost", lambda _: "", processes.chain),
     "wire": Kind("The wire beside plain gRPC", lambda _: "", processes.wire),
     "core": Kind("The scheduler's core", lambda _: "", core.costs),

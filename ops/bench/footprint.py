@@ -1,0 +1,100 @@
+"""What a worker takes before it answers: seconds until its model is loaded, and memory at most.
+
+    python -m ops.bench.footprint --shape 1.1b        writes ops/bench/results/footprint-1.1b.json
+
+The model's files are read once beforehand, so that they come from the system's cache. A process of its own
+loads the model, as a worker does, and computes one full step and one decode in all of its pages.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from math import prod
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from safetensors import safe_open
+
+from ops.bench.record import write
+from ops.bench.shapes import SHAPES, made
+
+KV_MEMORY = 512 << 20
+RESULTS = Path("ops/bench/results")
+ITEM_BYTES = {"bfloat16": 2, "float32": 4}
+
+_CHILD = """
+import json, sys, time
+from pathlib import Path
+started = time.perf_counter()
+from gpu_worker.kernels.cpu.memory import populate
+from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup import load
+from gpu_worker.warmup import full_step
+runner = load(WorkerSettings(**json.loads(sys.argv[1])))
+runner.enter()
+seconds = time.perf_counter() - started
+pages = [tensor for cache in runner.caches for tensor in cache.tensors()]
+populate(pages).join()
+runner.execute(full_step(runner.limits))
+status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+print(json.dumps(dict(
+    seconds=seconds,
+    peak=int(status["VmHWM"].split()[0]) * 1024,
+    pages=sum(page.nbytes for page in pages),
+)))
+"""
+
+
+def measured(model: Path, dtype: str) -> dict[str, float]:
+    """One start of a worker, in a process of its own."""
+    settings = {"model": str(model), "dtype": dtype, "kv_memory": KV_MEMORY, "device": "cpu"}
+    command = [sys.executable, "-c", _CHILD, json.dumps(settings)]
+    found: dict[str, float] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return found
+
+
+def weight_bytes(model: Path, dtype: str) -> int:
+    """What the checkpoint's tensors take in this type. Reads all files: the system then has them at hand."""
+    numbers = 0
+    for path in model.glob("*.safetensors"):
+        path.read_bytes()
+        with safe_open(path, framework="pt") as file:
+            numbers += sum(prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+    return numbers * ITEM_BYTES[dtype]
+
+
+def results(model: Path, dtype: str, rounds: int) -> dict[str, Any]:
+    """Medians of several starts; bytes in MiB."""
+    weights = weight_bytes(model, dtype)
+    starts = [measured(model, dtype) for _ in range(rounds)]
+    peak, pages = (median(start[name] for start in starts) for name in ("peak", "pages"))
+    return {
+        "model": model.name,
+        "dtype": dtype,
+        "seconds to load": round(median(start["seconds"] for start in starts), 2),
+        "weights MiB": round(weights / 2**20, 1),
+        "pages MiB": round(pages / 2**20, 1),
+        "peak MiB": round(peak / 2**20, 1),
+        "beside weights and pages MiB": round((peak - weights - pages) / 2**20, 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="1.1b")
+    parser.add_argument("--model", type=Path, help="a model (default: one of the shape, with random weights)")
+    parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    found = results(arguments.model or made(arguments.shape), arguments.dtype, arguments.rounds)
+    print(json.dumps(found, indent=2))
+    write(arguments.out or RESULTS / f"footprint-{found['model']}.json", "footprint", 0, found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+"""What a worker takes is measured in a process of its own."""
+
+import pytest
+
+from ops.bench import footprint
+from ops.settings import SHIPPED_MODEL
+
+
+def test_a_start_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(footprint, "KV_MEMORY", 64 << 20)
+    found = footprint.results(SHIPPED_MODEL, "float32", rounds=1)
+    assert found["pages MiB"] == 64
+    assert 25 < found["weights MiB"] < 35  # 7.3 million parameters
+    assert 0 < found["beside weights and pages MiB"] < 600
+    assert found["peak MiB"] > found["weights MiB"] + 64
+    assert 0 < found["seconds to load"] < 60
