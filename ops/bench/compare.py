@@ -172,13 +172,19 @@ def figures(summary: Summary) -> dict[str, float]:
 
 
 def compare(
-    contest: Contest, terms: Terms, urls: Mapping[str, str], commands: Mapping[str, str], check: bool
+    contest: Contest,
+    terms: Terms,
+    urls: Mapping[str, str],
+    commands: Mapping[str, str],
+    check: bool,
+    library: bool = True,
 ) -> dict[str, Any]:
     """Start everybody, hold the contest, and say what came of it: `results` of a result file.
 
-    `urls` and `commands`: servers by name that run, and such to start. Raises `RuntimeError` without Quire.
+    `urls` and `commands`: servers by name that run, and such to start; `library`: transformers, too.
+    Raises `RuntimeError` without Quire.
     """
-    with competing(terms, urls, commands) as (competitors, absent):
+    with competing(terms, urls, commands, library) as (competitors, absent):
         for name, reason in absent.items():
             _say(f"without {name}: {reason}")
         turns = hold(contest, competitors)

@@ -190,14 +190,17 @@ def _readline(process: "subprocess.Popen[str]") -> str:
 
 @contextmanager
 def competing(
-    terms: Terms, urls: Mapping[str, str], commands: Mapping[str, str]
+    terms: Terms, urls: Mapping[str, str], commands: Mapping[str, str], library: bool
 ) -> Iterator[tuple[list[Competitor], dict[str, str]]]:
-    """Everybody who could be started, Quire first, and why the others could not."""
+    """Everybody who could be started, Quire first, and why the others could not.
+
+    `library`: transformers, too.
+    """
     absent: dict[str, str] = {}
     with ExitStack() as stack:
         competitors: list[Competitor] = [stack.enter_context(quire(terms))]
         try:
-            competitors += stack.enter_context(transformers(terms))
+            competitors += stack.enter_context(transformers(terms)) if library else []
         except RuntimeError as error:
             absent["transformers"] = str(error)
         others: list[tuple[str, AbstractContextManager[Competitor]]] = []

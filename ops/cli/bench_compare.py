@@ -70,6 +70,11 @@ def add_to(kinds: Any) -> None:
         help="a server to start; {port}, {model}, {dtype} and {threads} are filled in",
     )
     compare.add_argument(
+        "--without-transformers",
+        action="store_true",
+        help="of a large model it takes most of the time",
+    )
+    compare.add_argument(
         "--check", action="store_true", help="also compare greedy answers with those of transformers"
     )
     compare.add_argument("--seed", type=int, default=0)
@@ -100,7 +105,14 @@ def run(arguments: argparse.Namespace) -> int:
         max(arguments.prompt_lengths) + arguments.output[1],
     )
     try:
-        found = compare(contest, equal, dict(arguments.server), dict(arguments.start), arguments.check)
+        found = compare(
+            contest,
+            equal,
+            dict(arguments.server),
+            dict(arguments.start),
+            arguments.check,
+            not arguments.without_transformers,
+        )
     except (RuntimeError, OSError) as error:
         print(f"quire bench compare: {error}", file=sys.stderr)
         return 1

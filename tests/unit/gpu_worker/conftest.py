@@ -237,6 +237,10 @@ def kernels(request: pytest.FixtureRequest) -> Kernels:
 @pytest.fixture(scope="session")
 def make(kernels: Kernels) -> SimpleNamespace:
     """The makers above, over each back end."""
+    return makers(kernels)
+
+
+def makers(kernels: Kernels) -> SimpleNamespace:
     return SimpleNamespace(
         Driver=Driver,
         runner=partial(make_runner, kernels=kernels),

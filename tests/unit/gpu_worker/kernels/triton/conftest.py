@@ -1,9 +1,12 @@
 """The worker's fixtures over this back end alone."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from gpu_worker.kernels.triton.kernels import TritonKernels
+from tests.unit.gpu_worker.conftest import makers
 
 if torch.cuda.is_available():
     # Kernels are compiled there, for memory that is the GPU's: tests/gpu has what runs on it.
@@ -13,3 +16,9 @@ if torch.cuda.is_available():
 @pytest.fixture(scope="session")
 def kernels() -> TritonKernels:
     return TritonKernels(torch.device("cpu"))
+
+
+@pytest.fixture(scope="session")
+def make(kernels: TritonKernels) -> SimpleNamespace:
+    """Of its own: what is made for all back ends would be kept, and given to the tests that follow."""
+    return makers(kernels)
