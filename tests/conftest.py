@@ -5,12 +5,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from ops.redis_server import RedisServer
 
 if not Path("/dev/nvidiactl").exists():
     # Without a GPU its kernels run in Triton's interpreter; Triton asks for it when it is first imported.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# The same examples each time, unless others are asked for.
+settings.register_profile("same", derandomize=True)
+settings.register_profile("others", print_blob=True)
+settings.load_profile(os.environ.get("TEST_EXAMPLES", "same"))
 
 
 @pytest.fixture(scope="session")

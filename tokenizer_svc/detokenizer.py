@@ -28,7 +28,7 @@ class Detokenizer:
         tail = b"".join(token_bytes[token] for token in prompt[-CONTEXT:])
         self._decoder.decode(_from_first_character(tail[-LONGEST_CHARACTER:]))
         # Only a text that starts here drops its first space.
-        self._drops_space = token_bytes.drops_space and not tail
+        self._drops_space = token_bytes.drops_space and not any(token_bytes[token] for token in prompt)
 
     def add(self, tokens: Iterable[int]) -> str:
         """The text that `tokens` complete."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gpu_worker.errors import KernelError
 from gpu_worker.kernels.cpu import build
+from gpu_worker.kernels.cpu.memory import return_freed_memory
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 """What the library calls a type of weights and activations."""
@@ -30,6 +31,7 @@ def load(instruction_set: str, threads: int) -> ctypes.CDLL:
     except OSError as error:
         raise KernelError(f"the compiled CPU kernels cannot be loaded: {error}") from error
     library.quire_start(threads, _places(threads))
+    return_freed_memory()
     return library
 
 

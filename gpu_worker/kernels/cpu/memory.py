@@ -33,10 +33,23 @@ def keep_freed_memory() -> None:
     Activations come and go at every step; given back to the system, each page of them would be asked
     for and cleared again. Does nothing where the C library knows no `mallopt`.
     """
+    _set_thresholds(1 << 30)
+
+
+def return_freed_memory() -> None:
+    """Have the process give back what it frees, if it is large: matrices that are packed and then dropped.
+
+    Left alone, the C library learns from the first of them to keep the others.
+    """
+    _set_thresholds(1 << 20)
+
+
+def _set_thresholds(size: int) -> None:
+    """From how many bytes on memory is mapped by itself, and how many free ones are kept."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
-        libc.mallopt(_M_TRIM_THRESHOLD, 1 << 30)
+        libc.mallopt(_M_MMAP_THRESHOLD, size)
+        libc.mallopt(_M_TRIM_THRESHOLD, size)
 
 
 class Memory:

@@ -62,6 +62,13 @@ def test_sentencepiece_equals_the_full_decode(sentencepiece: TextModel, text: st
             assert head + streamed(sentencepiece, tokens[:cut], tokens[cut:], table) == whole
 
 
+def test_a_space_is_not_the_first_after_a_prompt_that_ends_without_text(sentencepiece: TextModel) -> None:
+    """However many tokens without text there are: the prompt had some before."""
+    tokens = sentencepiece.encode("x" + "0" * 40 + " ", special=True)
+    table = sentencepiece.plain_tokens
+    assert streamed(sentencepiece, tokens[:-1], tokens[-1:], table) == " "
+
+
 def test_no_half_characters(byte_level: TextModel) -> None:
     text = "a😀b"
     tokens = [token for byte in text.encode() for token in [one_byte(byte_level, byte)]]
