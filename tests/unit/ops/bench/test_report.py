@@ -84,6 +84,7 @@ def folder(tmp_path, made_up, contest) -> Path:
         made_up("step", STEP),
         made_up("step", STEP | {"decode_by_context": {}}, "short"),
         made_up("mechanisms", {"sharing": worth}),
+        made_up("footprint", {"model": "m", "dtype": "bfloat16", "peak MiB": 7.5}),
         made_up("attention", ATTENTION),
         made_up("core", measure(sizes, seed=1)),
         made_up(
