@@ -27,23 +27,11 @@ def beams(
     directory: Path, prompt: list[int], max_tokens: int, width: int, count: int, **ask: Any
 ) -> list[list[int]]:
     """The `count` best continuations of `prompt` that `generate` finds with so many beams, best first."""
+    rows = _generated(directory, prompt, max_tokens, num_beams=width, num_return_sequences=count, **ask)
     model, _ = load(directory)
-    with torch.inference_mode():
-        output = model.generate(
-            torch.tensor([prompt]),
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-            do_sample=False,
-            temperature=None,
-            top_p=None,
-            top_k=None,
-            max_new_tokens=max_tokens,
-            num_beams=width,
-            num_return_sequences=count,
-            **ask,
-        )
     ends = model.generation_config.eos_token_id
     ends = set(ends) if isinstance(ends, list) else {ends}
-    return [_until(row[len(prompt) :].tolist(), ends) for row in output]
+    return [_until(row, ends) for row in rows]
 
 
 def _until(tokens: list[int], ends: set[int]) -> list[int]:
@@ -56,6 +44,12 @@ def _until(tokens: list[int], ends: set[int]) -> list[int]:
 
 def greedy(directory: Path, prompt: list[int], max_tokens: int, end: bool = True) -> list[int]:
     """The tokens that `generate` adds to `prompt` greedily; `end=False` goes on past end tokens."""
+    (tokens,) = _generated(directory, prompt, max_tokens, **({} if end else {"eos_token_id": None}))
+    return tokens
+
+
+def _generated(directory: Path, prompt: list[int], max_tokens: int, **ask: Any) -> list[list[int]]:
+    """What `generate` adds to `prompt` without drawing, in each of its answers."""
     model, _ = load(directory)
     with torch.inference_mode():
         output = model.generate(
@@ -66,7 +60,6 @@ def greedy(directory: Path, prompt: list[int], max_tokens: int, end: bool = True
             top_p=None,
             top_k=None,
             max_new_tokens=max_tokens,
-            **({} if end else {"eos_token_id": None}),
+            **ask,
         )
-    tokens: list[int] = output[0, len(prompt) :].tolist()
-    return tokens
+    return [row[len(prompt) :].tolist() for row in output]
