@@ -9,7 +9,6 @@ on the way it is known whose doing it was, and only that request is ended.
 """
 
 from collections import deque
-from dataclasses import replace
 
 from scheduler_svc.core.drafting import speculation_of
 from scheduler_svc.core.errors import RequestPoisoned, RequestRefused
@@ -105,7 +104,6 @@ class Fleet:
                 del self._home[group]
                 waiting.append(group)
             self._router.review(scheduler)
-        limits = replace(limits, max_step_tokens=min(limits.max_step_tokens, self._token_budget))
         drafts = speculation_of(self._speculation, limits)
         joined = Scheduler(limits, self._token_budget, self._policy, drafts)
         self.schedulers.append(joined)
@@ -200,7 +198,7 @@ class Fleet:
             if not self._suspects:
                 return
             suspect = self._suspects[0]
-            longest = scheduler.limits.max_length_of(suspect.beam_width)
+            longest = scheduler.limits.max_length_of(suspect.request.beam_width)
             if scheduler not in self._on_probation and suspect.limit <= longest:
                 self._suspects.popleft()
                 self._on_probation[scheduler] = suspect

@@ -56,7 +56,7 @@ class WorkerLimits:
 
         With a window the pool need only hold that of each, and a position to go on with.
         """
-        if beams > 1 and beams > min(self.max_slots, self.max_step_tokens):
+        if beams > min(self.max_slots, self.max_step_tokens):
             return 0
         # One sequence alone has the whole pool.
         share = self.num_blocks if beams == 1 else (self.num_blocks - self.watermark) // beams
@@ -102,10 +102,7 @@ def length_limit(request: Request, limits: WorkerLimits) -> int:
 
     Raises `RequestRefused` if it can never fit: then nothing that ends or is preempted would help.
     """
-    prompt, longest = (
-        len(request.prompt),
-        limits.max_length_of(1 if request.beams is None else request.beams.width),
-    )
+    prompt, longest = len(request.prompt), limits.max_length_of(request.beam_width)
     if request.beams:
         _check_width(request.beams.width, len(request.stop_token_ids), longest, limits)
     if prompt >= longest:

@@ -52,6 +52,11 @@ class Request:
     resumed: tuple[SoFar, ...] = field(default=())
 
     @property
+    def beam_width(self) -> int:
+        """Sequences that have to be held at once, if they are beams; 1 if there are none."""
+        return 1 if self.beams is None else self.beams.width
+
+    @property
     def candidates(self) -> int:
         """Most likely tokens that a beam of the request needs to know; 0 if it has none."""
         return 0 if self.beams is None else self.beams.width + len(self.stop_token_ids)

@@ -57,7 +57,7 @@ class Router:
         for scheduler in had:
             limits = scheduler.limits
             if (
-                group.limit <= limits.max_length_of(group.beam_width)
+                group.limit <= limits.max_length_of(group.request.beam_width)
                 and limits.block_size == chosen.limits.block_size
             ):
                 cost = _cost(scheduler, names)
@@ -78,7 +78,7 @@ class Router:
             scheduler = entry[2]
             if self._entries.get(scheduler) is not entry:
                 heappop(heap)
-            elif group.limit > scheduler.limits.max_length_of(group.beam_width):
+            elif group.limit > scheduler.limits.max_length_of(group.request.beam_width):
                 too_small.append(heappop(heap))
             else:
                 chosen = scheduler
@@ -105,7 +105,7 @@ def _names(group: SequenceGroup, block_size: int) -> list[bytes]:
 
 def _cost(scheduler: Scheduler, names: list[bytes]) -> float:
     missing = len(names) * scheduler.limits.block_size - scheduler.cached_tokens(names)
-    return _load(scheduler) + missing / scheduler.step_tokens
+    return _load(scheduler) + missing / scheduler.limits.max_step_tokens
 
 
 def _load(scheduler: Scheduler) -> float:

@@ -12,6 +12,7 @@ was computed in vain; the sequence's epoch has moved on by then, so its result i
 
 from collections import abc, deque
 from collections.abc import Iterable
+from dataclasses import replace
 
 from scheduler_svc.core import stretch
 from scheduler_svc.core.batch import Batch
@@ -42,8 +43,8 @@ class Scheduler:
         speculation: Speculation | None = None,
     ) -> None:
         """`token_budget`: tokens that a step may compute; the worker may allow fewer."""
-        self.limits = limits
-        budget = self.step_tokens = min(token_budget, limits.max_step_tokens)
+        budget = min(token_budget, limits.max_step_tokens)
+        self.limits = limits = replace(limits, max_step_tokens=budget)
         # With no more slots than tokens in a step, decodes can never shut out all prefills.
         self.slots = min(limits.max_slots, budget)
         self._policy = policy or FirstCome()

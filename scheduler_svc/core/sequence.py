@@ -210,11 +210,6 @@ class SequenceGroup:
         self.unfinished = sum(1 for sequence in self.sequences if sequence.state is not State.DONE)
         self.held: list[Sequence] = []
 
-    @property
-    def beam_width(self) -> int:
-        """Sequences that have to be held at once, if they are beams; 1 if there are none."""
-        return 1 if self.request.beams is None else self.request.beams.width
-
     def take_up(self, measure: float) -> None:
         """A worker gets the group: there its sequences are as old as the measure says."""
         self.measure = measure

@@ -184,6 +184,21 @@ class Driver:
             self.step((sequence, min(chunk, len(sequence.tokens) - sequence.computed)))
         return sequence.tokens[prompt:]
 
+    def mixed_steps(
+        self, sequences: list[Running], length: int, after: Callable[[], None] = lambda: None
+    ) -> None:
+        """Chunks of different sizes beside decodes, until all sequences are that long; `after` each step."""
+        step = 0
+        while min(len(sequence.tokens) for sequence in sequences) < length:
+            rows = []
+            for slot, sequence in enumerate(sequences):
+                if step >= 2 * slot and len(sequence.tokens) < length:
+                    missing = len(sequence.tokens) - sequence.computed
+                    rows.append((sequence, min(missing, 1 + (step + slot) % 5)))
+            self.step(*rows)
+            after()
+            step += 1
+
 
 def llama(**changes: Any) -> LlamaForCausalLM:
     """A random model, small, with weights large enough that its tokens vary."""

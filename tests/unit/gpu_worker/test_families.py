@@ -138,19 +138,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return make
 
 
-def mixed_steps(driver: Any, sequences: Any) -> None:
-    """Chunks of different sizes beside decodes, until all sequences are that long."""
-    step = 0
-    while min(len(sequence.tokens) for sequence in sequences) < LENGTH:
-        rows = []
-        for slot, sequence in enumerate(sequences):
-            if step >= 2 * slot and len(sequence.tokens) < LENGTH:
-                missing = len(sequence.tokens) - sequence.computed
-                rows.append((sequence, min(missing, 1 + (step + slot) % 5)))
-        driver.step(*rows)
-        step += 1
-
-
 @pytest.mark.parametrize("number", range(len(MODELS)), ids=list(MODELS))
 def test_equals_transformers(make: Any, models: Any, number: int) -> None:
     found = models(list(MODELS)[number])
@@ -161,7 +148,7 @@ def test_equals_transformers(make: Any, models: Any, number: int) -> None:
     seen = watch_logits(runner)
     driver = make.Driver(runner, seed=number)
     sequences = [driver.admit(slot, PROMPT[slot:]) for slot in range(3)]
-    mixed_steps(driver, sequences)
+    driver.mixed_steps(sequences, LENGTH)
     for sequence in sequences:
         known = sequence.tokens[: sequence.computed]
         expected = found.logits(*known)

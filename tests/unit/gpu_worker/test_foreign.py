@@ -12,7 +12,7 @@ from gpu_worker.kernels.reference import ReferenceKernels
 from gpu_worker.models.families import FAMILIES
 from gpu_worker.models.registry import load_model
 from tests.support.logits import watch_logits
-from tests.unit.gpu_worker.test_families import LENGTH, PROMPT, mixed_steps, random_model
+from tests.unit.gpu_worker.test_families import LENGTH, PROMPT, random_model
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Cohere": ("CohereForCausalLM", {"logit_scale": 0.25}),
@@ -35,7 +35,7 @@ def test_equals_transformers(make: Any, tmp_path: Path, name: str) -> None:
     seen = watch_logits(runner)
     driver = make.Driver(runner)
     sequences = [driver.admit(slot, PROMPT[slot:]) for slot in range(3)]
-    mixed_steps(driver, sequences)
+    driver.mixed_steps(sequences, LENGTH)
     for sequence in sequences:
         known = sequence.tokens[: sequence.computed]
         with torch.inference_mode():

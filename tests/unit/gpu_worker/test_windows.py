@@ -60,20 +60,6 @@ def forget(driver, sequences) -> None:
                 sequence.blocks[number] = None
 
 
-def mixed_steps(driver, sequences, length: int) -> None:
-    """Chunks of different sizes beside decodes, until all sequences are that long."""
-    step = 0
-    while min(len(sequence.tokens) for sequence in sequences) < length:
-        rows = []
-        for slot, sequence in enumerate(sequences):
-            if step >= 2 * slot and len(sequence.tokens) < length:
-                missing = len(sequence.tokens) - sequence.computed
-                rows.append((sequence, min(missing, 1 + (step + slot) % 5)))
-        driver.step(*rows)
-        forget(driver, sequences)
-        step += 1
-
-
 @pytest.mark.parametrize("block_size", [1, 4, 16])
 def test_logits_at_every_position_in_chunks_and_mixed_batches(make, windowed, block_size) -> None:
     """In a pool that could not hold the sequences if nothing were freed, unless blocks are that long."""
@@ -82,7 +68,7 @@ def test_logits_at_every_position_in_chunks_and_mixed_batches(make, windowed, bl
     seen = watch_logits(runner)
     driver = make.Driver(runner, seed=block_size)
     sequences = [driver.admit(slot, PROMPT[slot:]) for slot in range(3)]
-    mixed_steps(driver, sequences, 84)
+    driver.mixed_steps(sequences, 84, lambda: forget(driver, sequences))
     assert len(seen) >= 3 * 83
     for sequence in sequences:
         known = sequence.tokens[: sequence.computed]

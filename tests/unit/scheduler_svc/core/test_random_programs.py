@@ -123,7 +123,7 @@ class World:
 
     def reference(self, request: Request, index: int) -> list[int]:
         """What a sequence of the request gets alone."""
-        longest = self.limits.max_length_of(request.beams.width if request.beams else 1)
+        longest = self.limits.max_length_of(request.beam_width)
         tokens: list[int] = self.fake.reference(request, index, longest, self.limits.window)
         return tokens
 
