@@ -95,6 +95,8 @@ class ModelConfig(Shape):
     logit_softcap: float = 0.0
     """Logits x become softcap * tanh(x / softcap); 0: they stay as they are."""
     experts: ExpertsConfig | None = None
+    key_copies: int = 1
+    """Ranks that have the same key heads; see `split.share_of`."""
 
     @property
     def replayable(self) -> bool:

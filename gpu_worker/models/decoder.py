@@ -6,12 +6,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import Kernels, LayerCache, Linear, StepAttention
+from gpu_worker.kernels.interface import Kernels, LayerCache, StepAttention, Unary
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.layers import Layer, ParallelLayer
 from gpu_worker.models.loader import Weights
 from gpu_worker.models.norms import read_norm
 from gpu_worker.models.rope import rotary_tables
+from gpu_worker.models.split import Vocabulary, share_of
 
 Embed = Callable[[Tensor, Tensor], Tensor]
 """Of tokens and their positions, [tokens] each: what goes into the first layer, [tokens, hidden_size]."""
@@ -22,7 +23,7 @@ class Decoder:
 
     def __init__(self, config: ModelConfig, weights: Weights, kernels: Kernels, positions: int) -> None:
         """`positions`: longest sequence. Raises `ModelError`."""
-        self.config = config
+        self.config = config = share_of(config, weights.ranks.count)
         self.dtype = weights.dtype
         names = config.family.names
         base = weights.under(names.base) if weights.has_any(names.base) else weights
@@ -55,16 +56,17 @@ def _ends(
     config: ModelConfig, base: Weights, weights: Weights, kernels: Kernels
 ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
     """What looks up embeddings, and what gives logits; of one matrix if they are tied."""
-    names, shape = config.family.names, (config.vocab_size, config.hidden_size)
-    table = base.read(f"{names.embedding}.weight", *shape)
+    names, words = config.family.names, Vocabulary(config.vocab_size, weights.ranks)
+    table = words.read(base, f"{names.embedding}.weight", config.hidden_size)
     if config.tie_word_embeddings:
         tied = kernels.linear(table, dtype=torch.float32, keeps_rows=True)
-        return tied.rows, _capped(tied, config.logit_softcap)
-    head = kernels.linear(weights.read(f"{names.head}.weight", *shape), dtype=torch.float32)
-    return table.__getitem__, _capped(head, config.logit_softcap)
+        return words.embedding(tied.rows), _capped(words.logits(tied), config.logit_softcap)
+    rows = words.read(weights, f"{names.head}.weight", config.hidden_size)
+    head = words.logits(kernels.linear(rows, dtype=torch.float32))
+    return words.embedding(table.__getitem__), _capped(head, config.logit_softcap)
 
 
-def _capped(head: Linear, softcap: float) -> Callable[[Tensor], Tensor]:
+def _capped(head: Unary, softcap: float) -> Callable[[Tensor], Tensor]:
     if not softcap:
         return head
     return lambda hidden: head(hidden).div_(softcap).tanh_().mul_(softcap)

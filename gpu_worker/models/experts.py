@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.models.config import ModelConfig
-from gpu_worker.models.loader import Weights
+from gpu_worker.models.loader import Share, Weights
 
 
 class Experts:
@@ -25,10 +25,11 @@ class Experts:
         self._per_token, self._count, self._normalized = shape.per_token, shape.count, shape.normalized
         self._router = kernels.linear(*weights.merged({names.router: shape.count}, hidden, False))
         self._experts = []
+        self._ranks = weights.ranks
         for number in range(shape.count):
             own = weights.under(names.expert.format(number))
-            up = own.merged(dict.fromkeys(names.up, shape.size), hidden, False)
-            down = own.merged({names.down: hidden}, shape.size, False)
+            up = own.split_outputs({name: [Share(shape.size)] for name in names.up}, hidden, False)
+            down = own.split_inputs(names.down, hidden, shape.size, False)
             self._experts.append((kernels.gated(*up, config.activation), kernels.linear(*down)))
 
     def add_to(self, hidden: Tensor, residual: Tensor) -> None:
@@ -44,7 +45,7 @@ class Experts:
                 tokens = places // self._per_token
                 result = down(gated(hidden[tokens]))
                 sums.index_add_(0, tokens, result * shares.flatten()[places, None])
-        residual += sums
+        residual += self._ranks.sum(sums)
 
     def _route(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Shares, float32, and numbers, int64, of each token's experts; [tokens, per_token] each."""

@@ -1,10 +1,11 @@
 """The blocks of a decoder layer: attention over the paged cache, and a feed-forward block.
 
 Query, key and value projections are one matrix, and so are gate and up: fewer, larger products. What a
-family has is decided when a layer is made; a step looks nothing up.
+family has is decided when a layer is made; a step looks nothing up. Numbers in the configuration are those of
+one rank (`split.py`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -15,9 +16,10 @@ from gpu_worker.kernels.interface import Kernels, LayerCache, Linear, Rotary, Si
 from gpu_worker.kernels.reference import ACTIVATIONS
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.experts import Experts
-from gpu_worker.models.loader import Weights
+from gpu_worker.models.loader import Share, Weights
 from gpu_worker.models.norms import HeadNorms, NormedSum, read_norm, unchanged
 from gpu_worker.models.rope import rotary_order
+from gpu_worker.models.split import summed
 
 
 class Adds(Protocol):
@@ -38,7 +40,7 @@ class Attention:
             config.windows[number], softcap=config.attention_softcap, scale=config.attention_scale
         )
         self._norms = _head_norms(config, number, weights, kernels)
-        out = kernels.linear(*weights.merged({names.out: config.hidden_size}, query, config.out_bias))
+        out = kernels.linear(*weights.split_inputs(names.out, config.hidden_size, query, config.out_bias))
         self._out = _added(config, weights, kernels, out, names.after_attention)
 
     def add_to(
@@ -54,9 +56,9 @@ class FeedForward:
 
     def __init__(self, config: ModelConfig, weights: Weights, kernels: Kernels) -> None:
         names, hidden, inner = config.family.names, config.hidden_size, config.intermediate_size
-        down = kernels.linear(*weights.merged({names.down: hidden}, inner, config.mlp_bias))
-        rows = 2 * inner if config.family.gated else inner
-        up = weights.merged(_shared(names.up, rows), hidden, config.mlp_bias)
+        down = kernels.linear(*weights.split_inputs(names.down, hidden, inner, config.mlp_bias))
+        rows = [Share(inner)] * (2 if config.family.gated else 1)
+        up = weights.split_outputs(_in_tensors(names.up, rows), hidden, config.mlp_bias)
         if config.family.gated:
             self._inner = kernels.gated(*up, config.activation)
         else:
@@ -98,15 +100,18 @@ class ParallelLayer(Layer):
         self._mlp.add_to(mlp_input, hidden)
 
 
-def _shared(names: tuple[str, ...], rows: int) -> dict[str, int]:
-    """As many rows for each name."""
-    return dict.fromkeys(names, rows // len(names))
+def _in_tensors(names: tuple[str, ...], shares: Sequence[Share]) -> dict[str, Sequence[Share]]:
+    """What lies in which tensor: each in one of its own, or all in one."""
+    if len(names) == 1:
+        return {names[0]: shares}
+    return {name: [share] for name, share in zip(names, shares, strict=True)}
 
 
 def _added(
     config: ModelConfig, weights: Weights, kernels: Kernels, product: Linear, norm: str | None
 ) -> Adds:
-    """What adds the product to the stream, through the norm of that name if the family has one."""
+    """What adds all ranks' product to the stream, through the norm of that name if the family has one."""
+    product = summed(product, weights.ranks)
     if norm is None:
         return product
     return NormedSum(product, read_norm(config, weights, kernels, norm, config.hidden_size))
@@ -117,9 +122,10 @@ def _projections(config: ModelConfig, number: int, weights: Weights) -> tuple[Te
     which kernels rotate them."""
     heads, kv_heads, size = config.num_heads, config.num_kv_heads, config.head_dim
     query, key = heads * size, kv_heads * size
-    names, rows = config.family.names.qkv, (query, key, key)
-    parts = {names[0]: sum(rows)} if len(names) == 1 else dict(zip(names, rows, strict=True))
-    weight, bias = weights.merged(parts, config.hidden_size, config.qkv_bias)
+    keys = Share(key, config.key_copies)
+    shares = [Share(3 * query)] if config.family.by_head else [Share(query), keys, keys]
+    parts = _in_tensors(config.family.names.qkv, shares)
+    weight, bias = weights.split_outputs(parts, config.hidden_size, config.qkv_bias)
     order = torch.arange(query + 2 * key, device=weight.device).view(-1, size)
     if config.family.by_head:
         order = order.view(heads, 3, size).transpose(0, 1).reshape(-1, size)

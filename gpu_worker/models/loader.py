@@ -1,7 +1,7 @@
 """Weights out of safetensors files: memory-mapped, one tensor at a time, never a pickle."""
 
 import json
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.cpu.memory import forget
+from gpu_worker.models.split import ALONE, Ranks
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -53,11 +54,20 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """Rows of a matrix that one rank has."""
+
+    rows: int
+    copies: int = 1
+    """Ranks that have the same ones."""
+
+
+@dataclass(frozen=True, slots=True)
 class Weights:
     """A checkpoint's tensors as a decoder asks for them: converted, on the device, merged.
 
     Every one is read when it is asked for, so that no more than one lies in memory beside what the
-    back end has made of the others.
+    back end has made of the others. Of a matrix that is split among ranks, only this one's part is read.
     """
 
     checkpoint: Checkpoint
@@ -66,6 +76,7 @@ class Weights:
     prefix: str = ""
     transposed: bool = False
     """Matrices lie as [columns, rows] in the checkpoint."""
+    ranks: Ranks = ALONE
 
     def under(self, prefix: str) -> "Weights":
         """Those whose names begin so, by the rest of their names."""
@@ -85,28 +96,72 @@ class Weights:
 
     def read(self, name: str, *shape: int) -> Tensor:
         """One tensor. Raises `ModelError` if it is missing or has another shape."""
-        return self._merge([(name, shape[0])], shape[1:])
+        return self.rows(name, slice(0, shape[0]), *shape)
+
+    def rows(self, name: str, rows: slice, *shape: int) -> Tensor:
+        """Some rows of a tensor of that shape. Raises `ModelError`."""
+        return self._merge([(name, shape[0], [rows])], shape[1:])
 
     def merged(self, parts: Mapping[str, int], columns: int, biased: bool) -> tuple[Tensor, Tensor | None]:
         """Weight [sum of rows, columns] and bias, if there is one, of several products in one.
 
-        `parts`: the rows of each by its name. Raises `ModelError`.
+        `parts`: the rows of each by its name; all ranks have all of them. Raises `ModelError`.
         """
-        weight = self._merge([(f"{name}.weight", rows) for name, rows in parts.items()], (columns,))
-        bias = [(f"{name}.bias", rows) for name, rows in parts.items()]
+        everywhere = self.ranks.count
+        return self.split_outputs(
+            {name: [Share(n, everywhere)] for name, n in parts.items()}, columns, biased
+        )
+
+    def split_outputs(
+        self, parts: Mapping[str, Sequence[Share]], columns: int, biased: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """As `merged`, of products whose outputs are split: weight [sum of this rank's rows, columns].
+
+        `parts`: what lies in the tensor of that name, one after the other, each of it split.
+        """
+        cuts = {name: self._cut(shares) for name, shares in parts.items()}
+        weight = self._merge([(f"{name}.weight", *cut) for name, cut in cuts.items()], (columns,))
+        bias = [(f"{name}.bias", *cut) for name, cut in cuts.items()]
         return weight, self._merge(bias, ()) if biased else None
 
-    def _merge(self, parts: list[tuple[str, int]], rest: tuple[int, ...]) -> Tensor:
-        whole = torch.empty((sum(rows for _, rows in parts), *rest), dtype=self.dtype, device=self.device)
+    def split_inputs(self, name: str, rows: int, columns: int, biased: bool) -> tuple[Tensor, Tensor | None]:
+        """Of a product whose inputs are split: weight [rows, this rank's columns], and the bias, on one rank
+        alone: sums over the ranks have it once."""
+        first, whole = self.ranks.rank * columns, self.ranks.count * columns
+        every = [slice(0, rows)]
+        weight = self._merge([(f"{name}.weight", rows, every)], (whole,), slice(first, first + columns))
+        bias = self._merge([(f"{name}.bias", rows, every)], ()) if biased else None
+        return weight, bias if self.ranks.rank == 0 else None
+
+    def _cut(self, shares: Sequence[Share]) -> tuple[int, list[slice]]:
+        """Rows of a whole tensor, and which of them are this rank's."""
+        whole, mine = 0, []
+        for share in shares:
+            first = whole + self.ranks.rank // share.copies * share.rows
+            mine.append(slice(first, first + share.rows))
+            whole += share.rows * self.ranks.count // share.copies
+        return whole, mine
+
+    def _merge(
+        self,
+        parts: Sequence[tuple[str, int, Sequence[slice]]],
+        rest: tuple[int, ...],
+        columns: slice = slice(None),
+    ) -> Tensor:
+        """`parts`: names of tensors [rows, *rest], how many rows each has, and which of them to take."""
+        count = sum(rows.stop - rows.start for _, _, taken in parts for rows in taken)
+        width = [len(range(size)[columns]) for size in rest]
+        merged = torch.empty((count, *width), dtype=self.dtype, device=self.device)
         start = 0
-        for name, rows in parts:
+        for name, whole, taken in parts:
             turned = self.transposed and len(rest) == 1
-            shape = (*rest, rows) if turned else (rows, *rest)
-            taken = self.checkpoint.take(self.prefix + name, shape)
-            whole[start : start + rows].copy_(taken.T if turned else taken)
-            start += rows
-            forget(taken)
-        return whole
+            tensor = self.checkpoint.take(self.prefix + name, (*rest, whole) if turned else (whole, *rest))
+            for rows in taken:
+                found = (tensor.T if turned else tensor)[rows]
+                merged[start : start + len(found)].copy_(found[:, columns] if rest else found)
+                start += len(found)
+            forget(tensor)
+        return merged
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.families import FAMILIES
 from gpu_worker.models.foreign import load_foreign
 from gpu_worker.models.loader import Weights, open_checkpoint
+from gpu_worker.models.split import ALONE, Ranks
 
 log = logging.getLogger(__name__)
 
@@ -50,10 +51,12 @@ def load_model(
     kernels: Kernels,
     dtype: torch.dtype | None = None,
     max_positions: int = 0,
+    ranks: Ranks = ALONE,
 ) -> CausalLM:
     """Load the model of a Hugging Face directory.
 
-    `dtype`: None = the checkpoint's. `max_positions`: longest sequence; 0 = the model's own limit.
+    `dtype`: None = the checkpoint's. `max_positions`: longest sequence; 0 = the model's own limit. Of several
+    `ranks` each gets its share, and sizes in its configuration are those of the share.
     The weights' memory plus that of one matrix is needed. Raises `ModelError`, or `CapacityError` if
     that is more than there is; both in one line.
     """
@@ -62,7 +65,7 @@ def load_model(
     architecture = architecture_of(values)
     model: CausalLM
     if architecture in FAMILIES:
-        model, parameters = _load_native(directory, device, kernels, dtype, max_positions)
+        model, parameters = _load_native(directory, device, kernels, dtype, max_positions, ranks)
     else:
         model = load_foreign(directory, values, device, dtype, max_positions)
         parameters = model.parameters
@@ -79,12 +82,17 @@ def load_model(
 
 
 def _load_native(
-    directory: Path, device: torch.device, kernels: Kernels, dtype: torch.dtype | None, max_positions: int
+    directory: Path,
+    device: torch.device,
+    kernels: Kernels,
+    dtype: torch.dtype | None,
+    max_positions: int,
+    ranks: Ranks,
 ) -> tuple[Decoder, int]:
     """The decoder, and how many numbers its checkpoint has."""
     config = read_config(directory)
     with open_checkpoint(directory) as checkpoint, torch.inference_mode():
-        weights = Weights(checkpoint, dtype or config.dtype, device)
+        weights = Weights(checkpoint, dtype or config.dtype, device, ranks=ranks)
         try:
             model = Decoder(config, weights, kernels, max_positions or config.max_position)
         except RuntimeError as error:  # OutOfMemoryError is one; a CPU's allocator raises this itself

@@ -23,6 +23,7 @@ from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference import ReferenceKernels
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from gpu_worker.models.registry import load_model
+from gpu_worker.models.split import ALONE, Ranks
 from gpu_worker.runner import Runner
 from proto.sampling_pb2 import SamplingParams
 from proto.worker_pb2 import NewSlot, StepPlan, StepResult
@@ -88,10 +89,14 @@ def make_limits(**changes: int) -> BatchLimits:
 
 
 def make_runner(
-    directory: Path, kernels: Kernels, dtype: torch.dtype = torch.float32, **changes: int
+    directory: Path,
+    kernels: Kernels,
+    dtype: torch.dtype = torch.float32,
+    ranks: Ranks = ALONE,
+    **changes: int,
 ) -> Runner:
     """With pages full of NaN: what is read without having been written shows."""
-    model = load_model(directory, CPU, kernels, dtype)
+    model = load_model(directory, CPU, kernels, dtype, ranks=ranks)
     limits = make_limits(**{"vocab_size": model.config.vocab_size, **changes})
     caches = make_caches(model.config, limits.num_blocks, limits.block_size, dtype, CPU)
     for cache in caches:
