@@ -27,8 +27,9 @@ SCALE = torch.float32
 
 def bytes_per_block(config: Shape, block_size: int, dtype: torch.dtype) -> int:
     """Memory of one block in all layers, keys and values; of int8 with their scales."""
-    row = config.head_dim * dtype.itemsize + (SCALE.itemsize if dtype == torch.int8 else 0)
-    return config.num_layers * 2 * config.num_kv_heads * row * block_size
+    pages, scale = config.pages, SCALE.itemsize if dtype == torch.int8 else 0
+    token = pages.heads * sum(size * dtype.itemsize + scale for size in pages.rows)
+    return config.num_layers * token * block_size
 
 
 def blocks_within(memory: int, block_bytes: int, needed: int, useful: int) -> int:
@@ -52,7 +53,8 @@ def make_caches(
 
     Raises `CapacityError` if the device does not have the memory.
     """
-    rows = (blocks, config.num_kv_heads, block_size)
+    pages = config.pages
+    rows = (blocks, pages.heads, block_size)
     memory = Memory()
 
     def taken(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -62,10 +64,11 @@ def make_caches(
         return memory.take(-(-size * dtype.itemsize // 4)).view(dtype)[:size].view(shape)
 
     def layer() -> LayerCache:
-        keys, values = (taken((*rows, config.head_dim), dtype) for _ in range(2))
-        if dtype != torch.int8:
-            return LayerCache(keys, values)
-        return LayerCache(keys, values, taken(rows, SCALE), taken(rows, SCALE))
+        kept = [taken((*rows, size), dtype) for size in pages.rows]
+        scales = [taken(rows, SCALE) for _ in kept] if dtype == torch.int8 else [None]
+        # What is shared has one of each: the values are its first numbers.
+        values = kept[-1][..., : pages.value_size]
+        return LayerCache(kept[0], values, scales[0], scales[-1], shared=pages.shared)
 
     try:
         return [layer() for _ in range(config.num_layers)]

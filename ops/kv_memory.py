@@ -27,7 +27,7 @@ class KvShape:
 
     `kind` is MHA, GQA, MQA or MLA; `values` counts numbers per token and layer, keys and values
     together, and `rows` the vectors that they make up. MLA (DeepSeek-V2, section 2.1) keeps one
-    compressed vector and one rotated key for all heads.
+    compressed vector and one rotated key for all heads, as one row.
     """
 
     kind: str
@@ -73,7 +73,7 @@ def kv_shape(config: Mapping[str, Any]) -> KvShape:
     window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
     if config.get("kv_lora_rank") is not None:
         values = _size(config, "kv_lora_rank") + _size(config, "qk_rope_head_dim")
-        return KvShape("MLA", layers, values, 2, window)
+        return KvShape("MLA", layers, values, 1, window)
     heads = _size(config, "num_attention_heads")
     many = config.get("num_key_value_heads") is not None
     kv_heads = _size(config, "num_key_value_heads") if many else heads

@@ -15,7 +15,7 @@ gives back is called at every step and looks nothing up any more.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -35,16 +35,19 @@ class LayerCache:
     keys: Tensor
     """[num_blocks, kv_heads, block_size, head_dim]: what one head reads of a block lies side by side."""
     values: Tensor
-    """[num_blocks, kv_heads, block_size, head_dim]."""
+    """[num_blocks, kv_heads, block_size, value_size]; `value_size` is `head_dim` unless they are shared."""
     key_scales: Tensor | None = None
     """Of pages of int8: what one is worth in each row, float32 [num_blocks, kv_heads, block_size]."""
     value_scales: Tensor | None = None
     """As `key_scales`."""
+    shared: bool = field(default=False, kw_only=True)
+    """Values are the first numbers of the keys' own rows, as in latent attention, and so are the scales. Such
+    pages lie row by row on every back end: a row is [compressed | rotated]."""
 
     def tensors(self) -> list[Tensor]:
         """All of it; block numbers are the first dimension of each."""
-        every = (self.keys, self.values, self.key_scales, self.value_scales)
-        return [tensor for tensor in every if tensor is not None]
+        own = () if self.shared else (self.values, self.value_scales)
+        return [tensor for tensor in (self.keys, self.key_scales, *own) if tensor is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +112,16 @@ class StepAttention(Protocol):
         [tokens, heads, head_dim].
         """
 
+    def write_latent(self, query: Tensor, latent: Tensor, rotary: Rotary, cache: LayerCache) -> None:
+        """As `rotate_and_write`, for shared pages: put rows, latent [tokens, head_dim], into them.
+
+        First the last numbers of the rows and of queries [tokens, heads, head_dim], as many as `rotary` has,
+        are rotated in place.
+        """
+
     def attend(self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING) -> Tensor:
-        """[tokens, heads, head_dim] to [tokens, heads * head_dim]: causal attention, each row over what is in
-        sight of its own context.
+        """[tokens, heads, head_dim] to [tokens, heads * value_size]: causal attention, each row over what is
+        in sight of its own context.
 
         What lies in pages beyond a row's context or out of its sight,
         whatever it is, never reaches the row's output. A block that is wholly out of the window of all of a

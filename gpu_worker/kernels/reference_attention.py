@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from gpu_worker.kernels.interface import EVERYTHING, LayerCache, Rotary, Sight, StepMetadata
+from gpu_worker.kernels.latent import rotated, write_latent
 from gpu_worker.kernels.reference_pages import quantized, widened
 
 GATHERED = 1 << 17
@@ -47,19 +48,22 @@ class ReferenceStep:
         blocks, offsets = self._step.kv_entries // block_size, self._step.kv_entries % block_size
         places = (blocks, slice(None), offsets)
         if cache.key_scales is not None and cache.value_scales is not None:
-            cache.keys[places], cache.key_scales[places] = quantized(_rotate(key.float(), cos, sin))
+            cache.keys[places], cache.key_scales[places] = quantized(rotated(key.float(), cos, sin))
             cache.values[places], cache.value_scales[places] = quantized(value)
         else:
-            cache.keys[places] = _rotate(key, cos, sin)
+            cache.keys[places] = rotated(key, cos, sin)
             cache.values[places] = value
-        return _rotate(query, cos, sin)
+        return rotated(query, cos, sin)
+
+    def write_latent(self, query: Tensor, latent: Tensor, rotary: Rotary, cache: LayerCache) -> None:
+        write_latent(query, latent, rotary, cache, self._step)
 
     def attend(self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING) -> Tensor:
         if sight not in self._prepared:
             block_size = cache.keys.shape[2]
             self._prepared[sight] = (self._decodes(sight, block_size), self._chunks(sight, block_size))
         decodes, chunks = self._prepared[sight]
-        out = torch.empty_like(query)
+        out = query.new_empty((*query.shape[:2], cache.values.shape[3]))
         for some in decodes:
             out[some.tokens] = _decode(query[some.tokens], cache, some, sight)
         for some in chunks:
@@ -109,13 +113,6 @@ class ReferenceStep:
         return gatherings
 
 
-def _rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate states [tokens, heads, head_dim] by cosines and sines [tokens, 1, head_dim / 2], in float32."""
-    first, second = states.chunk(2, dim=-1)
-    rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-    return rotated.to(states.dtype)
-
-
 def _decode(query: Tensor, cache: LayerCache, some: Gathering, sight: Sight) -> Tensor:
     """One token of each sequence: query [rows, heads, head_dim]; entries and seen [rows, longest]."""
     rows, heads, head_dim = query.shape
@@ -125,7 +122,7 @@ def _decode(query: Tensor, cache: LayerCache, some: Gathering, sight: Sight) -> 
     # The heads that share a key stand in for query positions: keys are read once for all of them.
     grouped = query.view(rows, kv_heads, heads // kv_heads, head_dim)
     out = _attended(grouped, keys, values, some.seen[:, None, None, :], sight)
-    return out.reshape(rows, heads, head_dim)
+    return out.reshape(rows, heads, -1)
 
 
 def _chunk(query: Tensor, cache: LayerCache, some: Gathering, sight: Sight) -> Tensor:
@@ -149,10 +146,11 @@ def _attended(query: Tensor, keys: Tensor, values: Tensor, seen: Tensor | None, 
 
 
 def _gathered(cache: LayerCache, entries: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Keys and values of flat entries [...]; [..., kv_heads, head_dim] each."""
+    """Keys and values of flat entries [...]; [..., kv_heads, head_dim] each, or value_size."""
     block_size = cache.keys.shape[2]
     places = (entries // block_size, slice(None), entries % block_size)
-    keys, values = cache.keys[places], cache.values[places]
+    keys = cache.keys[places]
+    values = keys[..., : cache.values.shape[3]] if cache.shared else cache.values[places]
     if cache.key_scales is not None and cache.value_scales is not None:
         keys = widened(keys, cache.key_scales[places], dtype)
         values = widened(values, cache.value_scales[places], dtype)

@@ -40,6 +40,46 @@ class ExpertsConfig:
     """The weights of a token's experts add up to 1."""
     layers: frozenset[int]
     """Which layers have experts; the others have one feed-forward block."""
+    shared_size: int = 0
+    """Numbers inside the expert that every token goes to; 0: there is none."""
+    groups: int = 1
+    """Experts are in so many groups,"""
+    groups_per_token: int = 1
+    """of which each token goes to so many."""
+    scale: float = 1.0
+    """What weights are multiplied by, at last."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatentConfig:
+    """Latent attention: sizes, of one head but for the ranks (DeepSeek-V2, arXiv:2405.04434, section 2.1)."""
+
+    rank: int
+    """Numbers that keys and values of all heads are compressed to."""
+    query_rank: int
+    """As `rank`, of queries; 0: they are not compressed."""
+    key: int
+    """Of a key, what comes out of the compressed numbers."""
+    rotated: int
+    """Of a key, what has the position in it, the same for all heads."""
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class PageShape:
+    """What a token leaves in the pages of a layer."""
+
+    heads: int
+    """Key heads."""
+    key_size: int
+    value_size: int
+    shared: bool = False
+    """Values are the first numbers of keys; see `LayerCache.shared`."""
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Sizes of what a head stores."""
+        return (self.key_size,) if self.shared else (self.key_size, self.value_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +102,11 @@ class Shape:
     def window(self) -> int:
         """Positions that the layer with the widest view sees; 0: all. What lies before them is not needed."""
         return max(self.windows) if all(self.windows) else 0
+
+    @property
+    def pages(self) -> PageShape:
+        """Of one layer; the same for all."""
+        return PageShape(self.num_kv_heads, self.head_dim, self.head_dim)
 
     @property
     def replayable(self) -> bool:
@@ -97,6 +142,22 @@ class ModelConfig(Shape):
     experts: ExpertsConfig | None = None
     key_copies: int = 1
     """Ranks that have the same key heads; see `split.share_of`."""
+    latent: LatentConfig | None = None
+    """If attention is latent: then `head_dim` is what is rotated."""
+    guessing_layers: int = 0
+    """Layers behind the last one that guess tokens further on. They are not used."""
+
+    @property
+    def pages(self) -> PageShape:
+        if self.latent is None:
+            return PageShape(self.num_kv_heads, self.head_dim, self.head_dim)
+        return PageShape(1, self.latent.rank + self.latent.rotated, self.latent.rank, shared=True)
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """What names of a checkpoint's tensors begin with that are not needed."""
+        names, last = self.family.names, self.num_layers + self.guessing_layers
+        return tuple(names.base + names.layer.format(number) for number in range(self.num_layers, last))
 
     @property
     def replayable(self) -> bool:
@@ -177,6 +238,8 @@ def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig
         attention_softcap=values.maybe("attn_logit_softcapping") or 0.0,
         logit_softcap=values.maybe("final_logit_softcapping") or 0.0,
         experts=_experts(family, values, layers),
+        latent=_latent(values) if family.latent else None,
+        guessing_layers=values.count("num_nextn_predict_layers"),
     )
 
 
@@ -240,15 +303,53 @@ def _experts(family: Family, values: Values, layers: int) -> ExpertsConfig | Non
     experts = family.experts
     if experts is None:
         return None
-    every = values.positive("decoder_sparse_step", 1)
-    dense = values.get("mlp_only_layers", [])
+    size = values.positive(experts.size)
     count, per_token = values.positive("num_experts"), values.positive("num_experts_per_tok")
-    if per_token > count:
-        raise values.wrong("num_experts_per_tok", f"{per_token} of {count} experts")
+    groups, chosen = _groups(values, count) if experts.grouped else (1, 1)
+    if per_token > count // groups * chosen:
+        raise values.wrong("num_experts_per_tok", f"{per_token} of {count // groups * chosen} experts")
     return ExpertsConfig(
         count,
         per_token,
-        values.positive(experts.size),
+        size,
         _says(values, experts.normalized),
-        frozenset(layer for layer in range(layers) if layer not in dense and (layer + 1) % every == 0),
+        _expert_layers(values, layers),
+        values.count("shared_expert_intermediate_size", size * values.count("n_shared_experts")),
+        groups,
+        chosen,
+        values.number("routed_scaling_factor", 1.0),
+    )
+
+
+def _expert_layers(values: Values, layers: int) -> frozenset[int]:
+    """Every so many-th layer, counted from 1 by one key and from 0 by the other; not the first, nor some."""
+    every, freq = values.positive("decoder_sparse_step", 1), values.positive("moe_layer_freq", 1)
+    first, dense = values.count("first_k_dense_replace"), values.get("mlp_only_layers", [])
+    return frozenset(
+        layer
+        for layer in range(first, layers)
+        if layer not in dense and (layer + 1) % every == 0 and layer % freq == 0
+    )
+
+
+def _groups(values: Values, experts: int) -> tuple[int, int]:
+    """How many groups of experts there are, and how many of them a token goes to."""
+    method = values.get("topk_method", "noaux_tc")
+    if method == "greedy":
+        return 1, 1
+    if method not in ("group_limited_greedy", "noaux_tc"):
+        raise values.wrong("topk_method", f"{method!r} is not one of greedy, group_limited_greedy, noaux_tc")
+    groups, chosen = values.positive("n_group", 1), values.positive("topk_group", 1)
+    if experts % groups or chosen > groups:
+        raise values.wrong("topk_group", f"{chosen} of {groups} groups of {experts} experts")
+    return groups, chosen
+
+
+def _latent(values: Values) -> LatentConfig:
+    return LatentConfig(
+        values.positive("kv_lora_rank"),
+        values.count("q_lora_rank"),
+        values.positive("qk_nope_head_dim"),
+        values.positive("head_dim"),
+        values.positive("v_head_dim"),
     )

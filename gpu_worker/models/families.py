@@ -50,6 +50,34 @@ class Experts:
     down: str = "down_proj"
     normalized: bool | str = "norm_topk_prob"
     """The weights of a token's experts are made to add up to 1; a name: the key that says so."""
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    """How what the router says of an expert becomes its weight."""
+    correction: str | None = None
+    """What is added to weights when experts are chosen, and only then (DeepSeek-V3, arXiv:2412.19437)."""
+    grouped: bool = False
+    """Experts are in groups, if config.json says so, of which the best are chosen first."""
+    heard: int = 1
+    """How many of a group's experts, its best, speak for it."""
+    shared: str = ""
+    """What the names of the expert that every token goes to begin with."""
+    shared_gate: str | None = None
+    """What weighs that expert."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latent:
+    """Latent attention: what the checkpoint calls its tensors."""
+
+    query: str = "self_attn.q_proj"
+    """Where queries are not compressed; where they are, what follows."""
+    query_down: str = "self_attn.q_a_proj"
+    query_norm: str = "self_attn.q_a_layernorm"
+    query_up: str = "self_attn.q_b_proj"
+    down: str = "self_attn.kv_a_proj_with_mqa"
+    """To the compressed numbers of keys and values, and the rotated ones."""
+    norm: str = "self_attn.kv_a_layernorm"
+    up: str = "self_attn.kv_b_proj"
+    """From them, key and value of one head after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +111,7 @@ class Family:
     windowed: bool = False
     """Its `sliding_window` is meant; others carry one that nobody reads."""
     experts: Experts | None = None
+    latent: Latent | None = None
 
     def usual(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """What config.json says, by usual names, with the family's defaults where it says nothing."""
@@ -105,6 +134,13 @@ _SANDWICHED = Names(
 )
 _HEAD_NORMS = Names(query_norm="self_attn.q_norm", key_norm="self_attn.k_norm")
 _EXPERT_KEYS = {"num_experts": "num_local_experts"}
+_DEEPSEEK = Family(
+    keys={"num_experts": "n_routed_experts", "head_dim": "qk_rope_head_dim"},
+    defaults={"rope_interleave": True},
+    qkv_bias="attention_bias",
+    latent=Latent(),
+)
+_DEEPSEEK_EXPERTS = Experts(grouped=True, shared="mlp.shared_experts.")
 _GPT = Names(
     base="transformer.",
     embedding="wte",
@@ -255,6 +291,16 @@ FAMILIES: Mapping[str, Family] = {
         windowed=True,
         keys=_EXPERT_KEYS,
         experts=Experts(),
+    ),
+    "DeepseekV2ForCausalLM": replace(_DEEPSEEK, experts=replace(_DEEPSEEK_EXPERTS, normalized=False)),
+    "DeepseekV3ForCausalLM": replace(
+        _DEEPSEEK,
+        experts=replace(
+            _DEEPSEEK_EXPERTS,
+            scores="sigmoid",
+            correction="mlp.gate.e_score_correction_bias",
+            heard=2,
+        ),
     ),
 }
 """By what config.json calls its architecture."""

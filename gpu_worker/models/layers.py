@@ -16,6 +16,7 @@ from gpu_worker.kernels.interface import Kernels, LayerCache, Linear, Rotary, Si
 from gpu_worker.kernels.reference import ACTIVATIONS
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.experts import Experts
+from gpu_worker.models.latent import LatentAttention
 from gpu_worker.models.loader import Share, Weights
 from gpu_worker.models.norms import HeadNorms, NormedSum, read_norm, unchanged
 from gpu_worker.models.rope import rotary_order
@@ -80,7 +81,7 @@ class Layer:
             return read_norm(config, weights, kernels, name, hidden) if name else unchanged
 
         self._attention_norm, self._mlp_norm = norm(names.before_attention), norm(names.before_mlp)
-        self._attention = Attention(config, number, weights, kernels)
+        self._attention = (LatentAttention if config.latent else Attention)(config, number, weights, kernels)
         experts = config.experts is not None and number in config.experts.layers
         self._mlp: Adds = (Experts if experts else FeedForward)(config, weights, kernels)
 

@@ -45,6 +45,8 @@ class Yarn:
     amplitude: float
     """What cosines and sines are multiplied by, here and below."""
     original: int
+    sharpness: float = 1.0
+    """What latent attention multiplies scores by besides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,7 @@ def _scaling(values: Values, key: str, given: Values, dims: int, max_position: i
             given.flag("truncate", True),
             _yarn_amplitude(given, factor) if amplitude is None else amplitude,
             original,
+            _yarn_scale(factor, given.number("mscale_all_dim")) ** 2 if given.get("mscale_all_dim") else 1.0,
         )
     if amplitude is None:
         amplitude = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
@@ -126,13 +129,15 @@ def _scaling(values: Values, key: str, given: Values, dims: int, max_position: i
 
 def _yarn_amplitude(given: Values, factor: float) -> float:
     """As in DeepSeek's code where it says more than the paper: two scales, one over the other."""
-
-    def scale(weight: float) -> float:
-        return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
-
     if given.get("mscale") and given.get("mscale_all_dim"):
-        return scale(given.number("mscale")) / scale(given.number("mscale_all_dim"))
-    return scale(1.0)
+        return _yarn_scale(factor, given.number("mscale")) / _yarn_scale(
+            factor, given.number("mscale_all_dim")
+        )
+    return _yarn_scale(factor, 1.0)
+
+
+def _yarn_scale(factor: float, weight: float) -> float:
+    return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
 
 
 def rotary_tables(config: RopeConfig, head_dim: int, positions: int, device: torch.device) -> Rotary:

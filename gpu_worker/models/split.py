@@ -84,6 +84,12 @@ def share_of(config: ModelConfig, count: int) -> ModelConfig:
     if config.family.norms_whole:
         raise ModelError(f"QUIRE_TENSOR_PARALLEL={count}: {config.architecture} has norms over all heads")
     kv_heads, experts = config.num_kv_heads, config.experts
+    if experts is not None:
+        experts = replace(
+            experts,
+            size=part(experts.size, "numbers inside an expert"),
+            shared_size=part(experts.shared_size, "numbers inside the shared expert"),
+        )
     copies = count // kv_heads if kv_heads < count and count % kv_heads == 0 else 1
     return replace(
         config,
@@ -91,7 +97,7 @@ def share_of(config: ModelConfig, count: int) -> ModelConfig:
         num_kv_heads=part(kv_heads * copies, "key heads"),
         key_copies=copies,
         intermediate_size=part(config.intermediate_size, "numbers inside a feed-forward block"),
-        experts=experts and replace(experts, size=part(experts.size, "numbers inside an expert")),
+        experts=experts,
     )
 
 

@@ -30,6 +30,12 @@ class Values:
             raise self.wrong(key, f"a positive integer is needed, not {value!r}")
         return value
 
+    def count(self, key: str, default: int = 0) -> int:
+        value = self.get(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise self.wrong(key, f"an integer of at least 0 is needed, not {value!r}")
+        return value
+
     def number(self, key: str, default: float | None = None) -> float:
         value = self.get(key, default)
         if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:

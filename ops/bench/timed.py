@@ -48,7 +48,7 @@ class TimedKernels:
         dtype: torch.dtype | None = None,
         keeps_rows: bool = False,
     ) -> Linear:
-        # Only the head asks for another type than its inputs'.
+        # The head asks for another type than its inputs', and so does a router, which is small.
         part = "projections" if dtype is None else "head"
         return _TimedLinear(self._timed, part, self._kernels.linear(weight, bias, dtype, keeps_rows))
 
@@ -108,6 +108,9 @@ class _TimedStep:
     def rotate_and_write(self, qkv: Tensor, rotary: Rotary, cache: LayerCache) -> Tensor:
         query: Tensor = self._timed("rotation and KV write", self._step.rotate_and_write, qkv, rotary, cache)
         return query
+
+    def write_latent(self, query: Tensor, latent: Tensor, rotary: Rotary, cache: LayerCache) -> None:
+        self._timed("rotation and KV write", self._step.write_latent, query, latent, rotary, cache)
 
     def attend(self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING) -> Tensor:
         mixed: Tensor = self._timed("attention", self._step.attend, query, cache, sight)

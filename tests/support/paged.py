@@ -40,6 +40,8 @@ class Heads:
     query: int
     kv: int
     dim: int
+    rank: int = 0
+    """Values are the first so many numbers of keys, in shared pages; 0: they have pages of their own."""
 
 
 def make_step(rows: list[tuple[int, int]], block_size: int, generator: torch.Generator) -> StepMetadata:
@@ -84,13 +86,13 @@ def make_paged(
     step = make_step(rows, block_size, generator)
     counts = [-(-context // block_size) for _, context in rows]
     shape = (2 * sum(counts) + 1, heads.kv, block_size, heads.dim)
-    cache = _nowhere(shape, kv_dtype or dtype)
-    pages = ((cache.keys, cache.key_scales), (cache.values, cache.value_scales))
+    cache = _nowhere(shape, kv_dtype or dtype, heads.rank)
+    pages = [(cache.keys, cache.key_scales), (cache.values, cache.value_scales)][: 1 if cache.shared else 2]
     written: tuple[list[Tensor], list[Tensor]] = ([], [])
     for row, (_, context) in enumerate(rows):
         at = torch.arange(context)
         places = (step.block_tables[row, at // block_size].long(), slice(None), at % block_size)
-        for (stored, scales), kept in zip(pages, written, strict=True):
+        for (stored, scales), kept in zip(pages, written, strict=False):
             numbers = torch.randn(context, heads.kv, heads.dim, generator=generator).to(dtype)
             if scales is None:
                 stored[places] = numbers
@@ -100,11 +102,17 @@ def make_paged(
                 kept.append(stored[places].double() * scales[places].double()[..., None])
     tokens = sum(length for length, _ in rows)
     query = torch.randn(tokens, heads.query, heads.dim, generator=generator).to(dtype)
+    if cache.shared:
+        return Paged(step, cache, cache, query, written[0], [key[..., : heads.rank] for key in written[0]])
     return Paged(step, cache, in_vectors(cache, dtype), query, *written)
 
 
-def _nowhere(shape: tuple[int, int, int, int], dtype: torch.dtype) -> LayerCache:
+def _nowhere(shape: tuple[int, int, int, int], dtype: torch.dtype, rank: int) -> LayerCache:
     """Pages in which nothing was written: all is NaN, of int8 the scales."""
+    if rank:
+        keys = torch.full(shape, NAN if dtype.is_floating_point else 127, dtype=dtype)
+        scales = None if dtype.is_floating_point else torch.full(shape[:3], NAN)
+        return LayerCache(keys, keys[..., :rank], scales, scales, shared=True)
     if dtype.is_floating_point:
         return LayerCache(*(torch.full(shape, NAN, dtype=dtype) for _ in range(2)))
     numbers = (torch.full(shape, 127, dtype=dtype) for _ in range(2))
@@ -125,7 +133,7 @@ def in_vectors(cache: LayerCache, dtype: torch.dtype) -> LayerCache:
 
 
 def dense(paged: Paged, sight: Sight = EVERYTHING, slopes: Tensor | None = None) -> Tensor:
-    """Attention written down plainly, in float64; [tokens, heads * head_dim]. `slopes`: of linear biases."""
+    """Attention written down plainly, in float64; [tokens, heads * value_size]. `slopes`: linear biases."""
     outs = []
     for row, tokens in enumerate(paged.rows()):
         query = paged.query[tokens].double()

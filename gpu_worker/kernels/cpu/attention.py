@@ -9,6 +9,8 @@ from torch import Tensor
 
 from gpu_worker.kernels.cpu.library import DTYPES, address
 from gpu_worker.kernels.interface import EVERYTHING, LayerCache, Rotary, Sight, StepMetadata
+from gpu_worker.kernels.latent import write_latent
+from gpu_worker.kernels.reference_attention import ReferenceStep
 
 
 class Attention:
@@ -40,6 +42,8 @@ class CpuStep:
         self._functions = functions
         # Held as long as their addresses are used.
         self._step = step
+        self._shared = ReferenceStep(step)
+        """Attention over shared pages is PyTorch's."""
         self.positions = step.positions
         self._tables = step.block_tables.contiguous()
         self._rows = (
@@ -77,7 +81,12 @@ class CpuStep:
         )
         return query
 
+    def write_latent(self, query: Tensor, latent: Tensor, rotary: Rotary, cache: LayerCache) -> None:
+        write_latent(query, latent, rotary, cache, self._step)
+
     def attend(self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING) -> Tensor:
+        if cache.shared:
+            return self._shared.attend(query, cache, sight)
         _, kv_heads, block_size, head_dim = cache.keys.shape
         heads = query.shape[1]
         out = torch.empty((query.shape[0], heads * head_dim), dtype=query.dtype)

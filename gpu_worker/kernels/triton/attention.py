@@ -8,6 +8,8 @@ import triton.language as tl
 from torch import Tensor
 
 from gpu_worker.kernels.interface import EVERYTHING, LayerCache, Rotary, Sight, StepMetadata
+from gpu_worker.kernels.latent import write_latent
+from gpu_worker.kernels.reference_attention import ReferenceStep
 from gpu_worker.kernels.triton.combine import combine
 from gpu_worker.kernels.triton.launch import Launch, launches
 from gpu_worker.kernels.triton.rotate import rotate_and_write
@@ -53,16 +55,23 @@ class TritonStep:
     def __init__(self, step: StepMetadata, processors: int) -> None:
         """`processors`: of the GPU, which splits are to fill."""
         self._step, self._processors = step, processors
+        self._shared = ReferenceStep(step)
+        """Attention over shared pages is PyTorch's."""
         self.positions = step.positions
         self._launches: dict[int, list[Launch]] = {}
 
     def rotate_and_write(self, qkv: Tensor, rotary: Rotary, cache: LayerCache) -> Tensor:
         return rotate_and_write(qkv, rotary, cache, self._step)
 
+    def write_latent(self, query: Tensor, latent: Tensor, rotary: Rotary, cache: LayerCache) -> None:
+        write_latent(query, latent, rotary, cache, self._step)
+
     def attend(
         self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING, slopes: Tensor | None = None
     ) -> Tensor:
         """`slopes`: float32 [heads], of linear biases (Press et al. 2022), if the model has them."""
+        if cache.shared:
+            return self._shared.attend(query, cache, sight)
         group = query.shape[1] // cache.keys.shape[1]
         if group not in self._launches:
             self._launches[group] = launches(self._step, group, chunk_rows(query))

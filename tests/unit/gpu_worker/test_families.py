@@ -56,6 +56,23 @@ YARN = {
 }
 GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 9}
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_experts": 5}
+DEEPSEEK = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 24,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+    "q_lora_rank": 20,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.7,
+    "n_group": 4,
+    "topk_group": 2,
+}
+SHARP = YARN | {"mscale": 1.0, "mscale_all_dim": 0.8}
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Llama": ("LlamaForCausalLM", {"tie_word_embeddings": True, "seed": 1}),
@@ -101,6 +118,17 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Mixtral": ("MixtralForCausalLM", {"num_local_experts": 5}),
     "Qwen3 MoE": ("Qwen3MoeForCausalLM", EXPERTS | {"head_dim": 16, "mlp_only_layers": [1]}),
     "Qwen3 MoE, normalized": ("Qwen3MoeForCausalLM", EXPERTS | {"head_dim": 16, "norm_topk_prob": True}),
+    "DeepSeek V2": ("DeepseekV2ForCausalLM", DEEPSEEK | {"q_lora_rank": None, "topk_method": "greedy"}),
+    "DeepSeek V2, groups, YaRN": (
+        "DeepseekV2ForCausalLM",
+        DEEPSEEK | {"topk_method": "group_limited_greedy", "rope_parameters": SHARP},
+    ),
+    "DeepSeek V3": ("DeepseekV3ForCausalLM", DEEPSEEK),
+    "DeepSeek V3, YaRN": (
+        "DeepseekV3ForCausalLM",
+        DEEPSEEK
+        | {"q_lora_rank": None, "norm_topk_prob": False, "rope_parameters": SHARP, "attention_bias": True},
+    ),
 }
 
 
@@ -114,6 +142,9 @@ def random_model(architecture: str, changes: dict[str, Any]) -> Any:
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1:
             torch.nn.init.normal_(parameter, mean=0 if name.endswith("bias") else 0.7, std=0.2)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            torch.nn.init.normal_(buffer, std=0.2)
     return model
 
 

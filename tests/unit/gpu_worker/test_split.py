@@ -34,6 +34,8 @@ SPLIT = [
     ("GPT-2", 2),
     ("GPT-NeoX", 2),
     ("Mixtral", 2),
+    ("DeepSeek V2, groups, YaRN", 4),
+    ("DeepSeek V3, YaRN", 2),
 ]
 LENGTH = len(PROMPT) + 64
 

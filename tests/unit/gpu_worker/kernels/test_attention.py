@@ -75,6 +75,19 @@ def test_long_contexts(native: ctypes.CDLL, rows: list[tuple[int, int]], dtype: 
     check(native, make_paged(rows, Heads(9, 3, 64), 16, dtype, kv))
 
 
+LATENT = [Heads(16, 1, 40, 24), Heads(5, 1, 18, 10), Heads(3, 1, 576, 512)]
+
+
+@pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
+@pytest.mark.parametrize("heads", LATENT, ids=str)
+@pytest.mark.parametrize("block_size", [1, 7, 16])
+def test_the_reference_where_values_are_the_first_numbers_of_keys(
+    block_size: int, heads: Heads, dtype: torch.dtype, kv: Kv
+) -> None:
+    paged = make_paged(ROWS, heads, block_size, dtype, kv)
+    compare(ReferenceStep(paged.step).attend(paged.query, paged.plain), paged)
+
+
 WINDOWS = [
     Sight(window=1),
     Sight(window=50),
