@@ -1,13 +1,22 @@
 """Compile the kernels for GPUs that are not here: `TRITON_INTERPRET=0 python -m tests.support.compiled 90`.
 
 Launches are intercepted: what would have been launched, with its very arguments, is compiled to machine code.
-Prints each kernel with the shared memory that a program of it takes.
+Prints each kernel with the shared memory that a program of it takes, a thread's registers, the bytes that did
+not fit into them, and the seconds that it took to compile.
 """
 
+import re
+import subprocess
 import sys
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
+import triton
 from triton import JITFunction
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
@@ -16,6 +25,8 @@ from gpu_worker.kernels.interface import LayerCache, Rotary, Sight
 from gpu_worker.kernels.triton.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
 from gpu_worker.kernels.triton.norm import TritonNorm, gated
+from gpu_worker.kernels.triton.sample import sample
+from gpu_worker.sampling import SlotSampling
 from tests.support.paged import make_step
 
 SHARED = {80: 163 << 10, 90: 227 << 10}
@@ -30,11 +41,14 @@ TYPES = {
 }
 
 
+OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
+
+
 def main(capabilities: list[int]) -> None:
     seen: set[str] = set()
 
     def compiled(kernel: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> None:
-        options = {name: named.pop(name) for name in ("num_warps", "num_stages") if name in named}
+        options = {name: named.pop(name) for name in OPTIONS if name in named}
         values = dict(zip(kernel.arg_names, args, strict=False)) | named
         places = {name: (place,) for place, name in enumerate(kernel.arg_names)}
         fixed = {each.name for each in kernel.params if each.is_constexpr or values[each.name] is None}
@@ -45,13 +59,29 @@ def main(capabilities: list[int]) -> None:
             return
         seen.add(source.hash())
         for capability in capabilities:
+            began = time.perf_counter()
             found = compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-            assert found.asm["cubin"]
+            seconds = time.perf_counter() - began
             assert found.metadata.shared <= SHARED[capability]
-            print(capability, kernel.__name__, found.metadata.shared, flush=True)
+            registers, spilled = resources(found.asm["cubin"])
+            numbers = found.metadata.shared, registers, spilled, round(seconds, 1)
+            print(capability, kernel.__name__, *numbers, flush=True)
 
     JITFunction.run = compiled
     launch_all()
+
+
+def resources(cubin: bytes) -> tuple[int, int]:
+    """Registers of a thread, and bytes that it keeps in memory for want of them."""
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [str(tool), "--dump-resource-usage", file.name]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+)", said)
+    assert found, said
+    return int(found[1]), int(found[2])
 
 
 def kind(value: Any) -> str:
@@ -74,6 +104,17 @@ def launch_all() -> None:
     for activation in ("silu", "gelu", "gelu_tanh"):
         gated(hidden, activation)
     BlockCopies([pages(16, torch.int8)])(torch.tensor([1]), torch.tensor([2]))
+    draw()
+
+
+def draw() -> None:
+    """Sampling with all that can be asked for, over the logits of a large vocabulary."""
+    sampling = SlotSampling(2, torch.device("cpu"))
+    sampling.flags[:] = 7
+    tokens = torch.zeros((2, 50), dtype=torch.int32)
+    batch: Any = SimpleNamespace(sampling=sampling, tokens=tokens, send=torch.from_numpy)
+    order = np.arange(2)
+    sample(torch.zeros((2, 128_256)), order, torch.from_numpy(order), order, batch)
 
 
 def attend(rows: list[tuple[int, int]], dim: int, dtype: torch.dtype, kv: torch.dtype, sight: Sight) -> None:

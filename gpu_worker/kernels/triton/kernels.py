@@ -1,8 +1,4 @@
-"""The back end for GPUs: products by cuBLAS, attention and what lies between the products in Triton.
-
-Sampling is the reference's: which rows ask for what is known on the host, and nothing there waits for the
-device.
-"""
+"""The back end for GPUs: products by cuBLAS; attention, sampling and what lies between in Triton."""
 
 from collections.abc import Sequence
 
@@ -11,12 +7,16 @@ import triton
 from torch import Tensor
 from torch.nn.functional import linear
 
+from gpu_worker.batch import Batch
 from gpu_worker.errors import KernelError
 from gpu_worker.kernels.interface import Copies, LayerCache, StepMetadata, Unary
 from gpu_worker.kernels.reference import ReferenceKernels, ReferenceLinear
 from gpu_worker.kernels.triton.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
 from gpu_worker.kernels.triton.norm import TritonNorm, gated
+from gpu_worker.kernels.triton.sample import sample
+from gpu_worker.plan import Int32s
+from gpu_worker.sampler import Sampled
 
 INTERPRETED = 8
 """Processors that the interpreter is taken to have."""
@@ -57,6 +57,11 @@ class TritonKernels(ReferenceKernels):
 
     def begin(self, step: StepMetadata) -> TritonStep:
         return TritonStep(step, self._processors)
+
+    def sample(
+        self, logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, batch: Batch
+    ) -> Sampled:
+        return sample(logits, slots, device_slots, positions, batch)
 
 
 class TritonLinear(ReferenceLinear):

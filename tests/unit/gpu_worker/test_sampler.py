@@ -11,17 +11,20 @@ import torch
 from gpu_worker.batch import Batch
 from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.sample import Sampler
+from gpu_worker.kernels.triton.sample import sample as in_triton
 from gpu_worker.plan import read_plan
 from gpu_worker.sampler import sample
+from tests.unit.gpu_worker.conftest import INTERPRETED
 
 VOCAB = 97
+PLAIN = {"reference": sample, "triton": in_triton}
 
 
-@pytest.fixture(params=["reference", *build.supported()])
+@pytest.fixture(params=["reference", *INTERPRETED, *build.supported()])
 def choose(request):
     """Each implementation, with the reference's arguments."""
-    if request.param == "reference":
-        return sample
+    if request.param in PLAIN:
+        return PLAIN[request.param]
     sampler = Sampler(library.load(request.param, 2))
     return lambda logits, slots, _, positions, batch: sampler(logits, slots, positions, batch)
 
@@ -252,18 +255,22 @@ def random_rows(make, count: int, vocabulary: int):
     return rows
 
 
-@pytest.mark.parametrize("instruction_set", build.supported())
-@pytest.mark.parametrize("vocabulary", [97, 1000, 4096])
-def test_cpp_chooses_what_the_reference_chooses(make, instruction_set, vocabulary) -> None:
-    rows = random_rows(make, 600, vocabulary)
-    batch = Batch(make.limits(max_slots=len(rows), vocab_size=vocabulary), torch.device("cpu"))
+def random_step(make, count: int, vocabulary: int):
+    """Logits, slots and the batch of such rows."""
+    rows = random_rows(make, count, vocabulary)
+    batch = Batch(make.limits(max_slots=count, vocab_size=vocabulary), torch.device("cpu"))
     slots = [
         make.slot(slot, tokens, [], prompt_length=prompt, sampling=params)
         for slot, (tokens, prompt, params, _) in enumerate(rows)
     ]
     batch.apply(read_plan(make.plan(1, new_slots=slots), 64))
-    order = np.arange(len(rows), dtype=np.int32)
-    logits = torch.stack([row[3] for row in rows])
+    return torch.stack([row[3] for row in rows]), np.arange(count, dtype=np.int32), batch
+
+
+@pytest.mark.parametrize("instruction_set", build.supported())
+@pytest.mark.parametrize("vocabulary", [97, 1000, 4096])
+def test_cpp_chooses_what_the_reference_chooses(make, instruction_set, vocabulary) -> None:
+    logits, order, batch = random_step(make, 600, vocabulary)
     found = Sampler(library.load(instruction_set, 2))(logits, order, batch.known[order], batch)
     expected = sample(logits, order, torch.from_numpy(order).long(), batch.known[order], batch)
     # The logarithms differ in the last place: a draw may turn where two scores all but meet.
