@@ -18,12 +18,21 @@ class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NOT_FINISHED: _ClassVar[FinishReason]
     STOP: _ClassVar[FinishReason]
     LENGTH: _ClassVar[FinishReason]
+
+class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NO_POOLING: _ClassVar[Pooling]
+    MEAN: _ClassVar[Pooling]
+    LAST: _ClassVar[Pooling]
 HEURISTIC: EarlyStopping
 FIRST: EarlyStopping
 NEVER: EarlyStopping
 NOT_FINISHED: FinishReason
 STOP: FinishReason
 LENGTH: FinishReason
+NO_POOLING: Pooling
+MEAN: Pooling
+LAST: Pooling
 
 class SamplingParams(_message.Message):
     __slots__ = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "logprobs")

@@ -39,6 +39,11 @@ class SchedulerStub:
                 request_serializer=proto_dot_scheduler__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=proto_dot_scheduler__pb2.GenerateResponse.FromString,
                 _registered_method=True)
+        self.Embed = channel.unary_unary(
+                '/quire.Scheduler/Embed',
+                request_serializer=proto_dot_scheduler__pb2.EmbedTokensRequest.SerializeToString,
+                response_deserializer=proto_dot_scheduler__pb2.EmbedTokensResponse.FromString,
+                _registered_method=True)
 
 
 class SchedulerServicer:
@@ -59,6 +64,14 @@ class SchedulerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Embed(self, request, context):
+        """Computes the embedding of one text. After a failure with UNAVAILABLE the caller simply calls again.
+        Errors as of Generate.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SchedulerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -66,6 +79,11 @@ def add_SchedulerServicer_to_server(servicer, server):
                     servicer.Generate,
                     request_deserializer=proto_dot_scheduler__pb2.GenerateRequest.FromString,
                     response_serializer=proto_dot_scheduler__pb2.GenerateResponse.SerializeToString,
+            ),
+            'Embed': grpc.unary_unary_rpc_method_handler(
+                    servicer.Embed,
+                    request_deserializer=proto_dot_scheduler__pb2.EmbedTokensRequest.FromString,
+                    response_serializer=proto_dot_scheduler__pb2.EmbedTokensResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -95,6 +113,33 @@ class Scheduler:
             '/quire.Scheduler/Generate',
             proto_dot_scheduler__pb2.GenerateRequest.SerializeToString,
             proto_dot_scheduler__pb2.GenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Embed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quire.Scheduler/Embed',
+            proto_dot_scheduler__pb2.EmbedTokensRequest.SerializeToString,
+            proto_dot_scheduler__pb2.EmbedTokensResponse.FromString,
             options,
             channel_credentials,
             insecure,

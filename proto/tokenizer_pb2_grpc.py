@@ -39,6 +39,11 @@ class TokenizerStub:
                 request_serializer=proto_dot_tokenizer__pb2.TextRequest.SerializeToString,
                 response_deserializer=proto_dot_tokenizer__pb2.TextChunk.FromString,
                 _registered_method=True)
+        self.Embed = channel.unary_unary(
+                '/quire.Tokenizer/Embed',
+                request_serializer=proto_dot_tokenizer__pb2.EmbedRequest.SerializeToString,
+                response_deserializer=proto_dot_tokenizer__pb2.EmbedResponse.FromString,
+                _registered_method=True)
 
 
 class TokenizerServicer:
@@ -55,6 +60,14 @@ class TokenizerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Embed(self, request, context):
+        """Computes the embedding of one text. After a failure with UNAVAILABLE the caller simply calls again.
+        Errors as of Generate.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TokenizerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -62,6 +75,11 @@ def add_TokenizerServicer_to_server(servicer, server):
                     servicer.Generate,
                     request_deserializer=proto_dot_tokenizer__pb2.TextRequest.FromString,
                     response_serializer=proto_dot_tokenizer__pb2.TextChunk.SerializeToString,
+            ),
+            'Embed': grpc.unary_unary_rpc_method_handler(
+                    servicer.Embed,
+                    request_deserializer=proto_dot_tokenizer__pb2.EmbedRequest.FromString,
+                    response_serializer=proto_dot_tokenizer__pb2.EmbedResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -91,6 +109,33 @@ class Tokenizer:
             '/quire.Tokenizer/Generate',
             proto_dot_tokenizer__pb2.TextRequest.SerializeToString,
             proto_dot_tokenizer__pb2.TextChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Embed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quire.Tokenizer/Embed',
+            proto_dot_tokenizer__pb2.EmbedRequest.SerializeToString,
+            proto_dot_tokenizer__pb2.EmbedResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,10 +1,12 @@
-"""One Generate call: what it has yet to be sent, and how it ends."""
+"""One Generate or Embed call: what it has yet to be sent, and how it ends."""
 
 import asyncio
 from collections import deque
 
-from proto.scheduler_pb2 import GenerateResponse
+from proto.scheduler_pb2 import EmbedTokensResponse, GenerateResponse
 from scheduler_svc.core.errors import SchedulerError
+
+Response = GenerateResponse | EmbedTokensResponse
 
 
 class Call:
@@ -14,11 +16,11 @@ class Call:
         self.begun = False
         """Something was put already."""
         self.error: SchedulerError | None = None
-        self._responses: deque[GenerateResponse] = deque()
+        self._responses: deque[Response] = deque()
         self._ended = False
         self._news = asyncio.Event()
 
-    def put(self, response: GenerateResponse) -> None:
+    def put(self, response: Response) -> None:
         self.begun = True
         self._responses.append(response)
         self._news.set()
@@ -29,7 +31,7 @@ class Call:
         self.error = error
         self._news.set()
 
-    async def next(self) -> GenerateResponse | None:
+    async def next(self) -> Response | None:
         """The next response, or None at the end: see `error` for which."""
         while not self._responses:
             if self._ended:

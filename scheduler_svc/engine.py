@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from proto.scheduler_pb2 import GenerateResponse
+from proto.scheduler_pb2 import EmbedTokensResponse, GenerateResponse
 from proto.worker_pb2 import StepResult
 from scheduler_svc.admission import Admission
 from scheduler_svc.call import Call
@@ -22,6 +22,7 @@ from scheduler_svc.core.plan import Gain, Outcome
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import SequenceGroup, Watch
+from scheduler_svc.embedding import first_dimensions
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.wire import Logprobs, deltas_to, limits_from, result_from
 from scheduler_svc.worker_link import WorkerLink
@@ -145,6 +146,10 @@ class Engine:
             call.put(response)
             if not group.unfinished:
                 call.end()
+        for group, embedding in outcome.embedded:
+            shortened = first_dimensions(embedding, group.request.dimensions)
+            self._calls[group].put(EmbedTokensResponse(embedding=shortened))
+            self._calls[group].end()
         for group, error in outcome.failed:
             self._calls[group].end(error)
         self._wake()

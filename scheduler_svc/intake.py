@@ -4,18 +4,21 @@ Lengths and token ids depend on the workers and are checked in the core.
 """
 
 import math
+from array import array
 from math import inf
 
 from proto.sampling_pb2 import SamplingParams
-from proto.scheduler_pb2 import SequenceSoFar, Start
+from proto.scheduler_pb2 import EmbedTokensRequest, SequenceSoFar, Start
 from scheduler_svc.core.beam_search import BeamSearch, EarlyStopping
 from scheduler_svc.core.errors import RequestRefused
-from scheduler_svc.core.request import Request, SoFar
+from scheduler_svc.core.request import Pooling, Request, SoFar
 from scheduler_svc.wire import tokens_from
 
 MAX_SEQUENCES = 128
 MAX_LOGPROBS = 20
 MAX_LENGTH_PENALTY = 10
+NOTHING_DRAWN = SamplingParams(top_p=1, repetition_penalty=1)
+"""For a text that is only read: everything off."""
 
 
 def request_from(start: Start, traceparent: str, deadline: float = inf) -> Request:
@@ -23,11 +26,7 @@ def request_from(start: Start, traceparent: str, deadline: float = inf) -> Reque
 
     Raises `RequestRefused`, naming the field.
     """
-    try:
-        prompt = tokens_from(start.prompt_tokens)
-    except ValueError as error:
-        raise RequestRefused("prompt", "prompt_tokens is not a list of int32") from error
-    _require(len(prompt) > 0, "prompt", "the prompt is empty")
+    prompt = _tokens_in(start.prompt_tokens, "prompt_tokens")
     _require(1 <= start.n <= MAX_SEQUENCES, "n", f"must be in [1, {MAX_SEQUENCES}]")
     _check_sampling(start.sampling)
     beams = _beams_from(start) if start.HasField("beams") else None
@@ -47,6 +46,34 @@ def request_from(start: Start, traceparent: str, deadline: float = inf) -> Reque
         rolling=start.rolling_context,
         resumed=_resumed_from(start),
     )
+
+
+def embedding_from(asked: EmbedTokensRequest, traceparent: str, deadline: float = inf) -> Request:
+    """A text to be embedded, as the core takes it; `deadline`, errors: see `request_from`."""
+    ways = {int(Pooling.MEAN), int(Pooling.LAST)}
+    _require(int(asked.pooling) in ways, "pooling", "must be MEAN or LAST")
+    return Request(
+        request_id=asked.request_id,
+        prompt=_tokens_in(asked.tokens, "tokens"),
+        salt=asked.cache_salt,
+        tenant=asked.tenant,
+        priority=asked.priority,
+        deadline=deadline,
+        sampling=NOTHING_DRAWN,
+        traceparent=traceparent,
+        pooling=Pooling(asked.pooling),
+        dimensions=asked.dimensions,
+    )
+
+
+def _tokens_in(packed: bytes, name: str) -> "array[int]":
+    """The tokens of a prompt, in the field of that name."""
+    try:
+        tokens = tokens_from(packed)
+    except ValueError as error:
+        raise RequestRefused("prompt", f"{name} is not a list of int32") from error
+    _require(len(tokens) > 0, "prompt", "the prompt is empty")
+    return tokens
 
 
 def _beams_from(start: Start) -> BeamSearch:

@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from math import inf
 from typing import Any
 
@@ -12,12 +12,14 @@ from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from ops.telemetry import incoming, outgoing
-from proto.scheduler_pb2 import GenerateRequest, GenerateResponse
+from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse, GenerateRequest, GenerateResponse
 from proto.scheduler_pb2_grpc import SchedulerServicer
+from scheduler_svc.call import Call
 from scheduler_svc.core.errors import RequestPoisoned, RequestRefused, SchedulerError, TooMuchWaits
+from scheduler_svc.core.request import Request
 from scheduler_svc.core.sequence import SequenceGroup
 from scheduler_svc.engine import Engine
-from scheduler_svc.intake import request_from
+from scheduler_svc.intake import embedding_from, request_from
 from scheduler_svc.states import events
 
 tracer = trace.get_tracer("quire.scheduler")
@@ -32,23 +34,24 @@ class SchedulerService(SchedulerServicer):
     async def Generate(
         self, requests: AsyncIterator[GenerateRequest], context: Any
     ) -> AsyncIterator[GenerateResponse]:
-        parent = incoming(context.invocation_metadata())
-        span = tracer.start_span("scheduler.generate", context=parent, kind=SpanKind.SERVER)
-        try:
-            async with aclosing(self._generate(requests, context, span)) as responses:
-                async for response in responses:
-                    yield response
-        except SchedulerError as error:
-            _fail(span, str(error), error)
-            await context.abort(_code(error), str(error), trailing_metadata=_trailing(error))
-        except (asyncio.CancelledError, GeneratorExit):
-            _fail(span, "cancelled")
-            raise
-        except Exception as error:
-            _fail(span, str(error), error)
-            raise
-        finally:
-            span.end()
+        async with (
+            _told(context, "scheduler.generate") as span,
+            aclosing(self._generate(requests, context, span)) as responses,
+        ):
+            async for response in responses:
+                yield response
+
+    async def Embed(self, asked: EmbedTokensRequest, context: Any) -> EmbedTokensResponse:
+        response = EmbedTokensResponse()
+        async with _told(context, "scheduler.embed") as span:
+            request = embedding_from(asked, _traceparent(span), _deadline(context))
+            with self._opened(request, context, span) as (_, call):
+                found = await call.next()
+                if call.error is not None:
+                    raise call.error
+                assert isinstance(found, EmbedTokensResponse)
+                response = found
+        return response
 
     async def _generate(
         self, requests: AsyncIterator[GenerateRequest], context: Any, span: Span
@@ -57,23 +60,29 @@ class SchedulerService(SchedulerServicer):
         first = await anext(incoming_messages, None)
         if first is None or first.WhichOneof("kind") != "start":
             raise RequestRefused("start", "the first message of a call must carry start")
-        carried = outgoing(trace.set_span_in_context(span)) if span.get_span_context().is_valid else ()
-        remaining = context.time_remaining()
-        deadline = inf if remaining is None else time.monotonic() + remaining
-        request = request_from(first.start, dict(carried).get("traceparent", ""), deadline)
+        request = request_from(first.start, _traceparent(span), _deadline(context))
+        with self._opened(request, context, span) as (group, call):
+            listener = asyncio.ensure_future(self._listen(incoming_messages, group))
+            listener.add_done_callback(lambda done: call.end(_error_of(done)) if _error_of(done) else None)
+            try:
+                while (response := await call.next()) is not None:
+                    assert isinstance(response, GenerateResponse)
+                    yield response
+                if call.error is not None:
+                    raise call.error
+            finally:
+                listener.cancel()
+
+    @contextmanager
+    def _opened(self, request: Request, context: Any, span: Span) -> Iterator[tuple[SequenceGroup, Call]]:
+        """The engine's call, for as long as the gRPC call lives."""
         states = events(span)
         group, call = self._engine.open(request, states)
         # A call may end while nothing runs here, in the middle of sending: then this frees what it holds.
         context.add_done_callback(lambda *_: self._engine.close(group))
-        listener = asyncio.ensure_future(self._listen(incoming_messages, group))
-        listener.add_done_callback(lambda done: call.end(_error_of(done)) if _error_of(done) else None)
         try:
-            while (response := await call.next()) is not None:
-                yield response
-            if call.error is not None:
-                raise call.error
+            yield group, call
         finally:
-            listener.cancel()
             self._engine.close(group)
             span.set_attributes(_facts(group))
             if states is not None:
@@ -86,6 +95,38 @@ class SchedulerService(SchedulerServicer):
                 raise RequestRefused("end_sequence", "names no sequence of this request")
             if group.request.beams is None:  # the answers of a beam search come when all of it has ended
                 self._engine.end_sequence(group, message.end_sequence)
+
+
+@asynccontextmanager
+async def _told(context: Any, name: str) -> AsyncIterator[Span]:
+    """A span of that name around a call; an error is told there, and ends the call with its status."""
+    parent = incoming(context.invocation_metadata())
+    span = tracer.start_span(name, context=parent, kind=SpanKind.SERVER)
+    try:
+        yield span
+    except SchedulerError as error:
+        _fail(span, str(error), error)
+        await context.abort(_code(error), str(error), trailing_metadata=_trailing(error))
+    except (asyncio.CancelledError, GeneratorExit):
+        _fail(span, "cancelled")
+        raise
+    except Exception as error:
+        _fail(span, str(error), error)
+        raise
+    finally:
+        span.end()
+
+
+def _traceparent(span: Span) -> str:
+    """The span's W3C trace context for the worker; empty if it is not traced."""
+    carried = outgoing(trace.set_span_in_context(span)) if span.get_span_context().is_valid else ()
+    return dict(carried).get("traceparent", "")
+
+
+def _deadline(context: Any) -> float:
+    """Of the call, in seconds on the monotonic clock."""
+    remaining: float | None = context.time_remaining()
+    return inf if remaining is None else time.monotonic() + remaining
 
 
 def _error_of(listener: "asyncio.Task[None]") -> SchedulerError | None:

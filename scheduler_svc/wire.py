@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
-from proto.sampling_pb2 import FinishReason, SamplingParams
+from proto.sampling_pb2 import FinishReason, Pooling, SamplingParams
 from proto.scheduler_pb2 import SequenceDelta, TokenLogprobs
 from proto.worker_pb2 import NewSlot, StepPlan, StepResult, WorkerReady
 from scheduler_svc.core import plan as core
@@ -59,6 +59,7 @@ def limits_from(ready: WorkerReady) -> WorkerLimits:
             token_us=ready.token_us,
             window=ready.window,
             can_draft=ready.can_draft,
+            embedding_size=ready.embedding_size,
         )
     except ValueError as error:
         raise WorkerFault(f"a worker with nothing to offer: {error}") from error
@@ -105,6 +106,7 @@ def _new_slot_to(new: core.NewSlot) -> NewSlot:
         forked_tokens=new.forked_tokens,
         forked_from=max(new.forked_from, 0),
         candidates=request.candidates,
+        pooling=_POOLING[request.pooling],
     )
 
 
@@ -114,10 +116,11 @@ def result_from(message: StepResult) -> tuple[core.StepResult, Logprobs]:
         tokens = _ints(message.tokens)
         logprobs = _logprobs_from(message) if message.logprob_entries else {}
         candidates = _candidates_from(message) if message.candidate_entries else {}
+        embeddings = _embeddings_from(message) if message.embedded_rows else {}
     except (struct.error, ValueError, IndexError) as error:
         raise WorkerFault(f"step {message.step}: malformed arrays: {error}") from error
     errors = {error.row: error.message for error in message.errors}
-    return core.StepResult(message.step, tokens, errors, candidates), logprobs
+    return core.StepResult(message.step, tokens, errors, candidates, embeddings), logprobs
 
 
 def _logprobs_from(message: StepResult) -> dict[int, TokenLogprobs]:
@@ -149,6 +152,14 @@ def _candidates_from(message: StepResult) -> dict[int, list[Candidate]]:
     return {entry: list(islice(every, count)) for entry, count in zip(entries, counts, strict=True)}
 
 
+def _embeddings_from(message: StepResult) -> dict[int, bytes]:
+    rows = _ints(message.embedded_rows)
+    size, rest = divmod(len(message.embeddings), len(rows))
+    if rest or not size or size % 4:
+        raise ValueError("embeddings and their rows")
+    return {row: message.embeddings[size * at : size * (at + 1)] for at, row in enumerate(rows)}
+
+
 def deltas_to(gains: Sequence[core.Gain], logprobs: Logprobs) -> list[SequenceDelta]:
     """What the sequences of a request gained, for the caller; the tokens of one are side by side."""
     deltas: list[SequenceDelta] = []
@@ -164,6 +175,7 @@ def deltas_to(gains: Sequence[core.Gain], logprobs: Logprobs) -> list[SequenceDe
     return deltas
 
 
+_POOLING = (Pooling.NO_POOLING, Pooling.MEAN, Pooling.LAST)
 _FINISH = (FinishReason.NOT_FINISHED, FinishReason.STOP, FinishReason.LENGTH)
 
 

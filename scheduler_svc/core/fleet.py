@@ -139,7 +139,7 @@ class Fleet:
         for gain in outcome.gains:
             if gain.finish and not gain.group.unfinished:
                 self._home.pop(gain.group, None)
-        for group, _ in outcome.failed:
+        for group, _ in (*outcome.failed, *outcome.embedded):
             self._home.pop(group, None)
         self._review(scheduler)
 
@@ -198,8 +198,8 @@ class Fleet:
             if not self._suspects:
                 return
             suspect = self._suspects[0]
-            longest = scheduler.limits.max_length_of(suspect.request.beam_width)
-            if scheduler not in self._on_probation and suspect.limit <= longest:
+            fits = scheduler.limits.can_hold(suspect.request, suspect.limit)
+            if scheduler not in self._on_probation and fits:
                 self._suspects.popleft()
                 self._on_probation[scheduler] = suspect
                 self._submit(suspect, scheduler)

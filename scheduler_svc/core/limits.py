@@ -26,6 +26,7 @@ class WorkerLimits:
     token_us: float = 0.0
     window: int = 0
     can_draft: bool = False
+    embedding_size: int = 0
 
     def __post_init__(self) -> None:
         for name in (
@@ -38,8 +39,9 @@ class WorkerLimits:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
-        if min(self.host_blocks, self.swap_block_us, self.token_us, self.window) < 0:
-            raise ValueError("host_blocks, swap_block_us, token_us and window must be 0 or more")
+        for name in ("host_blocks", "swap_block_us", "token_us", "window", "embedding_size"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be 0 or more")
 
     @property
     def max_length(self) -> int:
@@ -63,6 +65,11 @@ class WorkerLimits:
         if self.window and self._span(self.window + 1) <= share:
             return self.max_model_len
         return min(self.max_model_len, share * self.block_size)
+
+    def can_hold(self, request: Request, limit: int) -> bool:
+        """Whether sequences of the request may get so long here as its `length_limit` says."""
+        positions = limit - 1 if request.pooling else limit
+        return positions <= self.max_length_of(request.beam_width)
 
     @property
     def swap_tokens(self) -> float:
@@ -100,12 +107,15 @@ class WorkerLimits:
 def length_limit(request: Request, limits: WorkerLimits) -> int:
     """How long a sequence of the request may get, prompt included; one that rolls, how long its context may.
 
+    A text to be embedded gets one longer than it is, as if a token came after it; that has no position.
     Raises `RequestRefused` if it can never fit: then nothing that ends or is preempted would help.
     """
     prompt, longest = len(request.prompt), limits.max_length_of(request.beam_width)
     if request.beams:
         _check_width(request.beams.width, len(request.stop_token_ids), longest, limits)
-    if prompt >= longest:
+    if request.pooling:
+        _check_embedding(request, longest, limits)
+    elif prompt >= longest:
         raise RequestRefused("prompt", f"the prompt has {prompt} tokens; with one to generate {longest} fit")
     if request.rolling and request.beams:
         raise RequestRefused("rolling_context", "a beam search ends with the context")
@@ -124,7 +134,20 @@ def length_limit(request: Request, limits: WorkerLimits) -> int:
             raise RequestRefused(
                 "resumed", f"sequence {so_far.index} is longer than the {longest} tokens that fit"
             )
+    if request.pooling:
+        return prompt + 1
     return min(prompt + request.max_tokens, longest) if request.max_tokens else longest
+
+
+def _check_embedding(request: Request, longest: int, limits: WorkerLimits) -> None:
+    """Raise `RequestRefused` if a text cannot be embedded, or not in so many numbers."""
+    if len(request.prompt) > longest:
+        raise RequestRefused("prompt", f"the text has {len(request.prompt)} tokens; {longest} fit")
+    if request.dimensions > limits.embedding_size:
+        size = limits.embedding_size
+        raise RequestRefused(
+            "dimensions", f"the model's embeddings have {size} numbers, not {request.dimensions}"
+        )
 
 
 def _check_width(width: int, stop_tokens: int, longest: int, limits: WorkerLimits) -> None:

@@ -69,6 +69,8 @@ class StepResult:
     """Rows that failed by themselves, and why."""
     candidates: Mapping[int, Sequence[Candidate]] = field(default_factory=dict)
     """What may follow the beams, best first, by index into `tokens`."""
+    embeddings: Mapping[int, bytes] = field(default_factory=dict)
+    """By row those that are complete with it."""
 
 
 class Fork(NamedTuple):
@@ -100,3 +102,5 @@ class Outcome:
     gains: list[Gain] = field(default_factory=list)
     failed: list[tuple[SequenceGroup, SchedulerError]] = field(default_factory=list)
     """Groups that an error ended."""
+    embedded: list[tuple[SequenceGroup, bytes]] = field(default_factory=list)
+    """Groups that ended with their prompts' embeddings."""

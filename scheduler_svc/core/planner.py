@@ -36,6 +36,8 @@ class Sketch:
     """Whose row each row is."""
     forked: set[Sequence] = field(default_factory=set)
     """Who forks in this step, and from whom: they keep their slots in it."""
+    embedded: list[int] = field(default_factory=list)
+    """Rows with which a text is read to its end: an embedding is complete, and nothing is sampled."""
 
 
 class Planner:
@@ -191,6 +193,9 @@ class Planner:
         samples = sequence.planned == len(sequence.tokens)
         if samples:
             sequence.move(State.DECODE)
+            if sequence.group.request.pooling:
+                samples = False
+                sketch.embedded.append(len(sketch.sequences))
         sketch.budget -= count
         sketch.sequences.append(sequence)
         plan = sketch.plan
@@ -238,7 +243,7 @@ class Planner:
             if candidate is None:
                 return
             hits, most = self._cached_prefix(candidate)
-            if batch.unfinished.defer(candidate, len(hits), most):
+            if candidate.group.request.takes_prefixes and batch.unfinished.defer(candidate, len(hits), most):
                 self._waiting.pop()
                 continue
             seen = hits[limits.out_of_sight(len(hits) * limits.block_size) :]
@@ -276,7 +281,8 @@ class Planner:
         block_size = self._batch.limits.block_size
         count = (len(sequence.tokens) - 1) // block_size
         extend_chain(sequence.chain, root(sequence.group.request.salt), sequence.tokens, count, block_size)
-        return self._batch.pool.match(sequence.chain[:count]), count
+        names = sequence.chain[:count] if sequence.group.request.takes_prefixes else []
+        return self._batch.pool.match(names), count
 
     def _grow(self, sketch: Sketch, sequence: Sequence, wanted: int, may_preempt: bool = True) -> bool:
         """Give the sequence up to `wanted` blocks; False if it got none."""

@@ -16,6 +16,14 @@ class Finish(IntEnum):
     LENGTH = 2
 
 
+class Pooling(IntEnum):
+    """How the tokens of a text become one vector; the numbers are those of `quire.Pooling`."""
+
+    NO_POOLING = 0
+    MEAN = 1
+    LAST = 2
+
+
 @dataclass(frozen=True, slots=True)
 class SoFar:
     """What one sequence of an interrupted request has delivered."""
@@ -49,7 +57,16 @@ class Request:
     traceparent: str = ""
     rolling: bool = False
     """Go on past the model's context; see `rolling.py`."""
+    pooling: Pooling = Pooling.NO_POOLING
+    """The prompt is embedded so, and nothing is generated."""
+    dimensions: int = 0
+    """Numbers of its embedding that are wanted; 0: all."""
     resumed: tuple[SoFar, ...] = field(default=())
+
+    @property
+    def takes_prefixes(self) -> bool:
+        """What was computed of its prompt before need not be computed again: a mean is over all tokens."""
+        return self.pooling is not Pooling.MEAN
 
     @property
     def beam_width(self) -> int:

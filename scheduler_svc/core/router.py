@@ -50,16 +50,13 @@ class Router:
         if chosen is None or len(self._entries) == 1:
             return chosen
         names = _names(group, chosen.limits.block_size)
-        if not names:
+        if not (names and group.request.takes_prefixes):
             return chosen
         had = self._had.pop(names[0], {})
         least = _cost(chosen, names)
         for scheduler in had:
             limits = scheduler.limits
-            if (
-                group.limit <= limits.max_length_of(group.request.beam_width)
-                and limits.block_size == chosen.limits.block_size
-            ):
+            if limits.can_hold(group.request, group.limit) and limits.block_size == chosen.limits.block_size:
                 cost = _cost(scheduler, names)
                 if cost < least:
                     chosen, least = scheduler, cost
@@ -78,7 +75,7 @@ class Router:
             scheduler = entry[2]
             if self._entries.get(scheduler) is not entry:
                 heappop(heap)
-            elif group.limit > scheduler.limits.max_length_of(group.request.beam_width):
+            elif not scheduler.limits.can_hold(group.request, group.limit):
                 too_small.append(heappop(heap))
             else:
                 chosen = scheduler

@@ -128,7 +128,7 @@ class Scheduler:
             return None
         self._step += 1
         epochs = [sequence.epoch for sequence in sketch.sequences]
-        self._flights.append(Flight(plan, sketch.sequences, epochs))
+        self._flights.append(Flight(plan, sketch.sequences, epochs, sketch.embedded))
         return plan
 
     def complete(self, result: StepResult) -> Outcome:
@@ -175,6 +175,11 @@ class Scheduler:
                 finish = sequence.ending()
                 self._go_on(sequence, finish)
                 gains.append(Gain(group, sequence.index, tokens[end - 1], finish, end - 1))
+        for row in flight.embedded:
+            sequence = flight.sequences[row]
+            if sequence.epoch == flight.epochs[row]:
+                outcome.embedded.append((sequence.group, result.embeddings[row]))
+                self._end(sequence)
         self._policy.gained(gains)
         for group, beams in searching.items():
             self._next_round(group, beams, outcome)
@@ -283,6 +288,8 @@ class Scheduler:
             raise WorkerFault(f"step {result.step}: {len(tokens)} tokens where {due} were due")
         if any(row >= len(flight.sequences) for row in result.errors):
             raise WorkerFault(f"step {result.step}: an error of a row that was not planned")
+        if any(row not in result.embeddings and row not in result.errors for row in flight.embedded):
+            raise WorkerFault(f"step {result.step}: an embedding is missing")
         if result.errors or flight.plan.draft_tokens:
             tokens = _counting(result, flight.plan.row_samples)
         if tokens and not (min(tokens) >= 0 and max(tokens) < self.limits.vocab_size):

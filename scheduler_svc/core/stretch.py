@@ -8,7 +8,7 @@ only what the plans would have told the worker is left out, for there is no work
 
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from scheduler_svc.core.batch import Batch
@@ -26,6 +26,8 @@ class Flight:
     plan: StepPlan
     sequences: list[Sequence]
     epochs: list[int]
+    embedded: Iterable[int] = ()
+    """Rows with which an embedding is complete."""
 
 
 def longest(batch: Batch, flights: deque[Flight]) -> int:

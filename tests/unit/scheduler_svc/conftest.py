@@ -23,7 +23,7 @@ from proto.worker_pb2_grpc import WorkerServicer
 from scheduler_svc.core.beam_search import BeamSearch, Candidate, EarlyStopping, Search
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.plan import NewSlot, StepPlan, StepResult
-from scheduler_svc.core.request import Request
+from scheduler_svc.core.request import Pooling, Request
 
 VOCAB = 40
 POISON = VOCAB - 1
@@ -63,6 +63,20 @@ def reference(request: Request, index: int, longest: int, window: int = 0) -> li
     return output
 
 
+def embedding(request: Request, window: int = 0) -> bytes:
+    """What a text's embedding must be, computed alone and without blocks."""
+    memory: list[int] = []
+    for position, token in enumerate(request.prompt):
+        before = memory[-1] if memory and window != 1 else 0
+        memory.append(_key_value(before, token, position))
+    return _pooled(memory if request.pooling is Pooling.MEAN else memory[-1:])
+
+
+def _pooled(values: list[int]) -> bytes:
+    """Two numbers of four bytes that depend on all values."""
+    return array("Q", [sum(values)]).tobytes()
+
+
 def _candidates(memory: list[int], count: int) -> list[Candidate]:
     """The model's most likely tokens, best first. Log probabilities in steps, so that there are ties."""
     ranks = [zlib.crc32(array("Q", (*memory, token)).tobytes()) % 64 for token in range(VOCAB - 1)]
@@ -97,7 +111,10 @@ class Slot:
     computed: int
     dropped: int
     candidates: int = 0
+    pooling: Pooling = Pooling.NO_POOLING
     failed: bool = False
+    pooled: list[int] = field(default_factory=list)
+    """Of a text that is embedded: what its rows have computed."""
 
 
 @dataclass
@@ -135,10 +152,13 @@ class StrictWorker:
                 tokens = parent.tokens[:hit_tokens] + tokens
                 blocks = parent.blocks[: hit_tokens // self.limits.block_size] + blocks
                 hit = hit_tokens
-            assert 0 < len(tokens) < self.limits.max_model_len
+            count, dropped, pooling = new.request.candidates, new.dropped_tokens, Pooling(new.request.pooling)
+            assert 0 < len(tokens) < self.limits.max_model_len + bool(pooling)
             assert hit < len(tokens)
-            count, dropped = new.request.candidates, new.dropped_tokens
-            self.slots[new.slot] = Slot(tokens, blocks, seed, new.sequence_index, hit, dropped, count)
+            assert not (pooling is Pooling.MEAN and hit), "a mean over less than all tokens"
+            self.slots[new.slot] = Slot(
+                tokens, blocks, seed, new.sequence_index, hit, dropped, count, pooling
+            )
         for slot, blocks_kept in zip(plan.cut_slots, plan.cut_blocks, strict=True):
             held = self.slots[slot]
             assert (
@@ -213,7 +233,7 @@ class StrictWorker:
             self._check_exclusive(slot, start, count)
         assert len(plan.draft_tokens) == sum(max(samples, 1) - 1 for *_, samples in rows)
         all_drafts = iter(plan.draft_tokens)
-        tokens, errors, candidates = list[int](), {}, {}
+        tokens, errors, candidates, embeddings = list[int](), {}, {}, {}
         for number, (slot, start, count, samples) in enumerate(rows):
             held = self.slots[slot]
             drafts = list(islice(all_drafts, max(samples, 1) - 1))
@@ -225,7 +245,8 @@ class StrictWorker:
             assert told >= 1
             assert start == held.computed, "positions are not continuous"
             assert start + told <= len(held.tokens), "a token that nobody knows"
-            assert bool(samples) == (start + told == len(held.tokens)), "samples exactly at the end"
+            ends = start + told == len(held.tokens)
+            assert bool(samples) == (ends and not held.pooling), "samples exactly at the end"
             assert start + count < self.limits.max_model_len or not drafts
             self._write(held, start, told)
             held.computed += told
@@ -234,6 +255,11 @@ class StrictWorker:
                 errors[number] = "poison"
                 held.failed = True
                 tokens += [-1] * samples
+            elif held.pooling:
+                held.pooled += [self.memory[self._place(held, at)] for at in range(start, start + count)]
+                if ends:
+                    whole = held.pooling is Pooling.MEAN
+                    embeddings[number] = _pooled(held.pooled if whole else held.pooled[-1:])
             elif samples:
                 if held.candidates:
                     candidates[len(tokens)] = _candidates(self._read(held), held.candidates)
@@ -241,7 +267,7 @@ class StrictWorker:
                     continue
                 run = self._verify(held, drafts)
                 tokens += run + [-1] * (samples - len(run))
-        return StepResult(plan.step, tokens, errors, candidates)
+        return StepResult(plan.step, tokens, errors, candidates, embeddings)
 
     def _read(self, held: Slot) -> list[int]:
         """What the newest computed position of a sequence sees."""
@@ -308,7 +334,7 @@ def decoded(plan: messages.StepPlan) -> StepPlan:
     new_slots = [
         NewSlot(
             new.slot,
-            SimpleNamespace(sampling=new.sampling, candidates=new.candidates),  # type: ignore[arg-type]
+            SimpleNamespace(sampling=new.sampling, candidates=new.candidates, pooling=new.pooling),  # type: ignore[arg-type]
             new.sequence_index,
             unpack(new.tokens),  # type: ignore[arg-type]
             unpack(new.block_ids),
@@ -400,6 +426,9 @@ class FakeWorkers(WorkerServicer):  # type: ignore[misc]
             message.candidate_tokens = pack([each.token for some in every for each in some])
             numbers = [each.logprob for some in every for each in some]
             message.candidate_logprobs = struct.pack(f"<{len(numbers)}f", *numbers)
+        if result.embeddings:
+            message.embedded_rows = pack(list(result.embeddings))
+            message.embeddings = b"".join(result.embeddings.values())
         message.errors.extend(messages.RowError(row=row, message=text) for row, text in result.errors.items())
         wants = any(slot.sampling.HasField("logprobs") for slot in plan.new_slots)
         if wants:
@@ -423,6 +452,7 @@ def make_limits(**changes: float) -> WorkerLimits:
         "max_step_tokens": 16,
         "vocab_size": VOCAB,
         "host_blocks": 0,
+        "embedding_size": 2,
     }
     costs = {"swap_block_us": 0.4, "token_us": 1.0}
     return WorkerLimits(**{**values, **costs, **changes})  # type: ignore[arg-type]
@@ -443,6 +473,7 @@ def fake() -> SimpleNamespace:
         StrictWorker=StrictWorker,
         Workers=FakeWorkers,
         reference=reference,
+        embedding=embedding,
         limits=make_limits,
         request=make_request,
         POISON=POISON,

@@ -23,7 +23,7 @@ from scheduler_svc.core.errors import RequestPoisoned, RequestRefused, RowFailed
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.plan import Outcome, StepResult
 from scheduler_svc.core.policies import POLICIES, round_robin
-from scheduler_svc.core.request import Request, SoFar
+from scheduler_svc.core.request import Pooling, Request, SoFar
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import SequenceGroup
 
@@ -56,6 +56,7 @@ ARRIVALS = st.fixed_dictionaries(
         "priority": st.integers(-1, 1),
         "deadline": st.sampled_from([1.0, 2.0, 3.0, inf]),
         "rolling": st.sampled_from([False, False, True]),
+        "pooling": st.sampled_from([*[Pooling.NO_POOLING] * 4, Pooling.MEAN, Pooling.LAST]),
     }
 )
 EVENTS = st.lists(
@@ -106,6 +107,10 @@ class World:
         """What the names of full blocks stand for."""
 
     def arrive(self, fields: dict[str, Any]) -> None:
+        if fields["pooling"]:
+            told = ("prompt", "seed", "salt", "tenant", "priority", "deadline", "pooling")
+            fields = {name: value for name, value in fields.items() if name in told}
+            fields |= {"beams": 0, "rolling": False}
         known = fields.get("known", []) if not fields["beams"] else []
         fields = {name: value for name, value in fields.items() if name != "known"}
         fields["rolling"] &= not fields["beams"]
@@ -131,11 +136,16 @@ class World:
         for gain in outcome.gains:
             assert gain.group not in self.ended
             assert (gain.group, gain.sequence_index) not in self.cut
+            assert not gain.group.request.pooling
             if gain.token >= 0:
                 self.given[gain.group][gain.sequence_index].append(gain.token)
         for gain in outcome.gains:
             if not gain.group.unfinished:
                 self.ended[gain.group] = "complete"
+        for group, embedding in outcome.embedded:
+            assert group not in self.ended
+            assert embedding == self.fake.embedding(self.requests[group], self.limits.window)
+            self.ended[group] = "embedded"
         for group, error in outcome.failed:
             assert group not in self.ended
             assert isinstance(error, RequestRefused | RequestPoisoned | RowFailed)
@@ -320,6 +330,7 @@ def busy_program(random: Random) -> list[tuple[str, Any]]:
             "priority": random.choice([-1, 0, 0, 1]),
             "deadline": random.choice([1.0, 2.0, inf]),
             "rolling": random.random() < 0.2,
+            "pooling": random.choice([*[Pooling.NO_POOLING] * 4, Pooling.MEAN, Pooling.LAST]),
         }
         if random.random() < 0.3:
             fields["known"] = [random.randrange(24) for _ in range(random.randrange(fields["n"] + 1))]
