@@ -19,6 +19,7 @@ class Alone:
         self.fleet = Fleet(1000)
         self.limits = fake.limits(**limits)
         self.given: dict[SequenceGroup, list[list[int]]] = {}
+        self.embedded: dict[SequenceGroup, bytes] = {}
         self.most_held = 0
         self.join()
 
@@ -52,6 +53,7 @@ class Alone:
         self.fleet.settle(self.scheduler, outcome)
         for gain in outcome.gains:
             self.given[gain.group][gain.sequence_index].append(gain.token)
+        self.embedded.update(outcome.embedded)
         self.scheduler.check_integrity()
 
     def run(self, steps: int = 10_000) -> None:

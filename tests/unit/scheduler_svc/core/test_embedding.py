@@ -1,0 +1,104 @@
+"""Texts that are embedded: read like prompts, in chunks beside others, and nothing is generated."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scheduler_svc.core.errors import RequestRefused, WorkerFault
+from scheduler_svc.core.fleet import Fleet
+from scheduler_svc.core.plan import StepResult
+from scheduler_svc.core.request import Pooling
+
+WAYS = [Pooling.MEAN, Pooling.LAST]
+TEXT = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("pooling", WAYS)
+@pytest.mark.parametrize("length", [1, 4, 5, 40, 64])
+def test_a_text_beside_answers(
+    alone: Callable[..., Any], fake: SimpleNamespace, pooling: Pooling, length: int
+) -> None:
+    world = alone(max_step_tokens=8)
+    answers = [world.arrive([seed, 1], seed=seed) for seed in (3, 4)]
+    text = world.arrive([index % 7 for index in range(length)], pooling=pooling)
+    world.run()
+    assert world.embedded == {text: fake.embedding(text.request)}
+    for answer in answers:
+        world.check(answer)
+    assert world.given[text] == [[]]
+    assert world.scheduler.idle
+
+
+def test_the_last_token_alone_is_computed_of_a_text_that_is_known(alone: Callable[..., Any]) -> None:
+    world = alone()
+    for pooling, computed in ((Pooling.LAST, 9), (Pooling.LAST, 1), (Pooling.MEAN, 9), (Pooling.LAST, 1)):
+        before = world.worker.computed_tokens
+        world.arrive(TEXT, pooling=pooling)
+        world.run()
+        assert world.worker.computed_tokens - before == computed
+
+
+@pytest.mark.parametrize("pooling", WAYS)
+def test_an_answer_begins_with_the_blocks_of_a_text(alone: Callable[..., Any], pooling: Pooling) -> None:
+    world = alone()
+    text = world.arrive(TEXT, pooling=pooling)
+    answer = world.arrive([*TEXT, 10])
+    world.run()
+    assert text in world.embedded
+    assert answer.cached_tokens == 8
+    world.check(answer)
+
+
+@pytest.mark.parametrize("pooling", WAYS)
+def test_it_starts_over_on_another_worker(
+    alone: Callable[..., Any], fake: SimpleNamespace, pooling: Pooling
+) -> None:
+    world = alone(max_step_tokens=4)
+    text = world.arrive(TEXT, pooling=pooling)
+    world.step()
+    world.fleet.remove_worker(world.scheduler)
+    world.join()
+    world.run()
+    assert world.embedded == {text: fake.embedding(text.request)}
+
+
+@pytest.mark.parametrize("pooling", WAYS)
+def test_a_small_pool_makes_a_text_start_over(
+    alone: Callable[..., Any], fake: SimpleNamespace, pooling: Pooling
+) -> None:
+    world = alone(num_blocks=16, max_step_tokens=3)
+    answers = [world.arrive([seed], seed=seed, max_tokens=28) for seed in range(2)]
+    world.run(6)
+    text = world.arrive([index % 7 for index in range(32)], pooling=pooling)
+    world.run()
+    assert world.worker.computed_tokens > 32 + 2 * 28
+    assert world.embedded == {text: fake.embedding(text.request)}
+    for answer in answers:
+        world.check(answer)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": [1] * 65}, "prompt"),
+        ({"prompt": [40]}, "prompt"),
+        ({"prompt": [1], "dimensions": 3}, "dimensions"),
+    ],
+)
+def test_what_never_fits_is_refused(fake: SimpleNamespace, fields: dict[str, Any], param: str) -> None:
+    fleet = Fleet(1000)
+    fleet.add_worker(fake.limits())
+    _, outcome = fleet.accept(fake.request(**fields, pooling=Pooling.LAST))
+    ((_, error),) = outcome.failed
+    assert isinstance(error, RequestRefused)
+    assert error.param == param
+
+
+def test_a_worker_that_forgets_an_embedding_is_given_up(alone: Callable[..., Any]) -> None:
+    world = alone()
+    world.arrive(TEXT, pooling=Pooling.MEAN)
+    plan = world.scheduler.plan()
+    with pytest.raises(WorkerFault, match="an embedding is missing"):
+        world.scheduler.complete(StepResult(plan.step, []))
