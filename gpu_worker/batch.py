@@ -21,6 +21,7 @@ from torch import Tensor
 from gpu_worker.errors import PlanError
 from gpu_worker.kernels.interface import StepMetadata
 from gpu_worker.plan import Int32s, Plan, int32s
+from gpu_worker.pooling import SlotPooling, pooling_fault
 from gpu_worker.sampling import SlotSampling, fault_in
 from gpu_worker.transfer import to_device
 from proto.worker_pb2 import NewSlot
@@ -38,6 +39,8 @@ class BatchLimits:
     vocab_size: int
     window: int = 0
     """Positions that a token sees at most, its own included; 0: all."""
+    embedding_size: int = 0
+    """Numbers of a hidden state."""
 
     @property
     def max_blocks(self) -> int:
@@ -75,6 +78,7 @@ class Batch:
         self.tokens = torch.zeros((slots, limits.max_model_len + 1), dtype=torch.int32, device=device)
         self.block_tables = torch.zeros((slots, limits.max_blocks), dtype=torch.int32, device=device)
         self.sampling = SlotSampling(slots, device)
+        self.pooling = SlotPooling(slots, limits.embedding_size, device)
         self.known = np.zeros(slots, np.int32)
         """Tokens that each slot was given or has sampled."""
         self.tenures = np.zeros(slots, np.int64)
@@ -111,6 +115,8 @@ class Batch:
         room = np.minimum(self._table_lengths[held] * self.limits.block_size, self.limits.max_model_len)
         good = exists & (starts >= 0) & (ends > starts) & (told <= known) & (ends <= room)
         good &= (samples == 0) | (told == known)
+        if self.pooling.kinds[held].any():
+            good &= self.pooling.in_order(held, starts, samples)
         if self._faults:
             good &= ~np.isin(slots, list(self._faults))
         index = np.flatnonzero(good)
@@ -201,6 +207,7 @@ class Batch:
         self.known[slot] = begun + len(tokens)
         self._table_lengths[slot] = 0
         fault = self._fault_in_tokens(new, tokens) or fault_in(new.sampling, limits.vocab_size)
+        fault = fault or pooling_fault(new)
         if fault := fault or (self._fault_in_fork(new) if begun else ""):
             self.fail(slot, fault)
             return
@@ -211,6 +218,7 @@ class Batch:
             self._table_lengths[slot] = blocks
         self.tokens[slot, begun : begun + len(tokens)] = self.send(tokens)
         self.sampling.set(slot, new)
+        self.pooling.set(slot, new)
         block_ids = int32s(new.block_ids, "block_ids")
         self._add_blocks(np.full(len(block_ids), slot, np.int32), block_ids)
 
@@ -296,4 +304,6 @@ class Batch:
         room = int(self._table_lengths[slot]) * self.limits.block_size
         if end > room:
             return f"position {end - 1} has no block, the block table ends at {room}"
+        if self.pooling.kinds[slot]:
+            return f"positions {start} to {end - 1} of what is embedded: not in order, or sampled"
         return f"a token for position {told}, which is known up to {known}"

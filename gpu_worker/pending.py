@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from gpu_worker.clock import DeviceClock, HostClock
 from gpu_worker.plan import Int32s, Plan
+from gpu_worker.pooling import Embedded
 from gpu_worker.result import NOT_FINITE, failed_rows, result_of
 from gpu_worker.sampler import Sampled
 from gpu_worker.samples import Samples
@@ -32,6 +33,8 @@ class Pending:
     """In main memory, when the clock has stopped."""
     kept: Int32s
     """Tokens that each row that samples keeps."""
+    embedded: Embedded | None
+    """In main memory, too."""
     errors: dict[int, str]
     """What is wrong, by row of the plan."""
     tenures: NDArray[np.int64]
@@ -48,5 +51,7 @@ class Pending:
             self.errors.update(dict.fromkeys(rows, NOT_FINITE))
             self.failed = [int(self.plan.row_slots[row]) for row in rows]
         result = result_of(self.plan, self.sampled, self.samples, self.kept, self.errors)
+        if self.embedded is not None:
+            self.embedded.add_to(result)
         result.duration_us = duration
         return result

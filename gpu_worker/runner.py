@@ -16,6 +16,7 @@ from gpu_worker.kernels.interface import Kernels, LayerCache, StepMetadata
 from gpu_worker.models.registry import CausalLM
 from gpu_worker.pending import Pending
 from gpu_worker.plan import Int32s, Plan, read_plan
+from gpu_worker.pooling import Embedded
 from gpu_worker.result import NOT_FINITE
 from gpu_worker.sampler import Sampled, candidates_of
 from gpu_worker.samples import Samples, samples_of
@@ -82,15 +83,17 @@ class Runner:
         self._copy(plan)
         rows, errors = self.batch.rows(plan)
         samples = samples_of(rows)
-        sampled = self._compute(plan, rows, samples) if len(rows.index) else None
+        sampled, embedded = self._compute(plan, rows, samples) if len(rows.index) else (None, None)
         kept = np.ones_like(samples.counts)
         if sampled is not None:
             if samples.verify:
                 kept = self._verify(samples, sampled)
             self.batch.keep(samples.row_slots, kept)
             sampled = sampled.on_host()
+        if embedded is not None:
+            embedded = embedded.on_host()
         measured.stop()
-        return Pending(plan, samples, sampled, kept, errors, self.batch.tenures.copy(), measured)
+        return Pending(plan, samples, sampled, kept, embedded, errors, self.batch.tenures.copy(), measured)
 
     def settle(self, step: Pending) -> None:
         """Take over what the step's result has told."""
@@ -106,8 +109,8 @@ class Runner:
             sources, targets = self.batch.send(blocks)
             self._copies(sources, targets)
 
-    def _compute(self, plan: Plan, rows: Rows, samples: Samples) -> Sampled | None:
-        """Run the model over the rows and sample what they sample; None if that is nothing."""
+    def _compute(self, plan: Plan, rows: Rows, samples: Samples) -> tuple[Sampled | None, Embedded | None]:
+        """Run the model over the rows; what they sample, and the embeddings that are complete."""
         batch = self.batch
         if samples.verify:
             self._put_drafts(plan, samples)
@@ -115,9 +118,10 @@ class Runner:
             self.drafter.follow(batch, rows, plan.row_guesses[rows.index])
         step, tokens, device_slots = batch.metadata(rows)
         hidden = (self.replayed or self.forward)(tokens, step)
+        embedded = batch.pooling.add(rows, batch.known, hidden, self.model)
         places = samples.places
         if not len(places):
-            return None
+            return None, embedded
         if len(places) < len(tokens) or samples.verify:  # otherwise every token is a row's only one, in order
             sent = batch.send(np.stack((places, samples.slots)))
             hidden, device_slots = hidden[sent[0]], sent[1]
@@ -127,7 +131,7 @@ class Runner:
             batch.put(device_slots, samples.positions, sampled.tokens)
         if batch.sampling.candidates[samples.row_slots].any():
             sampled = replace(sampled, candidates=candidates_of(logits, samples.slots, batch))
-        return sampled
+        return sampled, embedded
 
     def forward(self, tokens: Tensor, step: StepMetadata) -> Tensor:
         """Hidden states [tokens, hidden_size] of a step's token ids; keys and values go into the pages."""

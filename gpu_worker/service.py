@@ -32,6 +32,7 @@ class WorkerService(WorkerServicer):
             swap_block_us=engine.runner.host_offer.swap_block_us,
             token_us=engine.runner.host_offer.token_us,
             window=limits.window,
+            embedding_size=limits.embedding_size,
             can_draft=engine.runner.drafter is not None,
         )
 

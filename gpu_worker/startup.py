@@ -215,7 +215,14 @@ def _limits(settings: WorkerSettings, parts: Parts) -> BatchLimits:
         )
     window = config.window if config.window < longest else 0
     limits = BatchLimits(
-        1, size, settings.max_slots, longest, settings.step_tokens, config.vocab_size, window
+        1,
+        size,
+        settings.max_slots,
+        longest,
+        settings.step_tokens,
+        config.vocab_size,
+        window,
+        config.hidden_size,
     )
     needed = limits.blocks_at_once
     limits = replace(limits, num_blocks=needed)

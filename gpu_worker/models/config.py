@@ -88,6 +88,7 @@ class Shape:
 
     architecture: str
     vocab_size: int
+    hidden_size: int
     num_layers: int
     num_kv_heads: int
     head_dim: int
@@ -119,7 +120,6 @@ class ModelConfig(Shape):
     """A decoder of `families.py`."""
 
     family: Family
-    hidden_size: int
     intermediate_size: int
     num_heads: int
     norm_eps: float

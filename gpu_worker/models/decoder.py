@@ -48,6 +48,9 @@ class Decoder:
             layer.add_to(hidden, rotary, step, cache)
         return hidden
 
+    def normed(self, hidden: Tensor) -> Tensor:
+        return self._norm(hidden)
+
     def logits(self, hidden: Tensor) -> Tensor:
         return self._head(self._norm(hidden))
 

@@ -58,6 +58,9 @@ class Foreign:
 
         return self.run(tokens, step.positions, attend)
 
+    def normed(self, hidden: Tensor) -> Tensor:
+        return hidden  # transformers' decoders end with their norms
+
     def logits(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self._model(inputs_embeds=hidden[None], use_cache=False).logits[0]
         return logits.float()
@@ -155,6 +158,7 @@ def _shape(model: Foreign, config: Any) -> Shape:
     return Shape(
         architecture=type(model._model).__name__,
         vocab_size=text.vocab_size,
+        hidden_size=together.shape[-1],
         num_layers=len(heads),
         num_kv_heads=sizes[0][0],
         head_dim=sizes[0][1],

@@ -37,6 +37,9 @@ class CausalLM(Protocol):
         Keys and values go into `caches`, one per layer.
         """
 
+    def normed(self, hidden: Tensor) -> Tensor:
+        """Hidden states [rows, hidden_size] after the last norm: what the head sees, and what is embedded."""
+
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 [rows, vocab_size] for those hidden states [rows, hidden_size] that need them."""
 

@@ -71,6 +71,9 @@ class _Listener:
         self.hidden = self._model(tokens, step, caches)
         return self.hidden
 
+    def normed(self, hidden: Tensor) -> Tensor:
+        return self._model.normed(hidden)
+
     def logits(self, hidden: Tensor) -> Tensor:
         return self._model.logits(hidden)
 

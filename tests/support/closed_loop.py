@@ -4,6 +4,9 @@ the wire would bring."""
 from array import array
 from collections import deque
 
+import torch
+from torch import Tensor
+
 from gpu_worker.runner import Runner
 from proto.worker_pb2 import StepResult
 from scheduler_svc.core.fleet import Fleet
@@ -31,11 +34,14 @@ class ClosedLoop:
                 limits.max_step_tokens,
                 limits.vocab_size,
                 window=limits.window,
+                embedding_size=limits.embedding_size,
             )
         )
         self.results: deque[StepResult] = deque()
         self.step_tokens: list[int] = []
         """Tokens that each step computed."""
+        self.embedded: dict[SequenceGroup, bytes] = {}
+        """Embeddings that are complete."""
 
     def ask(self, request: Request) -> SequenceGroup:
         group, outcome = self.fleet.accept(request)
@@ -51,7 +57,15 @@ class ClosedLoop:
         assert not result.errors, result.errors
         outcome = self.scheduler.complete(result)
         self.fleet.settle(self.scheduler, outcome)
+        self.embedded.update(outcome.embedded)
         return outcome.gains
+
+    def embed(self, *requests: Request) -> list[Tensor]:
+        """The embeddings of the requests, float32 [embedding_size] each, which run side by side."""
+        groups = [self.ask(request) for request in requests]
+        while not all(group in self.embedded for group in groups):
+            self.step()
+        return [torch.frombuffer(bytearray(self.embedded[group]), dtype=torch.float32) for group in groups]
 
     def generate(self, request: Request, count: int) -> "array[int]":
         """So many tokens of one sequence; then it is cancelled."""

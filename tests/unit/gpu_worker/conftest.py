@@ -97,7 +97,8 @@ def make_runner(
 ) -> Runner:
     """With pages full of NaN: what is read without having been written shows."""
     model = load_model(directory, CPU, kernels, dtype, ranks=ranks)
-    limits = make_limits(**{"vocab_size": model.config.vocab_size, **changes})
+    sizes = {"vocab_size": model.config.vocab_size, "embedding_size": model.config.hidden_size}
+    limits = make_limits(**{**sizes, **changes})
     caches = make_caches(model.config, limits.num_blocks, limits.block_size, dtype, CPU)
     for cache in caches:
         cache.keys.fill_(torch.nan)
