@@ -7,7 +7,7 @@ was seen is remembered: while its processes are being replaced, requests wait fo
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from gateway.backend import Backend
@@ -29,6 +29,8 @@ class Model:
     """Unix time at which this gateway first saw it. Seconds."""
     max_model_len: int = 0
     """Tokens of prompt and output together; 0 while no worker has told."""
+    defaults: Mapping[str, float] = field(default_factory=dict)
+    """What counts instead of the API's defaults where a request leaves a parameter out."""
     missing: tuple[str, ...] = ()
     """Services it lacks to be on offer; empty if it is."""
     absent_since: float | None = field(default=None, compare=False)
@@ -110,8 +112,14 @@ class Catalog:
         absent = self._blind or bool(missing)
         since = before.absent_since if before.absent_since is not None else self._clock()
         longest = max((_count(lease, "max_model_len") for lease in leases), default=0)
+        told = [said for lease in leases if isinstance(said := lease.info.get("defaults"), dict)]
         return Model(
-            name, before.created, longest or before.max_model_len, missing, since if absent else None
+            name,
+            before.created,
+            longest or before.max_model_len,
+            told[0] if told else before.defaults,
+            missing,
+            since if absent else None,
         )
 
 

@@ -31,4 +31,5 @@ def _object(model: Model) -> dict[str, Any]:
         "created": model.created,
         "owned_by": "quire",
         "max_model_len": model.max_model_len,
+        "defaults": model.defaults,
     }

@@ -1,6 +1,7 @@
 """What clients may ask: the request bodies of the OpenAI API and the usual extensions of it.
 
-The checks here are those that need no model. Defaults are OpenAI's. A body is validated strictly:
+The checks here are those that need no model. Defaults are OpenAI's; where a model has some of its own, those
+count instead (`translate.py`). A body is validated strictly:
 a string is not a number, and a name nobody knows is an error rather than a silent misspelling.
 """
 

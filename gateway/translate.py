@@ -1,4 +1,4 @@
-"""From a validated body to what the tokenizer service is asked, with every default filled in."""
+"""From a validated body to what the tokenizer service is asked, with every default of the API filled in."""
 
 import secrets
 from collections.abc import Sequence
@@ -11,6 +11,9 @@ SEED_BITS = 64
 
 # `top_p` must stay above 0 when it is cut to a float32.
 SMALLEST_TOP_P = 1e-30
+
+DEFAULTED = frozenset(("temperature", "top_p", "top_k", "min_p", "repetition_penalty"))
+"""What of a draw a model may have a default of its own for."""
 
 
 def completion_requests(body: CompletionBody, request_id: str, tenant: str = "") -> list[TextRequest]:
@@ -62,7 +65,17 @@ def _request(body: GenerationBody, request_id: str, tenant: str) -> TextRequest:
         priority=body.priority,
         beams=_beams(body),
         rolling_context=body.rolling_context,
+        left_out=_left_out(body),
     )
+
+
+def _left_out(body: GenerationBody) -> list[str]:
+    """What is the model's to say, because the client has not."""
+    # A beam search takes nothing that shapes a draw, and who rolls on without a number means no end.
+    names = set() if body.use_beam_search else set(DEFAULTED - body.model_fields_set)
+    if not (body.rolling_context or body.model_fields_set & {"max_tokens", "max_completion_tokens"}):
+        names.add("max_tokens")
+    return sorted(names)
 
 
 def _beams(body: GenerationBody) -> BeamSearch | None:

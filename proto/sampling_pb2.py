@@ -24,23 +24,23 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14proto/sampling.proto\x12\x05quire\"\xd5\x01\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_p\x18\x02 \x01(\x02\x12\r\n\x05top_k\x18\x03 \x01(\r\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x18\n\x10presence_penalty\x18\x05 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\x06 \x01(\x02\x12\x1a\n\x12repetition_penalty\x18\x07 \x01(\x02\x12\x0c\n\x04seed\x18\x08 \x01(\x04\x12\x15\n\x08logprobs\x18\t \x01(\rH\x00\x88\x01\x01\x42\x0b\n\t_logprobs\"<\n\x0eStopConditions\x12\x12\n\nmax_tokens\x18\x01 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x02 \x03(\r\"a\n\nBeamSearch\x12\r\n\x05width\x18\x01 \x01(\r\x12\x16\n\x0elength_penalty\x18\x02 \x01(\x02\x12,\n\x0e\x65\x61rly_stopping\x18\x03 \x01(\x0e\x32\x14.quire.EarlyStopping*4\n\rEarlyStopping\x12\r\n\tHEURISTIC\x10\x00\x12\t\n\x05\x46IRST\x10\x01\x12\t\n\x05NEVER\x10\x02*6\n\x0c\x46inishReason\x12\x10\n\x0cNOT_FINISHED\x10\x00\x12\x08\n\x04STOP\x10\x01\x12\n\n\x06LENGTH\x10\x02*-\n\x07Pooling\x12\x0e\n\nNO_POOLING\x10\x00\x12\x08\n\x04MEAN\x10\x01\x12\x08\n\x04LAST\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14proto/sampling.proto\x12\x05quire\"\xd5\x01\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_p\x18\x02 \x01(\x02\x12\r\n\x05top_k\x18\x03 \x01(\r\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x18\n\x10presence_penalty\x18\x05 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\x06 \x01(\x02\x12\x1a\n\x12repetition_penalty\x18\x07 \x01(\x02\x12\x0c\n\x04seed\x18\x08 \x01(\x04\x12\x15\n\x08logprobs\x18\t \x01(\rH\x00\x88\x01\x01\x42\x0b\n\t_logprobs\"P\n\x0eStopConditions\x12\x12\n\nmax_tokens\x18\x01 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x02 \x03(\r\x12\x12\n\ncut_to_fit\x18( \x01(\x08\"a\n\nBeamSearch\x12\r\n\x05width\x18\x01 \x01(\r\x12\x16\n\x0elength_penalty\x18\x02 \x01(\x02\x12,\n\x0e\x65\x61rly_stopping\x18\x03 \x01(\x0e\x32\x14.quire.EarlyStopping*4\n\rEarlyStopping\x12\r\n\tHEURISTIC\x10\x00\x12\t\n\x05\x46IRST\x10\x01\x12\t\n\x05NEVER\x10\x02*6\n\x0c\x46inishReason\x12\x10\n\x0cNOT_FINISHED\x10\x00\x12\x08\n\x04STOP\x10\x01\x12\n\n\x06LENGTH\x10\x02*-\n\x07Pooling\x12\x0e\n\nNO_POOLING\x10\x00\x12\x08\n\x04MEAN\x10\x01\x12\x08\n\x04LAST\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'proto.sampling_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_EARLYSTOPPING']._serialized_start=408
-  _globals['_EARLYSTOPPING']._serialized_end=460
-  _globals['_FINISHREASON']._serialized_start=462
-  _globals['_FINISHREASON']._serialized_end=516
-  _globals['_POOLING']._serialized_start=518
-  _globals['_POOLING']._serialized_end=563
+  _globals['_EARLYSTOPPING']._serialized_start=428
+  _globals['_EARLYSTOPPING']._serialized_end=480
+  _globals['_FINISHREASON']._serialized_start=482
+  _globals['_FINISHREASON']._serialized_end=536
+  _globals['_POOLING']._serialized_start=538
+  _globals['_POOLING']._serialized_end=583
   _globals['_SAMPLINGPARAMS']._serialized_start=32
   _globals['_SAMPLINGPARAMS']._serialized_end=245
   _globals['_STOPCONDITIONS']._serialized_start=247
-  _globals['_STOPCONDITIONS']._serialized_end=307
-  _globals['_BEAMSEARCH']._serialized_start=309
-  _globals['_BEAMSEARCH']._serialized_end=406
+  _globals['_STOPCONDITIONS']._serialized_end=327
+  _globals['_BEAMSEARCH']._serialized_start=329
+  _globals['_BEAMSEARCH']._serialized_end=426
 # @@protoc_insertion_point(module_scope)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from proto import sampling_pb2 as proto_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15proto/tokenizer.proto\x12\x05quire\x1a\x14proto/sampling.proto\"\xc9\x01\n\x0c\x45mbedRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12!\n\x06tokens\x18\x03 \x01(\x0b\x32\x0f.quire.TokenIdsH\x00\x12\x1f\n\x07pooling\x18\x04 \x01(\x0e\x32\x0e.quire.Pooling\x12\x12\n\ndimensions\x18\x05 \x01(\r\x12\x12\n\ncache_salt\x18\x06 \x01(\t\x12\x0e\n\x06tenant\x18\x07 \x01(\t\x12\x10\n\x08priority\x18\x08 \x01(\x11\x42\x07\n\x05input\"2\n\rEmbedResponse\x12\x11\n\tembedding\x18\x01 \x01(\x0c\x12\x0e\n\x06tokens\x18\x02 \x01(\r\"\xca\x03\n\x0bTextRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12!\n\x06tokens\x18\x03 \x01(\x0b\x32\x0f.quire.TokenIdsH\x00\x12#\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x13.quire.ConversationH\x00\x12\'\n\x08sampling\x18\x05 \x01(\x0b\x32\x15.quire.SamplingParams\x12\x17\n\nmax_tokens\x18\x06 \x01(\rH\x01\x88\x01\x01\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x08 \x03(\r\x12\x12\n\nignore_eos\x18\t \x01(\x08\x12\x1b\n\x13skip_special_tokens\x18\n \x01(\x08\x12\t\n\x01n\x18\x0b \x01(\r\x12\x12\n\ncache_salt\x18\x0c \x01(\t\x12!\n\x07resumed\x18\r \x03(\x0b\x32\x10.quire.TextSoFar\x12\x0e\n\x06tenant\x18\x0e \x01(\t\x12\x10\n\x08priority\x18\x0f \x01(\x11\x12 \n\x05\x62\x65\x61ms\x18\x15 \x01(\x0b\x32\x11.quire.BeamSearch\x12\x17\n\x0frolling_context\x18\x14 \x01(\x08\x42\x08\n\x06promptB\r\n\x0b_max_tokens\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"4\n\x0c\x43onversation\x12$\n\x08messages\x18\x01 \x03(\x0b\x32\x12.quire.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"T\n\tTextSoFar\x12\r\n\x05index\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x13\n\x0btext_length\x18\x03 \x01(\r\x12\x10\n\x08\x66inished\x18\x04 \x01(\x08\"P\n\tTextChunk\x12 \n\x06\x64\x65ltas\x18\x01 \x03(\x0b\x32\x10.quire.TextDelta\x12!\n\x06prompt\x18\x02 \x01(\x0b\x32\x11.quire.PromptInfo\"6\n\nPromptInfo\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x15\n\rcached_tokens\x18\x02 \x01(\r\"\xa0\x01\n\tTextDelta\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12*\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x13.quire.FinishReason\x12\x13\n\x0bstop_string\x18\x05 \x01(\t\x12\"\n\x08logprobs\x18\x06 \x03(\x0b\x32\x10.quire.TokenText\"i\n\tTokenText\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0c\n\x04utf8\x18\x03 \x01(\x0c\x12\x0f\n\x07logprob\x18\x04 \x01(\x02\x12\x1d\n\x03top\x18\x05 \x03(\x0b\x32\x10.quire.TokenText2s\n\tTokenizer\x12\x32\n\x08Generate\x12\x12.quire.TextRequest\x1a\x10.quire.TextChunk0\x01\x12\x32\n\x05\x45mbed\x12\x13.quire.EmbedRequest\x1a\x14.quire.EmbedResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15proto/tokenizer.proto\x12\x05quire\x1a\x14proto/sampling.proto\"\xc9\x01\n\x0c\x45mbedRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12!\n\x06tokens\x18\x03 \x01(\x0b\x32\x0f.quire.TokenIdsH\x00\x12\x1f\n\x07pooling\x18\x04 \x01(\x0e\x32\x0e.quire.Pooling\x12\x12\n\ndimensions\x18\x05 \x01(\r\x12\x12\n\ncache_salt\x18\x06 \x01(\t\x12\x0e\n\x06tenant\x18\x07 \x01(\t\x12\x10\n\x08priority\x18\x08 \x01(\x11\x42\x07\n\x05input\"2\n\rEmbedResponse\x12\x11\n\tembedding\x18\x01 \x01(\x0c\x12\x0e\n\x06tokens\x18\x02 \x01(\r\"\xdc\x03\n\x0bTextRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12!\n\x06tokens\x18\x03 \x01(\x0b\x32\x0f.quire.TokenIdsH\x00\x12#\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x13.quire.ConversationH\x00\x12\'\n\x08sampling\x18\x05 \x01(\x0b\x32\x15.quire.SamplingParams\x12\x17\n\nmax_tokens\x18\x06 \x01(\rH\x01\x88\x01\x01\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x08 \x03(\r\x12\x12\n\nignore_eos\x18\t \x01(\x08\x12\x1b\n\x13skip_special_tokens\x18\n \x01(\x08\x12\t\n\x01n\x18\x0b \x01(\r\x12\x12\n\ncache_salt\x18\x0c \x01(\t\x12!\n\x07resumed\x18\r \x03(\x0b\x32\x10.quire.TextSoFar\x12\x0e\n\x06tenant\x18\x0e \x01(\t\x12\x10\n\x08priority\x18\x0f \x01(\x11\x12 \n\x05\x62\x65\x61ms\x18\x15 \x01(\x0b\x32\x11.quire.BeamSearch\x12\x17\n\x0frolling_context\x18\x14 \x01(\x08\x12\x10\n\x08left_out\x18( \x03(\tB\x08\n\x06promptB\r\n\x0b_max_tokens\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"4\n\x0c\x43onversation\x12$\n\x08messages\x18\x01 \x03(\x0b\x32\x12.quire.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"T\n\tTextSoFar\x12\r\n\x05index\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x13\n\x0btext_length\x18\x03 \x01(\r\x12\x10\n\x08\x66inished\x18\x04 \x01(\x08\"P\n\tTextChunk\x12 \n\x06\x64\x65ltas\x18\x01 \x03(\x0b\x32\x10.quire.TextDelta\x12!\n\x06prompt\x18\x02 \x01(\x0b\x32\x11.quire.PromptInfo\"6\n\nPromptInfo\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x15\n\rcached_tokens\x18\x02 \x01(\r\"\xa0\x01\n\tTextDelta\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12*\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x13.quire.FinishReason\x12\x13\n\x0bstop_string\x18\x05 \x01(\t\x12\"\n\x08logprobs\x18\x06 \x03(\x0b\x32\x10.quire.TokenText\"i\n\tTokenText\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0c\n\x04utf8\x18\x03 \x01(\x0c\x12\x0f\n\x07logprob\x18\x04 \x01(\x02\x12\x1d\n\x03top\x18\x05 \x03(\x0b\x32\x10.quire.TokenText2s\n\tTokenizer\x12\x32\n\x08Generate\x12\x12.quire.TextRequest\x1a\x10.quire.TextChunk0\x01\x12\x32\n\x05\x45mbed\x12\x13.quire.EmbedRequest\x1a\x14.quire.EmbedResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,23 +37,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EMBEDRESPONSE']._serialized_start=258
   _globals['_EMBEDRESPONSE']._serialized_end=308
   _globals['_TEXTREQUEST']._serialized_start=311
-  _globals['_TEXTREQUEST']._serialized_end=769
-  _globals['_TOKENIDS']._serialized_start=771
-  _globals['_TOKENIDS']._serialized_end=794
-  _globals['_CONVERSATION']._serialized_start=796
-  _globals['_CONVERSATION']._serialized_end=848
-  _globals['_CHATMESSAGE']._serialized_start=850
-  _globals['_CHATMESSAGE']._serialized_end=894
-  _globals['_TEXTSOFAR']._serialized_start=896
-  _globals['_TEXTSOFAR']._serialized_end=980
-  _globals['_TEXTCHUNK']._serialized_start=982
-  _globals['_TEXTCHUNK']._serialized_end=1062
-  _globals['_PROMPTINFO']._serialized_start=1064
-  _globals['_PROMPTINFO']._serialized_end=1118
-  _globals['_TEXTDELTA']._serialized_start=1121
-  _globals['_TEXTDELTA']._serialized_end=1281
-  _globals['_TOKENTEXT']._serialized_start=1283
-  _globals['_TOKENTEXT']._serialized_end=1388
-  _globals['_TOKENIZER']._serialized_start=1390
-  _globals['_TOKENIZER']._serialized_end=1505
+  _globals['_TEXTREQUEST']._serialized_end=787
+  _globals['_TOKENIDS']._serialized_start=789
+  _globals['_TOKENIDS']._serialized_end=812
+  _globals['_CONVERSATION']._serialized_start=814
+  _globals['_CONVERSATION']._serialized_end=866
+  _globals['_CHATMESSAGE']._serialized_start=868
+  _globals['_CHATMESSAGE']._serialized_end=912
+  _globals['_TEXTSOFAR']._serialized_start=914
+  _globals['_TEXTSOFAR']._serialized_end=998
+  _globals['_TEXTCHUNK']._serialized_start=1000
+  _globals['_TEXTCHUNK']._serialized_end=1080
+  _globals['_PROMPTINFO']._serialized_start=1082
+  _globals['_PROMPTINFO']._serialized_end=1136
+  _globals['_TEXTDELTA']._serialized_start=1139
+  _globals['_TEXTDELTA']._serialized_end=1299
+  _globals['_TOKENTEXT']._serialized_start=1301
+  _globals['_TOKENTEXT']._serialized_end=1406
+  _globals['_TOKENIZER']._serialized_start=1408
+  _globals['_TOKENIZER']._serialized_end=1523
 # @@protoc_insertion_point(module_scope)

@@ -45,7 +45,11 @@ class Generation:
             request_id=request.request_id,
             prompt_tokens=pack(self._prompt),
             sampling=request.sampling,
-            stop=StopConditions(max_tokens=request.max_tokens, stop_token_ids=self._stop_tokens),
+            stop=StopConditions(
+                max_tokens=request.max_tokens,
+                stop_token_ids=self._stop_tokens,
+                cut_to_fit="max_tokens" in request.left_out,
+            ),
             n=request.n,
             cache_salt=request.cache_salt,
             tenant=request.tenant,

@@ -16,6 +16,7 @@ from proto.scheduler_pb2 import GenerateRequest
 from proto.scheduler_pb2_grpc import SchedulerStub
 from proto.tokenizer_pb2 import TextChunk, TextRequest
 from proto.tokenizer_pb2_grpc import TokenizerServicer, add_TokenizerServicer_to_server
+from tokenizer_svc.defaults import fill_in
 from tokenizer_svc.errors import InvalidRequestError, SchedulerError
 from tokenizer_svc.generation import Generation
 from tokenizer_svc.prompt import check, prompt_tokens
@@ -37,8 +38,9 @@ async def serve(node: Node, settings: TokenizerSettings) -> None:
     service = TokenizerService(model, SchedulerStub(node.channel(pool=name)))
     add_TokenizerServicer_to_server(service, server)
     await server.start()
-    await node.update(model=name)
-    log.info("serving %s from %s", name, settings.model)
+    await node.update(model=name, defaults=dict(model.defaults))
+    said = ", ".join(f"{key} {value}" for key, value in model.defaults.items())
+    log.info("serving %s from %s; defaults of its own: %s", name, settings.model, said or "none")
     try:
         await server.wait_for_termination()
     finally:
@@ -79,6 +81,7 @@ class TokenizerService(TokenizerServicer):
     async def _generate(
         self, request: TextRequest, context: Any, span: Span
     ) -> AsyncGenerator[TextChunk, None]:
+        fill_in(request, self._model.defaults)
         check(self._model, request)
         prompt = await prompt_tokens(self._model, request)
         span.set_attribute("quire.prompt_tokens", len(prompt))

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import tokenizers
 
+from tokenizer_svc.defaults import read_defaults
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
 from tokenizer_svc.template import ChatTemplate
 from tokenizer_svc.token_bytes import TokenBytes
@@ -22,6 +23,8 @@ class TextModel:
     """Token ids are below this."""
     end_tokens: tuple[int, ...]
     """Any of them ends an answer."""
+    defaults: Mapping[str, float]
+    """What counts where a request leaves a field out; see `defaults.py`."""
     template: ChatTemplate | None
     """None: the model holds no conversations."""
     every_token: TokenBytes
@@ -49,11 +52,13 @@ class TextModel:
         tokenizer.no_padding()
         named = _named_tokens(_read_json(directory / "tokenizer_config.json"))
         config = _read_json(directory / "config.json")
+        generation = _read_json(directory / "generation_config.json")
         special = [token for token, added in tokenizer.get_added_tokens_decoder().items() if added.special]
         return cls(
             tokenizer=tokenizer,
             vocab_size=_vocab_size(tokenizer, config),
-            end_tokens=_end_tokens(directory, config, tokenizer, named),
+            end_tokens=_end_tokens((generation, config), tokenizer, named),
+            defaults=read_defaults(directory / "generation_config.json", generation),
             template=_template(directory, named),
             every_token=TokenBytes(tokenizer, decoder, ()),
             plain_tokens=TokenBytes(tokenizer, decoder, special),
@@ -106,15 +111,20 @@ def _vocab_size(tokenizer: tokenizers.Tokenizer, config: dict[str, Any]) -> int:
 
 
 def _end_tokens(
-    directory: Path, config: dict[str, Any], tokenizer: tokenizers.Tokenizer, named: dict[str, Any]
+    configs: Sequence[dict[str, Any]], tokenizer: tokenizers.Tokenizer, named: dict[str, Any]
 ) -> tuple[int, ...]:
     """The first that says something: generation_config.json, config.json, the tokenizer's eos_token."""
-    for source in (_read_json(directory / "generation_config.json"), config, config.get("text_config", {})):
+    for source in (*configs, configs[-1].get("text_config", {})):
         match source.get("eos_token_id"):
+            case None | []:
+                continue
             case int(token):
-                return (token,)
-            case [*ids]:
-                return tuple(ids)
+                ids = [token]
+            case other:
+                ids = other
+        if not isinstance(ids, list) or not all(type(token) is int and token >= 0 for token in ids):
+            raise ModelDirectoryError(f"eos_token_id: {ids!r} is not a token id or a list of them")
+        return tuple(ids)
     eos = named.get("eos_token")
     end: int | None = tokenizer.token_to_id(eos) if isinstance(eos, str) else None
     return () if end is None else (end,)

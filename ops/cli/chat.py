@@ -13,8 +13,6 @@ from ops.api_keys import authorization
 HELP = "/new starts over, /exit or Ctrl-D leaves, Ctrl-C stops an answer."
 TIMEOUT = httpx.Timeout(10.0, read=300.0)
 """Seconds. An answer may have to wait for its turn, or for a process that comes back."""
-TEMPERATURE = 0.7
-"""What most chat models are tuned for; the API's own default, 1, lets small models ramble."""
 
 # An answer is text: what would steer the terminal is left out.
 _CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in (0x09, 0x0A)}
@@ -71,7 +69,7 @@ class Conversation:
         self._remember(asked, answer)
 
     def _stream(self, messages: list[dict[str, str]]) -> Iterator[str]:
-        body = {"model": self.model, "messages": messages, "temperature": TEMPERATURE, "stream": True}
+        body = {"model": self.model, "messages": messages, "stream": True}
         with self._client.stream("POST", "/v1/chat/completions", json=body) as response:
             if response.is_error:
                 response.read()

@@ -7,9 +7,6 @@ from pathlib import Path
 
 from ops.launcher.specs import Options, has_chat_template
 
-TEMPERATURE = 0.5
-"""The API's own default is 1, at which a small model now and then loses its thread."""
-
 _CURL = """\
 curl {url}/v1/{endpoint} -H 'Content-Type: application/json' \\{key_header}
   -d {body}"""
@@ -23,7 +20,6 @@ client = OpenAI(base_url="{url}/v1"{api_key})
 for chunk in client.chat.completions.create(
     model={model},
     messages=[{{"role": "user", "content": "{question}"}}],
-    temperature={temperature},
     stream=True,
 ):
     print(chunk.choices[0].delta.content or "", end="", flush=True)
@@ -32,9 +28,7 @@ for chunk in client.chat.completions.create(
 _PYTHON_TEXT = """\
 from openai import OpenAI  # pip install openai
 client = OpenAI(base_url="{url}/v1"{api_key})
-for chunk in client.completions.create(
-    model={model}, prompt="{question}", max_tokens=60, temperature={temperature}, stream=True
-):
+for chunk in client.completions.create(model={model}, prompt="{question}", max_tokens=60, stream=True):
     print(chunk.choices[0].text, end="", flush=True)
 """
 
@@ -46,15 +40,11 @@ def welcome(options: Options) -> str:
     if has_chat_template(options.model):
         question = "Tell me a story about a fox."
         endpoint, python = "chat/completions", _PYTHON_CHAT
-        body = {
-            "model": model,
-            "messages": [{"role": "user", "content": question}],
-            "temperature": TEMPERATURE,
-        }
+        body = {"model": model, "messages": [{"role": "user", "content": question}]}
     else:
         question = "Once upon a time"
         endpoint, python = "completions", _PYTHON_TEXT
-        body = {"model": model, "prompt": question, "max_tokens": 60, "temperature": TEMPERATURE}
+        body = {"model": model, "prompt": question, "max_tokens": 60}
     keyed = bool(options.api_keys_file)
     curl = _CURL.format(
         url=url,
@@ -67,7 +57,6 @@ def welcome(options: Options) -> str:
         api_key="" if keyed else ', api_key="none"',  # it is taken from OPENAI_API_KEY
         model=json.dumps(model),
         question=question,
-        temperature=TEMPERATURE,
     )
     key = f"Put one of the keys in {options.api_keys_file} into OPENAI_API_KEY.\n\n" if keyed else ""
     return f"""\

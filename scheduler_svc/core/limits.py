@@ -121,7 +121,7 @@ def length_limit(request: Request, limits: WorkerLimits) -> int:
         raise RequestRefused("rolling_context", "a beam search ends with the context")
     if request.rolling and longest < rolling.SHORTEST:
         raise RequestRefused("rolling_context", f"a context of {longest} tokens is too short to roll")
-    if prompt + request.max_tokens > longest and not request.rolling:
+    if prompt + request.max_tokens > longest and not (request.rolling or request.cut_to_fit):
         raise RequestRefused(
             "max_tokens",
             f"{prompt} prompt tokens and max_tokens={request.max_tokens} exceed the {longest} that fit",

@@ -41,6 +41,8 @@ class Request:
     prompt: "array[int]"
     max_tokens: int = 0
     """Tokens to generate at most per sequence; 0 = up to the end of the context, if it rolls without end."""
+    cut_to_fit: bool = False
+    """Nobody asked for so many: what does not fit into the context is left off."""
     stop_token_ids: frozenset[int] = frozenset()
     n: int = 1
     beams: BeamSearch | None = None

@@ -48,6 +48,15 @@ def greedy(directory: Path, prompt: list[int], max_tokens: int, end: bool = True
     return tokens
 
 
+def by_its_own_defaults(directory: Path, prompt: list[int]) -> list[int]:
+    """The tokens that `generate` adds to `prompt` if nothing is said but what generation_config.json says."""
+    model, _ = load(directory)
+    with torch.inference_mode():
+        output = model.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)))
+    tokens: list[int] = output[0][len(prompt) :].tolist()
+    return tokens
+
+
 def _generated(directory: Path, prompt: list[int], max_tokens: int, **ask: Any) -> list[list[int]]:
     """What `generate` adds to `prompt` without drawing, in each of its answers."""
     model, _ = load(directory)

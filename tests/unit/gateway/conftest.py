@@ -104,7 +104,7 @@ class FakeBackend:
 
 def leases_of(model: str, workers: int = 1) -> list[Lease]:
     return [
-        Lease("tokenizer-1", "tokenizer", 1, {"model": model}),
+        Lease("tokenizer-1", "tokenizer", 1, {"model": model, "defaults": {"temperature": 0.6}}),
         Lease("scheduler-1", "scheduler", 1, {"model": model, "workers": workers, "max_model_len": 2048}),
     ]
 

@@ -5,6 +5,7 @@ import asyncio
 import openai
 import pytest
 
+from gateway.translate import DEFAULTED
 from proto.tokenizer_pb2 import TextRequest
 
 STORY = "Once upon a time, a fox saw snow ❄."
@@ -152,7 +153,34 @@ async def test_defaults(gateway):
     )
     expected.sampling.temperature = expected.sampling.top_p = expected.sampling.repetition_penalty = 1
     expected.sampling.seed = request.sampling.seed
+    left_out = ["max_tokens", "min_p", "repetition_penalty", "temperature", "top_k", "top_p"]
+    expected.left_out.extend(left_out)
     assert request == expected
+
+
+@pytest.mark.parametrize(
+    ("extra", "stated"),
+    [
+        ({"temperature": 1.0, "max_tokens": 16}, {"temperature", "max_tokens"}),
+        ({"temperature": None, "top_k": 0, "min_p": 0.0}, {"top_k", "min_p"}),
+        ({"top_p": 1, "repetition_penalty": 1}, {"top_p", "repetition_penalty"}),
+        ({"rolling_context": True, "stream": True}, {"max_tokens"}),
+        ({"use_beam_search": True, "n": 2}, DEFAULTED),
+    ],
+)
+async def test_what_is_left_to_the_model(gateway, extra, stated):
+    answer = await gateway.http.post("/v1/completions", json={"model": "m", "prompt": "A", **extra})
+    assert answer.status_code == 200
+    (request,) = gateway.tokenizer.requests
+    assert set(request.left_out) == {*DEFAULTED, "max_tokens"} - stated
+
+
+async def test_a_chat_may_name_its_limit_in_two_ways(gateway):
+    for limit in ("max_tokens", "max_completion_tokens"):
+        await gateway.openai().chat.completions.create(model="m", messages=MESSAGES, **{limit: 3})
+        assert "max_tokens" not in gateway.tokenizer.requests[-1].left_out
+    await gateway.openai().chat.completions.create(model="m", messages=MESSAGES)
+    assert "max_tokens" in gateway.tokenizer.requests[-1].left_out
 
 
 async def test_token_ids(gateway):
@@ -194,6 +222,7 @@ async def test_models(gateway):
     model = await gateway.openai().models.retrieve("m")
     assert model == listed[0]
     assert model.max_model_len == 2048
+    assert model.defaults == {"temperature": 0.6}
 
 
 async def test_errors_are_the_clients_own(gateway):

@@ -20,6 +20,14 @@ def test_what_fits(fake: SimpleNamespace, prompt: int, max_tokens: int, limit: i
     assert length_limit(fake.request([1] * prompt, max_tokens=max_tokens), limits) == limit
 
 
+@pytest.mark.parametrize(("max_tokens", "limit"), [(3, 7), (16, 20), (17, 20), (2**32 - 1, 20)])
+def test_what_nobody_asked_for_is_cut(fake: SimpleNamespace, max_tokens: int, limit: int) -> None:
+    limits = fake.limits(num_blocks=5, block_size=4, max_model_len=100)
+    assert length_limit(fake.request([1] * 4, max_tokens=max_tokens, cut_to_fit=True), limits) == limit
+    with pytest.raises(RequestRefused):
+        length_limit(fake.request([1] * 20, max_tokens=max_tokens, cut_to_fit=True), limits)
+
+
 @pytest.mark.parametrize(
     ("param", "fields"),
     [
