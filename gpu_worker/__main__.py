@@ -5,10 +5,9 @@ import logging
 
 from gpu_worker.engine import Engine
 from gpu_worker.errors import WorkerError
-from gpu_worker.kernels.cpu.memory import populate
 from gpu_worker.service import WorkerService
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup import load
+from gpu_worker.startup import load, populate_memory
 from ops.process import StartError, run
 from proto.rpc import Node
 from proto.worker_pb2_grpc import add_WorkerServicer_to_server
@@ -27,9 +26,7 @@ async def serve(node: Node, settings: WorkerSettings) -> None:
     add_WorkerServicer_to_server(WorkerService(engine, settings.served_name), server)
     dtype = str(runner.dtype).removeprefix("torch.")
     await node.update(model=settings.served_name, device=runner.device.type, dtype=dtype)
-    if runner.device.type == "cpu":
-        populate([tensor for cache in runner.caches for tensor in cache.tensors()])
-        runner.host.populate()
+    populate_memory(runner)
     await server.start()
     log.info("ready for a scheduler")
     try:
@@ -39,6 +36,7 @@ async def serve(node: Node, settings: WorkerSettings) -> None:
         # on with another worker: the sooner it knows, the better.
         await server.stop(0)
         await engine.stop()
+        runner.close()
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from gpu_worker.batch import Batch, Rows
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.interface import Kernels, LayerCache
 from gpu_worker.models.registry import CausalLM, load_model
+from gpu_worker.models.split import ALONE, Ranks
 from gpu_worker.plan import Int32s
 
 
@@ -66,12 +67,14 @@ def load_draft(
     kernels: Kernels,
     device: torch.device,
     longest: int,
+    ranks: Ranks = ALONE,
 ) -> CausalLM:
     """The draft model for `model`, which lies in `target` and computes sequences of up to `longest` tokens.
+    It is split among the ranks as that one is, so that all of them guess the same.
 
     Raises `ModelError` if the two do not fit together.
     """
-    draft = load_model(directory, device, kernels, model.dtype, longest)
+    draft = load_model(directory, device, kernels, model.dtype, longest, ranks)
     theirs, ours = draft.config, model.config
     if theirs.vocab_size != ours.vocab_size or _vocabulary(directory) != _vocabulary(target):
         raise ModelError(f"QUIRE_DRAFT_MODEL={directory}: its vocabulary is not that of {target}")

@@ -133,10 +133,12 @@ class Lending:
         self._tell(result)
 
     def _fail(self, plan: StepPlan, span: Span, error: Exception) -> None:
-        """Whatever it is, it ends this call and not the thread."""
+        """Whatever it is, it ends this call and not the thread; with ranks that are out of step now, all."""
         span.set_status(Status(StatusCode.ERROR, str(error)))
         span.end()
         if not isinstance(error, PlanError):
+            if self._engine.runner.followers is not None:
+                self._engine.runner.followers.abandon(error)
             log.error("step %d failed", plan.step, exc_info=error)
         self._tell(error)
 

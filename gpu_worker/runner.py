@@ -11,6 +11,7 @@ from gpu_worker.batch import Batch, BatchLimits, Rows
 from gpu_worker.clock import clock
 from gpu_worker.drafter import Drafter
 from gpu_worker.errors import PlanError
+from gpu_worker.followers import Followers
 from gpu_worker.host import HostOffer, HostPages
 from gpu_worker.kernels.interface import Kernels, LayerCache, StepMetadata
 from gpu_worker.models.registry import CausalLM
@@ -51,6 +52,8 @@ class Runner:
         self.host_offer = HostOffer()
         self.replayed: Callable[[Tensor, StepMetadata], Tensor] | None = None
         """What computes as `forward` does, if there is something faster."""
+        self.followers: Followers | None = None
+        """The worker's other ranks, if this is the first of several: they do what this one does."""
         self._step = 0
 
     def enter(self) -> None:
@@ -59,6 +62,8 @@ class Runner:
 
     def reset(self) -> None:
         """Forget everything: the next plan is number 1 of an empty batch."""
+        if self.followers is not None:
+            self.followers.reset()
         self.batch.reset()
         self.host.reset()
         self._step = 0
@@ -73,6 +78,8 @@ class Runner:
     @torch.inference_mode()
     def begin(self, message: StepPlan) -> Pending:
         """Give a step to the device. Raises `PlanError`, after which only `reset` helps."""
+        if self.followers is not None:
+            self.followers.begin(message)
         if message.step != self._step + 1:
             raise PlanError(f"plan {message.step} came after plan {self._step}")
         self._step += 1
@@ -97,9 +104,19 @@ class Runner:
 
     def settle(self, step: Pending) -> None:
         """Take over what the step's result has told."""
-        for slot in step.failed:
-            if self.batch.tenures[slot] == step.tenures[slot]:
-                self.batch.fail(slot, NOT_FINITE)
+        self.fail([slot for slot in step.failed if self.batch.tenures[slot] == step.tenures[slot]])
+
+    def fail(self, slots: Sequence[int]) -> None:
+        """Give up the sequences of these slots, whose logits were not finite."""
+        if slots and self.followers is not None:
+            self.followers.fail(slots)
+        for slot in slots:
+            self.batch.fail(slot, NOT_FINITE)
+
+    def close(self) -> None:
+        """End the other ranks. Nothing can be run any more."""
+        if self.followers is not None:
+            self.followers.close()
 
     def _copy(self, plan: Plan) -> None:
         if len(plan.copy_sources):

@@ -50,8 +50,11 @@ class WorkerSettings(ModelSettings):
     """Memory of the host for blocks that KV memory has no room for, such as `4GiB`. Default: a share of
     what is free if KV memory is a GPU's; none on a CPU, where both would be the same memory."""
 
+    tensor_parallel: int = Field(1, ge=1, le=64)
+    """Ranks: processes that each hold and compute a part of the model, on GPUs or cores of their own."""
+
     threads: int = Field(0, ge=0, le=1024)
-    """CPU threads of the model. 0: all cores that the process may use."""
+    """CPU threads of the model, of all ranks together. 0: all cores that the process may use."""
 
     kernels: BackEnd = "auto"
     """What computes. auto: Triton on a GPU; on a CPU C++ for the best instruction set that the machine

@@ -17,13 +17,17 @@ from gpu_worker.cache import (
     make_caches,
 )
 from gpu_worker.drafter import Drafter, load_draft
-from gpu_worker.errors import CapacityError, KernelError, ModelError
+from gpu_worker.errors import CapacityError, KernelError, ModelError, WorkerError
+from gpu_worker.followers import Followers
+from gpu_worker.group import own_cores
 from gpu_worker.host import HostPages
 from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels, QuantizedKernels
+from gpu_worker.kernels.cpu.memory import populate
 from gpu_worker.kernels.interface import Kernels, LayerCache
 from gpu_worker.kernels.reference import ReferenceKernels
-from gpu_worker.models.registry import CausalLM, load_model
+from gpu_worker.models.registry import CausalLM, check_split, load_model
+from gpu_worker.models.split import ALONE, Ranks
 from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.warmup import full_step, host_offer
@@ -40,11 +44,12 @@ class Parts:
     kernels: Kernels
     kv_dtype: torch.dtype
     device: torch.device
+    ranks: Ranks
 
     def block_bytes(self, size: int) -> int:
-        """Memory of one block of `size` tokens, of both models."""
+        """Memory of one block of `size` tokens, of both models, on all ranks."""
         models = (self.model, self.draft) if self.draft else (self.model,)
-        return sum(bytes_per_block(each.config, size, self.kv_dtype) for each in models)
+        return self.ranks.count * sum(bytes_per_block(each.config, size, self.kv_dtype) for each in models)
 
     def runner(self, limits: BatchLimits) -> Runner:
         """With pages for as many blocks as the limits say."""
@@ -62,17 +67,48 @@ _BESIDE = {MatrixUnitKernels: " with oneDNN", QuantizedKernels: " with weights i
 def load(settings: WorkerSettings, around: Callable[[Kernels], Kernels] = lambda kernels: kernels) -> Runner:
     """Load the model and set up its memory. Raises `ModelError` and `CapacityError`.
 
+    Of several ranks this is the first: the others load their shares, too, and follow the runner until it is
+    closed.
+
     `around`: what is to stand between the runner and its back end, when something is measured.
     """
-    torch.set_num_threads(settings.thread_count)
-    device = _device(settings)
-    kernels = around(_kernels(settings, device))
-    model = load_model(settings.model, device, kernels, _dtype(settings, device), settings.max_model_len)
+    count, device = settings.tensor_parallel, device_of(settings)
+    if count == 1:
+        return load_rank(settings, ALONE, around)
+    for model in (settings.model, settings.draft_model):
+        if model is not None:
+            check_split(model, count)
+    settings = settings.model_copy(update={"threads": max(1, settings.thread_count // count)})
+    followers = Followers(settings, device)
+    try:
+        runner = load_rank(settings, followers.group, around)
+    except WorkerError:
+        followers.close()
+        raise
+    except Exception as error:
+        followers.abandon(error)
+        raise
+    runner.followers = followers
+    return runner
+
+
+def load_rank(
+    settings: WorkerSettings, ranks: Ranks, around: Callable[[Kernels], Kernels] = lambda kernels: kernels
+) -> Runner:
+    """As `load`, this rank alone; all ranks of a worker do it at the same time."""
+    device = device_of(settings)
+    threads = settings.thread_count
+    torch.set_num_threads(threads)
+    with own_cores(ranks.rank, ranks.count, threads):
+        kernels = around(_kernels(settings, device))
+    model = load_model(
+        settings.model, device, kernels, _dtype(settings, device), settings.max_model_len, ranks
+    )
     kv_dtype = torch.int8 if settings.kv_dtype == "int8" else model.dtype
-    parts = Parts(model, _draft(settings, model, kernels, device), kernels, kv_dtype, device)
+    parts = Parts(model, _draft(settings, model, kernels, device, ranks), kernels, kv_dtype, device, ranks)
     limits = _limits(settings, parts)
     runner = parts.runner(limits)
-    block_bytes = runner.host.block_bytes
+    block_bytes = parts.block_bytes(limits.block_size)
     log.info(
         "KV memory: %s, %d blocks of %d tokens, %.0f MiB, %.1f KiB a token; "
         "%d slots, sequences up to %d tokens, steps up to %d",
@@ -85,7 +121,7 @@ def load(settings: WorkerSettings, around: Callable[[Kernels], Kernels] = lambda
         limits.max_model_len,
         limits.max_step_tokens,
     )
-    _add_host_memory(settings, runner)
+    _add_host_memory(settings, runner, ranks)
     if device.type == "cuda":
         _record(runner)
     return runner
@@ -105,9 +141,9 @@ def _record(runner: Runner) -> None:
         runner.replayed = graphs
 
 
-def _add_host_memory(settings: WorkerSettings, runner: Runner) -> None:
+def _add_host_memory(settings: WorkerSettings, runner: Runner, ranks: Ranks) -> None:
     """Give the runner as many slots of host memory as were asked for. Raises `CapacityError`."""
-    size = runner.host.block_bytes
+    size = runner.host.block_bytes * ranks.count
     if settings.host_memory is None:
         memory = int(available() * HOST_SHARE) if runner.device.type == "cuda" else 0
     else:
@@ -117,23 +153,35 @@ def _add_host_memory(settings: WorkerSettings, runner: Runner) -> None:
                 f"QUIRE_HOST_MEMORY is {memory / 2**20:.0f} MiB: a block takes {size / 2**20:.2f} MiB, "
                 f"and {free / 2**20:.0f} MiB are free"
             )
-    if blocks := memory // size:
+    if blocks := ranks.least(memory // size):
         runner.host = HostPages(runner.caches, blocks)
         runner.host_offer = offer = host_offer(runner)
         log.info(
             "host memory: %d blocks, %.0f MiB; %.0f us to move one, %.0f us to compute a token",
             blocks,
-            memory / 2**20,
+            blocks * size / 2**20,
             offer.swap_block_us,
             offer.token_us,
         )
 
 
-def _device(settings: WorkerSettings) -> torch.device:
-    if settings.device == "cuda" and not torch.cuda.is_available():
-        raise CapacityError("QUIRE_DEVICE=cuda: PyTorch finds no GPU here")
-    name = "cuda" if settings.device != "cpu" and torch.cuda.is_available() else "cpu"
-    return torch.device(name)
+def device_of(settings: WorkerSettings) -> torch.device:
+    """Where the model runs: of several GPUs, the one that this process has chosen. Raises `CapacityError`."""
+    if settings.device == "cpu" or not torch.cuda.is_available():
+        if settings.device == "cuda":
+            raise CapacityError("QUIRE_DEVICE=cuda: PyTorch finds no GPU here")
+        return torch.device("cpu")
+    count, found = settings.tensor_parallel, torch.cuda.device_count()
+    if found < count:
+        raise CapacityError(f"QUIRE_TENSOR_PARALLEL={count}: of so many GPUs PyTorch finds {found} here")
+    return torch.device("cuda")
+
+
+def populate_memory(runner: Runner) -> None:
+    """Have the system find a CPU's pages and host memory before they are written to."""
+    if runner.device.type == "cpu":
+        populate([tensor for cache in runner.caches for tensor in cache.tensors()])
+        runner.host.populate()
 
 
 def _dtype(settings: WorkerSettings, device: torch.device) -> torch.dtype | None:
@@ -196,13 +244,13 @@ def _refuse_quantization(settings: WorkerSettings, why: str) -> None:
 
 
 def _draft(
-    settings: WorkerSettings, model: CausalLM, kernels: Kernels, device: torch.device
+    settings: WorkerSettings, model: CausalLM, kernels: Kernels, device: torch.device, ranks: Ranks
 ) -> CausalLM | None:
     """The draft model, if one was asked for."""
     if settings.draft_model is None:
         return None
     longest = settings.max_model_len or model.config.max_position
-    return load_draft(settings.draft_model, settings.model, model, kernels, device, longest)
+    return load_draft(settings.draft_model, settings.model, model, kernels, device, longest, ranks)
 
 
 def _limits(settings: WorkerSettings, parts: Parts) -> BatchLimits:
@@ -229,14 +277,15 @@ def _limits(settings: WorkerSettings, parts: Parts) -> BatchLimits:
     if settings.kv_memory is not None:
         memory, useful = int(settings.kv_memory), 1 << 31
     elif parts.device.type == "cuda":
-        memory, useful = _left_on_gpu(parts, limits), 1 << 31
+        memory, useful = _left_on_gpu(parts, limits) * parts.ranks.count, 1 << 31
     else:
         memory, useful = free_memory(parts.device), settings.max_slots * needed
-    return replace(limits, num_blocks=blocks_within(memory, parts.block_bytes(size), needed, useful))
+    blocks = blocks_within(memory, parts.block_bytes(size), needed, useful)
+    return replace(limits, num_blocks=parts.ranks.least(blocks))
 
 
 def _left_on_gpu(parts: Parts, limits: BatchLimits) -> int:
-    """Bytes that pages may take: what a step of the largest size leaves free, less a margin."""
+    """Bytes that a rank's pages may take: what a step of the largest size leaves free, less a margin."""
     device = parts.device
     runner = parts.runner(limits)
     torch.cuda.reset_peak_memory_stats(device)

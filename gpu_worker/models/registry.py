@@ -16,7 +16,7 @@ from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.families import FAMILIES
 from gpu_worker.models.foreign import load_foreign
 from gpu_worker.models.loader import Weights, open_checkpoint
-from gpu_worker.models.split import ALONE, Ranks
+from gpu_worker.models.split import ALONE, Ranks, share_of
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +82,17 @@ def load_model(
         time.monotonic() - started,
     )
     return model
+
+
+def check_split(directory: Path, count: int) -> None:
+    """Raise `ModelError` if a model cannot be split among so many ranks."""
+    architecture = architecture_of(read_values(directory))
+    if architecture not in FAMILIES:
+        raise ModelError(f"QUIRE_TENSOR_PARALLEL={count}: {architecture} of transformers cannot be split")
+    try:
+        share_of(read_config(directory), count)
+    except ModelError as error:
+        raise ModelError(f"{directory}: {error}") from error
 
 
 def _load_native(

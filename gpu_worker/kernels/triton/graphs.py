@@ -102,7 +102,8 @@ def recorder() -> Callable[[Replay], Replay]:
         compute()  # compiles kernels, and lets libraries allocate what they keep
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
+        # NCCL's own threads look after sums while this one records.
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             out = compute()
 
         def replay() -> Tensor:

@@ -52,36 +52,55 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return make
 
 
-def served(runner: Any, watched: list[Any]) -> tuple[list[list[int]], list[Any]]:
-    """Tokens of three sequences in mixed batches, one greedy and two drawn, and each runner's logits."""
-    seen = [watch_logits(each) for each in watched]
+def drawn(slot: int) -> dict[str, Any]:
+    """How three sequences are sampled: one greedy, two drawn."""
+    params = (greedy(), sampled(seed=5), sampled(seed=6, top_p=0.9, frequency_penalty=0.5))
+    return {"sampling": params[slot], "sequence_index": slot, "prompt_length": len(PROMPT) - slot}
+
+
+def generated(runner: Any) -> list[list[int]]:
+    """Three texts, of one rank, in mixed batches."""
     driver = Driver(runner)
-    sampling = [greedy(), sampled(seed=5), sampled(seed=6, top_p=0.9, frequency_penalty=0.5)]
-    sequences = [
-        driver.admit(slot, PROMPT[slot:], sampling=params, sequence_index=slot)
-        for slot, params in enumerate(sampling)
-    ]
+    sequences = [driver.admit(slot, PROMPT[slot:], **drawn(slot)) for slot in range(3)]
     driver.mixed_steps(sequences, LENGTH)
     assert len(set(sequences[0].tokens[len(PROMPT) :])) > 4, "a model that repeats itself shows little"
-    known = [(each.slot, position) for each in sequences for position in range(each.computed)]
-    return [each.tokens for each in sequences], [torch.stack([of[at] for at in known]) for of in seen]
+    return [each.tokens for each in sequences]
+
+
+def continued(runner: Any, texts: list[list[int]]) -> list[list[int]]:
+    """The same texts, read in chunks beside each other but for their last tokens, which are sampled again."""
+    driver = Driver(runner)
+    sequences = [driver.admit(slot, text[:-5], **drawn(slot)) for slot, text in enumerate(texts)]
+    for chunk in (1, 31, 7, LENGTH):
+        driver.step(*((each, min(chunk + each.slot, LENGTH - 5 - each.computed)) for each in sequences))
+    for _ in range(4):
+        driver.step(*((each, 1) for each in sequences))
+    return [each.tokens for each in sequences]
+
+
+def stacked(seen: dict[tuple[int, int], torch.Tensor]) -> torch.Tensor:
+    """Logits of all tokens but the last, which is not computed."""
+    return torch.stack([seen[slot, at] for slot in range(3) for at in range(LENGTH - 1)])
 
 
 @pytest.mark.parametrize("number", range(len(SPLIT)), ids=[f"{name}, {count}" for name, count in SPLIT])
 def test_ranks_equal_one(directory: Any, number: int) -> None:
     name, count = SPLIT[number]
-    path, sizes = directory(name), {"num_blocks": 96, "max_model_len": 96}
+    path, sizes = directory(name), {"num_blocks": 96, "max_model_len": 96, "max_step_tokens": 256}
     kernels = [ReferenceKernels(), CpuKernels(library.load(build.supported()[0], 2))][number % 2]
     alone = make_runner(path, kernels, **sizes)
-    expected, (whole,) = served(alone, [alone])
+    expected = watch_logits(alone)
+    texts = generated(alone)
     ranks = Together(count, lambda ranks: make_runner(path, kernels, ranks=ranks, **sizes))
-    tokens, logits = served(ranks, ranks.runners)
-    assert tokens == expected
+    seen = [watch_logits(runner) for runner in ranks.runners]
+    assert continued(ranks, texts) == texts
+    logits = [stacked(each) for each in seen]
     assert same(logits)
-    torch.testing.assert_close(logits[0], whole, atol=5e-5, rtol=5e-5)
-    assert {runner.caches[0].keys.shape[1] for runner in ranks.runners} == {
-        max(1, alone.caches[0].keys.shape[1] // count)
-    }
+    torch.testing.assert_close(logits[0], stacked(expected), atol=5e-5, rtol=5e-5)
+    greedy_part = logits[0][len(PROMPT) - 1 : LENGTH - 1]
+    assert greedy_part.argmax(-1).tolist() == texts[0][len(PROMPT) :]
+    heads = {runner.caches[0].keys.shape[1] for runner in ranks.runners}
+    assert heads == {max(1, alone.caches[0].keys.shape[1] // count)}
 
 
 def test_a_rank_holds_its_part_alone(directory: Any) -> None:

@@ -1,0 +1,214 @@
+"""A worker of two processes: what it answers, and what it says when it cannot start."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from gpu_worker.errors import CapacityError, ModelError, PlanError
+from gpu_worker.result import NOT_FINITE
+from gpu_worker.runner import Runner
+from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup import load
+from tests.unit.gpu_worker.conftest import Driver, greedy, llama, new_slot, pack, plan, sampled, unpack
+
+PROMPT = [5, 17, 3, 88, 41, 41, 9, 60, 2, 73, 28]
+POISON = 66
+"""A token whose embedding is not finite. Nothing here draws it otherwise."""
+LOAD = """
+import sys
+from gpu_worker.errors import CapacityError
+from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup import load
+try:
+    load(WorkerSettings())
+except CapacityError as error:
+    print(error, file=sys.stderr)
+"""
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("ranks")
+    llama().save_pretrained(directory)
+    tensors = load_file(directory / "model.safetensors")
+    tensors["model.embed_tokens.weight"][POISON] = torch.nan
+    save_file(tensors, directory / "model.safetensors")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that mostly guesses wrong: the same one, less its second layer."""
+    directory = tmp_path_factory.mktemp("draft")
+    llama(num_hidden_layers=1).save_pretrained(directory)
+    return directory
+
+
+def settings_of(directory: Path, **changes: Any) -> WorkerSettings:
+    values = {"device": "cpu", "threads": 2, "max_slots": 4, "block_size": 4, "kv_memory": "1MiB"}
+    return WorkerSettings(**{"model": directory, "host_memory": "256KiB", **values, **changes})
+
+
+@pytest.fixture(scope="module")
+def loaded(directory: Path, draft: Path) -> Iterator[SimpleNamespace]:
+    """A runner of one rank, and one of two."""
+    pair = load(settings_of(directory, draft_model=draft, tensor_parallel=2))
+    yield SimpleNamespace(alone=load(settings_of(directory, draft_model=draft)), pair=pair)
+    pair.close()
+
+
+@pytest.fixture
+def runners(loaded: SimpleNamespace) -> tuple[Runner, Runner]:
+    loaded.alone.reset()
+    loaded.pair.reset()
+    return loaded.alone, loaded.pair
+
+
+def test_the_worker_is_as_large_as_one(runners: tuple[Runner, Runner]) -> None:
+    alone, pair = runners
+    assert pair.limits == alone.limits
+    assert pair.host.slots == alone.host.slots > 0
+    assert 2 * pair.host.block_bytes == alone.host.block_bytes
+
+
+def test_tokens_of_mixed_steps(runners: tuple[Runner, Runner]) -> None:
+    found = []
+    for runner in runners:
+        driver = Driver(runner)
+        params = [greedy(), sampled(seed=5, top_p=0.9), sampled(seed=6, frequency_penalty=0.5)]
+        sequences = [
+            driver.admit(slot, PROMPT[slot:], sampling=each, sequence_index=slot)
+            for slot, each in enumerate(params)
+        ]
+        driver.mixed_steps(sequences, len(PROMPT) + 64)
+        found.append([sequence.tokens for sequence in sequences])
+    assert found[0] == found[1]
+    assert len(set(found[0][0])) > 20
+
+
+def test_drafts_hold_where_they_did(runners: tuple[Runner, Runner]) -> None:
+    found = []
+    for runner in runners:
+        driver = Driver(runner)
+        truth = driver.generate(driver.admit(0, PROMPT), 12)
+        sequence = driver.admit(1, PROMPT)
+        lengths = []
+        driver.step((sequence, len(PROMPT)))
+        for wrong in (3, 1, 0):
+            known = len(sequence.tokens) - len(PROMPT)
+            drafts = [*truth[known : known + wrong], (truth[known + wrong] + 1) % 97]
+            driver.step((sequence, 1), drafts={1: drafts})
+            lengths.append(len(sequence.tokens))
+        found.append((sequence.tokens, lengths))
+        assert lengths == [len(PROMPT) + 1 + 4, len(PROMPT) + 7, len(PROMPT) + 8]
+    assert found[0] == found[1]
+
+
+def test_a_sequence_that_fails_fails_alone(runners: tuple[Runner, Runner]) -> None:
+    """And all ranks leave it out of the steps after."""
+    for runner in runners:
+        slots = [new_slot(0, [1, POISON], [0]), new_slot(1, PROMPT, [1, 2, 3])]
+        result = runner.execute(plan(1, [(0, 0, 2, 1), (1, 0, 11, 1)], new_slots=slots))
+        assert [(error.row, error.message) for error in result.errors] == [(0, NOT_FINITE)]
+        first = unpack(result.tokens)[1]
+        result = runner.execute(plan(2, [(0, 2, 1, 1), (1, 11, 1, 1)]))
+        assert [error.row for error in result.errors] == [0]
+        runner.reset()
+        driver = Driver(runner)
+        assert driver.generate(driver.admit(2, PROMPT), 2) == [first, unpack(result.tokens)[1]]
+
+
+def test_a_plan_that_cannot_be_applied(runners: tuple[Runner, Runner]) -> None:
+    _, pair = runners
+    driver = Driver(pair)
+    tokens = driver.generate(driver.admit(0, PROMPT), 5)
+    with pytest.raises(PlanError, match="came after plan"):
+        pair.execute(plan(17))
+    pair.reset()
+    driver = Driver(pair)
+    assert driver.generate(driver.admit(0, PROMPT), 5) == tokens
+
+
+def test_candidates_forks_copies_and_host_memory(runners: tuple[Runner, Runner]) -> None:
+    fork = new_slot(1, [9], [3], prompt_length=11, forked_from=0, forked_tokens=11)
+    plans = [
+        plan(1, [(0, 0, 11, 1)], new_slots=[new_slot(0, PROMPT, [0, 1, 2], candidates=4)]),
+        plan(2, [(0, 11, 1, 1)], given_slots=pack([0]), given_tokens=pack([7])),
+        plan(3, [(1, 11, 1, 1)], new_slots=[fork], copy_sources=pack([2]), copy_targets=pack([3])),
+        plan(4, swap_out_blocks=pack([0, 1]), swap_out_slots=pack([2, 0])),
+        plan(
+            5,
+            [(2, 8, 3, 1)],
+            new_slots=[new_slot(2, PROMPT, [9, 8, 7])],
+            swap_in_slots=pack([2, 0]),
+            swap_in_blocks=pack([9, 8]),
+        ),
+    ]
+    alone, pair = ([runner.execute(each) for each in plans] for runner in runners)
+    assert not any(result.errors for result in alone)
+    for ours, theirs in zip(pair, alone, strict=True):
+        assert (ours.tokens, ours.candidate_tokens) == (theirs.tokens, theirs.candidate_tokens)
+        logprobs = (unpack(each.candidate_logprobs, "<f4") for each in (ours, theirs))
+        np.testing.assert_allclose(*logprobs, atol=1e-5)
+    assert [len(result.candidate_tokens) // 4 for result in alone] == [4, 4, 0, 0, 0]
+    best, _, *_ = unpack(alone[0].candidate_tokens)
+    assert unpack(alone[4].tokens) == [best], "blocks that were away hold what they held"
+
+
+def test_all_ranks_guess_the_same(runners: tuple[Runner, Runner]) -> None:
+    """A draft model is split as the model is."""
+    found = []
+    for runner in runners:
+        driver = Driver(runner)
+        sequence = driver.admit(0, PROMPT, sampling=sampled(seed=3))
+        driver.step((sequence, len(PROMPT)))
+        lengths = []
+        for _ in range(12):
+            driver.step((sequence, 1), drafts={0: [-1, -1, -1]})
+            lengths.append(len(sequence.tokens))
+        found.append((sequence.tokens, lengths))
+    assert found[0] == found[1]
+    assert len(PROMPT) + 1 + 12 < len(found[0][0]) < len(PROMPT) + 1 + 4 * 12, "some hold, some do not"
+
+
+def test_what_cannot_be_split_starts_nobody(directory: Path, tmp_path: Path) -> None:
+    running = psutil.Process().children()
+    with pytest.raises(ModelError, match="QUIRE_TENSOR_PARALLEL=3 does not divide 4 attention heads"):
+        load(settings_of(directory, tensor_parallel=3))
+    config = json.loads((directory / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["CohereForCausalLM"]}))
+    with pytest.raises(ModelError, match="=2: CohereForCausalLM of transformers cannot be split"):
+        load(settings_of(tmp_path, tensor_parallel=2))
+    assert psutil.Process().children() == running
+
+
+def test_gpus_that_are_not_there(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(CapacityError, match="QUIRE_TENSOR_PARALLEL=2: of so many GPUs PyTorch finds 1 here"):
+        load(settings_of(directory, tensor_parallel=2, device="cuda"))
+
+
+def test_what_all_ranks_find_is_said_once(directory: Path) -> None:
+    environment = os.environ | {
+        "QUIRE_MODEL": str(directory),
+        "QUIRE_TENSOR_PARALLEL": "2",
+        "QUIRE_KV_MEMORY": "4096",
+        "QUIRE_DEVICE": "cpu",
+    }
+    command = (sys.executable, "-c", LOAD)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert ended.stderr.startswith("KV memory of 0 MiB")
+    assert len(ended.stderr.splitlines()) == 1
