@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
-from gateway import chat, completions, health, models, page
+from gateway import chat, completions, embeddings, health, models, page
 from gateway.backend import Backend
 from gateway.catalog import Catalog
 from gateway.connection import Disconnected
@@ -16,7 +16,7 @@ from gateway.errors import BadRequest, GatewayError, NotFound, ServerFault, Wron
 from gateway.generation import Generator
 from gateway.guard import Guard
 from gateway.openapi import add_schemas
-from gateway.schema import ChatBody, CompletionBody
+from gateway.schema import ChatBody, CompletionBody, EmbeddingBody
 from gateway.tracing import Requests, record
 
 # What is said to a client that has left; nobody hears it (the number is nginx's).
@@ -57,13 +57,14 @@ def create_app(backend: Backend, keys: Mapping[str, str] | None = None) -> FastA
         models.router(catalog),
         completions.router(generator),
         chat.router(generator),
+        embeddings.router(generator),
     ):
         app.include_router(router)
     app.add_exception_handler(GatewayError, _gateway_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Disconnected, _nobody_there)
     app.add_exception_handler(Exception, _unforeseen)
-    add_schemas(app, CompletionBody, ChatBody)
+    add_schemas(app, CompletionBody, ChatBody, EmbeddingBody)
     return app
 
 

@@ -9,11 +9,11 @@ from starlette.requests import ClientDisconnect, Request
 
 from gateway.connection import Disconnected
 from gateway.errors import BadRequest, TooLarge
-from gateway.schema import GenerationBody
+from gateway.schema import RequestBody
 
 MAX_BODY_BYTES = 4 * 2**20
 
-Body = TypeVar("Body", bound=GenerationBody)
+Body = TypeVar("Body", bound=RequestBody)
 
 _CODES = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
 
@@ -57,7 +57,7 @@ def parse(raw: bytes, kind: type[Body]) -> Body:
         raise _bad_request(problem["loc"], problem["type"], problem["msg"]) from None
 
 
-def _asked(fields: dict[str, Any], kind: type[GenerationBody]) -> dict[str, Any]:
+def _asked(fields: dict[str, Any], kind: type[RequestBody]) -> dict[str, Any]:
     """The fields that ask for something: null stands for a default, as in OpenAI's API."""
     asked = {}
     for name, value in fields.items():

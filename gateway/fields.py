@@ -1,5 +1,6 @@
 """Fields of requests that come in several shapes, each brought into one."""
 
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
@@ -9,6 +10,7 @@ from gateway.errors import BadRequest
 
 MAX_INT32 = 2**31 - 1
 MAX_CHOICES = 128
+MAX_INPUTS = 2048
 MAX_STOPS = 16
 
 TokenId = Annotated[int, Field(ge=0, le=MAX_INT32)]
@@ -19,32 +21,31 @@ def _stops(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-def _prompts(value: object) -> list[str | list[int]]:
-    """One prompt or several, as text or token ids, as a list of prompts."""
+def _one_or_several(value: object, name: str, most: int) -> list[str | list[int]]:
+    """One text or several, as strings or token ids, as a list; `name`: of the field."""
     if isinstance(value, str):
-        return [_prompt(value, "prompt")]
+        return [_one_text(value, name)]
     if not isinstance(value, list):
         raise BadRequest(
-            "'prompt' must be a string, a list of strings, a list of token ids or a list of those.",
-            param="prompt",
+            f"'{name}' must be a string, a list of strings, a list of token ids or a list of those.",
+            param=name,
             code="invalid_type",
         )
     if not value:
-        raise BadRequest("'prompt' is empty.", param="prompt", code="invalid_value")
+        raise BadRequest(f"'{name}' is empty.", param=name, code="invalid_value")
     if isinstance(value[0], int):
-        return [_prompt(value, "prompt")]
-    if len(value) > MAX_CHOICES:
-        raise BadRequest(f"At most {MAX_CHOICES} prompts a request.", param="prompt", code="invalid_value")
+        return [_one_text(value, name)]
+    if len(value) > most:
+        raise BadRequest(f"At most {most} {name}s a request.", param=name, code="invalid_value")
     kind = type(value[0])
-    for i, prompt in enumerate(value):
-        if type(prompt) is not kind:
-            raise BadRequest(
-                "Prompts must be all text or all token ids.", param=f"prompt[{i}]", code="invalid_type"
-            )
-    return [_prompt(prompt, f"prompt[{i}]") for i, prompt in enumerate(value)]
+    for i, text in enumerate(value):
+        if type(text) is not kind:
+            message = f"{name.capitalize()}s must be all text or all token ids."
+            raise BadRequest(message, param=f"{name}[{i}]", code="invalid_type")
+    return [_one_text(text, f"{name}[{i}]") for i, text in enumerate(value)]
 
 
-def _prompt(value: object, param: str) -> str | list[int]:
+def _one_text(value: object, param: str) -> str | list[int]:
     if not isinstance(value, str | list):
         raise BadRequest(f"'{param}' must be text or token ids.", param=param, code="invalid_type")
     if not value:
@@ -87,11 +88,11 @@ _PARTS = {
         "required": ["type", "text"],
     },
 }
-Prompts = Annotated[
-    list[Any],
-    BeforeValidator(_prompts),
-    WithJsonSchema({"anyOf": [{"type": "string"}, _TEXTS, _TOKENS, {"type": "array", "items": _TOKENS}]}),
-]
+_SEVERAL = WithJsonSchema(
+    {"anyOf": [{"type": "string"}, _TEXTS, _TOKENS, {"type": "array", "items": _TOKENS}]}
+)
+Prompts = Annotated[list[Any], BeforeValidator(partial(_one_or_several, name="prompt", most=MAX_CHOICES)), _SEVERAL]
+Inputs = Annotated[list[Any], BeforeValidator(partial(_one_or_several, name="input", most=MAX_INPUTS)), _SEVERAL]
 Stops = Annotated[
     list[Annotated[str, Field(min_length=1)]],
     Field(max_length=MAX_STOPS),

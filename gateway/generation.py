@@ -1,28 +1,26 @@
-"""Generating the answer to a prompt, through the death of whatever process works on it.
-
-The gateway remembers what it was given; when a call's server dies, it calls again with that, and
-the next tokenizer process goes on from there.
-"""
+"""Generating the answer to a prompt, through the death of whatever process works on it: see `attempts.py`."""
 
 import asyncio
-import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import grpc
 
+from gateway.attempts import Attempts
 from gateway.backend import Backend
 from gateway.catalog import Catalog
-from gateway.errors import GatewayError, ServerFault, Unavailable, from_rpc
+from gateway.errors import GatewayError, ServerFault, Unavailable
 from gateway.merge import merged
-from ops.telemetry import outgoing
 from proto.rpc import Resumption
 from proto.sampling_pb2 import NOT_FINISHED
 from proto.tokenizer_pb2 import TextChunk, TextRequest, TextSoFar
 from proto.tokenizer_pb2_grpc import TokenizerStub
 
 WATCH_SECONDS = 5.0
+
+Asked = TypeVar("Asked", bound=Attempts)
 
 
 @dataclass
@@ -34,29 +32,22 @@ class _Sequence:
     finished: bool = False
 
 
-class Generation:
-    """One prompt's answer: as many calls of the tokenizer service as it takes."""
+class Generation(Attempts):
+    """One prompt's answer."""
 
     def __init__(self, tokenizer: TokenizerStub, request: TextRequest, timeout: float | None = None) -> None:
-        """`timeout`: seconds from now in which the answer is to be complete."""
+        super().__init__(timeout)
         self.request = request
-        self._due = None if timeout is None else time.monotonic() + timeout
         self._tokenizer = tokenizer
         self._sequences = [_Sequence() for _ in range(request.n)]
         self._told_prompt = False
-        self._call: grpc.aio.UnaryStreamCall[TextRequest, TextChunk] | None = None
-        self._ended_by: GatewayError | None = None
+        self._names = {"prompt": "messages"} if request.HasField("chat") else {}
 
     async def chunks(self) -> AsyncGenerator[TextChunk, None]:
         """What the tokenizer service sends, as if no process had died. Raises `GatewayError`."""
         resumption = Resumption()
         while self._ended_by is None:
-            metadata = (*outgoing(), *resumption.metadata())
-            left = None if self._due is None else max(0.001, self._due - time.monotonic())
-            call = self._tokenizer.Generate(
-                self._with_so_far(), metadata=metadata, timeout=left, wait_for_ready=True
-            )
-            self._call = call
+            call = self._begin(self._tokenizer.Generate, self._with_so_far(), resumption)
             try:
                 async for chunk in call:
                     resumption.progressed()
@@ -69,19 +60,13 @@ class Generation:
                 if self._finished():
                     return
                 if self._ended_by is None:
-                    self._retry_or_raise(resumption, error)
+                    self._retry_or_raise(resumption, error, self._names)
             except asyncio.CancelledError:
                 if self._ended_by is None:
                     raise
             finally:
                 call.cancel()
         raise self._ended_by
-
-    def end(self, error: GatewayError) -> None:
-        """End it from outside: `chunks` raises `error`."""
-        self._ended_by = error
-        if self._call is not None:
-            self._call.cancel()
 
     def _finished(self) -> bool:
         return all(sequence.finished for sequence in self._sequences)
@@ -113,21 +98,14 @@ class Generation:
             self.request.resumed.extend(so_far)
         return self.request
 
-    def _retry_or_raise(self, resumption: Resumption, error: grpc.aio.AioRpcError) -> None:
-        try:
-            resumption.retry_or_raise(error)
-        except grpc.aio.AioRpcError:
-            names = {"prompt": "messages"} if self.request.HasField("chat") else {}
-            raise from_rpc(error, names) from error
-
 
 class Generator:
-    """Runs generations, and ends those whose model is not coming back."""
+    """Runs what is asked of models, and ends what waits for one that is not coming back."""
 
     def __init__(self, backend: Backend, catalog: Catalog) -> None:
         self._backend = backend
         self._catalog = catalog
-        self._live: dict[Generation, str] = {}
+        self._live: dict[Attempts, str] = {}
         self._stopping = False
 
     async def run(
@@ -137,22 +115,37 @@ class Generator:
 
         `timeout`: seconds in which they are to be complete.
 
-        Raises `NotFound` or `Unavailable` for a model that is not there, else what a generation raises.
+        Raises what `watched` raises, and what a generation does.
+        """
+
+        def begin(tokenizer: TokenizerStub) -> list[Generation]:
+            return [Generation(tokenizer, request, timeout) for request in requests]
+
+        async with (
+            self.watched(model, begin) as generations,
+            aclosing(merged([generation.chunks() for generation in generations])) as chunks,
+        ):
+            async for numbered in chunks:
+                yield numbered
+
+    @asynccontextmanager
+    async def watched(
+        self, model: str, begin: Callable[[TokenizerStub], list[Asked]]
+    ) -> AsyncIterator[list[Asked]]:
+        """What `begin` asks of the model's tokenizer service; ended when nobody should wait any longer.
+
+        Raises `NotFound` or `Unavailable` for a model that is not there.
         """
         await self._catalog.find(model)
         if self._stopping:
             raise _stopping()
-        tokenizer = self._backend.tokenizer(model)
-        generations = [Generation(tokenizer, request, timeout) for request in requests]
-        self._live.update(dict.fromkeys(generations, model))
+        asked = begin(self._backend.tokenizer(model))
+        self._live.update(dict.fromkeys(asked, model))
         try:
-            chunks = merged([generation.chunks() for generation in generations])
-            async with aclosing(chunks):
-                async for numbered in chunks:
-                    yield numbered
+            yield asked
         finally:
-            for generation in generations:
-                del self._live[generation]
+            for one in asked:
+                del self._live[one]
 
     async def watch(self) -> None:
         """Until cancelled, end what waits for a model that has been away for too long."""
@@ -161,15 +154,15 @@ class Generator:
             if not self._live:
                 continue
             lost = await self._catalog.lost()
-            for generation, model in list(self._live.items()):
+            for asked, model in list(self._live.items()):
                 if model in lost:
-                    generation.end(lost[model])
+                    asked.end(lost[model])
 
     def stop(self) -> None:
         """End all that runs, and begin nothing new."""
         self._stopping = True
-        for generation in self._live:
-            generation.end(_stopping())
+        for asked in self._live:
+            asked.end(_stopping())
 
 
 def _stopping() -> GatewayError:

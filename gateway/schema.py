@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from gateway.errors import BadRequest
-from gateway.fields import MAX_CHOICES, MAX_INT32, Count, Prompts, Stops, Text, TokenId
+from gateway.fields import MAX_CHOICES, MAX_INT32, Count, Inputs, Prompts, Stops, Text, TokenId
 
 MAX_LOGPROBS = 20
 
@@ -38,17 +38,39 @@ class StreamOptions(_Body):
     include_obfuscation: bool = False
 
 
-class GenerationBody(_Body):
-    """What the two generating endpoints have in common."""
+class RequestBody(_Body):
+    """What all endpoints have in common."""
 
     # Accepted and without effect: they concern the caller's bookkeeping, not the answer.
     ignored: ClassVar[frozenset[str]] = frozenset(
         ("metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
     )
     # Parameters of OpenAI's that are not supported, each with the values that ask for nothing.
-    neutral: ClassVar[dict[str, tuple[object, ...]]] = {"logit_bias": ({},)}
+    neutral: ClassVar[dict[str, tuple[object, ...]]] = {}
 
     model: str = Field(min_length=1)
+    cache_salt: str = Field("", max_length=256)
+    user: str = Field("", max_length=256, description="The tenant, where no API key says so.")
+    priority: int = Field(0, ge=-(2**31), le=MAX_INT32, description="Lower is earlier.")
+    timeout: float | None = Field(None, gt=0, le=86400, description="Seconds that the answer may take.")
+
+
+class EmbeddingBody(RequestBody):
+    """POST /v1/embeddings."""
+
+    input: Inputs
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Count | None = Field(None, description="Numbers to keep of each embedding, the first ones.")
+    pooling: Literal["mean", "last"] | None = Field(
+        None, description="How the tokens become one vector; by default as the model does it."
+    )
+
+
+class GenerationBody(RequestBody):
+    """What the two generating endpoints have in common."""
+
+    neutral: ClassVar[dict[str, tuple[object, ...]]] = {"logit_bias": ({},)}
+
     n: int = Field(1, ge=1, le=MAX_CHOICES)
     max_tokens: Count | None = None
     temperature: float = Field(1.0, ge=0, le=2)
@@ -67,16 +89,12 @@ class GenerationBody(_Body):
     )
     skip_special_tokens: bool = True
     return_token_ids: bool = False
-    cache_salt: str = Field("", max_length=256)
-    user: str = Field("", max_length=256, description="The tenant, where no API key says so.")
     use_beam_search: bool = Field(False, description="The `n` likeliest answers that are found; no sampling.")
     beam_width: int | None = Field(
         None, ge=1, le=MAX_CHOICES, description="Beams side by side; `n` by default."
     )
     length_penalty: float = Field(1.0, ge=-10, le=10, description="Above 0 favours longer answers.")
     early_stopping: bool | Literal["never"] = False
-    priority: int = Field(0, ge=-(2**31), le=MAX_INT32, description="Lower is earlier.")
-    timeout: float | None = Field(None, gt=0, le=86400, description="Seconds that the answer may take.")
     stream: bool = False
     stream_options: StreamOptions | None = None
 

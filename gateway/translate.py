@@ -3,9 +3,9 @@
 import secrets
 from collections.abc import Sequence
 
-from gateway.schema import ChatBody, CompletionBody, GenerationBody, Message
-from proto.sampling_pb2 import FIRST, HEURISTIC, NEVER, BeamSearch, SamplingParams
-from proto.tokenizer_pb2 import ChatMessage, Conversation, TextRequest, TokenIds
+from gateway.schema import ChatBody, CompletionBody, EmbeddingBody, GenerationBody, Message, RequestBody
+from proto.sampling_pb2 import FIRST, HEURISTIC, LAST, MEAN, NEVER, NO_POOLING, BeamSearch, SamplingParams
+from proto.tokenizer_pb2 import ChatMessage, Conversation, EmbedRequest, TextRequest, TokenIds
 
 SEED_BITS = 64
 
@@ -15,12 +15,13 @@ SMALLEST_TOP_P = 1e-30
 DEFAULTED = frozenset(("temperature", "top_p", "top_k", "min_p", "repetition_penalty"))
 """What of a draw a model may have a default of its own for."""
 
+_POOLING = {None: NO_POOLING, "mean": MEAN, "last": LAST}
+
 
 def completion_requests(body: CompletionBody, request_id: str, tenant: str = "") -> list[TextRequest]:
     """One request per prompt. `tenant`: whose API key it was asked with."""
-    ids = [request_id] if len(body.prompt) == 1 else [f"{request_id}-{i}" for i in range(len(body.prompt))]
     requests = []
-    for prompt_id, prompt in zip(ids, body.prompt, strict=True):
+    for prompt_id, prompt in zip(_ids(request_id, len(body.prompt)), body.prompt, strict=True):
         request = _request(body, prompt_id, tenant)
         if isinstance(prompt, str):
             request.text = prompt
@@ -30,11 +31,41 @@ def completion_requests(body: CompletionBody, request_id: str, tenant: str = "")
     return requests
 
 
+def embedding_requests(body: EmbeddingBody, request_id: str, tenant: str = "") -> list[EmbedRequest]:
+    """One request per text. `tenant`: whose API key it was asked with."""
+    requests = []
+    for text_id, text in zip(_ids(request_id, len(body.input)), body.input, strict=True):
+        request = EmbedRequest(
+            request_id=text_id,
+            pooling=_POOLING[body.pooling],
+            dimensions=body.dimensions,
+            cache_salt=_salt(body, tenant),
+            tenant=tenant or body.user,
+            priority=body.priority,
+        )
+        if isinstance(text, str):
+            request.text = text
+        else:
+            request.tokens.CopyFrom(TokenIds(ids=text))
+        requests.append(request)
+    return requests
+
+
 def chat_requests(body: ChatBody, request_id: str, tenant: str = "") -> list[TextRequest]:
     """The one request that a conversation is."""
     request = _request(body, request_id, tenant)
     request.chat.CopyFrom(_conversation(body.messages))
     return [request]
+
+
+def _ids(request_id: str, count: int) -> list[str]:
+    """A name for each part of a request."""
+    return [request_id] if count == 1 else [f"{request_id}-{i}" for i in range(count)]
+
+
+def _salt(body: RequestBody, tenant: str) -> str:
+    """Tenants with keys share no prefixes: how fast one is answered tells nothing of what another asked."""
+    return f"{tenant}:{body.cache_salt}" if tenant else body.cache_salt
 
 
 def _conversation(messages: Sequence[Message]) -> Conversation:
@@ -59,8 +90,7 @@ def _request(body: GenerationBody, request_id: str, tenant: str) -> TextRequest:
         ignore_eos=body.ignore_eos,
         skip_special_tokens=body.skip_special_tokens,
         n=body.sequences,
-        # Tenants with keys share no prefixes: how fast one is answered tells nothing of what another asked.
-        cache_salt=f"{tenant}:{body.cache_salt}" if tenant else body.cache_salt,
+        cache_salt=_salt(body, tenant),
         tenant=tenant or body.user,
         priority=body.priority,
         beams=_beams(body),

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from proto.tokenizer_pb2 import Conversation, TextRequest
+from proto.tokenizer_pb2 import Conversation, EmbedRequest, TextRequest
 from tokenizer_svc.errors import InvalidRequestError
 from tokenizer_svc.tokenizer import TextModel
 
@@ -35,6 +35,19 @@ async def prompt_tokens(model: TextModel, request: TextRequest) -> list[int]:
             raise InvalidRequestError("prompt", "there is no prompt")
     _check_count(param, len(tokens))
     return tokens
+
+
+async def input_tokens(model: TextModel, request: EmbedRequest) -> list[int]:
+    """The tokens of a text to be embedded, at least one. Raises `InvalidRequestError`."""
+    match request.WhichOneof("input"):
+        case "tokens":
+            return _given(request.tokens.ids, model.vocab_size)
+        case "text":
+            tokens = await _encode_text(model, request.text)
+            _check_count("prompt", len(tokens))
+            return tokens
+        case _:
+            raise InvalidRequestError("prompt", "there is no text")
 
 
 def check(model: TextModel, request: TextRequest) -> None:

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
 import grpc
@@ -12,13 +12,15 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from ops.telemetry import Metadata, incoming, outgoing
 from proto.rpc import Node, Resumption
-from proto.scheduler_pb2 import GenerateRequest
+from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse, GenerateRequest
 from proto.scheduler_pb2_grpc import SchedulerStub
-from proto.tokenizer_pb2 import TextChunk, TextRequest
+from proto.tokenizer_pb2 import EmbedRequest, EmbedResponse, TextChunk, TextRequest
 from proto.tokenizer_pb2_grpc import TokenizerServicer, add_TokenizerServicer_to_server
 from tokenizer_svc.defaults import fill_in
+from tokenizer_svc.embedding import tokens_request
 from tokenizer_svc.errors import InvalidRequestError, SchedulerError
 from tokenizer_svc.generation import Generation
+from tokenizer_svc.packed import ITEM
 from tokenizer_svc.prompt import check, prompt_tokens
 from tokenizer_svc.settings import TokenizerSettings
 from tokenizer_svc.tokenizer import TextModel
@@ -56,27 +58,40 @@ class TokenizerService(TokenizerServicer):
 
     async def Generate(self, request: TextRequest, context: Any) -> AsyncGenerator[TextChunk, None]:
         """See proto/tokenizer.proto."""
-        parent = incoming(context.invocation_metadata())
-        span = tracer.start_span("tokenizer.generate", context=parent, kind=SpanKind.SERVER)
-        span.set_attribute("quire.request_id", request.request_id)
-        try:
-            async with aclosing(self._generate(request, context, span)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
-        except InvalidRequestError as error:
-            _failed(span, error)
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error), (("quire-param", error.param),))
-        except SchedulerError as error:
-            _failed(span, error)
-            await context.abort(grpc.StatusCode.INTERNAL, str(error))
-        except grpc.aio.AioRpcError as error:
-            _failed(span, error)
-            await context.abort(error.code(), error.details() or "", _ours(error.trailing_metadata()))
-        except (asyncio.CancelledError, GeneratorExit):
-            span.set_status(Status(StatusCode.ERROR, "cancelled"))
-            raise
-        finally:
-            span.end()
+        async with (
+            _told(context, "tokenizer.generate", request.request_id) as span,
+            aclosing(self._generate(request, context, span)) as chunks,
+        ):
+            async for chunk in chunks:
+                yield chunk
+
+    async def Embed(self, request: EmbedRequest, context: Any) -> EmbedResponse:
+        """See proto/tokenizer.proto."""
+        response = EmbedResponse()
+        async with _told(context, "tokenizer.embed", request.request_id) as span:
+            asked = await tokens_request(self._model, request)
+            response.tokens = len(asked.tokens) // ITEM
+            span.set_attribute("quire.prompt_tokens", response.tokens)
+            response.embedding = await self._embed(asked, _carried(span), context)
+        return response
+
+    async def _embed(self, asked: EmbedTokensRequest, carried: Metadata, context: Any) -> bytes:
+        """Ask a scheduler, and another one when it dies. Raises `grpc.aio.AioRpcError`."""
+        resumption = Resumption()
+        while True:
+            call = self._scheduler.Embed(
+                asked,
+                metadata=(*carried, *resumption.metadata()),
+                timeout=context.time_remaining(),
+                wait_for_ready=True,
+            )
+            try:
+                found: EmbedTokensResponse = await call
+                return found.embedding
+            except grpc.aio.AioRpcError as error:
+                resumption.retry_or_raise(error)
+            finally:
+                call.cancel()
 
     async def _generate(
         self, request: TextRequest, context: Any, span: Span
@@ -86,7 +101,7 @@ class TokenizerService(TokenizerServicer):
         prompt = await prompt_tokens(self._model, request)
         span.set_attribute("quire.prompt_tokens", len(prompt))
         generation = Generation(self._model, request, prompt)
-        carried = outgoing(trace.set_span_in_context(span)) if span.get_span_context().is_valid else ()
+        carried = _carried(span)
         try:
             if (due := generation.resume()) is not None:
                 yield due
@@ -121,6 +136,35 @@ class TokenizerService(TokenizerServicer):
                     await _write(call, GenerateRequest(end_sequence=index))
         finally:
             call.cancel()
+
+
+@asynccontextmanager
+async def _told(context: Any, name: str, request_id: str) -> AsyncIterator[Span]:
+    """A span of that name around a call; an error is told there, and ends the call with its status."""
+    parent = incoming(context.invocation_metadata())
+    span = tracer.start_span(name, context=parent, kind=SpanKind.SERVER)
+    span.set_attribute("quire.request_id", request_id)
+    try:
+        yield span
+    except InvalidRequestError as error:
+        _failed(span, error)
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error), (("quire-param", error.param),))
+    except SchedulerError as error:
+        _failed(span, error)
+        await context.abort(grpc.StatusCode.INTERNAL, str(error))
+    except grpc.aio.AioRpcError as error:
+        _failed(span, error)
+        await context.abort(error.code(), error.details() or "", _ours(error.trailing_metadata()))
+    except (asyncio.CancelledError, GeneratorExit):
+        span.set_status(Status(StatusCode.ERROR, "cancelled"))
+        raise
+    finally:
+        span.end()
+
+
+def _carried(span: Span) -> Metadata:
+    """What takes the span's context on to the scheduler; nothing if it is not traced."""
+    return outgoing(trace.set_span_in_context(span)) if span.get_span_context().is_valid else ()
 
 
 async def _write(call: Any, message: GenerateRequest) -> None:

@@ -10,6 +10,7 @@ import tokenizers
 
 from tokenizer_svc.defaults import read_defaults
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
+from tokenizer_svc.pooling import PLACE, ways_in
 from tokenizer_svc.template import ChatTemplate
 from tokenizer_svc.token_bytes import TokenBytes
 
@@ -31,6 +32,8 @@ class TextModel:
     """The bytes of all tokens."""
     plain_tokens: TokenBytes
     """The bytes of all tokens, of special ones none."""
+    pooling_ways: tuple[str, ...]
+    """How its texts are embedded; see `pooling.py`."""
 
     @classmethod
     def load(cls, directory: Path) -> Self:
@@ -62,6 +65,7 @@ class TextModel:
             template=_template(directory, named),
             every_token=TokenBytes(tokenizer, decoder, ()),
             plain_tokens=TokenBytes(tokenizer, decoder, special),
+            pooling_ways=ways_in(_read_json(directory / PLACE)),
         )
 
     def encode(self, text: str, special: bool) -> list[int]:
