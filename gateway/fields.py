@@ -91,8 +91,12 @@ _PARTS = {
 _SEVERAL = WithJsonSchema(
     {"anyOf": [{"type": "string"}, _TEXTS, _TOKENS, {"type": "array", "items": _TOKENS}]}
 )
-Prompts = Annotated[list[Any], BeforeValidator(partial(_one_or_several, name="prompt", most=MAX_CHOICES)), _SEVERAL]
-Inputs = Annotated[list[Any], BeforeValidator(partial(_one_or_several, name="input", most=MAX_INPUTS)), _SEVERAL]
+Prompts = Annotated[
+    list[Any], BeforeValidator(partial(_one_or_several, name="prompt", most=MAX_CHOICES)), _SEVERAL
+]
+Inputs = Annotated[
+    list[Any], BeforeValidator(partial(_one_or_several, name="input", most=MAX_INPUTS)), _SEVERAL
+]
 Stops = Annotated[
     list[Annotated[str, Field(min_length=1)]],
     Field(max_length=MAX_STOPS),

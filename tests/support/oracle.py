@@ -57,6 +57,18 @@ def by_its_own_defaults(directory: Path, prompt: list[int]) -> list[int]:
     return tokens
 
 
+def embedding(directory: Path, text: str | list[int], pooling: str) -> torch.Tensor:
+    """Of a text, or its tokens: float32 [hidden_size] of length 1, from the decoder's last hidden states.
+
+    `pooling`: mean or last.
+    """
+    model, tokenizer = load(directory)
+    tokens = tokenizer(text)["input_ids"] if isinstance(text, str) else text
+    with torch.inference_mode():
+        states = model.base_model(torch.tensor([tokens])).last_hidden_state[0]
+    return torch.nn.functional.normalize(states.mean(0) if pooling == "mean" else states[-1], dim=0)
+
+
 def _generated(directory: Path, prompt: list[int], max_tokens: int, **ask: Any) -> list[list[int]]:
     """What `generate` adds to `prompt` without drawing, in each of its answers."""
     model, _ = load(directory)
