@@ -119,9 +119,14 @@ class StepAttention(Protocol):
         are rotated in place.
         """
 
-    def attend(self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING) -> Tensor:
+    def attend(
+        self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING, slopes: Tensor | None = None
+    ) -> Tensor:
         """[tokens, heads, head_dim] to [tokens, heads * value_size]: causal attention, each row over what is
         in sight of its own context.
+
+        `slopes`: float32 [heads], of linear biases (Press et al. 2022): the score of a key n positions
+        before the query becomes smaller by n times its head's slope. Shared pages have none.
 
         What lies in pages beyond a row's context or out of its sight,
         whatever it is, never reaches the row's output. A block that is wholly out of the window of all of a

@@ -26,6 +26,8 @@ class Gathering:
     tokens: slice
     entries: Tensor
     """int64 [entries] for a chunk, [rows, entries] for decodes."""
+    places: Tensor
+    """int64, as `entries`: positions of what is gathered."""
     seen: Tensor | None
     """bool [tokens, entries]; None: the tokens are all of their context, and see it plainly causally."""
 
@@ -58,17 +60,26 @@ class ReferenceStep:
     def write_latent(self, query: Tensor, latent: Tensor, rotary: Rotary, cache: LayerCache) -> None:
         write_latent(query, latent, rotary, cache, self._step)
 
-    def attend(self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING) -> Tensor:
+    def attend(
+        self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING, slopes: Tensor | None = None
+    ) -> Tensor:
         if sight not in self._prepared:
             block_size = cache.keys.shape[2]
             self._prepared[sight] = (self._decodes(sight, block_size), self._chunks(sight, block_size))
         decodes, chunks = self._prepared[sight]
         out = query.new_empty((*query.shape[:2], cache.values.shape[3]))
         for some in decodes:
-            out[some.tokens] = _decode(query[some.tokens], cache, some, sight)
+            out[some.tokens] = _decode(query[some.tokens], cache, some, sight, self._biases(slopes, some))
         for some in chunks:
-            out[some.tokens] = _chunk(query[some.tokens], cache, some, sight)
+            out[some.tokens] = _chunk(query[some.tokens], cache, some, sight, self._biases(slopes, some))
         return out.flatten(1)
+
+    def _biases(self, slopes: Tensor | None, some: Gathering) -> Tensor | None:
+        """What is added to scores, float32 [heads, tokens, entries]; -inf where a token would look ahead."""
+        if slopes is None:
+            return None
+        ahead = some.places - self.positions[some.tokens, None]
+        return (slopes[:, None, None] * ahead).masked_fill(ahead > 0, -torch.inf)
 
     def _decodes(self, sight: Sight, block_size: int) -> list[Gathering]:
         step, gatherings = self._step, list[Gathering]()
@@ -89,7 +100,7 @@ class ReferenceStep:
             # Past its own end a row gathers its last entry again: what other sequences left in
             # pages (NaN, say) must not even be multiplied by zero.
             entries = _entries(step.block_tables[rows], offsets.minimum(contexts - 1), block_size)
-            gatherings.append(Gathering(rows, entries, offsets < contexts))
+            gatherings.append(Gathering(rows, entries, offsets, offsets < contexts))
         return gatherings
 
     def _chunks(self, sight: Sight, block_size: int) -> list[Gathering]:
@@ -108,12 +119,12 @@ class ReferenceStep:
                 seen = offsets <= queries
                 if sight.window:
                     seen &= (offsets > queries - sight.window) | (offsets < sight.sinks)
-            gatherings.append(Gathering(slice(start, start + count), entries, seen))
+            gatherings.append(Gathering(slice(start, start + count), entries, offsets, seen))
             start += count
         return gatherings
 
 
-def _decode(query: Tensor, cache: LayerCache, some: Gathering, sight: Sight) -> Tensor:
+def _decode(query: Tensor, cache: LayerCache, some: Gathering, sight: Sight, biases: Tensor | None) -> Tensor:
     """One token of each sequence: query [rows, heads, head_dim]; entries and seen [rows, longest]."""
     rows, heads, head_dim = query.shape
     kv_heads = cache.keys.shape[1]
@@ -121,28 +132,37 @@ def _decode(query: Tensor, cache: LayerCache, some: Gathering, sight: Sight) -> 
     assert some.seen is not None
     # The heads that share a key stand in for query positions: keys are read once for all of them.
     grouped = query.view(rows, kv_heads, heads // kv_heads, head_dim)
-    out = _attended(grouped, keys, values, some.seen[:, None, None, :], sight)
+    if biases is not None:
+        biases = biases.transpose(0, 1).view(*grouped.shape[:3], -1)
+    out = _attended(grouped, keys, values, some.seen[:, None, None, :], sight, biases)
     return out.reshape(rows, heads, -1)
 
 
-def _chunk(query: Tensor, cache: LayerCache, some: Gathering, sight: Sight) -> Tensor:
+def _chunk(query: Tensor, cache: LayerCache, some: Gathering, sight: Sight, biases: Tensor | None) -> Tensor:
     """One sequence: query [tokens, heads, head_dim]; seen [tokens, entries], None = plainly causal."""
     keys, values = (states.transpose(0, 1)[None] for states in _gathered(cache, some.entries, query.dtype))
-    return _attended(query.transpose(0, 1)[None], keys, values, some.seen, sight)[0].transpose(0, 1)
+    out = _attended(query.transpose(0, 1)[None], keys, values, some.seen, sight, biases)
+    return out[0].transpose(0, 1)
 
 
-def _attended(query: Tensor, keys: Tensor, values: Tensor, seen: Tensor | None, sight: Sight) -> Tensor:
+def _attended(
+    query: Tensor, keys: Tensor, values: Tensor, seen: Tensor | None, sight: Sight, biases: Tensor | None
+) -> Tensor:
     """[n, heads, queries, head_dim] over [n, kv_heads, entries, head_dim]; `seen`: None = plainly causal."""
-    if not sight.softcap:
+    if not sight.softcap and biases is None:
         return scaled_dot_product_attention(
             query, keys, values, attn_mask=seen, is_causal=seen is None, scale=sight.scale, enable_gqa=True
         )
-    assert seen is not None
     group = query.shape[1] // keys.shape[1]
     keys, values = (states.repeat_interleave(group, dim=1) for states in (keys, values))
-    scores = (query @ keys.transpose(2, 3)).float() * (sight.scale or query.shape[3] ** -0.5)
-    capped = sight.softcap * torch.tanh(scores / sight.softcap)
-    return capped.masked_fill(~seen, -torch.inf).softmax(-1).to(query.dtype) @ values
+    scores = query.float() @ keys.float().transpose(2, 3) * (sight.scale or query.shape[3] ** -0.5)
+    if sight.softcap:
+        scores = sight.softcap * torch.tanh(scores / sight.softcap)
+    if biases is not None:
+        scores = scores + biases
+    if seen is not None:
+        scores = scores.masked_fill(~seen, -torch.inf)
+    return scores.softmax(-1).to(query.dtype) @ values
 
 
 def _gathered(cache: LayerCache, entries: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

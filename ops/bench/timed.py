@@ -112,6 +112,8 @@ class _TimedStep:
     def write_latent(self, query: Tensor, latent: Tensor, rotary: Rotary, cache: LayerCache) -> None:
         self._timed("rotation and KV write", self._step.write_latent, query, latent, rotary, cache)
 
-    def attend(self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING) -> Tensor:
-        mixed: Tensor = self._timed("attention", self._step.attend, query, cache, sight)
+    def attend(
+        self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING, slopes: Tensor | None = None
+    ) -> Tensor:
+        mixed: Tensor = self._timed("attention", self._step.attend, query, cache, sight, slopes)
         return mixed

@@ -21,7 +21,7 @@ class Attention:
         self.attend.argtypes = (
             *(c_int, c_int64, c_void_p, c_void_p, c_void_p, c_int64),
             *(c_int64, c_int64, c_int64, c_int64, c_float, c_float, c_int64, c_int64),
-            *(c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
+            *(c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
         )
         self.rotate_and_write = library.quire_rotate_and_write
         self.rotate_and_write.argtypes = (
@@ -84,7 +84,9 @@ class CpuStep:
     def write_latent(self, query: Tensor, latent: Tensor, rotary: Rotary, cache: LayerCache) -> None:
         write_latent(query, latent, rotary, cache, self._step)
 
-    def attend(self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING) -> Tensor:
+    def attend(
+        self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING, slopes: Tensor | None = None
+    ) -> Tensor:
         if cache.shared:
             return self._shared.attend(query, cache, sight)
         _, kv_heads, block_size, head_dim = cache.keys.shape
@@ -101,6 +103,7 @@ class CpuStep:
             sight.softcap,
             sight.window,
             sight.sinks,
+            address(slopes),
             query.data_ptr(),
             cache.keys.data_ptr(),
             cache.values.data_ptr(),

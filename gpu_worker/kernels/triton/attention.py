@@ -69,7 +69,6 @@ class TritonStep:
     def attend(
         self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING, slopes: Tensor | None = None
     ) -> Tensor:
-        """`slopes`: float32 [heads], of linear biases (Press et al. 2022), if the model has them."""
         if cache.shared:
             return self._shared.attend(query, cache, sight)
         group = query.shape[1] // cache.keys.shape[1]

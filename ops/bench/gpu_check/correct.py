@@ -38,6 +38,8 @@ class Case:
     dtype: torch.dtype = torch.bfloat16
     kv_dtype: torch.dtype = torch.bfloat16
     sight: Sight = EVERYTHING
+    biased: bool = False
+    """With linear biases."""
 
 
 def cases(dry: bool) -> list[Case]:
@@ -52,6 +54,7 @@ def cases(dry: bool) -> list[Case]:
         found += [Case(rows, dtype=torch.float32, kv_dtype=torch.float32), Case(rows, kv_dtype=torch.int8)]
         sights = (Sight(window=50), Sight(window=1000, sinks=4), Sight(window=40, sinks=70, softcap=5.0))
         found += [Case(rows, sight=sight) for sight in sights]
+        found += [Case(rows, biased=True), Case(rows, sight=sights[2], biased=True)]
     return found
 
 
@@ -78,8 +81,9 @@ def attention_error(case: Case, kernels: TritonKernels, bench: Bench) -> float:
     step = make_step(case.rows, case.block_size, bench)
     cache = make_pages(step, case.heads, case.block_size, case.kv_dtype, bench)
     query = random((len(step.positions), case.heads.query, case.heads.dim), case.dtype, bench)
-    found = kernels.begin(step).attend(query, cache, case.sight)
-    expected = ReferenceStep(step).attend(query.float(), in_float(cache), case.sight)
+    slopes = 0.5 ** torch.arange(1, case.heads.query + 1, device=bench.device) if case.biased else None
+    found = kernels.begin(step).attend(query, cache, case.sight, slopes)
+    expected = ReferenceStep(step).attend(query.float(), in_float(cache), case.sight, slopes)
     return apart(found, expected)
 
 

@@ -40,6 +40,7 @@ struct Shape : Pages {
 struct Sight {
     float scale, softcap;  // softcap 0: none
     int64_t window, sinks;  // window 0: everything
+    const float* slopes;  // of each head's linear bias (Press et al. 2022); null: none
     int64_t first(int64_t position) const { return window ? std::max<int64_t>(0, position + 1 - window) : 0; }
 };
 
@@ -272,12 +273,15 @@ inline void weigh(const T (*weights)[POSITIONS], const Tile<T>& tile, int64_t be
         for (int v = 0; v < WIDE; ++v) store(states[row].values() + d + v * LANES, held[row][v]);
 }
 
+constexpr i32x16 STEPS{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
 // One row of a group: what it asks, and the places of the tile that it sees: those before `sinks`, which are
-// the same for all, and those from `shown` to `end` - 1.
+// the same for all, and those from `shown` to `end` - 1. Its own place, `at`, may lie behind the tile.
 template <class T>
 struct Row {
     const T* query;
-    int64_t shown, end;
+    int64_t shown, end, at;
+    float slope;  // as scores, in units of ln 2
 };
 
 // The exponentials of a row's scores, of vectors `first` to `last` - 1, into `weights`. Where the tile's numbers
@@ -291,8 +295,9 @@ inline __attribute__((always_inline)) void soften(f32x16* scores, int64_t first,
         if (tile.scaled) scores[vector] *= load(tile.key_scales + vector * LANES);
         f32x16 score = scores[vector] * (sight.scale * LOG2E);
         if (sight.softcap > 0) score = tanh(scores[vector] * (sight.scale / sight.softcap)) * (sight.softcap * LOG2E);
+        if (sight.slopes) score += row.slope * __builtin_convertvector(STEPS + int(vector * LANES - row.at), f32x16);
         if (row.shown > vector * LANES || row.end < (vector + 1) * LANES) {
-            const i32x16 place = i32x16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} + int(vector * LANES);
+            const i32x16 place = STEPS + int(vector * LANES);
             const i32x16 seen = ((place >= int(row.shown)) | (place < int(sinks))) & (place < int(row.end));
             score = select(seen, score, splat(-INF));
         }
@@ -435,9 +440,10 @@ struct Call {
         room.rows.clear();
         for (int64_t token = 0; token < count; ++token) {
             const int64_t at = position + token - base;
-            for (int64_t h = 0; h < heads; ++h)
-                room.rows.push_back({query + ((first + token) * shape.heads + head * heads + h) * shape.head_dim,
-                                     sight.first(position + token) - base, std::min(tile.end, at + 1)});
+            for (int64_t h = head * heads; h < (head + 1) * heads; ++h)
+                room.rows.push_back({query + ((first + token) * shape.heads + h) * shape.head_dim,
+                                     sight.first(position + token) - base, std::min(tile.end, at + 1), at,
+                                     sight.slopes ? sight.slopes[h] * LOG2E : 0.0f});
         }
         if (next && !next->copies.empty()) next = nullptr;
         const int64_t many = count * heads, turns = (many + AT_ONCE - 1) / AT_ONCE, at_once = (many + turns - 1) / turns;
@@ -577,10 +583,10 @@ using namespace quire;
 extern "C" void quire_attend(int dtype, int64_t rows, const int32_t* starts, const int32_t* contexts,
                              const int32_t* tables, int64_t table_stride, int64_t block_size, int64_t heads,
                              int64_t kv_heads, int64_t head_dim, float scale, float softcap, int64_t window,
-                             int64_t sinks, const void* query, const void* keys, const void* values,
-                             const float* key_scales, const float* value_scales, void* out) {
+                             int64_t sinks, const float* slopes, const void* query, const void* keys,
+                             const void* values, const float* key_scales, const float* value_scales, void* out) {
     const Shape shape{{block_size, kv_heads, head_dim}, heads};
-    const Sight sight{scale, softcap, window, sinks};
+    const Sight sight{scale, softcap, window, sinks, slopes};
     const auto run = [&](auto number, auto page) {
         using T = decltype(number);
         using Page = decltype(page);

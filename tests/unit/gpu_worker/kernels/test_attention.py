@@ -30,18 +30,22 @@ ROWS = [(1, 1), (1, 16), (1, 17), (1, 63), (1, 300), (2, 2), (5, 64), (33, 97), 
 """(tokens, context): decodes first, then drafts and chunks; on edges of blocks, tiles and segments."""
 
 
-def attend(library: ctypes.CDLL, paged: Paged, sight: Sight = EVERYTHING) -> Tensor:
-    return Attention(library).begin(paged.step).attend(paged.query, paged.cache, sight)
+def attend(
+    library: ctypes.CDLL, paged: Paged, sight: Sight = EVERYTHING, slopes: Tensor | None = None
+) -> Tensor:
+    return Attention(library).begin(paged.step).attend(paged.query, paged.cache, sight, slopes)
 
 
-def check(library: ctypes.CDLL, paged: Paged, sight: Sight = EVERYTHING) -> None:
-    compare(attend(library, paged, sight), paged, sight)
+def check(
+    library: ctypes.CDLL, paged: Paged, sight: Sight = EVERYTHING, slopes: Tensor | None = None
+) -> None:
+    compare(attend(library, paged, sight, slopes), paged, sight, slopes)
 
 
-def compare(out: Tensor, paged: Paged, sight: Sight = EVERYTHING) -> None:
+def compare(out: Tensor, paged: Paged, sight: Sight = EVERYTHING, slopes: Tensor | None = None) -> None:
     tolerance = TOLERANCES[paged.query.dtype]
     assert out.dtype == paged.query.dtype
-    assert_close(out.double(), dense(paged, sight), atol=tolerance, rtol=tolerance)
+    assert_close(out.double(), dense(paged, sight, slopes), atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
@@ -106,6 +110,21 @@ def test_what_is_seen(native: ctypes.CDLL, sight: Sight, dtype: torch.dtype, kv:
     paged = make_paged([*ROWS, (40, 700)], Heads(6, 2, 64), 16, dtype, kv)
     check(native, paged, sight)
     compare(ReferenceStep(paged.step).attend(paged.query, paged.plain, sight), paged, sight)
+
+
+SLOPES = torch.tensor([0.5, 0.25, 0.01, 0.125, 0.9, 0.003])
+"""Of six heads."""
+
+
+@pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
+@pytest.mark.parametrize("sight", [EVERYTHING, WINDOWS[4], WINDOWS[7]], ids=str)
+@pytest.mark.parametrize(("kv_heads", "block_size"), [(6, 7), (2, 16)])
+def test_linear_biases(
+    native: ctypes.CDLL, kv_heads: int, block_size: int, sight: Sight, dtype: torch.dtype, kv: Kv
+) -> None:
+    paged = make_paged([*ROWS, (40, 700)], Heads(6, kv_heads, 48), block_size, dtype, kv)
+    check(native, paged, sight, SLOPES)
+    compare(ReferenceStep(paged.step).attend(paged.query, paged.plain, sight, SLOPES), paged, sight, SLOPES)
 
 
 @pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
@@ -180,26 +199,31 @@ def alone(paged: Paged, row: int, tokens: Sequence[int]) -> Paged:
     return Paged(cut, paged.plain, paged.cache, paged.query[places], [], [])
 
 
-SIGHTS = [EVERYTHING, Sight(window=100), Sight(window=100, sinks=4, softcap=3.0)]
+SIGHTS = [
+    (EVERYTHING, None),
+    (Sight(window=100), None),
+    (Sight(window=100, sinks=4, softcap=3.0), None),
+    (Sight(window=300), SLOPES),
+]
 
 
-@pytest.mark.parametrize("sight", SIGHTS, ids=str)
+@pytest.mark.parametrize(("sight", "slopes"), SIGHTS, ids=str)
 @pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
 @pytest.mark.parametrize("dim", [64, 80])
 def test_a_token_is_the_same_alone_in_a_chunk_and_in_a_batch(
-    native: ctypes.CDLL, dim: int, dtype: torch.dtype, kv: Kv, sight: Sight
+    native: ctypes.CDLL, dim: int, dtype: torch.dtype, kv: Kv, sight: Sight, slopes: Tensor | None
 ) -> None:
     """Bit for bit: a sequence that is computed again goes on with the same tokens."""
     rows = [(1, 40), (1, 900), (40, 900), (70, 70)]
     paged = make_paged(rows, Heads(6, 2, dim), 16, dtype, kv)
-    out = attend(native, paged, sight)
+    out = attend(native, paged, sight, slopes)
     for row, tokens in enumerate(paged.rows()):
         some = sorted({0, 1, (tokens.stop - tokens.start) // 2, tokens.stop - tokens.start - 1})
         some = [token for token in some if tokens.start + token < tokens.stop]
         for token in some:
-            single = attend(native, alone(paged, row, [token]), sight)
+            single = attend(native, alone(paged, row, [token]), sight, slopes)
             assert single.equal(out[tokens.start + token : tokens.start + token + 1])
-        together = attend(native, alone(paged, row, some * 7), sight)
+        together = attend(native, alone(paged, row, some * 7), sight, slopes)
         assert together.equal(out[[tokens.start + token for token in some * 7]])
 
 

@@ -76,10 +76,12 @@ def test_what_is_seen(rows: list[tuple[int, int]], sight: Sight) -> None:
     check(make_paged(rows, Heads(2, 1, 16), 16, torch.float32), sight)
 
 
-@pytest.mark.parametrize("rows", [MIXED, DECODES], ids=["mixed", "decodes"])
-def test_linear_biases(rows: list[tuple[int, int]]) -> None:
-    slopes = torch.tensor([0.5, 0.25, 0.125, 0.0625])
-    check(make_paged(rows, Heads(4, 2, 16), 16, torch.float32), slopes=slopes)
+@pytest.mark.parametrize("sight", [EVERYTHING, Sight(window=40, sinks=3, softcap=5.0)], ids=str)
+@pytest.mark.parametrize("kv", [None, torch.int8])
+@pytest.mark.parametrize("rows", STEPS, ids=["mixed", "decodes", "drafts"])
+def test_linear_biases(rows: list[tuple[int, int]], kv: torch.dtype | None, sight: Sight) -> None:
+    slopes = torch.tensor([0.5, 0.25, 0.01, 0.003])
+    check(make_paged(rows, Heads(4, 2, 16), 16, torch.float32, kv), sight, slopes)
 
 
 @pytest.mark.parametrize("rows", [MIXED, DECODES], ids=["mixed", "decodes"])
