@@ -8,7 +8,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from gpu_worker.models.families import FAMILIES
+from gpu_worker.models.families import family_of
 
 SCALE_BYTES = 4
 """Of the scale that each row has in int8: a key or a value of one head."""
@@ -64,7 +64,8 @@ def read_config(model: Path) -> dict[str, Any]:
         raise ModelFilesError(f"{path} holds no object of settings")
     architectures = config.get("architectures")
     name = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
-    return FAMILIES[name].usual(inner) if name in FAMILIES else inner
+    family = family_of(name, inner)
+    return family.usual(inner) if family else inner
 
 
 def kv_shape(config: Mapping[str, Any]) -> KvShape:

@@ -1,6 +1,7 @@
 """What config.json says of a model, in one shape whatever its family and version of transformers."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import TypeVar
 import torch
 
 from gpu_worker.errors import ModelError
-from gpu_worker.models.families import FAMILIES, Family
+from gpu_worker.models.alibi import slopes
+from gpu_worker.models.families import FAMILIES, Family, family_of
 from gpu_worker.models.rope import RopeConfig, read_rope
 from gpu_worker.models.values import Values
 
@@ -135,10 +137,19 @@ class ModelConfig(Shape):
     """See `Family.parallel`."""
     attention_scale: float | None = None
     """What scores are multiplied by. None: 1/sqrt(head_dim)."""
+    slopes: tuple[float, ...] = ()
+    """Of each head's linear bias (`alibi.py`); empty: there are none."""
+    qkv_limit: float | None = None
+    """Queries, keys and values are clamped to it, and to its negative."""
+    embedding_scale: float = 1.0
+    """What embeddings are multiplied by. What all blocks' contributions would be divided by is in it:
+    the norms that read the stream do not see how large it is, if `norm_eps` is as much smaller."""
     attention_softcap: float = 0.0
     """As `logit_softcap`, of scores."""
     logit_softcap: float = 0.0
     """Logits x become softcap * tanh(x / softcap); 0: they stay as they are."""
+    logit_scale: float = 1.0
+    """What logits are multiplied by."""
     experts: ExpertsConfig | None = None
     key_copies: int = 1
     """Ranks that have the same key heads; see `split.share_of`."""
@@ -171,7 +182,7 @@ def read_config(directory: Path) -> ModelConfig:
     """
     values = read_values(directory)
     architecture = architecture_of(values)
-    family = FAMILIES.get(architecture)
+    family = family_of(architecture, values.values)
     if family is None:
         known = ", ".join(FAMILIES)
         raise values.wrong("architectures", f"{architecture} is not supported ({known})")
@@ -213,6 +224,8 @@ def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig
         raise values.wrong("head_dim", f"{head_dim} is odd, and rotary embeddings pair dimensions")
     layers = values.positive("num_hidden_layers")
     windows = _windows(values, layers) if family.windowed else (0,) * layers
+    scale = _attention_scale(values)
+    residual = values.number("residual_multiplier", 1.0)
     return ModelConfig(
         architecture=architecture,
         family=family,
@@ -224,7 +237,7 @@ def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig
         num_kv_heads=kv_heads,
         head_dim=head_dim,
         max_position=values.positive("max_position_embeddings", 2048),
-        norm_eps=values.number("norm_eps", values.number("rms_norm_eps", 1e-6)),
+        norm_eps=values.number("norm_eps", values.number("rms_norm_eps", 1e-6)) / residual**2,
         activation=_choice(values, "hidden_act", _ACTIVATIONS, "silu"),
         ropes=_ropes(family, values, head_dim, windows),
         tie_word_embeddings=values.flag("tie_word_embeddings"),
@@ -234,13 +247,29 @@ def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig
         parallel=_says(values, family.parallel),
         dtype=_choice(values, "dtype" if values.get("dtype") else "torch_dtype", _DTYPES, "float32"),
         windows=windows,
-        attention_scale=scalar**-0.5 if (scalar := values.maybe("query_pre_attn_scalar")) else None,
+        attention_scale=scale,
+        slopes=_slopes(family, values, heads, scale or head_dim**-0.5),
+        qkv_limit=values.maybe("clip_qkv"),
+        embedding_scale=values.number("embedding_multiplier", 1.0) / residual,
         attention_softcap=values.maybe("attn_logit_softcapping") or 0.0,
         logit_softcap=values.maybe("final_logit_softcapping") or 0.0,
+        logit_scale=values.number("logit_scale", 1.0) / values.number("logits_scaling", 1.0),
         experts=_experts(family, values, layers),
         latent=_latent(values) if family.latent else None,
         guessing_layers=values.count("num_nextn_predict_layers"),
     )
+
+
+def _attention_scale(values: Values) -> float | None:
+    scalar = values.maybe("query_pre_attn_scalar")
+    return 1 / math.sqrt(scalar) if scalar else values.maybe("attention_multiplier")
+
+
+def _slopes(family: Family, values: Values, heads: int, scale: float) -> tuple[float, ...]:
+    if not _says(values, family.linear_biases):
+        return ()
+    found = slopes(heads, values.number("alibi_bias_max", 8.0))
+    return tuple(slope * scale for slope in found) if family.scales_biases else found
 
 
 def _choice(values: Values, key: str, choices: Mapping[str, T], default: str) -> T:
@@ -260,7 +289,7 @@ def _ropes(family: Family, values: Values, head_dim: int, windows: tuple[int, ..
 
     Layers with windows may have an embedding of their own, as in Gemma 3; some layers none, as in SmolLM 3.
     """
-    if not family.rotary:
+    if not family.rotary or _says(values, family.linear_biases):
         return (RopeConfig(),) * len(windows)
     key = "rope_parameters" if values.get("rope_parameters") else "rope_scaling"
     given = values.object(key)
@@ -271,7 +300,8 @@ def _ropes(family: Family, values: Values, head_dim: int, windows: tuple[int, ..
         narrow = values.but(key, {"rope_theta": values.number("rope_local_base_freq")})
     theta, longest = values.number("rope_theta", 10000.0), values.positive("max_position_embeddings", 2048)
     of_wide, of_narrow = (read_rope(each, key, head_dim, theta, longest) for each in (wide, narrow))
-    rotates = values.get("no_rope_layers", [1] * len(windows))
+    everywhere = family.rotates_unwindowed or not any(windows)
+    rotates = values.get("no_rope_layers", [everywhere or window > 0 for window in windows])
     if not isinstance(rotates, list) or len(rotates) != len(windows):
         raise values.wrong("no_rope_layers", f"a list of {len(windows)} is needed, not {rotates!r}")
     return tuple(

@@ -28,7 +28,7 @@ class Decoder:
         names = config.family.names
         base = weights.under(names.base) if weights.has_any(names.base) else weights
         rows, self._head = _ends(config, base, weights, kernels)
-        self._embed = _embedding(config, base, rows)
+        self._embed = _embedding(config, base, kernels, rows)
         self._norm = read_norm(config, base, kernels, names.final_norm, config.hidden_size)
         layers = replace(base, transposed=config.family.transposed)
         kind = ParallelLayer if config.parallel else Layer
@@ -63,24 +63,36 @@ def _ends(
     table = words.read(base, f"{names.embedding}.weight", config.hidden_size)
     if config.tie_word_embeddings:
         tied = kernels.linear(table, dtype=torch.float32, keeps_rows=True)
-        return words.embedding(tied.rows), _capped(words.logits(tied), config.logit_softcap)
+        return words.embedding(tied.rows), _logits(config, words.logits(tied))
     rows = words.read(weights, f"{names.head}.weight", config.hidden_size)
-    head = words.logits(kernels.linear(rows, dtype=torch.float32))
-    return words.embedding(table.__getitem__), _capped(head, config.logit_softcap)
+    bias = words.read(weights, f"{names.head}.bias") if config.family.head_bias else None
+    head = words.logits(kernels.linear(rows, bias, dtype=torch.float32))
+    return words.embedding(table.__getitem__), _logits(config, head)
 
 
-def _capped(head: Unary, softcap: float) -> Callable[[Tensor], Tensor]:
-    if not softcap:
-        return head
-    return lambda hidden: head(hidden).div_(softcap).tanh_().mul_(softcap)
+def _logits(config: ModelConfig, head: Unary) -> Callable[[Tensor], Tensor]:
+    softcap, scale = config.logit_softcap, config.logit_scale
+    if softcap:
+        return lambda hidden: head(hidden).div_(softcap).tanh_().mul_(softcap)
+    if scale != 1.0:
+        return lambda hidden: head(hidden).mul_(scale)
+    return head
 
 
-def _embedding(config: ModelConfig, base: Weights, rows: Callable[[Tensor], Tensor]) -> Embed:
-    name, size = config.family.names.positions, config.hidden_size
-    if name is not None:
-        learned = base.read(f"{name}.weight", config.max_position, size)
+def _embedding(
+    config: ModelConfig, base: Weights, kernels: Kernels, rows: Callable[[Tensor], Tensor]
+) -> Embed:
+    family, size = config.family, config.hidden_size
+    if family.names.positions is not None:
+        begin = family.position_offset
+        learned = base.read(f"{family.names.positions}.weight", begin + config.max_position, size)[begin:]
         return lambda tokens, positions: rows(tokens) + learned[positions]
-    if config.family.scales_embeddings:
+    if family.names.embedding_norm is not None:
+        norm = read_norm(config, base, kernels, family.names.embedding_norm, size)
+        return lambda tokens, _: norm(rows(tokens))
+    scale = config.embedding_scale
+    if family.scales_embeddings:
         scale = torch.tensor(size**0.5, dtype=base.dtype).item()  # rounded as the weights are
+    if scale != 1.0:
         return lambda tokens, _: rows(tokens) * scale
     return lambda tokens, _: rows(tokens)

@@ -86,24 +86,40 @@ class Family:
 
     names: Names = field(default_factory=Names)
     keys: Mapping[str, str] = field(default_factory=dict)
-    """What its config.json calls that which others call otherwise: by the usual name."""
+    """What its config.json calls that which others call otherwise: by the usual name. `a.b`: b within a."""
+    expects: Mapping[str, Any] = field(default_factory=dict)
+    """Values of keys that the entry stands for; null and missing are no other than false."""
+    otherwise: "Family | None" = None
+    """What it is with other values of those keys. None: what it is then, transformers runs."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """What a key means when it is left out, by its usual name, where that is not what it means for Llama."""
-    norm: Literal["rms", "wide", "shifted", "layer"] = "rms"
+    norm: Literal["rms", "wide", "shifted", "layer", "bare"] = "rms"
     """Root mean square; `wide`: multiplied by its weight before rounding; `shifted`: that, with 1 + weight;
-    `layer`: layer normalization, with a bias if the checkpoint has one."""
+    `layer`: layer normalization, with a bias if the checkpoint has one; `bare`: that, with no weight."""
     qkv_bias: bool | str = "attention_bias"
     out_bias: bool | str = "attention_bias"
     mlp_bias: bool | str = "mlp_bias"
+    head_bias: bool = False
     gated: bool = True
     """The feed-forward block has gates; otherwise it is up, activation, down."""
     parallel: bool | str = False
-    """Attention and feed-forward block read the same stream, instead of one after the other."""
+    """Attention and feed-forward block read the same stream, instead of one after the other; through the
+    same norm if there is no `before_mlp`."""
     rotary: bool = True
+    rotates_unwindowed: bool = True
+    """If not, layers that see everything, beside others with windows, have no positions."""
+    linear_biases: bool | str = False
+    """Positions get in as biases of attention's scores (`alibi.py`), and not by rotation."""
+    scales_biases: bool = False
+    """Those are multiplied by what scores are multiplied by."""
+    position_offset: int = 0
+    """Learned positions begin at that row of their table."""
     norms_whole: bool = False
     """Queries and keys are normalized over all their heads at once, not each head by itself."""
+    one_key_head: bool | str = False
+    """All query heads share one key head, whatever else config.json says."""
     by_head: bool = False
-    """Rows of the joint projection are query, key and value of one head after the other."""
+    """Rows of the joint projection are, for one key head after the other, its queries, key and value."""
     transposed: bool = False
     """Weights of the layers' products are [in, out]."""
     scales_embeddings: bool = False
@@ -115,9 +131,28 @@ class Family:
 
     def usual(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """What config.json says, by usual names, with the family's defaults where it says nothing."""
-        renamed = {usual: values[own] for usual, own in self.keys.items() if values.get(own) is not None}
+        renamed = {
+            usual: found for usual, own in self.keys.items() if (found := _at(values, own)) is not None
+        }
         given = {key: value for key, value in values.items() if value is not None}
-        return {**self.defaults, **given, **renamed}
+        usual = {**self.defaults, **given, **renamed}
+        if self.one_key_head is True or usual.get(str(self.one_key_head)) is True:
+            usual["num_key_value_heads"] = 1
+        return usual
+
+    def fitting(self, values: Mapping[str, Any]) -> "Family | None":
+        """This entry, or the one of `otherwise` that stands for such a config.json."""
+        usual = self.usual(values)
+        if all((usual.get(key) or None) == (value or None) for key, value in self.expects.items()):
+            return self
+        return self.otherwise.fitting(values) if self.otherwise else None
+
+
+def _at(values: Mapping[str, Any], path: str) -> Any:
+    """What stands at `a.b`: under b in the object under a; None if there is nothing."""
+    key, _, rest = path.partition(".")
+    found = values.get(key)
+    return _at(found, rest) if rest and isinstance(found, Mapping) else None if rest else found
 
 
 LLAMA = Family()
@@ -154,6 +189,96 @@ _GPT = Names(
     down="mlp.c_proj",
     final_norm="ln_f",
 )
+_GPT_KEYS = {
+    "hidden_size": "n_embd",
+    "intermediate_size": "n_inner",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "max_position_embeddings": "n_positions",
+    "norm_eps": "layer_norm_epsilon",
+    "hidden_act": "activation_function",
+}
+_OLMO2 = Family(
+    names=replace(
+        _SANDWICHED,
+        before_attention=None,
+        before_mlp=None,
+        query_norm="self_attn.q_norm",
+        key_norm="self_attn.k_norm",
+    ),
+    norm="wide",
+    norms_whole=True,
+)
+_GPT2 = Family(
+    names=_GPT,
+    keys=_GPT_KEYS,
+    defaults={"hidden_act": "gelu_new", "tie_word_embeddings": True, "norm_eps": 1e-5},
+    norm="layer",
+    qkv_bias=True,
+    out_bias=True,
+    mlp_bias=True,
+    gated=False,
+    rotary=False,
+    transposed=True,
+)
+_MEGATRON = Names(
+    base="transformer.",
+    embedding="word_embeddings",
+    layer="h.{}.",
+    qkv=("self_attention.query_key_value",),
+    out="self_attention.dense",
+    up=("mlp.dense_h_to_4h",),
+    down="mlp.dense_4h_to_h",
+    final_norm="ln_f",
+)
+_FALCON = Family(
+    names=_MEGATRON,
+    keys={
+        "num_key_value_heads": "num_kv_heads",
+        "norm_eps": "layer_norm_epsilon",
+        "intermediate_size": "ffn_hidden_size",
+        "hidden_act": "activation",
+    },
+    defaults={
+        "hidden_act": "gelu",
+        "norm_eps": 1e-5,
+        "tie_word_embeddings": True,
+        "multi_query": True,
+        "parallel_attn": True,
+        "num_ln_in_parallel_attn": 2,
+    },
+    norm="layer",
+    qkv_bias="bias",
+    out_bias="bias",
+    mlp_bias="bias",
+    gated=False,
+    linear_biases="alibi",
+    scales_biases=True,
+    one_key_head="multi_query",
+    by_head=True,
+)
+"""One block after the other, as in the smallest ones."""
+_PARALLEL_FALCON = replace(_FALCON, names=replace(_MEGATRON, before_mlp=None), parallel=True)
+_COHERE = Family(
+    names=Names(before_mlp=None),
+    keys={"norm_eps": "layer_norm_eps"},
+    defaults={
+        "norm_eps": 1e-5,
+        "logit_scale": 0.0625,
+        "tie_word_embeddings": True,
+        "rope_interleave": True,
+    },
+    expects={"use_qk_norm": False},
+    norm="layer",
+    mlp_bias=False,
+    parallel=True,
+)
+_GLM = Family(
+    names=Names(up=("mlp.gate_up_proj",)),
+    defaults={"partial_rotary_factor": 0.5, "rope_interleave": True, "head_dim": 128},
+    out_bias=False,
+    mlp_bias=False,
+)
 
 FAMILIES: Mapping[str, Family] = {
     "LlamaForCausalLM": LLAMA,
@@ -173,17 +298,7 @@ FAMILIES: Mapping[str, Family] = {
         mlp_bias=False,
         windowed=True,
     ),
-    "Olmo2ForCausalLM": Family(
-        names=replace(
-            _SANDWICHED,
-            before_attention=None,
-            before_mlp=None,
-            query_norm="self_attn.q_norm",
-            key_norm="self_attn.k_norm",
-        ),
-        norm="wide",
-        norms_whole=True,
-    ),
+    "Olmo2ForCausalLM": _OLMO2,
     "GemmaForCausalLM": _GEMMA,
     "Gemma2ForCausalLM": replace(
         _GEMMA,
@@ -206,26 +321,7 @@ FAMILIES: Mapping[str, Family] = {
         defaults={"use_sliding_window": False, "rope_theta": 2e6, "tie_word_embeddings": True},
         windowed=True,
     ),
-    "GPT2LMHeadModel": Family(
-        names=_GPT,
-        keys={
-            "hidden_size": "n_embd",
-            "intermediate_size": "n_inner",
-            "num_hidden_layers": "n_layer",
-            "num_attention_heads": "n_head",
-            "max_position_embeddings": "n_positions",
-            "norm_eps": "layer_norm_epsilon",
-            "hidden_act": "activation_function",
-        },
-        defaults={"hidden_act": "gelu_new", "tie_word_embeddings": True, "norm_eps": 1e-5},
-        norm="layer",
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        gated=False,
-        rotary=False,
-        transposed=True,
-    ),
+    "GPT2LMHeadModel": _GPT2,
     "GPTNeoXForCausalLM": Family(
         names=Names(
             base="gpt_neox.",
@@ -302,5 +398,217 @@ FAMILIES: Mapping[str, Family] = {
             heard=2,
         ),
     ),
+    "BloomForCausalLM": Family(
+        names=replace(_MEGATRON, embedding_norm="word_embeddings_layernorm"),
+        keys={
+            "num_hidden_layers": "n_layer",
+            "num_attention_heads": "n_head",
+            "hidden_size": "n_embed",
+            "max_position_embeddings": "seq_length",
+            "norm_eps": "layer_norm_epsilon",
+        },
+        defaults={"hidden_act": "gelu_new", "norm_eps": 1e-5, "tie_word_embeddings": True},
+        expects={"apply_residual_connection_post_layernorm": False},
+        norm="layer",
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        gated=False,
+        linear_biases=True,
+        by_head=True,
+    ),
+    "MptForCausalLM": Family(
+        names=Names(
+            base="transformer.",
+            embedding="wte",
+            layer="blocks.{}.",
+            before_attention="norm_1",
+            before_mlp="norm_2",
+            qkv=("attn.Wqkv",),
+            out="attn.out_proj",
+            up=("ffn.up_proj",),
+            down="ffn.down_proj",
+            final_norm="norm_f",
+        ),
+        keys={
+            "hidden_size": "d_model",
+            "num_hidden_layers": "n_layers",
+            "num_attention_heads": "n_heads",
+            "max_position_embeddings": "max_seq_len",
+            "norm_eps": "layer_norm_epsilon",
+            "clip_qkv": "attn_config.clip_qkv",
+            "alibi": "attn_config.alibi",
+            "alibi_bias_max": "attn_config.alibi_bias_max",
+            "attention_multiplier": "attn_config.softmax_scale",
+            "attn_type": "attn_config.attn_type",
+            "prefix_lm": "attn_config.prefix_lm",
+            "qk_ln": "attn_config.qk_ln",
+        },
+        defaults={
+            "hidden_act": "gelu",
+            "norm_eps": 1e-5,
+            "tie_word_embeddings": True,
+            "no_bias": True,
+            "expansion_ratio": 4,
+            "alibi": True,
+            "attn_type": "multihead_attention",
+        },
+        expects={
+            "no_bias": True,
+            "expansion_ratio": 4,
+            "alibi": True,
+            "attn_type": "multihead_attention",
+            "prefix_lm": False,
+            "qk_ln": False,
+            "logit_scale": None,
+        },
+        norm="layer",
+        qkv_bias=False,
+        out_bias=False,
+        mlp_bias=False,
+        gated=False,
+        linear_biases=True,
+    ),
+    "FalconForCausalLM": replace(
+        _PARALLEL_FALCON,
+        names=replace(_MEGATRON, before_attention="ln_attn", before_mlp="ln_mlp"),
+        expects={"new_decoder_architecture": True, "num_ln_in_parallel_attn": 2},
+        one_key_head=False,
+        otherwise=replace(
+            _PARALLEL_FALCON,
+            expects={"new_decoder_architecture": True},
+            one_key_head=False,
+            otherwise=replace(_PARALLEL_FALCON, expects={"parallel_attn": True}, otherwise=_FALCON),
+        ),
+    ),
+    "PhiForCausalLM": Family(
+        names=Names(
+            before_mlp=None,
+            out="self_attn.dense",
+            up=("mlp.fc1",),
+            down="mlp.fc2",
+            final_norm="final_layernorm",
+        ),
+        keys={"norm_eps": "layer_norm_eps"},
+        defaults={"hidden_act": "gelu_new", "norm_eps": 1e-5, "partial_rotary_factor": 0.5},
+        expects={"qk_layernorm": False},
+        norm="layer",
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        head_bias=True,
+        gated=False,
+        parallel=True,
+    ),
+    "StableLmForCausalLM": Family(
+        keys={"norm_eps": "layer_norm_eps"},
+        defaults={"norm_eps": 1e-5, "partial_rotary_factor": 0.25},
+        expects={"qk_layernorm": False, "use_parallel_residual": False},
+        norm="layer",
+        qkv_bias="use_qkv_bias",
+        out_bias=False,
+        mlp_bias=False,
+    ),
+    "GraniteForCausalLM": LLAMA,
+    "CohereForCausalLM": _COHERE,
+    "Cohere2ForCausalLM": replace(
+        _COHERE,
+        defaults={**_COHERE.defaults, "sliding_window_pattern": 4},
+        rotates_unwindowed=False,
+        windowed=True,
+    ),
+    "OPTForCausalLM": Family(
+        names=Names(
+            base="model.decoder.",
+            positions="embed_positions",
+            before_attention="self_attn_layer_norm",
+            before_mlp="final_layer_norm",
+            out="self_attn.out_proj",
+            up=("fc1",),
+            down="fc2",
+            final_norm="final_layer_norm",
+        ),
+        keys={"intermediate_size": "ffn_dim", "hidden_act": "activation_function"},
+        defaults={
+            "hidden_act": "relu",
+            "norm_eps": 1e-5,
+            "tie_word_embeddings": True,
+            "do_layer_norm_before": True,
+            "layer_norm_elementwise_affine": True,
+            "enable_bias": True,
+        },
+        expects={
+            "do_layer_norm_before": True,
+            "layer_norm_elementwise_affine": True,
+            "_remove_final_layer_norm": False,
+        },
+        norm="layer",
+        qkv_bias="enable_bias",
+        out_bias="enable_bias",
+        mlp_bias="enable_bias",
+        gated=False,
+        rotary=False,
+        position_offset=2,
+    ),
+    "GlmForCausalLM": _GLM,
+    "Glm4ForCausalLM": replace(
+        _GLM,
+        names=replace(_GLM.names, after_attention="post_self_attn_layernorm", after_mlp="post_mlp_layernorm"),
+    ),
+    "OlmoForCausalLM": Family(defaults={"norm_eps": 1e-5}, norm="bare", mlp_bias=False),
+    "Olmo3ForCausalLM": replace(
+        _OLMO2,
+        keys={"rope_local_base_freq": "rope_theta"},
+        defaults={"rope_theta": 5e5, "rope_local_base_freq": 5e5, "sliding_window_pattern": 4},
+        windowed=True,
+    ),
+    "Exaone4ForCausalLM": Family(
+        names=_OLMO2.names,
+        defaults={"sliding_window_pattern": 4},
+        qkv_bias=False,
+        out_bias=False,
+        mlp_bias=False,
+        rotates_unwindowed=False,
+        windowed=True,
+    ),
+    "GPTJForCausalLM": Family(
+        names=replace(
+            _GPT,
+            positions=None,
+            before_mlp=None,
+            qkv=("attn.q_proj", "attn.k_proj", "attn.v_proj"),
+            out="attn.out_proj",
+            up=("mlp.fc_in",),
+            down="mlp.fc_out",
+        ),
+        keys=_GPT_KEYS,
+        defaults={"hidden_act": "gelu_new", "norm_eps": 1e-5, "rotary_dim": 64, "rope_interleave": True},
+        norm="layer",
+        qkv_bias=False,
+        out_bias=False,
+        mlp_bias=True,
+        head_bias=True,
+        gated=False,
+        parallel=True,
+    ),
+    "GPTBigCodeForCausalLM": replace(
+        _GPT2,
+        defaults={
+            **_GPT2.defaults,
+            "hidden_act": "gelu_pytorch_tanh",
+            "multi_query": True,
+            "scale_attn_weights": True,
+        },
+        expects={"scale_attn_weights": True},
+        one_key_head="multi_query",
+        by_head=True,
+        transposed=False,
+    ),
 }
 """By what config.json calls its architecture."""
+
+
+def family_of(architecture: str, values: Mapping[str, Any]) -> Family | None:
+    """The entry for such a config.json, if there is one."""
+    family = FAMILIES.get(architecture)
+    return family.fitting(values) if family else None

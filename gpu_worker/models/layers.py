@@ -6,6 +6,7 @@ one rank (`split.py`).
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -40,6 +41,7 @@ class Attention:
         self._sight = Sight(
             config.windows[number], softcap=config.attention_softcap, scale=config.attention_scale
         )
+        self._slopes = _slopes(config, weights)
         self._norms = _head_norms(config, number, weights, kernels)
         out = kernels.linear(*weights.split_inputs(names.out, config.hidden_size, query, config.out_bias))
         self._out = _added(config, weights, kernels, out, names.after_attention)
@@ -49,7 +51,7 @@ class Attention:
     ) -> None:
         """Add what attention says of hidden [tokens, hidden_size] to residual, in place."""
         query = step.rotate_and_write(self._norms(self._qkv(hidden)), rotary, cache)
-        self._out.add_to(step.attend(query, cache, self._sight), residual)
+        self._out.add_to(step.attend(query, cache, self._sight, self._slopes), residual)
 
 
 class FeedForward:
@@ -92,12 +94,13 @@ class Layer:
 
 
 class ParallelLayer(Layer):
-    """Both blocks on the same stream, as in GPT-NeoX."""
+    """Both blocks on the same stream: each through its own norm, as in GPT-NeoX, or both through one."""
 
     def add_to(self, hidden: Tensor, rotary: Rotary, step: StepAttention, cache: LayerCache) -> None:
         """See `Layer.add_to`."""
-        mlp_input = self._mlp_norm(hidden)
-        self._attention.add_to(self._attention_norm(hidden), hidden, rotary, step, cache)
+        normed = self._attention_norm(hidden)
+        mlp_input = normed if self._mlp_norm is unchanged else self._mlp_norm(hidden)
+        self._attention.add_to(normed, hidden, rotary, step, cache)
         self._mlp.add_to(mlp_input, hidden)
 
 
@@ -124,25 +127,37 @@ def _projections(config: ModelConfig, number: int, weights: Weights) -> tuple[Te
     heads, kv_heads, size = config.num_heads, config.num_kv_heads, config.head_dim
     query, key = heads * size, kv_heads * size
     keys = Share(key, config.key_copies)
-    shares = [Share(3 * query)] if config.family.by_head else [Share(query), keys, keys]
+    # Of one key head for all, queries, key and value lie one after the other in any case.
+    by_head = config.family.by_head and weights.ranks.count * kv_heads > config.key_copies
+    shares = [Share(query + 2 * key)] if by_head else [Share(query), keys, keys]
     parts = _in_tensors(config.family.names.qkv, shares)
     weight, bias = weights.split_outputs(parts, config.hidden_size, config.qkv_bias)
     order = torch.arange(query + 2 * key, device=weight.device).view(-1, size)
-    if config.family.by_head:
-        order = order.view(heads, 3, size).transpose(0, 1).reshape(-1, size)
+    if by_head:
+        shared = order.view(kv_heads, -1, size)
+        order = torch.cat((shared[:, :-2].reshape(query // size, size), shared[:, -2], shared[:, -1]))
     within = rotary_order(config.ropes[number], size)
     if within is not None:
         order[: heads + kv_heads] = order[: heads + kv_heads, within]
-    elif not config.family.by_head:
+    elif not by_head:
         return weight, bias
     order = order.flatten()
     return weight[order], None if bias is None else bias[order]
+
+
+def _slopes(config: ModelConfig, weights: Weights) -> Tensor | None:
+    """Of this rank's heads, float32 [heads], if there are linear biases."""
+    first = weights.ranks.rank * config.num_heads
+    mine = config.slopes[first : first + config.num_heads]
+    return torch.tensor(mine, device=weights.device) if mine else None
 
 
 def _head_norms(
     config: ModelConfig, number: int, weights: Weights, kernels: Kernels
 ) -> Callable[[Tensor], Tensor]:
     names, size = config.family.names, config.head_dim
+    if config.qkv_limit:
+        return partial(torch.clamp_, min=-config.qkv_limit, max=config.qkv_limit)
     if names.query_norm is None or names.key_norm is None:
         return unchanged
     if rotary_order(config.ropes[number], size) is not None:

@@ -22,6 +22,8 @@ def read_norm(config: ModelConfig, weights: Weights, kernels: Kernels, name: str
         case "layer":
             bias = weights.read(f"{name}.bias", size) if weights.has(f"{name}.bias") else None
             return LayerNorm(weights.read(weight, size), bias, eps)
+        case "bare":
+            return LayerNorm(torch.ones(size, dtype=weights.dtype, device=weights.device), None, eps)
 
 
 def unchanged(hidden: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from gpu_worker.errors import CapacityError, ModelError
 from gpu_worker.kernels.interface import Kernels, LayerCache, StepAttention
 from gpu_worker.models.config import Shape, architecture_of, read_config, read_values
 from gpu_worker.models.decoder import Decoder
-from gpu_worker.models.families import FAMILIES
+from gpu_worker.models.families import family_of
 from gpu_worker.models.foreign import load_foreign
 from gpu_worker.models.loader import Weights, open_checkpoint
 from gpu_worker.models.split import ALONE, Ranks, share_of
@@ -67,7 +67,8 @@ def load_model(
     values = read_values(directory)
     architecture = architecture_of(values)
     model: CausalLM
-    if architecture in FAMILIES:
+    native = family_of(architecture, values.values) is not None
+    if native:
         model, parameters = _load_native(directory, device, kernels, dtype, max_positions, ranks)
     else:
         model = load_foreign(directory, values, device, dtype, max_positions)
@@ -75,7 +76,7 @@ def load_model(
     log.info(
         "%s: %s, %.1f M parameters, %s on %s, loaded in %.1f s",
         directory,
-        architecture if architecture in FAMILIES else f"{architecture} of transformers",
+        architecture if native else f"{architecture} of transformers",
         parameters / 1e6,
         str(model.dtype).removeprefix("torch."),
         device,
@@ -86,8 +87,9 @@ def load_model(
 
 def check_split(directory: Path, count: int) -> None:
     """Raise `ModelError` if a model cannot be split among so many ranks."""
-    architecture = architecture_of(read_values(directory))
-    if architecture not in FAMILIES:
+    values = read_values(directory)
+    architecture = architecture_of(values)
+    if family_of(architecture, values.values) is None:
         raise ModelError(f"QUIRE_TENSOR_PARALLEL={count}: {architecture} of transformers cannot be split")
     try:
         share_of(read_config(directory), count)

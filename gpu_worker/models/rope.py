@@ -81,7 +81,8 @@ def read_rope(values: Values, key: str, head_dim: int, theta: float, max_positio
     Raises `ModelError` with the key at fault.
     """
     given = values.object(key)
-    dims = int(head_dim * given.number("partial_rotary_factor", values.number("partial_rotary_factor", 1.0)))
+    share = given.number("partial_rotary_factor", values.number("partial_rotary_factor", 1.0))
+    dims = values.positive("rotary_dim", int(head_dim * share))
     if dims % 2 or dims > head_dim:
         raise values.wrong(key, f"{dims} of {head_dim} dimensions cannot be rotated in pairs")
     return RopeConfig(

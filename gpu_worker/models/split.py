@@ -91,6 +91,8 @@ def share_of(config: ModelConfig, count: int) -> ModelConfig:
             shared_size=part(experts.shared_size, "numbers inside the shared expert"),
         )
     copies = count // kv_heads if kv_heads < count and count % kv_heads == 0 else 1
+    if copies > 1 and kv_heads > 1 and config.family.by_head:
+        raise ModelError(f"QUIRE_TENSOR_PARALLEL={count}: {config.architecture} has {kv_heads} key heads")
     return replace(
         config,
         num_heads=part(config.num_heads, "attention heads"),
@@ -128,12 +130,12 @@ class Vocabulary:
         self._each = -(-size // ranks.count)
         self._first = ranks.rank * self._each
 
-    def read(self, weights: "Weights", name: str, columns: int) -> Tensor:
-        """This rank's rows of a matrix [tokens, columns]; zero past the last token."""
+    def read(self, weights: "Weights", name: str, *columns: int) -> Tensor:
+        """This rank's rows of a matrix [tokens, columns], or of a bias; zero past the last token."""
         rows = slice(min(self._first, self._size), min(self._first + self._each, self._size))
-        table = weights.rows(name, rows, self._size, columns)
+        table = weights.rows(name, rows, self._size, *columns)
         missing = self._each - len(table)
-        return pad(table, (0, 0, 0, missing)) if missing else table
+        return pad(table, (0, 0) * len(columns) + (0, missing)) if missing else table
 
     def embedding(self, rows: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """What looks up any token's embedding, made of what looks up this rank's rows."""

@@ -13,9 +13,11 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from gpu_worker.kernels.reference import ReferenceKernels
 from gpu_worker.models.config import read_config
 from gpu_worker.models.families import FAMILIES
 from tests.support.logits import watch_logits
+from tests.unit.gpu_worker.conftest import makers
 
 PROMPT = [5, 17, 3, 88, 41, 41, 9, 60, 2, 73, 28, 54, 12, 90, 33, 71, 8, 26, 65]
 LENGTH = len(PROMPT) + 64
@@ -73,6 +75,24 @@ DEEPSEEK = {
     "topk_group": 2,
 }
 SHARP = YARN | {"mscale": 1.0, "mscale_all_dim": 0.8}
+BLOOM = {
+    "num_attention_heads": 6,
+    "num_key_value_heads": 6,
+    "hidden_size": 48,
+    "intermediate_size": 192,
+    "initializer_range": 0.5,
+    "seed": 1,
+}
+MPT = {
+    "intermediate_size": 128,
+    "d_model": 32,
+    "n_heads": 4,
+    "n_layers": 3,
+    "num_key_value_heads": 4,
+    "max_seq_len": 128,
+    "attn_config": {"clip_qkv": 0.8, "softmax_scale": 0.3},
+}
+FALCON = {"num_kv_heads": 2, "layer_norm_epsilon": 1e-3}
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Llama": ("LlamaForCausalLM", {"tie_word_embeddings": True, "seed": 1}),
@@ -129,15 +149,66 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         DEEPSEEK
         | {"q_lora_rank": None, "norm_topk_prob": False, "rope_parameters": SHARP, "attention_bias": True},
     ),
+    "BLOOM": ("BloomForCausalLM", BLOOM),
+    "Phi": ("PhiForCausalLM", {"hidden_size": 64, "seed": 1}),
 }
+
+ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
+    "MPT": ("MptForCausalLM", MPT),
+    "Falcon": ("FalconForCausalLM", FALCON | {"seed": 1}),
+    "Falcon, biases": (
+        "FalconForCausalLM",
+        FALCON
+        | {
+            "alibi": True,
+            "parallel_attn": False,
+            "multi_query": False,
+            "bias": True,
+            "num_kv_heads": 4,
+            "attention": "sdpa",  # the eager form adds these biases twice
+        },
+    ),
+    "Falcon, two norms": ("FalconForCausalLM", FALCON | {"new_decoder_architecture": True, "seed": 1}),
+    "Falcon, one norm": (
+        "FalconForCausalLM",
+        FALCON | {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1},
+    ),
+    "StableLM": ("StableLmForCausalLM", {"hidden_size": 64, "use_qkv_bias": True}),
+    "Granite": (
+        "GraniteForCausalLM",
+        {
+            "embedding_multiplier": 6.0,
+            "residual_multiplier": 0.22,
+            "attention_multiplier": 0.2,
+            "logits_scaling": 3.0,
+        },
+    ),
+    "Cohere": ("CohereForCausalLM", {"logit_scale": 0.25, "seed": 1}),
+    "Cohere 2": ("Cohere2ForCausalLM", {"sliding_window": 9, "sliding_window_pattern": 2}),
+    "OPT": (
+        "OPTForCausalLM",
+        {"num_key_value_heads": 4, "ffn_dim": 48, "word_embed_proj_dim": 32, "dropout": 0.0, "seed": 1},
+    ),
+    "GLM": ("GlmForCausalLM", {"head_dim": 16, "attention_bias": True, "seed": 1}),
+    "GLM 4": ("Glm4ForCausalLM", {"head_dim": 16}),
+    "OLMo": ("OlmoForCausalLM", {"clip_qkv": 0.5}),
+    "OLMo 3": ("Olmo3ForCausalLM", {"sliding_window": 9, "rope_scaling": YARN}),
+    "EXAONE 4": ("Exaone4ForCausalLM", {"sliding_window": 9, "sliding_window_pattern": 2}),
+    "GPT-J": ("GPTJForCausalLM", GPT | {"rotary_dim": 4}),
+    "GPT BigCode": ("GPTBigCodeForCausalLM", GPT | {"seed": 4}),
+    "GPT BigCode, all heads": ("GPTBigCodeForCausalLM", GPT | {"multi_query": False}),
+}
+"""What these ask of a back end, those above ask it too: one is enough."""
 
 
 def random_model(architecture: str, changes: dict[str, Any]) -> Any:
     """A tiny model with weights large enough that its tokens vary, and no weight left at zero or one."""
     torch.manual_seed(changes.get("seed", 0))
     kind = getattr(transformers, architecture)
-    config = kind.config_class(**{key: value for key, value in (USUAL | changes).items() if key != "seed"})
-    config._attn_implementation = "eager"  # others leave out what they do not have, such as soft-caps
+    ours = ("seed", "attention")
+    config = kind.config_class(**{key: value for key, value in (USUAL | changes).items() if key not in ours})
+    # Other forms than the eager one leave out what they do not have, such as soft-caps.
+    config._attn_implementation = changes.get("attention", "eager")
     model = kind(config).eval()
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1:
@@ -154,7 +225,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     @cache
     def make(name: str) -> SimpleNamespace:
-        model = random_model(*MODELS[name])
+        model = random_model(*(MODELS | ALIKE)[name])
         directory = tmp_path_factory.mktemp("family")
         model.save_pretrained(directory)
 
@@ -171,7 +242,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize("number", range(len(MODELS)), ids=list(MODELS))
 def test_equals_transformers(make: Any, models: Any, number: int) -> None:
-    found = models(list(MODELS)[number])
+    check(make, models(list(MODELS)[number]), number)
+
+
+@pytest.mark.parametrize("number", range(len(ALIKE)), ids=list(ALIKE))
+def test_equals_transformers_over_plain_pytorch(models: Any, number: int) -> None:
+    check(makers(ReferenceKernels()), models(list(ALIKE)[number]), number)
+
+
+def check(make: Any, found: Any, number: int) -> None:
     block_size = BLOCK_SIZES[number % len(BLOCK_SIZES)]
     runner = make.runner(
         found.directory, block_size=block_size, num_blocks=3 * 96 // block_size + 3, max_model_len=96
@@ -252,4 +331,4 @@ def test_names_without_their_base_and_tensors_that_follow_from_others(
 
 
 def test_every_family_is_tested() -> None:
-    assert {architecture for architecture, _ in MODELS.values()} >= set(FAMILIES)
+    assert {architecture for architecture, _ in (MODELS | ALIKE).values()} >= set(FAMILIES)

@@ -9,28 +9,44 @@ import torch
 
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.reference import ReferenceKernels
-from gpu_worker.models.families import FAMILIES
+from gpu_worker.models.families import family_of
 from gpu_worker.models.registry import load_model
 from tests.support.logits import watch_logits
 from tests.unit.gpu_worker.test_families import LENGTH, PROMPT, random_model
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "Cohere": ("CohereForCausalLM", {"logit_scale": 0.25}),
-    "Cohere 2, windows": ("Cohere2ForCausalLM", {"sliding_window": 9, "sliding_window_pattern": 2}),
-    "Granite": ("GraniteForCausalLM", {"attention_multiplier": 0.2, "logits_scaling": 3.0}),
-    "OPT": (
-        "OPTForCausalLM",
-        {"num_key_value_heads": 4, "ffn_dim": 48, "word_embed_proj_dim": 32, "dropout": 0.0},
+    "Cohere, norms of heads": ("CohereForCausalLM", {"logit_scale": 0.25, "use_qk_norm": True}),
+    "Ministral, windows": (
+        "MinistralForCausalLM",
+        {
+            "head_dim": 8,
+            "sliding_window": 9,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
     ),
-    "StableLM": ("StableLmForCausalLM", {"hidden_size": 64, "partial_rotary_factor": 0.5}),
+    "Nemotron": ("NemotronForCausalLM", {}),
+    "OPT, norms behind": (
+        "OPTForCausalLM",
+        {
+            "num_key_value_heads": 4,
+            "ffn_dim": 48,
+            "word_embed_proj_dim": 16,
+            "do_layer_norm_before": False,
+            "dropout": 0.0,
+        },
+    ),
+    "StableLM, norms of heads": (
+        "StableLmForCausalLM",
+        {"hidden_size": 64, "partial_rotary_factor": 0.5, "qk_layernorm": True},
+    ),
 }
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_equals_transformers(make: Any, tmp_path: Path, name: str) -> None:
-    assert MODELS[name][0] not in FAMILIES
     model = random_model(*MODELS[name])
     model.save_pretrained(tmp_path)
+    assert family_of(MODELS[name][0], json.loads((tmp_path / "config.json").read_text())) is None
     runner = make.runner(tmp_path, block_size=3, num_blocks=96, max_model_len=96)
     seen = watch_logits(runner)
     driver = make.Driver(runner)
@@ -52,7 +68,11 @@ def load(directory: Path) -> Any:
 @pytest.mark.parametrize(
     ("architecture", "changes", "message"),
     [
-        ("BloomForCausalLM", {"num_key_value_heads": 4}, "not every layer of it has attention"),
+        (
+            "BloomForCausalLM",
+            {"apply_residual_connection_post_layernorm": True},
+            "not every layer of it has attention",
+        ),
         ("MambaForCausalLM", {"state_size": 4}, "not every layer of it has attention"),
         ("FalconH1ForCausalLM", {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8}, "each other|run"),
     ],

@@ -16,10 +16,11 @@ from gpu_worker.models.split import share_of
 from tests.support.logits import watch_logits
 from tests.support.ranks import Meeting, Thread, Together, same
 from tests.unit.gpu_worker.conftest import Driver, greedy, make_runner, sampled
-from tests.unit.gpu_worker.test_families import MODELS, PROMPT, random_model
+from tests.unit.gpu_worker.test_families import ALIKE, MODELS, PROMPT, random_model
 
 MODELS = {
     **MODELS,
+    **ALIKE,
     "one key head": ("LlamaForCausalLM", {"num_key_value_heads": 1, "seed": 1}),
     "biases": ("LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True}),
 }
@@ -36,6 +37,10 @@ SPLIT = [
     ("Mixtral", 2),
     ("DeepSeek V2, groups, YaRN", 4),
     ("DeepSeek V3, YaRN", 2),
+    ("BLOOM", 2),
+    ("Phi", 2),
+    ("Falcon", 2),
+    ("Falcon, two norms", 2),
 ]
 LENGTH = len(PROMPT) + 64
 
