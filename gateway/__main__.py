@@ -14,7 +14,8 @@ from gateway.app import create_app
 from gateway.backend import NodeBackend
 from gateway.settings import GatewaySettings
 from ops.api_keys import KeyFileError, read_keys
-from ops.process import StartError, run
+from ops.errors import StartError
+from ops.process import run
 from proto.rpc import Node
 
 # How long answers under way may go on once the process has been asked to stop.

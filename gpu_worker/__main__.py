@@ -8,7 +8,8 @@ from gpu_worker.errors import WorkerError
 from gpu_worker.service import WorkerService
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load, populate_memory
-from ops.process import StartError, run
+from ops.errors import StartError
+from ops.process import run
 from proto.rpc import Node
 from proto.worker_pb2_grpc import add_WorkerServicer_to_server
 

@@ -29,7 +29,7 @@ class WorkerSettings(ModelSettings):
     """Type of KV memory. auto: as activations. int8: each position of a head with a scale of its own."""
 
     draft_model: Path | None = None
-    """Directory of a small model of the same vocabulary, which guesses what the model will say next."""
+    """Directory or id of a small model of the same vocabulary, which guesses what the model will say next."""
 
     block_size: int = Field(16, ge=1, le=1024)
     """Tokens per block of KV memory."""

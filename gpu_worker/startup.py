@@ -31,6 +31,7 @@ from gpu_worker.models.split import ALONE, Ranks
 from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.warmup import full_step, host_offer
+from ops.hub import fetched
 
 log = logging.getLogger(__name__)
 
@@ -65,13 +66,14 @@ _BESIDE = {MatrixUnitKernels: " with oneDNN", QuantizedKernels: " with weights i
 
 
 def load(settings: WorkerSettings, around: Callable[[Kernels], Kernels] = lambda kernels: kernels) -> Runner:
-    """Load the model and set up its memory. Raises `ModelError` and `CapacityError`.
+    """Load the model and set up its memory. Raises `ModelError`, `CapacityError` and `HubError`.
 
     Of several ranks this is the first: the others load their shares, too, and follow the runner until it is
     closed.
 
     `around`: what is to stand between the runner and its back end, when something is measured.
     """
+    settings = _with_directories(settings)
     count, device = settings.tensor_parallel, device_of(settings)
     if count == 1:
         return load_rank(settings, ALONE, around)
@@ -125,6 +127,14 @@ def load_rank(
     if device.type == "cuda":
         _record(runner)
     return runner
+
+
+def _with_directories(settings: WorkerSettings) -> WorkerSettings:
+    """The same, with models that were named by id fetched. Raises `HubError`."""
+    draft = settings.draft_model
+    return settings.model_copy(
+        update={"model": fetched(settings.model), "draft_model": fetched(draft) if draft else None}
+    )
 
 
 def _record(runner: Runner) -> None:

@@ -10,16 +10,13 @@ from typing import TypeVar
 
 import uvloop
 
+from ops.errors import StartError
 from ops.settings import ProcessSettings
 from ops.telemetry import start_traces
 from proto.rpc import Node, RedisBus
 
 Settings = TypeVar("Settings", bound=ProcessSettings)
 Serve = Callable[[Node, Settings], Awaitable[None]]
-
-
-class StartError(Exception):
-    """The process cannot start, nor will it at a second try; the message is one line for a person."""
 
 
 def run(settings: Settings, service: str, serve: Serve[Settings]) -> None:

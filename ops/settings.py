@@ -12,6 +12,8 @@ from typing import Self
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from ops.hub import model_name
+
 SHIPPED_MODEL = Path(__file__).parent / "tiny_model" / "model"
 SHIPPED_DRAFT = Path(__file__).parent / "tiny_model" / "draft"
 
@@ -51,12 +53,12 @@ class ModelSettings(ProcessSettings):
     """What every process of one model must know."""
 
     model: Path = SHIPPED_MODEL
-    """Directory of the model, as Hugging Face lays it out."""
+    """Directory of the model, as Hugging Face lays it out, or its id there; see `hub.py`."""
 
     model_name: str = ""
-    """Name under which the model is served. Empty: the name of its directory."""
+    """Name under which the model is served. Empty: the name of its directory, or the last part of its id."""
 
     @property
     def served_name(self) -> str:
         """The pool that this process belongs to."""
-        return self.model_name or self.model.resolve().name
+        return self.model_name or model_name(self.model)

@@ -6,7 +6,7 @@ TokenizerError
 └── ModelDirectoryError   none: the process does not start
 """
 
-from ops.process import StartError
+from ops.errors import StartError
 
 
 class TokenizerError(Exception):

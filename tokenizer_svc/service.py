@@ -10,6 +10,7 @@ import grpc
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
+from ops.hub import fetched
 from ops.telemetry import Metadata, incoming, outgoing
 from proto.rpc import Node, Resumption
 from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse, GenerateRequest
@@ -33,8 +34,9 @@ tracer = trace.get_tracer(__name__)
 
 
 async def serve(node: Node, settings: TokenizerSettings) -> None:
-    """Serve the model's text until cancelled. Raises `ModelDirectoryError` if it has none."""
-    model = await asyncio.to_thread(TextModel.load, settings.model)
+    """Serve the model's text until cancelled. Raises `HubError`, or `ModelDirectoryError` if it has none."""
+    directory = await asyncio.to_thread(fetched, settings.model)
+    model = await asyncio.to_thread(TextModel.load, directory)
     name = settings.served_name
     server = node.server(pool=name, capacity=settings.tokenizer_calls)
     service = TokenizerService(model, SchedulerStub(node.channel(pool=name)))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ops.cli.arguments import numbers, positive, span
+from ops.hub import HubError, fetched
 from ops.settings import SHIPPED_MODEL
 
 _DESCRIPTION = """\
@@ -32,7 +33,7 @@ def add_to(kinds: Any) -> None:
     )
     model = compare.add_mutually_exclusive_group()
     model.add_argument("--shape", choices=("135m", "1.1b"), help="a model of this shape, with random weights")
-    model.add_argument("--model", type=Path, metavar="DIR", help="a model (default: the shipped one)")
+    model.add_argument("--model", type=Path, metavar="MODEL", help="directory or id (the shipped model)")
     compare.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     compare.add_argument(
         "--threads", type=positive, metavar="N", help="threads of each model (default: all cores)"
@@ -97,8 +98,13 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.seed,
     )
     model = made(arguments.shape) if arguments.shape else arguments.model or SHIPPED_MODEL
+    try:
+        directory = fetched(model)
+    except HubError as error:
+        print(f"quire bench compare: {error}", file=sys.stderr)
+        return 2
     equal = terms(
-        model.expanduser().absolute(),
+        directory,
         arguments.dtype,
         arguments.threads or len(os.sched_getaffinity(0)),
         max(arguments.concurrency),

@@ -43,7 +43,7 @@ def add_model_to(parser: argparse.ArgumentParser) -> None:
     """What is measured, and where the result goes."""
     model = parser.add_mutually_exclusive_group()
     model.add_argument("--shape", choices=("135m", "1.1b"), help="a model of this shape, with random weights")
-    model.add_argument("--model", type=Path, metavar="DIR", help="a model (default: the shipped one)")
+    model.add_argument("--model", type=Path, metavar="MODEL", help="directory or id (the shipped model)")
     parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto")
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="of the model (all cores)")
     parser.add_argument("--seed", type=int, default=1)

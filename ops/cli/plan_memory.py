@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ops.cli.arguments import positive
+from ops.hub import HubError, fetched
 from ops.kv_memory import BYTES, ModelFilesError, kv_shape, plan, read_config, weights_bytes
 
 _UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -14,7 +15,7 @@ _UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 def add_to(subcommands: Any) -> None:
     command = subcommands.add_parser("plan-memory", help="what a model takes, and how many requests fit")
-    command.add_argument("--model", type=Path, required=True, metavar="DIR", help="a Hugging Face directory")
+    command.add_argument("--model", type=Path, required=True, metavar="MODEL", help="directory or id")
     command.add_argument(
         "--memory", type=_memory, default="8GiB", metavar="SIZE", help="default: %(default)s"
     )
@@ -28,9 +29,10 @@ def add_to(subcommands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     try:
-        shape = kv_shape(read_config(options.model))
-        weights = weights_bytes(options.model)
-    except ModelFilesError as error:
+        directory = fetched(options.model)
+        shape = kv_shape(read_config(directory))
+        weights = weights_bytes(directory)
+    except (ModelFilesError, HubError) as error:
         print(f"quire: {error}", file=sys.stderr)
         return 2
     fits = plan(shape, weights, options.memory, options.block_size, options.dtype, options.context)

@@ -5,12 +5,14 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ops.cli.arguments import positive
+from ops.hub import HubError, fetched
 from ops.launcher.detach import in_background
-from ops.launcher.errors import LaunchError
+from ops.launcher.errors import LaunchError, UsageError
 from ops.launcher.launch import launch
 from ops.launcher.record import logs_directory
 from ops.launcher.specs import Options
@@ -24,6 +26,7 @@ answers, and keep them running: a process that dies is started again. Ctrl-C end
 
   quire up                                   the model that ships with Quire, on port 8000
   quire up --model ~/models/llama --port 80  another model (a Hugging Face directory)
+  quire up --model org/name                  one of the Hugging Face Hub, fetched if it is not in the cache
   quire up --workers 2 --detach              two workers, in the background
 
 Without a Redis of yours (QUIRE_REDIS_URL) it starts one of its own. All other QUIRE_* settings
@@ -41,9 +44,10 @@ def add_to(subcommands: Any) -> None:
     up.add_argument(
         "--model",
         type=Path,
-        metavar="DIR",
+        metavar="MODEL",
         default=Path(os.environ.get("QUIRE_MODEL") or SHIPPED_MODEL),
-        help="directory with config.json, *.safetensors and tokenizer.json (default: the shipped model)",
+        help="directory with config.json, *.safetensors and tokenizer.json, or id of the Hugging Face Hub, "
+        "org/name or org/name@revision (default: the shipped model)",
     )
     up.add_argument(
         "--workers",
@@ -75,7 +79,7 @@ def add_to(subcommands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     options = Options(
-        model=arguments.model.expanduser().absolute(),
+        model=arguments.model,
         workers=arguments.workers,
         port=arguments.port,
         device=arguments.device,
@@ -91,16 +95,18 @@ def run(arguments: argparse.Namespace) -> int:
     return _serve(options, lambda: None, "Ctrl-C stops it.")
 
 
-def _serve(options: Options, ready: Callable[[], None], how_to_stop: str) -> int:
+def _serve(asked: Options, ready: Callable[[], None], how_to_stop: str) -> int:
     def on_ready() -> None:
         print(f"\n{welcome(options)}\n{how_to_stop}\n", flush=True)
         ready()
 
     try:
+        # Once, before there are processes that would all want it.
+        options = replace(asked, model=fetched(asked.model, _say))
         asyncio.run(launch(options, _say, on_ready))
-    except LaunchError as error:
+    except (LaunchError, HubError) as error:
         print(f"quire up: {error}", file=sys.stderr, flush=True)
-        return error.exit_status
+        return error.exit_status if isinstance(error, LaunchError) else UsageError.exit_status
     return 0
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ops.api_keys import KeyFileError, read_keys
+from ops.hub import model_name
 from ops.launcher.child import Spec
 from ops.launcher.errors import UsageError
 from ops.settings import SHIPPED_DRAFT, SHIPPED_MODEL
@@ -33,7 +34,7 @@ class Options:
         """Under which name the model is served."""
         if name := os.environ.get("QUIRE_MODEL_NAME"):
             return name
-        return SHIPPED_MODEL_NAME if self.model == SHIPPED_MODEL else self.model.resolve().name
+        return SHIPPED_MODEL_NAME if self.model == SHIPPED_MODEL else model_name(self.model)
 
     @property
     def api_keys_file(self) -> str:

@@ -10,7 +10,7 @@ from gateway import __main__ as main
 from gateway.app import create_app
 from gateway.settings import GatewaySettings
 from ops.api_keys import KeyFileError, read_keys
-from ops.process import StartError
+from ops.errors import StartError
 
 KEYS = {"sk-north-1": "north", "sk-north-2": "north", "sk-south": "south"}
 

@@ -8,7 +8,7 @@ import pytest
 
 from gateway import __main__ as main
 from gateway.settings import GatewaySettings
-from ops.process import StartError
+from ops.errors import StartError
 from ops.redis_server import free_port
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from gpu_worker.__main__ import serve
 from gpu_worker.settings import WorkerSettings
-from ops.process import StartError
+from ops.errors import StartError
 from proto.rpc import MemoryBus, Node
 from proto.worker_pb2_grpc import WorkerStub
 

@@ -1,0 +1,112 @@
+"""A hub of models on loopback: what huggingface_hub asks of the real one, answered from a folder."""
+
+import hashlib
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+COMMIT = "c0ffee" + "0" * 34
+Headers = dict[str, str]
+REVISIONS = ("main", "v2", COMMIT)
+
+
+class Hub:
+    """Serves `root/org/name/` as the model `org/name`, whose only commit has the names `REVISIONS`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.sent: Counter[str] = Counter()
+        """How often each file was sent, by its path under the root."""
+        self.gated: set[str] = set()
+        self.tokens: set[str] = set()
+        """What came as Authorization."""
+        hub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_HEAD(self) -> None:
+                hub.answer(self, body=False)
+
+            def do_GET(self) -> None:
+                hub.answer(self, body=True)
+
+            def log_message(self, *arguments: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def answer(self, handler: BaseHTTPRequestHandler, body: bool) -> None:
+        self.tokens.add(handler.headers.get("authorization", ""))
+        parts = unquote(urlsplit(handler.path).path).strip("/").split("/")
+        api = parts[:2] == ["api", "models"]
+        org, name, *rest = parts[2:] if api else parts
+        model = f"{org}/{name}"
+        revision = rest[1] if len(rest) > 1 else "main"
+        if not (self.root / model).is_dir():
+            self._reply(handler, 404, b"", {"X-Error-Code": "RepoNotFound"}, body)
+        elif model in self.gated:
+            self._reply(handler, 403, b"", {"X-Error-Code": "GatedRepo"}, body)
+        elif revision not in REVISIONS:
+            self._reply(handler, 404, b"", {"X-Error-Code": "RevisionNotFound"}, body)
+        elif api:
+            content = (
+                self._tree(model) if rest[:1] == ["tree"] else {"id": model, "sha": COMMIT, "siblings": []}
+            )
+            self._reply(
+                handler, 200, json.dumps(content).encode(), {"Content-Type": "application/json"}, body
+            )
+        else:
+            self._send(handler, self.root / model / "/".join(rest[2:]), body)
+
+    def _tree(self, model: str) -> list[dict[str, Any]]:
+        folder = self.root / model
+        return [
+            {
+                "type": "file",
+                "path": str(path.relative_to(folder)),
+                "size": path.stat().st_size,
+                "oid": hashlib.sha1(path.read_bytes()).hexdigest(),
+            }
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        ]
+
+    def _send(self, handler: BaseHTTPRequestHandler, path: Path, body: bool) -> None:
+        if not path.is_file():
+            self._reply(handler, 404, b"", {"X-Error-Code": "EntryNotFound"}, body)
+            return
+        content = path.read_bytes()
+        tag = hashlib.sha1(content).hexdigest()
+        if body:
+            self.sent[str(path.relative_to(self.root))] += 1
+        self._reply(handler, 200, content, {"ETag": f'"{tag}"', "X-Repo-Commit": COMMIT}, body)
+
+    def _reply(
+        self, handler: BaseHTTPRequestHandler, status: int, content: bytes, headers: Headers, body: bool
+    ) -> None:
+        handler.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        if body:
+            handler.wfile.write(content)
+
+
+@contextmanager
+def serving(root: Path) -> Iterator[Hub]:
+    """A hub that answers while the block runs."""
+    hub = Hub(root)
+    thread = threading.Thread(target=hub.server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield hub
+    finally:
+        hub.server.shutdown()
+        thread.join()
+        hub.server.server_close()
