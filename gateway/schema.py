@@ -5,7 +5,7 @@ count instead (`translate.py`). A body is validated strictly:
 a string is not a number, and a name nobody knows is an error rather than a silent misspelling.
 """
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -255,6 +255,9 @@ class ChatBody(GenerationBody):
     }
 
     messages: list[Message] = Field(min_length=1)
+    chat_template_kwargs: dict[str, Any] = Field(
+        default_factory=dict, description="Switches of the model's own chat template."
+    )
     max_completion_tokens: Count | None = None
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)

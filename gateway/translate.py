@@ -1,5 +1,6 @@
 """From a validated body to what the tokenizer service is asked, with every default of the API filled in."""
 
+import json
 import secrets
 from collections.abc import Sequence
 
@@ -55,6 +56,8 @@ def chat_requests(body: ChatBody, request_id: str, tenant: str = "") -> list[Tex
     """The one request that a conversation is."""
     request = _request(body, request_id, tenant)
     request.chat.CopyFrom(_conversation(body.messages))
+    if body.chat_template_kwargs:
+        request.chat.template_arguments = json.dumps(body.chat_template_kwargs)
     return [request]
 
 

@@ -1,7 +1,9 @@
 """Checks a request and turns its prompt into tokens."""
 
 import asyncio
+import json
 from collections.abc import Sequence
+from typing import Any
 
 from proto.tokenizer_pb2 import Conversation, EmbedRequest, TextRequest
 from tokenizer_svc.errors import InvalidRequestError
@@ -88,10 +90,23 @@ async def _encode_chat(model: TextModel, chat: Conversation) -> list[int]:
         raise InvalidRequestError("messages", f"a conversation has 1 to {MAX_MESSAGES} messages")
     length = sum(len(message.role) + len(message.content) for message in chat.messages)
     _check_length("messages", length)
+    arguments = _arguments(chat.template_arguments)
     messages = [{"role": message.role, "content": message.content} for message in chat.messages]
     if length <= SHORT:
-        return model.encode_chat(messages)
-    return await asyncio.to_thread(model.encode_chat, messages)
+        return model.encode_chat(messages, arguments)
+    return await asyncio.to_thread(model.encode_chat, messages, arguments)
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    """What a template is told besides the conversation."""
+    _check_length("chat_template_kwargs", len(text))
+    try:
+        arguments = json.loads(text or "{}")
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError("chat_template_kwargs", f"this is not JSON: {error}") from error
+    if not isinstance(arguments, dict):
+        raise InvalidRequestError("chat_template_kwargs", "this is not a JSON object")
+    return arguments
 
 
 def _check_length(param: str, length: int) -> None:

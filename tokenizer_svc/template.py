@@ -18,6 +18,8 @@ from jinja2.utils import Namespace
 
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
 
+NOTHING: Mapping[str, Any] = {}
+
 
 class ChatTemplate:
     """One compiled template. `variables` are what it sees besides the conversation, such as bos_token."""
@@ -30,10 +32,11 @@ class ChatTemplate:
             raise ModelDirectoryError(f"the chat template does not compile: {error}") from error
         self._variables = dict(variables)
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def render(self, messages: Sequence[Mapping[str, str]], arguments: Mapping[str, Any] = NOTHING) -> str:
         """The conversation as text, ready for the answer.
 
-        Raises `InvalidRequestError` if the template does not accept the conversation.
+        `arguments`: switches of this model's template, such as enable_thinking. Raises `InvalidRequestError`
+        if the template does not accept the conversation, or an argument poses as what is given anyhow.
         """
         values: dict[str, Any] = {
             **self._variables,
@@ -42,6 +45,9 @@ class ChatTemplate:
             "documents": None,
             "add_generation_prompt": True,
         }
+        if taken := sorted(arguments.keys() & values.keys()):
+            raise InvalidRequestError("chat_template_kwargs", f"{taken[0]} is not for a request to say")
+        values.update(arguments)
         try:
             return self._template.render(values)
         # What a template refuses it says in its own words, or by failing in any way that code can.

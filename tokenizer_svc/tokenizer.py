@@ -10,8 +10,9 @@ import tokenizers
 
 from tokenizer_svc.defaults import read_defaults
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
+from tokenizer_svc.files import named_tokens, read_json, template_source
 from tokenizer_svc.pooling import PLACE, ways_in
-from tokenizer_svc.template import ChatTemplate
+from tokenizer_svc.template import NOTHING, ChatTemplate
 from tokenizer_svc.token_bytes import TokenBytes
 
 
@@ -53,19 +54,20 @@ class TextModel:
         # What a file may ask for when it was made for training.
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        named = _named_tokens(_read_json(directory / "tokenizer_config.json"))
-        config = _read_json(directory / "config.json")
-        generation = _read_json(directory / "generation_config.json")
+        named = named_tokens(directory)
+        config = read_json(directory / "config.json")
+        generation = read_json(directory / "generation_config.json")
+        template = template_source(directory)
         special = [token for token, added in tokenizer.get_added_tokens_decoder().items() if added.special]
         return cls(
             tokenizer=tokenizer,
             vocab_size=_vocab_size(tokenizer, config),
             end_tokens=_end_tokens((generation, config), tokenizer, named),
             defaults=read_defaults(directory / "generation_config.json", generation),
-            template=_template(directory, named),
+            template=None if template is None else ChatTemplate(template, named),
             every_token=TokenBytes(tokenizer, decoder, ()),
             plain_tokens=TokenBytes(tokenizer, decoder, special),
-            pooling_ways=ways_in(_read_json(directory / PLACE)),
+            pooling_ways=ways_in(read_json(directory / PLACE)),
         )
 
     def encode(self, text: str, special: bool) -> list[int]:
@@ -77,35 +79,17 @@ class TextModel:
         ids: list[int] = self.tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids
         return ids
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, str]], arguments: Mapping[str, Any] = NOTHING
+    ) -> list[int]:
         """A conversation as tokens, ready for the answer. The template writes special tokens itself.
 
-        Raises `InvalidRequestError` if the model has no template or its template refuses.
+        `arguments`: what the template is told besides. Raises `InvalidRequestError` if the model has no
+        template or its template refuses.
         """
         if self.template is None:
             raise InvalidRequestError("messages", "this model has no chat template: use plain completions")
-        return self.encode(self.template.render(messages), special=False)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """The object in a file; empty if there is no such file."""
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise ModelDirectoryError(f"{path} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelDirectoryError(f"{path} holds no object")
-    return value
-
-
-def _named_tokens(config: dict[str, Any]) -> dict[str, Any]:
-    """tokenizer_config.json with tokens written as objects replaced by their text."""
-    return {
-        name: value["content"] if name.endswith("_token") and isinstance(value, dict) else value
-        for name, value in config.items()
-    }
+        return self.encode(self.template.render(messages, arguments), special=False)
 
 
 def _vocab_size(tokenizer: tokenizers.Tokenizer, config: dict[str, Any]) -> int:
@@ -115,7 +99,7 @@ def _vocab_size(tokenizer: tokenizers.Tokenizer, config: dict[str, Any]) -> int:
 
 
 def _end_tokens(
-    configs: Sequence[dict[str, Any]], tokenizer: tokenizers.Tokenizer, named: dict[str, Any]
+    configs: Sequence[dict[str, Any]], tokenizer: tokenizers.Tokenizer, named: Mapping[str, str]
 ) -> tuple[int, ...]:
     """The first that says something: generation_config.json, config.json, the tokenizer's eos_token."""
     for source in (*configs, configs[-1].get("text_config", {})):
@@ -129,20 +113,5 @@ def _end_tokens(
         if not isinstance(ids, list) or not all(type(token) is int and token >= 0 for token in ids):
             raise ModelDirectoryError(f"eos_token_id: {ids!r} is not a token id or a list of them")
         return tuple(ids)
-    eos = named.get("eos_token")
-    end: int | None = tokenizer.token_to_id(eos) if isinstance(eos, str) else None
+    end: int | None = tokenizer.token_to_id(named["eos_token"]) if "eos_token" in named else None
     return () if end is None else (end,)
-
-
-def _template(directory: Path, named: dict[str, Any]) -> ChatTemplate | None:
-    """The template: of chat_template.jinja, else of tokenizer_config.json (the default of several)."""
-    path = directory / "chat_template.jinja"
-    source = path.read_text(encoding="utf-8") if path.is_file() else named.get("chat_template")
-    if isinstance(source, list):
-        source = {entry["name"]: entry["template"] for entry in source}.get("default")
-    if not isinstance(source, str):
-        return None
-    tokens = {
-        name: value for name, value in named.items() if name.endswith("_token") and isinstance(value, str)
-    }
-    return ChatTemplate(source, tokens)

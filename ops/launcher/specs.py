@@ -71,14 +71,6 @@ def own_key(options: Options) -> str:
         raise UsageError(f"QUIRE_API_KEYS_FILE={error}") from None
 
 
-def has_chat_template(directory: Path) -> bool:
-    """Whether the model says how a conversation is written down."""
-    config = directory / "tokenizer_config.json"
-    return (directory / "chat_template.jinja").exists() or (
-        config.exists() and '"chat_template"' in config.read_text(encoding="utf-8")
-    )
-
-
 def service_specs(options: Options, redis_url: str) -> list[Spec]:
     """Our own processes, in the order in which they start."""
     environment = {

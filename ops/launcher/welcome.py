@@ -5,7 +5,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from ops.launcher.specs import Options, has_chat_template
+from ops.launcher.specs import Options
+from tokenizer_svc.files import template_source
 
 _CURL = """\
 curl {url}/v1/{endpoint} -H 'Content-Type: application/json' \\{key_header}
@@ -37,7 +38,7 @@ def welcome(options: Options) -> str:
     """How to talk to the deployment; what it prints works when pasted."""
     url, model = options.url, options.model_name
     body: dict[str, object]
-    if has_chat_template(options.model):
+    if template_source(options.model) is not None:
         question = "Tell me a story about a fox."
         endpoint, python = "chat/completions", _PYTHON_CHAT
         body = {"model": model, "messages": [{"role": "user", "content": question}]}

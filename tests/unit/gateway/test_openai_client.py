@@ -175,6 +175,12 @@ async def test_what_is_left_to_the_model(gateway, extra, stated):
     assert set(request.left_out) == {*DEFAULTED, "max_tokens"} - stated
 
 
+async def test_switches_of_the_template_go_along(gateway):
+    extra = {"chat_template_kwargs": {"enable_thinking": False}}
+    await gateway.openai().chat.completions.create(model="m", messages=MESSAGES, extra_body=extra)
+    assert gateway.tokenizer.requests[-1].chat.template_arguments == '{"enable_thinking": false}'
+
+
 async def test_a_chat_may_name_its_limit_in_two_ways(gateway):
     for limit in ("max_tokens", "max_completion_tokens"):
         await gateway.openai().chat.completions.create(model="m", messages=MESSAGES, **{limit: 3})

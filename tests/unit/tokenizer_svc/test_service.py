@@ -15,6 +15,7 @@ from proto.tokenizer_pb2_grpc import TokenizerStub
 from tokenizer_svc.packed import pack, unpack
 from tokenizer_svc.tokenizer import TextModel
 
+HI = ChatMessage(role="user", content="hi")
 ANSWER = "the lazy café 😀 over 東京, and one two three"
 
 
@@ -259,6 +260,9 @@ async def test_logprobs(stub: Any, scheduler: Any, byte_level: TextModel) -> Non
         (ask(text="x" * 2_000_001), "prompt"),
         (ask(tokens=TokenIds(ids=[5] * 500_001)), "prompt"),
         (ask(chat=Conversation()), "messages"),
+        (ask(chat=Conversation(messages=[HI], template_arguments="[]")), "chat_template_kwargs"),
+        (ask(chat=Conversation(messages=[HI], template_arguments="{")), "chat_template_kwargs"),
+        (ask(chat=Conversation(messages=[HI], template_arguments='{"tools": []}')), "chat_template_kwargs"),
         (ask(chat=Conversation(messages=[ChatMessage(role="user", content="")] * 4097)), "messages"),
         (ask(n=0), "n"),
         (ask(max_tokens=0), "max_tokens"),

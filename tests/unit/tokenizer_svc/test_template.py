@@ -101,10 +101,47 @@ def test_where_templates_are_found(byte_level: TextModel, tmp_path: Path) -> Non
     chat: list[dict[str, Any]] = CHAT[:1]
     with pytest.raises(InvalidRequestError, match="no chat template"):
         TextModel.load(tmp_path).encode_chat(chat)
-    config = tmp_path / "tokenizer_config.json"
-    config.write_text(
-        '{"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}]}'
+    (tmp_path / "additional_chat_templates").mkdir()
+    named = '{"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}]}'
+    for file, content, expected in (
+        ("chat_template.json", '{"chat_template": "v"}', "v"),
+        ("tokenizer_config.json", named, "d"),
+        ("additional_chat_templates/rag.jinja", "r", "d"),
+        ("chat_template.jinja", "j", "j"),
+        ("additional_chat_templates/default.jinja", "a", "a"),
+    ):
+        (tmp_path / file).write_text(content)
+        assert TextModel.load(tmp_path).encode_chat(chat) == byte_level.encode(expected, special=False), file
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("chat_template.jinja", b"\xff\xfe", "cannot be read"),
+        ("chat_template.json", b"[]", "holds no object"),
+        ("tokenizer_config.json", b'{"chat_template": 7}', "int is no text"),
+        ("tokenizer_config.json", b'{"chat_template": [{"name": "default"}]}', "a name and a template"),
+        ("tokenizer_config.json", b'{"chat_template": "{% if %}"}', "does not compile"),
+        ("generation_config.json", b'{"eos_token_id": ["</s>"]}', "is not a token id or a list"),
+    ],
+)
+def test_a_file_that_is_wrong_is_named(
+    byte_level: TextModel, tmp_path: Path, file: str, content: bytes, message: str
+) -> None:
+    byte_level.tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(ModelDirectoryError, match=message) as caught:
+        TextModel.load(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_tokens_of_old_checkpoints_have_their_names_elsewhere(byte_level: TextModel, tmp_path: Path) -> None:
+    byte_level.tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "special_tokens_map.json").write_text(
+        '{"bos_token": {"content": "<s>"}, "eos_token": "</s>"}'
     )
-    assert TextModel.load(tmp_path).encode_chat(chat) == byte_level.encode("d", special=False)
-    (tmp_path / "chat_template.jinja").write_text("j")
-    assert TextModel.load(tmp_path).encode_chat(chat) == byte_level.encode("j", special=False)
+    (tmp_path / "chat_template.jinja").write_text("{{ bos_token }}a{{ eos_token }}")
+    model = TextModel.load(tmp_path)
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    assert model.encode_chat(CHAT) == theirs.apply_chat_template(CHAT, return_dict=False)
+    assert model.end_tokens == (1,)

@@ -1,0 +1,96 @@
+"""Templates as well-known families write them, rendered as transformers does, and what must come of them."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from tokenizer_svc.errors import InvalidRequestError
+from tokenizer_svc.template import ChatTemplate
+from tokenizer_svc.tokenizer import TextModel
+
+FOLDER = Path(__file__).parent / "templates"
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+SYSTEM = {"role": "system", "content": " Be brief. "}
+USER = {"role": "user", "content": "Hi <b>&</b>\n"}
+THOUGHT = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nHello."}
+MORE = {"role": "user", "content": " more {{ x }} "}
+CHATS = {"one": [USER], "turns": [USER, THOUGHT, MORE], "system": [SYSTEM, USER, THOUGHT, MORE]}
+EXPECTED = {
+    "chatml": "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+    "<|im_start|>user\nHi <b>&</b>\n<|im_end|>\n<|im_start|>assistant\n",
+    "llama3": "<s><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
+    f"Today Date: {datetime.now():%d %b %Y}\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n"
+    "Hi <b>&</b><|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+    "mistral": "<s>[INST] Hi <b>&</b>\n[/INST]",
+    "gemma": "<s><start_of_turn>user\nHi <b>&</b><end_of_turn>\n<start_of_turn>model\n",
+    "phi3": "<|user|>\nHi <b>&</b>\n<|end|>\n<|assistant|>\n",
+    "qwen3": "<|im_start|>user\nHi <b>&</b>\n<|im_end|>\n<|im_start|>assistant\n",
+}
+"""Of the conversation `one`."""
+
+
+def source(name: str) -> str:
+    return (FOLDER / f"{name}.jinja").read_text().removesuffix("\n")
+
+
+def theirs(model: TextModel, name: str) -> Any:
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=model.tokenizer, **TOKENS)  # type: ignore[no-untyped-call]
+    tokenizer.chat_template = source(name)
+    return tokenizer
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_what_a_template_makes_of_a_question(name: str) -> None:
+    assert ChatTemplate(source(name), TOKENS).render(CHATS["one"]) == EXPECTED[name]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"enable_thinking": False}, {"date_string": "1 May 2030"}])
+@pytest.mark.parametrize("chat", CHATS)
+@pytest.mark.parametrize("name", EXPECTED)
+def test_as_transformers_renders_it(
+    byte_level: TextModel, name: str, chat: str, arguments: dict[str, Any]
+) -> None:
+    template = ChatTemplate(source(name), TOKENS)
+    if (name, chat) == ("gemma", "system"):
+        with pytest.raises(InvalidRequestError, match="System role not supported"):
+            template.render(CHATS[chat], arguments)
+        return
+    expected = theirs(byte_level, name).apply_chat_template(
+        CHATS[chat], tokenize=False, add_generation_prompt=True, **arguments
+    )
+    assert template.render(CHATS[chat], arguments) == expected
+
+
+def test_a_switch_changes_what_is_said() -> None:
+    template = ChatTemplate(source("qwen3"), TOKENS)
+    plain = template.render([USER])
+    assert template.render([USER], {"enable_thinking": True}) == plain
+    assert template.render([USER], {"enable_thinking": False}) == plain + "<think>\n\n</think>\n\n"
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "bos_token"])
+def test_a_switch_cannot_pose_as_something_else(name: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"{name} is not for a request to say") as caught:
+        ChatTemplate(source("qwen3"), TOKENS).render([USER], {name: "x"})
+    assert caught.value.param == "chat_template_kwargs"
+
+
+@pytest.mark.parametrize("name", ["mistral", "gemma"])
+def test_roles_that_do_not_alternate_are_refused_in_the_template_s_words(name: str) -> None:
+    with pytest.raises(InvalidRequestError, match="must alternate"):
+        ChatTemplate(source(name), TOKENS).render([USER, USER])
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_conversation_begins_once(byte_level: TextModel, name: str) -> None:
+    """The begin token comes from the template alone; the tokenizer would add one of its own to plain text."""
+    text = ChatTemplate(source(name), TOKENS).render([USER])
+    tokens = byte_level.encode(text, special=False)
+    assert tokens.count(0) == text.count("<s>") <= 1
+    expected = theirs(byte_level, name).apply_chat_template(
+        [USER], add_generation_prompt=True, return_dict=False
+    )
+    assert tokens == expected
