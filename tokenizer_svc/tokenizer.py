@@ -92,17 +92,27 @@ class TextModel:
         return self.encode(self.template.render(messages, arguments), special=False)
 
 
-def _vocab_size(tokenizer: tokenizers.Tokenizer, config: dict[str, Any]) -> int:
+def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What config.json says of the language model, where the model has other parts as well."""
+    inner = config.get("text_config")
+    return inner if isinstance(inner, dict) else {}
+
+
+def _vocab_size(tokenizer: tokenizers.Tokenizer, config: Mapping[str, Any]) -> int:
     """The rows of the model's embedding, which may be more than the tokenizer has tokens."""
-    size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
-    return int(size) if size else max(tokenizer.get_vocab().values(), default=-1) + 1
+    size = config.get("vocab_size") or _text_config(config).get("vocab_size")
+    if size is None:
+        return max(tokenizer.get_vocab().values(), default=-1) + 1
+    if type(size) is not int or size < 1:
+        raise ModelDirectoryError(f"config.json: vocab_size: {size!r} is not a number of tokens")
+    return size
 
 
 def _end_tokens(
-    configs: Sequence[dict[str, Any]], tokenizer: tokenizers.Tokenizer, named: Mapping[str, str]
+    configs: Sequence[Mapping[str, Any]], tokenizer: tokenizers.Tokenizer, named: Mapping[str, str]
 ) -> tuple[int, ...]:
     """The first that says something: generation_config.json, config.json, the tokenizer's eos_token."""
-    for source in (*configs, configs[-1].get("text_config", {})):
+    for source in (*configs, *map(_text_config, configs)):
         match source.get("eos_token_id"):
             case None | []:
                 continue

@@ -274,7 +274,7 @@ def _slopes(family: Family, values: Values, heads: int, scale: float) -> tuple[f
 
 def _choice(values: Values, key: str, choices: Mapping[str, T], default: str) -> T:
     name = values.get(key, default)
-    if name not in choices:
+    if not isinstance(name, str) or name not in choices:
         raise values.wrong(key, f"{name!r} is not one of {', '.join(choices)}")
     return choices[name]
 

@@ -185,12 +185,21 @@ def open_checkpoint(directory: Path) -> Iterator[Checkpoint]:
         yield Checkpoint(files)
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. Raises `ValueError` if a name comes twice: which one holds, nobody could say."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)} comes twice")
+    return found
+
+
 def shards(directory: Path) -> dict[Path, set[str] | None]:
     """Files of the checkpoint, and which tensors each must have; None = whatever it has."""
     index = directory / _INDEX
     if index.is_file():
         try:
-            weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+            weight_map = json.loads(index.read_text(encoding="utf-8"), object_pairs_hook=_once)["weight_map"]
             pairs = [(str(name), str(file)) for name, file in weight_map.items()]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ModelError(f"{index}: no weight_map in it: {error}") from error

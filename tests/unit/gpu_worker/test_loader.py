@@ -112,6 +112,109 @@ def test_tensors_that_nobody_asks_for(saved) -> None:
         load(directory)
 
 
+def test_an_index_that_names_a_tensor_twice(saved) -> None:
+    directory = saved(shard_size="20KB").directory
+    index = directory / "model.safetensors.index.json"
+    text = index.read_text()
+    name = next(iter(json.loads(text)["weight_map"]))
+    index.write_text(text.replace(f'"{name}":', f'"{name}": "model.safetensors", "{name}":'))
+    with pytest.raises(ModelError, match=f"{name} comes twice"):
+        load(directory)
+
+
+def test_an_index_that_names_the_wrong_shard(saved) -> None:
+    directory = saved(shard_size="20KB").directory
+    index = directory / "model.safetensors.index.json"
+    values = json.loads(index.read_text())
+    name, *_, other = values["weight_map"]
+    values["weight_map"][name] = values["weight_map"][other]
+    index.write_text(json.dumps(values))
+    with pytest.raises(ModelError, match=f"says that it has tensor {name}, it has not"):
+        load(directory)
+
+
+def header_of(path) -> tuple[dict[str, dict], bytes]:
+    """The header of a safetensors file, and what follows it."""
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    return json.loads(raw[8 : 8 + length]), raw[8 + length :]
+
+
+@pytest.mark.parametrize(
+    "mislabel",
+    [
+        lambda tensor: tensor.update(dtype="F16"),
+        lambda tensor: tensor.update(dtype="F128"),
+        lambda tensor: tensor.update(shape=[*tensor["shape"], 2]),
+        lambda tensor: tensor.update(shape=[-1]),
+        lambda tensor: tensor.update(data_offsets=[0, 10**9]),
+        lambda tensor: tensor.update(data_offsets=[8, 4]),
+        lambda tensor: tensor.pop("dtype"),
+        lambda tensor: tensor.clear(),
+    ],
+)
+def test_a_header_that_contradicts_its_file(saved, mislabel) -> None:
+    path = saved().directory / "model.safetensors"
+    header, data = header_of(path)
+    mislabel(header["model.norm.weight"])
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    with pytest.raises(ModelError, match="not a whole safetensors file") as caught:
+        load(path.parent)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int8, torch.bool, torch.float8_e4m3fn])
+def test_a_tensor_of_another_type(saved, dtype) -> None:
+    directory = saved().directory
+    name = "model.layers.1.mlp.up_proj.weight"
+    change_weights(directory, lambda tensors: tensors.update({name: tensors[name].to(dtype)}))
+    with pytest.raises(ModelError, match=f"{name} is of type"):
+        load(directory)
+
+
+def test_a_name_that_is_none_of_the_model_s(saved) -> None:
+    directory = saved().directory
+    change_weights(directory, lambda tensors: tensors.update({"NaN": torch.zeros(2)}))
+    with pytest.raises(ModelError, match="does not account for tensor NaN"):
+        load(directory)
+
+
+def test_a_directory_in_place_of_the_file(saved) -> None:
+    path = saved().directory / "model.safetensors"
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ModelError, match=r"has no model\.safetensors"):
+        load(path.parent)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tie_word_embeddings": True},
+        {"attention_bias": True, "mlp_bias": True},
+        {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e5}},
+        {
+            "tie_word_embeddings": True,
+            "attention_bias": True,
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 5e5,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 16,
+            },
+        },
+    ],
+)
+def test_shards_of_all_kinds(make, saved, changes) -> None:
+    model = saved(shard_size="20KB", **changes)
+    assert len(list(model.directory.glob("*.safetensors"))) > 2
+    driver = make.Driver(make.runner(model.directory))
+    assert driver.generate(driver.admit(0, [1, 2, 3]), 24) == make.expected(model.model, [1, 2, 3], 24)
+
+
 def test_a_missing_shard(saved) -> None:
     directory = saved(shard_size="20KB").directory
     sorted(directory.glob("*.safetensors"))[1].unlink()
@@ -134,6 +237,8 @@ def test_an_index_cannot_point_elsewhere(saved) -> None:
         ({"num_hidden_layers": 0}, "num_hidden_layers"),
         ({"num_key_value_heads": 3}, "num_key_value_heads"),
         ({"hidden_act": "mish"}, "hidden_act"),
+        ({"hidden_act": ["silu"]}, "hidden_act"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4}}, "dynamic"),
         ({"rope_parameters": {"rope_type": "linear"}}, "factor"),

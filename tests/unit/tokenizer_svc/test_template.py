@@ -122,6 +122,7 @@ def test_where_templates_are_found(byte_level: TextModel, tmp_path: Path) -> Non
         ("tokenizer_config.json", b'{"chat_template": 7}', "int is no text"),
         ("tokenizer_config.json", b'{"chat_template": [{"name": "default"}]}', "a name and a template"),
         ("tokenizer_config.json", b'{"chat_template": "{% if %}"}', "does not compile"),
+        ("config.json", b'{"vocab_size": "many"}', "vocab_size: 'many' is not"),
         ("generation_config.json", b'{"eos_token_id": ["</s>"]}', "is not a token id or a list"),
     ],
 )

@@ -31,6 +31,13 @@ def test_begin_token_as_the_post_processor_has_it(byte_level: TextModel) -> None
         ({"generation_config": {"eos_token_id": 0}}, (0,)),
         ({"generation_config": {}, "config": {"eos_token_id": 7}}, (7,)),
         ({"config": {"text_config": {"eos_token_id": [8]}}}, (8,)),
+        (
+            {
+                "config": {"text_config": None, "eos_token_id": None},
+                "generation_config": {"eos_token_id": []},
+            },
+            (),
+        ),
         ({"tokenizer_config": {"eos_token": "</s>"}}, (1,)),
         ({"tokenizer_config": {"eos_token": {"content": "</s>", "special": True}}}, (1,)),
         ({}, ()),
