@@ -99,6 +99,10 @@ def launch_all() -> None:
     attend(mixed, 128, torch.bfloat16, torch.bfloat16, Sight())
     attend(mixed, 256, torch.bfloat16, torch.int8, Sight(window=100, sinks=4))
     attend(mixed, 64, torch.float32, torch.float32, Sight())
+    for heads in (16, 128):
+        attend_latent(decodes, heads, torch.bfloat16, torch.bfloat16)
+        attend_latent(mixed, heads, torch.bfloat16, torch.int8)
+    attend_latent(mixed, 16, torch.float32, torch.float32)
     hidden = torch.zeros((3, 4096), dtype=torch.bfloat16)
     TritonNorm(hidden[0], 1e-5)(hidden)
     for activation in ("silu", "gelu", "gelu_tanh"):
@@ -123,6 +127,18 @@ def attend(rows: list[tuple[int, int]], dim: int, dtype: torch.dtype, kv: torch.
     qkv = torch.zeros((sum(length for length, _ in rows), (8 + 2 * 2) * dim), dtype=dtype)
     query = step.rotate_and_write(qkv, Rotary(table, table), cache)
     step.attend(query, cache, sight, slopes=torch.zeros(8) if sight.softcap else None)
+
+
+def attend_latent(rows: list[tuple[int, int]], heads: int, dtype: torch.dtype, kv: torch.dtype) -> None:
+    """At the sizes of DeepSeek's models."""
+    step = TritonStep(make_step(rows, 16, torch.Generator()), processors=132)
+    keys, tokens = torch.zeros((4, 1, 16, 512 + 64), dtype=kv), sum(length for length, _ in rows)
+    scales = torch.zeros(keys.shape[:3]) if kv == torch.int8 else None
+    cache = LayerCache(keys, keys[..., :512], scales, scales, shared=True)
+    query, latent = torch.zeros((tokens, heads, 576), dtype=dtype), torch.zeros((tokens, 576), dtype=dtype)
+    table = torch.zeros((8, 32))
+    step.write_latent(query, latent, Rotary(table, table), cache)
+    step.attend(query, cache)
 
 
 def pages(dim: int, dtype: torch.dtype) -> LayerCache:

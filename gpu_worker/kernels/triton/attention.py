@@ -1,4 +1,4 @@
-"""Paged attention in Triton: see `tile.py` for the kernel, `launch.py` for how a step is cut."""
+"""Paged attention in Triton: `tile.py` and `latent_tile.py` have the kernels, `launch.py` cuts a step up."""
 
 from dataclasses import dataclass
 
@@ -8,8 +8,8 @@ import triton.language as tl
 from torch import Tensor
 
 from gpu_worker.kernels.interface import EVERYTHING, LayerCache, Rotary, Sight, StepMetadata
-from gpu_worker.kernels.latent import write_latent
 from gpu_worker.kernels.reference_attention import ReferenceStep
+from gpu_worker.kernels.triton import latent
 from gpu_worker.kernels.triton.combine import combine
 from gpu_worker.kernels.triton.launch import Launch, launches
 from gpu_worker.kernels.triton.rotate import rotate_and_write
@@ -55,29 +55,39 @@ class TritonStep:
     def __init__(self, step: StepMetadata, processors: int) -> None:
         """`processors`: of the GPU, which splits are to fill."""
         self._step, self._processors = step, processors
-        self._shared = ReferenceStep(step)
-        """Attention over shared pages is PyTorch's."""
         self.positions = step.positions
-        self._launches: dict[int, list[Launch]] = {}
+        self._launches: dict[tuple[int, int], list[Launch]] = {}
 
     def rotate_and_write(self, qkv: Tensor, rotary: Rotary, cache: LayerCache) -> Tensor:
         return rotate_and_write(qkv, rotary, cache, self._step)
 
-    def write_latent(self, query: Tensor, latent: Tensor, rotary: Rotary, cache: LayerCache) -> None:
-        write_latent(query, latent, rotary, cache, self._step)
+    def write_latent(self, query: Tensor, rows: Tensor, rotary: Rotary, cache: LayerCache) -> None:
+        latent.write(query, rows, rotary, cache, self._step)
 
     def attend(
         self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING, slopes: Tensor | None = None
     ) -> Tensor:
         if cache.shared:
-            return self._shared.attend(query, cache, sight)
-        group = query.shape[1] // cache.keys.shape[1]
-        if group not in self._launches:
-            self._launches[group] = launches(self._step, group, chunk_rows(query))
+            return self._attend_latent(query, cache, sight)
         out = torch.empty_like(query)
-        for launch in self._launches[group]:
+        for launch in self._cut(query.shape[1] // cache.keys.shape[1], chunk_rows(query)):
             self._attend(launch, query, cache, sight, slopes, out)
         return out.flatten(1)
+
+    def _attend_latent(self, query: Tensor, cache: LayerCache, sight: Sight) -> Tensor:
+        if sight.window or sight.softcap:  # which no model with such pages has
+            return ReferenceStep(self._step).attend(query, cache, sight)
+        out = query.new_empty((*query.shape[:2], cache.values.shape[3]))
+        most = latent.tile_rows(query)
+        for launch in self._cut(latent.heads_of_a_tile(query), most):
+            latent.attend(launch, query, cache, sight, self._step, self._processors, factor(query), out)
+        return out.flatten(1)
+
+    def _cut(self, group: int, large: int) -> list[Launch]:
+        """The step in launches, the same for all layers."""
+        if (group, large) not in self._launches:
+            self._launches[group, large] = launches(self._step, group, large)
+        return self._launches[group, large]
 
     def _attend(
         self,

@@ -16,7 +16,7 @@ def test_every_kernel_becomes_machine_code(tmp_path: Path) -> None:
     )
     assert answer.returncode == 0, answer.stderr
     found = [line.split()[1] for line in answer.stdout.splitlines()]
-    attention = {"attend_tile", "combine", "rotate_rows"}
+    attention = {"attend_tile", "combine", "rotate_rows", "attend_latent", "write_rows"}
     sampling = {"count_tokens", "penalize_rows", "draw_rows"}
     assert set(found) == attention | sampling | {"norm_rows", "gate_rows", "copy_blocks"}
     assert found.count("attend_tile") == 8

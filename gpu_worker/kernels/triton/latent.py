@@ -1,0 +1,147 @@
+"""Latent attention in Triton: see `latent_tile.py` for the kernel; rows are written to their pages here.
+
+A program of the writing takes one head's query of one token, or the token's own row:
+
+    query    │ compressed │ rotated │      the last part is rotated, in place
+    latent   │ compressed │ rotated │      so is this, and the whole of it goes into the page
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from gpu_worker.kernels.interface import LayerCache, Rotary, Sight, StepMetadata
+from gpu_worker.kernels.triton.combine import combine
+from gpu_worker.kernels.triton.latent_tile import attend_latent
+from gpu_worker.kernels.triton.launch import Launch
+from gpu_worker.kernels.triton.pages import store_row
+
+
+@triton.jit(do_not_specialize_on_alignment=["positions"])
+def write_rows(
+    query,
+    latent,
+    positions,
+    entries,
+    cos,
+    sin,
+    pages,
+    scales,
+    HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    DIM_PADDED: tl.constexpr,
+    TURNED: tl.constexpr,
+    TURNED_PADDED: tl.constexpr,
+    SCALED: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    own = query + (token * HEADS + head) * DIM if head < HEADS else latent + token * DIM
+    pairs = tl.arange(0, TURNED_PADDED)
+    real = pairs < TURNED
+    angles = tl.load(positions + token) * TURNED + pairs
+    cosines = tl.load(cos + angles, mask=real, other=1.0)
+    sines = tl.load(sin + angles, mask=real, other=0.0)
+    firsts = own + DIM - 2 * TURNED + pairs
+    first = tl.load(firsts, mask=real, other=0.0).to(tl.float32)
+    second = tl.load(firsts + TURNED, mask=real, other=0.0).to(tl.float32)
+    first, second = first * cosines - second * sines, second * cosines + first * sines
+    tl.store(firsts, first.to(own.dtype.element_ty), mask=real)
+    tl.store(firsts + TURNED, second.to(own.dtype.element_ty), mask=real)
+    entry = tl.load(entries + token)
+    if (head == HEADS) & (entry >= 0):
+        tl.debug_barrier()  # what one thread has rotated another stores
+        dims = tl.arange(0, DIM_PADDED)
+        row = tl.load(own + dims, mask=dims < DIM, other=0.0)
+        store_row(row.to(tl.float32), pages, scales, entry, dims, DIM, SCALED)
+
+
+def write(query: Tensor, latent: Tensor, rotary: Rotary, cache: LayerCache, step: StepMetadata) -> None:
+    """See `StepAttention.write_latent`. Tokens whose entry is negative write nothing."""
+    tokens, heads, dim = query.shape
+    turned = rotary.cos.shape[1]
+    write_rows[(tokens, heads + 1)](
+        query,
+        latent,
+        step.positions,
+        step.kv_entries,
+        rotary.cos,
+        rotary.sin,
+        cache.keys,
+        cache.key_scales,
+        HEADS=heads,
+        DIM=dim,
+        DIM_PADDED=triton.next_power_of_2(dim),
+        TURNED=turned,
+        TURNED_PADDED=triton.next_power_of_2(turned),
+        SCALED=cache.key_scales is not None,
+        num_warps=1,
+    )
+
+
+def tile_rows(query: Tensor) -> int:
+    """Rows of a tile at most: what its sums, as wide as a compressed row, leave of the registers."""
+    return 16 if query.dtype == torch.float32 else 64
+
+
+def heads_of_a_tile(query: Tensor) -> int:
+    """Each token's heads are dealt out evenly."""
+    heads = query.shape[1]
+    return triton.cdiv(heads, triton.cdiv(heads, tile_rows(query)))
+
+
+def attend(
+    launch: Launch,
+    query: Tensor,
+    cache: LayerCache,
+    sight: Sight,
+    step: StepMetadata,
+    processors: int,
+    factor: tl.dtype,
+    out: Tensor,
+) -> None:
+    """Fill in the rows of `out` [tokens, heads, rank] that are the launch's. `factor`: what is multiplied."""
+    _, heads, dim = query.shape
+    rank, group = out.shape[2], heads_of_a_tile(query)
+    programs = triton.cdiv(heads, group)
+    splits, rows = launch.splits(programs, launch.longest, processors), launch.step_tokens * heads
+    padded = triton.next_power_of_2(max(16, rank))
+    partials = logsums = None
+    if splits > 1:
+        partials = query.new_empty((splits, rows, rank), dtype=torch.float32)
+        logsums = query.new_empty((splits, rows), dtype=torch.float32)
+    attend_latent[(launch.count, programs, splits)](
+        query,
+        cache.keys,
+        cache.key_scales,
+        step.block_tables,
+        step.query_starts,
+        step.contexts,
+        launch.tiles,
+        out,
+        partials,
+        logsums,
+        step.block_tables.stride(0),
+        rows,
+        sight.scale or dim**-0.5,
+        HEADS=heads,
+        GROUP=group,
+        RANK=rank,
+        RANK_PADDED=padded,
+        ROTATED=dim - rank,
+        ROTATED_PADDED=triton.next_power_of_2(max(16, dim - rank)),
+        BLOCK_SIZE=cache.keys.shape[2],
+        M=launch.size,
+        N=16 if query.dtype == torch.float32 or launch.size > 32 else 32,  # so that nothing is spilled
+        TOKENS=launch.tile_tokens,
+        SPLITS=splits,
+        SCALED=cache.key_scales is not None,
+        FACTOR=factor,
+        num_warps=8 if launch.size * padded > 16 * 512 else 4,
+        num_stages=2,
+    )
+    if splits > 1:
+        combine[(rows,)](
+            partials, logsums, out, rows, DIM=rank, DIM_PADDED=padded, SPLITS=splits, num_warps=4
+        )
