@@ -99,10 +99,8 @@ def launch_all() -> None:
     attend(mixed, 128, torch.bfloat16, torch.bfloat16, Sight())
     attend(mixed, 256, torch.bfloat16, torch.int8, Sight(window=100, sinks=4))
     attend(mixed, 64, torch.float32, torch.float32, Sight())
-    for heads in (16, 128):
-        attend_latent(decodes, heads, torch.bfloat16, torch.bfloat16)
-        attend_latent(mixed, heads, torch.bfloat16, torch.int8)
-    attend_latent(mixed, 16, torch.float32, torch.float32)
+    attend_latent(decodes, 16, torch.bfloat16, torch.int8)
+    attend_latent(mixed, 128, torch.bfloat16, torch.bfloat16)
     hidden = torch.zeros((3, 4096), dtype=torch.bfloat16)
     TritonNorm(hidden[0], 1e-5)(hidden)
     for activation in ("silu", "gelu", "gelu_tanh"):

@@ -1,7 +1,36 @@
 """What every back end must do, done by this one: some of the worker's tests, in the interpreter."""
 
+import pytest
+import torch
+
+from tests.support.logits import watch_logits
+from tests.unit.gpu_worker.test_families import PROMPT, models  # noqa: F401
 from tests.unit.gpu_worker.test_greedy import (  # noqa: F401
     test_a_shared_prefix_is_not_computed_again,
     test_chunks_and_decodes_in_one_ragged_step,
     test_logits_at_every_position,
 )
+
+KINDS = {
+    "Gemma 2": "soft caps, windows in some layers",
+    "Gemma 3": "norms of queries and keys, a rotation for each kind of layer",
+    "GPT-NeoX": "part of a head is rotated, layer norms, biases",
+    "Qwen3 MoE": "experts",
+    "DeepSeek V3, YaRN": "latent attention, groups of experts",
+}
+"""Of layers, by a family that has them. TEST_INTERPRETED=1 goes through all families."""
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_kinds_of_layers(make, models, name: str) -> None:  # noqa: F811
+    """Logits of a prompt in two chunks, and of two tokens after it."""
+    found = models(name)
+    runner = make.runner(found.directory)
+    seen = watch_logits(runner)
+    driver = make.Driver(runner)
+    sequence = driver.admit(0, PROMPT)
+    driver.step((sequence, 14))
+    for count in (len(PROMPT) - 14, 1, 1):
+        driver.step((sequence, count))
+    logits = torch.stack([seen[0, position] for position in range(sequence.computed)])
+    torch.testing.assert_close(logits, found.logits(*sequence.tokens[:-1]), atol=5e-5, rtol=5e-5)
