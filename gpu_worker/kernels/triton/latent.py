@@ -88,7 +88,8 @@ def tile_rows(query: Tensor) -> int:
 def heads_of_a_tile(query: Tensor) -> int:
     """Each token's heads are dealt out evenly."""
     heads = query.shape[1]
-    return triton.cdiv(heads, triton.cdiv(heads, tile_rows(query)))
+    tiles = -(-heads // tile_rows(query))
+    return -(-heads // tiles)
 
 
 def attend(
