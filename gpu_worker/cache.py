@@ -15,7 +15,7 @@ from gpu_worker.models.config import Shape
 CPU_SHARE = 0.25
 """Part of the free memory that pages take on a CPU, which the model shares with everything else."""
 
-GPU_SHARE = 0.9
+GPU_SHARE = 0.92
 """Part of what weights and activations leave that pages take on a GPU."""
 
 HOST_SHARE = 0.25

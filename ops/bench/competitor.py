@@ -35,6 +35,8 @@ class Terms:
     """Room in the KV memory of those that set it aside beforehand."""
     kv_bytes: int
     """Of one token's keys and values in all layers."""
+    device: str = "cpu"
+    """Where transformers computes."""
 
 
 @dataclass(frozen=True)

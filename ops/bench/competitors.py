@@ -163,7 +163,7 @@ class Transformers:
 @contextmanager
 def transformers(terms: Terms) -> Iterator[list[Transformers]]:
     """Both ways of batching, of one model in one process. Raises `RuntimeError` if it does not load."""
-    words = (terms.model, terms.dtype, terms.threads, terms.kv_tokens)
+    words = (terms.model, terms.dtype, terms.threads, terms.kv_tokens, terms.device)
     command = [sys.executable, "-m", "ops.bench.peers.transformers_engine", *map(str, words)]
     environment = os.environ | {"OMP_NUM_THREADS": str(terms.threads)}
     with Resting.running(command, environment) as process:

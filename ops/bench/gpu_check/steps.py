@@ -5,7 +5,6 @@ copy; a step's share of that is what is left of it.
 """
 
 import time
-from typing import Any
 
 import torch
 
@@ -22,41 +21,39 @@ WARM = 4
 """First steps of a run, in which sequences join."""
 
 
-def measure(bench: Bench) -> list[dict[str, Any]]:
+def measure(bench: Bench) -> None:
     """One row for each batch that there is memory for: replayed from graphs, and launched one by one."""
     shape, batches, context = (TINY, (1, 3), 40) if bench.dry else (EIGHT_B, BATCHES, CONTEXT)
     token_bytes = 4 * shape["num_hidden_layers"] * shape["num_key_value_heads"] * shape["head_dim"]
     weight_bytes = 2 * _parameters(shape)
     if not bench.has_memory(weight_bytes):
-        bench.left_out.append("steps: the weights do not fit")
-        return []
+        bench.found.left_out.append("steps: the weights do not fit")
+        return
     kernels = TritonKernels(bench.device)
     model = llama(shape, kernels, torch.float32 if bench.dry else torch.bfloat16, bench)
-    found = []
     for batch in batches:
         what = f"steps at batch {batch}"
         if not bench.has_time(what, 20):
             break
         if not bench.has_memory(batch * context * token_bytes):
-            bench.left_out.append(f"{what}: its pages do not fit")
+            bench.found.left_out.append(f"{what}: its pages do not fit")
             break
         runner = runner_of(model, kernels, batch, context, bench.device)
         launched = seconds(runner, batch, context, bench)
         replay(runner, bench)
         replayed = seconds(runner, batch, context, bench)
         moved = weight_bytes + batch * (context - STEPS // 2) * token_bytes
-        found.append(
-            {
-                "batch": batch,
-                "context": context,
-                "ms": round(replayed * 1e3, 2),
-                "of the floor": round(moved / bench.bandwidth / replayed, 3) if bench.bandwidth else 0.0,
-                "ms without graphs": round(launched * 1e3, 2),
-                "tokens/s": round(batch / replayed),
-            }
-        )
+        floor = moved / bench.rates.bandwidth if bench.rates.bandwidth else 0.0
+        row = {
+            "batch": batch,
+            "context": context,
+            "ms": round(replayed * 1e3, 2),
+            "of the floor": round(floor / replayed, 3),
+            "ms without graphs": round(launched * 1e3, 2),
+            "tokens/s": round(batch / replayed),
+        }
+        bench.note("steps", row)
         del runner
-    return found
 
 
 def _parameters(shape: dict[str, int]) -> int:

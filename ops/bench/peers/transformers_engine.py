@@ -1,6 +1,6 @@
 """transformers as an engine of its own: static padded batches, or its continuous batching.
 
-    python -m ops.bench.peers.transformers_engine MODEL DTYPE THREADS KV_TOKENS
+    python -m ops.bench.peers.transformers_engine MODEL DTYPE THREADS KV_TOKENS DEVICE
 
 loads the model, prints `ready`, then answers each line of its standard input, a load as in
 `{"batching": "static", "users": 2, "questions": [[[5, 6, 7], 64], ...]}` (prompts and tokens to generate;
@@ -48,11 +48,10 @@ class Outcome:
 class Engine:
     """A model in this process."""
 
-    def __init__(self, directory: str, dtype: str, kv_tokens: int) -> None:
-        self.model: Any = AutoModelForCausalLM.from_pretrained(
-            directory, dtype=getattr(torch, dtype), attn_implementation="sdpa"
-        )
-        self.model.eval()
+    def __init__(self, directory: str, dtype: str, kv_tokens: int, device: str) -> None:
+        loaded: Any = AutoModelForCausalLM.from_pretrained
+        self.model = loaded(directory, dtype=getattr(torch, dtype), attn_implementation="sdpa")
+        self.model.to(device).eval()
         self._kv_tokens = kv_tokens
         self._computed = 0
         self._before_step: Callable[[], None] = lambda: None
@@ -94,8 +93,8 @@ class Engine:
             mask[number, longest - len(prompt) :] = 1
         steps = max(question.max_tokens for question in batch)
         made = self.model.generate(
-            rows,
-            attention_mask=mask,
+            rows.to(self.model.device),
+            attention_mask=mask.to(self.model.device),
             generation_config=_greedy(max_new_tokens=steps, min_new_tokens=steps),
             stopping_criteria=[_Clock(times)],
         )
@@ -197,11 +196,11 @@ def _answer(question: Question, sent: float, chunks: list[float]) -> Answer:
 
 
 def main() -> None:
-    directory, dtype, threads, kv_tokens = sys.argv[1:]
+    directory, dtype, threads, kv_tokens, device = sys.argv[1:]
     torch.set_num_threads(int(threads))
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    engine = Engine(directory, dtype, int(kv_tokens))
+    engine = Engine(directory, dtype, int(kv_tokens), device)
     print("ready", flush=True)
     for line in sys.stdin:
         load = json.loads(line)

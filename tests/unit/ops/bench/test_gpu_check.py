@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from ops.bench.gpu_check import __main__ as gpu_check
-from ops.bench.gpu_check import correct
-from ops.bench.gpu_check.bench import Bench
+from ops.bench.gpu_check import correct, part
+from ops.bench.gpu_check.bench import Bench, Rates
 
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles here")
 
@@ -29,10 +29,19 @@ def test_a_dry_run_from_end_to_end(tmp_path: Path) -> None:
     assert answer.stdout.endswith("nothing is wrong\n")
     found = json.loads((tmp_path / "gpu_check.json").read_text())
     assert (found["benchmark"], found["results"]["wrong"]) == ("gpu-check", [])
-    assert found["results"]["kernels"]["cases"] == len(correct.cases(dry=True)) + 3
-    assert found["results"]["tokens"] == {"greedy": True, "drawn": True, "replayed": True}
-    assert [row["batch"] for row in found["results"]["steps"]] == [1, 3]
-    assert all(found["results"][part] for part in ("rates", "decode", "prefill"))
+    tables = found["results"]
+    kinds = {row["kind"]: row["cases"] for row in tables["kernels"]}
+    assert kinds == {
+        "attention": len(correct.cases(dry=True)),
+        "writing": 1,
+        "layers": 1,
+        "copies": 1,
+        "latent": 1,
+    }
+    assert [row["share that is the CPU's"] for row in tables["tokens"]] == [1, 1, 1]
+    assert [row["batch"] for row in tables["steps"]] == [1, 3]
+    assert all(tables[part] for part in ("rates", "decode", "prefill", "tilings"))
+    assert "served" in tables["left out"]
 
 
 @interpreted
@@ -46,12 +55,34 @@ def test_without_a_gpu_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_what_is_off_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(correct, "attention_error", lambda *_: float("inf"))
     bench = Bench(time.monotonic() + 60)
+    found = bench.prepare()
     correct.check(bench)
-    assert len(bench.wrong) == len(correct.cases(dry=True))
-    assert all(line.startswith("attention is off by inf") for line in bench.wrong)
+    assert len(found.wrong) == len(correct.cases(dry=True))
+    assert all(line.startswith("attention is off by inf") for line in found.wrong)
 
 
 @interpreted
 def test_what_there_is_no_time_for_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert gpu_check._check(tmp_path, time.monotonic() - 1) == 0
+    assert gpu_check._check(tmp_path, time.monotonic() - 1, dry=True) == 0
     assert "left out: decode" in capsys.readouterr().out
+
+
+def stuck(bench: Bench) -> None:
+    bench.note("table", {"row": 1})
+    time.sleep(60)
+
+
+def dies(bench: Bench) -> None:
+    bench.note("table", {"row": 2})
+    os._exit(3)
+
+
+def test_what_a_part_has_found_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part, "GRACE", 0.0)
+    deadline = time.monotonic() + 15
+    late = part.run(part.Part("late", stuck, 15), deadline, Rates(), 1)
+    assert time.monotonic() < deadline + 10
+    assert (late.rows, late.wrong) == ({"table": [{"row": 1}]}, ["late: not over in time"])
+    dead = part.run(part.Part("dead", dies, 15), time.monotonic() + 60, Rates(), 2)
+    assert dead.rows == {"table": [{"row": 2}, {"row": 2}]}
+    assert dead.wrong == ["dead: ended with status 3"] * 2

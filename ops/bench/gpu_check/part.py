@@ -1,0 +1,86 @@
+"""A part of the check in a process of its own: what hangs or breaks the GPU for a process ends with it.
+
+    parent     start │ .... takes what the part has found so far .... │ over, dead, or too late: ended
+    part             │ row │ row │ row ...                            │
+
+Parts are forked from a server that has imported everything already, so one begins within a moment.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+from ops.bench.gpu_check.bench import Bench, Found, Rates
+
+CONTEXT = multiprocessing.get_context("forkserver")
+PRELOADED = ["ops.bench.gpu_check.parts"]
+GRACE = 10.0
+"""Seconds after its time in which a part may still say what it has found."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is measured together."""
+
+    name: str
+    measure: Callable[[Bench], None]
+    seconds: float
+    """That it may take."""
+    shards: int = 1
+    """Processes that share its work, where time is not taken: kernels are compiled side by side."""
+
+
+def run(part: Part, deadline: float, rates: Rates, shards: int) -> Found:
+    """What the part has found until the deadline, on `time.monotonic`'s clock."""
+    CONTEXT.set_forkserver_preload(PRELOADED)
+    with ThreadPoolExecutor(shards) as threads:
+        every = [
+            threads.submit(_follow, part, Bench(deadline, rates, (number, shards)))
+            for number in range(shards)
+        ]
+        found = Found()
+        for one in every:
+            found.add(one.result())
+    return found
+
+
+def _follow(part: Part, bench: Bench) -> Found:
+    receiver, sender = CONTEXT.Pipe(duplex=False)
+    process = CONTEXT.Process(target=_work, args=(part.measure, bench, sender))
+    process.start()
+    sender.close()
+    found, over = Found(), False
+    try:
+        while not over and receiver.poll(max(0.0, bench.deadline + GRACE - time.monotonic())):
+            found, over = receiver.recv()
+        if not over:
+            found.wrong.append(f"{part.name}: not over in time")
+    except EOFError:
+        process.join()
+        found.wrong.append(f"{part.name}: ended with status {process.exitcode}")
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        process.join(2 if over else 0)
+        if process.is_alive() and process.pid:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            process.join(5)
+    return found
+
+
+def _work(measure: Callable[[Bench], None], bench: Bench, sender: Connection) -> None:
+    os.setsid()  # what it starts ends with it
+    found = bench.prepare(lambda so_far: sender.send((so_far, False)))
+    try:
+        measure(bench)
+    except BaseException as error:  # the other parts still say what they can
+        traceback.print_exc(file=sys.stderr)
+        found.wrong.append(f"{measure.__module__.rpartition('.')[2]}: {type(error).__name__}: {error}")
+    sender.send((found, True))

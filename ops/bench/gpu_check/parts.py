@@ -1,0 +1,25 @@
+"""The parts of the check, most important first; what there is no time left for is left out."""
+
+from ops.bench.gpu_check import attention, correct, prefill, served, steps, tilings, tokens
+from ops.bench.gpu_check.bench import Bench, measure_rates
+from ops.bench.gpu_check.part import Part
+
+
+def compile_kernels(bench: Bench) -> None:
+    """Every kernel that is timed later, compiled now, side by side with others."""
+    bench.compiling = True
+    for part in (attention, prefill, tilings):
+        part.measure(bench)
+
+
+PARTS = (
+    Part("rates", measure_rates, 40),
+    Part("kernels", correct.check, 100, shards=6),
+    Part("tokens", tokens.check, 60),
+    Part("steps", steps.measure, 100),
+    Part("served", served.measure, 200),
+    Part("compiling", compile_kernels, 60, shards=4),
+    Part("decode", attention.measure, 70),
+    Part("prefill", prefill.measure, 40),
+    Part("tilings", tilings.measure, 60),
+)

