@@ -21,6 +21,8 @@ from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import device_of, load_rank, populate_memory
 from proto.worker_pb2 import StepPlan
 
+log = logging.getLogger(__name__)
+
 Orders = SimpleQueue[tuple[Order, bytes]]
 
 _FIRST = 2.0
@@ -51,8 +53,7 @@ def main() -> None:
         return
     start = json.loads(started[1])
     rank, settings = start["rank"], WorkerSettings(**start["settings"])
-    name = f"quire worker, rank {rank}"
-    logging.basicConfig(level="WARNING", format=f"%(asctime)s {name} %(levelname)s %(message)s")
+    logging.basicConfig(level="WARNING", format=f"%(asctime)s worker, rank {rank} %(levelname)s %(message)s")
     orders: Orders = SimpleQueue()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, orders), daemon=True).start()
     try:
@@ -62,10 +63,9 @@ def main() -> None:
         follow(runner, orders)
     except Exception as error:
         time.sleep(_FIRST)
-        if not isinstance(error, WorkerError):
-            raise
-        print(f"{name}: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+        hopeless = isinstance(error, WorkerError)
+        log.error("%s", error, exc_info=None if hopeless else error)
+        os._exit(2 if hopeless else 1)  # Python's own way out would wait for the thread that listens
 
 
 def _listen(stream: BinaryIO, orders: Orders) -> None:

@@ -25,16 +25,21 @@ from tests.unit.gpu_worker.conftest import Driver, greedy, llama, new_slot, pack
 PROMPT = [5, 17, 3, 88, 41, 41, 9, 60, 2, 73, 28]
 POISON = 66
 """A token whose embedding is not finite. Nothing here draws it otherwise."""
-LOAD = """
-import sys
+DIES = """
+import sys, time
 from gpu_worker.errors import CapacityError
+from gpu_worker.orders import Order
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
 try:
-    load(WorkerSettings())
+    load(WorkerSettings(kv_memory=4096))
 except CapacityError as error:
-    print(error, file=sys.stderr)
+    print(error)
+load(WorkerSettings()).followers._tell(Order.PLAN, b"no plan")
+print("a rank may fail", flush=True)
+time.sleep(60)
 """
+"""Ranks that both find that memory is too small, then one that alone is told what is no plan."""
 
 
 @pytest.fixture(scope="module")
@@ -200,15 +205,14 @@ def test_gpus_that_are_not_there(directory: Path, monkeypatch: pytest.MonkeyPatc
         load(settings_of(directory, tensor_parallel=2, device="cuda"))
 
 
-def test_what_all_ranks_find_is_said_once(directory: Path) -> None:
-    environment = os.environ | {
-        "QUIRE_MODEL": str(directory),
-        "QUIRE_TENSOR_PARALLEL": "2",
-        "QUIRE_KV_MEMORY": "4096",
-        "QUIRE_DEVICE": "cpu",
-    }
-    command = (sys.executable, "-c", LOAD)
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    assert (ended.returncode, ended.stdout) == (0, "")
-    assert ended.stderr.startswith("KV memory of 0 MiB")
-    assert len(ended.stderr.splitlines()) == 1
+def test_what_ranks_find(directory: Path) -> None:
+    """What all find is said once, by rank 0; what one alone finds ends the worker."""
+    settings = {"QUIRE_MODEL": str(directory), "QUIRE_TENSOR_PARALLEL": "2", "QUIRE_DEVICE": "cpu"}
+    command = (sys.executable, "-c", DIES)
+    ended = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, timeout=100)
+    refused, told = ended.stdout.splitlines()
+    assert refused.startswith("KV memory of 0 MiB")
+    assert told == "a rank may fail"
+    assert "KV memory" not in ended.stderr
+    assert ended.stderr.splitlines()[-1].endswith("rank 1 ended with status 1, and the worker with it")
+    assert ended.returncode == 1

@@ -8,7 +8,7 @@ import torch
 
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.cpu import build, library
-from gpu_worker.kernels.cpu.kernels import CpuKernels
+from gpu_worker.kernels.cpu.kernels import CpuKernels, QuantizedKernels
 from gpu_worker.kernels.reference import ReferenceKernels
 from gpu_worker.models.config import read_config
 from gpu_worker.models.registry import load_model
@@ -106,6 +106,21 @@ def test_ranks_equal_one(directory: Any, number: int) -> None:
     assert greedy_part.argmax(-1).tolist() == texts[0][len(PROMPT) :]
     heads = {runner.caches[0].keys.shape[1] for runner in ranks.runners}
     assert heads == {max(1, alone.caches[0].keys.shape[1] // count)}
+
+
+def test_ranks_with_weights_of_int8(directory: Any) -> None:
+    """Near to one rank's: activations are quantized by themselves on each."""
+    path, sizes = directory("Llama"), {"num_blocks": 96, "max_model_len": 96, "max_step_tokens": 256}
+    kernels = QuantizedKernels(library.load(build.supported()[0], 2))
+    alone = make_runner(path, kernels, **sizes)
+    ranks = Together(2, lambda ranks: make_runner(path, kernels, ranks=ranks, **sizes))
+    seen = [watch_logits(runner) for runner in (alone, *ranks.runners)]
+    for runner in (alone, ranks):
+        driver = Driver(runner)
+        driver.step((driver.admit(0, PROMPT), len(PROMPT)))
+    expected, *found = (torch.stack([of[0, at] for at in range(len(PROMPT))]) for of in seen)
+    assert same(found)
+    assert (found[0] - expected).norm() < 0.05 * expected.norm()
 
 
 def test_a_rank_holds_its_part_alone(directory: Any) -> None:
