@@ -133,7 +133,10 @@ def _with_directories(settings: WorkerSettings) -> WorkerSettings:
     """The same, with models that were named by id fetched. Raises `HubError`."""
     draft = settings.draft_model
     return settings.model_copy(
-        update={"model": fetched(settings.model), "draft_model": fetched(draft) if draft else None}
+        update={
+            "model": fetched(settings.model, log.info),
+            "draft_model": fetched(draft, log.info) if draft else None,
+        }
     )
 
 

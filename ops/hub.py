@@ -5,6 +5,7 @@ locks what it fetches, so that processes that start side by side fetch everythin
 """
 
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def model_name(model: Path) -> str:
     return path.name
 
 
-def fetched(model: Path, say: Callable[[str], None] = lambda line: None) -> Path:
+def fetched(model: Path, say: Callable[[str], object] = lambda line: None) -> Path:
     """The directory of a model; an id's is in the library's cache, and fetched if it is not there yet.
 
     A path that is no id stays as it is, whether there is anything or not. Raises `HubError`.
@@ -48,7 +49,10 @@ def fetched(model: Path, say: Callable[[str], None] = lambda line: None) -> Path
         return model.expanduser().absolute()
     # Its import takes longer than the rest of a command, and few need it.
     from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.utils import disable_progress_bars
 
+    if not sys.stderr.isatty():
+        disable_progress_bars()  # nobody watches, and a log would get every step of them
     name, _, revision = str(model).partition("@")
     endpoint, cache = constants.ENDPOINT, constants.HF_HUB_CACHE
     say(f"fetch   {model} from {endpoint} to {cache}")

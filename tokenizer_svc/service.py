@@ -35,7 +35,7 @@ tracer = trace.get_tracer(__name__)
 
 async def serve(node: Node, settings: TokenizerSettings) -> None:
     """Serve the model's text until cancelled. Raises `HubError`, or `ModelDirectoryError` if it has none."""
-    directory = await asyncio.to_thread(fetched, settings.model)
+    directory = await asyncio.to_thread(fetched, settings.model, log.info)
     model = await asyncio.to_thread(TextModel.load, directory)
     name = settings.served_name
     server = node.server(pool=name, capacity=settings.tokenizer_calls)

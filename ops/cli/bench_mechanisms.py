@@ -6,6 +6,7 @@ from typing import Any
 
 from ops.cli.arguments import positive
 from ops.cli.bench_step import add_model_to, worker_settings
+from ops.hub import HubError
 
 _DESCRIPTION = """\
 The same work with a mechanism and without it, in turns.
@@ -47,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         found = mechanisms.measure(
             load(settings), settings, arguments.rounds, arguments.seed, frozenset(arguments.only)
         )
-    except (RuntimeError, OSError) as error:
+    except (RuntimeError, OSError, HubError) as error:
         print(f"quire bench: {error}", file=sys.stderr)
         return 1
     print(mechanisms.table(found))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ops.cli.arguments import numbers, positive
+from ops.hub import HubError
 from ops.settings import SHIPPED_MODEL
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             result = step.measure(settings, arguments.seed)
             print(step.table(result))
-    except (RuntimeError, OSError) as error:
+    except (RuntimeError, OSError, HubError) as error:
         print(f"quire bench: {error}", file=sys.stderr)
         return 1
     if arguments.out is not None:

@@ -184,6 +184,16 @@ def test_every_service_of_ours_is_watched_and_waits_for_redis(name: str) -> None
     assert yaml.safe_load(command) == service["command"], "the image's own command is the same"
 
 
+def test_what_was_fetched_is_kept_and_user_10001_may_write_it() -> None:
+    readers = [service for service in OURS.values() if "QUIRE_MODEL" in service["environment"]]
+    assert len(readers) == 3
+    for service in readers:
+        home = service["environment"]["HF_HOME"]
+        assert any(volume.split(":")[1] == home and volume.endswith(":rw") for volume in service["volumes"])
+        assert re.search(rf"install --directory --owner quire .*{home}$", DOCKERFILE, re.MULTILINE)
+        assert resolve(service["environment"]["QUIRE_MODEL"]) == "/model"
+
+
 def test_redis_keeps_what_it_accepted() -> None:
     command = " ".join(SERVICES["redis"]["command"])
     assert "--appendonly yes" in command

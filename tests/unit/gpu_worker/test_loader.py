@@ -56,6 +56,14 @@ def test_not_a_model(tmp_path) -> None:
         load(tmp_path)
 
 
+def test_code_that_a_checkpoint_brings_along_is_left_alone(make, saved) -> None:
+    model = saved()
+    change_config(model.directory, auto_map={"AutoModelForCausalLM": "modeling.Own"}, trust_remote_code=True)
+    (model.directory / "modeling.py").write_text("raise SystemExit('this was run')")
+    driver = make.Driver(make.runner(model.directory))
+    assert driver.generate(driver.admit(0, [1, 2, 3]), 8) == make.expected(model.model, [1, 2, 3], 8)
+
+
 def test_an_unknown_family_is_named(saved) -> None:
     directory = saved().directory
     change_config(directory, architectures=["MambaForCausalLM"])
