@@ -49,7 +49,7 @@ def fetched(model: Path, say: Callable[[str], object] = lambda line: None) -> Pa
         return model.expanduser().absolute()
     # Its import takes longer than the rest of a command, and few need it.
     from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     if not sys.stderr.isatty():
         disable_progress_bars()  # nobody watches, and a log would get every step of them
