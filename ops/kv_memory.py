@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_worker.models.families import family_of
+from gpu_worker.models.wrapped import language_part
 
 SCALE_BYTES = 4
 """Of the scale that each row has in int8: a key or a value of one head."""
@@ -59,10 +60,11 @@ def read_config(model: Path) -> dict[str, Any]:
         config = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise ModelFilesError(f"cannot read {path}: {error}") from error
-    inner = config.get("text_config", config) if isinstance(config, dict) else None
-    if not isinstance(inner, dict):
+    whole = language_part(config) if isinstance(config, dict) else {}
+    inner = whole.get("text_config", whole)
+    if not isinstance(config, dict) or not isinstance(inner, dict):
         raise ModelFilesError(f"{path} holds no object of settings")
-    architectures = config.get("architectures")
+    architectures = whole.get("architectures")
     name = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
     family = family_of(name, inner)
     return family.usual(inner) if family else inner

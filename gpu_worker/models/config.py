@@ -14,6 +14,7 @@ from gpu_worker.models.alibi import slopes
 from gpu_worker.models.families import FAMILIES, Family, family_of
 from gpu_worker.models.rope import RopeConfig, read_rope
 from gpu_worker.models.values import Values
+from gpu_worker.models.wrapped import language_part
 
 T = TypeVar("T")
 
@@ -200,6 +201,7 @@ def read_values(directory: Path) -> Values:
         raise ModelError(f"{path}: {error}") from error
     if not isinstance(values, dict):
         raise ModelError(f"{path}: not a JSON object")
+    values = language_part(values)
     if "quantization_config" in values:
         raise ModelError(f"{path}: quantization_config: quantized checkpoints are not supported")
     return Values(path, values)

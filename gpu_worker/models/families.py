@@ -142,10 +142,14 @@ class Family:
 
     def fitting(self, values: Mapping[str, Any]) -> "Family | None":
         """This entry, or the one of `otherwise` that stands for such a config.json."""
-        usual = self.usual(values)
-        if all((usual.get(key) or None) == (value or None) for key, value in self.expects.items()):
+        if not self.unlike(values):
             return self
         return self.otherwise.fitting(values) if self.otherwise else None
+
+    def unlike(self, values: Mapping[str, Any]) -> list[str]:
+        """Keys whose values are others than the entry stands for."""
+        usual = self.usual(values)
+        return [key for key, value in self.expects.items() if (usual.get(key) or None) != (value or None)]
 
 
 def _at(values: Mapping[str, Any], path: str) -> Any:

@@ -1,6 +1,7 @@
 """Weights out of safetensors files: memory-mapped, one tensor at a time, never a pickle."""
 
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +15,9 @@ from torch import Tensor
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.cpu.memory import forget
 from gpu_worker.models.split import ALONE, Ranks
+from gpu_worker.models.wrapped import language_tensors
+
+log = logging.getLogger(__name__)
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -22,8 +26,8 @@ _SINGLE = "model.safetensors"
 class Checkpoint:
     """The tensors of a model directory by name."""
 
-    def __init__(self, files: dict[str, Any]) -> None:
-        """`files`: for each tensor the open safetensors file that has it."""
+    def __init__(self, files: Mapping[str, tuple[Any, str]]) -> None:
+        """`files`: for each tensor the open safetensors file that has it, and what it is called there."""
         self._files = files
         self._read: set[str] = set()
         self.parameters = 0
@@ -31,14 +35,14 @@ class Checkpoint:
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """A tensor, memory-mapped. Raises `ModelError` if it is missing or has another shape."""
-        file = self._files.get(name)
-        if file is None:
+        if name not in self._files:
             raise ModelError(f"tensor {name} is missing from the checkpoint")
-        found = tuple(file.get_slice(name).get_shape())
+        file, own = self._files[name]
+        found = tuple(file.get_slice(own).get_shape())
         if found != shape:
             raise ModelError(f"tensor {name} has shape {list(found)}, config.json means {list(shape)}")
         self._read.add(name)
-        tensor: Tensor = file.get_tensor(name)
+        tensor: Tensor = file.get_tensor(own)
         if not tensor.dtype.is_floating_point or tensor.dtype.itemsize < 2:
             raise ModelError(f"tensor {name} is of type {str(tensor.dtype).removeprefix('torch.')}")
         self.parameters += tensor.numel()
@@ -182,7 +186,12 @@ def open_checkpoint(directory: Path) -> Iterator[Checkpoint]:
             if missing := sorted((expected or set()) - names):
                 raise ModelError(f"{path}: {_INDEX} says that it has tensor {missing[0]}, it has not")
             files |= dict.fromkeys(expected or names, file)
-        yield Checkpoint(files)
+        language = language_tensors(files)
+        if len(language) < len(files):
+            log.info(
+                "%s: text alone is served, %d other tensors are left", directory, len(files) - len(language)
+            )
+        yield Checkpoint({name: (files[own], own) for name, own in language.items()})
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

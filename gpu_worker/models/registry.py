@@ -13,7 +13,7 @@ from gpu_worker.errors import CapacityError, ModelError
 from gpu_worker.kernels.interface import Kernels, LayerCache, StepAttention
 from gpu_worker.models.config import Shape, architecture_of, read_config, read_values
 from gpu_worker.models.decoder import Decoder
-from gpu_worker.models.families import family_of
+from gpu_worker.models.families import FAMILIES, family_of
 from gpu_worker.models.foreign import load_foreign
 from gpu_worker.models.loader import Weights, open_checkpoint
 from gpu_worker.models.split import ALONE, Ranks, share_of
@@ -71,6 +71,11 @@ def load_model(
     if native:
         model, parameters = _load_native(directory, device, kernels, dtype, max_positions, ranks)
     else:
+        if family := FAMILIES.get(architecture):
+            unlike = ", ".join(family.unlike(values.values))
+            log.info(
+                "%s: transformers runs a %s that is unlike others in %s", directory, architecture, unlike
+            )
         model = load_foreign(directory, values, device, dtype, max_positions)
         parameters = model.parameters
     log.info(

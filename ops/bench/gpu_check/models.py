@@ -57,7 +57,7 @@ class RandomCheckpoint(Checkpoint):
         parts += ["input_layernorm", "post_attention_layernorm"]
         names = [f"model.layers.{layer}.{part}.weight" for layer in range(layers) for part in parts]
         names += ["model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"]
-        super().__init__(dict.fromkeys(names))
+        super().__init__({name: (None, name) for name in names})
         self._bench = bench
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:

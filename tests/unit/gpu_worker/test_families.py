@@ -270,7 +270,7 @@ def check(make: Any, found: Any, number: int) -> None:
     assert len(set(sequences[0].tokens[len(PROMPT) :])) > 4, "a model that repeats itself shows little"
 
 
-@pytest.mark.parametrize("name", ["Llama", "OLMo 2", "Gemma 3", "GPT-NeoX", "Qwen3 MoE"])
+@pytest.mark.parametrize("name", ["Llama", "OLMo 2", "Gemma 3", "GPT-NeoX", "Qwen3 MoE", "BLOOM", "Granite"])
 def test_in_bfloat16(make: Any, models: Any, name: str) -> None:
     """As near to float32 as transformers is in bfloat16."""
     found = models(name)
@@ -328,6 +328,53 @@ def test_names_without_their_base_and_tensors_that_follow_from_others(
     save_file(bare | {"h.0.attn.bias": torch.ones(1, 1, 4, 4)}, tmp_path / "model.safetensors")
     first, second = (make.Driver(make.runner(directory)) for directory in (found.directory, tmp_path))
     assert first.generate(first.admit(0, PROMPT), 5) == second.generate(second.admit(0, PROMPT), 5)
+
+
+@pytest.mark.parametrize(
+    ("within", "head", "beside"),
+    [("language_model.model.", "language_model.", ""), ("model.language_model.", "", "model.")],
+)
+def test_the_language_model_of_one_that_sees(
+    models: Any, tmp_path: Path, within: str, head: str, beside: str
+) -> None:
+    """As older and newer versions of transformers write it."""
+    found = models("Mistral")
+    text = json.loads((found.directory / "config.json").read_text())
+    del text["architectures"]
+    whole = {"architectures": ["Mistral3ForConditionalGeneration"], "text_config": text, "vision_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    tensors = {
+        name.replace("model.", within) if name.startswith("model.") else head + name: tensor
+        for name, tensor in load_file(found.directory / "model.safetensors").items()
+    }
+    save_file(
+        tensors | {f"{beside}vision_tower.conv.weight": torch.ones(2, 2)}, tmp_path / "model.safetensors"
+    )
+    plain = makers(ReferenceKernels())
+    first, second = (plain.Driver(plain.runner(each)) for each in (found.directory, tmp_path))
+    assert first.generate(first.admit(0, PROMPT), 9) == second.generate(second.admit(0, PROMPT), 9)
+
+
+def test_what_gemma_3_leaves_out_of_its_text(tmp_path: Path) -> None:
+    text = {
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    }
+    whole = {
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "text_config": text,
+        "torch_dtype": "bfloat16",
+    }
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    ours, theirs = read_config(tmp_path), transformers.Gemma3Config(text_config=text).text_config
+    assert ours.dtype == torch.bfloat16
+    assert ours.vocab_size == theirs.vocab_size
+    assert (ours.num_heads, ours.num_kv_heads) == (theirs.num_attention_heads, theirs.num_key_value_heads)
+    assert (ours.head_dim, ours.max_position) == (theirs.head_dim, theirs.max_position_embeddings)
+    assert ours.windows == tuple(1024 * (kind == "sliding_attention") for kind in theirs.layer_types)
 
 
 def test_every_family_is_tested() -> None:

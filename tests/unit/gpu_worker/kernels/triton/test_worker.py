@@ -16,6 +16,7 @@ KINDS = {
     "Gemma 3": "norms of queries and keys, a rotation for each kind of layer",
     "GPT-NeoX": "part of a head is rotated, layer norms, biases",
     "Qwen3 MoE": "experts",
+    "BLOOM": "linear biases",
     "DeepSeek V3, YaRN": "latent attention, groups of experts",
 }
 """Of layers, by a family that has them. TEST_INTERPRETED=1 goes through all families."""
