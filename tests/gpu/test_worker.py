@@ -110,3 +110,17 @@ def test_blocks_go_to_host_memory_and_come_back(model) -> None:
         assert tensor[80:].equal(old[80:])
     assert runner.host_offer.host_blocks == runner.host.slots > 40
     assert min(runner.host_offer.swap_block_us, runner.host_offer.token_us) > 0
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_two_gpus(model) -> None:
+    """The tokens of one; the ranks' sums are part of the graphs that are replayed."""
+    found = []
+    for count in (2, 1):
+        ranks = {"tensor_parallel": count, "dtype": "float32", "kv_memory": 2**24}
+        runner = load(WorkerSettings(model=model[1], device="cuda", max_slots=4, **ranks))
+        assert runner.replayed is not None
+        params = {"top_p": 1, "repetition_penalty": 1, "seed": 5}
+        found.append([run(runner, SamplingParams(temperature=t, **params), 24) for t in (0, 1)])
+        runner.close()
+    assert found[0] == found[1]

@@ -16,6 +16,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gpu_worker.errors import CapacityError, ModelError, PlanError
+from gpu_worker.group import own_cores
+from gpu_worker.kernels.cpu import library
 from gpu_worker.result import NOT_FINITE
 from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
@@ -196,6 +198,19 @@ def test_what_cannot_be_split_starts_nobody(directory: Path, tmp_path: Path) -> 
     with pytest.raises(ModelError, match="=2: MambaForCausalLM of transformers cannot be split"):
         load(settings_of(tmp_path, tensor_parallel=2))
     assert psutil.Process().children() == running
+
+
+def test_every_rank_has_cores_of_its_own() -> None:
+    """If their threads take all there are."""
+    cores = sorted(os.sched_getaffinity(0))
+    seen = []
+    for rank in range(len(cores)):
+        with own_cores(rank, len(cores), 1):
+            seen += library.cores(1)
+    assert seen == cores
+    with own_cores(0, len(cores) + 1, 1):
+        assert sorted(os.sched_getaffinity(0)) == cores
+    assert sorted(os.sched_getaffinity(0)) == cores
 
 
 def test_gpus_that_are_not_there(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
