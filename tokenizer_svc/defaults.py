@@ -1,7 +1,8 @@
 """What a model's generation_config.json says of requests that leave something out.
 
 The keys mean what they mean to transformers: `do_sample` false is greedy, whatever else there is of
-drawing; what is not there is left to the API's own defaults.
+drawing. What is not there is left to the API's own defaults, and so is whether to sample: transformers
+would not, but a file that names a temperature and no `do_sample` means that temperature.
 """
 
 import logging

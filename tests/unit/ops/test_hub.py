@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
+from ops.cli.main import main
 from ops.hub import HubError, fetched, is_id, model_name
 from ops.redis_server import free_port
 from ops.settings import SHIPPED_DRAFT
@@ -101,6 +102,15 @@ def test_what_cannot_be_had_is_one_line(hub: Hub, model: str, message: str) -> N
         fetched(Path(model))
     assert "\n" not in str(caught.value)
     assert not [name for name in hub.sent if name.endswith((".bin", ".py"))]
+
+
+def test_commands_take_ids_too(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan-memory", "--model", "forest/fox"]) == 0
+    assert "GQA, 2 layers" in capsys.readouterr().out
+    for command in ("plan-memory", "bench compare", "bench step", "bench mechanisms"):
+        assert main([*command.split(), "--model", "forest/owl"]) != 0
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "forest/owl: there is no such directory" in line
 
 
 def test_a_gated_model_says_what_is_missing(hub: Hub) -> None:
