@@ -32,7 +32,7 @@ def is_id(model: Path) -> bool:
 def model_name(model: Path) -> str:
     """What a model is called if nobody says: the last part of its directory's path, or of its id."""
     if is_id(model):
-        return model.name.partition("@")[0]
+        return Path(str(model).partition("@")[0]).name
     path = model.resolve()
     snapshots, folder = path.parent, path.parent.parent.name
     if snapshots.name == "snapshots" and folder.startswith(_CACHED):

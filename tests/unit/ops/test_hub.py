@@ -136,4 +136,5 @@ def test_directories_stay_what_they_are(hub: Hub, tmp_path: Path) -> None:
         assert not is_id(Path(name)), name
     assert fetched(Path("~/fox")) == Path.home() / "fox"
     assert model_name(Path("/models/Fox-1B/")) == "Fox-1B"
+    assert model_name(Path("forest/owl@refs/pr/1")) == "owl"
     assert not hub.sent
