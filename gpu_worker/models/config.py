@@ -120,7 +120,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig(Shape):
-    """A decoder of `families.py`."""
+    """A decoder of `families/`."""
 
     family: Family
     intermediate_size: int
@@ -177,7 +177,7 @@ class ModelConfig(Shape):
 
 
 def read_config(directory: Path) -> ModelConfig:
-    """Read `directory`/config.json of a model of `families.py`.
+    """Read `directory`/config.json of a model of `families/`.
 
     Raises `ModelError`, with the key at fault if it is one.
     """

@@ -1,4 +1,4 @@
-"""The decoder: embeddings, layers, head. One for all families of `families.py`."""
+"""The decoder: embeddings, layers, head. One for all families of `families/`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

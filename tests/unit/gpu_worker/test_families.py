@@ -192,7 +192,7 @@ ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
     "GLM": ("GlmForCausalLM", {"head_dim": 16, "attention_bias": True, "seed": 1}),
     "GLM 4": ("Glm4ForCausalLM", {"head_dim": 16}),
     "OLMo": ("OlmoForCausalLM", {"clip_qkv": 0.5}),
-    "OLMo 3": ("Olmo3ForCausalLM", {"sliding_window": 9, "rope_scaling": YARN}),
+    "OLMo 3": ("Olmo3ForCausalLM", {"sliding_window": 9, "rope_scaling": YARN | {"rope_theta": 500000.0}}),
     "EXAONE 4": ("Exaone4ForCausalLM", {"sliding_window": 9, "sliding_window_pattern": 2}),
     "GPT-J": ("GPTJForCausalLM", GPT | {"rotary_dim": 4}),
     "GPT BigCode": ("GPTBigCodeForCausalLM", GPT | {"seed": 4}),
@@ -288,6 +288,8 @@ def test_in_bfloat16(make: Any, models: Any, name: str) -> None:
 
 
 OLD: dict[str, dict[str, Any]] = {
+    "BLOOM": {"hidden_size": ..., "n_embed": 48},
+    "OLMo 3": {"layer_types": ..., "rope_theta": 500000.0, "rope_scaling": YARN | {"rope_theta": 500000.0}},
     "Gemma 2": {"layer_types": ..., "rope_theta": 10000.0},
     "Gemma 3": {
         "layer_types": ...,

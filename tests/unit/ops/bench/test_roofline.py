@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gpu_worker.models.config import ModelConfig
-from gpu_worker.models.families import LLAMA
+from gpu_worker.models.families.llama import LLAMA
 from gpu_worker.models.rope import RopeConfig
 from ops.bench.roofline import Rates, measured, work
 

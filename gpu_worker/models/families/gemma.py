@@ -1,0 +1,39 @@
+"""Scaled embeddings, and from Gemma 2 on norms before and behind each block."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gpu_worker.models.families.family import Family, Names
+
+_GEMMA = Family(
+    norm="shifted",
+    keys={"hidden_act": "hidden_activation"},
+    defaults={"hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True, "head_dim": 256},
+    scales_embeddings=True,
+)
+SANDWICHED = Names(
+    after_attention="post_attention_layernorm",
+    before_mlp="pre_feedforward_layernorm",
+    after_mlp="post_feedforward_layernorm",
+)
+
+FAMILIES: Mapping[str, Family] = {
+    "GemmaForCausalLM": _GEMMA,
+    "Gemma2ForCausalLM": replace(
+        _GEMMA,
+        names=SANDWICHED,
+        defaults={**_GEMMA.defaults, "sliding_window_pattern": 2},
+        windowed=True,
+    ),
+    "Gemma3ForCausalLM": replace(
+        _GEMMA,
+        names=replace(SANDWICHED, query_norm="self_attn.q_norm", key_norm="self_attn.k_norm"),
+        defaults={
+            **_GEMMA.defaults,
+            "sliding_window_pattern": 6,
+            "rope_theta": 1e6,
+            "rope_local_base_freq": 1e4,
+        },
+        windowed=True,
+    ),
+}

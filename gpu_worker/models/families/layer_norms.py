@@ -1,0 +1,116 @@
+"""Layer norms, and mostly no gates: GPT-2 and what is like it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gpu_worker.models.families.family import Family, Names
+
+GPT = Names(
+    base="transformer.",
+    embedding="wte",
+    positions="wpe",
+    layer="h.{}.",
+    before_attention="ln_1",
+    before_mlp="ln_2",
+    qkv=("attn.c_attn",),
+    out="attn.c_proj",
+    up=("mlp.c_fc",),
+    down="mlp.c_proj",
+    final_norm="ln_f",
+)
+GPT_KEYS = {
+    "hidden_size": "n_embd",
+    "intermediate_size": "n_inner",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "max_position_embeddings": "n_positions",
+    "norm_eps": "layer_norm_epsilon",
+    "hidden_act": "activation_function",
+}
+_GPT2 = Family(
+    names=GPT,
+    keys=GPT_KEYS,
+    defaults={"hidden_act": "gelu_new", "tie_word_embeddings": True, "norm_eps": 1e-5},
+    norm="layer",
+    qkv_bias=True,
+    out_bias=True,
+    mlp_bias=True,
+    gated=False,
+    rotary=False,
+    transposed=True,
+)
+
+FAMILIES: Mapping[str, Family] = {
+    "GPT2LMHeadModel": _GPT2,
+    "GPTBigCodeForCausalLM": replace(
+        _GPT2,
+        defaults={
+            **_GPT2.defaults,
+            "hidden_act": "gelu_pytorch_tanh",
+            "multi_query": True,
+            "scale_attn_weights": True,
+        },
+        expects={"scale_attn_weights": True},
+        one_key_head="multi_query",
+        by_head=True,
+        transposed=False,
+    ),
+    "OPTForCausalLM": Family(
+        names=Names(
+            base="model.decoder.",
+            positions="embed_positions",
+            before_attention="self_attn_layer_norm",
+            before_mlp="final_layer_norm",
+            out="self_attn.out_proj",
+            up=("fc1",),
+            down="fc2",
+            final_norm="final_layer_norm",
+        ),
+        keys={"intermediate_size": "ffn_dim", "hidden_act": "activation_function"},
+        defaults={
+            "hidden_act": "relu",
+            "norm_eps": 1e-5,
+            "tie_word_embeddings": True,
+            "do_layer_norm_before": True,
+            "layer_norm_elementwise_affine": True,
+            "enable_bias": True,
+        },
+        expects={
+            "do_layer_norm_before": True,
+            "layer_norm_elementwise_affine": True,
+            "_remove_final_layer_norm": False,
+        },
+        norm="layer",
+        qkv_bias="enable_bias",
+        out_bias="enable_bias",
+        mlp_bias="enable_bias",
+        gated=False,
+        rotary=False,
+        position_offset=2,
+    ),
+    "Starcoder2ForCausalLM": Family(
+        names=Names(up=("mlp.c_fc",), down="mlp.c_proj"),
+        keys={"norm_eps": "norm_epsilon"},
+        defaults={
+            "hidden_act": "gelu_pytorch_tanh",
+            "norm_eps": 1e-5,
+            "use_bias": True,
+            "tie_word_embeddings": True,
+        },
+        norm="layer",
+        qkv_bias="use_bias",
+        out_bias="use_bias",
+        mlp_bias="use_bias",
+        gated=False,
+        windowed=True,
+    ),
+    "StableLmForCausalLM": Family(
+        keys={"norm_eps": "layer_norm_eps"},
+        defaults={"norm_eps": 1e-5, "partial_rotary_factor": 0.25},
+        expects={"qk_layernorm": False, "use_parallel_residual": False},
+        norm="layer",
+        qkv_bias="use_qkv_bias",
+        out_bias=False,
+        mlp_bias=False,
+    ),
+}
