@@ -107,9 +107,9 @@ class Engine:
         manager = self.model.init_continuous_batching(
             generation_config=_greedy(),
             continuous_batching_config=ContinuousBatchingConfig(
-                page_size=PAGE_TOKENS,
                 num_blocks=-(-self._kv_tokens // PAGE_TOKENS),
                 max_batch_tokens=STEP_TOKENS,
+                **{"page_size" if hasattr(ContinuousBatchingConfig, "page_size") else "block_size": PAGE_TOKENS},
             ),
             workload_hints=WorkloadHints(
                 max_prompt_length=max(len(tokens(question)) for question in questions),
@@ -120,8 +120,7 @@ class Engine:
 
         def note() -> None:
             processor = manager.batch_processor
-            (pages,) = processor.cache.cache_allocators.values()
-            held.append(sum(map(len, pages.block_table.values())) * pages.tokens_per_page)
+            held.append(_pages_held(processor.cache) * PAGE_TOKENS)
             used.append(sum(state.position_offset for state in processor.scheduler.active_requests.values()))
 
         manager.warmup()
@@ -134,6 +133,15 @@ class Engine:
             manager.stop(block=True)
             manager.destroy()
         return Outcome(answers, generated, seconds, Books(needed(questions), self._computed, held, used))
+
+
+def _pages_held(cache: Any) -> int:
+    """By all requests; up to 5.17 transformers calls what allocates them otherwise."""
+    if hasattr(cache, "cache_allocators"):
+        (pages,) = cache.cache_allocators.values()
+    else:
+        (pages,) = cache.group_cache_managers
+    return sum(map(len, pages.block_table.values()))
 
 
 def _closed_loop(
