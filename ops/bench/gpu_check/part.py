@@ -24,6 +24,8 @@ CONTEXT = multiprocessing.get_context("forkserver")
 PRELOADED = ["ops.bench.gpu_check.parts"]
 GRACE = 10.0
 """Seconds after its time in which a part may still say what it has found."""
+END_SECONDS = 25
+"""Seconds that it has to end what it has started."""
 
 
 @dataclass(frozen=True)
@@ -66,17 +68,18 @@ def _follow(part: Part, bench: Bench) -> Found:
     except EOFError:
         process.join()
         found.wrong.append(f"{part.name}: ended with status {process.exitcode}")
+    process.join(END_SECONDS if over else 0)
     for number in (signal.SIGTERM, signal.SIGKILL):
-        process.join(2 if over else 0)
         if process.is_alive() and process.pid:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
-            process.join(5)
+            process.join(END_SECONDS)
     return found
 
 
 def _work(measure: Callable[[Bench], None], bench: Bench, sender: Connection) -> None:
-    os.setsid()  # what it starts ends with it
+    os.setsid()  # what it starts ends with it,
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and what has a session of its own is ended by it
     found = bench.prepare(lambda so_far: sender.send((so_far, False)))
     try:
         measure(bench)

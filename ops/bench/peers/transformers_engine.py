@@ -33,6 +33,10 @@ STEP_TOKENS = 512
 """Tokens of a step of continuous batching: what Quire's workers take by default."""
 PAGE_TOKENS = 256
 """The page size that transformers chooses by itself."""
+PAGES: dict[str, Any] = {
+    "page_size" if hasattr(ContinuousBatchingConfig, "page_size") else "block_size": PAGE_TOKENS
+}
+"""How the version that is here is told."""
 
 
 @dataclass
@@ -109,7 +113,7 @@ class Engine:
             continuous_batching_config=ContinuousBatchingConfig(
                 num_blocks=-(-self._kv_tokens // PAGE_TOKENS),
                 max_batch_tokens=STEP_TOKENS,
-                **{"page_size" if hasattr(ContinuousBatchingConfig, "page_size") else "block_size": PAGE_TOKENS},
+                **PAGES,
             ),
             workload_hints=WorkloadHints(
                 max_prompt_length=max(len(tokens(question)) for question in questions),
