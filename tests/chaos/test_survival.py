@@ -7,6 +7,7 @@ import asyncio
 import random
 from typing import Any
 
+import numpy as np
 import openai
 import pytest
 
@@ -69,6 +70,28 @@ async def test_a_beam_search_ends_as_if_nothing_had_died(
     assert not searching.done(), "the answer was over before the kill"
     deployment.spawn(victim)
     assert await searching == expected
+
+
+@pytest.mark.parametrize("victim", BEHIND_THE_GATEWAY)
+async def test_embeddings_are_as_if_nothing_had_died(
+    deployment: Deployment, client: openai.AsyncOpenAI, victim: str
+) -> None:
+    texts = [" ".join(["The owl saw snow."] * (1 + number % 40)) + str(number) for number in range(400)]
+
+    async def embed() -> list[list[float]]:
+        # Of means nothing comes out of the cache: it takes as long the second time.
+        answer = await client.embeddings.create(
+            model=deployment.model_name, input=texts, extra_body={"pooling": "mean"}
+        )
+        return [one.embedding for one in answer.data]
+
+    expected = await embed()
+    embedding = asyncio.create_task(embed())
+    await asyncio.sleep(0.3)
+    deployment.kill(victim)
+    assert not embedding.done(), "the answer was over before the kill"
+    deployment.spawn(victim)
+    np.testing.assert_allclose(await embedding, expected, atol=1e-5)
 
 
 async def test_many_streams_survive_kill_after_kill(

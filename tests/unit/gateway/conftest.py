@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,12 +19,21 @@ from fastapi import FastAPI
 from gateway.app import create_app
 from proto.rpc import Lease
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED, STOP
-from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta, TextRequest, TokenText
+from proto.tokenizer_pb2 import (
+    EmbedRequest,
+    EmbedResponse,
+    PromptInfo,
+    TextChunk,
+    TextDelta,
+    TextRequest,
+    TokenText,
+)
 from proto.tokenizer_pb2_grpc import TokenizerServicer, TokenizerStub, add_TokenizerServicer_to_server
 
 WORDS = ["Once", " upon", " a", " time", ",", " a", " fox", " saw", " snow", " ❄", ".", ""]
 PROMPT_TOKENS = [7, 8, 9]
 Generate = Callable[[TextRequest, Any], AsyncIterator[TextChunk]]
+Embed = Callable[[EmbedRequest, Any], Awaitable[EmbedResponse]]
 
 
 def _token(token_id: int, word: str, alternatives: int | None) -> TokenText:
@@ -63,6 +73,13 @@ async def tell(request: TextRequest, context: Any) -> AsyncIterator[TextChunk]:
         await asyncio.sleep(0)
 
 
+async def size_of(request: EmbedRequest, context: Any) -> EmbedResponse:
+    """An embedding that says how long the text is: its length, and a third."""
+    length = len(request.text) or len(request.tokens.ids)
+    await asyncio.sleep(0)
+    return EmbedResponse(embedding=struct.pack("<2f", length, 1 / 3), tokens=length)
+
+
 @dataclass
 class FakeTokenizer(TokenizerServicer):
     """Answers with `generate`, and remembers what it was asked and which calls were cancelled."""
@@ -70,6 +87,11 @@ class FakeTokenizer(TokenizerServicer):
     generate: Generate = tell
     requests: list[TextRequest] = field(default_factory=list)
     metadata: list[dict[str, str]] = field(default_factory=list)
+    embed: Embed = size_of
+    texts: list[EmbedRequest] = field(default_factory=list)
+    most_texts: int = 0
+    """Texts that were under way at once at most."""
+    _texts_now: int = 0
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def Generate(self, request: TextRequest, context: Any) -> AsyncIterator[TextChunk]:
@@ -81,6 +103,19 @@ class FakeTokenizer(TokenizerServicer):
         except (asyncio.CancelledError, GeneratorExit):
             self.cancelled.set()
             raise
+
+    async def Embed(self, request: EmbedRequest, context: Any) -> EmbedResponse:
+        self.texts.append(request)
+        self.metadata.append(dict(context.invocation_metadata()))
+        self._texts_now += 1
+        self.most_texts = max(self.most_texts, self._texts_now)
+        try:
+            return await self.embed(request, context)
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        finally:
+            self._texts_now -= 1
 
 
 @dataclass

@@ -84,3 +84,15 @@ def test_a_malformed_result_is_a_fault(fields: dict[str, Any]) -> None:
 def test_a_worker_with_nothing_to_offer_is_a_fault() -> None:
     with pytest.raises(WorkerFault, match="num_blocks"):
         wire.limits_from(WorkerReady(block_size=16))
+
+
+def test_embeddings() -> None:
+    message = StepResult(step=1, embedded_rows=int32(0, 2), embeddings=struct.pack("<4f", 1, 2, 3, 4))
+    found, _ = wire.result_from(message)
+    assert found.embeddings == {0: struct.pack("<2f", 1, 2), 2: struct.pack("<2f", 3, 4)}
+
+
+@pytest.mark.parametrize("data", [b"", bytes(9), bytes(4), bytes(6)])
+def test_embeddings_that_do_not_fit_their_rows(data: bytes) -> None:
+    with pytest.raises(WorkerFault, match="embeddings"):
+        wire.result_from(StepResult(step=1, embedded_rows=int32(0, 2), embeddings=data))

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from tokenizers import (
 )
 
 from ops.settings import SHIPPED_MODEL
+from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse
 from proto.scheduler_pb2_grpc import SchedulerServicer, SchedulerStub, add_SchedulerServicer_to_server
 from proto.tokenizer_pb2_grpc import TokenizerStub, add_TokenizerServicer_to_server
 from tokenizer_svc.service import TokenizerService
@@ -118,6 +119,14 @@ class FakeScheduler(SchedulerServicer):
         self.metadata: list[dict[str, Any]] = []
         self.ended: asyncio.Queue[int] = asyncio.Queue()
         self.cancelled = asyncio.Event()
+        self.embeddings: list[Callable[[Any, Any], Awaitable[bytes]]] = []
+        """What each call of Embed is answered by."""
+        self.texts: list[EmbedTokensRequest] = []
+
+    async def Embed(self, request: EmbedTokensRequest, context: Any) -> EmbedTokensResponse:
+        self.texts.append(request)
+        self.metadata.append(dict(context.invocation_metadata()))
+        return EmbedTokensResponse(embedding=await self.embeddings.pop(0)(request, context))
 
     async def Generate(self, requests: Any, context: Any) -> AsyncIterator[Any]:
         first = await anext(requests)

@@ -1,0 +1,116 @@
+"""Embed over plain gRPC, with strict fake workers behind the service."""
+
+import asyncio
+import struct
+from array import array
+from collections.abc import AsyncIterator
+from math import hypot
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+
+from proto.sampling_pb2 import LAST, MEAN, NO_POOLING
+from proto.scheduler_pb2 import EmbedTokensRequest
+from scheduler_svc.core.request import Pooling
+from scheduler_svc.embedding import first_dimensions
+from tests.unit.scheduler_svc.test_service import Stage, collect, expected, pack, settled, start
+
+
+@pytest.fixture
+async def stage(fake: SimpleNamespace) -> AsyncIterator[Stage]:
+    async with asyncio.timeout(20), Stage(fake, fake.limits(num_blocks=64, max_slots=8)) as stage:
+        yield stage
+
+
+def text(tokens: list[int], pooling: Any = MEAN, **fields: Any) -> EmbedTokensRequest:
+    return EmbedTokensRequest(request_id="r", tokens=pack(tokens), pooling=pooling, **fields)
+
+
+def vector(stage: Stage, tokens: list[int], pooling: Pooling = Pooling.MEAN) -> bytes:
+    found: bytes = stage.fake.embedding(stage.fake.request(tokens, pooling=pooling))
+    return found
+
+
+async def test_many_beside_answers(stage: Stage) -> None:
+    await stage.join()
+    texts = [[each % 5] * (1 + 3 * each % 17) for each in range(24)]
+    ways = [Pooling.MEAN if each % 2 else Pooling.LAST for each in range(24)]
+    answer = asyncio.ensure_future(collect(stage.stub.Generate(iter([start([1, 2, 3])]))))
+    calls = [stage.stub.Embed(text(tokens, int(way))) for tokens, way in zip(texts, ways, strict=True)]
+    found = [(await call).embedding for call in calls]
+    assert found == [vector(stage, tokens, way) for tokens, way in zip(texts, ways, strict=True)]
+    assert await answer == {0: expected(stage, [1, 2, 3])}
+    assert stage.all_free()
+
+
+async def test_it_goes_on_with_another_worker(stage: Stage) -> None:
+    stage.workers.going.clear()
+    await stage.join()
+    call = stage.stub.Embed(text([4] * 30))
+    while not stage.engine._fleet._home:
+        await asyncio.sleep(0.001)
+    stage.workers.kill()
+    stage.workers.going.set()
+    stage.workers.join()
+    assert (await call).embedding == vector(stage, [4] * 30)
+
+
+async def test_cancelled_in_the_middle(stage: Stage) -> None:
+    stage.workers.going.clear()
+    await stage.join()
+    call = stage.stub.Embed(text([4] * 30))
+    while not stage.engine._fleet._home:
+        await asyncio.sleep(0.001)
+    call.cancel()
+    stage.workers.going.set()
+    await settled(stage)
+
+
+async def test_fewer_dimensions(stage: Stage) -> None:
+    await stage.join()
+    whole = vector(stage, [4, 2])
+    assert (await stage.stub.Embed(text([4, 2], dimensions=2))).embedding == whole
+    short = (await stage.stub.Embed(text([4, 2], dimensions=1))).embedding
+    assert abs(struct.unpack("<f", short)[0]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("request_", "param"),
+    [
+        (text([]), "prompt"),
+        (EmbedTokensRequest(tokens=b"abc", pooling=MEAN), "prompt"),
+        (text([1], NO_POOLING), "pooling"),
+        (text([1], 9), "pooling"),
+        (text([1] * 65, LAST), "prompt"),
+        (text([-1], LAST), "prompt"),
+        (text([1], LAST, dimensions=3), "dimensions"),
+    ],
+)
+async def test_what_is_refused(stage: Stage, request_: EmbedTokensRequest, param: str) -> None:
+    await stage.join()
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stage.stub.Embed(request_)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert dict(caught.value.trailing_metadata())["quire-param"] == param
+
+
+async def test_a_row_that_fails_ends_its_text_alone(stage: Stage) -> None:
+    await stage.join()
+    good, bad = stage.stub.Embed(text([1, 2])), stage.stub.Embed(text([1, stage.fake.POISON]))
+    assert (await good).embedding == vector(stage, [1, 2])
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await bad
+    assert caught.value.code() is grpc.StatusCode.INTERNAL
+
+
+@pytest.mark.parametrize("count", [1, 3, 7])
+def test_what_is_kept_points_the_same_way(count: int) -> None:
+    numbers = [0.5, -0.25, 0.125, 0.7, 0.0, 0.1, -0.4]
+    found = array("f", first_dimensions(struct.pack("<7f", *numbers), count))
+    if count == 7:
+        assert found.tolist() == pytest.approx(numbers)
+        return
+    assert hypot(*found) == pytest.approx(1.0)
+    assert [each / found[0] for each in found] == pytest.approx([each / 0.5 for each in numbers[:count]])
