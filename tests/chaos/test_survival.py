@@ -76,7 +76,7 @@ async def test_a_beam_search_ends_as_if_nothing_had_died(
 async def test_embeddings_are_as_if_nothing_had_died(
     deployment: Deployment, client: openai.AsyncOpenAI, victim: str
 ) -> None:
-    texts = [" ".join(["The owl saw snow."] * (1 + number % 40)) + str(number) for number in range(400)]
+    texts = [" ".join(["The owl saw snow."] * (1 + number % 40)) + str(number) for number in range(150)]
 
     async def embed() -> list[list[float]]:
         # Of means nothing comes out of the cache: it takes as long the second time.
@@ -87,7 +87,7 @@ async def test_embeddings_are_as_if_nothing_had_died(
 
     expected = await embed()
     embedding = asyncio.create_task(embed())
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.1)
     deployment.kill(victim)
     assert not embedding.done(), "the answer was over before the kill"
     deployment.spawn(victim)

@@ -2,7 +2,11 @@
 
 import asyncio
 import base64
+import json
+import re
 import struct
+import subprocess
+import sys
 from typing import Any
 
 import httpx
@@ -13,7 +17,7 @@ from torch import Tensor
 
 from tests.support import oracle
 from tests.support.asking import ask
-from tests.support.deployment import SHIPPED_MODEL, Deployment
+from tests.support.deployment import ROOT, SHIPPED_MODEL, Deployment
 
 TEXTS = ["A fox.", "The owl sat in a tree, and it snowed.", "What is 7 + 5? " * 60, "x"]
 WAYS = ["mean", "last"]
@@ -122,3 +126,17 @@ def test_as_long_as_the_context(deployment: Deployment, post: Any) -> None:
     check([answer["data"][0]["embedding"]], [oracle.embedding(SHIPPED_MODEL, tokens, "mean")])
     status, answer = post(input=[*tokens, 20])
     assert (status, answer["error"]["param"]) == (400, "input")
+
+
+def test_the_documentation_runs(deployment: Deployment) -> None:
+    section = (ROOT / "docs" / "use.md").read_text().split("## Embeddings\n")[1].split("\n## ")[0]
+    shell, code = (re.search(f"```{kind}\n(.*?)```", section, re.S) for kind in ("sh", "python"))
+    assert shell
+    assert code
+    said = []
+    for command in (["bash", "-c", shell[1]], [sys.executable, "-c", code[1]]):
+        command[-1] = command[-1].replace("http://127.0.0.1:8000", deployment.url)
+        said.append(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
+    answer, likeness = map(json.loads, said)
+    assert [len(one["embedding"]) for one in answer["data"]] == [4, 4]
+    assert [abs(number) <= 1 for number in likeness] == [True, True]
