@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpu_worker.errors import CapacityError
 from gpu_worker.kernels.cpu.memory import Memory
-from gpu_worker.kernels.interface import LayerCache
+from gpu_worker.kernels.interface import FP8, LayerCache
 from gpu_worker.models.config import Shape
 
 CPU_SHARE = 0.25
@@ -49,7 +49,8 @@ def blocks_within(memory: int, block_bytes: int, needed: int, useful: int) -> in
 def make_caches(
     config: Shape, blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
 ) -> list[LayerCache]:
-    """Pages for every layer, uninitialized: attention reads only what was written.
+    """Pages for every layer, uninitialized: attention reads only what was written. A number of fp8 is worth
+    itself until somebody knows better: see `calibration.py`.
 
     Raises `CapacityError` if the device does not have the memory.
     """
@@ -66,9 +67,10 @@ def make_caches(
     def layer() -> LayerCache:
         kept = [taken((*rows, size), dtype) for size in pages.rows]
         scales = [taken(rows, SCALE) for _ in kept] if dtype == torch.int8 else [None]
+        worth = torch.ones((2, pages.heads), device=device) if dtype == FP8 else None
         # What is shared has one of each: the values are its first numbers.
         values = kept[-1][..., : pages.value_size]
-        return LayerCache(kept[0], values, scales[0], scales[-1], shared=pages.shared)
+        return LayerCache(kept[0], values, scales[0], scales[-1], shared=pages.shared, head_scales=worth)
 
     try:
         return [layer() for _ in range(config.num_layers)]

@@ -16,6 +16,7 @@ from gpu_worker.cache import (
     free_memory,
     make_caches,
 )
+from gpu_worker.calibration import head_scales
 from gpu_worker.drafter import Drafter, load_draft
 from gpu_worker.errors import CapacityError, KernelError, ModelError, WorkerError
 from gpu_worker.followers import Followers
@@ -24,8 +25,9 @@ from gpu_worker.host import HostPages
 from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels, QuantizedKernels
 from gpu_worker.kernels.cpu.memory import populate
-from gpu_worker.kernels.interface import Kernels, LayerCache
+from gpu_worker.kernels.interface import FP8, Kernels, LayerCache
 from gpu_worker.kernels.reference import ReferenceKernels
+from gpu_worker.kernels.reference_quantized import QuantizedReference
 from gpu_worker.models.registry import CausalLM, check_split, load_model
 from gpu_worker.models.split import ALONE, Ranks
 from gpu_worker.runner import Runner
@@ -60,6 +62,9 @@ class Parts:
     def _pages(self, model: CausalLM, limits: BatchLimits) -> list[LayerCache]:
         return make_caches(model.config, limits.num_blocks, limits.block_size, self.kv_dtype, self.device)
 
+
+BYTES = {"int8": torch.int8, "fp8": FP8}
+"""What numbers of one byte are called in settings."""
 
 _BESIDE = {MatrixUnitKernels: " with oneDNN", QuantizedKernels: " with weights in int8"}
 """What the log adds about a back end."""
@@ -106,10 +111,14 @@ def load_rank(
     model = load_model(
         settings.model, device, kernels, _dtype(settings, device), settings.max_model_len, ranks
     )
-    kv_dtype = torch.int8 if settings.kv_dtype == "int8" else model.dtype
+    kv_dtype = BYTES.get(settings.kv_dtype, model.dtype)
     parts = Parts(model, _draft(settings, model, kernels, device, ranks), kernels, kv_dtype, device, ranks)
+    scales = _head_scales(settings, parts) if kv_dtype == FP8 else []
     limits = _limits(settings, parts)
     runner = parts.runner(limits)
+    for cache, worth in zip(runner.caches, scales, strict=False):
+        assert cache.head_scales is not None
+        cache.head_scales.copy_(worth)
     block_bytes = parts.block_bytes(limits.block_size)
     log.info(
         "KV memory: %s, %d blocks of %d tokens, %.0f MiB, %.1f KiB a token; "
@@ -138,6 +147,19 @@ def _with_directories(settings: WorkerSettings) -> WorkerSettings:
             "draft_model": fetched(draft, log.info) if draft else None,
         }
     )
+
+
+def _head_scales(settings: WorkerSettings, parts: Parts) -> list[torch.Tensor]:
+    """What fp8 is worth in each layer, those of the draft model after the model's own."""
+    models = [(parts.model, settings.model)]
+    if parts.draft is not None and settings.draft_model is not None:
+        models.append((parts.draft, settings.draft_model))
+    longest = settings.max_model_len or parts.model.config.max_position
+    return [
+        worth
+        for model, directory in models
+        for worth in head_scales(model, directory, parts.kernels, longest, parts.device, parts.ranks)
+    ]
 
 
 def _record(runner: Runner) -> None:
@@ -210,8 +232,7 @@ def _kernels(settings: WorkerSettings, device: torch.device) -> Kernels:
     if (device.type == "cuda" and settings.kernels == "auto") or settings.kernels == "triton":
         return _triton(settings, device)
     if device.type != "cpu" or settings.kernels == "torch" or settings.dtype == "float16":
-        _refuse_quantization(settings, f"PyTorch computes here, on {device.type}")
-        return ReferenceKernels()
+        return _reference(settings)
     kind = _kind(settings)
     try:
         name = build.supported()[0] if settings.kernels in ("auto", "onednn") else settings.kernels
@@ -220,40 +241,48 @@ def _kernels(settings: WorkerSettings, device: torch.device) -> Kernels:
     except KernelError as error:
         if settings.kernels != "auto":
             raise
-        _refuse_quantization(settings, str(error))
         log.warning("%s: PyTorch computes instead, more slowly", error)
-        return ReferenceKernels()
+        return _reference(settings)
     log.info("kernels: C++ for %s%s, %d threads", name, _BESIDE.get(kind, ""), threads)
     return kernels
 
 
 def _triton(settings: WorkerSettings, device: torch.device) -> Kernels:
-    """The back end for GPUs; PyTorch if Triton cannot be had and was not asked for."""
-    _refuse_quantization(settings, "Triton computes here")
+    """The back end for GPUs; PyTorch if Triton cannot be had, and neither it nor weights of one byte, which
+    PyTorch would widen in every step, were asked for."""
     try:
         from gpu_worker.kernels.triton.kernels import TritonKernels
+        from gpu_worker.kernels.triton.quantized import QuantizedTriton
 
-        return TritonKernels(device)
+        if settings.quantization == "none":
+            return TritonKernels(device)
+        return QuantizedTriton(device, BYTES[settings.quantization])
     except (ImportError, KernelError) as error:
         if settings.kernels == "triton":
             raise KernelError(f"QUIRE_KERNELS=triton: {error}") from error
+        if settings.quantization != "none":
+            raise KernelError(f"QUIRE_QUANTIZATION={settings.quantization}: {error}") from error
         log.warning("%s: PyTorch computes instead, more slowly", error)
         return ReferenceKernels()
 
 
+def _reference(settings: WorkerSettings) -> ReferenceKernels:
+    if settings.quantization == "none":
+        return ReferenceKernels()
+    return QuantizedReference(BYTES[settings.quantization])
+
+
 def _kind(settings: WorkerSettings) -> type[CpuKernels]:
-    """Which products the C++ back end has."""
+    """Which products the C++ back end has. Raises `KernelError` for what it has not."""
+    for name, value in (("QUIRE_KV_DTYPE", settings.kv_dtype), ("QUIRE_QUANTIZATION", settings.quantization)):
+        if value == "fp8":
+            raise KernelError(f"{name}=fp8 is for GPUs: on a CPU take int8, or QUIRE_KERNELS=torch")
     if settings.quantization == "int8":
         if settings.kernels == "onednn":
             raise KernelError("QUIRE_QUANTIZATION=int8 has products of its own, without QUIRE_KERNELS=onednn")
         return QuantizedKernels
     units = settings.kernels == "auto" and settings.dtype == "bfloat16" and build.has_amx()
     return MatrixUnitKernels if units or settings.kernels == "onednn" else CpuKernels
-
-
-def _refuse_quantization(settings: WorkerSettings, why: str) -> None:
-    if settings.quantization != "none":
-        raise KernelError(f"QUIRE_QUANTIZATION={settings.quantization} needs the C++ kernels of a CPU: {why}")
 
 
 def _draft(

@@ -65,16 +65,17 @@ def host_offer(runner: Runner) -> HostOffer:
     with torch.inference_mode():
         out = _seconds(runner, lambda: host.take(numbers, numbers))
         back = _seconds(runner, lambda: host.give(numbers, numbers))
-    computing = _seconds(runner, lambda: runner.execute(_prompt(limits, tokens)))
+    computing = _seconds(runner, lambda: runner.execute(prompt_step(limits, bytes(4 * tokens))))
     return HostOffer(host.slots, 1e6 * (out + back) / 2 / blocks, 1e6 * computing / tokens)
 
 
-def _prompt(limits: BatchLimits, tokens: int) -> StepPlan:
-    """A prompt alone, all of it in one step."""
-    blocks = np.arange(-(-tokens // limits.block_size), dtype="<i4").tobytes()
+def prompt_step(limits: BatchLimits, tokens: bytes) -> StepPlan:
+    """A prompt alone, all of it in one step; `tokens`: little-endian int32."""
+    length = len(tokens) // 4
+    blocks = np.arange(-(-length // limits.block_size), dtype="<i4").tobytes()
     sampling = SamplingParams(top_p=1, repetition_penalty=1)
-    new = NewSlot(slot=0, tokens=bytes(4 * tokens), prompt_length=tokens, block_ids=blocks, sampling=sampling)
-    zero, count = bytes(4), np.array([tokens], "<i4").tobytes()
+    new = NewSlot(slot=0, tokens=tokens, prompt_length=length, block_ids=blocks, sampling=sampling)
+    zero, count = bytes(4), np.array([length], "<i4").tobytes()
     return StepPlan(
         step=1, new_slots=[new], row_slots=zero, row_starts=zero, row_counts=count, row_samples=b"\1"
     )

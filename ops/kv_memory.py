@@ -13,7 +13,7 @@ from gpu_worker.models.wrapped import language_part
 
 SCALE_BYTES = 4
 """Of the scale that each row has in int8: a key or a value of one head."""
-BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8": 1, "int8": 1}
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "fp8": 1, "int8": 1}
 _MAX_HEADER = 100 * 2**20  # the safetensors format allows no longer one
 _BITS = {"BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}  # of others the name ends with the bits
 

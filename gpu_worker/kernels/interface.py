@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from gpu_worker.sampler import Sampled
 
 
+FP8 = torch.float8_e4m3fn
+"""The type of pages of fp8: a sign, 4 bits of exponent, 3 of fraction; at most 448, no infinity."""
+
+
 @dataclass(frozen=True, slots=True)
 class LayerCache:
     """The pages of one layer."""
@@ -40,14 +44,18 @@ class LayerCache:
     """Of pages of int8: what one is worth in each row, float32 [num_blocks, kv_heads, block_size]."""
     value_scales: Tensor | None = None
     """As `key_scales`."""
+    head_scales: Tensor | None = field(default=None, kw_only=True)
+    """Of pages of fp8: what one is worth in each head, float32 [2, kv_heads], of keys, then of values."""
     shared: bool = field(default=False, kw_only=True)
     """Values are the first numbers of the keys' own rows, as in latent attention, and so are the scales. Such
     pages lie row by row on every back end: a row is [compressed | rotated]."""
 
     def tensors(self) -> list[Tensor]:
-        """All of it; block numbers are the first dimension of each."""
+        """All that lies in blocks, whose numbers are the first dimension of each; fp8 as bytes, which is what
+        everything can copy."""
         own = () if self.shared else (self.values, self.value_scales)
-        return [tensor for tensor in (self.keys, self.key_scales, *own) if tensor is not None]
+        held = [tensor for tensor in (self.keys, self.key_scales, *own) if tensor is not None]
+        return [each.view(torch.uint8) if each.dtype == FP8 else each for each in held]
 
 
 @dataclass(frozen=True, slots=True)

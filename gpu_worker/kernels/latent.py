@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.interface import LayerCache, Rotary, StepMetadata
-from gpu_worker.kernels.reference_pages import quantized
+from gpu_worker.kernels.reference_pages import write_pages
 
 
 def write_latent(
@@ -16,11 +16,8 @@ def write_latent(
         turned = states[..., -2 * rotary.cos.shape[1] :]
         turned.copy_(rotated(turned, cos, sin))
     block_size = cache.keys.shape[2]
-    places = step.kv_entries // block_size, 0, step.kv_entries % block_size
-    if cache.key_scales is None:
-        cache.keys[places] = latent
-    else:
-        cache.keys[places], cache.key_scales[places] = quantized(latent)
+    places = step.kv_entries // block_size, slice(None), step.kv_entries % block_size
+    write_pages(cache, places, latent[:, None])
 
 
 def rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

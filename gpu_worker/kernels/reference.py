@@ -9,7 +9,7 @@ from torch.nn.functional import gelu, linear, relu, silu
 
 from gpu_worker.batch import Batch
 from gpu_worker.cache import copy_blocks
-from gpu_worker.kernels.interface import Copies, LayerCache, StepAttention, StepMetadata, Unary
+from gpu_worker.kernels.interface import Copies, LayerCache, Linear, StepAttention, StepMetadata, Unary
 from gpu_worker.kernels.reference_attention import ReferenceStep
 from gpu_worker.plan import Int32s
 from gpu_worker.sampler import Sampled, sample
@@ -37,7 +37,7 @@ class ReferenceKernels:
         bias: Tensor | None = None,
         dtype: torch.dtype | None = None,
         keeps_rows: bool = False,
-    ) -> "ReferenceLinear":
+    ) -> Linear:
         return ReferenceLinear(weight, bias, dtype or weight.dtype)
 
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:

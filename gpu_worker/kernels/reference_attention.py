@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from gpu_worker.kernels.interface import EVERYTHING, LayerCache, Rotary, Sight, StepMetadata
 from gpu_worker.kernels.latent import rotated, write_latent
-from gpu_worker.kernels.reference_pages import quantized, widened
+from gpu_worker.kernels.reference_pages import read_pages, write_pages
 
 GATHERED = 1 << 17
 """Entries that decodes gather at once, at most, if one row alone does not take more. Every row takes
@@ -49,12 +49,8 @@ class ReferenceStep:
         cos, sin = rotary.cos[positions, None], rotary.sin[positions, None]
         blocks, offsets = self._step.kv_entries // block_size, self._step.kv_entries % block_size
         places = (blocks, slice(None), offsets)
-        if cache.key_scales is not None and cache.value_scales is not None:
-            cache.keys[places], cache.key_scales[places] = quantized(rotated(key.float(), cos, sin))
-            cache.values[places], cache.value_scales[places] = quantized(value)
-        else:
-            cache.keys[places] = rotated(key, cos, sin)
-            cache.values[places] = value
+        fewer_bits = cache.keys.dtype.itemsize == 1  # which are rounded once, from float32
+        write_pages(cache, places, rotated(key.float() if fewer_bits else key, cos, sin), value)
         return rotated(query, cos, sin)
 
     def write_latent(self, query: Tensor, latent: Tensor, rotary: Rotary, cache: LayerCache) -> None:
@@ -168,13 +164,7 @@ def _attended(
 def _gathered(cache: LayerCache, entries: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Keys and values of flat entries [...]; [..., kv_heads, head_dim] each, or value_size."""
     block_size = cache.keys.shape[2]
-    places = (entries // block_size, slice(None), entries % block_size)
-    keys = cache.keys[places]
-    values = keys[..., : cache.values.shape[3]] if cache.shared else cache.values[places]
-    if cache.key_scales is not None and cache.value_scales is not None:
-        keys = widened(keys, cache.key_scales[places], dtype)
-        values = widened(values, cache.value_scales[places], dtype)
-    return keys, values
+    return read_pages(cache, (entries // block_size, slice(None), entries % block_size), dtype)
 
 
 def _entries(block_tables: Tensor, positions: Tensor, block_size: int) -> Tensor:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -202,9 +202,16 @@ def read_values(directory: Path) -> Values:
     if not isinstance(values, dict):
         raise ModelError(f"{path}: not a JSON object")
     values = language_part(values)
-    if "quantization_config" in values:
+    if not _has_plain_weights(values.get("quantization_config")):
         raise ModelError(f"{path}: quantization_config: quantized checkpoints are not supported")
     return Values(path, values)
+
+
+def _has_plain_weights(quantization: Any) -> bool:
+    """Whether a checkpoint's `quantization_config` is none, or speaks of keys and values alone."""
+    if not isinstance(quantization, dict):
+        return quantization is None
+    return bool(quantization.get("kv_cache_scheme")) and not quantization.get("config_groups")
 
 
 def architecture_of(values: Values) -> str:

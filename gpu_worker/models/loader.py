@@ -48,6 +48,12 @@ class Checkpoint:
         self.parameters += tensor.numel()
         return tensor
 
+    def whatever(self, name: str) -> Tensor:
+        """A tensor of any shape and type."""
+        file, own = self._files[name]
+        tensor: Tensor = file.get_tensor(own)
+        return tensor
+
     def names(self) -> Set[str]:
         """Of all tensors."""
         return self._files.keys()

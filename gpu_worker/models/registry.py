@@ -15,6 +15,7 @@ from gpu_worker.models.config import Shape, architecture_of, read_config, read_v
 from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.families import FAMILIES, family_of
 from gpu_worker.models.foreign import load_foreign
+from gpu_worker.models.kv_scales import ENDS, UNUSED
 from gpu_worker.models.loader import Weights, open_checkpoint
 from gpu_worker.models.split import ALONE, Ranks, share_of
 
@@ -119,7 +120,7 @@ def _load_native(
         except RuntimeError as error:  # OutOfMemoryError is one; a CPU's allocator raises this itself
             raise CapacityError(f"{directory}: no memory on {device} for the weights") from error
         tied = (f"{config.family.names.head}.weight",) if config.tie_word_embeddings else ()
-        ignored = (*_DERIVED, *tied)
+        ignored = (*_DERIVED, *ENDS, *UNUSED, *tied)  # scales are read if the pages are fp8
         unread = (name for name in checkpoint.unread() if not name.startswith(config.unused))
         if unknown := [name for name in unread if not name.endswith(ignored)]:
             raise ModelError(f"{directory}: config.json does not account for tensor {unknown[0]}")

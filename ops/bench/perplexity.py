@@ -35,11 +35,22 @@ FORMS: dict[str, dict[str, Any]] = {
     "bfloat16": {"dtype": "bfloat16"},
     "int8 weights": {"quantization": "int8"},
     "int8 pages": {"kv_dtype": "int8"},
+    "fp8 weights": {"quantization": "fp8", "kernels": "torch"},
+    "fp8 pages": {"kv_dtype": "fp8", "kernels": "torch"},
     "bfloat16, int8 weights": {"dtype": "bfloat16", "quantization": "int8"},
     "bfloat16, int8 pages": {"dtype": "bfloat16", "kv_dtype": "int8"},
     "bfloat16, int8 weights and pages": {"dtype": "bfloat16", "quantization": "int8", "kv_dtype": "int8"},
+    "bfloat16, fp8 weights": {"dtype": "bfloat16", "quantization": "fp8", "kernels": "torch"},
+    "bfloat16, fp8 pages": {"dtype": "bfloat16", "kv_dtype": "fp8", "kernels": "torch"},
+    "bfloat16, fp8 weights and pages": {
+        "dtype": "bfloat16",
+        "quantization": "fp8",
+        "kv_dtype": "fp8",
+        "kernels": "torch",
+    },
 }
-"""Settings of each; the first is what the others are compared with."""
+"""Settings of each; the first is what the others are compared with. With fp8 PyTorch computes, as on a GPU
+but for the order of sums: the C++ kernels do not."""
 
 DEEP, DEEP_TOKENS = "135m", 256
 """The model with random weights, and how many drawn tokens it computes."""

@@ -21,10 +21,11 @@ from triton import JITFunction
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from gpu_worker.kernels.interface import LayerCache, Rotary, Sight
+from gpu_worker.kernels.interface import FP8, LayerCache, Rotary, Sight
 from gpu_worker.kernels.triton.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
 from gpu_worker.kernels.triton.norm import TritonNorm, gated
+from gpu_worker.kernels.triton.quantized import TritonQuantizedLinear
 from gpu_worker.kernels.triton.sample import sample
 from gpu_worker.sampling import SlotSampling
 from tests.support.paged import make_step
@@ -35,7 +36,9 @@ SHARED = {80: 163 << 10, 90: 227 << 10}
 TYPES = {
     torch.float32: "fp32",
     torch.bfloat16: "bf16",
+    torch.float16: "fp16",
     torch.int8: "i8",
+    torch.uint8: "u8",
     torch.int32: "i32",
     torch.int64: "i64",
 }
@@ -54,11 +57,13 @@ def main(capabilities: list[int]) -> None:
         fixed = {each.name for each in kernel.params if each.is_constexpr or values[each.name] is None}
         signature = {name: "constexpr" if name in fixed else kind(values[name]) for name in places}
         aligned = {places[name]: [["tt.divisibility", 16]] for name, of in signature.items() if of[0] == "*"}
-        source = ASTSource(kernel, signature, {places[name]: values[name] for name in fixed}, aligned)
-        if source.hash() in seen:
-            return
-        seen.add(source.hash())
         for capability in capabilities:
+            if "NATIVE_FP8" in values:
+                values["NATIVE_FP8"] = capability >= 89  # as `fp8.is_native` would say there
+            source = ASTSource(kernel, signature, {places[name]: values[name] for name in fixed}, aligned)
+            if f"{capability} {source.hash()}" in seen:
+                continue
+            seen.add(f"{capability} {source.hash()}")
             began = time.perf_counter()
             found = compile(source, target=GPUTarget("cuda", capability, 32), options=options)
             seconds = time.perf_counter() - began
@@ -101,10 +106,14 @@ def launch_all() -> None:
     attend(mixed, 64, torch.float32, torch.float32, Sight())
     attend_latent(decodes, 16, torch.bfloat16, torch.int8)
     attend_latent(mixed, 128, torch.bfloat16, torch.bfloat16)
+    attend(decodes, 128, torch.bfloat16, FP8, Sight())
+    attend(mixed, 128, torch.float16, FP8, Sight(window=100, sinks=4))
     hidden = torch.zeros((3, 4096), dtype=torch.bfloat16)
     TritonNorm(hidden[0], 1e-5)(hidden)
     for activation in ("silu", "gelu", "gelu_tanh"):
         gated(hidden, activation)
+    for numbers in (torch.int8, FP8):
+        TritonQuantizedLinear(hidden[:, :64], hidden[0, :3], torch.float32, numbers)(hidden[:, :64])
     BlockCopies([pages(16, torch.int8)])(torch.tensor([1]), torch.tensor([2]))
     draw()
 
@@ -142,7 +151,8 @@ def attend_latent(rows: list[tuple[int, int]], heads: int, dtype: torch.dtype, k
 def pages(dim: int, dtype: torch.dtype) -> LayerCache:
     shape = (4, 2, 16, dim)
     scales = [torch.zeros(shape[:3]) for _ in range(2)] if dtype == torch.int8 else [None, None]
-    return LayerCache(*(torch.zeros(shape, dtype=dtype) for _ in range(2)), *scales)
+    heads = torch.ones((2, 2)) if dtype == FP8 else None
+    return LayerCache(*(torch.zeros(shape, dtype=dtype) for _ in range(2)), *scales, head_scales=heads)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import EVERYTHING, LayerCache, Sight, StepMetadata
-from gpu_worker.kernels.reference_pages import quantized
+from gpu_worker.kernels.interface import EVERYTHING, FP8, LayerCache, Sight, StepMetadata
+from gpu_worker.kernels.reference_pages import read_pages, write_pages
 
 NAN = float("nan")
 
@@ -80,30 +80,25 @@ def make_paged(
 ) -> Paged:
     """Random queries, keys and values; every entry that belongs to no position is NaN.
 
-    `kv_dtype`: None = `dtype`, or int8; then the rows' keys and values are what that has left of them.
+    `kv_dtype`: None = `dtype`, or int8 or fp8; then the rows' keys and values are what that has left of them.
     """
     generator = torch.Generator().manual_seed(seed)
     step = make_step(rows, block_size, generator)
     counts = [-(-context // block_size) for _, context in rows]
     shape = (2 * sum(counts) + 1, heads.kv, block_size, heads.dim)
     cache = _nowhere(shape, kv_dtype or dtype, heads.rank)
-    pages = [(cache.keys, cache.key_scales), (cache.values, cache.value_scales)][: 1 if cache.shared else 2]
     written: tuple[list[Tensor], list[Tensor]] = ([], [])
     for row, (_, context) in enumerate(rows):
         at = torch.arange(context)
         places = (step.block_tables[row, at // block_size].long(), slice(None), at % block_size)
-        for (stored, scales), kept in zip(pages, written, strict=False):
-            numbers = torch.randn(context, heads.kv, heads.dim, generator=generator).to(dtype)
-            if scales is None:
-                stored[places] = numbers
-                kept.append(numbers.double())
-            else:
-                stored[places], scales[places] = quantized(numbers)
-                kept.append(stored[places].double() * scales[places].double()[..., None])
+        drawn = torch.randn(2, context, heads.kv, heads.dim, generator=generator).to(dtype)
+        write_pages(cache, places, *drawn)
+        for kept, stored in zip(written, read_pages(cache, places, torch.float32), strict=True):
+            kept.append(stored.double())
     tokens = sum(length for length, _ in rows)
     query = torch.randn(tokens, heads.query, heads.dim, generator=generator).to(dtype)
     if cache.shared:
-        return Paged(step, cache, cache, query, written[0], [key[..., : heads.rank] for key in written[0]])
+        return Paged(step, cache, cache, query, *written)
     return Paged(step, cache, in_vectors(cache, dtype), query, *written)
 
 
@@ -112,7 +107,11 @@ def _nowhere(shape: tuple[int, int, int, int], dtype: torch.dtype, rank: int) ->
     if rank:
         keys = torch.full(shape, NAN if dtype.is_floating_point else 127, dtype=dtype)
         scales = None if dtype.is_floating_point else torch.full(shape[:3], NAN)
-        return LayerCache(keys, keys[..., :rank], scales, scales, shared=True)
+        worth = torch.full((2, shape[1]), 0.01) if dtype == FP8 else None
+        return LayerCache(keys, keys[..., :rank], scales, scales, shared=True, head_scales=worth)
+    if dtype == FP8:
+        numbers = (torch.full(shape, 0x7F, dtype=torch.uint8).view(FP8) for _ in range(2))
+        return LayerCache(*numbers, head_scales=0.01 * torch.arange(1, 2 * shape[1] + 1).view(2, -1))
     if dtype.is_floating_point:
         return LayerCache(*(torch.full(shape, NAN, dtype=dtype) for _ in range(2)))
     numbers = (torch.full(shape, 127, dtype=dtype) for _ in range(2))
@@ -140,7 +139,7 @@ def dense(paged: Paged, sight: Sight = EVERYTHING, slopes: Tensor | None = None)
         group = query.shape[1] // paged.keys[row].shape[1]
         keys = paged.keys[row].repeat_interleave(group, dim=1)
         values = paged.values[row].repeat_interleave(group, dim=1)
-        scores = torch.einsum("qhd,khd->hqk", query, keys) / query.shape[2] ** 0.5
+        scores = torch.einsum("qhd,khd->hqk", query, keys) * (sight.scale or query.shape[2] ** -0.5)
         if sight.softcap:
             scores = sight.softcap * torch.tanh(scores / sight.softcap)
         at = paged.step.positions[tokens, None]

@@ -11,7 +11,9 @@ from gpu_worker.kernels.interface import EVERYTHING, LayerCache, Rotary, Sight, 
 from gpu_worker.kernels.reference_attention import ReferenceStep
 from gpu_worker.kernels.triton import latent
 from gpu_worker.kernels.triton.combine import combine
+from gpu_worker.kernels.triton.fp8 import is_native
 from gpu_worker.kernels.triton.launch import Launch, launches
+from gpu_worker.kernels.triton.pages import pointers
 from gpu_worker.kernels.triton.rotate import rotate_and_write
 from gpu_worker.kernels.triton.tile import attend_tile
 
@@ -111,10 +113,7 @@ class TritonStep:
         tiles = tiling(launch.size, padded * query.itemsize)
         attend_tile[(launch.count, kv_heads, splits)](
             query,
-            cache.keys,
-            cache.values,
-            cache.key_scales,
-            cache.value_scales,
+            *pointers(cache),
             slopes,
             step.block_tables,
             step.query_starts,
@@ -139,6 +138,7 @@ class TritonStep:
             SINKS=sight.sinks,
             SOFTCAP=sight.softcap,
             SCALED=cache.key_scales is not None,
+            NATIVE_FP8=is_native(query.device),
             FACTOR=factor(query),
             num_warps=tiles.warps,
             num_stages=tiles.stages,

@@ -9,7 +9,7 @@ from torch.nn.functional import linear
 
 from gpu_worker.batch import Batch
 from gpu_worker.errors import KernelError
-from gpu_worker.kernels.interface import Copies, LayerCache, StepMetadata, Unary
+from gpu_worker.kernels.interface import Copies, LayerCache, Linear, StepMetadata, Unary
 from gpu_worker.kernels.reference import ReferenceKernels, ReferenceLinear
 from gpu_worker.kernels.triton.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
@@ -43,7 +43,7 @@ class TritonKernels(ReferenceKernels):
         bias: Tensor | None = None,
         dtype: torch.dtype | None = None,
         keeps_rows: bool = False,
-    ) -> "TritonLinear":
+    ) -> Linear:
         return TritonLinear(weight, bias, dtype or weight.dtype)
 
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from gpu_worker.kernels.interface import LayerCache, Rotary, Sight, StepMetadata
 from gpu_worker.kernels.triton.combine import combine
+from gpu_worker.kernels.triton.fp8 import is_native
 from gpu_worker.kernels.triton.latent_tile import attend_latent
 from gpu_worker.kernels.triton.launch import Launch
-from gpu_worker.kernels.triton.pages import store_row
+from gpu_worker.kernels.triton.pages import pointers, store_row
 
 
 @triton.jit(do_not_specialize_on_alignment=["positions"])
@@ -28,12 +29,14 @@ def write_rows(
     sin,
     pages,
     scales,
+    head_scales,
     HEADS: tl.constexpr,
     DIM: tl.constexpr,
     DIM_PADDED: tl.constexpr,
     TURNED: tl.constexpr,
     TURNED_PADDED: tl.constexpr,
     SCALED: tl.constexpr,
+    NATIVE_FP8: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
@@ -54,7 +57,10 @@ def write_rows(
         tl.debug_barrier()  # what one thread has rotated another stores
         dims = tl.arange(0, DIM_PADDED)
         row = tl.load(own + dims, mask=dims < DIM, other=0.0)
-        store_row(row.to(tl.float32), pages, scales, entry, dims, DIM, SCALED)
+        worth = 1.0
+        if head_scales is not None:
+            worth = tl.load(head_scales)
+        store_row(row.to(tl.float32), pages, scales, worth, entry, dims, DIM, SCALED, NATIVE_FP8)
 
 
 def write(query: Tensor, latent: Tensor, rotary: Rotary, cache: LayerCache, step: StepMetadata) -> None:
@@ -68,16 +74,22 @@ def write(query: Tensor, latent: Tensor, rotary: Rotary, cache: LayerCache, step
         step.kv_entries,
         rotary.cos,
         rotary.sin,
-        cache.keys,
-        cache.key_scales,
+        *latent_pointers(cache),
         HEADS=heads,
         DIM=dim,
         DIM_PADDED=triton.next_power_of_2(dim),
         TURNED=turned,
         TURNED_PADDED=triton.next_power_of_2(turned),
         SCALED=cache.key_scales is not None,
+        NATIVE_FP8=is_native(query.device),
         num_warps=1,
     )
+
+
+def latent_pointers(cache: LayerCache) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Rows, their scales, and those of heads, of which there is one."""
+    keys, _, scales, _, head_scales = pointers(cache)
+    return keys, scales, head_scales
 
 
 def tile_rows(query: Tensor) -> int:
@@ -114,8 +126,7 @@ def attend(
         logsums = query.new_empty((splits, rows), dtype=torch.float32)
     attend_latent[(launch.count, programs, splits)](
         query,
-        cache.keys,
-        cache.key_scales,
+        *latent_pointers(cache),
         step.block_tables,
         step.query_starts,
         step.contexts,
@@ -138,6 +149,7 @@ def attend(
         TOKENS=launch.tile_tokens,
         SPLITS=splits,
         SCALED=cache.key_scales is not None,
+        NATIVE_FP8=is_native(query.device),
         FACTOR=factor,
         num_warps=8 if launch.size * padded > 16 * 512 else 4,
         num_stages=2,

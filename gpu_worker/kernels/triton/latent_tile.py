@@ -12,6 +12,8 @@ the first of them has brought into the cache.
 import triton
 import triton.language as tl
 
+from gpu_worker.kernels.triton.fp8 import widen
+
 
 @triton.jit
 def absorb_rows(
@@ -33,6 +35,7 @@ def absorb_rows(
     ROTATED_PADDED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     SCALED: tl.constexpr,
+    NATIVE_FP8: tl.constexpr,
     FACTOR: tl.constexpr,
     MASKED: tl.constexpr,
 ):
@@ -49,9 +52,10 @@ def absorb_rows(
     else:
         compressed = tl.load(places + dims[None, :])
         rotated = tl.load(places + RANK + turned[None, :])
-    compressed = compressed.to(FACTOR)
+    compressed = widen(compressed, FACTOR, NATIVE_FP8)
+    rotated = widen(rotated, FACTOR, NATIVE_FP8)
     scores = tl.dot(q_compressed, tl.trans(compressed), input_precision="ieee")
-    scores = tl.dot(q_rotated, tl.trans(rotated.to(FACTOR)), scores, input_precision="ieee") * scale
+    scores = tl.dot(q_rotated, tl.trans(rotated), scores, input_precision="ieee") * scale
     if SCALED:
         worth = tl.load(scales + entries, mask=wanted, other=0.0)
         scores = scores * worth[None, :]
@@ -76,6 +80,7 @@ def attend_latent(
     query,
     pages,
     scales,
+    head_scales,
     tables,
     starts,
     contexts,
@@ -98,6 +103,7 @@ def attend_latent(
     TOKENS: tl.constexpr,
     SPLITS: tl.constexpr,
     SCALED: tl.constexpr,
+    NATIVE_FP8: tl.constexpr,
     FACTOR: tl.constexpr,
 ):
     if tiles is None:  # a row is a tile
@@ -119,6 +125,8 @@ def attend_latent(
     rows = (start + tokens).to(tl.int64) * HEADS + heads
     held = real[:, None] & (dims < RANK)[None, :]
     own = query + rows[:, None] * (RANK + ROTATED)
+    if head_scales is not None:
+        scale = scale * tl.load(head_scales)
     q_compressed = tl.load(own + dims[None, :], mask=held, other=0.0).to(FACTOR)
     mask = real[:, None] & (turned < ROTATED)[None, :]
     q_rotated = tl.load(own + RANK + turned[None, :], mask=mask, other=0.0).to(FACTOR)
@@ -155,6 +163,7 @@ def attend_latent(
             ROTATED_PADDED,
             BLOCK_SIZE,
             SCALED,
+            NATIVE_FP8,
             FACTOR,
             False,
         )
@@ -179,12 +188,15 @@ def attend_latent(
             ROTATED_PADDED,
             BLOCK_SIZE,
             SCALED,
+            NATIVE_FP8,
             FACTOR,
             True,
         )
 
     divisor = tl.where(total == 0.0, 1.0, total)  # nothing was seen
     result = mixed / divisor[:, None]
+    if head_scales is not None:
+        result = result * tl.load(head_scales)
     if SPLITS == 1:
         tl.store(out + rows[:, None] * RANK + dims[None, :], result.to(out.dtype.element_ty), mask=held)
     else:

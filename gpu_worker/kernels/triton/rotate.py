@@ -7,7 +7,7 @@ A program takes one token and one key head: the queries that share it, the key a
     program (token, 1)            └──▶ query    └──▶ pages [block, 1, offset]
 
 Read: a token's queries, keys and values once. Written: the same number of bytes, or for pages of one byte
-half as many for keys and values, with a scale of four bytes for each row.
+half as many for keys and values, of int8 with a scale of four bytes for each row.
 """
 
 import torch
@@ -16,7 +16,8 @@ import triton.language as tl
 from torch import Tensor
 
 from gpu_worker.kernels.interface import LayerCache, Rotary, StepMetadata
-from gpu_worker.kernels.triton.pages import store_row
+from gpu_worker.kernels.triton.fp8 import is_native
+from gpu_worker.kernels.triton.pages import pointers, store_row
 
 
 @triton.jit(do_not_specialize_on_alignment=["positions"])
@@ -31,6 +32,7 @@ def rotate_rows(
     values,
     key_scales,
     value_scales,
+    head_scales,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     GROUP_PADDED: tl.constexpr,
@@ -39,6 +41,7 @@ def rotate_rows(
     TURNED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     SCALED: tl.constexpr,
+    NATIVE_FP8: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
@@ -65,12 +68,19 @@ def rotate_rows(
     entry = tl.load(entries + token)
     if entry >= 0:
         row = (entry // BLOCK_SIZE * KV_HEADS + kv_head) * BLOCK_SIZE + entry % BLOCK_SIZE
+        key_worth = 1.0
+        value_worth = 1.0
+        if head_scales is not None:
+            key_worth = tl.load(head_scales + kv_head)
+            value_worth = tl.load(head_scales + KV_HEADS + kv_head)
         key = own + (heads + kv_head) * DIM
         own_key = tl.load(key + dims, mask=inside, other=0.0).to(tl.float32)
         partner_key = tl.load(key + partners, mask=inside, other=0.0).to(tl.float32)
-        store_row(own_key * cosines + partner_key * sines, keys, key_scales, row, dims, DIM, SCALED)
+        rotated_key = own_key * cosines + partner_key * sines
+        store_row(rotated_key, keys, key_scales, key_worth, row, dims, DIM, SCALED, NATIVE_FP8)
         value = tl.load(own + (heads + KV_HEADS + kv_head) * DIM + dims, mask=inside, other=0.0)
-        store_row(value.to(tl.float32), values, value_scales, row, dims, DIM, SCALED)
+        value = value.to(tl.float32)
+        store_row(value, values, value_scales, value_worth, row, dims, DIM, SCALED, NATIVE_FP8)
 
 
 def rotate_and_write(qkv: Tensor, rotary: Rotary, cache: LayerCache, step: StepMetadata) -> Tensor:
@@ -86,10 +96,7 @@ def rotate_and_write(qkv: Tensor, rotary: Rotary, cache: LayerCache, step: StepM
         rotary.cos,
         rotary.sin,
         query,
-        cache.keys,
-        cache.values,
-        cache.key_scales,
-        cache.value_scales,
+        *pointers(cache),
         KV_HEADS=kv_heads,
         GROUP=heads // kv_heads,
         GROUP_PADDED=triton.next_power_of_2(heads // kv_heads),
@@ -98,6 +105,7 @@ def rotate_and_write(qkv: Tensor, rotary: Rotary, cache: LayerCache, step: StepM
         TURNED=rotary.cos.shape[1],
         BLOCK_SIZE=block_size,
         SCALED=cache.key_scales is not None,
+        NATIVE_FP8=is_native(qkv.device),
         num_warps=2,
     )
     return query

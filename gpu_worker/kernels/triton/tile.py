@@ -16,6 +16,8 @@ each; then each leaves what it found as a partial result, and `combine.py` puts 
 import triton
 import triton.language as tl
 
+from gpu_worker.kernels.triton.fp8 import widen
+
 
 @triton.jit
 def capped(scores, SOFTCAP: tl.constexpr):
@@ -48,6 +50,7 @@ def absorb(
     SINKS: tl.constexpr,
     SOFTCAP: tl.constexpr,
     SCALED: tl.constexpr,
+    NATIVE_FP8: tl.constexpr,
     FACTOR: tl.constexpr,
     MASKED: tl.constexpr,
 ):
@@ -62,7 +65,7 @@ def absorb(
         k = tl.load(key_places, mask=wanted[None, :] & inside[:, None], other=0.0)
     else:
         k = tl.load(key_places)
-    scores = tl.dot(q, k.to(FACTOR), input_precision="ieee") * scale
+    scores = tl.dot(q, widen(k, FACTOR, NATIVE_FP8), input_precision="ieee") * scale
     if SCALED:
         scores = scores * tl.load(key_scales + entries, mask=wanted, other=0.0)[None, :]
     if SOFTCAP > 0:
@@ -88,7 +91,7 @@ def absorb(
     else:
         v = tl.load(value_places)
     mixed = mixed * faded[:, None]
-    mixed += tl.dot(weights.to(FACTOR), v.to(FACTOR), input_precision="ieee")
+    mixed += tl.dot(weights.to(FACTOR), widen(v, FACTOR, NATIVE_FP8), input_precision="ieee")
     return risen, total, mixed
 
 
@@ -99,6 +102,7 @@ def attend_tile(
     values,
     key_scales,
     value_scales,
+    head_scales,
     slopes,
     tables,
     starts,
@@ -123,6 +127,7 @@ def attend_tile(
     SINKS: tl.constexpr,
     SOFTCAP: tl.constexpr,
     SCALED: tl.constexpr,
+    NATIVE_FP8: tl.constexpr,
     FACTOR: tl.constexpr,
 ):
     if tiles is None:  # a row is a tile
@@ -163,6 +168,8 @@ def attend_tile(
     low = split * share
     high = tl.minimum(low + share, count)
 
+    if head_scales is not None:
+        scale = scale * tl.load(head_scales + kv_head)
     slope = None
     if slopes is not None:
         slope = tl.load(slopes + kv_head * GROUP + members % GROUP)
@@ -200,6 +207,7 @@ def attend_tile(
             SINKS,
             SOFTCAP,
             SCALED,
+            NATIVE_FP8,
             FACTOR,
             False,
         )
@@ -232,12 +240,15 @@ def attend_tile(
             SINKS,
             SOFTCAP,
             SCALED,
+            NATIVE_FP8,
             FACTOR,
             True,
         )
 
     divisor = tl.where(total == 0.0, 1.0, total)  # nothing was seen
     result = mixed / divisor[:, None]
+    if head_scales is not None:
+        result = result * tl.load(head_scales + KV_HEADS + kv_head)
     if SPLITS == 1:
         tl.store(out + rows[:, None] * DIM + dims[None, :], result.to(out.dtype.element_ty), mask=held)
     else:

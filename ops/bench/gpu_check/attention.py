@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from gpu_worker.kernels.interface import LayerCache, StepMetadata
+from gpu_worker.kernels.interface import FP8, LayerCache, StepMetadata
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from ops.bench.gpu_check.bench import Bench
 from ops.bench.gpu_check.cases import Heads, make_pages, make_step, random
@@ -41,7 +41,7 @@ def _measured(batch: int, context: int, heads: Heads, bench: Bench) -> dict[str,
     query = random((batch, heads.query, heads.dim), dtype, bench)
     row: dict[str, Any] = {"batch": batch, "context": context}
     kernels = TritonKernels(bench.device)
-    for name, kv in (("bf16", dtype), ("int8", torch.int8)):
+    for name, kv in (("bf16", dtype), ("int8", torch.int8), ("fp8", FP8)):
         size = batch * context * heads.kv_bytes(kv)
         layers = [make_pages(step, heads, BLOCK_SIZE, kv, bench) for _ in range(_layers(size, bench))]
         seconds = bench.seconds(partial(_attend, kernels, step, query, layers)) / len(layers)

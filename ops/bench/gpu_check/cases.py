@@ -6,7 +6,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import LayerCache, StepMetadata
+from gpu_worker.kernels.interface import FP8, LayerCache, StepMetadata
 from ops.bench.gpu_check.bench import Bench
 
 
@@ -53,6 +53,10 @@ def make_pages(
     """Random keys and values in as many blocks as the step's rows have."""
     blocks = sum(-(-context // block_size) for context in step.context_lengths)
     shape = (blocks, heads.kv, block_size, heads.dim)
+    if dtype == FP8:
+        keys, values = (random(shape, torch.bfloat16, bench).mul_(64).to(FP8) for _ in range(2))
+        worth = torch.full((2, heads.kv), 1 / 64, device=bench.device)
+        return LayerCache(keys, values, head_scales=worth)
     if dtype != torch.int8:
         return LayerCache(*(random(shape, dtype, bench) for _ in range(2)))
     numbers = torch.empty((2, *shape), dtype=torch.int8, device=bench.device)

@@ -5,23 +5,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import EVERYTHING, LayerCache, Rotary, Sight, StepAttention
+from gpu_worker.kernels.interface import EVERYTHING, FP8, LayerCache, Rotary, Sight, StepAttention
 from gpu_worker.kernels.reference import ReferenceKernels
 from gpu_worker.kernels.reference_attention import ReferenceStep
-from gpu_worker.kernels.reference_pages import widened
 from gpu_worker.kernels.triton.copies import BlockCopies
 from gpu_worker.kernels.triton.kernels import TritonKernels
+from ops.bench.gpu_check import one_byte
 from ops.bench.gpu_check.bench import Bench
 from ops.bench.gpu_check.cases import Heads, make_pages, make_step, random
 
-TOLERANCES = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
+TOLERANCES = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 5e-3}
 """Of results about as large as 1."""
 
 DECODES = [(1, 1), (1, 17), (1, 700), (1, 5000)]
 DRAFTS = [(1, 40), (4, 4), (3, 2050)]
 MIXED = [(1, 1), (1, 300), (1, 3000), (2, 2), (33, 97), (300, 300), (200, 1500)]
 STEPS = [DECODES, DRAFTS, MIXED]
-TINY = [[(1, 1), (1, 600)], [(2, 2), (9, 40)]]
+TINY = [[(1, 1), (1, 300), (2, 2), (9, 20)]]
 
 
 HEADS = Heads(8, 2, 128)
@@ -44,16 +44,20 @@ class Case:
 def cases(dry: bool) -> list[Case]:
     """The grid: one thing at a time is unlike in `Case`."""
     if dry:
-        return [Case(rows, Heads(4, 2, 16), dtype=torch.float32, kv_dtype=torch.float32) for rows in TINY]
+        kinds = (torch.float32, torch.int8, FP8)
+        return [Case(TINY[0], Heads(4, 2, 16), dtype=torch.float32, kv_dtype=kv) for kv in kinds]
     found = []
     for rows in STEPS:
         found += [Case(rows, Heads(8, 2, dim)) for dim in (64, 80, 96, 128, 192, 256)]
         found += [Case(rows, Heads(query, kv, 128)) for query, kv in ((4, 4), (9, 3), (14, 2), (71, 1))]
         found += [Case(rows, block_size=size) for size in (8, 32, 256)]
-        found += [Case(rows, dtype=torch.float32, kv_dtype=torch.float32), Case(rows, kv_dtype=torch.int8)]
+        found += [Case(rows, dtype=torch.float32, kv_dtype=torch.float32)]
         sights = (Sight(window=50), Sight(window=1000, sinks=4), Sight(window=40, sinks=70, softcap=5.0))
         found += [Case(rows, sight=sight) for sight in sights]
         found += [Case(rows, biased=True), Case(rows, sight=sights[2], biased=True)]
+        for kv in (torch.int8, FP8):
+            found += [Case(rows, kv_dtype=kv), Case(rows, HEADS, 7, kv_dtype=kv, sight=sights[2])]
+            found += [Case(rows, Heads(8, 2, 80), dtype=torch.float16, kv_dtype=kv)]
     return found
 
 
@@ -69,6 +73,7 @@ def check(bench: Bench) -> None:
         worst, count = max(worst, error / TOLERANCES[case.dtype]), count + 1
     _note("attention", count, worst, bench)
     others = [("writing", writing), ("layers", layers), ("copies", copies), ("latent", latent)]
+    others += [("bytes in pages", one_byte.written), ("products of bytes", one_byte.products)]
     for name, part in bench.mine(others):
         worst = part(kernels, bench)
         bench.expect(worst <= 1, f"{name}: off by {worst:.2g} times what is allowed")
@@ -86,16 +91,8 @@ def attention_error(case: Case, kernels: TritonKernels, bench: Bench) -> float:
     query = random((len(step.positions), case.heads.query, case.heads.dim), case.dtype, bench)
     slopes = 0.5 ** torch.arange(1, case.heads.query + 1, device=bench.device) if case.biased else None
     found = kernels.begin(step).attend(query, cache, case.sight, slopes)
-    expected = ReferenceStep(step).attend(query.float(), in_float(cache), case.sight, slopes)
+    expected = ReferenceStep(step).attend(query.float(), cache, case.sight, slopes)
     return apart(found, expected)
-
-
-def in_float(cache: LayerCache) -> LayerCache:
-    """The same keys and values in float32."""
-    if cache.key_scales is None or cache.value_scales is None:
-        return LayerCache(cache.keys.float(), cache.values.float())
-    keys = widened(cache.keys, cache.key_scales, torch.float32)
-    return LayerCache(keys, widened(cache.values, cache.value_scales, torch.float32))
 
 
 def apart(found: Tensor, expected: Tensor) -> float:

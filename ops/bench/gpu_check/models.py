@@ -81,12 +81,19 @@ def llama(shape: dict[str, int], kernels: Kernels, dtype: torch.dtype, bench: Be
         return load_model(Path(folder), bench.device, kernels, dtype)
 
 
-def runner_of(model: CausalLM, kernels: Kernels, slots: int, longest: int, device: torch.device) -> Runner:
-    """A runner whose every slot can hold a sequence of the longest length."""
+def runner_of(
+    model: CausalLM,
+    kernels: Kernels,
+    slots: int,
+    longest: int,
+    device: torch.device,
+    kv_dtype: torch.dtype | None = None,
+) -> Runner:
+    """A runner whose every slot can hold a sequence of the longest length. `kv_dtype`: None = the model's."""
     blocks = slots * -(-longest // BLOCK_SIZE)
     limits = BatchLimits(blocks, BLOCK_SIZE, slots, longest, max(512, slots), model.config.vocab_size)
     with torch.inference_mode():
-        caches = make_caches(model.config, blocks, BLOCK_SIZE, model.dtype, device)
+        caches = make_caches(model.config, blocks, BLOCK_SIZE, kv_dtype or model.dtype, device)
         for cache in caches:
             for tensor in cache.tensors():
                 tensor.zero_()

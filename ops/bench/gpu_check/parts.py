@@ -1,6 +1,6 @@
 """The parts of the check, most important first; what there is no time left for is left out."""
 
-from ops.bench.gpu_check import attention, correct, prefill, served, steps, tilings, tokens
+from ops.bench.gpu_check import attention, correct, one_byte, prefill, served, steps, tilings, tokens
 from ops.bench.gpu_check.bench import Bench, measure_rates
 from ops.bench.gpu_check.part import Part
 
@@ -22,4 +22,5 @@ PARTS = (
     Part("decode", attention.measure, 70),
     Part("prefill", prefill.measure, 40),
     Part("tilings", tilings.measure, 60),
+    Part("one byte", one_byte.measure, 60),
 )

@@ -9,6 +9,7 @@ import time
 import torch
 
 from gpu_worker.kernels.triton.kernels import TritonKernels
+from gpu_worker.kernels.triton.quantized import QuantizedTriton
 from gpu_worker.runner import Runner
 from ops.bench.gpu_check.bench import SEED, Bench
 from ops.bench.gpu_check.models import EIGHT_B, TINY, llama, replay, runner_of
@@ -23,28 +24,36 @@ WARM = 4
 
 def measure(bench: Bench) -> None:
     """One row for each batch that there is memory for: replayed from graphs, and launched one by one."""
-    shape, batches, context = (TINY, (1, 3), 40) if bench.dry else (EIGHT_B, BATCHES, CONTEXT)
-    token_bytes = 4 * shape["num_hidden_layers"] * shape["num_key_value_heads"] * shape["head_dim"]
-    weight_bytes = 2 * _parameters(shape)
+    measure_model("bf16", TritonKernels(bench.device), None, (1, 3) if bench.dry else BATCHES, bench)
+
+
+def measure_model(
+    of: str, kernels: TritonKernels, pages: torch.dtype | None, batches: tuple[int, ...], bench: Bench
+) -> None:
+    """Rows for a model of these kernels. `of`: what its numbers are; `pages`: their type, None = bfloat16."""
+    shape, context = (TINY, 40) if bench.dry else (EIGHT_B, CONTEXT)
+    numbers = 2 * shape["num_hidden_layers"] * shape["num_key_value_heads"] * shape["head_dim"]
+    token_bytes = numbers * (pages or torch.bfloat16).itemsize
+    weight_bytes = _parameters(shape) * (1 if isinstance(kernels, QuantizedTriton) else 2)
     if not bench.has_memory(weight_bytes):
-        bench.found.left_out.append("steps: the weights do not fit")
+        bench.found.left_out.append(f"steps of {of}: the weights do not fit")
         return
-    kernels = TritonKernels(bench.device)
     model = llama(shape, kernels, torch.float32 if bench.dry else torch.bfloat16, bench)
     for batch in batches:
-        what = f"steps at batch {batch}"
+        what = f"steps of {of} at batch {batch}"
         if not bench.has_time(what, 20):
             break
         if not bench.has_memory(batch * context * token_bytes):
             bench.found.left_out.append(f"{what}: its pages do not fit")
             break
-        runner = runner_of(model, kernels, batch, context, bench.device)
+        runner = runner_of(model, kernels, batch, context, bench.device, pages)
         launched = seconds(runner, batch, context, bench)
         replay(runner, bench)
         replayed = seconds(runner, batch, context, bench)
         moved = weight_bytes + batch * (context - STEPS // 2) * token_bytes
         floor = moved / bench.rates.bandwidth if bench.rates.bandwidth else 0.0
         row = {
+            "numbers": of,
             "batch": batch,
             "context": context,
             "ms": round(replayed * 1e3, 2),

@@ -12,6 +12,7 @@ from gpu_worker import host
 from gpu_worker.cache import make_caches
 from gpu_worker.errors import CapacityError, PlanError
 from gpu_worker.host import HostPages
+from gpu_worker.kernels.interface import FP8
 from gpu_worker.models.config import read_config
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
@@ -23,7 +24,7 @@ def numbers(*values: int) -> Any:
     return np.array(values, np.int32)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, FP8])
 @pytest.mark.parametrize("block_size", [1, 4])
 @pytest.mark.parametrize("slots_of_a_piece", [1, 2, 100])
 @pytest.mark.parametrize("at_once", [1, 3, 100])
@@ -36,7 +37,7 @@ def test_what_comes_back_is_what_went(
     monkeypatch.setattr(host, "BUFFER", at_once * HostPages(caches, 0).block_bytes)
     tensors = [tensor for cache in caches for tensor in cache.tensors()]
     for tensor in tensors:
-        tensor.copy_(torch.randint(-100, 100, tensor.shape))
+        tensor.copy_(torch.randint(100, tensor.shape))
     before = [tensor.clone() for tensor in tensors]
     pages = HostPages(caches, 7)
     assert pages.block_bytes == sum(tensor[0].nbytes for tensor in tensors)

@@ -11,13 +11,17 @@ from gpu_worker.cache import blocks_within, bytes_per_block
 from gpu_worker.errors import CapacityError, KernelError, ModelError
 from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels, QuantizedKernels
+from gpu_worker.kernels.interface import FP8
 from gpu_worker.kernels.reference import ReferenceKernels
+from gpu_worker.kernels.reference_quantized import QuantizedReference
 from gpu_worker.kernels.triton.kernels import TritonKernels
+from gpu_worker.kernels.triton.quantized import QuantizedTriton
 from gpu_worker.models.config import read_config
 from gpu_worker.models.loader import Weights
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
 from gpu_worker.warmup import full_step
+from tests.unit.gpu_worker.conftest import Driver
 
 
 @pytest.fixture
@@ -99,6 +103,40 @@ def test_pages_of_int8(settings, tiny, caplog, kernels, dtype) -> None:
     assert not runner.execute(full_step(runner.limits)).errors
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_pages_of_fp8(settings, tiny, caplog, dtype) -> None:
+    """Half of what bfloat16 takes, those of a draft model too, each head with a scale of its own."""
+    caplog.set_level(logging.INFO)
+    given = {"kv_dtype": "fp8", "kernels": "torch", "dtype": dtype, "draft_model": tiny.directory}
+    runner = load(settings(kv_memory=2**20, **given))
+    per_block = 2 * 2 * 2 * 2 * 8 * 16  # models, layers, keys and values, KV heads, head size, tokens
+    assert runner.limits.num_blocks == 2**20 // per_block
+    assert {cache.keys.dtype for cache in runner.caches} == {FP8}
+    scales = torch.stack([cache.head_scales for cache in runner.caches])
+    assert scales[:2].equal(scales[2:])  # the draft model is the same one
+    assert (scales < 1).all()  # measured
+    assert "KV memory: float8_e4m3fn" in caplog.text
+    for cache in runner.caches:
+        for pages in cache.tensors():
+            pages.zero_()  # the step reads what it has not written
+    assert not runner.execute(full_step(runner.limits)).errors
+
+
+def test_triton_computes_with_pages_and_weights_of_fp8(settings) -> None:
+    given = {"kv_dtype": "fp8", "quantization": "fp8", "max_model_len": 12, "kv_memory": 2**16}
+    tokens = []
+    for kernels in ("torch", "triton"):
+        runner = load(settings(kernels=kernels, **given))
+        driver = Driver(runner)
+        tokens.append(driver.generate(driver.admit(0, [5, 17, 3]), 3))
+    assert tokens[0] == tokens[1]
+
+
+def test_pages_of_fp8_are_refused_where_nobody_computes_with_them(settings) -> None:
+    with pytest.raises(KernelError, match=r"QUIRE_KV_DTYPE=fp8 .* QUIRE_KERNELS=torch"):
+        load(settings(kv_dtype="fp8"))
+
+
 def tensors_of(cache):
     tensors = (cache.keys, cache.values, cache.key_scales, cache.value_scales)
     return [tensor for tensor in tensors if tensor is not None]
@@ -161,6 +199,10 @@ def test_the_largest_step_is_a_valid_one(make, tiny, changes) -> None:
         ({"quantization": "int8"}, QuantizedKernels),
         ({"quantization": "int8", "dtype": "bfloat16"}, QuantizedKernels),
         ({"quantization": "int8", "kernels": "portable"}, QuantizedKernels),
+        ({"quantization": "int8", "dtype": "float16"}, QuantizedReference),
+        ({"quantization": "fp8", "kernels": "torch"}, QuantizedReference),
+        ({"quantization": "fp8", "kernels": "triton"}, QuantizedTriton),
+        ({"quantization": "int8", "kernels": "triton", "dtype": "bfloat16"}, QuantizedTriton),
     ],
 )
 def test_the_back_end_is_the_one_that_suits(settings, monkeypatch, changes, kind) -> None:
@@ -170,14 +212,17 @@ def test_the_back_end_is_the_one_that_suits(settings, monkeypatch, changes, kind
     assert type(found[0]) is kind
 
 
-@pytest.mark.parametrize("changes", [{"kernels": "torch"}, {"kernels": "onednn"}, {"dtype": "float16"}])
-def test_weights_in_int8_are_refused_where_nobody_multiplies_them(settings, changes) -> None:
-    with pytest.raises(KernelError, match="QUIRE_QUANTIZATION=int8"):
-        load(settings(quantization="int8", **changes))
+@pytest.mark.parametrize("changes", [{"quantization": "int8", "kernels": "onednn"}, {"quantization": "fp8"}])
+def test_weights_are_refused_where_nobody_multiplies_them(settings, changes) -> None:
+    with pytest.raises(KernelError, match=f"QUIRE_QUANTIZATION={changes['quantization']}"):
+        load(settings(**changes))
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_weights_are_quantized_one_after_the_other(settings, saved, monkeypatch, tied) -> None:
+@pytest.mark.parametrize(
+    ("kind", "changes"), [(QuantizedKernels, {}), (QuantizedReference, {"kernels": "torch"})]
+)
+def test_weights_are_quantized_one_after_the_other(settings, saved, monkeypatch, tied, kind, changes) -> None:
     """None is held any longer when the next is read."""
     given: list[weakref.ref[torch.Tensor]] = []
 
@@ -195,9 +240,9 @@ def test_weights_are_quantized_one_after_the_other(settings, saved, monkeypatch,
     directory = saved(tie_word_embeddings=tied).directory
     read = Weights._merge
     monkeypatch.setattr(Weights, "_merge", merge)
-    monkeypatch.setattr(QuantizedKernels, "linear", keep_an_eye(QuantizedKernels.linear))
-    monkeypatch.setattr(QuantizedKernels, "gated", keep_an_eye(QuantizedKernels.gated))
-    load(settings(model=directory, quantization="int8"))
+    monkeypatch.setattr(kind, "linear", keep_an_eye(kind.linear))
+    monkeypatch.setattr(kind, "gated", keep_an_eye(kind.gated))
+    load(settings(model=directory, quantization="int8", **changes))
     assert len(given) == 2 * 4 + 1
 
 
@@ -210,6 +255,8 @@ def test_where_triton_cannot_compile_pytorch_computes(settings, monkeypatch, cap
     assert "no gcc: PyTorch computes instead" in caplog.text
     with pytest.raises(KernelError, match="QUIRE_KERNELS=triton: Triton cannot compile"):
         load(settings(kernels="triton"))
+    with pytest.raises(KernelError, match="QUIRE_QUANTIZATION=fp8: Triton cannot compile"):
+        startup._triton(settings(quantization="fp8"), torch.device("cuda"))
 
 
 def test_without_a_compiler_pytorch_computes(settings, monkeypatch, caplog, tmp_path) -> None:
@@ -223,5 +270,5 @@ def test_without_a_compiler_pytorch_computes(settings, monkeypatch, caplog, tmp_
     assert "no C++ compiler" in caplog.text
     with pytest.raises(KernelError, match="no C\\+\\+ compiler"):
         load(settings(kernels="portable"))
-    with pytest.raises(KernelError, match=r"QUIRE_QUANTIZATION=int8 .* no C\+\+ compiler"):
-        load(settings(quantization="int8"))
+    load(settings(quantization="int8"), lambda kernels: found.append(kernels) or kernels)
+    assert type(found[1]) is QuantizedReference

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from gpu_worker.cache import bytes_per_block
+from gpu_worker.kernels.interface import FP8
 from gpu_worker.models.config import read_config as model_config
 from ops.cli.main import main
 from ops.kv_memory import ModelFilesError, kv_shape, plan, read_config, weights_bytes
@@ -53,9 +54,10 @@ def test_a_family_that_calls_or_means_it_otherwise(tmp_path: Path, config: dict[
     assert kv_shape(read_config(tmp_path)).token_bytes("float16") == size
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "fp8"])
 def test_a_block_takes_what_the_worker_says(dtype: str) -> None:
-    block = bytes_per_block(model_config(_MODEL), 16, getattr(torch, dtype))
+    kind = FP8 if dtype == "fp8" else getattr(torch, dtype)
+    block = bytes_per_block(model_config(_MODEL), 16, kind)
     assert kv_shape(read_config(_MODEL)).token_bytes(dtype) * 16 == block
 
 

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.cpu.attention import Attention
-from gpu_worker.kernels.interface import EVERYTHING, Sight
+from gpu_worker.kernels.interface import EVERYTHING, FP8, Sight
 from gpu_worker.kernels.reference_attention import ReferenceStep
 from tests.support.paged import Heads, Paged, dense, make_paged
 
@@ -54,7 +54,7 @@ def test_any_block_size(native: ctypes.CDLL, block_size: int, dtype: torch.dtype
     check(native, make_paged(ROWS, Heads(6, 2, 64), block_size, dtype, kv))
 
 
-@pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
+@pytest.mark.parametrize(("dtype", "kv"), [*NUMBERS, *((dtype, FP8) for dtype in TOLERANCES)])
 @pytest.mark.parametrize("block_size", [1, 7, 16])
 def test_the_reference(block_size: int, dtype: torch.dtype, kv: Kv) -> None:
     paged = make_paged(ROWS, Heads(6, 2, 64), block_size, dtype, kv)
@@ -82,7 +82,7 @@ def test_long_contexts(native: ctypes.CDLL, rows: list[tuple[int, int]], dtype: 
 LATENT = [Heads(16, 1, 40, 24), Heads(5, 1, 18, 10), Heads(3, 1, 576, 512)]
 
 
-@pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
+@pytest.mark.parametrize(("dtype", "kv"), [*NUMBERS, (torch.float32, FP8)])
 @pytest.mark.parametrize("heads", LATENT, ids=str)
 @pytest.mark.parametrize("block_size", [1, 7, 16])
 def test_the_reference_where_values_are_the_first_numbers_of_keys(

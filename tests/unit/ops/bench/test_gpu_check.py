@@ -37,9 +37,11 @@ def test_a_dry_run_from_end_to_end(tmp_path: Path) -> None:
         "layers": 1,
         "copies": 1,
         "latent": 1,
+        "bytes in pages": 1,
+        "products of bytes": 1,
     }
     assert [row["share that is the CPU's"] for row in tables["tokens"]] == [1, 1, 1]
-    assert [row["batch"] for row in tables["steps"]] == [1, 3]
+    assert [row["batch"] for row in tables["steps"]] == [1, 3, 1]
     assert all(tables[part] for part in ("rates", "decode", "prefill", "tilings"))
     assert "served" in tables["left out"]
 

@@ -13,9 +13,14 @@ LIMITS = {
     "bfloat16": (1.002, 0.99),
     "int8 weights": (1.01, 0.97),
     "int8 pages": (1.005, 0.98),
+    "fp8 weights": (1.01, 0.96),
+    "fp8 pages": (1.005, 0.98),
     "bfloat16, int8 weights": (1.01, 0.97),
     "bfloat16, int8 pages": (1.005, 0.98),
     "bfloat16, int8 weights and pages": (1.01, 0.97),
+    "bfloat16, fp8 weights": (1.01, 0.96),
+    "bfloat16, fp8 pages": (1.005, 0.98),
+    "bfloat16, fp8 weights and pages": (1.01, 0.96),
 }
 """How much more perplexed than float32 a form may be, and how often it must expect the same token."""
 

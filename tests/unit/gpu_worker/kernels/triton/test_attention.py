@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from gpu_worker.kernels.interface import EVERYTHING, Sight
+from gpu_worker.kernels.interface import EVERYTHING, FP8, Sight
 from gpu_worker.kernels.triton.attention import TritonStep
 from tests.support.paged import Heads, Paged, dense, make_paged
 
@@ -34,7 +34,7 @@ def check(paged: Paged, sight: Sight = EVERYTHING, slopes: Tensor | None = None)
     assert_close(out.double(), dense(paged, sight, slopes), atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize("kv", [None, torch.int8])
+@pytest.mark.parametrize("kv", [None, torch.int8, FP8])
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("rows", STEPS, ids=["mixed", "decodes", "drafts"])
 def test_any_kind_of_step(rows: list[tuple[int, int]], dtype: torch.dtype, kv: torch.dtype | None) -> None:
@@ -82,6 +82,15 @@ def test_what_is_seen(rows: list[tuple[int, int]], sight: Sight) -> None:
 def test_linear_biases(rows: list[tuple[int, int]], kv: torch.dtype | None, sight: Sight) -> None:
     slopes = torch.tensor([0.5, 0.25, 0.01, 0.003])
     check(make_paged(rows, Heads(4, 2, 16), 16, torch.float32, kv), sight, slopes)
+
+
+@pytest.mark.parametrize("kv", [torch.int8, FP8])
+@pytest.mark.parametrize("rows", STEPS, ids=["mixed", "decodes", "drafts"])
+def test_what_is_seen_of_fewer_bits(rows: list[tuple[int, int]], kv: torch.dtype) -> None:
+    """Heads of a size that is padded, in blocks of an odd one."""
+    paged = make_paged(rows, Heads(6, 2, 24), 7, torch.float32, kv)
+    check(paged, Sight(window=40, sinks=3, softcap=5.0, scale=0.3))
+    check(paged, Sight(window=600, sinks=4), torch.linspace(0.5, 0.1, 6))
 
 
 @pytest.mark.parametrize("rows", [MIXED, DECODES], ids=["mixed", "decodes"])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from gpu_worker.kernels.interface import LayerCache, Rotary, Sight
+from gpu_worker.kernels.interface import FP8, LayerCache, Rotary, Sight
 from gpu_worker.kernels.latent import write_latent
 from gpu_worker.kernels.triton.attention import TritonStep
 from tests.support.paged import Heads, dense, make_paged, make_step
@@ -27,7 +27,7 @@ def check(
     assert_close(out.double(), dense(paged), atol=TOLERANCES[dtype], rtol=TOLERANCES[dtype])
 
 
-@pytest.mark.parametrize("kv", [None, torch.int8])
+@pytest.mark.parametrize("kv", [None, torch.int8, FP8])
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("rows", STEPS, ids=["mixed", "decodes", "drafts"])
 def test_any_kind_of_step(rows: list[tuple[int, int]], dtype: torch.dtype, kv: torch.dtype | None) -> None:
@@ -60,7 +60,7 @@ def test_a_row_of_no_context_gives_zeros() -> None:
     assert out[1].isfinite().all()
 
 
-@pytest.mark.parametrize("kv", [torch.float32, torch.int8])
+@pytest.mark.parametrize("kv", [torch.float32, torch.int8, FP8])
 def test_rows_are_rotated_and_written(kv: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(1)
     step = make_step([(1, 1), (1, 33), (5, 64)], 16, generator)
@@ -79,11 +79,13 @@ def test_rows_are_rotated_and_written(kv: torch.dtype) -> None:
     TritonStep(step, 1).write_latent(query, latent, rotary, own)
     assert_close((query, latent), expected, atol=1e-6, rtol=1e-6)
     for found, right in zip(own.tensors(), other.tensors(), strict=True):
-        assert_close(found.float(), right.float(), atol=1 if found.dtype == torch.int8 else 1e-6, rtol=1e-6)
+        atol = 1 if found.dtype in (torch.int8, torch.uint8) else 1e-6  # a tie
+        assert_close(found.float(), right.float(), atol=atol, rtol=1e-6)
 
 
 def pages(blocks: int, kv: torch.dtype) -> LayerCache:
     """Zeros."""
     keys = torch.zeros((blocks, 1, 16, 28), dtype=kv)
     scales = torch.zeros(keys.shape[:3]) if kv == torch.int8 else None
-    return LayerCache(keys, keys[..., :20], scales, scales, shared=True)
+    worth = torch.full((2, 1), 0.01) if kv == FP8 else None
+    return LayerCache(keys, keys[..., :20], scales, scales, shared=True, head_scales=worth)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from gpu_worker.kernels.interface import LayerCache, Rotary
+from gpu_worker.kernels.interface import FP8, LayerCache, Rotary
 from gpu_worker.kernels.reference import ACTIVATIONS, ReferenceKernels
 from gpu_worker.kernels.reference_attention import ReferenceStep
 from gpu_worker.kernels.triton.attention import TritonStep
@@ -54,7 +54,8 @@ def pages(blocks: int, block_size: int, dim: int, dtype: torch.dtype) -> LayerCa
     """Zeros for two key heads."""
     shape = (blocks, 2, block_size, dim)
     scales = [torch.zeros(shape[:3]) for _ in range(2)] if dtype == torch.int8 else [None, None]
-    return LayerCache(*(torch.zeros(shape, dtype=dtype) for _ in range(2)), *scales)
+    heads = torch.tensor([[0.25, 0.3], [0.001, 7.0]]) if dtype == FP8 else None
+    return LayerCache(*(torch.zeros(shape, dtype=dtype) for _ in range(2)), *scales, head_scales=heads)
 
 
 def rotary(dim: int, generator: torch.Generator) -> Rotary:
@@ -115,6 +116,27 @@ def test_rotate_and_write_in_int8(dtype: torch.dtype) -> None:
         assert (apart > 0).float().mean() < 0.001
 
 
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_rotate_and_write_in_fp8(dtype: torch.dtype) -> None:
+    """What is too large for its head becomes the largest; a NaN stays one; small numbers go to zero."""
+    generator = torch.Generator().manual_seed(3)
+    step = make_step(ROWS, 16, generator)
+    qkv = torch.randn(len(step.positions), 10 * 40, generator=generator).to(dtype)
+    qkv[3, 9 * 40] = float("nan")
+    qkv[4] = torch.inf
+    qkv[5] *= 1e-4
+    table = rotary(40, generator)
+    blocks = int(step.kv_entries.max()) // 16 + 1
+    own, other = (pages(blocks, 16, 40, FP8) for _ in range(2))
+    TritonStep(step, 1).rotate_and_write(qkv, table, own)
+    ReferenceStep(step).rotate_and_write(qkv, table, other)
+    assert own.values.float().isnan().sum() == 1
+    assert (own.values.float() == 448).sum() > 2 * 40  # of the row that is infinite, and of a head of 0.001
+    assert own.values.view(torch.uint8).equal(other.values.view(torch.uint8))
+    apart = own.keys.view(torch.uint8) != other.keys.view(torch.uint8)
+    assert apart.float().mean() < 0.001  # a tie, which the last bit of a rotated key decides
+
+
 def test_a_token_without_an_entry_writes_nothing() -> None:
     generator = torch.Generator().manual_seed(0)
     step = make_step([(1, 3), (1, 5)], 16, generator)
@@ -127,14 +149,15 @@ def test_a_token_without_an_entry_writes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "dim", "block_size"), [(torch.bfloat16, 6, 7), (torch.int8, 2, 1), (torch.int8, 64, 16)]
+    ("dtype", "dim", "block_size"),
+    [(torch.bfloat16, 6, 7), (torch.int8, 2, 1), (torch.int8, 64, 16), (FP8, 6, 7)],
 )
 def test_blocks_are_copied_in_all_layers(dtype: torch.dtype, dim: int, block_size: int) -> None:
     generator = torch.Generator().manual_seed(0)
     layers = [pages(9, block_size, dim, dtype) for _ in range(3)]
     tensors = [tensor for layer in layers for tensor in layer.tensors()]
     for tensor in tensors:
-        tensor.copy_(torch.randint(-100, 100, tensor.shape, generator=generator))
+        tensor.copy_(torch.randint(100, tensor.shape, generator=generator))
     before = [tensor.clone() for tensor in tensors]
     BlockCopies(layers)(torch.tensor([3, 3, 0]), torch.tensor([1, 8, 5]))
     for tensor, old in zip(tensors, before, strict=True):

@@ -1,0 +1,53 @@
+"""Numbers of fp8 as bytes, a sign, 4 bits of exponent and 3 of fraction (Micikevicius et al. 2022, E4M3).
+
+    byte       s eeee fff              worth (1 + fff/8) * 2^(eeee - 7); eeee = 0: fff/8 * 2^-6; 7F: NaN
+    float16    s 0eeee fff0000000      the same, 2^-8 as large
+
+Hopper and Ada convert them in one instruction. Elsewhere, and in Triton's interpreter, whose own conversion
+does not round to even, a few operations on the bits give the same.
+"""
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+
+
+@cache
+def is_native(device: torch.device) -> bool:
+    """Whether the device converts fp8 itself."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
+
+
+@triton.jit
+def to_fp8(numbers, NATIVE: tl.constexpr):
+    """float32 as bytes, to the nearest, ties to even; what is beyond 448 becomes 448, NaN stays."""
+    bounded = tl.where(numbers > 448.0, 448.0, tl.where(numbers < -448.0, -448.0, numbers))
+    if NATIVE:
+        result = bounded.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+    else:
+        bits = bounded.to(tl.uint32, bitcast=True)
+        size = bits & 0x7FFFFFFF
+        # 20 bits of the fraction are rounded away; exponents count from 7 instead of 127.
+        rounded = ((size + 0x7FFFF + ((size >> 20) & 1)) >> 20) - (120 << 3)
+        # Below 2^-6 steps are of 2^-9, as those of float32 from 2^14 = 0x46800000 on.
+        small = (tl.abs(bounded) + 16384.0).to(tl.uint32, bitcast=True) - 0x46800000
+        code = tl.where(size < 0x3C800000, small, rounded)
+        code = tl.where(size > 0x7F800000, 0x7F, code)
+        result = (code | ((bits >> 24) & 0x80)).to(tl.uint8)
+    return result
+
+
+@triton.jit
+def widen(numbers, FACTOR: tl.constexpr, NATIVE: tl.constexpr):
+    """Numbers of a page as FACTOR; bytes without sign are fp8. Exact but for numbers wider than FACTOR."""
+    if numbers.dtype != tl.uint8:
+        result = numbers.to(FACTOR)
+    elif NATIVE:
+        result = numbers.to(tl.float8e4nv, bitcast=True).to(FACTOR)
+    else:
+        bits = numbers.to(tl.uint16)
+        half = (((bits & 0x80) << 8) | ((bits & 0x7F) << 7)).to(tl.float16, bitcast=True)
+        result = tl.where((bits & 0x7F) == 0x7F, float("nan"), half.to(FACTOR) * 256.0).to(FACTOR)
+    return result

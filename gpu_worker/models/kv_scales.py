@@ -1,0 +1,51 @@
+"""The scales of keys and values that a checkpoint was calibrated with, if it has them."""
+
+import re
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gpu_worker.errors import ModelError
+from gpu_worker.models.loader import open_checkpoint
+from gpu_worker.models.split import ALONE, Ranks
+
+ENDS = (".k_scale", ".v_scale", ".k_proj.output_scale", ".v_proj.output_scale")
+"""Of their names: as vLLM and compressed-tensors write them, and as the latter's first versions did."""
+
+UNUSED = (".q_scale", ".prob_scale")
+"""Ends of names of scales beside them, for products within attention that are not computed in fp8 here."""
+
+_NAME = re.compile(r"\.(\d+)\.(?:.+\.)?([kv])(?:_scale|_proj\.output_scale)$")
+
+
+def stored_scales(directory: Path, layers: int, kv_heads: int, ranks: Ranks = ALONE) -> Tensor | None:
+    """float32 [layers, 2, kv_heads], of the rank's keys and values; None if the checkpoint has none.
+
+    A stored number is the key, or value, divided by its scale. Raises `ModelError` if one is missing, is not
+    positive, or is neither one for all heads nor one for each.
+    """
+    scales = torch.zeros(layers, 2, kv_heads)
+    with open_checkpoint(directory) as checkpoint:
+        found = {name: match for name in sorted(checkpoint.names()) if (match := _NAME.search(name))}
+        for name, match in found.items():
+            tensor = _own(checkpoint.whatever(name).flatten().float(), kv_heads, ranks)
+            if not len(tensor) or not ((tensor > 0) & tensor.isfinite()).all():
+                raise ModelError(f"tensor {name}: a positive scale is needed, one in all or one of each head")
+            if int(match[1]) < layers:
+                scales[int(match[1]), "kv".index(match[2])] = tensor
+    if not found:
+        return None
+    if len(missing := (scales == 0).any(2).nonzero()):
+        layer, side = missing[0].tolist()
+        raise ModelError(f"{directory}: scales of keys and values, but none of layer {layer}'s {'kv'[side]}")
+    return scales
+
+
+def _own(scales: Tensor, kv_heads: int, ranks: Ranks) -> Tensor:
+    """Those of the rank's heads; nothing if there are neither one nor as many as heads."""
+    if len(scales) in (1, ranks.count * kv_heads):
+        return scales if len(scales) == 1 else scales[ranks.rank * kv_heads :][:kv_heads]
+    if kv_heads == 1 and ranks.count % len(scales) == 0:  # several ranks have the same head
+        return scales[ranks.rank * len(scales) // ranks.count :][:1]
+    return scales[:0]

@@ -1,0 +1,79 @@
+"""Numbers of one byte: what is written to pages, products, and whole steps of them."""
+
+from dataclasses import replace
+
+import torch
+
+from gpu_worker.kernels.interface import FP8, Rotary
+from gpu_worker.kernels.reference_attention import ReferenceStep
+from gpu_worker.kernels.reference_quantized import QuantizedReference
+from gpu_worker.kernels.triton.fp8 import is_native
+from gpu_worker.kernels.triton.kernels import TritonKernels
+from gpu_worker.kernels.triton.quantized import QuantizedTriton
+from ops.bench.gpu_check import steps
+from ops.bench.gpu_check.bench import Bench
+from ops.bench.gpu_check.cases import Heads, make_pages, make_step, random
+
+TIES = 1e-3
+"""Bytes that may be other ones: a tie is rounded by the last bit of a float."""
+
+PRODUCTS = 2e-3
+"""Of products of bytes, relative (2-norms): ties among the activations, and the order of sums."""
+
+BATCHES = (1, 64)
+
+KINDS = {"int8 weights": (torch.int8, None), "fp8 weights": (FP8, None), "fp8 weights and pages": (FP8, FP8)}
+"""Types of weights and of pages; None: that of the activations."""
+
+
+def written(kernels: TritonKernels, bench: Bench) -> float:
+    """How many bytes of int8 and fp8 are other ones, as a share of those that may be."""
+    worst, heads = 0.0, Heads(4, 2, 16) if bench.dry else Heads(32, 8, 128)
+    step = make_step([(1, 9), (3, 3)] if bench.dry else [(1, 9), (5, 64), (200, 200)], 16, bench)
+    qkv = random((len(step.positions), (heads.query + 2 * heads.kv) * heads.dim), torch.float32, bench)
+    angles = random((256, heads.dim // 2), torch.float32, bench) * 7
+    rotary = Rotary(angles.cos(), angles.sin())
+    for kv in (torch.int8, FP8):
+        own = make_pages(step, heads, 16, kv, bench)
+        other = replace(own, keys=own.keys.clone(), values=own.values.clone())
+        kernels.begin(step).rotate_and_write(qkv, rotary, own)
+        ReferenceStep(step).rotate_and_write(qkv, rotary, other)
+        for one, right in ((own.keys, other.keys), (own.values, other.values)):
+            unlike = one.view(torch.uint8) != right.view(torch.uint8)
+            worst = max(worst, float(unlike.float().mean()) / TIES)
+    return worst
+
+
+def products(_: TritonKernels, bench: Bench) -> float:
+    """Products of int8 and fp8, with and without a residual, as a share of what is allowed."""
+    worst, size = 0.0, 48 if bench.dry else 4096
+    for kind in (torch.int8, FP8):
+        if not _multiplies(kind, bench):
+            continue
+        weight = random((2 * size + 8, size), torch.float32, bench)
+        bias = random((2 * size + 8,), torch.float32, bench)
+        own = QuantizedTriton(bench.device, kind).linear(weight, bias)
+        expected = QuantizedReference(kind).linear(weight, bias)
+        for tokens in (2,) if bench.dry else (1, 17, 200):
+            x = random((tokens, size), torch.float32, bench)
+            right = expected(x)
+            added = torch.ones_like(right)
+            own.add_to(x, added)
+            for found in (own(x), added - 1):
+                worst = max(worst, float((found - right).norm() / right.norm()) / PRODUCTS)
+    return worst
+
+
+def measure(bench: Bench) -> None:
+    """The steps of `steps.py`, with weights, and pages, of one byte a number."""
+    kinds = list(KINDS.items())
+    for name, (weights, pages) in kinds[-1:] if bench.dry else kinds:
+        if not _multiplies(weights, bench):
+            bench.found.left_out.append(f"steps of {name}: this GPU does not multiply them")
+        elif bench.has_time(f"steps of {name}", 30):
+            kernels = QuantizedTriton(bench.device, weights)
+            steps.measure_model(name, kernels, pages, (1,) if bench.dry else BATCHES, bench)
+
+
+def _multiplies(numbers: torch.dtype, bench: Bench) -> bool:
+    return numbers != FP8 or bench.dry or is_native(bench.device)
