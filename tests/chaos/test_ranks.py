@@ -43,6 +43,7 @@ async def survive(quire: Running) -> None:
             assert await ask_while_dying(quire, client, victim) == expected
 
 
+@pytest.mark.timeout(240)
 def test_streams_go_on_whichever_rank_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     settings = {"QUIRE_KV_MEMORY": "64MiB", "QUIRE_TENSOR_PARALLEL": "2", "QUIRE_MODEL_NAME": "quire-tiny"}

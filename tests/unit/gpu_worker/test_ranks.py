@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,9 @@ from gpu_worker.result import NOT_FINITE
 from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
+from proto.sampling_pb2 import SamplingParams
+from scheduler_svc.core.request import Pooling, Request
+from tests.support.closed_loop import ClosedLoop
 from tests.unit.gpu_worker.conftest import Driver, greedy, llama, new_slot, pack, plan, sampled, unpack
 
 PROMPT = [5, 17, 3, 88, 41, 41, 9, 60, 2, 73, 28]
@@ -187,6 +191,14 @@ def test_all_ranks_guess_the_same(runners: tuple[Runner, Runner]) -> None:
         found.append((sequence.tokens, lengths))
     assert found[0] == found[1]
     assert len(PROMPT) + 1 + 12 < len(found[0][0]) < len(PROMPT) + 1 + 4 * 12, "some hold, some do not"
+
+
+@pytest.mark.parametrize("pooling", [Pooling.MEAN, Pooling.LAST])
+def test_embeddings(runners: tuple[Runner, Runner], pooling: Pooling) -> None:
+    tokens = array("i", PROMPT)
+    request = Request("r", tokens, sampling=SamplingParams(top_p=1, repetition_penalty=1), pooling=pooling)
+    alone, pair = (ClosedLoop(runner).embed(request)[0] for runner in runners)
+    torch.testing.assert_close(pair, alone, atol=1e-5, rtol=1e-4)
 
 
 def test_what_cannot_be_split_starts_nobody(directory: Path, tmp_path: Path) -> None:
