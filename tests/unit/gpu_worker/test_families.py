@@ -1,6 +1,7 @@
 """Every family's logits and greedy tokens equal transformers', in chunks and mixed batches."""
 
 import json
+import logging
 import shutil
 from functools import cache
 from pathlib import Path
@@ -337,7 +338,7 @@ def test_names_without_their_base_and_tensors_that_follow_from_others(
     [("language_model.model.", "language_model.", ""), ("model.language_model.", "", "model.")],
 )
 def test_the_language_model_of_one_that_sees(
-    models: Any, tmp_path: Path, within: str, head: str, beside: str
+    models: Any, tmp_path: Path, within: str, head: str, beside: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As older and newer versions of transformers write it."""
     found = models("Mistral")
@@ -353,8 +354,10 @@ def test_the_language_model_of_one_that_sees(
         tensors | {f"{beside}vision_tower.conv.weight": torch.ones(2, 2)}, tmp_path / "model.safetensors"
     )
     plain = makers(ReferenceKernels())
+    caplog.set_level(logging.INFO, logger="gpu_worker")
     first, second = (plain.Driver(plain.runner(each)) for each in (found.directory, tmp_path))
     assert first.generate(first.admit(0, PROMPT), 9) == second.generate(second.admit(0, PROMPT), 9)
+    assert "text alone is served, 1 other tensors are left" in caplog.text
 
 
 def test_what_gemma_3_leaves_out_of_its_text(tmp_path: Path) -> None:

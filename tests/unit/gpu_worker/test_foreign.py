@@ -1,6 +1,7 @@
 """Models that transformers runs, on paged memory: what they say equals what they say by themselves."""
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,15 @@ def test_what_cannot_be_paged_is_refused(
         load(tmp_path)
     assert architecture in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_log_says_in_what_a_model_is_unlike_its_family(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    random_model(*MODELS["StableLM, norms of heads"]).save_pretrained(tmp_path)
+    with caplog.at_level(logging.INFO, logger="gpu_worker"):
+        load(tmp_path)
+    assert "StableLmForCausalLM that is unlike others in qk_layernorm" in caplog.text
 
 
 def test_code_of_a_model_is_never_run(tmp_path: Path) -> None:

@@ -157,5 +157,7 @@ def test_what_cannot_be_split_is_refused(directory: Any) -> None:
     assert mixture.experts is not None
     with pytest.raises(ModelError, match="=2 does not divide 3 numbers inside an expert"):
         share_of(replace(mixture, experts=replace(mixture.experts, size=3)), 2)
+    with pytest.raises(ModelError, match="=4: FalconForCausalLM has 2 key heads"):
+        share_of(read_config(directory("Falcon, two norms")), 4)
     with pytest.raises(ModelError, match="=2: Olmo2ForCausalLM has norms over all heads"):
         share_of(read_config(directory("OLMo 2")), 2)
