@@ -15,7 +15,14 @@ from proto.sampling_pb2 import LAST, MEAN, NO_POOLING
 from proto.scheduler_pb2 import EmbedTokensRequest
 from scheduler_svc.core.request import Pooling
 from scheduler_svc.embedding import first_dimensions
-from tests.unit.scheduler_svc.test_service import Stage, collect, expected, pack, settled, start
+from tests.unit.scheduler_svc.test_service import (
+    Stage,
+    collect,
+    expected,
+    pack,
+    settled,
+    start,
+)
 
 
 @pytest.fixture
@@ -103,6 +110,22 @@ async def test_a_row_that_fails_ends_its_text_alone(stage: Stage) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await bad
     assert caught.value.code() is grpc.StatusCode.INTERNAL
+
+
+async def test_too_much_waits(fake: SimpleNamespace) -> None:
+    limits = fake.limits(num_blocks=64, max_slots=1)
+    async with asyncio.timeout(20), Stage(fake, limits, max_waiting_requests=1) as stage:
+        stage.workers.going.clear()
+        await stage.join()
+        calls = [stage.stub.Embed(text([each] * 9)) for each in range(4)]
+        refused = await asyncio.wait(
+            {asyncio.ensure_future(call) for call in calls}, return_when="FIRST_COMPLETED"
+        )
+        (error,) = {one.exception().code() for one in refused[0]}
+        assert error is grpc.StatusCode.RESOURCE_EXHAUSTED
+        stage.workers.going.set()
+        codes = [await call.code() for call in calls]
+    assert codes.count(grpc.StatusCode.OK) == 2
 
 
 @pytest.mark.parametrize("count", [1, 3, 7])

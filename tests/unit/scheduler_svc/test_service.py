@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from proto.sampling_pb2 import FinishReason, SamplingParams, StopConditions
-from proto.scheduler_pb2 import GenerateRequest, SequenceSoFar, Start
+from proto.sampling_pb2 import MEAN, FinishReason, SamplingParams, StopConditions
+from proto.scheduler_pb2 import EmbedTokensRequest, GenerateRequest, SequenceSoFar, Start
 from proto.scheduler_pb2_grpc import SchedulerStub, add_SchedulerServicer_to_server
 from proto.worker_pb2 import StepResult
 from proto.worker_pb2_grpc import WorkerStub, add_WorkerServicer_to_server
@@ -355,6 +355,22 @@ async def test_a_request_is_one_span_between_caller_and_worker(
     assert [name for index, name in states if index == 1][:2] == ["WAITING", "FORK"]
     assert span.attributes["quire.state_changes"] == len(states) == 9
     assert span.attributes["quire.preemptions"] == 0
+    told = {slot.traceparent for plan in stage.workers.plans for slot in plan.new_slots}
+    assert told == {f"00-{TRACE}-{span.context.span_id:016x}-01"}
+
+
+async def test_a_text_is_one_span_between_caller_and_worker(
+    stage: Stage, spans: InMemorySpanExporter
+) -> None:
+    await stage.join()
+    caller = (("traceparent", f"00-{TRACE}-{PARENT}-01"),)
+    await stage.stub.Embed(
+        EmbedTokensRequest(request_id="r", tokens=pack([1] * 9), pooling=MEAN), metadata=caller
+    )
+    (span,) = await spans_of(spans)
+    assert (span.name, f"{span.context.trace_id:032x}") == ("scheduler.embed", TRACE)
+    assert (span.attributes["quire.request_id"], span.attributes["quire.prompt_tokens"]) == ("r", 9)
+    assert [event.name for event in span.events] == ["WAITING", "PREFILL", "DECODE", "DONE"]
     told = {slot.traceparent for plan in stage.workers.plans for slot in plan.new_slots}
     assert told == {f"00-{TRACE}-{span.context.span_id:016x}-01"}
 
