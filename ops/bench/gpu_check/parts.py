@@ -1,6 +1,16 @@
 """The parts of the check, most important first; what there is no time left for is left out."""
 
-from ops.bench.gpu_check import attention, correct, one_byte, prefill, served, steps, tilings, tokens
+from ops.bench.gpu_check import (
+    attention,
+    correct,
+    one_byte,
+    prefill,
+    sampling,
+    served,
+    steps,
+    tilings,
+    tokens,
+)
 from ops.bench.gpu_check.bench import Bench, measure_rates
 from ops.bench.gpu_check.part import Part
 
@@ -21,6 +31,7 @@ PARTS = (
     Part("compiling", compile_kernels, 60, shards=4),
     Part("decode", attention.measure, 70),
     Part("prefill", prefill.measure, 40),
-    Part("tilings", tilings.measure, 60),
+    Part("sampling", sampling.measure, 30),
     Part("one byte", one_byte.measure, 60),
+    Part("tilings", tilings.measure, 60),
 )

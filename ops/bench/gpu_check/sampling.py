@@ -1,0 +1,88 @@
+"""Sampling over a large vocabulary: in Triton and by the reference, of which each choice must be the same."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpu_worker.batch import Batch, BatchLimits
+from gpu_worker.kernels.triton import sample as in_triton
+from gpu_worker.plan import read_plan
+from gpu_worker.sampler import Sampled, sample
+from ops.bench.gpu_check.bench import SEED, Bench
+from ops.bench.plans import packed
+from proto.sampling_pb2 import SamplingParams
+from proto.worker_pb2 import NewSlot, StepPlan
+
+BATCHES = (1, 32, 256)
+VOCABULARY = 128_256
+KNOWN = 500
+"""Tokens of each row so far."""
+TURNS = 20
+ASKED: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "drawn": {"temperature": 1.0},
+    "top-p": {"temperature": 0.8, "top_p": 0.9},
+    "top-k, top-p": {"temperature": 0.8, "top_k": 40, "top_p": 0.9},
+    "penalties": {"temperature": 1.0, "presence_penalty": 0.5, "repetition_penalty": 1.1},
+}
+
+
+def measure(bench: Bench) -> None:
+    """A row for each batch and kind of sampling; the host's time is in it."""
+    batches, vocabulary = ((3,), 300) if bench.dry else (BATCHES, VOCABULARY)
+    for batch in batches:
+        # As a model's: few tokens have most of the mass.
+        logits = 3 * torch.randn(batch, vocabulary, device=bench.device, generator=bench.generator)
+        for name, changes in ASKED.items():
+            if bench.has_time(f"sampling {name} at batch {batch}"):
+                params = SamplingParams(**{"top_p": 1.0, "repetition_penalty": 1.0, "seed": SEED, **changes})
+                _measure(name, logits, params, bench)
+
+
+def _measure(name: str, logits: torch.Tensor, params: SamplingParams, bench: Bench) -> None:
+    rows, vocabulary = logits.shape
+    batch = Batch(BatchLimits(1, 16, rows, KNOWN + 8, rows, vocabulary), bench.device)
+    chance = np.random.default_rng(SEED)
+    new = [
+        NewSlot(
+            slot=slot,
+            tokens=packed(chance.integers(0, vocabulary, KNOWN).tolist()),
+            prompt_length=KNOWN // 2,
+            sampling=params,
+        )
+        for slot in range(rows)
+    ]
+    batch.apply(read_plan(StepPlan(step=1, new_slots=new), rows))
+    slots, known = np.arange(rows, dtype=np.int32), batch.known[:rows]
+    places = batch.send(slots)
+
+    def by(one: Callable[..., Sampled]) -> tuple[float, Sampled]:
+        def work() -> Sampled:
+            return one(logits, slots, places, known, batch)
+
+        return _seconds(work, bench), work()
+
+    own, found = by(in_triton.sample)
+    other, expected = by(sample)
+    apart = int((found.tokens != expected.tokens).sum())
+    # The logarithms differ in the last place: a draw may turn where two scores all but meet.
+    bench.expect(apart <= rows // 50, f"sampling {name}: {apart} of {rows} tokens are not the reference's")
+    row = {"asked": name, "batch": rows, "us": round(own * 1e6, 1), "PyTorch us": round(other * 1e6, 1)}
+    bench.note("sampling", row)
+
+
+def _seconds(work: Callable[[], object], bench: Bench) -> float:
+    """Of a turn, one given to the device after the other."""
+    turns = 1 if bench.dry else TURNS
+    work()
+    if not bench.dry:
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(turns):
+        work()
+    if not bench.dry:
+        torch.cuda.synchronize()
+    return (time.perf_counter() - began) / turns
