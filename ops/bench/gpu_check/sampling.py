@@ -32,7 +32,7 @@ ASKED: dict[str, dict[str, Any]] = {
 
 def measure(bench: Bench) -> None:
     """A row for each batch and kind of sampling; the host's time is in it."""
-    batches, vocabulary = ((3,), 300) if bench.dry else (BATCHES, VOCABULARY)
+    batches, vocabulary = ((1,), 300) if bench.dry else (BATCHES, VOCABULARY)
     for batch in batches:
         # As a model's: few tokens have most of the mass.
         logits = 3 * torch.randn(batch, vocabulary, device=bench.device, generator=bench.generator)
