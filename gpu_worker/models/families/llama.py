@@ -9,7 +9,13 @@ LLAMA = Family()
 HEAD_NORMS = Names(query_norm="self_attn.q_norm", key_norm="self_attn.k_norm")
 _GLM = Family(
     names=Names(up=("mlp.gate_up_proj",)),
-    defaults={"partial_rotary_factor": 0.5, "rope_interleave": True, "head_dim": 128},
+    defaults={
+        "partial_rotary_factor": 0.5,
+        "rope_interleave": True,
+        "head_dim": 128,
+        "rms_norm_eps": 1.5625e-7,
+        "attention_bias": True,
+    },
     out_bias=False,
     mlp_bias=False,
 )
@@ -37,6 +43,21 @@ FAMILIES: Mapping[str, Family] = {
         windowed=True,
     ),
     "GraniteForCausalLM": LLAMA,
+    "SeedOssForCausalLM": Family(
+        defaults={"attention_bias": True, "head_dim": 128}, out_bias="attention_out_bias"
+    ),
+    "Ernie4_5ForCausalLM": Family(
+        defaults={
+            "tie_word_embeddings": True,
+            "head_dim": 128,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 5e5,
+            "rope_interleave": True,
+        },
+        qkv_bias="use_bias",
+        out_bias="use_bias",
+        mlp_bias="use_bias",
+    ),
     "GlmForCausalLM": _GLM,
     "Glm4ForCausalLM": replace(
         _GLM,

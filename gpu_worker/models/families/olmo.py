@@ -14,6 +14,7 @@ _OLMO2 = Family(
         query_norm="self_attn.q_norm",
         key_norm="self_attn.k_norm",
     ),
+    defaults={"rms_norm_eps": 1e-5},
     norm="wide",
     norms_whole=True,
 )
@@ -24,12 +25,17 @@ FAMILIES: Mapping[str, Family] = {
     "Olmo3ForCausalLM": replace(
         _OLMO2,
         keys={"rope_local_base_freq": "rope_theta"},
-        defaults={"rope_theta": 5e5, "rope_local_base_freq": 5e5, "sliding_window_pattern": 4},
+        defaults={
+            **_OLMO2.defaults,
+            "rope_theta": 5e5,
+            "rope_local_base_freq": 5e5,
+            "sliding_window_pattern": 4,
+        },
         windowed=True,
     ),
     "Exaone4ForCausalLM": Family(
         names=_OLMO2.names,
-        defaults={"sliding_window_pattern": 4},
+        defaults={"rms_norm_eps": 1e-5, "sliding_window_pattern": 4},
         qkv_bias=False,
         out_bias=False,
         mlp_bias=False,

@@ -184,6 +184,11 @@ ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
             "logits_scaling": 3.0,
         },
     ),
+    "Seed-OSS": ("SeedOssForCausalLM", {"head_dim": 16, "attention_out_bias": True}),
+    "ERNIE 4.5": (
+        "Ernie4_5ForCausalLM",
+        {"head_dim": 16, "use_bias": True, "tie_word_embeddings": False, "seed": 2},
+    ),
     "Cohere": ("CohereForCausalLM", {"logit_scale": 0.25, "seed": 1}),
     "Cohere 2": ("Cohere2ForCausalLM", {"sliding_window": 9, "sliding_window_pattern": 2}),
     "OPT": (
