@@ -12,6 +12,9 @@ from gpu_worker.kernels.interface import EVERYTHING, LayerCache, Rotary, Sight, 
 from gpu_worker.kernels.latent import write_latent
 from gpu_worker.kernels.reference_attention import ReferenceStep
 
+WHOLE = 32
+"""Numbers of a row of shared pages, or a multiple of it: other rows PyTorch reads."""
+
 
 class Attention:
     """The functions of the library, with what they take."""
@@ -20,7 +23,7 @@ class Attention:
         self.attend = library.quire_attend
         self.attend.argtypes = (
             *(c_int, c_int64, c_void_p, c_void_p, c_void_p, c_int64),
-            *(c_int64, c_int64, c_int64, c_int64, c_float, c_float, c_int64, c_int64),
+            *(c_int64, c_int64, c_int64, c_int64, c_int64, c_float, c_float, c_int64, c_int64),
             *(c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
         )
         self.rotate_and_write = library.quire_rotate_and_write
@@ -42,8 +45,6 @@ class CpuStep:
         self._functions = functions
         # Held as long as their addresses are used.
         self._step = step
-        self._shared = ReferenceStep(step)
-        """Attention over shared pages is PyTorch's."""
         self.positions = step.positions
         self._tables = step.block_tables.contiguous()
         self._rows = (
@@ -87,11 +88,12 @@ class CpuStep:
     def attend(
         self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING, slopes: Tensor | None = None
     ) -> Tensor:
-        if cache.shared:
-            return self._shared.attend(query, cache, sight)
         _, kv_heads, block_size, head_dim = cache.keys.shape
+        if cache.shared and head_dim % WHOLE:
+            return ReferenceStep(self._step).attend(query, cache, sight, slopes)
         heads = query.shape[1]
-        out = torch.empty((query.shape[0], heads * head_dim), dtype=query.dtype)
+        value_dim = cache.values.shape[3]
+        out = torch.empty((query.shape[0], heads * value_dim), dtype=query.dtype)
         self._functions.attend(
             DTYPES[query.dtype],
             *self._rows,
@@ -99,6 +101,7 @@ class CpuStep:
             heads,
             kv_heads,
             head_dim,
+            value_dim,
             sight.scale or 1.0 / math.sqrt(head_dim),
             sight.softcap,
             sight.window,
@@ -106,7 +109,7 @@ class CpuStep:
             address(slopes),
             query.data_ptr(),
             cache.keys.data_ptr(),
-            cache.values.data_ptr(),
+            None if cache.shared else cache.values.data_ptr(),
             address(cache.key_scales),
             address(cache.value_scales),
             out.data_ptr(),

@@ -11,30 +11,21 @@
 //     segments    └──────────────────────────┘└─────────────────────┘   each from zero, then merged
 #include <algorithm>
 #include <limits>
-#include <type_traits>
 #include <vector>
 
-#include "pages.h"
+#include "shared.h"
 #include "team.h"
+#include "tiles.h"
 #include "vmath.h"
 
 namespace quire {
 namespace {
 
 constexpr float INF = std::numeric_limits<float>::infinity();
-constexpr float LOWEST = -1e30f;  // below any score, and a number: what is left of it fades to nothing
 constexpr float LOG2E = 1.44269504f;
-constexpr int POSITIONS = 64;  // of a tile
-constexpr int VECTORS = POSITIONS / LANES;
 constexpr int64_t SEGMENT = 256;  // positions
 constexpr int TOGETHER = 48;  // rows that share what was read
 constexpr int AT_ONCE = 6;  // rows whose sums are held in registers
-
-struct Shape : Pages {
-    int64_t heads;
-    int64_t group() const { return heads / kv_heads; }
-    int64_t padded() const { return (head_dim + LANES - 1) / LANES * LANES; }
-};
 
 // What a query sees of its context.
 struct Sight {
@@ -44,236 +35,7 @@ struct Sight {
     int64_t first(int64_t position) const { return window ? std::max<int64_t>(0, position + 1 - window) : 0; }
 };
 
-// The softmax of one row as far as it has got: greatest score, sums of exponentials, which 16 lanes keep
-// apart, and the values weighted by them, [head_dim], padded. Scores are in units of ln 2.
-struct State {
-    float* at;
-    float& most() { return at[0]; }
-    float* totals() { return at + LANES; }
-    float* values() { return at + 2 * LANES; }
-    static int64_t size(const Shape& shape) { return 2 * LANES + shape.padded(); }
-    void clear(const Shape& shape) {
-        std::fill(at, at + size(shape), 0.0f);
-        most() = LOWEST;
-    }
-    void fade(float factor, const Shape& shape) {
-        for (float* part = totals(); part < at + size(shape); part += LANES) store(part, load(part) * factor);
-    }
-};
-
 inline f32x16 tanh(f32x16 x) { return 1.0f - 2.0f / (exp(x * 2.0f) + 1.0f); }
-
-// Vectors of pairs of bfloat16, as two of float32: the first of each pair, and the second.
-inline f32x16 firsts(u32x16 pairs) { return (f32x16)(pairs << 16); }
-inline f32x16 seconds(u32x16 pairs) { return (f32x16)(pairs & 0xFFFF0000u); }
-
-// sum + the products of what lies side by side in each lane of `packed` with what lies at `one`.
-inline f32x16 product(f32x16 sum, u32x16 packed, const float* one) { return sum + (f32x16)packed * *one; }
-inline f32x16 product(f32x16 sum, u32x16 packed, const bf16* one) {
-#if defined(__AVX512BF16__)
-    const __m512bh pair = (__m512bh)_mm512_set1_epi32(load_bits<int32_t>(one));
-    return (f32x16)_mm512_dpbf16_ps((__m512)sum, (__m512bh)packed, pair);
-#else
-    return sum + seconds(packed) * to_float(one[1]) + firsts(packed) * to_float(one[0]);
-#endif
-}
-
-// The pages of a layer; of int8 with a scale for each position and head, otherwise null.
-template <class Page>
-struct Kept {
-    const Page *keys, *values;
-    const float *key_scales, *value_scales;
-};
-
-inline void widen(float from, float* to) { *to = from; }
-inline void widen(bf16 from, bf16* to) { *to = from; }
-template <class T>
-void widen(int8_t from, T* to) {
-    from_float(to, float(from));
-}
-
-// `count` numbers of int8, a multiple of 16; exact, because a bfloat16 holds every whole number up to 256.
-template <class T>
-void widen(const int8_t* from, int64_t count, T* to) {
-    for (int64_t at = 0; at < count; at += LANES) store(to + at, load(from + at));
-}
-
-// One tile of a sequence's pages, as one key head sees it.
-template <class T>
-struct Tile {
-    const T* keys[VECTORS];  // of 16 positions each, at dimension 0
-    const T* values[VECTORS];  // of 16 positions each, at the first
-    int64_t key_stride = 0, value_stride = 0;  // to the next PACK dimensions, to the next PACK positions
-    int64_t begin = 0, end = 0;  // places of the positions that are looked at
-    std::vector<T> copies;  // where the pages' own layout is not one of whole vectors of T
-    bool scaled = false;
-    alignas(64) float key_scales[POSITIONS], value_scales[POSITIONS];
-
-    // Look up positions `first` to `last` - 1 of the tile that starts at `base`.
-    template <class Page>
-    void find(const Shape& shape, const Kept<Page>& kept, const int32_t* table, int64_t head, int64_t base,
-              int64_t first, int64_t last) {
-        begin = first - base;
-        end = last - base;
-        const bool whole = shape.block_size % LANES == 0 && shape.head_dim % LANES == 0;
-        if constexpr (std::is_same_v<T, Page>) {
-            if (whole) return point(shape, kept, table, head, base);
-        }
-        own_copies(shape);
-        if constexpr (!std::is_same_v<T, Page>) {
-            copy_scales(shape, kept, table, head, base);
-            if (whole) return copy_vectors(shape, kept, table, head, base);
-        }
-        copy(shape, kept, table, head, base);
-    }
-
-    // Where the pages have them.
-    void point(const Shape& shape, const Kept<T>& kept, const int32_t* table, int64_t head, int64_t base) {
-        key_stride = shape.block_size * PACK<T>;
-        value_stride = shape.head_dim * PACK<T>;
-        for (int64_t vector = begin / LANES; vector * LANES < end; ++vector) {
-            const int64_t position = base + vector * LANES, offset = position % shape.block_size;
-            const int64_t page = shape.page(table[position / shape.block_size], head);
-            keys[vector] = kept.keys + page + offset * PACK<T>;
-            values[vector] = kept.values + page + offset * shape.head_dim;
-        }
-    }
-
-    // Pages of the tile's own, one block as large as the tile: keys, then values.
-    void own_copies(const Shape& shape) {
-        const int64_t dim = shape.padded(), size = POSITIONS * dim;
-        copies.resize(2 * size);
-        key_stride = POSITIONS * PACK<T>;
-        value_stride = dim * PACK<T>;
-        for (int64_t vector = 0; vector < VECTORS; ++vector) {
-            keys[vector] = copies.data() + vector * LANES * PACK<T>;
-            values[vector] = copies.data() + size + vector * LANES * dim;
-        }
-    }
-
-    // Number by number.
-    template <class Page>
-    void copy(const Shape& shape, const Kept<Page>& kept, const int32_t* table, int64_t head, int64_t base) {
-        const Pages own{POSITIONS, 1, shape.padded()};
-        const int64_t size = POSITIONS * own.head_dim;
-        std::fill(copies.begin(), copies.end(), T{});
-        for (int64_t place = begin; place < end; ++place) {
-            const int64_t position = base + place, offset = position % shape.block_size;
-            const int64_t page = shape.page(table[position / shape.block_size], head);
-            for (int64_t d = 0; d < shape.head_dim; ++d) {
-                widen(kept.keys[page + shape.key<T>(offset, d)], &copies[own.key<T>(place, d)]);
-                widen(kept.values[page + shape.value<T>(offset, d)], &copies[size + own.value<T>(place, d)]);
-            }
-        }
-    }
-
-    // By vectors of positions: what lies side by side in a page does so in the copy.
-    void copy_vectors(const Shape& shape, const Kept<int8_t>& kept, const int32_t* table, int64_t head, int64_t base) {
-        const int64_t size = POSITIONS * shape.head_dim;
-        for (int64_t vector = begin / LANES; vector * LANES < end; ++vector) {
-            const int64_t position = base + vector * LANES, offset = position % shape.block_size;
-            const int64_t page = shape.page(table[position / shape.block_size], head);
-            for (int64_t d = 0; d < shape.head_dim; d += PACK<T>)
-                widen(kept.keys + page + shape.key<T>(offset, d), LANES * PACK<T>,
-                      copies.data() + vector * LANES * PACK<T> + d / PACK<T> * key_stride);
-            widen(kept.values + page + offset * shape.head_dim, LANES * shape.head_dim,
-                  copies.data() + size + vector * LANES * shape.head_dim);
-        }
-    }
-
-    void copy_scales(const Shape& shape, const Kept<int8_t>& kept, const int32_t* table, int64_t head, int64_t base) {
-        scaled = true;
-        for (int64_t place = begin; place < end;) {
-            const int64_t offset = (base + place) % shape.block_size;
-            const int64_t row = shape.row(table[(base + place) / shape.block_size], head) + offset;
-            const int64_t count = std::min(end - place, shape.block_size - offset);
-            std::copy_n(kept.key_scales + row, count, key_scales + place);
-            std::copy_n(kept.value_scales + row, count, value_scales + place);
-            place += count;
-        }
-    }
-};
-
-// Fetches the next tile into the second cache, part by part while one is computed with: memory gives only so
-// many lines at a time, and who asks for more waits.
-template <class T>
-struct Fetch {
-    const Tile<T>* tile;
-    int64_t parts, interval, part = 0, wait = 1;
-
-    // `turns`: groups of rows that are computed meanwhile, each of which calls `some` about twice per part.
-    Fetch(const Tile<T>* tile, const Shape& shape, int64_t turns)
-        : tile(tile), parts(tile ? shape.head_dim / PACK<T> : 0), interval(2 * turns) {}
-
-    void some() {
-        if (--wait) return;
-        wait = interval;
-        if (part < parts) one();
-    }
-    void one() {
-        for (int64_t vector = tile->begin / LANES; vector * LANES < tile->end; ++vector) {
-            __builtin_prefetch(tile->keys[vector] + part * tile->key_stride, 0, 2);
-            __builtin_prefetch(tile->values[vector] + part * LANES * PACK<T>, 0, 2);
-        }
-        ++part;
-    }
-    void rest() {
-        while (part < parts) one();
-    }
-};
-constexpr int64_t FETCHING = 2;  // groups of rows that look after it; in the innermost loops even asking costs
-
-struct NoFetch {
-    void some() {}
-};
-
-// Products of ROWS queries with the keys of WIDE vectors of the tile, from `first` on.
-template <int ROWS, int WIDE, class T, class F>
-inline void dot(const T* const* queries, const Tile<T>& tile, int64_t first, int64_t dim, f32x16 (*scores)[VECTORS],
-                F& fetch) {
-    f32x16 sums[ROWS][WIDE] = {};
-    for (int64_t d = 0; d < dim; d += PACK<T>) {
-        u32x16 keys[WIDE];
-        for (int v = 0; v < WIDE; ++v) keys[v] = load_bits<u32x16>(tile.keys[first + v] + d / PACK<T> * tile.key_stride);
-        fetch.some();
-#pragma GCC unroll 8
-        for (int row = 0; row < ROWS; ++row)
-#pragma GCC unroll 4
-            for (int v = 0; v < WIDE; ++v) sums[row][v] = product(sums[row][v], keys[v], queries[row] + d);
-    }
-    for (int row = 0; row < ROWS; ++row)
-        for (int v = 0; v < WIDE; ++v) scores[row][first + v] = sums[row][v];
-}
-
-// Add the values of places `begin` to `end` - 1 times the weights of ROWS rows to their states: WIDE
-// vectors of dimensions, from `d` on.
-template <int ROWS, int WIDE, class T, class F>
-inline void weigh(const T (*weights)[POSITIONS], const Tile<T>& tile, int64_t begin, int64_t end, State* states, int64_t d,
-                  F& fetch) {
-    f32x16 held[ROWS][WIDE];
-    for (int row = 0; row < ROWS; ++row)
-        for (int v = 0; v < WIDE; ++v) held[row][v] = load(states[row].values() + d + v * LANES);
-    const auto add = [&](int64_t place, uint32_t kept) {
-        const T* from = tile.values[place / LANES] + place % LANES / PACK<T> * tile.value_stride + d * PACK<T>;
-        u32x16 values[WIDE];
-        for (int v = 0; v < WIDE; ++v) values[v] = load_bits<u32x16>(from + v * LANES * PACK<T>) & kept;
-#pragma GCC unroll 8
-        for (int row = 0; row < ROWS; ++row)
-#pragma GCC unroll 4
-            for (int v = 0; v < WIDE; ++v) held[row][v] = product(held[row][v], values[v], weights[row] + place);
-    };
-    // A position that no row sees may hold anything, even what is not a number. The other of its pair is seen.
-    if (begin % PACK<T>) add(begin++ - 1, 0xFFFF0000u);
-    for (; begin + PACK<T> <= end; begin += PACK<T>) {
-        add(begin, ~0u);
-        fetch.some();
-    }
-    if (begin < end) add(begin, 0xFFFFu);
-    for (int row = 0; row < ROWS; ++row)
-        for (int v = 0; v < WIDE; ++v) store(states[row].values() + d + v * LANES, held[row][v]);
-}
-
-constexpr i32x16 STEPS{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 // One row of a group: what it asks, and the places of the tile that it sees: those before `sinks`, which are
 // the same for all, and those from `shown` to `end` - 1. Its own place, `at`, may lie behind the tile.
@@ -286,9 +48,9 @@ struct Row {
 
 // The exponentials of a row's scores, of vectors `first` to `last` - 1, into `weights`. Where the tile's numbers
 // have scales, scores and weights are multiplied by them: each belongs to one position.
-template <class T>
+template <class K, class T>
 inline __attribute__((always_inline)) void soften(f32x16* scores, int64_t first, int64_t last, const Row<T>& row,
-                                                  const Tile<T>& tile, int64_t sinks, const Shape& shape,
+                                                  const K& tile, int64_t sinks, const Shape& shape,
                                                   const Sight& sight, State state, T* weights) {
     f32x16 most = splat(state.most());
     for (int64_t vector = first; vector < last; ++vector) {
@@ -323,9 +85,17 @@ inline __attribute__((always_inline)) void soften(f32x16* scores, int64_t first,
     store(state.totals(), totals);
 }
 
+// The same, compiled once for any number of rows.
+template <class K, class T>
+__attribute__((noinline)) void soften_apart(f32x16* scores, int64_t first, int64_t last, const Row<T>& row, const K& tile,
+                                            int64_t sinks, const Shape& shape, const Sight& sight, State state,
+                                            T* weights) {
+    soften(scores, first, last, row, tile, sinks, shape, sight, state, weights);
+}
+
 // ROWS rows and one tile.
-template <int ROWS, class T, class F>
-void see(const Row<T>* rows, const Tile<T>& tile, int64_t sinks, const Shape& shape, const Sight& sight, State* states,
+template <int ROWS, class K, class T, class F>
+void see(const Row<T>* rows, const K& tile, int64_t sinks, const Shape& shape, const Sight& sight, State* states,
          F& fetch) {
     const T* queries[ROWS];
     int64_t shown = POSITIONS, end = 0;
@@ -355,7 +125,9 @@ void see(const Row<T>* rows, const Tile<T>& tile, int64_t sinks, const Shape& sh
         const auto soften_row = [&](int64_t from, int64_t to) {
             soften(scores[row], from, to, rows[row], tile, sinks, shape, sight, states[row], weights[row]);
         };
-        if (first == 0 && last == VECTORS) {
+        if constexpr (!K::INLINES) {
+            soften_apart(scores[row], first, last, rows[row], tile, sinks, shape, sight, states[row], weights[row]);
+        } else if (first == 0 && last == VECTORS) {
             soften_row(0, VECTORS);  // bounds that the compiler knows
         } else {
             soften_row(first, last);
@@ -364,9 +136,9 @@ void see(const Row<T>* rows, const Tile<T>& tile, int64_t sinks, const Shape& sh
     const auto weigh_all = [&](int64_t from, int64_t to) {
         if (from >= to) return;
         int64_t d = 0;
-        for (; d + 4 * LANES <= shape.padded(); d += 4 * LANES) weigh<ROWS, 4>(weights, tile, from, to, states, d, fetch);
-        for (; d + 2 * LANES <= shape.padded(); d += 2 * LANES) weigh<ROWS, 2>(weights, tile, from, to, states, d, fetch);
-        if (d < shape.padded()) weigh<ROWS, 1>(weights, tile, from, to, states, d, fetch);
+        for (; d + 4 * LANES <= shape.held; d += 4 * LANES) weigh<ROWS, 4>(weights, tile, from, to, states, d, fetch);
+        for (; d + 2 * LANES <= shape.held; d += 2 * LANES) weigh<ROWS, 2>(weights, tile, from, to, states, d, fetch);
+        if (d < shape.held) weigh<ROWS, 1>(weights, tile, from, to, states, d, fetch);
     };
     if (sinks > begin && shown > sinks) {
         weigh_all(begin, std::min(sinks, end));
@@ -386,30 +158,31 @@ void merge(const Shape& shape, State whole, State segment) {
 }
 
 // What a thread computes in.
-template <class T>
+template <class K>
 struct Room {
-    Tile<T> tiles[2];
-    std::vector<Row<T>> rows;
+    K tiles[2];
+    std::vector<Row<typename K::Number>> rows;
     std::vector<float> whole, partial;
 };
 
-// Everything that a call computes with.
-template <class T, class Page>
+// Everything that a call computes with: tiles of kind K, pages of type Page.
+template <class K, class Page>
 struct Call {
+    using T = typename K::Number;
     Shape shape;
     Sight sight;
     const T* query;  // [tokens, heads, head_dim]
     Kept<Page> kept;
-    T* out;  // as query
+    T* out;  // [tokens, heads, value_dim]
 
     // The queries `first` to `first` + `count` - 1, at positions from `position` on, over the part of their context
     // within [from, to), a segment, for key heads `head` to `heads_end` - 1. `states`: [key heads][count][group].
     void segment(const int32_t* table, int64_t first, int64_t count, int64_t position, int64_t head,
-                 int64_t heads_end, int64_t from, int64_t to, Room<T>& room, State* states) const {
+                 int64_t heads_end, int64_t from, int64_t to, Room<K>& room, State* states) const {
         const int64_t last = std::min(to, position + count);
         // One tile of one head after the other; while one is computed with, the next is on its way.
         int64_t base = from - POSITIONS, next_head = heads_end, begin = 0, end = 0;
-        const auto find_next = [&](Tile<T>& tile) {
+        const auto find_next = [&](K& tile) {
             if (next_head == heads_end) {
                 do {
                     base += POSITIONS;
@@ -423,7 +196,7 @@ struct Call {
             tile.find(shape, kept, table, next_head++, base, begin, end);
             return true;
         };
-        Tile<T>*now = &room.tiles[0], *next = &room.tiles[1];
+        K*now = &room.tiles[0], *next = &room.tiles[1];
         for (bool found = find_next(*now); found;) {
             const int64_t own_head = next_head - 1, own_base = base;
             found = find_next(*next);
@@ -434,8 +207,8 @@ struct Call {
     }
 
     // All rows of a chunk and one tile.
-    void rows(const Tile<T>& tile, const Tile<T>* next, int64_t first, int64_t count, int64_t position, int64_t head,
-              int64_t base, Room<T>& room, State* states) const {
+    void rows(const K& tile, const K* next, int64_t first, int64_t count, int64_t position, int64_t head,
+              int64_t base, Room<K>& room, State* states) const {
         const int64_t heads = shape.group(), sinks = sight.sinks - base;
         room.rows.clear();
         for (int64_t token = 0; token < count; ++token) {
@@ -445,9 +218,9 @@ struct Call {
                                      sight.first(position + token) - base, std::min(tile.end, at + 1), at,
                                      sight.slopes ? sight.slopes[h] * LOG2E : 0.0f});
         }
-        if (next && !next->copies.empty()) next = nullptr;
+        if (next && !next->worth_fetching()) next = nullptr;
         const int64_t many = count * heads, turns = (many + AT_ONCE - 1) / AT_ONCE, at_once = (many + turns - 1) / turns;
-        Fetch<T> fetch(next, shape, std::min(turns, FETCHING));
+        typename K::Fetch fetch(next, shape, std::min(turns, FETCHING));
         NoFetch none;
         for (int64_t turn = 0; turn < turns; ++turn) {
             const int64_t row = turn * at_once, now = std::min(at_once, many - row);
@@ -460,7 +233,7 @@ struct Call {
     }
 
     template <class F>
-    void group(int64_t count, const Tile<T>& tile, int64_t sinks, const Row<T>* rows, State* states, F& fetch) const {
+    void group(int64_t count, const K& tile, int64_t sinks, const Row<T>* rows, State* states, F& fetch) const {
         switch (count) {
             case 6: return see<6>(rows, tile, sinks, shape, sight, states, fetch);
             case 5: return see<5>(rows, tile, sinks, shape, sight, states, fetch);
@@ -472,16 +245,8 @@ struct Call {
     }
 
     void write(int64_t token, int64_t query_head, State state) const {
-        T* to = out + (token * shape.heads + query_head) * shape.head_dim;
-        const float total = sum(load(state.totals()));
-        for (int64_t d = 0; d < shape.head_dim; d += LANES) {
-            const f32x16 mean = load(state.values() + d) / total;
-            if (shape.head_dim - d >= LANES) {
-                store(to + d, mean);
-            } else {
-                for (int64_t lane = 0; d + lane < shape.head_dim; ++lane) from_float(to + d + lane, mean[lane]);
-            }
-        }
+        K::write(state, sum(load(state.totals())), shape.value_dim,
+                 out + (token * shape.heads + query_head) * shape.value_dim);
     }
 };
 
@@ -501,8 +266,8 @@ std::vector<State> states_at(float* memory, int64_t count, const Shape& shape) {
     return states;
 }
 
-template <class T, class Page>
-void attend(const Call<T, Page>& call, int64_t rows, const int32_t* starts, const int32_t* contexts, const int32_t* tables,
+template <class K, class Page>
+void attend(const Call<K, Page>& call, int64_t rows, const int32_t* starts, const int32_t* contexts, const int32_t* tables,
             int64_t table_stride) {
     const Shape& shape = call.shape;
     const int64_t group = shape.group(), size = State::size(shape);
@@ -522,7 +287,7 @@ void attend(const Call<T, Page>& call, int64_t rows, const int32_t* starts, cons
                 pieces.push_back({row, starts[row] + std::max<int64_t>(0, end - together), std::min(end, together), -1, 0});
         }
     }
-    static std::vector<Room<T>> rooms;
+    static std::vector<Room<K>> rooms;
     rooms.resize(team_size());  // a team of one may have grown
     static std::vector<float> shared;
     shared.resize(kept * size);
@@ -531,7 +296,7 @@ void attend(const Call<T, Page>& call, int64_t rows, const int32_t* starts, cons
     const int64_t at_once = int64_t(pieces.size()) >= 4 * team_size() ? shape.kv_heads : 1;
     const int64_t shares = shape.kv_heads / at_once;
     parallel_for(int64_t(pieces.size()) * shares, [&](int64_t task, int thread) {
-        Room<T>& room = rooms[thread];
+        Room<K>& room = rooms[thread];
         const Piece& piece = pieces[task / shares];
         const int64_t head = task % shares * at_once, heads_end = head + at_once;
         const int64_t position = contexts[piece.row] - (starts[piece.row + 1] - piece.first);
@@ -573,28 +338,39 @@ void attend(const Call<T, Page>& call, int64_t rows, const int32_t* starts, cons
     });
 }
 
+// A type as a value.
+template <class K>
+struct A {
+    using Kind = K;
+};
+
 }  // namespace
 }  // namespace quire
 
 using namespace quire;
 
 // Attention of one layer; see `StepAttention.attend`. `dtype` 0 float32, 1 bfloat16: of queries, output and pages,
-// which with scales are of int8.
+// which with scales are of int8. Without `values` pages are shared: a value is the first `value_dim` numbers of a key.
 extern "C" void quire_attend(int dtype, int64_t rows, const int32_t* starts, const int32_t* contexts,
                              const int32_t* tables, int64_t table_stride, int64_t block_size, int64_t heads,
-                             int64_t kv_heads, int64_t head_dim, float scale, float softcap, int64_t window,
-                             int64_t sinks, const float* slopes, const void* query, const void* keys,
+                             int64_t kv_heads, int64_t head_dim, int64_t value_dim, float scale, float softcap,
+                             int64_t window, int64_t sinks, const float* slopes, const void* query, const void* keys,
                              const void* values, const float* key_scales, const float* value_scales, void* out) {
-    const Shape shape{{block_size, kv_heads, head_dim}, heads};
     const Sight sight{scale, softcap, window, sinks, slopes};
-    const auto run = [&](auto number, auto page) {
-        using T = decltype(number);
+    const auto run = [&](auto tile, auto page) {
+        using K = typename decltype(tile)::Kind;
         using Page = decltype(page);
+        using T = typename K::Number;
+        const Shape shape{{block_size, kv_heads, head_dim}, heads, value_dim, (value_dim + K::STEP - 1) / K::STEP * K::STEP};
         const Kept<Page> kept{(const Page*)keys, (const Page*)values, key_scales, value_scales};
-        attend(Call<T, Page>{shape, sight, (const T*)query, kept, (T*)out}, rows, starts, contexts, tables, table_stride);
+        attend(Call<K, Page>{shape, sight, (const T*)query, kept, (T*)out}, rows, starts, contexts, tables, table_stride);
     };
-    if (dtype == 1)
-        key_scales ? run(bf16{}, int8_t{}) : run(bf16{}, bf16{});
-    else
-        key_scales ? run(float{}, int8_t{}) : run(float{}, float{});
+    const auto of_number = [&](auto number) {
+        using T = decltype(number);
+        if (values)
+            key_scales ? run(A<Tile<T>>{}, int8_t{}) : run(A<Tile<T>>{}, T{});
+        else
+            key_scales ? run(A<SharedTile<T>>{}, int8_t{}) : run(A<SharedTile<T>>{}, T{});
+    };
+    dtype == 1 ? of_number(bf16{}) : of_number(float{});
 }

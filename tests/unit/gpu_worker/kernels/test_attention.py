@@ -79,12 +79,22 @@ def test_long_contexts(native: ctypes.CDLL, rows: list[tuple[int, int]], dtype: 
     check(native, make_paged(rows, Heads(9, 3, 64), 16, dtype, kv))
 
 
-LATENT = [Heads(16, 1, 40, 24), Heads(5, 1, 18, 10), Heads(3, 1, 576, 512)]
+LATENT = [Heads(16, 1, 64, 40), Heads(5, 1, 32, 10), Heads(7, 1, 42, 20), Heads(3, 1, 576, 512)]
+
+
+@pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
+@pytest.mark.parametrize(("heads", "block_size"), list(zip(LATENT, [1, 7, 16, 16], strict=True)), ids=str)
+def test_values_that_are_the_first_numbers_of_keys(
+    native: ctypes.CDLL, heads: Heads, block_size: int, dtype: torch.dtype, kv: Kv
+) -> None:
+    paged = make_paged([(1, 1100), *ROWS, (40, 700)], heads, block_size, dtype, kv)
+    for sight in (EVERYTHING, Sight(window=50), Sight(window=20, sinks=70, softcap=3.0)):
+        check(native, paged, sight)
 
 
 @pytest.mark.parametrize(("dtype", "kv"), [*NUMBERS, (torch.float32, FP8)])
 @pytest.mark.parametrize("heads", LATENT, ids=str)
-@pytest.mark.parametrize("block_size", [1, 7, 16])
+@pytest.mark.parametrize("block_size", [7, 16])
 def test_the_reference_where_values_are_the_first_numbers_of_keys(
     block_size: int, heads: Heads, dtype: torch.dtype, kv: Kv
 ) -> None:
@@ -209,13 +219,13 @@ SIGHTS = [
 
 @pytest.mark.parametrize(("sight", "slopes"), SIGHTS, ids=str)
 @pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
-@pytest.mark.parametrize("dim", [64, 80])
+@pytest.mark.parametrize("heads", [Heads(6, 2, 64), Heads(6, 2, 80), Heads(6, 1, 96, 52)], ids=str)
 def test_a_token_is_the_same_alone_in_a_chunk_and_in_a_batch(
-    native: ctypes.CDLL, dim: int, dtype: torch.dtype, kv: Kv, sight: Sight, slopes: Tensor | None
+    native: ctypes.CDLL, heads: Heads, dtype: torch.dtype, kv: Kv, sight: Sight, slopes: Tensor | None
 ) -> None:
     """Bit for bit: a sequence that is computed again goes on with the same tokens."""
     rows = [(1, 40), (1, 900), (40, 900), (70, 70)]
-    paged = make_paged(rows, Heads(6, 2, dim), 16, dtype, kv)
+    paged = make_paged(rows, heads, 16, dtype, kv)
     out = attend(native, paged, sight, slopes)
     for row, tokens in enumerate(paged.rows()):
         some = sorted({0, 1, (tokens.stop - tokens.start) // 2, tokens.stop - tokens.start - 1})

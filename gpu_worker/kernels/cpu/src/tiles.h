@@ -1,0 +1,281 @@
+// Tiles: 64 positions of a sequence's pages as one key head sees them, and the two products with them.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+#include <vector>
+
+#include "pages.h"
+#include "simd.h"
+
+namespace quire {
+namespace {
+
+constexpr float LOWEST = -1e30f;  // below any score, and a number: what is left of it fades to nothing
+constexpr int POSITIONS = 64;  // of a tile
+constexpr int VECTORS = POSITIONS / LANES;
+constexpr i32x16 STEPS{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+struct Shape : Pages {
+    int64_t heads;
+    int64_t value_dim;  // head_dim, but in shared pages
+    int64_t held;  // value_dim, padded to what a tile adds up at once
+    int64_t group() const { return heads / kv_heads; }
+    int64_t padded() const { return (head_dim + LANES - 1) / LANES * LANES; }
+};
+
+// The softmax of one row as far as it has got: greatest score, sums of exponentials, which 16 lanes keep
+// apart, and the values weighted by them, [value_dim], padded, in the order that tiles add them up in. Scores are in units of ln 2.
+struct State {
+    float* at;
+    float& most() { return at[0]; }
+    float* totals() { return at + LANES; }
+    float* values() { return at + 2 * LANES; }
+    static int64_t size(const Shape& shape) { return 2 * LANES + shape.held; }
+    void clear(const Shape& shape) {
+        std::fill(at, at + size(shape), 0.0f);
+        most() = LOWEST;
+    }
+    void fade(float factor, const Shape& shape) {
+        for (float* part = totals(); part < at + size(shape); part += LANES) store(part, load(part) * factor);
+    }
+};
+
+// Vectors of pairs of bfloat16, as two of float32: the first of each pair, and the second.
+inline f32x16 firsts(u32x16 pairs) { return (f32x16)(pairs << 16); }
+inline f32x16 seconds(u32x16 pairs) { return (f32x16)(pairs & 0xFFFF0000u); }
+
+// sum + the products of what lies side by side in each lane of `packed` with what lies at `one`.
+inline f32x16 product(f32x16 sum, u32x16 packed, const float* one) { return sum + (f32x16)packed * *one; }
+inline f32x16 product(f32x16 sum, u32x16 packed, const bf16* one) {
+#if defined(__AVX512BF16__)
+    const __m512bh pair = (__m512bh)_mm512_set1_epi32(load_bits<int32_t>(one));
+    return (f32x16)_mm512_dpbf16_ps((__m512)sum, (__m512bh)packed, pair);
+#else
+    return sum + seconds(packed) * to_float(one[1]) + firsts(packed) * to_float(one[0]);
+#endif
+}
+
+// The pages of a layer; of int8 with a scale for each position and head, otherwise null.
+template <class Page>
+struct Kept {
+    const Page *keys, *values;
+    const float *key_scales, *value_scales;
+};
+
+inline void widen(float from, float* to) { *to = from; }
+inline void widen(bf16 from, bf16* to) { *to = from; }
+template <class T>
+void widen(int8_t from, T* to) {
+    from_float(to, float(from));
+}
+
+// `count` numbers of int8, a multiple of 16; exact, because a bfloat16 holds every whole number up to 256.
+template <class T>
+void widen(const int8_t* from, int64_t count, T* to) {
+    for (int64_t at = 0; at < count; at += LANES) store(to + at, load(from + at));
+}
+
+template <class T>
+struct Fetch;
+
+// One tile of a sequence's pages, as one key head sees it.
+template <class T>
+struct Tile {
+    using Number = T;
+    using Fetch = quire::Fetch<T>;
+    static constexpr int64_t STEP = LANES;  // dimensions of values that are added up at once
+    static constexpr bool INLINES = true;  // products are so short that a call beside them costs
+
+    const T* keys[VECTORS];  // of 16 positions each, at dimension 0
+    const T* values[VECTORS];  // of 16 positions each, at the first
+    int64_t key_stride = 0, value_stride = 0;  // to the next PACK dimensions, to the next PACK positions
+    int64_t begin = 0, end = 0;  // places of the positions that are looked at
+    std::vector<T> copies;  // where the pages' own layout is not one of whole vectors of T
+    bool scaled = false;
+    alignas(64) float key_scales[POSITIONS], value_scales[POSITIONS];
+
+    // Look up positions `first` to `last` - 1 of the tile that starts at `base`.
+    template <class Page>
+    void find(const Shape& shape, const Kept<Page>& kept, const int32_t* table, int64_t head, int64_t base,
+              int64_t first, int64_t last) {
+        begin = first - base;
+        end = last - base;
+        const bool whole = shape.block_size % LANES == 0 && shape.head_dim % LANES == 0;
+        if constexpr (std::is_same_v<T, Page>) {
+            if (whole) return point(shape, kept, table, head, base);
+        }
+        own_copies(shape);
+        if constexpr (!std::is_same_v<T, Page>) {
+            copy_scales(shape, kept, table, head, base);
+            if (whole) return copy_vectors(shape, kept, table, head, base);
+        }
+        copy(shape, kept, table, head, base);
+    }
+
+    // Where the pages have them.
+    void point(const Shape& shape, const Kept<T>& kept, const int32_t* table, int64_t head, int64_t base) {
+        key_stride = shape.block_size * PACK<T>;
+        value_stride = shape.head_dim * PACK<T>;
+        for (int64_t vector = begin / LANES; vector * LANES < end; ++vector) {
+            const int64_t position = base + vector * LANES, offset = position % shape.block_size;
+            const int64_t page = shape.page(table[position / shape.block_size], head);
+            keys[vector] = kept.keys + page + offset * PACK<T>;
+            values[vector] = kept.values + page + offset * shape.head_dim;
+        }
+    }
+
+    // Pages of the tile's own, one block as large as the tile: keys, then values.
+    void own_copies(const Shape& shape) {
+        const int64_t dim = shape.padded(), size = POSITIONS * dim;
+        copies.resize(2 * size);
+        key_stride = POSITIONS * PACK<T>;
+        value_stride = dim * PACK<T>;
+        for (int64_t vector = 0; vector < VECTORS; ++vector) {
+            keys[vector] = copies.data() + vector * LANES * PACK<T>;
+            values[vector] = copies.data() + size + vector * LANES * dim;
+        }
+    }
+
+    // Number by number.
+    template <class Page>
+    void copy(const Shape& shape, const Kept<Page>& kept, const int32_t* table, int64_t head, int64_t base) {
+        const Pages own{POSITIONS, 1, shape.padded()};
+        const int64_t size = POSITIONS * own.head_dim;
+        std::fill(copies.begin(), copies.end(), T{});
+        for (int64_t place = begin; place < end; ++place) {
+            const int64_t position = base + place, offset = position % shape.block_size;
+            const int64_t page = shape.page(table[position / shape.block_size], head);
+            for (int64_t d = 0; d < shape.head_dim; ++d) {
+                widen(kept.keys[page + shape.key<T>(offset, d)], &copies[own.key<T>(place, d)]);
+                widen(kept.values[page + shape.value<T>(offset, d)], &copies[size + own.value<T>(place, d)]);
+            }
+        }
+    }
+
+    // By vectors of positions: what lies side by side in a page does so in the copy.
+    void copy_vectors(const Shape& shape, const Kept<int8_t>& kept, const int32_t* table, int64_t head, int64_t base) {
+        const int64_t size = POSITIONS * shape.head_dim;
+        for (int64_t vector = begin / LANES; vector * LANES < end; ++vector) {
+            const int64_t position = base + vector * LANES, offset = position % shape.block_size;
+            const int64_t page = shape.page(table[position / shape.block_size], head);
+            for (int64_t d = 0; d < shape.head_dim; d += PACK<T>)
+                widen(kept.keys + page + shape.key<T>(offset, d), LANES * PACK<T>,
+                      copies.data() + vector * LANES * PACK<T> + d / PACK<T> * key_stride);
+            widen(kept.values + page + offset * shape.head_dim, LANES * shape.head_dim,
+                  copies.data() + size + vector * LANES * shape.head_dim);
+        }
+    }
+
+    // What is copied is read as it is found.
+    bool worth_fetching() const { return copies.empty(); }
+
+    static void write(State state, float total, int64_t dim, T* to) {
+        for (int64_t d = 0; d < dim; d += LANES) {
+            const f32x16 mean = load(state.values() + d) / total;
+            if (dim - d >= LANES) {
+                store(to + d, mean);
+            } else {
+                for (int64_t lane = 0; d + lane < dim; ++lane) from_float(to + d + lane, mean[lane]);
+            }
+        }
+    }
+
+    void copy_scales(const Shape& shape, const Kept<int8_t>& kept, const int32_t* table, int64_t head, int64_t base) {
+        scaled = true;
+        for (int64_t place = begin; place < end;) {
+            const int64_t offset = (base + place) % shape.block_size;
+            const int64_t row = shape.row(table[(base + place) / shape.block_size], head) + offset;
+            const int64_t count = std::min(end - place, shape.block_size - offset);
+            std::copy_n(kept.key_scales + row, count, key_scales + place);
+            std::copy_n(kept.value_scales + row, count, value_scales + place);
+            place += count;
+        }
+    }
+};
+
+// Fetches the next tile into the second cache, part by part while one is computed with: memory gives only so
+// many lines at a time, and who asks for more waits.
+template <class T>
+struct Fetch {
+    const Tile<T>* tile;
+    int64_t parts, interval, part = 0, wait = 1;
+
+    // `turns`: groups of rows that are computed meanwhile, each of which calls `some` about twice per part.
+    Fetch(const Tile<T>* tile, const Shape& shape, int64_t turns)
+        : tile(tile), parts(tile ? shape.head_dim / PACK<T> : 0), interval(2 * turns) {}
+
+    void some() {
+        if (--wait) return;
+        wait = interval;
+        if (part < parts) one();
+    }
+    void one() {
+        for (int64_t vector = tile->begin / LANES; vector * LANES < tile->end; ++vector) {
+            __builtin_prefetch(tile->keys[vector] + part * tile->key_stride, 0, 2);
+            __builtin_prefetch(tile->values[vector] + part * LANES * PACK<T>, 0, 2);
+        }
+        ++part;
+    }
+    void rest() {
+        while (part < parts) one();
+    }
+};
+constexpr int64_t FETCHING = 2;  // groups of rows that look after it; in the innermost loops even asking costs
+
+struct NoFetch {
+    NoFetch() = default;
+    template <class K>
+    NoFetch(const K*, const Shape&, int64_t) {}
+    void some() {}
+    void rest() {}
+};
+
+// Products of ROWS queries with the keys of WIDE vectors of the tile, from `first` on.
+template <int ROWS, int WIDE, class T, class F>
+inline void dot(const T* const* queries, const Tile<T>& tile, int64_t first, int64_t dim, f32x16 (*scores)[VECTORS],
+                F& fetch) {
+    f32x16 sums[ROWS][WIDE] = {};
+    for (int64_t d = 0; d < dim; d += PACK<T>) {
+        u32x16 keys[WIDE];
+        for (int v = 0; v < WIDE; ++v) keys[v] = load_bits<u32x16>(tile.keys[first + v] + d / PACK<T> * tile.key_stride);
+        fetch.some();
+#pragma GCC unroll 8
+        for (int row = 0; row < ROWS; ++row)
+#pragma GCC unroll 4
+            for (int v = 0; v < WIDE; ++v) sums[row][v] = product(sums[row][v], keys[v], queries[row] + d);
+    }
+    for (int row = 0; row < ROWS; ++row)
+        for (int v = 0; v < WIDE; ++v) scores[row][first + v] = sums[row][v];
+}
+
+// Add the values of places `begin` to `end` - 1 times the weights of ROWS rows to their states: WIDE
+// vectors of dimensions, from `d` on.
+template <int ROWS, int WIDE, class T, class F>
+inline void weigh(const T (*weights)[POSITIONS], const Tile<T>& tile, int64_t begin, int64_t end, State* states, int64_t d,
+                  F& fetch) {
+    f32x16 held[ROWS][WIDE];
+    for (int row = 0; row < ROWS; ++row)
+        for (int v = 0; v < WIDE; ++v) held[row][v] = load(states[row].values() + d + v * LANES);
+    const auto add = [&](int64_t place, uint32_t kept) {
+        const T* from = tile.values[place / LANES] + place % LANES / PACK<T> * tile.value_stride + d * PACK<T>;
+        u32x16 values[WIDE];
+        for (int v = 0; v < WIDE; ++v) values[v] = load_bits<u32x16>(from + v * LANES * PACK<T>) & kept;
+#pragma GCC unroll 8
+        for (int row = 0; row < ROWS; ++row)
+#pragma GCC unroll 4
+            for (int v = 0; v < WIDE; ++v) held[row][v] = product(held[row][v], values[v], weights[row] + place);
+    };
+    // A position that no row sees may hold anything, even what is not a number. The other of its pair is seen.
+    if (begin % PACK<T>) add(begin++ - 1, 0xFFFF0000u);
+    for (; begin + PACK<T> <= end; begin += PACK<T>) {
+        add(begin, ~0u);
+        fetch.some();
+    }
+    if (begin < end) add(begin, 0xFFFFu);
+    for (int row = 0; row < ROWS; ++row)
+        for (int v = 0; v < WIDE; ++v) store(states[row].values() + d + v * LANES, held[row][v]);
+}
+
+}  // namespace
+}  // namespace quire
