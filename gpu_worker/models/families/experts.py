@@ -10,7 +10,6 @@ _EXPERT_KEYS = {"num_experts": "num_local_experts"}
 _DEEPSEEK = Family(
     keys={"num_experts": "n_routed_experts", "head_dim": "qk_rope_head_dim"},
     defaults={"rope_interleave": True},
-    qkv_bias="attention_bias",
     latent=Latent(),
 )
 _DEEPSEEK_EXPERTS = Experts(grouped=True, shared="mlp.shared_experts.")
@@ -28,6 +27,14 @@ FAMILIES: Mapping[str, Family] = {
             down="w2",
             normalized=True,
         ),
+    ),
+    "Qwen2MoeForCausalLM": Family(
+        defaults={"use_sliding_window": False},
+        qkv_bias=True,
+        out_bias=False,
+        mlp_bias=False,
+        windowed=True,
+        experts=Experts(shared="mlp.shared_expert.", shared_gate="mlp.shared_expert_gate"),
     ),
     "Qwen3MoeForCausalLM": Family(
         names=HEAD_NORMS,

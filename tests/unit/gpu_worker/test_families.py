@@ -137,6 +137,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "StarCoder2": ("Starcoder2ForCausalLM", {"sliding_window": 9}),
     "Mixtral": ("MixtralForCausalLM", {"num_local_experts": 5}),
+    "Qwen2 MoE": ("Qwen2MoeForCausalLM", EXPERTS | {"shared_expert_intermediate_size": 40}),
     "Qwen3 MoE": ("Qwen3MoeForCausalLM", EXPERTS | {"head_dim": 16, "mlp_only_layers": [1]}),
     "Qwen3 MoE, normalized": ("Qwen3MoeForCausalLM", EXPERTS | {"head_dim": 16, "norm_topk_prob": True}),
     "DeepSeek V2": ("DeepseekV2ForCausalLM", DEEPSEEK | {"q_lora_rank": None, "topk_method": "greedy"}),
