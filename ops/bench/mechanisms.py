@@ -1,12 +1,10 @@
 """What each mechanism is worth: the same work with it and without it, in turns.
 
-A mechanism is an entry of `MECHANISMS`. Everything runs in this process (`ops/bench/in_process.py`), so that
-nothing but the mechanism differs between the two.
+A mechanism is an entry of `MECHANISMS`, which run in this process (`ops/bench/in_process.py`), so that
+nothing but the mechanism differs between the two; or of `DEPLOYED`, if only whole deployments show it.
 """
 
-import asyncio
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -19,12 +17,11 @@ from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.warmup import host_offer
 from ops.bench.accounting import needed, tokens
-from ops.bench.client import CompletionClient
+from ops.bench.deployed import DEPLOYED
 from ops.bench.drafts import drafts
 from ops.bench.in_process import InProcess, gaps
-from ops.bench.load import closed_loop, summarize
+from ops.bench.load import summarize
 from ops.bench.perplexity import perplexity, runner_of
-from ops.bench.processes import running
 from ops.bench.record import percentile
 from ops.bench.workload import Workload
 
@@ -310,10 +307,6 @@ MECHANISMS = (
 )
 
 
-PLANNING_AHEAD = "planning ahead"
-"""The one mechanism that is there for the sake of the processes' distance, and is measured through them."""
-
-
 def measure(
     runner: Runner, settings: WorkerSettings, rounds: int, seed: int, names: frozenset[str] = frozenset()
 ) -> dict[str, Any]:
@@ -331,48 +324,18 @@ def measure(
             for number in range(1, rounds + 1)
         ]
         found[mechanism.name] = {"work": mechanism.work, "figures": _figures(pairs)}
-    if not names or PLANNING_AHEAD in names:
-        found[PLANNING_AHEAD] = {
-            "work": f"{USERS} users over HTTP, prompts of 32 tokens: two plans under way, or one",
-            "figures": _figures(_depths(settings, rounds, seed)),
-        }
+    for deployed in DEPLOYED:
+        if not names or deployed.name in names:
+            pairs = deployed.pairs(settings, rounds, seed)
+            found[deployed.name] = {"work": deployed.work, "figures": _figures(pairs)}
     return {name: {"model": settings.served_name, "dtype": dtype, **one} for name, one in found.items()}
 
 
-def _depths(settings: WorkerSettings, rounds: int, seed: int) -> list[tuple[Figures, Figures]]:
-    """Two deployments that differ in how many plans are under way, asked in turns."""
-    given = {
-        "QUIRE_MODEL": str(settings.model),
-        "QUIRE_DTYPE": settings.dtype,
-        "QUIRE_KV_MEMORY": str(int(settings.kv_memory or 1 << 30)),
-    }
-    workload = Workload(prompt_lengths=(32,), output_lengths=(64, 64))
-    pairs: list[tuple[Figures, Figures]] = []
-    with ExitStack() as stack:
-        both = [stack.enter_context(running(**given, QUIRE_PLAN_DEPTH=depth)) for depth in "21"]
-        for number in range(rounds + 1):  # the first round warms up
-            conversations = workload.conversations(4 * USERS, seed + number)
-            pair: list[Figures] = []
-            for deployment in both:
-                client = CompletionClient(deployment.url, deployment.model)
-                summary = summarize(*asyncio.run(closed_loop(client, conversations, USERS)))
-                if summary.errors:
-                    raise RuntimeError(f"{summary.errors} answers failed")
-                times = {
-                    "ITL p50 ms": summary.between_tokens["p50"],
-                    "TTFT p50 ms": summary.first_token["p50"],
-                }
-                pair.append({"output tokens/s": summary.output_rate, **times})
-            if number:
-                pairs.append((pair[0], pair[1]))
-    return pairs
-
-
-def _figures(pairs: list[tuple[Figures, Figures]]) -> dict[str, Any]:
+def _figures(pairs: Sequence[tuple[Figures, Figures]]) -> dict[str, Any]:
     return {name: _compared(name, pairs) for name in pairs[0][0]}
 
 
-def _compared(name: str, pairs: list[tuple[Figures, Figures]]) -> dict[str, Any]:
+def _compared(name: str, pairs: Sequence[tuple[Figures, Figures]]) -> dict[str, Any]:
     ratios = sorted(present[name] / absent[name] for present, absent in pairs if absent[name])
     return {
         "with": median(present[name] for present, _ in pairs),

@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ops.bench import mechanisms
     from ops.bench.record import write
 
-    known = [mechanism.name for mechanism in mechanisms.MECHANISMS] + [mechanisms.PLANNING_AHEAD]
+    known = [one.name for one in (*mechanisms.MECHANISMS, *mechanisms.DEPLOYED)]
     if unknown := [name for name in arguments.only if name not in known]:
         print(f"quire bench: no mechanism {unknown[0]!r} ({', '.join(known)})", file=sys.stderr)
         return 2

@@ -119,6 +119,12 @@ class Handler(BaseHTTPRequestHandler):
         """Requests are not logged: a load makes many."""
 
 
+class Server(ThreadingHTTPServer):
+    """Takes all connections of a load at once: the default is to refuse those beyond a few."""
+
+    request_queue_size = 1024
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -130,7 +136,7 @@ def main() -> None:
     options = parser.parse_args()
     Handler.engine = Engine(options.model, options.threads, options.dtype)
     Handler.model = options.model.name
-    ThreadingHTTPServer(("127.0.0.1", options.port), Handler).serve_forever()
+    Server(("127.0.0.1", options.port), Handler).serve_forever()
 
 
 if __name__ == "__main__":

@@ -44,8 +44,39 @@ def test_ratios_over_static_batching(made_up, contest) -> None:
     many = made_up("compare", contest(users=32, rate=45, milliseconds=51), "many")
     one = made_up("compare", contest(users=1, rate=11, milliseconds=1), "one")
     other = made_up("compare", contest(model="1.1b"), "other")
-    found = [(each.value, each.met) for each in judged([many, one, other], ENGINES)]
+    found = [(each.value, each.met) for each in judged([many, one, other], ENGINES) if each.record]
     assert found == [(4.5, True), (1.1, False), (0.51, False)]
+
+
+def test_the_best_other_engine_is_the_one_that_comes_closest(made_up, contest) -> None:
+    results = contest(model="1.1b", users=8, rate=45)
+    alone = made_up("compare", contest(model="1.1b", users=8))
+    ratios = results["loads"][0]["ratios"]
+    for name, ratio in (("fast", 0.99), ("slow", 3.0)):
+        ratios[name] = {"output_rate": {"median": ratio}}
+    (target,) = (each for each in ENGINES if "best other engine, 1.1b, 8 at once" in each.name)
+    assert [(each.value, each.met) for each in judged([alone, made_up("compare", results)], [target])] == [
+        (0.99, False)
+    ]
+
+
+def test_steps_are_judged_by_their_floors(made_up) -> None:
+    steps = {"8": {"times the floor": 1.3}, "64": {"times the floor": 9.0}}
+    results = {"model": "1.1b", "decode_by_batch": steps, "prefill": {"512": {"times the floor": 1.25}}}
+    asked = [target for target in TARGETS if target.benchmark == "step"]
+    found = [each for each in judged([made_up("step", results)], asked) if each.record]
+    assert [(each.value, each.met) for each in found] == [(1.3, False), (0.8, True)]
+    smaller = made_up("step", results | {"model": "135m"})
+    assert [(each.value, each.met) for each in judged([smaller], asked) if each.record] == [(1.3, True)]
+
+
+def test_mechanisms_are_judged_by_their_ratios(made_up) -> None:
+    figures = {"output tokens/s, 8 at once": {"ratio": [1.5, 1.7, 1.8]}}
+    results = {"weights of int8": {"model": "1.1b", "figures": figures}}
+    (target,) = (each for each in TARGETS if each.benchmark == "mechanisms" and "8 at once" in each.name)
+    other = made_up("mechanisms", {"fair shares": {"model": "1.1b", "figures": {}}})
+    (verdict,) = judged([made_up("mechanisms", results), other], [target])
+    assert (verdict.value, verdict.met) == (1.7, True)
 
 
 def test_simulations_are_judged_by_the_load_that_is_asked_for(made_up) -> None:
