@@ -3,7 +3,8 @@
     python -m ops.bench.footprint --shape 1.1b        writes ops/bench/results/footprint-1.1b.json
 
 The model's files are read once beforehand, so that they come from the system's cache. A process of its own
-loads the model, as a worker does, and computes one full step and one decode in all of its pages.
+loads the model, as a worker does, and computes one full step with all of its pages in place. The memory
+while it loads is counted without what Python and its libraries had before, the whole peak with it.
 """
 
 import argparse
@@ -32,16 +33,21 @@ from gpu_worker.kernels.cpu.memory import populate
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
 from gpu_worker.warmup import full_step
+def memory(name):
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status[name].split()[0]) * 1024
+before = memory("VmRSS")
 runner = load(WorkerSettings(**json.loads(sys.argv[1])))
 runner.enter()
 seconds = time.perf_counter() - started
+loading = memory("VmHWM")
 pages = [tensor for cache in runner.caches for tensor in cache.tensors()]
 populate(pages).join()
 runner.execute(full_step(runner.limits))
-status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
 print(json.dumps(dict(
     seconds=seconds,
-    peak=int(status["VmHWM"].split()[0]) * 1024,
+    loading=loading - before,
+    peak=memory("VmHWM"),
     pages=sum(page.nbytes for page in pages),
 )))
 """
@@ -69,12 +75,13 @@ def results(model: Path, dtype: str, rounds: int) -> dict[str, Any]:
     """Medians of several starts; bytes in MiB."""
     weights = weight_bytes(model, dtype)
     starts = [measured(model, dtype) for _ in range(rounds)]
-    peak, pages = (median(start[name] for start in starts) for name in ("peak", "pages"))
+    loading, peak, pages = (median(start[name] for start in starts) for name in ("loading", "peak", "pages"))
     return {
         "model": model.name,
         "dtype": dtype,
         "seconds to load": round(median(start["seconds"] for start in starts), 2),
         "weights MiB": round(weights / 2**20, 1),
+        "loading, peak over weights": round(loading / weights, 3),
         "pages MiB": round(pages / 2**20, 1),
         "peak MiB": round(peak / 2**20, 1),
         "beside weights and pages MiB": round((peak - weights - pages) / 2**20, 1),

@@ -13,4 +13,5 @@ def test_a_start_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 25 < found["weights MiB"] < 35  # 7.3 million parameters
     assert 0 < found["beside weights and pages MiB"] < 600
     assert found["peak MiB"] > found["weights MiB"] + 64
+    assert 1 < found["loading, peak over weights"] < 10  # so small a model is not most of it
     assert 0 < found["seconds to load"] < 60
