@@ -13,12 +13,13 @@ from typing import BinaryIO
 
 import numpy as np
 
+from gpu_worker.backend import device_of
 from gpu_worker.errors import PlanError, WorkerError
 from gpu_worker.group import Group
 from gpu_worker.orders import Order, read
 from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup import device_of, load_rank, populate_memory
+from gpu_worker.startup import load_rank, populate_memory
 from proto.worker_pb2 import StepPlan
 
 log = logging.getLogger(__name__)

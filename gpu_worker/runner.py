@@ -48,7 +48,7 @@ class Runner:
         self.kernels = kernels
         self._copies = kernels.copies(self.caches)
         self.host = HostPages(self.caches, 0)
-        """Where blocks go for which there is no room; `startup.py` says how many."""
+        """Where blocks go for which there is no room; `sizing.py` says how many."""
         self.host_offer = HostOffer()
         self.replayed: Callable[[Tensor, StepMetadata], Tensor] | None = None
         """What computes as `forward` does, if there is something faster."""

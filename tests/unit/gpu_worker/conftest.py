@@ -25,6 +25,7 @@ from gpu_worker.kernels.triton.kernels import TritonKernels
 from gpu_worker.models.registry import load_model
 from gpu_worker.models.split import ALONE, Ranks
 from gpu_worker.runner import Runner
+from gpu_worker.settings import WorkerSettings
 from proto.sampling_pb2 import SamplingParams
 from proto.worker_pb2 import NewSlot, StepPlan, StepResult
 
@@ -296,3 +297,18 @@ def saved(tmp_path: Path) -> Callable[..., SimpleNamespace]:
         return SimpleNamespace(model=model, directory=tmp_path)
 
     return save
+
+
+@pytest.fixture
+def settings(tiny):
+    def make_settings(**changes):
+        values = {
+            "model": tiny.directory,
+            "model_name": "tiny",
+            "device": "cpu",
+            "threads": 1,
+            "max_slots": 4,
+        }
+        return WorkerSettings(**{**values, **changes})
+
+    return make_settings

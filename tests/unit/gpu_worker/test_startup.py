@@ -1,42 +1,19 @@
 """Settings, memory and what a worker says when it cannot start."""
 
 import logging
-import weakref
 
 import pytest
 import torch
 
-from gpu_worker import startup
 from gpu_worker.cache import blocks_within, bytes_per_block
 from gpu_worker.errors import CapacityError, KernelError, ModelError
-from gpu_worker.kernels.cpu import build, library
-from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels, QuantizedKernels
 from gpu_worker.kernels.interface import FP8
-from gpu_worker.kernels.reference import ReferenceKernels
-from gpu_worker.kernels.reference_quantized import QuantizedReference
-from gpu_worker.kernels.triton.kernels import TritonKernels
-from gpu_worker.kernels.triton.quantized import QuantizedTriton
 from gpu_worker.models.config import read_config
 from gpu_worker.models.loader import Weights
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
 from gpu_worker.warmup import full_step
 from tests.unit.gpu_worker.conftest import Driver
-
-
-@pytest.fixture
-def settings(tiny):
-    def make_settings(**changes):
-        values = {
-            "model": tiny.directory,
-            "model_name": "tiny",
-            "device": "cpu",
-            "threads": 1,
-            "max_slots": 4,
-        }
-        return WorkerSettings(**{**values, **changes})
-
-    return make_settings
 
 
 @pytest.mark.parametrize(
@@ -168,12 +145,6 @@ def test_longer_than_the_model_was_made_for(settings) -> None:
         load(settings(max_model_len=129))
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there(settings) -> None:
-    with pytest.raises(CapacityError, match="no GPU"):
-        load(settings(device="cuda"))
-
-
 @pytest.mark.parametrize("changes", [{}, {"max_slots": 3, "max_step_tokens": 50}, {"max_step_tokens": 1}])
 def test_the_largest_step_is_a_valid_one(make, tiny, changes) -> None:
     runner = make.runner(tiny.directory, **changes)
@@ -183,92 +154,3 @@ def test_the_largest_step_is_a_valid_one(make, tiny, changes) -> None:
     assert not runner.execute(message).errors
     assert int(runner.batch.known.max()) == runner.limits.max_model_len + 1
     assert sum(make.unpack(message.row_counts)) == runner.limits.max_step_tokens
-
-
-@pytest.mark.parametrize(
-    ("changes", "kind"),
-    [
-        ({"kernels": "torch"}, ReferenceKernels),
-        ({"dtype": "float16"}, ReferenceKernels),
-        ({"kernels": "portable"}, CpuKernels),
-        ({"kernels": "triton"}, TritonKernels),
-        ({}, CpuKernels),
-        ({"dtype": "bfloat16"}, MatrixUnitKernels),
-        ({"dtype": "bfloat16", "kernels": "portable"}, CpuKernels),
-        ({"kernels": "onednn"}, MatrixUnitKernels),
-        ({"quantization": "int8"}, QuantizedKernels),
-        ({"quantization": "int8", "dtype": "bfloat16"}, QuantizedKernels),
-        ({"quantization": "int8", "kernels": "portable"}, QuantizedKernels),
-        ({"quantization": "int8", "dtype": "float16"}, QuantizedReference),
-        ({"quantization": "fp8", "kernels": "torch"}, QuantizedReference),
-        ({"quantization": "fp8", "kernels": "triton"}, QuantizedTriton),
-        ({"quantization": "int8", "kernels": "triton", "dtype": "bfloat16"}, QuantizedTriton),
-    ],
-)
-def test_the_back_end_is_the_one_that_suits(settings, monkeypatch, changes, kind) -> None:
-    monkeypatch.setattr(build, "has_amx", lambda: True)
-    found = []
-    load(settings(**changes), lambda kernels: found.append(kernels) or kernels)
-    assert type(found[0]) is kind
-
-
-@pytest.mark.parametrize("changes", [{"quantization": "int8", "kernels": "onednn"}, {"quantization": "fp8"}])
-def test_weights_are_refused_where_nobody_multiplies_them(settings, changes) -> None:
-    with pytest.raises(KernelError, match=f"QUIRE_QUANTIZATION={changes['quantization']}"):
-        load(settings(**changes))
-
-
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize(
-    ("kind", "changes"), [(QuantizedKernels, {}), (QuantizedReference, {"kernels": "torch"})]
-)
-def test_weights_are_quantized_one_after_the_other(settings, saved, monkeypatch, tied, kind, changes) -> None:
-    """None is held any longer when the next is read."""
-    given: list[weakref.ref[torch.Tensor]] = []
-
-    def merge(weights, *which):
-        assert not any(weight() is not None for weight in given)
-        return read(weights, *which)
-
-    def keep_an_eye(made):
-        def make(kernels, weight, *more, **named):
-            given.append(weakref.ref(weight))
-            return made(kernels, weight, *more, **named)
-
-        return make
-
-    directory = saved(tie_word_embeddings=tied).directory
-    read = Weights._merge
-    monkeypatch.setattr(Weights, "_merge", merge)
-    monkeypatch.setattr(kind, "linear", keep_an_eye(kind.linear))
-    monkeypatch.setattr(kind, "gated", keep_an_eye(kind.gated))
-    load(settings(model=directory, quantization="int8", **changes))
-    assert len(given) == 2 * 4 + 1
-
-
-def test_where_triton_cannot_compile_pytorch_computes(settings, monkeypatch, caplog) -> None:
-    def cannot(kernels, device):
-        raise KernelError("Triton cannot compile here: no gcc")
-
-    monkeypatch.setattr(TritonKernels, "__init__", cannot)
-    assert type(startup._triton(settings(), torch.device("cuda"))) is ReferenceKernels
-    assert "no gcc: PyTorch computes instead" in caplog.text
-    with pytest.raises(KernelError, match="QUIRE_KERNELS=triton: Triton cannot compile"):
-        load(settings(kernels="triton"))
-    with pytest.raises(KernelError, match="QUIRE_QUANTIZATION=fp8: Triton cannot compile"):
-        startup._triton(settings(quantization="fp8"), torch.device("cuda"))
-
-
-def test_without_a_compiler_pytorch_computes(settings, monkeypatch, caplog, tmp_path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CXX", raising=False)
-    library.load.cache_clear()
-    found = []
-    load(settings(), lambda kernels: found.append(kernels) or kernels)
-    assert type(found[0]) is ReferenceKernels
-    assert "no C++ compiler" in caplog.text
-    with pytest.raises(KernelError, match="no C\\+\\+ compiler"):
-        load(settings(kernels="portable"))
-    load(settings(quantization="int8"), lambda kernels: found.append(kernels) or kernels)
-    assert type(found[1]) is QuantizedReference

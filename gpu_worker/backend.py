@@ -1,0 +1,99 @@
+"""What computes: device, type of numbers and back end, from the settings."""
+
+import logging
+
+import torch
+
+from gpu_worker.errors import CapacityError, KernelError
+from gpu_worker.kernels.cpu import build, library
+from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels, QuantizedKernels
+from gpu_worker.kernels.interface import FP8, Kernels
+from gpu_worker.kernels.reference import ReferenceKernels
+from gpu_worker.kernels.reference_quantized import QuantizedReference
+from gpu_worker.settings import WorkerSettings
+
+log = logging.getLogger(__name__)
+
+BYTES = {"int8": torch.int8, "fp8": FP8}
+"""What numbers of one byte are called in settings."""
+
+_BESIDE = {MatrixUnitKernels: " with oneDNN", QuantizedKernels: " with weights in int8"}
+"""What the log adds about a back end."""
+
+
+def device_of(settings: WorkerSettings) -> torch.device:
+    """Where the model runs: of several GPUs, the one that this process has chosen. Raises `CapacityError`."""
+    if settings.device == "cpu" or not torch.cuda.is_available():
+        if settings.device == "cuda":
+            raise CapacityError("QUIRE_DEVICE=cuda: PyTorch finds no GPU here")
+        return torch.device("cpu")
+    count, found = settings.tensor_parallel, torch.cuda.device_count()
+    if found < count:
+        raise CapacityError(f"QUIRE_TENSOR_PARALLEL={count}: of so many GPUs PyTorch finds {found} here")
+    return torch.device("cuda")
+
+
+def dtype_of(settings: WorkerSettings, device: torch.device) -> torch.dtype | None:
+    """None: the checkpoint's."""
+    if settings.dtype == "auto":
+        return torch.float32 if device.type == "cpu" else None
+    dtype: torch.dtype = getattr(torch, settings.dtype)
+    return dtype
+
+
+def kernels_of(settings: WorkerSettings, device: torch.device) -> Kernels:
+    """The back end. Raises `KernelError` if one was asked for that cannot be had."""
+    if (device.type == "cuda" and settings.kernels == "auto") or settings.kernels == "triton":
+        return _triton(settings, device)
+    if device.type != "cpu" or settings.kernels == "torch" or settings.dtype == "float16":
+        return _reference(settings)
+    kind = _kind(settings)
+    try:
+        name = build.supported()[0] if settings.kernels in ("auto", "onednn") else settings.kernels
+        threads = settings.thread_count
+        kernels = kind(library.load(name, threads), library.cores(threads))
+    except KernelError as error:
+        if settings.kernels != "auto":
+            raise
+        log.warning("%s: PyTorch computes instead, more slowly", error)
+        return _reference(settings)
+    log.info("kernels: C++ for %s%s, %d threads", name, _BESIDE.get(kind, ""), threads)
+    return kernels
+
+
+def _triton(settings: WorkerSettings, device: torch.device) -> Kernels:
+    """The back end for GPUs; PyTorch if Triton cannot be had, and neither it nor weights of one byte, which
+    PyTorch would widen in every step, were asked for."""
+    try:
+        from gpu_worker.kernels.triton.kernels import TritonKernels
+        from gpu_worker.kernels.triton.quantized import QuantizedTriton
+
+        if settings.quantization == "none":
+            return TritonKernels(device)
+        return QuantizedTriton(device, BYTES[settings.quantization])
+    except (ImportError, KernelError) as error:
+        if settings.kernels == "triton":
+            raise KernelError(f"QUIRE_KERNELS=triton: {error}") from error
+        if settings.quantization != "none":
+            raise KernelError(f"QUIRE_QUANTIZATION={settings.quantization}: {error}") from error
+        log.warning("%s: PyTorch computes instead, more slowly", error)
+        return ReferenceKernels()
+
+
+def _reference(settings: WorkerSettings) -> ReferenceKernels:
+    if settings.quantization == "none":
+        return ReferenceKernels()
+    return QuantizedReference(BYTES[settings.quantization])
+
+
+def _kind(settings: WorkerSettings) -> type[CpuKernels]:
+    """Which products the C++ back end has. Raises `KernelError` for what it has not."""
+    for name, value in (("QUIRE_KV_DTYPE", settings.kv_dtype), ("QUIRE_QUANTIZATION", settings.quantization)):
+        if value == "fp8":
+            raise KernelError(f"{name}=fp8 is for GPUs: on a CPU take int8, or QUIRE_KERNELS=torch")
+    if settings.quantization == "int8":
+        if settings.kernels == "onednn":
+            raise KernelError("QUIRE_QUANTIZATION=int8 has products of its own, without QUIRE_KERNELS=onednn")
+        return QuantizedKernels
+    units = settings.kernels == "auto" and settings.dtype == "bfloat16" and build.has_amx()
+    return MatrixUnitKernels if units or settings.kernels == "onednn" else CpuKernels
