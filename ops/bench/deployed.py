@@ -48,7 +48,7 @@ class Deployed:
         return found
 
     def _asked(self, deployment: Running, loads: Sequence[int], seed: int) -> dict[str, float]:
-        figures = {}
+        figures: dict[str, float] = {}
         client = CompletionClient(deployment.url, deployment.model)
         for users in loads:
             conversations = self.workload.conversations(self.rounds_of_answers * users, seed)

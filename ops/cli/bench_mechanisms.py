@@ -36,10 +36,10 @@ def add_to(kinds: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from gpu_worker.startup import load
-    from ops.bench import mechanisms
+    from ops.bench import deployed, mechanisms
     from ops.bench.record import write
 
-    known = [one.name for one in (*mechanisms.MECHANISMS, *mechanisms.DEPLOYED)]
+    known = [one.name for one in (*mechanisms.MECHANISMS, *deployed.DEPLOYED)]
     if unknown := [name for name in arguments.only if name not in known]:
         print(f"quire bench: no mechanism {unknown[0]!r} ({', '.join(known)})", file=sys.stderr)
         return 2
