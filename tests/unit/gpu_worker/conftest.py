@@ -35,6 +35,8 @@ CPU = torch.device("cpu")
 
 INTERPRETED = ["triton"] if os.environ.get("TEST_INTERPRETED") else []
 """Triton's interpreter takes minutes for all that is here; kernels/triton/ has some of it."""
+BACK_ENDS = ["torch", *INTERPRETED, "onednn", *build.supported()]
+"""Those that this machine can run."""
 NO_DRAFTS: Mapping[int, list[int]] = {}
 
 
@@ -244,16 +246,21 @@ def expected_tokens(model: Any, prompt: list[int], count: int) -> list[int]:
     return tokens
 
 
-@pytest.fixture(scope="session", params=["torch", *INTERPRETED, "onednn", *build.supported()])
-def kernels(request: pytest.FixtureRequest) -> Kernels:
-    """Each back end that this machine can run."""
-    if request.param == "torch":
+def back_end(name: str) -> Kernels:
+    """One of `BACK_ENDS`."""
+    if name == "torch":
         return ReferenceKernels()
-    if request.param == "triton":
+    if name == "triton":
         return TritonKernels(CPU)
-    if request.param == "onednn":
+    if name == "onednn":
         return MatrixUnitKernels(library.load(build.supported()[0], 2))
-    return CpuKernels(library.load(request.param, 2))
+    return CpuKernels(library.load(name, 2))
+
+
+@pytest.fixture(scope="session", params=BACK_ENDS)
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    """Each back end."""
+    return back_end(request.param)
 
 
 @pytest.fixture(scope="session")

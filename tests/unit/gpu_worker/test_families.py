@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import shutil
 from functools import cache
 from pathlib import Path
@@ -14,11 +15,13 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.reference import ReferenceKernels
 from gpu_worker.models.config import read_config
 from gpu_worker.models.families import FAMILIES
+from tests.support.deployment import ROOT
 from tests.support.logits import watch_logits
-from tests.unit.gpu_worker.conftest import makers
+from tests.unit.gpu_worker.conftest import BACK_ENDS, INTERPRETED, back_end, makers
 
 PROMPT = [5, 17, 3, 88, 41, 41, 9, 60, 2, 73, 28, 54, 12, 90, 33, 71, 8, 26, 65]
 LENGTH = len(PROMPT) + 64
@@ -252,9 +255,10 @@ def test_equals_transformers(make: Any, models: Any, number: int) -> None:
     check(make, models(list(MODELS)[number]), number)
 
 
+@pytest.mark.parametrize("name", BACK_ENDS if INTERPRETED else ["torch", build.supported()[0]])
 @pytest.mark.parametrize("number", range(len(ALIKE)), ids=list(ALIKE))
-def test_equals_transformers_over_plain_pytorch(models: Any, number: int) -> None:
-    check(makers(ReferenceKernels()), models(list(ALIKE)[number]), number)
+def test_those_alike_equal_transformers(models: Any, number: int, name: str) -> None:
+    check(makers(back_end(name)), models(list(ALIKE)[number]), number)
 
 
 def check(make: Any, found: Any, number: int) -> None:
@@ -390,3 +394,11 @@ def test_what_gemma_3_leaves_out_of_its_text(tmp_path: Path) -> None:
 
 def test_every_family_is_tested() -> None:
     assert {architecture for architecture, _ in (MODELS | ALIKE).values()} >= set(FAMILIES)
+
+
+def test_the_table_in_the_documentation_says_over_what() -> None:
+    rows = [line.split("|") for line in (ROOT / "docs" / "models.md").read_text().splitlines()]
+    told = {name: row[5].strip() for row in rows if len(row) == 7 for name in re.findall(r"`(\w+)`", row[1])}
+    thorough = {architecture for architecture, _ in MODELS.values()}
+    for architecture in FAMILIES:
+        assert told[architecture] == ("all" if architecture in thorough else "two"), architecture
