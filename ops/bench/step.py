@@ -30,7 +30,7 @@ from ops.bench.in_process import InProcess
 from ops.bench.load import closed_loop, summarize
 from ops.bench.plans import decodes, fits, prefill
 from ops.bench.processes import running
-from ops.bench.roofline import Rates, Work, measured, work
+from ops.bench.roofline import Rates, measured, work
 from ops.bench.timed import PARTS, TimedKernels
 from ops.bench.workload import Workload
 from ops.redis_server import RedisServer
@@ -52,6 +52,10 @@ BATCH = 8
 PREFILL = 512
 STEPS = 24
 """Steps of each shape; the median counts."""
+TOGETHER = 6
+"""Steps between which the machine's rates are not measured anew."""
+REST = 0.03
+"""Seconds after that: PyTorch's threads go on looking for work for a while, and would take the cores."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ class Model:
     timed: TimedKernels
     threads: int
     rates: list[Rates]
-    """Measured before and after every shape: other machines on the same host come and go."""
+    """Measured every few steps: other machines on the same host come and go."""
     itemsize: int
     """Bytes of a weight."""
     token_bytes: int
@@ -94,6 +98,7 @@ class Model:
     def measure_rates(self) -> None:
         with ThreadPoolExecutor(1) as apart:  # the runner's own thread keeps to one core; so would PyTorch's
             self.rates.append(apart.submit(_rates, self.runner.dtype, self.threads).result())
+        time.sleep(REST)
 
 
 def _fill(cache: LayerCache) -> None:
@@ -112,18 +117,15 @@ class Shape:
 
     seconds: dict[str, float]
     """By part."""
-    least: Work
-    rates: Rates
-    """What the machine could do at the time: the better of before and after."""
+    floor: float
+    """Seconds."""
+    over_floor: float
+    """Each step over the floor of its own time, as the machine was then."""
 
     def table(self) -> dict[str, float]:
         """Milliseconds by part, beside the floor."""
-        floor = self.least.floor(self.rates)
         found = {part: round(1000 * spent, 3) for part, spent in self.seconds.items()}
-        return found | {
-            "floor": round(1000 * floor, 3),
-            "times the floor": round(self.seconds["step"] / floor, 3),
-        }
+        return found | {"floor": round(1000 * self.floor, 3), "times the floor": round(self.over_floor, 3)}
 
 
 def decode_step(model: Model, rows: int, context: int, seed: int) -> Shape:
@@ -147,11 +149,16 @@ def prefill_step(model: Model, tokens: int, seed: int) -> Shape:
 
 
 def _by_part(model: Model, plans: Iterable[StepPlan], counts: list[int], contexts: list[int]) -> Shape:
-    runner, timed = model.runner, model.timed
-    model.measure_rates()
+    runner, timed, config = model.runner, model.timed, model.runner.model.config
+    if not isinstance(config, ModelConfig):
+        raise ValueError(f"what a step of {config.architecture} has to do at least is not known")
+    least = work(config, model.itemsize, model.token_bytes, counts, contexts)
     steps: list[dict[str, float]] = []
+    first = len(model.rates)
     runner.reset()
-    for plan in plans:
+    for number, plan in enumerate(plans):
+        if number % TOGETHER == 0:
+            model.measure_rates()
         timed.clear()
         started = time.perf_counter()
         result = runner.execute(plan)
@@ -161,16 +168,17 @@ def _by_part(model: Model, plans: Iterable[StepPlan], counts: list[int], context
         parts = {part: timed.seconds.get(part, 0.0) for part in PARTS}
         steps.append({"step": whole, **parts, "host code": whole - sum(parts.values())})
     runner.reset()
-    kept = steps[len(steps) // 4 :]  # the first ones warm up
-    found = {part: median(step[part] for step in kept) for part in kept[0]}
+    model.measure_rates()
+    # Of each step by the better of the rates before and after.
+    floors = [
+        least.floor(_best(model.rates[first + number // TOGETHER :][:2])) for number in range(len(steps))
+    ]
+    warm = slice(len(steps) // 4, None)
+    found = {part: median(step[part] for step in steps[warm]) for part in steps[0]}
     # Medians of parts do not add up to the median of their sum: the host code takes the difference.
     found["host code"] = found["step"] - sum(found[part] for part in PARTS)
-    config = runner.model.config
-    if not isinstance(config, ModelConfig):
-        raise ValueError(f"what a step of {config.architecture} has to do at least is not known")
-    least = work(config, model.itemsize, model.token_bytes, counts, contexts)
-    model.measure_rates()
-    return Shape(found, least, _best(model.rates[-2:]))
+    ratios = [step["step"] / floor for step, floor in zip(steps[warm], floors[warm], strict=True)]
+    return Shape(found, median(floors[warm]), median(ratios))
 
 
 def _rates(dtype: torch.dtype, threads: int) -> Rates:
