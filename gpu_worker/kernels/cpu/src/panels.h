@@ -64,15 +64,17 @@ struct Tile {
 };
 
 // x: the first of ROWS rows, `stride` words apart. The words are added up one by one, from the first to
-// the last, for any ROWS: what a row comes to does not depend on the rows beside it.
-template <class Kind, int ROWS>
-void multiply(const uint32_t* x, int64_t stride, const uint32_t* panel, int64_t words,
+// the last, for any ROWS: what a row comes to does not depend on the rows beside it. If it FETCHES, `later`
+// is asked for besides, a cache line a word, for the L2 cache.
+template <class Kind, bool FETCHES, int ROWS>
+void multiply(const uint32_t* x, int64_t stride, const uint32_t* panel, int64_t words, const uint32_t* later,
               Tile<typename Kind::Sum>& tile) {
     typename Kind::Sum sums[ROWS][2] = {};
     for (int64_t word = 0; word < words; ++word, panel += COLUMNS) {
         if (ROWS >= COMPUTING) {
             __builtin_prefetch(panel + AHEAD);
             __builtin_prefetch(panel + AHEAD + LANES);
+            if (FETCHES) __builtin_prefetch(later + word * LANES, 0, 2);
         }
         const auto left = load_bits<u32x16>(panel);
         const auto right = load_bits<u32x16>(panel + LANES);
@@ -91,19 +93,22 @@ void multiply(const uint32_t* x, int64_t stride, const uint32_t* panel, int64_t 
 }
 
 template <class Kind>
-using Multiply = void (*)(const uint32_t*, int64_t, const uint32_t*, int64_t, Tile<typename Kind::Sum>&);
+using Multiply = void (*)(const uint32_t*, int64_t, const uint32_t*, int64_t, const uint32_t*,
+                          Tile<typename Kind::Sum>&);
 
-template <class Kind, int... ROWS>
+template <class Kind, bool FETCHES, int... ROWS>
 constexpr std::array<Multiply<Kind>, TILE_ROWS> multiplies(std::integer_sequence<int, ROWS...>) {
-    return {multiply<Kind, ROWS + 1>...};
+    return {multiply<Kind, FETCHES, ROWS + 1>...};
 }
 
 // `multiply` for 1, 2, .. TILE_ROWS rows.
-template <class Kind>
-constexpr auto MULTIPLY = multiplies<Kind>(std::make_integer_sequence<int, TILE_ROWS>());
+template <class Kind, bool FETCHES>
+constexpr auto MULTIPLY = multiplies<Kind, FETCHES>(std::make_integer_sequence<int, TILE_ROWS>());
 
 // Multiply all rows with all panels; `finish(panel, row, rows, tile)` gets each tile's sums. A task is
-// one panel and at most TASK_TILES tiles: the panel comes from memory once and then from the L2 cache.
+// one panel and at most TASK_TILES tiles: the panel comes from memory once and then from the L2 cache. While
+// its second and third tile are computed the next panel is on its way, half of it with each: memory and
+// arithmetic would otherwise wait for each other.
 template <class Kind, class Finish>
 void for_each_tile(const Rows& x, const uint32_t* panels, int64_t count, int64_t words, const Finish& finish) {
     constexpr int64_t TASK_TILES = 8;
@@ -115,8 +120,12 @@ void for_each_tile(const Rows& x, const uint32_t* panels, int64_t count, int64_t
         for (int64_t number = part * tiles / parts; number < (part + 1) * tiles / parts; ++number) {
             const int64_t row = number * x.count / tiles;
             const int rows = int((number + 1) * x.count / tiles - row);
+            const int64_t turn = number - part * tiles / parts;
+            const bool fetches = parts == 1 && panel + 1 < count && (turn == 1 || turn == 2);
+            const auto& multiplies = fetches ? MULTIPLY<Kind, true> : MULTIPLY<Kind, false>;
+            const uint32_t* later = weights + words * COLUMNS + (turn - 1) * words * LANES;
             Tile<typename Kind::Sum> tile;
-            MULTIPLY<Kind>[rows - 1](x.words + row * x.stride, x.stride, weights, words, tile);
+            multiplies[rows - 1](x.words + row * x.stride, x.stride, weights, words, later, tile);
             finish(panel, row, rows, tile);
         }
     });
