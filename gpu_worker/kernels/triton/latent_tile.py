@@ -142,56 +142,32 @@ def attend_latent(
     mixed = tl.zeros([M, RANK_PADDED], tl.float32)
     # Tiles that all queries see as a whole need no masks: all but the last ones.
     whole = tl.maximum(low, tl.minimum((before + first + 1) // N, high))
-    for number in range(low, whole):
-        at = number * N + tl.arange(0, N)
-        largest, total, mixed = absorb_rows(
-            largest,
-            total,
-            mixed,
-            at,
-            at < end,
-            q_compressed,
-            q_rotated,
-            pages,
-            scales,
-            row_of_table,
-            positions,
-            scale,
-            RANK,
-            RANK_PADDED,
-            ROTATED,
-            ROTATED_PADDED,
-            BLOCK_SIZE,
-            SCALED,
-            NATIVE_FP8,
-            FACTOR,
-            False,
-        )
-    for number in range(whole, high):
-        at = number * N + tl.arange(0, N)
-        largest, total, mixed = absorb_rows(
-            largest,
-            total,
-            mixed,
-            at,
-            at < end,
-            q_compressed,
-            q_rotated,
-            pages,
-            scales,
-            row_of_table,
-            positions,
-            scale,
-            RANK,
-            RANK_PADDED,
-            ROTATED,
-            ROTATED_PADDED,
-            BLOCK_SIZE,
-            SCALED,
-            NATIVE_FP8,
-            FACTOR,
-            True,
-        )
+    for masked in tl.static_range(2):
+        for number in range(whole if masked else low, high if masked else whole):
+            at = number * N + tl.arange(0, N)
+            largest, total, mixed = absorb_rows(
+                largest,
+                total,
+                mixed,
+                at,
+                at < end,
+                q_compressed,
+                q_rotated,
+                pages,
+                scales,
+                row_of_table,
+                positions,
+                scale,
+                RANK,
+                RANK_PADDED,
+                ROTATED,
+                ROTATED_PADDED,
+                BLOCK_SIZE,
+                SCALED,
+                NATIVE_FP8,
+                FACTOR,
+                masked,
+            )
 
     divisor = tl.where(total == 0.0, 1.0, total)  # nothing was seen
     result = mixed / divisor[:, None]
