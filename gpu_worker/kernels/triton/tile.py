@@ -181,69 +181,41 @@ def attend_tile(
     whole = low
     if WINDOW == 0:
         whole = tl.maximum(low, tl.minimum((before + first + 1) // N, high))
-    for number in range(low, whole):
-        at = number * N + tl.arange(0, N)
-        largest, total, mixed = absorb(
-            largest,
-            total,
-            mixed,
-            at,
-            at < end,
-            q,
-            keys,
-            values,
-            key_scales,
-            value_scales,
-            slope,
-            row_of_table,
-            positions,
-            kv_head,
-            scale,
-            KV_HEADS,
-            DIM,
-            DIM_PADDED,
-            BLOCK_SIZE,
-            WINDOW,
-            SINKS,
-            SOFTCAP,
-            SCALED,
-            NATIVE_FP8,
-            FACTOR,
-            False,
-        )
-    for number in range(whole, high):
-        at = tl.where(number < sink_tiles, number, number + skipped) * N + tl.arange(0, N)
-        wanted = at < end
-        if WINDOW > 0:
-            wanted = wanted & ((at >= begin) | (at < SINKS))
-        largest, total, mixed = absorb(
-            largest,
-            total,
-            mixed,
-            at,
-            wanted,
-            q,
-            keys,
-            values,
-            key_scales,
-            value_scales,
-            slope,
-            row_of_table,
-            positions,
-            kv_head,
-            scale,
-            KV_HEADS,
-            DIM,
-            DIM_PADDED,
-            BLOCK_SIZE,
-            WINDOW,
-            SINKS,
-            SOFTCAP,
-            SCALED,
-            NATIVE_FP8,
-            FACTOR,
-            True,
-        )
+    for masked in tl.static_range(2):
+        for number in range(whole if masked else low, high if masked else whole):
+            at = number * N + tl.arange(0, N)
+            wanted = at < end
+            if WINDOW > 0:
+                at = tl.where(number < sink_tiles, number, number + skipped) * N + tl.arange(0, N)
+                wanted = (at < end) & ((at >= begin) | (at < SINKS))
+            largest, total, mixed = absorb(
+                largest,
+                total,
+                mixed,
+                at,
+                wanted,
+                q,
+                keys,
+                values,
+                key_scales,
+                value_scales,
+                slope,
+                row_of_table,
+                positions,
+                kv_head,
+                scale,
+                KV_HEADS,
+                DIM,
+                DIM_PADDED,
+                BLOCK_SIZE,
+                WINDOW,
+                SINKS,
+                SOFTCAP,
+                SCALED,
+                NATIVE_FP8,
+                FACTOR,
+                masked,
+            )
 
     divisor = tl.where(total == 0.0, 1.0, total)  # nothing was seen
     result = mixed / divisor[:, None]
