@@ -9,6 +9,7 @@ from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels, QuantizedKernels
 from gpu_worker.kernels.interface import FP8, Kernels
 from gpu_worker.kernels.reference import ReferenceKernels
+from gpu_worker.kernels.reference_int4 import Int4Reference
 from gpu_worker.kernels.reference_quantized import QuantizedReference
 from gpu_worker.settings import WorkerSettings
 
@@ -62,7 +63,7 @@ def kernels_of(settings: WorkerSettings, device: torch.device) -> Kernels:
 
 
 def _triton(settings: WorkerSettings, device: torch.device) -> Kernels:
-    """The back end for GPUs; PyTorch if Triton cannot be had, and neither it nor weights of one byte, which
+    """The back end for GPUs; PyTorch if Triton cannot be had, and neither it nor narrower weights, which
     PyTorch would widen in every step, were asked for."""
     try:
         from gpu_worker.kernels.triton.kernels import TritonKernels
@@ -70,6 +71,8 @@ def _triton(settings: WorkerSettings, device: torch.device) -> Kernels:
 
         if settings.quantization == "none":
             return TritonKernels(device)
+        if settings.quantization == "int4":
+            raise KernelError("there are no products of 4 bits on GPUs: take int8, or QUIRE_KERNELS=torch")
         return QuantizedTriton(device, BYTES[settings.quantization])
     except (ImportError, KernelError) as error:
         if settings.kernels == "triton":
@@ -83,14 +86,16 @@ def _triton(settings: WorkerSettings, device: torch.device) -> Kernels:
 def _reference(settings: WorkerSettings) -> ReferenceKernels:
     if settings.quantization == "none":
         return ReferenceKernels()
+    if settings.quantization == "int4":
+        return Int4Reference()
     return QuantizedReference(BYTES[settings.quantization])
 
 
 def _kind(settings: WorkerSettings) -> type[CpuKernels]:
     """Which products the C++ back end has. Raises `KernelError` for what it has not."""
     for name, value in (("QUIRE_KV_DTYPE", settings.kv_dtype), ("QUIRE_QUANTIZATION", settings.quantization)):
-        if value == "fp8":
-            raise KernelError(f"{name}=fp8 is for GPUs: on a CPU take int8, or QUIRE_KERNELS=torch")
+        if value in ("fp8", "int4"):
+            raise KernelError(f"{name}={value} is for GPUs: on a CPU take int8, or QUIRE_KERNELS=torch")
     if settings.quantization == "int8":
         if settings.kernels == "onednn":
             raise KernelError("QUIRE_QUANTIZATION=int8 has products of its own, without QUIRE_KERNELS=onednn")

@@ -21,9 +21,9 @@ class WorkerSettings(ModelSettings):
     """Type of weights and activations. auto: float32 on a CPU, so that resumed answers are
     exact; the checkpoint's own on a GPU."""
 
-    quantization: Literal["none", "int8", "fp8"] = "none"
-    """What the weights become when they are loaded: int8, or on GPUs fp8. A step reads half the bytes of
-    bfloat16, a quarter of those of float32, and answers differ a little."""
+    quantization: Literal["none", "int8", "int4", "fp8"] = "none"
+    """What the weights become when they are loaded: int8, int4, or on GPUs fp8. A step reads half the bytes
+    of bfloat16, with int4 little more than a quarter, and answers differ a little."""
 
     kv_dtype: Literal["auto", "int8", "fp8"] = "auto"
     """Type of KV memory. auto: as activations. int8: each position of a head with a scale of its own. fp8, on

@@ -63,7 +63,7 @@ def multiplied(left: Tensor, right: Tensor) -> Tensor:
 class QuantizedGated:
     """See `Kernels.gated`."""
 
-    def __init__(self, product: QuantizedLinear, activation: str) -> None:
+    def __init__(self, product: Linear, activation: str) -> None:
         self._product, self._activate = product, ACTIVATIONS[activation]
 
     def __call__(self, hidden: Tensor) -> Tensor:

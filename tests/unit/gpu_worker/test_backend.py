@@ -10,6 +10,7 @@ from gpu_worker.errors import CapacityError, KernelError
 from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels, QuantizedKernels
 from gpu_worker.kernels.reference import ReferenceKernels
+from gpu_worker.kernels.reference_int4 import Int4Reference
 from gpu_worker.kernels.reference_quantized import QuantizedReference
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from gpu_worker.kernels.triton.quantized import QuantizedTriton
@@ -39,6 +40,7 @@ def test_a_gpu_that_is_not_there(settings) -> None:
         ({"quantization": "int8", "kernels": "portable"}, QuantizedKernels),
         ({"quantization": "int8", "dtype": "float16"}, QuantizedReference),
         ({"quantization": "fp8", "kernels": "torch"}, QuantizedReference),
+        ({"quantization": "int4", "kernels": "torch"}, Int4Reference),
         ({"quantization": "fp8", "kernels": "triton"}, QuantizedTriton),
         ({"quantization": "int8", "kernels": "triton", "dtype": "bfloat16"}, QuantizedTriton),
     ],
@@ -50,7 +52,10 @@ def test_the_back_end_is_the_one_that_suits(settings, monkeypatch, changes, kind
     assert type(found[0]) is kind
 
 
-@pytest.mark.parametrize("changes", [{"quantization": "int8", "kernels": "onednn"}, {"quantization": "fp8"}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"quantization": "int8", "kernels": "onednn"}, {"quantization": "fp8"}, {"quantization": "int4"}],
+)
 def test_weights_are_refused_where_nobody_multiplies_them(settings, changes) -> None:
     with pytest.raises(KernelError, match=f"QUIRE_QUANTIZATION={changes['quantization']}"):
         load(settings(**changes))
@@ -58,7 +63,12 @@ def test_weights_are_refused_where_nobody_multiplies_them(settings, changes) -> 
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize(
-    ("kind", "changes"), [(QuantizedKernels, {}), (QuantizedReference, {"kernels": "torch"})]
+    ("kind", "changes"),
+    [
+        (QuantizedKernels, {"quantization": "int8"}),
+        (QuantizedReference, {"quantization": "int8", "kernels": "torch"}),
+        (Int4Reference, {"quantization": "int4", "kernels": "torch"}),
+    ],
 )
 def test_weights_are_quantized_one_after_the_other(settings, saved, monkeypatch, tied, kind, changes) -> None:
     """None is held any longer when the next is read."""
@@ -80,7 +90,7 @@ def test_weights_are_quantized_one_after_the_other(settings, saved, monkeypatch,
     monkeypatch.setattr(Weights, "_merge", merge)
     monkeypatch.setattr(kind, "linear", keep_an_eye(kind.linear))
     monkeypatch.setattr(kind, "gated", keep_an_eye(kind.gated))
-    load(settings(model=directory, quantization="int8", **changes))
+    load(settings(model=directory, **changes))
     assert len(given) == 2 * 4 + 1
 
 

@@ -25,7 +25,7 @@ from tests.unit.gpu_worker.conftest import Driver
         ("QUIRE_DEVICE", "tpu"),
         ("QUIRE_DTYPE", "int4"),
         ("QUIRE_KV_DTYPE", "int4"),
-        ("QUIRE_QUANTIZATION", "int4"),
+        ("QUIRE_QUANTIZATION", "int2"),
         ("QUIRE_THREADS", "-1"),
     ],
 )
