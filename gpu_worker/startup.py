@@ -127,10 +127,7 @@ def _head_scales(settings: WorkerSettings, parts: Parts) -> list[torch.Tensor]:
 
 
 def _record(runner: Runner) -> None:
-    """Replay the runner's decodes, if its back end's launches are the same for all steps of one size.
-
-    A mixture of experts is not replayed: how many tokens an expert gets follows from what the router says.
-    """
+    """Replay the runner's decodes, if its back end's launches are the same for all steps of one size."""
     kernels = runner.kernels
     if runner.model.config.replayable and isinstance(kernels, ReferenceKernels) and kernels.replayable:
         from gpu_worker.kernels.triton.graphs import DecodeGraphs, recorder

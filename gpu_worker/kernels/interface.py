@@ -14,7 +14,7 @@ A back end takes each weight once, when the model is loaded, and may lay it out 
 gives back is called at every step and looks nothing up any more.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -161,6 +161,16 @@ class Unary(Protocol):
     def __call__(self, hidden: Tensor, /) -> Tensor: ...
 
 
+class Mixture(Protocol):
+    """The feed-forward blocks among which a router chooses some for each token."""
+
+    def __call__(self, hidden: Tensor, shares: Tensor, chosen: Tensor, /) -> Tensor:
+        """hidden [tokens, size] to float32 of the same shape: what each token's blocks give, weighted.
+
+        `shares`: float32, `chosen`: int64, both [tokens, blocks of a token]. A token's blocks are all unlike.
+        """
+
+
 class Copies(Protocol):
     """Copies whole blocks within every layer."""
 
@@ -191,6 +201,12 @@ class Kernels(Protocol):
 
         The first half of the rows are the gate's. `activation`: silu, gelu or gelu_tanh.
         """
+
+    def mixture(
+        self, blocks: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
+    ) -> Mixture:
+        """`count` feed-forward blocks: weights [2 * inner, size] as `gated` takes them, and [size, inner] of
+        the product behind it. Each is taken once the one before has been laid out."""
 
     def norm(self, weight: Tensor, eps: float) -> Unary:
         """Root mean square normalization (Zhang and Sennrich 2019), computed in float32; weight [in].

@@ -1,6 +1,6 @@
 """Everything in plain PyTorch: what the other back ends are tested against, and what runs anywhere."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import torch
@@ -9,7 +9,16 @@ from torch.nn.functional import gelu, linear, relu, silu
 
 from gpu_worker.batch import Batch
 from gpu_worker.cache import copy_blocks
-from gpu_worker.kernels.interface import Copies, LayerCache, Linear, StepAttention, StepMetadata, Unary
+from gpu_worker.kernels.interface import (
+    Copies,
+    LayerCache,
+    Linear,
+    Mixture,
+    StepAttention,
+    StepMetadata,
+    Unary,
+)
+from gpu_worker.kernels.mixture import OneByOne
 from gpu_worker.kernels.reference_attention import ReferenceStep
 from gpu_worker.plan import Int32s
 from gpu_worker.sampler import Sampled, sample
@@ -42,6 +51,11 @@ class ReferenceKernels:
 
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
         return ReferenceGated(weight, bias, activation)
+
+    def mixture(
+        self, blocks: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
+    ) -> Mixture:
+        return OneByOne(self, blocks, activation)
 
     def norm(self, weight: Tensor, eps: float) -> Unary:
         return ReferenceNorm(weight, eps)

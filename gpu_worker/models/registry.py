@@ -118,6 +118,8 @@ def _load_native(
         try:
             model = Decoder(config, weights, kernels, max_positions or config.max_position)
         except RuntimeError as error:  # OutOfMemoryError is one; a CPU's allocator raises this itself
+            if "memory" not in str(error):
+                raise
             raise CapacityError(f"{directory}: no memory on {device} for the weights") from error
         tied = (f"{config.family.names.head}.weight",) if config.tie_word_embeddings else ()
         ignored = (*_DERIVED, *ENDS, *UNUSED, *tied)  # scales are read if the pages are fp8

@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from gpu_worker.kernels.interface import (
     Kernels,
     LayerCache,
     Linear,
+    Mixture,
     Rotary,
     Sight,
     StepAttention,
@@ -55,6 +56,12 @@ class TimedKernels:
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
         product = self._kernels.gated(weight, bias, activation)
         return lambda hidden: self._timed("projections", product, hidden)
+
+    def mixture(
+        self, blocks: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
+    ) -> Mixture:
+        mixture = self._kernels.mixture(blocks, count, activation)
+        return lambda *arguments: self._timed("projections", mixture, *arguments)
 
     def norm(self, weight: Tensor, eps: float) -> Unary:
         norm = self._kernels.norm(weight, eps)

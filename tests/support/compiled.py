@@ -24,6 +24,7 @@ from triton.compiler import ASTSource, compile
 from gpu_worker.kernels.interface import FP8, LayerCache, Rotary, Sight
 from gpu_worker.kernels.triton.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
+from gpu_worker.kernels.triton.mixture import TritonMixture
 from gpu_worker.kernels.triton.norm import TritonNorm, gated
 from gpu_worker.kernels.triton.quantized import TritonQuantizedLinear
 from gpu_worker.kernels.triton.sample import sample
@@ -114,8 +115,20 @@ def launch_all() -> None:
         gated(hidden, activation)
     for numbers in (torch.int8, FP8):
         TritonQuantizedLinear(hidden[:, :64], hidden[0, :3], torch.float32, numbers)(hidden[:, :64])
+    for tokens in (1, 600):
+        mix(tokens, None)
+    mix(1, FP8)
     BlockCopies([pages(16, torch.int8)])(torch.tensor([1]), torch.tensor([2]))
     draw()
+
+
+def mix(tokens: int, numbers: torch.dtype | None) -> None:
+    """A token's 8 of 32 blocks."""
+    blocks = [
+        (torch.zeros((256, 2048), dtype=torch.bfloat16), torch.zeros((2048, 128), dtype=torch.bfloat16))
+    ]
+    hidden, chosen = torch.zeros((tokens, 2048), dtype=torch.bfloat16), torch.arange(8).expand(tokens, 8)
+    TritonMixture(blocks * 32, 32, "silu", numbers)(hidden, torch.zeros((tokens, 8)), chosen)
 
 
 def draw() -> None:

@@ -3,7 +3,7 @@
 import ctypes
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -19,7 +19,8 @@ from gpu_worker.kernels.cpu.memory import keep_freed_memory
 from gpu_worker.kernels.cpu.onednn import OneDnnGated, OneDnnLinear
 from gpu_worker.kernels.cpu.quantized import QuantizedGated, QuantizedLinear
 from gpu_worker.kernels.cpu.sample import Sampler
-from gpu_worker.kernels.interface import Copies, LayerCache, Linear, StepMetadata, Unary
+from gpu_worker.kernels.interface import Copies, LayerCache, Linear, Mixture, StepMetadata, Unary
+from gpu_worker.kernels.mixture import OneByOne
 from gpu_worker.plan import Int32s
 from gpu_worker.sampler import Sampled
 
@@ -56,6 +57,11 @@ class CpuKernels:
 
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
         return self._gated(self._library, weight, bias, activation)
+
+    def mixture(
+        self, blocks: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
+    ) -> Mixture:
+        return OneByOne(self, blocks, activation)
 
     def norm(self, weight: Tensor, eps: float) -> CpuNorm:
         return CpuNorm(self._library, weight, eps)

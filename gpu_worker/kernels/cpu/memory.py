@@ -70,10 +70,13 @@ class Memory:
 
 
 def forget(tensor: Tensor) -> None:
-    """Give back the memory behind a tensor of a mapped file, which is not looked at again.
+    """Give back the memory behind a tensor of a mapped file, which is not looked at again. One that is not in
+    main memory stays as it is.
 
     The file's pages stay in the system's cache, but no longer count as this process's.
     """
+    if not tensor.is_cpu:
+        return
     begin = -(-tensor.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
     length = (tensor.data_ptr() + tensor.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - begin
     if length > 0 and hasattr(mmap, "MADV_DONTNEED"):

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 
 from gpu_worker.kernels.interface import EVERYTHING, LayerCache, Rotary, Sight, StepMetadata
 from gpu_worker.kernels.reference_attention import ReferenceStep
 from gpu_worker.kernels.triton import latent
 from gpu_worker.kernels.triton.combine import combine
+from gpu_worker.kernels.triton.factors import factor
 from gpu_worker.kernels.triton.fp8 import is_native
 from gpu_worker.kernels.triton.launch import Launch, launches
 from gpu_worker.kernels.triton.pages import pointers
@@ -35,13 +35,6 @@ class Tiling:
 def tiling(size: int, row_bytes: int) -> Tiling:
     """For tiles of `size` queries, and rows of `row_bytes` a head."""
     return Tiling(min(64, TILE_BYTES // row_bytes), 8 if size * row_bytes >= 128 * 256 else 4, 2)
-
-
-def factor(query: Tensor) -> tl.dtype:
-    """Type of the numbers that are multiplied. (The interpreter knows no products of bfloat16.)"""
-    if query.dtype == torch.bfloat16 and not triton.knobs.runtime.interpret:
-        return tl.bfloat16
-    return tl.float16 if query.dtype == torch.float16 else tl.float32
 
 
 def chunk_rows(query: Tensor) -> int:

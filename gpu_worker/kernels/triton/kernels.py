@@ -1,6 +1,6 @@
 """The back end for GPUs: products by cuBLAS; attention, sampling and what lies between in Triton."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 import triton
@@ -9,10 +9,11 @@ from torch.nn.functional import linear
 
 from gpu_worker.batch import Batch
 from gpu_worker.errors import KernelError
-from gpu_worker.kernels.interface import Copies, LayerCache, Linear, StepMetadata, Unary
+from gpu_worker.kernels.interface import Copies, LayerCache, Linear, Mixture, StepMetadata, Unary
 from gpu_worker.kernels.reference import ReferenceKernels, ReferenceLinear
 from gpu_worker.kernels.triton.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
+from gpu_worker.kernels.triton.mixture import TritonMixture
 from gpu_worker.kernels.triton.norm import TritonNorm, gated
 from gpu_worker.kernels.triton.sample import sample
 from gpu_worker.plan import Int32s
@@ -48,6 +49,11 @@ class TritonKernels(ReferenceKernels):
 
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
         return TritonGated(weight, bias, activation)
+
+    def mixture(
+        self, blocks: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
+    ) -> Mixture:
+        return TritonMixture(blocks, count, activation)
 
     def norm(self, weight: Tensor, eps: float) -> TritonNorm:
         return TritonNorm(weight, eps)

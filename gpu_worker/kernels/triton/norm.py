@@ -25,19 +25,26 @@ def norm_rows(hidden, weight, out, eps, SIZE: tl.constexpr, PADDED: tl.constexpr
 
 
 @triton.jit
+def activated(gate, ACTIVATION: tl.constexpr):
+    """float32; silu, gelu or gelu_tanh."""
+    if ACTIVATION == "silu":
+        result = gate / (1.0 + tl.exp(-gate))
+    elif ACTIVATION == "gelu":
+        result = 0.5 * gate * (1.0 + tl.erf(gate * 0.7071067811865476))
+    else:  # gelu_tanh: tanh(x) is 1 - 2 / (exp(2 x) + 1)
+        inner = 0.7978845608028654 * (gate + 0.044715 * gate * gate * gate)
+        result = gate * (1.0 - 1.0 / (tl.exp(2.0 * inner) + 1.0))
+    return result
+
+
+@triton.jit
 def gate_rows(both, out, SIZE: tl.constexpr, PART: tl.constexpr, ACTIVATION: tl.constexpr):
     token = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * PART + tl.arange(0, PART)
     inside = at < SIZE
     gate = tl.load(both + token * 2 * SIZE + at, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(both + (token * 2 + 1) * SIZE + at, mask=inside, other=0.0).to(tl.float32)
-    if ACTIVATION == "silu":
-        open_by = gate / (1.0 + tl.exp(-gate))
-    elif ACTIVATION == "gelu":
-        open_by = 0.5 * gate * (1.0 + tl.erf(gate * 0.7071067811865476))
-    else:  # gelu_tanh: tanh(x) is 1 - 2 / (exp(2 x) + 1)
-        inner = 0.7978845608028654 * (gate + 0.044715 * gate * gate * gate)
-        open_by = gate * (1.0 - 1.0 / (tl.exp(2.0 * inner) + 1.0))
+    open_by = activated(gate, ACTIVATION)
     out_at = out + token * SIZE + at
     tl.store(out_at, (open_by * up).to(out.dtype.element_ty), mask=inside)
 

@@ -6,16 +6,19 @@ See `reference_quantized.py`. Read and written beside the weights: activations o
 sums, of four bytes each, twice; of one token that is little beside its weights.
 """
 
+from collections.abc import Iterable
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from gpu_worker.errors import KernelError
-from gpu_worker.kernels.interface import FP8, Linear, Unary
+from gpu_worker.kernels.interface import FP8, Linear, Mixture, Unary
 from gpu_worker.kernels.reference_quantized import QuantizedLinear
 from gpu_worker.kernels.triton.fp8 import is_native
 from gpu_worker.kernels.triton.kernels import TritonKernels
+from gpu_worker.kernels.triton.mixture import TritonMixture
 from gpu_worker.kernels.triton.norm import gated
 from gpu_worker.kernels.triton.pages import store_row
 
@@ -145,3 +148,9 @@ class QuantizedTriton(TritonKernels):
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
         product = TritonQuantizedLinear(weight, bias, weight.dtype, self._numbers)
         return lambda hidden: gated(product(hidden), activation)
+
+    def mixture(
+        self, blocks: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
+    ) -> Mixture:
+        """Weights alone are of one byte here, and widened on their way: activations stay what they are."""
+        return TritonMixture(blocks, count, activation, self._numbers)

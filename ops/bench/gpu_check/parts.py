@@ -3,6 +3,7 @@
 from ops.bench.gpu_check import (
     attention,
     correct,
+    mixture,
     one_byte,
     prefill,
     sampling,
@@ -18,7 +19,7 @@ from ops.bench.gpu_check.part import Part
 def compile_kernels(bench: Bench) -> None:
     """Every kernel that is timed later, compiled now, side by side with others."""
     bench.compiling = True
-    for part in (attention, prefill, tilings):
+    for part in (attention, prefill, mixture, tilings):
         part.measure(bench)
 
 
@@ -31,6 +32,7 @@ PARTS = (
     Part("compiling", compile_kernels, 60, shards=4),
     Part("decode", attention.measure, 70),
     Part("prefill", prefill.measure, 40),
+    Part("mixture", mixture.measure, 30),
     Part("sampling", sampling.measure, 30),
     Part("one byte", one_byte.measure, 60),
     Part("tilings", tilings.measure, 60),

@@ -140,6 +140,15 @@ def test_weights_that_do_not_fit(settings, monkeypatch) -> None:
         load(settings())
 
 
+def test_what_else_goes_wrong_with_weights_is_not_called_a_lack_of_memory(settings, monkeypatch) -> None:
+    def read(weights, name, *shape):
+        raise RuntimeError("CUDA error: driver version is insufficient")
+
+    monkeypatch.setattr(Weights, "read", read)
+    with pytest.raises(RuntimeError, match="driver version"):
+        load(settings())
+
+
 def test_longer_than_the_model_was_made_for(settings) -> None:
     with pytest.raises(ModelError, match="QUIRE_MAX_MODEL_LEN=129"):
         load(settings(max_model_len=129))

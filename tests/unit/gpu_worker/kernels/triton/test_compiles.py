@@ -24,6 +24,6 @@ def test_every_kernel_becomes_machine_code(tmp_path: Path) -> None:
     found = [line.split()[1] for line in answer.stdout.splitlines()]
     attention = {"attend_tile", "combine", "rotate_rows", "attend_latent", "write_rows"}
     sampling = {"count_tokens", "penalize_rows", "draw_rows"}
-    products = {"quantize_rows", "scale_rows"}
+    products = {"quantize_rows", "scale_rows", "count_pairs", "place_pairs", "multiply_tiles"}
     assert set(found) == attention | sampling | products | {"norm_rows", "gate_rows", "copy_blocks"}
     assert found.count("attend_tile") == 11 * (2 if AMPERE else 1)
