@@ -20,7 +20,7 @@ TORCH_CPU_VERSION := 2.13.0
 # Without a GPU Triton only interprets, for tests; with one torch brings the version that it needs.
 TRITON := $(if $(filter cpu,$(TORCH)),triton==3.7.1)
 
-.PHONY: help up test lint install bench report gpu-check compose-test clean
+.PHONY: help up test kernels lint install bench report gpu-check compose-test clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -34,9 +34,13 @@ install: $(VENV)/.installed ## the virtual environment with all services
 	@echo "Quire is installed in $(VENV); try: make up"
 
 test: $(VENV)/.installed-dev ## style, types and all tests
-	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory --jobs=2 lint kernels
 	@echo "== tests"
-	@$(BIN)/python -m pytest --session-timeout=1500 --durations=10 $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --session-timeout=1500 --durations=10 $(ARGS)
+
+# Tests want them all; who installs has only the best one compiled.
+kernels: $(VENV)/.installed
+	@$(BIN)/python -m gpu_worker.kernels.cpu.build supported >/dev/null
 
 lint: $(VENV)/.installed-dev ## style and types alone
 	@echo "== style (ruff)"

@@ -3,9 +3,11 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 from ops.redis_server import RedisServer
 
@@ -13,10 +15,33 @@ if not Path("/dev/nvidiactl").exists():
     # Without a GPU its kernels run in Triton's interpreter; Triton asks for it when it is first imported.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# gRPC writes to the terminal, past pytest, when a channel's other end goes.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
 # The same examples each time, unless others are asked for.
 settings.register_profile("same", derandomize=True)
 settings.register_profile("others", print_blob=True)
 settings.load_profile(os.environ.get("TEST_EXAMPLES", "same"))
+
+
+class Scheduling(LoadFileScheduling):
+    """Whose turn it is where several processes test at the same time (`pytest -n 2`).
+
+    Tests of one file share what the file sets up, so they stay together. So do tests of whole deployments,
+    and they come first: two deployments at once would take each other's cores, while one mostly waits, beside
+    tests that compute.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        whole = nodeid.startswith(("tests/chaos/", "tests/e2e/"))
+        scope: str = "deployments" if whole else super()._split_scope(nodeid)
+        return scope
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
+    config.option.loadscopereorder = False  # in the order of the tree, which begins with deployments
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gpu_worker.errors import KernelError
@@ -134,14 +135,16 @@ def _fingerprint(flags: list[str]) -> str:
 
 
 def main() -> None:
-    """Compile for this machine, or for the instruction sets named (`all`: each of them)."""
+    """Compile for this machine, or for the instruction sets named (`supported`: all that it has; `all`)."""
     wanted = sys.argv[1:] or supported()[:1]
-    for name in INSTRUCTION_SETS if wanted == ["all"] else wanted:
-        try:
-            print(f"CPU kernels ({name}): {library(name)}")
-        except KernelError as error:
-            print(f"CPU kernels: {error}; PyTorch computes instead, more slowly", file=sys.stderr)
-            return
+    several = {"supported": supported(), "all": list(INSTRUCTION_SETS)}
+    names = several.get(wanted[0], wanted)
+    try:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # each waits for a compiler, which has one thread
+            for name, path in zip(names, pool.map(library, names), strict=True):
+                print(f"CPU kernels ({name}): {path}")
+    except KernelError as error:
+        print(f"CPU kernels: {error}; PyTorch computes instead, more slowly", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -79,7 +79,8 @@ def _pooled(values: list[int]) -> bytes:
 
 def _candidates(memory: list[int], count: int) -> list[Candidate]:
     """The model's most likely tokens, best first. Log probabilities in steps, so that there are ties."""
-    ranks = [zlib.crc32(array("Q", (*memory, token)).tobytes()) % 64 for token in range(VOCAB - 1)]
+    start = zlib.crc32(array("Q", memory).tobytes())
+    ranks = [zlib.crc32(token.to_bytes(8, "little"), start) % 64 for token in range(VOCAB - 1)]
     best = sorted(range(VOCAB - 1), key=lambda token: (ranks[token], token))[:count]
     return [Candidate(token, -1.0 - ranks[token] / 16) for token in best]
 
@@ -124,14 +125,22 @@ class StrictWorker:
     limits: WorkerLimits
     seed_of: Callable[[object], int] = int  # type: ignore[assignment]
     slots: dict[int, Slot] = field(default_factory=dict)
-    memory: dict[tuple[int, int], int] = field(default_factory=dict)
+    memory: list[list[int | None]] = field(init=False)
+    """What each block holds; None where nothing was written."""
     steps: int = 0
     computed_tokens: int = 0
     copies: int = 0
-    host: dict[int, list[int]] = field(default_factory=dict)
+    host: dict[int, list[int | None]] = field(default_factory=dict)
     """What lies in each slot of host memory."""
     swapped_out: int = 0
     swapped_in: int = 0
+
+    def __post_init__(self) -> None:
+        self.memory = [[None] * self.limits.block_size for _ in range(self.limits.num_blocks)]
+
+    def forget(self, block: int) -> None:
+        """What the block held is gone."""
+        self.memory[block] = [None] * self.limits.block_size
 
     def execute(self, plan: StepPlan) -> StepResult:
         self.steps += 1
@@ -176,10 +185,7 @@ class StrictWorker:
         assert not set(plan.copy_sources) & set(plan.copy_targets)
         assert len(set(plan.copy_targets)) == len(plan.copy_targets)
         for source, target in zip(plan.copy_sources, plan.copy_targets, strict=True):
-            for offset in range(self.limits.block_size):
-                self.memory.pop((target, offset), None)
-                if (source, offset) in self.memory:
-                    self.memory[target, offset] = self.memory[source, offset]
+            self.memory[target] = list(self.memory[source])
             self.copies += 1
         for held in self.slots.values():
             seen = self._in_sight(held)
@@ -192,26 +198,19 @@ class StrictWorker:
 
         But for those in the first `dropped` blocks, which were given back.
         """
-        for position, value in enumerate(self.values(tokens)):
-            block, offset = divmod(position, self.limits.block_size)
-            if block >= dropped:
-                found = self.memory.get((blocks[block], offset))
-                assert found == value, "a live token that cannot be read"
+        values = self.values(tokens)[dropped * self.limits.block_size :]
+        found = [value for block in blocks[dropped:] for value in self.memory[block]]
+        assert found[: len(values)] == values, "a live token that cannot be read"
 
     def values(self, tokens: Sequence[int]) -> list[int]:
         """What memory must hold of these tokens, computed one after the other."""
-        values: list[int] = []
+        values, before = list[int](), 0
         for position, token in enumerate(tokens):
-            alone = position == 0 or self.limits.window == 1
-            values.append(_key_value(0 if alone else values[-1], token, position))
+            values.append(_key_value(before, token, position))
+            before = values[-1] if self.limits.window != 1 else 0
         return values
 
-    def content(self, block: int) -> list[int | None]:
-        """What a block holds; None where nothing was written."""
-        return [self.memory.get((block, offset)) for offset in range(self.limits.block_size)]
-
     def _swap(self, plan: StepPlan) -> None:
-        offsets = range(self.limits.block_size)
         for places, number in (
             (plan.swap_out_slots, self.limits.host_blocks),
             (plan.swap_in_blocks, self.limits.num_blocks),
@@ -219,10 +218,11 @@ class StrictWorker:
             assert len(set(places)) == len(places), "two contents for one place"
             assert all(0 <= place < number for place in places)
         for block, slot in zip(plan.swap_out_blocks, plan.swap_out_slots, strict=True):
-            self.host[slot] = [self.memory[block, offset] for offset in offsets]
+            assert None not in self.memory[block], "a block that is not full"
+            self.host[slot] = list(self.memory[block])
             self.swapped_out += 1
         for slot, block in zip(plan.swap_in_slots, plan.swap_in_blocks, strict=True):
-            self.memory.update({(block, offset): self.host[slot][offset] for offset in offsets})
+            self.memory[block] = list(self.host[slot])
             self.swapped_in += 1
 
     def _run(self, plan: StepPlan) -> StepResult:
@@ -256,24 +256,32 @@ class StrictWorker:
                 held.failed = True
                 tokens += [-1] * samples
             elif held.pooling:
-                held.pooled += [self.memory[self._place(held, at)] for at in range(start, start + count)]
+                held.pooled += self._read(held, start)
                 if ends:
                     whole = held.pooling is Pooling.MEAN
                     embeddings[number] = _pooled(held.pooled if whole else held.pooled[-1:])
             elif samples:
                 if held.candidates:
-                    candidates[len(tokens)] = _candidates(self._read(held), held.candidates)
+                    candidates[len(tokens)] = _candidates(self._seen(held), held.candidates)
                     tokens.append(candidates[len(tokens)][0].token)
                     continue
                 run = self._verify(held, drafts)
                 tokens += run + [-1] * (samples - len(run))
         return StepResult(plan.step, tokens, errors, candidates, embeddings)
 
-    def _read(self, held: Slot) -> list[int]:
+    def _seen(self, held: Slot) -> list[int]:
         """What the newest computed position of a sequence sees."""
-        window = self.limits.window or held.computed
-        seen = range(max(0, held.computed - window), held.computed)
-        return [self.memory[self._place(held, at)] for at in seen]
+        return self._read(held, max(0, held.computed - self.limits.window) if self.limits.window else 0)
+
+    def _read(self, held: Slot, start: int) -> list[int]:
+        """What is in memory of a sequence's computed positions from `start` on."""
+        size = self.limits.block_size
+        blocks = held.blocks[start // size : -(-held.computed // size)]
+        written = [value for block in blocks for value in self.memory[block]]
+        skipped = start // size * size
+        found = [value for value in written[start - skipped : held.computed - skipped] if value is not None]
+        assert len(found) == held.computed - start, "read before it was written"
+        return found
 
     def _verify(self, held: Slot, drafts: list[int]) -> list[int]:
         """Sample; as long as drafts are what is sampled, go on with what comes after them."""
@@ -281,7 +289,7 @@ class StrictWorker:
         assert self.limits.can_draft or -1 not in drafts
         run = list[int]()
         for number in range(1 + len(drafts)):
-            read = self._read(held)
+            read = self._seen(held)
             place = held.dropped + len(held.tokens)
             run.append(_next_token(read, held.seed, held.index, place))
             held.tokens.append(run[-1])
@@ -299,15 +307,15 @@ class StrictWorker:
             held.computed += 1
         return run
 
-    def _place(self, held: Slot, position: int) -> tuple[int, int]:
-        size = self.limits.block_size
-        return held.blocks[position // size], position % size
-
     def _write(self, held: Slot, start: int, count: int) -> None:
+        size = self.limits.block_size
         for position in range(start, start + count):
             alone = position == 0 or self.limits.window == 1
-            before = 0 if alone else self.memory[self._place(held, position - 1)]
-            self.memory[self._place(held, position)] = _key_value(before, held.tokens[position], position)
+            at = position - 1
+            before = 0 if alone else self.memory[held.blocks[at // size]][at % size]
+            assert before is not None, "read before it was written"
+            value = _key_value(before, held.tokens[position], position)
+            self.memory[held.blocks[position // size]][position % size] = value
 
     def _in_sight(self, held: Slot) -> list[int]:
         """The blocks that a slot's next rows can read or write."""

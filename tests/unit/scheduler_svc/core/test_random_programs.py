@@ -93,8 +93,11 @@ class World:
         depth: int,
         policy: str = "fcfs",
         speculation: str = "off",
+        references: dict[tuple[str, int], list[int]] | None = None,
     ) -> None:
+        """`references`: of a program that several worlds play, what is known of its requests."""
         self.fake, self.depth = fake, depth
+        self.references = {} if references is None else references
         self.limits = fake.limits(**limits, can_draft=True)
         self.fleet = Fleet(1000, policy, speculation)
         self.workers: dict[Scheduler, tuple[object, deque[StepResult]]] = {}
@@ -128,9 +131,11 @@ class World:
 
     def reference(self, request: Request, index: int) -> list[int]:
         """What a sequence of the request gets alone."""
-        longest = self.limits.max_length_of(request.beam_width)
-        tokens: list[int] = self.fake.reference(request, index, longest, self.limits.window)
-        return tokens
+        key = request.request_id, index
+        if key not in self.references:
+            longest = self.limits.max_length_of(request.beam_width)
+            self.references[key] = self.fake.reference(request, index, longest, self.limits.window)
+        return self.references[key]
 
     def note(self, outcome: Outcome) -> None:
         for gain in outcome.gains:
@@ -196,15 +201,14 @@ class World:
                     self.fleet.settle(scheduler, outcome)
                     self.note(outcome)
                     moved = True
-                self.check(scheduler, worker)
+                    self.check(scheduler, worker)
         return moved
 
     def check(self, scheduler: Scheduler, worker: Any) -> None:
         """The books balance, and what they say is in memory is there."""
         scheduler.check_integrity()
         for block in scheduler._batch.pool._empty:  # what it held is gone for good
-            for offset in range(self.limits.block_size):
-                worker.memory.pop((block, offset), None)
+            worker.forget(block)
         for sequence in scheduler._batch.running:
             table = sequence.table
             assert table is not None
@@ -216,7 +220,7 @@ class World:
         pool, host = scheduler._batch.pool, scheduler._batch.pool.host
         for name, block in pool._block_of.items():
             if name in self.contents:  # not if a beam came and went within a step
-                assert worker.content(block) == self.contents[name]
+                assert worker.memory[block] == self.contents[name]
         for name, slot in host._slot_of.items() if host else ():
             if name in self.contents and name not in host._named:  # those move with the next plan
                 assert worker.host[slot] == self.contents[name]
@@ -359,7 +363,8 @@ def test_planning_ahead_gives_what_lock_step_gives(fake: SimpleNamespace, seed: 
     }
     events = busy_program(random)
     ways = ((1, "off"), (2, "draft"), (3, "off"))
-    worlds = [World(fake, limits, depth, policy, speculation) for depth, speculation in ways]
+    references: dict[tuple[str, int], list[int]] = {}
+    worlds = [World(fake, limits, depth, policy, speculation, references) for depth, speculation in ways]
     for world in worlds:
         world.join(None)
         play(world, events)
