@@ -40,10 +40,11 @@ def test_a_dry_run_from_end_to_end(tmp_path: Path) -> None:
         "latent": 1,
         "bytes in pages": 1,
         "products of bytes": 1,
+        "mixture": 1,
     }
     assert [row["share that is the CPU's"] for row in tables["tokens"]] == [1, 1, 1]
     assert [row["batch"] for row in tables["steps"]] == [1, 3, 1]
-    assert all(tables[part] for part in ("rates", "decode", "prefill", "sampling", "tilings"))
+    assert all(tables[part] for part in ("rates", "decode", "prefill", "mixture", "sampling", "tilings"))
     assert "served" in tables["left out"]
 
 
