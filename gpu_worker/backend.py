@@ -6,7 +6,7 @@ import torch
 
 from gpu_worker.errors import CapacityError, KernelError
 from gpu_worker.kernels.cpu import build, library
-from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels, QuantizedKernels
+from gpu_worker.kernels.cpu.kernels import CpuKernels, Int4Kernels, MatrixUnitKernels, QuantizedKernels
 from gpu_worker.kernels.interface import FP8, Kernels
 from gpu_worker.kernels.reference import ReferenceKernels
 from gpu_worker.kernels.reference_int4 import Int4Reference
@@ -18,7 +18,11 @@ log = logging.getLogger(__name__)
 BYTES = {"int8": torch.int8, "fp8": FP8}
 """What numbers of one byte are called in settings."""
 
-_BESIDE = {MatrixUnitKernels: " with oneDNN", QuantizedKernels: " with weights in int8"}
+_BESIDE = {
+    MatrixUnitKernels: " with oneDNN",
+    QuantizedKernels: " with weights in int8",
+    Int4Kernels: " with weights in int4",
+}
 """What the log adds about a back end."""
 
 
@@ -94,11 +98,12 @@ def _reference(settings: WorkerSettings) -> ReferenceKernels:
 def _kind(settings: WorkerSettings) -> type[CpuKernels]:
     """Which products the C++ back end has. Raises `KernelError` for what it has not."""
     for name, value in (("QUIRE_KV_DTYPE", settings.kv_dtype), ("QUIRE_QUANTIZATION", settings.quantization)):
-        if value in ("fp8", "int4"):
-            raise KernelError(f"{name}={value} is for GPUs: on a CPU take int8, or QUIRE_KERNELS=torch")
-    if settings.quantization == "int8":
+        if value == "fp8":
+            raise KernelError(f"{name}=fp8 is for GPUs: on a CPU take int8, or QUIRE_KERNELS=torch")
+    if settings.quantization != "none":
         if settings.kernels == "onednn":
-            raise KernelError("QUIRE_QUANTIZATION=int8 has products of its own, without QUIRE_KERNELS=onednn")
-        return QuantizedKernels
+            named = f"QUIRE_QUANTIZATION={settings.quantization}"
+            raise KernelError(f"{named} has products of its own, without QUIRE_KERNELS=onednn")
+        return Int4Kernels if settings.quantization == "int4" else QuantizedKernels
     units = settings.kernels == "auto" and settings.dtype == "bfloat16" and build.has_amx()
     return MatrixUnitKernels if units or settings.kernels == "onednn" else CpuKernels

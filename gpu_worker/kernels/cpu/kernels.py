@@ -13,6 +13,7 @@ from torch import Tensor
 from gpu_worker.batch import Batch
 from gpu_worker.cache import copy_blocks
 from gpu_worker.kernels.cpu.attention import Attention, CpuStep
+from gpu_worker.kernels.cpu.int4 import Int4Gated, Int4Linear
 from gpu_worker.kernels.cpu.layers import CpuNorm
 from gpu_worker.kernels.cpu.linear import PackedGated, PackedLinear
 from gpu_worker.kernels.cpu.memory import keep_freed_memory
@@ -29,7 +30,7 @@ class CpuKernels:
     """See `Kernels`."""
 
     _linear: ClassVar[type[PackedLinear | QuantizedLinear]] = PackedLinear
-    _gated: ClassVar[type[PackedGated | QuantizedGated]] = PackedGated
+    _gated: ClassVar[type[PackedGated | QuantizedGated | Int4Gated]] = PackedGated
 
     def __init__(self, library: ctypes.CDLL, cores: Sequence[int] = ()) -> None:
         """`cores`: one for each thread of the library's team, if they have places of their own."""
@@ -103,3 +104,21 @@ class QuantizedKernels(CpuKernels):
     """With weights of int8; activations become int8 on their way into a product."""
 
     _linear, _gated = QuantizedLinear, QuantizedGated
+
+
+class Int4Kernels(CpuKernels):
+    """With weights of 4 bits; those whose results are float32 or whose rows are asked for stay at 8, as in
+    `kernels/reference_int4.py`."""
+
+    _linear, _gated = QuantizedLinear, Int4Gated
+
+    def linear(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        keeps_rows: bool = False,
+    ) -> Linear:
+        if dtype == torch.float32 or keeps_rows:
+            return super().linear(weight, bias, dtype, keeps_rows)
+        return Int4Linear(self._library, weight, bias)

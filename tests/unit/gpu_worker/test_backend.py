@@ -8,7 +8,7 @@ import torch
 from gpu_worker import backend
 from gpu_worker.errors import CapacityError, KernelError
 from gpu_worker.kernels.cpu import build, library
-from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels, QuantizedKernels
+from gpu_worker.kernels.cpu.kernels import CpuKernels, Int4Kernels, MatrixUnitKernels, QuantizedKernels
 from gpu_worker.kernels.reference import ReferenceKernels
 from gpu_worker.kernels.reference_int4 import Int4Reference
 from gpu_worker.kernels.reference_quantized import QuantizedReference
@@ -40,6 +40,8 @@ def test_a_gpu_that_is_not_there(settings) -> None:
         ({"quantization": "int8", "kernels": "portable"}, QuantizedKernels),
         ({"quantization": "int8", "dtype": "float16"}, QuantizedReference),
         ({"quantization": "fp8", "kernels": "torch"}, QuantizedReference),
+        ({"quantization": "int4"}, Int4Kernels),
+        ({"quantization": "int4", "dtype": "bfloat16", "kernels": "portable"}, Int4Kernels),
         ({"quantization": "int4", "kernels": "torch"}, Int4Reference),
         ({"quantization": "fp8", "kernels": "triton"}, QuantizedTriton),
         ({"quantization": "int8", "kernels": "triton", "dtype": "bfloat16"}, QuantizedTriton),
@@ -54,7 +56,11 @@ def test_the_back_end_is_the_one_that_suits(settings, monkeypatch, changes, kind
 
 @pytest.mark.parametrize(
     "changes",
-    [{"quantization": "int8", "kernels": "onednn"}, {"quantization": "fp8"}, {"quantization": "int4"}],
+    [
+        {"quantization": "int8", "kernels": "onednn"},
+        {"quantization": "int4", "kernels": "onednn"},
+        {"quantization": "fp8"},
+    ],
 )
 def test_weights_are_refused_where_nobody_multiplies_them(settings, changes) -> None:
     with pytest.raises(KernelError, match=f"QUIRE_QUANTIZATION={changes['quantization']}"):
@@ -66,6 +72,7 @@ def test_weights_are_refused_where_nobody_multiplies_them(settings, changes) -> 
     ("kind", "changes"),
     [
         (QuantizedKernels, {"quantization": "int8"}),
+        (Int4Kernels, {"quantization": "int4"}),
         (QuantizedReference, {"quantization": "int8", "kernels": "torch"}),
         (Int4Reference, {"quantization": "int4", "kernels": "torch"}),
     ],

@@ -41,7 +41,7 @@ extern "C" void quire_linear(const quire::Matrix* matrix, const void* x, int64_t
     const Output output = matrix->output(out, add);
     const auto multiply = [&](auto kind) {
         using Kind = decltype(kind);
-        for_each_tile<Kind>(source, matrix->panels, matrix->count(), matrix->words(),
+        for_each_tile<Words<Kind>>(source, matrix->panels, matrix->count(), matrix->words(),
                             [&](int64_t panel, int64_t row, int count, Tile<f32x16>& tile) {
                                 if (matrix->writes_float32())
                                     finish<float>(output, panel, row, count, tile);

@@ -42,6 +42,15 @@ struct Matrix {
 
     bool writes_float32() const { return wide || type == Type::float32; }
 
+    // One number of rows of the original matrix.
+    void write(void* rows, int64_t place, float number) const {
+        if (type == Type::float32) {
+            static_cast<float*>(rows)[place] = number;
+        } else {
+            from_float(static_cast<bf16*>(rows) + place, number);
+        }
+    }
+
     Output output(void* numbers, bool add) const { return {numbers, width, bias, activation, add}; }
 };
 

@@ -28,6 +28,9 @@ constexpr int TILE_ROWS = 12;
 constexpr int TILE_ROWS = 2;
 #endif
 
+// Rows for which a panel is gone through by one thread.
+constexpr int TASK_ROWS = 8 * TILE_ROWS;
+
 // How far ahead of its use a panel is asked for by a tile that computes long enough. A tile of fewer
 // rows waits for memory anyway, and the processor's own prefetching is then the faster one.
 constexpr int AHEAD = 32 * COLUMNS;
@@ -63,69 +66,80 @@ struct Tile {
     Sum sums[TILE_ROWS][2];
 };
 
-// x: the first of ROWS rows, `stride` words apart. The words are added up one by one, from the first to
-// the last, for any ROWS: what a row comes to does not depend on the rows beside it. If it FETCHES, `later`
-// is asked for besides, a cache line a word, for the L2 cache.
-template <class Kind, bool FETCHES, int ROWS>
-void multiply(const uint32_t* x, int64_t stride, const uint32_t* panel, int64_t words, const uint32_t* later,
-              Tile<typename Kind::Sum>& tile) {
-    typename Kind::Sum sums[ROWS][2] = {};
-    for (int64_t word = 0; word < words; ++word, panel += COLUMNS) {
-        if (ROWS >= COMPUTING) {
-            __builtin_prefetch(panel + AHEAD);
-            __builtin_prefetch(panel + AHEAD + LANES);
-            if (FETCHES) __builtin_prefetch(later + word * LANES, 0, 2);
-        }
-        const auto left = load_bits<u32x16>(panel);
-        const auto right = load_bits<u32x16>(panel + LANES);
+// Panels of words that `Dot` multiplies, one after the other.
+template <class Dot>
+struct Words {
+    using Sum = typename Dot::Sum;
+    static constexpr int ROWS = TILE_ROWS;
+    static constexpr int64_t SIZE = COLUMNS;
+
+    // x: the first of COUNT rows, `stride` words apart. The words are added up one by one, from the first to
+    // the last, for any COUNT: what a row comes to does not depend on the rows beside it. If it FETCHES, `later`
+    // is asked for besides, a cache line a word, for the L2 cache.
+    template <bool FETCHES, int COUNT>
+    static void multiply(const uint32_t* x, int64_t stride, const uint32_t* panel, int64_t words,
+                         const uint32_t* later, Tile<Sum>& tile) {
+        Sum sums[COUNT][2] = {};
+        for (int64_t word = 0; word < words; ++word, panel += COLUMNS) {
+            if (COUNT >= COMPUTING) {
+                __builtin_prefetch(panel + AHEAD);
+                __builtin_prefetch(panel + AHEAD + LANES);
+                if (FETCHES) __builtin_prefetch(later + word * LANES, 0, 2);
+            }
+            const auto left = load_bits<u32x16>(panel);
+            const auto right = load_bits<u32x16>(panel + LANES);
 #pragma GCC unroll 16
-        for (int row = 0; row < ROWS; ++row) {
-            const uint32_t number = x[row * stride + word];
-            sums[row][0] = Kind::dot(sums[row][0], left, number);
-            sums[row][1] = Kind::dot(sums[row][1], right, number);
+            for (int row = 0; row < COUNT; ++row) {
+                const uint32_t number = x[row * stride + word];
+                sums[row][0] = Dot::dot(sums[row][0], left, number);
+                sums[row][1] = Dot::dot(sums[row][1], right, number);
+            }
+        }
+#pragma GCC unroll 16
+        for (int row = 0; row < COUNT; ++row) {
+            tile.sums[row][0] = sums[row][0];
+            tile.sums[row][1] = sums[row][1];
         }
     }
-#pragma GCC unroll 16
-    for (int row = 0; row < ROWS; ++row) {
-        tile.sums[row][0] = sums[row][0];
-        tile.sums[row][1] = sums[row][1];
-    }
-}
+};
 
 template <class Kind>
 using Multiply = void (*)(const uint32_t*, int64_t, const uint32_t*, int64_t, const uint32_t*,
                           Tile<typename Kind::Sum>&);
 
-template <class Kind, bool FETCHES, int... ROWS>
-constexpr std::array<Multiply<Kind>, TILE_ROWS> multiplies(std::integer_sequence<int, ROWS...>) {
-    return {multiply<Kind, FETCHES, ROWS + 1>...};
+template <class Kind, bool FETCHES, int... BEFORE>
+constexpr std::array<Multiply<Kind>, Kind::ROWS> multiplies(std::integer_sequence<int, BEFORE...>) {
+    return {Kind::template multiply<FETCHES, BEFORE + 1>...};
 }
 
-// `multiply` for 1, 2, .. TILE_ROWS rows.
+// A kind's `multiply` for 1, 2, .. ROWS rows.
 template <class Kind, bool FETCHES>
-constexpr auto MULTIPLY = multiplies<Kind, FETCHES>(std::make_integer_sequence<int, TILE_ROWS>());
+constexpr auto MULTIPLY = multiplies<Kind, FETCHES>(std::make_integer_sequence<int, Kind::ROWS>());
 
-// Multiply all rows with all panels; `finish(panel, row, rows, tile)` gets each tile's sums. A task is
-// one panel and at most TASK_TILES tiles: the panel comes from memory once and then from the L2 cache. While
-// its second and third tile are computed the next panel is on its way, half of it with each: memory and
-// arithmetic would otherwise wait for each other.
+// Multiply all rows with all panels, each `pieces` times SIZE words of the kind; `finish(panel, row, rows, tile)`
+// gets each tile's sums. A task is one panel and at most TASK_ROWS rows: the panel comes from memory once and
+// then from the L2 cache. While two of its tiles are computed the next panel is on its way, half of it with
+// each: memory and arithmetic would otherwise wait for each other. If there are more than two it is not the
+// first of them, which may itself still wait for its panel.
 template <class Kind, class Finish>
-void for_each_tile(const Rows& x, const uint32_t* panels, int64_t count, int64_t words, const Finish& finish) {
-    constexpr int64_t TASK_TILES = 8;
-    const int64_t tiles = (x.count + TILE_ROWS - 1) / TILE_ROWS;
+void for_each_tile(const Rows& x, const uint32_t* panels, int64_t count, int64_t pieces, const Finish& finish) {
+    constexpr int64_t TASK_TILES = TASK_ROWS / Kind::ROWS;
+    const int64_t size = pieces * Kind::SIZE;
+    const int64_t tiles = (x.count + Kind::ROWS - 1) / Kind::ROWS;
     const int64_t parts = (tiles + TASK_TILES - 1) / TASK_TILES;
+    const int64_t fetching = tiles > 2;
     parallel_for(parts * count, [&](int64_t task, int) {
         const int64_t panel = task / parts, part = task % parts;
-        const uint32_t* weights = panels + panel * words * COLUMNS;
+        const uint32_t* weights = panels + panel * size;
         for (int64_t number = part * tiles / parts; number < (part + 1) * tiles / parts; ++number) {
             const int64_t row = number * x.count / tiles;
             const int rows = int((number + 1) * x.count / tiles - row);
-            const int64_t turn = number - part * tiles / parts;
-            const bool fetches = parts == 1 && panel + 1 < count && (turn == 1 || turn == 2);
+            const int64_t half = number - fetching;
+            const bool fetches = parts == 1 && tiles > 1 && panel + 1 < count && (half == 0 || half == 1);
             const auto& multiplies = fetches ? MULTIPLY<Kind, true> : MULTIPLY<Kind, false>;
-            const uint32_t* later = weights + words * COLUMNS + (turn - 1) * words * LANES;
+            const uint32_t* later = weights + size + half * size / 2;
             Tile<typename Kind::Sum> tile;
-            multiplies[rows - 1](x.words + row * x.stride, x.stride, weights, words, later, tile);
+            multiplies[rows - 1](x.words + row * x.stride, x.stride, weights, pieces, later, tile);
             finish(panel, row, rows, tile);
         }
     });

@@ -74,7 +74,7 @@ Quantized quantize_all(const Matrix& matrix, const void* x, int64_t count) {
 
 template <class Number>
 void multiply_all(const Matrix& matrix, const Quantized& x, const Output& output) {
-    for_each_tile<Int8>(x.rows, matrix.panels, matrix.count(), matrix.words(),
+    for_each_tile<Words<Int8>>(x.rows, matrix.panels, matrix.count(), matrix.words(),
                         [&](int64_t panel, int64_t row, int rows, Tile<i32x16>& tile) {
         Tile<f32x16> products;
         for (int side = 0; side < 2; ++side) {
@@ -127,12 +127,7 @@ extern "C" void quire_quantized_rows(const quire::Matrix* matrix, const int64_t*
         const uint32_t* from = matrix->panels + row / COLUMNS * words * COLUMNS + row % COLUMNS;
         for (int64_t at = 0; at < matrix->in; ++at) {
             const auto value = int8_t(from[at / 4 * COLUMNS] >> (at % 4 * 8)) * matrix->scales[row];
-            const int64_t place = number * matrix->in + at;
-            if (matrix->type == Type::float32) {
-                static_cast<float*>(out)[place] = value;
-            } else {
-                from_float(static_cast<bf16*>(out) + place, value);
-            }
+            matrix->write(out, number * matrix->in + at, value);
         }
     });
 }

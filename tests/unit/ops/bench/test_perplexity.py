@@ -12,10 +12,12 @@ from ops.tiny_model import evaluate
 LIMITS = {
     "bfloat16": (1.002, 0.99),
     "int8 weights": (1.01, 0.97),
+    "int4 weights": (1.02, 0.95),
     "int8 pages": (1.005, 0.98),
     "fp8 weights": (1.01, 0.96),
     "fp8 pages": (1.005, 0.98),
     "bfloat16, int8 weights": (1.01, 0.97),
+    "bfloat16, int4 weights": (1.02, 0.95),
     "bfloat16, int8 pages": (1.005, 0.98),
     "bfloat16, int8 weights and pages": (1.01, 0.97),
     "bfloat16, fp8 weights": (1.01, 0.96),

@@ -1,0 +1,37 @@
+"""The products of `linear.py` with weights of 4 bits: little more than half the bytes of int8.
+
+Weights are quantized once, with one scale for each group of 32 along `in`; activations become int8 in every
+call, with scales for the same groups. Both are symmetric; the sums of a group are exact integers.
+"""
+
+import ctypes
+
+from torch import Tensor
+
+from gpu_worker.kernels.cpu.library import address
+from gpu_worker.kernels.cpu.linear import Packed, PackedGated, PackedLinear
+
+GROUP = 32
+"""Numbers along `in` that have a scale in common; `src/int4.cpp` says the same."""
+
+GROUP_BYTES = 2 + GROUP // 2
+"""A scale in float16, and the numbers."""
+
+
+class _Int4(Packed):
+    """Panels of groups."""
+
+    symbol = "quire_int4"
+
+    def _pack(self, weight: Tensor) -> None:
+        self._take_panels(-(-self.in_features // GROUP) * GROUP_BYTES)
+        pack = self._library.quire_int4_pack
+        pack(self._itself, ctypes.c_void_p(address(weight)), ctypes.c_void_p(address(self._panels)))
+
+
+class Int4Linear(_Int4, PackedLinear):
+    """As `PackedLinear`; `rows` are what quantization has left of the weight's rows."""
+
+
+class Int4Gated(_Int4, PackedGated):
+    """As `PackedGated`."""
