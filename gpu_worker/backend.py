@@ -70,13 +70,14 @@ def _triton(settings: WorkerSettings, device: torch.device) -> Kernels:
     """The back end for GPUs; PyTorch if Triton cannot be had, and neither it nor narrower weights, which
     PyTorch would widen in every step, were asked for."""
     try:
+        from gpu_worker.kernels.triton.int4 import Int4Triton
         from gpu_worker.kernels.triton.kernels import TritonKernels
         from gpu_worker.kernels.triton.quantized import QuantizedTriton
 
         if settings.quantization == "none":
             return TritonKernels(device)
         if settings.quantization == "int4":
-            raise KernelError("there are no products of 4 bits on GPUs: take int8, or QUIRE_KERNELS=torch")
+            return Int4Triton(device)
         return QuantizedTriton(device, BYTES[settings.quantization])
     except (ImportError, KernelError) as error:
         if settings.kernels == "triton":

@@ -37,7 +37,7 @@ def grouped(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _grouped(weight: Tensor) -> tuple[Tensor, Tensor]:
-    filled = pad(weight, (0, -weight.shape[1] % GROUP)).view(len(weight), -1, GROUP)
+    filled = pad(weight, (0, -weight.shape[1] % GROUP)).reshape(len(weight), -1, GROUP)
     high, low = filled.amax(-1), filled.amin(-1)
     extreme = torch.where(-low > high, low, high)  # of two that are as large, the one above zero
     scales = (extreme / -8).half()

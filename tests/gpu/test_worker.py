@@ -103,6 +103,17 @@ def test_numbers_of_one_byte(model, what, numbers) -> None:
     assert run(cuda, greedy, 3) == run(cpu, greedy, 3)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_of_4_bits(model, dtype) -> None:
+    """As plain PyTorch on the CPU, as far as rounding lets it."""
+    given = {"model": model[1], "dtype": dtype, "kv_memory": 2**24, "max_slots": 4, "quantization": "int4"}
+    cuda = load(WorkerSettings(device="cuda", **given))
+    cpu = load(WorkerSettings(device="cpu", kernels="torch", threads=2, **given))
+    greedy = SamplingParams(top_p=1, repetition_penalty=1)
+    steps = 3 if dtype == "float32" else 1
+    assert run(cuda, greedy, steps) == run(cpu, greedy, steps)
+
+
 def test_blocks_go_to_host_memory_and_come_back(model) -> None:
     """Without waiting in between: the copies are done in the order of the stream."""
     runner = load(

@@ -24,6 +24,7 @@ from triton.compiler import ASTSource, compile
 from gpu_worker.kernels.interface import FP8, LayerCache, Rotary, Sight
 from gpu_worker.kernels.triton.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
+from gpu_worker.kernels.triton.int4 import MOST, TritonInt4Linear
 from gpu_worker.kernels.triton.mixture import TritonMixture
 from gpu_worker.kernels.triton.norm import TritonNorm, gated
 from gpu_worker.kernels.triton.quantized import TritonQuantizedLinear
@@ -39,6 +40,7 @@ TYPES = {
     torch.bfloat16: "bf16",
     torch.float16: "fp16",
     torch.int8: "i8",
+    torch.int16: "i16",
     torch.uint8: "u8",
     torch.int32: "i32",
     torch.int64: "i64",
@@ -118,6 +120,7 @@ def launch_all() -> None:
     for tokens in (1, 600):
         mix(tokens, None)
     mix(1, FP8)
+    products_of_4_bits()
     BlockCopies([pages(16, torch.int8)])(torch.tensor([1]), torch.tensor([2]))
     draw()
 
@@ -129,6 +132,17 @@ def mix(tokens: int, numbers: torch.dtype | None) -> None:
     ]
     hidden, chosen = torch.zeros((tokens, 2048), dtype=torch.bfloat16), torch.arange(8).expand(tokens, 8)
     TritonMixture(blocks * 32, 32, "silu", numbers)(hidden, torch.zeros((tokens, 8)), chosen)
+
+
+def products_of_4_bits() -> None:
+    """Every size of a tile: a GPU of one processor takes those that are for many outputs."""
+    hidden = torch.zeros((MOST + 1, 2048), dtype=torch.bfloat16)
+    for processors, rows in ((1, (16, 64)), (132, (8, 32, 64, MOST + 1))):
+        product = TritonInt4Linear(torch.zeros((300, 2048), dtype=torch.bfloat16), None, processors)
+        for tokens in rows:
+            product(hidden[:tokens])
+    half = hidden[:1].half()
+    TritonInt4Linear(half, half[0, :1], 132).add_to(half, half[:, :1])
 
 
 def draw() -> None:

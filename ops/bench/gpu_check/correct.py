@@ -10,7 +10,7 @@ from gpu_worker.kernels.reference import ReferenceKernels
 from gpu_worker.kernels.reference_attention import ReferenceStep
 from gpu_worker.kernels.triton.copies import BlockCopies
 from gpu_worker.kernels.triton.kernels import TritonKernels
-from ops.bench.gpu_check import mixture, one_byte
+from ops.bench.gpu_check import int4, mixture, one_byte
 from ops.bench.gpu_check.bench import Bench
 from ops.bench.gpu_check.cases import Heads, make_pages, make_step, random
 
@@ -74,7 +74,7 @@ def check(bench: Bench) -> None:
     _note("attention", count, worst, bench)
     others = [("writing", writing), ("layers", layers), ("copies", copies), ("latent", latent)]
     others += [("bytes in pages", one_byte.written), ("products of bytes", one_byte.products)]
-    others += [("mixture", mixture.check)]
+    others += [("mixture", mixture.check), ("products of 4 bits", int4.products)]
     for name, part in bench.mine(others):
         worst = part(kernels, bench)
         bench.expect(worst <= 1, f"{name}: off by {worst:.2g} times what is allowed")

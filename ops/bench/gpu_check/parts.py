@@ -3,6 +3,7 @@
 from ops.bench.gpu_check import (
     attention,
     correct,
+    int4,
     mixture,
     one_byte,
     prefill,
@@ -35,5 +36,6 @@ PARTS = (
     Part("mixture", mixture.measure, 30),
     Part("sampling", sampling.measure, 30),
     Part("one byte", one_byte.measure, 60),
+    Part("4 bits", int4.measure, 60),
     Part("tilings", tilings.measure, 60),
 )

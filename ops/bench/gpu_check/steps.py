@@ -8,6 +8,8 @@ import time
 
 import torch
 
+from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.triton.int4 import Int4Triton
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from gpu_worker.kernels.triton.quantized import QuantizedTriton
 from gpu_worker.runner import Runner
@@ -34,7 +36,7 @@ def measure_model(
     shape, context = (TINY, 40) if bench.dry else (EIGHT_B, CONTEXT)
     numbers = 2 * shape["num_hidden_layers"] * shape["num_key_value_heads"] * shape["head_dim"]
     token_bytes = numbers * (pages or torch.bfloat16).itemsize
-    weight_bytes = _parameters(shape) * (1 if isinstance(kernels, QuantizedTriton) else 2)
+    weight_bytes = _weight_bytes(shape, kernels)
     if not bench.has_memory(weight_bytes):
         bench.found.left_out.append(f"steps of {of}: the weights do not fit")
         return
@@ -65,12 +67,15 @@ def measure_model(
         del runner
 
 
-def _parameters(shape: dict[str, int]) -> int:
-    """Numbers that a step reads: of the embedding only a few rows."""
+def _weight_bytes(shape: dict[str, int], kernels: Kernels) -> float:
+    """That a step reads: of the embedding only a few rows."""
     hidden, head = shape["hidden_size"], shape["head_dim"]
     attention = 2 * (shape["num_attention_heads"] + shape["num_key_value_heads"]) * head * hidden
-    layer = attention + 3 * hidden * shape["intermediate_size"]
-    return shape["num_hidden_layers"] * layer + shape["vocab_size"] * hidden
+    layers = shape["num_hidden_layers"] * (attention + 3 * hidden * shape["intermediate_size"])
+    words = shape["vocab_size"] * hidden
+    if isinstance(kernels, Int4Triton):
+        return layers * 4.5 / 8 + words
+    return (layers + words) * (1 if isinstance(kernels, QuantizedTriton) else 2)
 
 
 def seconds(runner: Runner, batch: int, context: int, bench: Bench) -> float:

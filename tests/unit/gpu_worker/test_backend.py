@@ -12,6 +12,7 @@ from gpu_worker.kernels.cpu.kernels import CpuKernels, Int4Kernels, MatrixUnitKe
 from gpu_worker.kernels.reference import ReferenceKernels
 from gpu_worker.kernels.reference_int4 import Int4Reference
 from gpu_worker.kernels.reference_quantized import QuantizedReference
+from gpu_worker.kernels.triton.int4 import Int4Triton
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from gpu_worker.kernels.triton.quantized import QuantizedTriton
 from gpu_worker.models.loader import Weights
@@ -43,6 +44,7 @@ def test_a_gpu_that_is_not_there(settings) -> None:
         ({"quantization": "int4"}, Int4Kernels),
         ({"quantization": "int4", "dtype": "bfloat16", "kernels": "portable"}, Int4Kernels),
         ({"quantization": "int4", "kernels": "torch"}, Int4Reference),
+        ({"quantization": "int4", "kernels": "triton"}, Int4Triton),
         ({"quantization": "fp8", "kernels": "triton"}, QuantizedTriton),
         ({"quantization": "int8", "kernels": "triton", "dtype": "bfloat16"}, QuantizedTriton),
     ],
@@ -110,8 +112,9 @@ def test_where_triton_cannot_compile_pytorch_computes(settings, monkeypatch, cap
     assert "no gcc: PyTorch computes instead" in caplog.text
     with pytest.raises(KernelError, match="QUIRE_KERNELS=triton: Triton cannot compile"):
         load(settings(kernels="triton"))
-    with pytest.raises(KernelError, match="QUIRE_QUANTIZATION=fp8: Triton cannot compile"):
-        backend._triton(settings(quantization="fp8"), torch.device("cuda"))
+    for numbers in ("int4", "fp8"):
+        with pytest.raises(KernelError, match=f"QUIRE_QUANTIZATION={numbers}: Triton cannot compile"):
+            backend._triton(settings(quantization=numbers), torch.device("cuda"))
 
 
 def test_without_a_compiler_pytorch_computes(settings, monkeypatch, caplog, tmp_path) -> None:

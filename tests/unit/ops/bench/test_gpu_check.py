@@ -41,10 +41,12 @@ def test_a_dry_run_from_end_to_end(tmp_path: Path) -> None:
         "bytes in pages": 1,
         "products of bytes": 1,
         "mixture": 1,
+        "products of 4 bits": 1,
     }
     assert [row["share that is the CPU's"] for row in tables["tokens"]] == [1, 1, 1]
-    assert [row["batch"] for row in tables["steps"]] == [1, 3, 1]
-    assert all(tables[part] for part in ("rates", "decode", "prefill", "mixture", "sampling", "tilings"))
+    assert [row["batch"] for row in tables["steps"]] == [1, 3, 1, 1]
+    named = ("rates", "decode", "prefill", "mixture", "sampling", "int4 products", "tilings")
+    assert all(tables[part] for part in named)
     assert "served" in tables["left out"]
 
 

@@ -21,9 +21,12 @@ def test_every_kernel_becomes_machine_code(tmp_path: Path) -> None:
         timeout=280,
     )
     assert answer.returncode == 0, answer.stderr
-    found = [line.split()[1] for line in answer.stdout.splitlines()]
+    lines = [line.split() for line in answer.stdout.splitlines()]
+    found = [line[1] for line in lines]
     attention = {"attend_tile", "combine", "rotate_rows", "attend_latent", "write_rows"}
     sampling = {"count_tokens", "penalize_rows", "draw_rows"}
     products = {"quantize_rows", "scale_rows", "count_pairs", "place_pairs", "multiply_tiles"}
-    assert set(found) == attention | sampling | products | {"norm_rows", "gate_rows", "copy_blocks"}
+    int4 = {"multiply_int4", "add_spans", "widen_strips"}
+    assert set(found) == attention | sampling | products | int4 | {"norm_rows", "gate_rows", "copy_blocks"}
+    assert {line[4] for line in lines if line[1] == "multiply_int4"} == {"0"}, "bytes beside the registers"
     assert found.count("attend_tile") == 11 * (2 if AMPERE else 1)
