@@ -15,6 +15,9 @@ if not Path("/dev/nvidiactl").exists():
     # Without a GPU its kernels run in Triton's interpreter; Triton asks for it when it is first imported.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# One thread of PyTorch's for each process that tests; workers of deployments say for themselves.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # gRPC writes to the terminal, past pytest, when a channel's other end goes.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 

@@ -253,8 +253,8 @@ def back_end(name: str) -> Kernels:
     if name == "triton":
         return TritonKernels(CPU)
     if name == "onednn":
-        return MatrixUnitKernels(library.load(build.supported()[0], 2))
-    return CpuKernels(library.load(name, 2))
+        return MatrixUnitKernels(library.load(build.supported()[0], 1))
+    return CpuKernels(library.load(name, 1))
 
 
 @pytest.fixture(scope="session", params=BACK_ENDS)

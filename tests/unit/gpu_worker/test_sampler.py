@@ -9,15 +9,23 @@ import pytest
 import torch
 
 from gpu_worker.batch import Batch
-from gpu_worker.kernels.cpu import build, library
+from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.cpu.sample import Sampler
+from gpu_worker.kernels.reference import ReferenceKernels
 from gpu_worker.kernels.triton.sample import sample as in_triton
 from gpu_worker.plan import read_plan
 from gpu_worker.sampler import sample
-from tests.unit.gpu_worker.conftest import INTERPRETED
+from tests.support.native import with_team
+from tests.unit.gpu_worker.conftest import INTERPRETED, makers
 
 VOCAB = 97
 PLAIN = {"reference": sample, "triton": in_triton}
+
+
+@pytest.fixture(scope="module")
+def make() -> SimpleNamespace:
+    """No back end computes anything here but `choose`."""
+    return makers(ReferenceKernels())
 
 
 @pytest.fixture(params=["reference", *INTERPRETED, *build.supported()])
@@ -25,7 +33,7 @@ def choose(request):
     """Each implementation, with the reference's arguments."""
     if request.param in PLAIN:
         return PLAIN[request.param]
-    sampler = Sampler(library.load(request.param, 2))
+    sampler = Sampler(with_team(request.param, 2))
     return lambda logits, slots, _, positions, batch: sampler(logits, slots, positions, batch)
 
 
@@ -271,7 +279,7 @@ def random_step(make, count: int, vocabulary: int):
 @pytest.mark.parametrize("vocabulary", [97, 1000, 4096])
 def test_cpp_chooses_what_the_reference_chooses(make, instruction_set, vocabulary) -> None:
     logits, order, batch = random_step(make, 600, vocabulary)
-    found = Sampler(library.load(instruction_set, 2))(logits, order, batch.known[order], batch)
+    found = Sampler(with_team(instruction_set, 2))(logits, order, batch.known[order], batch)
     expected = sample(logits, order, torch.from_numpy(order).long(), batch.known[order], batch)
     # The logarithms differ in the last place: a draw may turn where two scores all but meet.
     assert (found.tokens != expected.tokens).sum() <= 2

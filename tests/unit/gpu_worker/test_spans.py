@@ -6,10 +6,18 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from gpu_worker import spans
+from gpu_worker.kernels.reference import ReferenceKernels
 from proto.worker_pb2 import RowError, StepResult
+from tests.unit.gpu_worker.conftest import makers
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = f"00-{TRACE}-b7ad6b7169203331-01"
+
+
+@pytest.fixture(scope="module")
+def make():
+    """Of plans: nothing is computed here."""
+    return makers(ReferenceKernels())
 
 
 @pytest.fixture

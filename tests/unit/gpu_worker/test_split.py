@@ -93,7 +93,7 @@ def stacked(seen: dict[tuple[int, int], torch.Tensor]) -> torch.Tensor:
 def test_ranks_equal_one(directory: Any, number: int) -> None:
     name, count = SPLIT[number]
     path, sizes = directory(name), {"num_blocks": 96, "max_model_len": 96, "max_step_tokens": 256}
-    kernels = [ReferenceKernels(), CpuKernels(library.load(build.supported()[0], 2))][number % 2]
+    kernels = [ReferenceKernels(), CpuKernels(library.load(build.supported()[0], 1))][number % 2]
     alone = make_runner(path, kernels, **sizes)
     expected = watch_logits(alone)
     texts = generated(alone)
@@ -112,7 +112,7 @@ def test_ranks_equal_one(directory: Any, number: int) -> None:
 def test_ranks_with_weights_of_int8(directory: Any) -> None:
     """Near to one rank's: activations are quantized by themselves on each."""
     path, sizes = directory("Llama"), {"num_blocks": 96, "max_model_len": 96, "max_step_tokens": 256}
-    kernels = QuantizedKernels(library.load(build.supported()[0], 2))
+    kernels = QuantizedKernels(library.load(build.supported()[0], 1))
     alone = make_runner(path, kernels, **sizes)
     ranks = Together(2, lambda ranks: make_runner(path, kernels, ranks=ranks, **sizes))
     seen = [watch_logits(runner) for runner in (alone, *ranks.runners)]

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from gpu_worker.kernels.cpu import build, library
+from gpu_worker.kernels.cpu import build
+from tests.support.native import with_team
 
 
 @pytest.fixture(scope="session", params=build.supported())
 def native(request: pytest.FixtureRequest) -> ctypes.CDLL:
     """The library for each instruction set of this machine, with two threads."""
-    return library.load(request.param, 2)
+    return with_team(request.param, 2)
 
 
 @pytest.fixture

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gpu_worker.kernels.cpu import build, library
+from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.cpu.int4 import GROUP, Int4Gated, Int4Linear
 from gpu_worker.kernels.reference_int4 import Int4Reference
+from tests.support.native import with_team
 
 SHAPES = ((1, 1), (5, 3), (32, 64), (33, 95), (64, 576), (95, 130), (200, 41))
 DTYPES = (torch.float32, torch.bfloat16)
@@ -20,7 +21,7 @@ REFERENCE = Int4Reference()
 
 @pytest.fixture(params=build.supported(), scope="module")
 def kernels(request: pytest.FixtureRequest) -> ctypes.CDLL:
-    return library.load(request.param, 2)
+    return with_team(request.param, 2)
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.cpu import build, library
+from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.cpu.linear import ACTIVATIONS, PackedGated, PackedLinear
+from tests.support.native import with_team
 
 SHAPES = ((1, 1), (5, 3), (32, 64), (33, 95), (64, 576), (95, 129), (200, 40))
 """(out, in): whole panels and broken ones, whole words and broken ones."""
@@ -26,7 +27,7 @@ REFERENCE = {
 
 @pytest.fixture(params=build.supported(), scope="module")
 def kernels(request: pytest.FixtureRequest) -> ctypes.CDLL:
-    return library.load(request.param, 2)
+    return with_team(request.param, 2)
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from gpu_worker.kernels.cpu import build, library
+from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.cpu.quantized import LONGEST, QuantizedGated, QuantizedLinear
+from tests.support.native import with_team
 
 SHAPES = ((1, 1), (5, 3), (32, 64), (33, 95), (64, 576), (95, 130), (200, 41))
 DTYPES = (torch.float32, torch.bfloat16)
@@ -16,7 +17,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 @pytest.fixture(params=build.supported(), scope="module")
 def kernels(request: pytest.FixtureRequest) -> ctypes.CDLL:
-    return library.load(request.param, 2)
+    return with_team(request.param, 2)
 
 
 def whole(rows: int, width: int, seed: int) -> Tensor:

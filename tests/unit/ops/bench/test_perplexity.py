@@ -27,6 +27,10 @@ LIMITS = {
 """How much more perplexed than float32 a form may be, and how often it must expect the same token."""
 
 
+def reading(form: str, texts: tuple[list[list[int]], list[list[int]]]) -> Reading:
+    return read(runner_of(FORMS[form] | {"threads": 1}), *texts)
+
+
 @pytest.fixture(scope="module")
 def texts() -> tuple[list[list[int]], list[list[int]]]:
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED_MODEL)
@@ -35,7 +39,7 @@ def texts() -> tuple[list[list[int]], list[list[int]]]:
 
 @pytest.fixture(scope="module")
 def reference(texts) -> Reading:
-    return read(runner_of(FORMS["float32"]), *texts)
+    return reading("float32", texts)
 
 
 def test_pages_and_plans_lose_nothing(reference) -> None:
@@ -51,7 +55,7 @@ def test_every_form_has_its_limits() -> None:
 @pytest.mark.parametrize("name", LIMITS)
 def test_a_form_is_as_good_as_it_should_be(texts, reference, name) -> None:
     worse, same = LIMITS[name]
-    found = compared(read(runner_of(FORMS[name]), *texts), reference)
+    found = compared(reading(name, texts), reference)
     assert 1 / worse < found["ratio"] < worse
     assert same < found["same_likeliest"] < 1  # 1: nothing has changed
     assert found["answers"] == 3

@@ -1,0 +1,24 @@
+"""The compiled kernels with a team of threads of one's own."""
+
+import ctypes
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from gpu_worker.kernels.cpu import build
+
+_copies = tempfile.TemporaryDirectory(prefix="quire-kernels-")
+
+
+@cache
+def with_team(instruction_set: str, threads: int) -> ctypes.CDLL:
+    """A copy of the library for an instruction set: a library has one team, however often it is loaded.
+
+    What is tested above the kernels computes in the library itself, with one thread: several processes test
+    at the same time, and a team waits for the slowest of its threads.
+    """
+    copy = Path(_copies.name) / f"{instruction_set}-{threads}.so"
+    library = ctypes.CDLL(str(shutil.copy(build.library(instruction_set), copy)))
+    assert library.quire_start(threads, None) == threads
+    return library
