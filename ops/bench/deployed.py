@@ -82,4 +82,13 @@ DEPLOYED = (
         (1, 8, 32),
         2,
     ),
+    Deployed(
+        "weights of int4",
+        "answers of 64 tokens over HTTP, prompts of 32, 128 and 512: weights in int4, or in int8",
+        {"QUIRE_QUANTIZATION": "int4"},
+        {"QUIRE_QUANTIZATION": "int8"},
+        Workload(output_lengths=(64, 64)),
+        (1, 8, 32),
+        2,
+    ),
 )

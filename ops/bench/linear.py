@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.cpu import build, library
+from gpu_worker.kernels.cpu.int4 import Int4Linear
 from gpu_worker.kernels.cpu.linear import PackedLinear
 from gpu_worker.kernels.cpu.onednn import OneDnnLinear
 from gpu_worker.kernels.cpu.quantized import QuantizedLinear
@@ -106,16 +107,19 @@ def main() -> None:
             copies = max(2, MEMORY // weight.nbytes + 1)
             bf16 = [PackedLinear(kernels, weight, None) for _ in range(copies)]
             int8 = [QuantizedLinear(kernels, weight, None) for _ in range(2 * copies)]
+            int4 = [Int4Linear(kernels, weight, None) for _ in range(4 * copies)]
             onednn = [OneDnnLinear(weight, None) for _ in range(copies)]
             kinds: dict[str, list[Product]] = {
                 "bf16": list(bf16),
                 "int8": list(int8),
+                "int4": list(int4),
                 "onednn_bf16": list(onednn),
                 "plain_read": [lambda _: memory.sum()],
             }
             size = {
                 "bf16": weight.nbytes,
-                "int8": weight.nbytes // 2,
+                "int8": int8[0].nbytes,
+                "int4": int4[0].nbytes,
                 "onednn_bf16": weight.nbytes,
                 "plain_read": memory.nbytes,
             }

@@ -1,7 +1,7 @@
 """The products of `linear.py` with weights of 4 bits: little more than half the bytes of int8.
 
 Weights are quantized once, with one scale for each group of 32 along `in`; activations become int8 in every
-call, with scales for the same groups. Both are symmetric; the sums of a group are exact integers.
+call, with one scale for each row. Both are symmetric; the sums of a group are exact integers.
 """
 
 import ctypes

@@ -8,11 +8,9 @@
 //
 // A word is eight weights of one output, kept 8 higher, without sign: numbers 0 to 3 are the lower halves of
 // its bytes and 4 to 7 the upper ones, so that a mask makes bytes of them that lie like those of activations.
-// These are whole multiples, -127 to 127, of steps of their own groups, found in every call. The sums of a group
-// are exact integers; groups are added up in float32, from the first to the last.
+// The sums of a group are exact integers; groups are added up in float32, from the first to the last.
+#include "activations.h"
 #include "half.h"
-#include "matrix.h"
-#include "quantize.h"
 
 namespace quire {
 namespace {
@@ -21,13 +19,9 @@ constexpr int GROUP = 32;
 constexpr int WORDS = GROUP / 8;
 constexpr int OFFSET = 8;
 
-// A group of a row of activations.
-struct Part {
-    uint32_t words[GROUP / 4];
-    float step;
-    int32_t excess;  // what the sums with it are too large by: OFFSET times the sum of its numbers
-};
-constexpr int64_t PART = sizeof(Part) / sizeof(uint32_t);
+// A row of activations: its bytes, a group's in so many words, and for each group what sums with it are too large
+// by: OFFSET times the sum of its numbers.
+constexpr int BYTE_WORDS = GROUP / 4;
 
 int64_t groups_of(const Matrix& matrix) { return (matrix.in + GROUP - 1) / GROUP; }
 
@@ -40,7 +34,7 @@ struct Bytes {
         return (Sum)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)weights, (__m512i)(u32x16{} + x));
     }
     static Sum start(int32_t excess) { return Sum{} - excess; }
-    static i32x16 total(Sum sum, int32_t) { return sum; }
+    static f32x16 total(Sum sum, int32_t) { return __builtin_convertvector(sum, f32x16); }
 #else
     using Sum = int16_t __attribute__((vector_size(64)));
     static Sum dot(Sum sum, u32x16 weights, uint32_t x) {
@@ -59,8 +53,9 @@ struct Bytes {
 #endif
     }
     static Sum start(int32_t) { return Sum{}; }
-    static i32x16 total(Sum sum, int32_t excess) {
-        return ((i32x16)((u32x16)sum << 16) >> 16) + ((i32x16)sum >> 16) - excess;
+    static f32x16 total(Sum sum, int32_t excess) {
+        const i32x16 pairs = ((i32x16)((u32x16)sum << 16) >> 16) + ((i32x16)sum >> 16);
+        return __builtin_convertvector(pairs - excess, f32x16);
     }
 #endif
 };
@@ -76,12 +71,12 @@ struct Groups {
     static void multiply(const uint32_t* x, int64_t stride, const uint32_t* panel, int64_t groups,
                          const uint32_t* later, Tile<Sum>& tile) {
         Sum totals[COUNT][2] = {};
-        for (int64_t group = 0; group < groups; ++group, x += PART, panel += SIZE) {
+        const uint32_t* excesses = x + groups * BYTE_WORDS;
+        for (int64_t group = 0; group < groups; ++group, ++excesses, x += BYTE_WORDS, panel += SIZE) {
             if (COUNT >= COMPUTING) fetch<FETCHES>(panel, later + group * SIZE / 2);
-            const auto part = [&](int row) -> const Part& { return *reinterpret_cast<const Part*>(x + row * stride); };
             typename Bytes::Sum sums[COUNT][2];
 #pragma GCC unroll 16
-            for (int row = 0; row < COUNT; ++row) sums[row][0] = sums[row][1] = Bytes::start(part(row).excess);
+            for (int row = 0; row < COUNT; ++row) sums[row][0] = sums[row][1] = Bytes::start(excesses[row * stride]);
             for (int word = 0; word < WORDS; ++word) {
                 const uint32_t* from = panel + LANES + word * COLUMNS;
 #pragma GCC unroll 2
@@ -90,7 +85,7 @@ struct Groups {
                     const u32x16 right = load_bits<u32x16>(from + LANES) >> (4 * half) & 0x0F0F0F0F;
 #pragma GCC unroll 16
                     for (int row = 0; row < COUNT; ++row) {
-                        const uint32_t numbers = part(row).words[2 * word + half];
+                        const uint32_t numbers = x[row * stride + 2 * word + half];
                         sums[row][0] = Bytes::dot(sums[row][0], left, numbers);
                         sums[row][1] = Bytes::dot(sums[row][1], right, numbers);
                     }
@@ -100,18 +95,14 @@ struct Groups {
             const f32x16 right = from_halves(load_bits<u16x16>(panel + LANES / 2));
 #pragma GCC unroll 16
             for (int row = 0; row < COUNT; ++row) {
-                totals[row][0] += worth(sums[row][0], part(row)) * left;
-                totals[row][1] += worth(sums[row][1], part(row)) * right;
+                totals[row][0] += Bytes::total(sums[row][0], excesses[row * stride]) * left;
+                totals[row][1] += Bytes::total(sums[row][1], excesses[row * stride]) * right;
             }
         }
         for (int row = 0; row < COUNT; ++row) {
             tile.sums[row][0] = totals[row][0];
             tile.sums[row][1] = totals[row][1];
         }
-    }
-
-    static f32x16 worth(typename Bytes::Sum sum, const Part& part) {
-        return __builtin_convertvector(Bytes::total(sum, part.excess), f32x16) * part.step;
     }
 
     template <bool FETCHES>
@@ -124,32 +115,14 @@ struct Groups {
     }
 };
 
-template <class Number>
-void quantize(const Number* row, int64_t in, Part* to) {
-    for (int64_t at = 0; at < in; at += GROUP, ++to) {
-        *to = {};
-        int8_t numbers[GROUP];
-        to->step = quantize_row<0>(row + at, in - at < GROUP ? in - at : GROUP, reinterpret_cast<uint8_t*>(to->words));
-        std::memcpy(numbers, to->words, sizeof(numbers));
-        for (const int8_t number : numbers) to->excess += OFFSET * number;
-    }
-}
-
-// Rows of parts in `scratch`.
-Rows quantize_all(const Matrix& matrix, const void* x, int64_t count) {
-    constexpr int64_t BLOCK = 8;
-    const int64_t stride = spread(groups_of(matrix) * PART);
-    uint32_t* words = scratch(count * stride);
-    parallel_for((count + BLOCK - 1) / BLOCK, [&](int64_t block, int) {
-        for (int64_t row = block * BLOCK; row < (block + 1) * BLOCK && row < count; ++row) {
-            Part* to = reinterpret_cast<Part*>(words + row * stride);
-            if (matrix.type == Type::float32)
-                quantize(static_cast<const float*>(x) + row * matrix.in, matrix.in, to);
-            else
-                quantize(static_cast<const bf16*>(x) + row * matrix.in, matrix.in, to);
-        }
+Quantized quantize_groups(const Matrix& matrix, const void* x, int64_t count) {
+    const int64_t groups = groups_of(matrix), last = matrix.in % GROUP;
+    return quantize_all<0>(matrix, x, count, groups * (BYTE_WORDS + 1), [&](uint32_t* row) {
+        auto* bytes = reinterpret_cast<int8_t*>(row);
+        if (last && last <= LANES) std::memset(bytes + groups * GROUP - LANES, 0, LANES);
+        for (int64_t group = 0; group < groups; ++group, bytes += GROUP)
+            row[groups * BYTE_WORDS + group] = uint32_t(int32_t(OFFSET * sum(load(bytes) + load(bytes + LANES))));
     });
-    return {words, count, stride};
 }
 
 // Where the bits of a group's number are within its word.
@@ -170,8 +143,7 @@ uint16_t pack(const Number* from, int64_t count, uint32_t* to) {
     for (int number = 0; number < GROUP; number += LANES) {
         f32x16 steps = step == 0 ? f32x16{} : load(numbers + number) / step;
         steps = select(steps < lowest, lowest, select(steps > highest, highest, steps));
-        // Adding 1.5 * 2^23 rounds to a whole number, which is then in the lowest bits.
-        const u32x16 nibbles = ((u32x16)(steps + 12582912.0f) + OFFSET) & 15;
+        const u32x16 nibbles = ((u32x16)(steps + Steps::ROUNDS) + OFFSET) & 15;
         uint32_t words[LANES / 8] = {};
         for (int lane = 0; lane < LANES; ++lane) words[lane / 8] |= nibbles[lane] << place(lane);
         for (int word = 0; word < LANES / 8; ++word) to[(number / 8 + word) * COLUMNS] = words[word];
@@ -221,10 +193,12 @@ extern "C" void quire_int4_rows(const quire::Matrix* matrix, const int64_t* ids,
 // As `quire_linear`.
 extern "C" void quire_int4(const quire::Matrix* matrix, const void* x, int64_t rows, void* out, int add) {
     using namespace quire;
-    const Rows source = quantize_all(*matrix, x, rows);
+    const Quantized source = quantize_groups(*matrix, x, rows);
     const Output output = matrix->output(out, add);
-    for_each_tile<Groups>(source, matrix->panels, matrix->count(), groups_of(*matrix),
+    for_each_tile<Groups>(source.rows, matrix->panels, matrix->count(), groups_of(*matrix),
                           [&](int64_t panel, int64_t row, int count, Tile<f32x16>& tile) {
+                              for (int number = 0; number < count; ++number)
+                                  for (f32x16& sums : tile.sums[number]) sums *= source.steps[row + number];
                               if (matrix->writes_float32())
                                   finish<float>(output, panel, row, count, tile);
                               else

@@ -3,8 +3,7 @@
 // A number is a whole multiple, -127 to 127, of its row's step: of an output's row of weights, and of a
 // row of activations in every call. Activations are kept 128 higher, as bytes without sign: what the
 // sums become too large by is 128 times the sum of a column's weights, and known beforehand.
-#include "matrix.h"
-#include "quantize.h"
+#include "activations.h"
 
 namespace quire {
 namespace {
@@ -47,31 +46,6 @@ struct Int8 {
 #endif
 };
 
-// One row, LANES at a time: `to` has room for `spread` words.
-float quantize(const Matrix& matrix, const void* rows, int64_t row, uint8_t* to) {
-    if (matrix.type == Type::float32)
-        return quantize_row<OFFSET>(static_cast<const float*>(rows) + row * matrix.in, matrix.in, to);
-    return quantize_row<OFFSET>(static_cast<const bf16*>(rows) + row * matrix.in, matrix.in, to);
-}
-
-// Rows of bytes in `scratch`, followed by their steps.
-struct Quantized {
-    Rows rows;
-    const float* steps;
-};
-
-Quantized quantize_all(const Matrix& matrix, const void* x, int64_t count) {
-    constexpr int64_t BLOCK = 8;
-    const int64_t stride = spread(matrix.words());
-    uint32_t* words = scratch(count * (stride + 1));
-    float* steps = reinterpret_cast<float*>(words + count * stride);
-    parallel_for((count + BLOCK - 1) / BLOCK, [&](int64_t block, int) {
-        for (int64_t row = block * BLOCK; row < (block + 1) * BLOCK && row < count; ++row)
-            steps[row] = quantize(matrix, x, row, reinterpret_cast<uint8_t*>(words + row * stride));
-    });
-    return {{words, count, stride}, steps};
-}
-
 template <class Number>
 void multiply_all(const Matrix& matrix, const Quantized& x, const Output& output) {
     for_each_tile<Words<Int8>>(x.rows, matrix.panels, matrix.count(), matrix.words(),
@@ -106,7 +80,7 @@ extern "C" void quire_quantized_pack(const quire::Matrix* matrix, const void* we
             uint32_t* to = panels + panel * words * COLUMNS + column;
             float step = 0;
             int32_t sum = 0;
-            if (source >= 0) step = quantize(*matrix, weight, source, reinterpret_cast<uint8_t*>(row.data()));
+            if (source >= 0) step = quantize<OFFSET>(*matrix, weight, source, reinterpret_cast<uint8_t*>(row.data()));
             for (int64_t word = 0; word < words; ++word) {
                 const uint32_t number = source >= 0 ? row[word] ^ 0x80808080 : 0;  // minus OFFSET
                 for (int shift = 0; shift < 32; shift += 8) sum += int8_t(number >> shift);
@@ -135,7 +109,7 @@ extern "C" void quire_quantized_rows(const quire::Matrix* matrix, const int64_t*
 // As `quire_linear`.
 extern "C" void quire_quantized(const quire::Matrix* matrix, const void* x, int64_t rows, void* out, int add) {
     using namespace quire;
-    const Quantized source = quantize_all(*matrix, x, rows);
+    const Quantized source = quantize_all<OFFSET>(*matrix, x, rows, matrix->words(), [](uint32_t*) {});
     const Output output = matrix->output(out, add);
     if (matrix->writes_float32()) {
         multiply_all<float>(*matrix, source, output);
