@@ -55,9 +55,9 @@ def fair(redis_server: RedisServer, tmp_path: Path) -> Iterator[Deployment]:
     yield from one_slot(redis_server, tmp_path, QUIRE_POLICY="fair")
 
 
-@pytest.fixture
-def limited(redis_server: RedisServer, tmp_path: Path) -> Iterator[Deployment]:
-    yield from one_slot(redis_server, tmp_path, QUIRE_MAX_WAITING_REQUESTS="2")
+@pytest.fixture(scope="module")
+def limited(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    yield from one_slot(redis_server, tmp_path_factory.mktemp("limited"), QUIRE_MAX_WAITING_REQUESTS="2")
 
 
 async def test_a_lower_priority_number_comes_first(by_priority: Deployment) -> None:
