@@ -2,21 +2,16 @@
 
 Launches are intercepted: what would have been launched, with its very arguments, is compiled to machine code.
 Prints each kernel with the shared memory that a program of it takes, a thread's registers, the bytes that did
-not fit into them, and the seconds that it took to compile.
+not fit into them, the instructions of the loop that multiplies, and the seconds that it took to compile.
 """
 
-import re
-import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-import triton
 from triton import JITFunction
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
@@ -30,6 +25,7 @@ from gpu_worker.kernels.triton.norm import TritonNorm, gated
 from gpu_worker.kernels.triton.quantized import TritonQuantizedLinear
 from gpu_worker.kernels.triton.sample import sample
 from gpu_worker.sampling import SlotSampling
+from tests.support.machine_code import multiplying_loop, resources
 from tests.support.paged import make_step
 
 SHARED = {80: 163 << 10, 90: 227 << 10}
@@ -71,25 +67,12 @@ def main(capabilities: list[int]) -> None:
             found = compile(source, target=GPUTarget("cuda", capability, 32), options=options)
             seconds = time.perf_counter() - began
             assert found.metadata.shared <= SHARED[capability]
-            registers, spilled = resources(found.asm["cubin"])
-            numbers = found.metadata.shared, registers, spilled, round(seconds, 1)
+            cubin = found.asm["cubin"]
+            numbers = found.metadata.shared, *resources(cubin), multiplying_loop(cubin), round(seconds, 1)
             print(capability, kernel.__name__, *numbers, flush=True)
 
     JITFunction.run = compiled
     launch_all()
-
-
-def resources(cubin: bytes) -> tuple[int, int]:
-    """Registers of a thread, and bytes that it keeps in memory for want of them."""
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        command = [str(tool), "--dump-resource-usage", file.name]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = re.search(r"REG:(\d+) STACK:(\d+)", said)
-    assert found, said
-    return int(found[1]), int(found[2])
 
 
 def kind(value: Any) -> str:
@@ -102,14 +85,14 @@ def kind(value: Any) -> str:
 def launch_all() -> None:
     """Every kernel, in the ways that differ most."""
     decodes, mixed = [(1, 5000), (1, 40)], [(1, 9000), (300, 4000), (5, 64)]
-    attend(decodes, 128, torch.bfloat16, torch.bfloat16, Sight())
+    for kv in (torch.bfloat16, torch.int8, FP8):
+        attend(decodes, 128, torch.bfloat16, kv, Sight())
     attend(decodes, 80, torch.bfloat16, torch.int8, Sight(window=100, sinks=4, softcap=5.0))
     attend(mixed, 128, torch.bfloat16, torch.bfloat16, Sight())
     attend(mixed, 256, torch.bfloat16, torch.int8, Sight(window=100, sinks=4))
     attend(mixed, 64, torch.float32, torch.float32, Sight())
     attend_latent(decodes, 16, torch.bfloat16, torch.int8)
     attend_latent(mixed, 128, torch.bfloat16, torch.bfloat16)
-    attend(decodes, 128, torch.bfloat16, FP8, Sight())
     attend(mixed, 128, torch.float16, FP8, Sight(window=100, sinks=4))
     hidden = torch.zeros((3, 4096), dtype=torch.bfloat16)
     TritonNorm(hidden[0], 1e-5)(hidden)

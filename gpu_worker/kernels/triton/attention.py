@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 
 from gpu_worker.kernels.interface import EVERYTHING, LayerCache, Rotary, Sight, StepMetadata
@@ -12,7 +13,7 @@ from gpu_worker.kernels.triton import latent
 from gpu_worker.kernels.triton.combine import combine
 from gpu_worker.kernels.triton.factors import factor
 from gpu_worker.kernels.triton.fp8 import is_native
-from gpu_worker.kernels.triton.launch import Launch, launches
+from gpu_worker.kernels.triton.launch import LEAST, Launch, launches
 from gpu_worker.kernels.triton.pages import pointers
 from gpu_worker.kernels.triton.rotate import rotate_and_write
 from gpu_worker.kernels.triton.tile import attend_tile
@@ -32,9 +33,11 @@ class Tiling:
     """Tiles of keys on their way at once, counted as Triton does."""
 
 
-def tiling(size: int, row_bytes: int) -> Tiling:
-    """For tiles of `size` queries, and rows of `row_bytes` a head."""
-    return Tiling(min(64, TILE_BYTES // row_bytes), 8 if size * row_bytes >= 128 * 256 else 4, 2)
+def tiling(size: int, query_bytes: int, row_bytes: int) -> Tiling:
+    """For tiles of `size` queries of `query_bytes` a head, and keys of `row_bytes`. Of short rows there are
+    more, over which a tile's own work is spread, unless the scores of many queries take the registers."""
+    most = 128 if row_bytes < query_bytes and size <= LEAST else 64
+    return Tiling(min(most, TILE_BYTES // row_bytes), 8 if size * query_bytes >= 128 * 256 else 4, 2)
 
 
 def chunk_rows(query: Tensor) -> int:
@@ -98,15 +101,16 @@ class TritonStep:
         _, kv_heads, block_size, _ = cache.keys.shape
         in_sight = sight.sinks + sight.window if sight.window else launch.longest
         splits = launch.splits(kv_heads, in_sight, self._processors)
-        rows, padded = launch.step_tokens * heads, triton.next_power_of_2(max(16, dim))
+        packed = cache.keys.itemsize == 1 and factor(query) != tl.float32
+        rows, padded = launch.step_tokens * heads, triton.next_power_of_2(max(32 if packed else 16, dim))
         partials = logsums = None
         if splits > 1:
             partials = query.new_empty((splits, rows, dim), dtype=torch.float32)
             logsums = query.new_empty((splits, rows), dtype=torch.float32)
-        tiles = tiling(launch.size, padded * query.itemsize)
+        tiles = tiling(launch.size, padded * query.itemsize, padded * (1 if packed else query.itemsize))
         attend_tile[(launch.count, kv_heads, splits)](
             query,
-            *pointers(cache),
+            *pointers(cache, packed),
             slopes,
             step.block_tables,
             step.query_starts,
@@ -132,6 +136,7 @@ class TritonStep:
             SOFTCAP=sight.softcap,
             SCALED=cache.key_scales is not None,
             NATIVE_FP8=is_native(query.device),
+            ASSEMBLED=not triton.knobs.runtime.interpret,
             FACTOR=factor(query),
             num_warps=tiles.warps,
             num_stages=tiles.stages,

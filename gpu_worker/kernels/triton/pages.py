@@ -16,10 +16,14 @@ from gpu_worker.kernels.interface import FP8, LayerCache
 from gpu_worker.kernels.triton.fp8 import to_fp8
 
 
-def pointers(cache: LayerCache) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
-    """Keys, values, their scales, and those of heads, as the kernels take them."""
+def pointers(
+    cache: LayerCache, packed: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """Keys, values, their scales, those of heads, as the kernels take them. `packed`: bytes two by two."""
     keys, values = cache.keys, cache.values
-    if keys.dtype == FP8:
+    if packed:
+        keys, values = keys.view(torch.int16), values.view(torch.int16)
+    elif keys.dtype == FP8:
         keys, values = keys.view(torch.uint8), values.view(torch.uint8)
     return keys, values, cache.key_scales, cache.value_scales, cache.head_scales
 

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 
 from gpu_worker.kernels.triton.fp8 import widen
+from gpu_worker.kernels.triton.packed import halves, in_units
 
 
 @triton.jit
@@ -30,9 +31,12 @@ def absorb(
     largest,
     total,
     mixed,
+    mixed_odd,
+    ceiling,
     at,
     wanted,
     q,
+    q_odd,
     keys,
     values,
     key_scales,
@@ -51,48 +55,71 @@ def absorb(
     SOFTCAP: tl.constexpr,
     SCALED: tl.constexpr,
     NATIVE_FP8: tl.constexpr,
+    ASSEMBLED: tl.constexpr,
     FACTOR: tl.constexpr,
     MASKED: tl.constexpr,
 ):
     """The online softmax with the positions `at` taken in. Not MASKED: all rows see all of them."""
-    dims = tl.arange(0, DIM_PADDED)
-    inside = dims < DIM
+    PACKED: tl.constexpr = keys.dtype.element_ty == tl.int16
+    SIZE: tl.constexpr = DIM // 2 if PACKED else DIM
+    dims = tl.arange(0, DIM_PADDED // 2 if PACKED else DIM_PADDED)
+    inside = dims < SIZE
     blocks = tl.load(row_of_table + at // BLOCK_SIZE, mask=wanted, other=0)
     entries = (blocks.to(tl.int64) * KV_HEADS + kv_head) * BLOCK_SIZE + at % BLOCK_SIZE
-    key_places = keys + entries[None, :] * DIM + dims[:, None]
-    value_places = values + entries[:, None] * DIM + dims[None, :]
+    key_places = keys + entries[None, :] * SIZE + dims[:, None]
+    value_places = values + entries[:, None] * SIZE + dims[None, :]
     if MASKED or DIM < DIM_PADDED:
-        k = tl.load(key_places, mask=wanted[None, :] & inside[:, None], other=0.0)
+        k = tl.load(key_places, mask=wanted[None, :] & inside[:, None], other=0)
     else:
         k = tl.load(key_places)
-    scores = tl.dot(q, widen(k, FACTOR, NATIVE_FP8), input_precision="ieee") * scale
+    if PACKED:
+        k, k_odd = halves(k, SCALED, NATIVE_FP8, ASSEMBLED)
+        scores = tl.dot(q_odd, k_odd, tl.dot(q, k))
+    else:
+        scores = tl.dot(q, widen(k, FACTOR, NATIVE_FP8), input_precision="ieee")
     if SCALED:
         scores = scores * tl.load(key_scales + entries, mask=wanted, other=0.0)[None, :]
+    # In units of ln 2 scores are `scores * unit`, and that is left for the exponential to do if it can be.
+    LATE: tl.constexpr = SOFTCAP == 0 and slope is None
+    unit = scale * 1.4426950408889634
     if SOFTCAP > 0:
-        scores = capped(scores, SOFTCAP)
+        scores = capped(scores * scale[:, None], SOFTCAP) * 1.4426950408889634
+    elif not LATE:
+        scores = scores * unit[:, None]
     if slope is not None:
         scores = scores + slope[:, None] * (at[None, :] - positions[:, None]).to(tl.float32)
-    scores = scores * 1.4426950408889634  # in units of ln 2
     if MASKED:
         seen = (at[None, :] <= positions[:, None]) & wanted[None, :]
         if WINDOW > 0:
             seen = seen & ((at[None, :] > positions[:, None] - WINDOW) | (at[None, :] < SINKS))
         scores = tl.where(seen, scores, float("-inf"))
 
-    risen = tl.maximum(largest, tl.max(scores, axis=1))
+    highest = tl.max(scores, axis=1)
+    risen = tl.maximum(largest, highest * unit if LATE else highest)
     base = tl.where(risen == float("-inf"), 0.0, risen)  # a row that has seen nothing yet
-    weights = tl.exp2(scores - base[:, None])
+    weights = tl.exp2((scores * unit[:, None] if LATE else scores) - base[:, None])
     faded = tl.exp2(largest - base)
     total = total * faded + tl.sum(weights, axis=1)
-    if SCALED:
-        weights = weights * tl.load(value_scales + entries, mask=wanted, other=0.0)[None, :]
     if MASKED or DIM < DIM_PADDED:
-        v = tl.load(value_places, mask=wanted[:, None] & inside[None, :], other=0.0)
+        v = tl.load(value_places, mask=wanted[:, None] & inside[None, :], other=0)
     else:
         v = tl.load(value_places)
+    if SCALED:  # in units of the largest scale so far: what a weight is multiplied by is at most 1
+        worth = tl.load(value_scales + entries, mask=wanted, other=0.0)
+        higher = tl.maximum(ceiling, tl.max(worth, axis=0))
+        faded = faded * (ceiling / higher)
+        weights = weights * (worth * (1.0 / higher))[None, :]
+        ceiling = higher
     mixed = mixed * faded[:, None]
-    mixed += tl.dot(weights.to(FACTOR), widen(v, FACTOR, NATIVE_FP8), input_precision="ieee")
-    return risen, total, mixed
+    if PACKED:
+        v, v_odd = halves(v, SCALED, NATIVE_FP8, ASSEMBLED)
+        weights = weights.to(tl.float16)
+        mixed = tl.dot(weights, v, mixed)
+        mixed_odd = tl.dot(weights, v_odd, mixed_odd * faded[:, None])
+    else:
+        v = widen(v, FACTOR, NATIVE_FP8)
+        mixed = tl.dot(weights.to(FACTOR), v, mixed, input_precision="ieee")
+    return risen, total, mixed, mixed_odd, ceiling
 
 
 @triton.jit(do_not_specialize=["table_width", "rows_in_step"])
@@ -128,6 +155,7 @@ def attend_tile(
     SOFTCAP: tl.constexpr,
     SCALED: tl.constexpr,
     NATIVE_FP8: tl.constexpr,
+    ASSEMBLED: tl.constexpr,
     FACTOR: tl.constexpr,
 ):
     if tiles is None:  # a row is a tile
@@ -147,11 +175,21 @@ def attend_tile(
     tokens = first + members // GROUP
     real = (members < TOKENS * GROUP) & (tokens < length)
     positions = before + tokens
-    dims = tl.arange(0, DIM_PADDED)
-    inside = dims < DIM
     rows = (start + tokens).to(tl.int64) * heads + kv_head * GROUP + members % GROUP
-    held = real[:, None] & inside[None, :]
-    q = tl.load(query + rows[:, None] * DIM + dims[None, :], mask=held, other=0.0).to(FACTOR)
+    PACKED: tl.constexpr = keys.dtype.element_ty == tl.int16
+    dims = 2 * tl.arange(0, DIM_PADDED // 2) if PACKED else tl.arange(0, DIM_PADDED)
+    held = real[:, None] & (dims < DIM)[None, :]
+    own = rows[:, None] * DIM + dims[None, :]
+    q = tl.load(query + own, mask=held, other=0.0)
+    if head_scales is not None:
+        scale = scale * tl.load(head_scales + kv_head)
+    scale = tl.full([M], scale, tl.float32)
+    if PACKED:
+        q, q_odd, size = in_units(q, tl.load(query + own + 1, mask=held, other=0.0))
+        scale = scale * size
+    else:
+        q = q.to(FACTOR)
+        q_odd = q
 
     # What any token of the tile sees: the sinks, and from `begin` to `end`.
     end = before + tl.minimum(first + TOKENS, length)
@@ -168,15 +206,15 @@ def attend_tile(
     low = split * share
     high = tl.minimum(low + share, count)
 
-    if head_scales is not None:
-        scale = scale * tl.load(head_scales + kv_head)
     slope = None
     if slopes is not None:
-        slope = tl.load(slopes + kv_head * GROUP + members % GROUP)
+        slope = tl.load(slopes + kv_head * GROUP + members % GROUP) * 1.4426950408889634
     row_of_table = tables + row.to(tl.int64) * table_width
     largest = tl.full([M], float("-inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
-    mixed = tl.zeros([M, DIM_PADDED], tl.float32)
+    mixed = tl.zeros([M, DIM_PADDED // 2 if PACKED else DIM_PADDED], tl.float32)
+    mixed_odd = mixed
+    ceiling = tl.full([], 1e-30 if SCALED else 1.0, tl.float32)
     # Tiles that all rows see as a whole need no masks: without a window all but the last ones.
     whole = low
     if WINDOW == 0:
@@ -188,13 +226,16 @@ def attend_tile(
             if WINDOW > 0:
                 at = tl.where(number < sink_tiles, number, number + skipped) * N + tl.arange(0, N)
                 wanted = (at < end) & ((at >= begin) | (at < SINKS))
-            largest, total, mixed = absorb(
+            largest, total, mixed, mixed_odd, ceiling = absorb(
                 largest,
                 total,
                 mixed,
+                mixed_odd,
+                ceiling,
                 at,
                 wanted,
                 q,
+                q_odd,
                 keys,
                 values,
                 key_scales,
@@ -213,17 +254,21 @@ def attend_tile(
                 SOFTCAP,
                 SCALED,
                 NATIVE_FP8,
+                ASSEMBLED,
                 FACTOR,
                 masked,
             )
 
     divisor = tl.where(total == 0.0, 1.0, total)  # nothing was seen
-    result = mixed / divisor[:, None]
     if head_scales is not None:
-        result = result * tl.load(head_scales + KV_HEADS + kv_head)
+        ceiling = tl.load(head_scales + KV_HEADS + kv_head)
+    by = (ceiling / divisor)[:, None]
     if SPLITS == 1:
-        tl.store(out + rows[:, None] * DIM + dims[None, :], result.to(out.dtype.element_ty), mask=held)
+        to = out + own
     else:
         at_split = split.to(tl.int64) * rows_in_step + rows
-        tl.store(partials + at_split[:, None] * DIM + dims[None, :], result, mask=held)
+        to = partials + at_split[:, None] * DIM + dims[None, :]
         tl.store(logsums + at_split, largest + tl.log2(divisor), mask=real)
+    tl.store(to, (mixed * by).to(to.dtype.element_ty), mask=held)
+    if PACKED:
+        tl.store(to + 1, (mixed_odd * by).to(to.dtype.element_ty), mask=held)

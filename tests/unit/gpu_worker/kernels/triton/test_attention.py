@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("poisoned")
 PROCESSORS = 8
 """So many that contexts of some hundred positions are split."""
 
-TOLERANCES = {torch.float32: 3e-6, torch.bfloat16: 1e-2}
+TOLERANCES = {torch.float32: 3e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 """Absolute and relative."""
 
 MIXED = [(1, 1), (1, 17), (1, 300), (2, 2), (5, 64), (33, 97), (70, 70)]
@@ -85,12 +85,39 @@ def test_linear_biases(rows: list[tuple[int, int]], kv: torch.dtype | None, sigh
 
 
 @pytest.mark.parametrize("kv", [torch.int8, FP8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("rows", STEPS, ids=["mixed", "decodes", "drafts"])
-def test_what_is_seen_of_fewer_bits(rows: list[tuple[int, int]], kv: torch.dtype) -> None:
+def test_what_is_seen_of_fewer_bits(rows: list[tuple[int, int]], dtype: torch.dtype, kv: torch.dtype) -> None:
     """Heads of a size that is padded, in blocks of an odd one."""
-    paged = make_paged(rows, Heads(6, 2, 24), 7, torch.float32, kv)
+    paged = make_paged(rows, Heads(6, 2, 24), 7, dtype, kv)
     check(paged, Sight(window=40, sinks=3, softcap=5.0, scale=0.3))
     check(paged, Sight(window=600, sinks=4), torch.linspace(0.5, 0.1, 6))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("rows", STEPS, ids=["mixed", "decodes", "drafts"])
+def test_values_of_any_size(rows: list[tuple[int, int]], dtype: torch.dtype) -> None:
+    """Most are below what float16 holds; the first ones are the smallest."""
+    paged = make_paged(rows, Heads(6, 2, 64), 16, dtype, torch.int8)
+    scales = paged.plain.value_scales
+    assert scales is not None
+    for row, (_, context) in enumerate(rows):
+        at = torch.arange(context)
+        worth = 10.0 ** torch.linspace(-9, 0, context)
+        blocks = paged.step.block_tables[row, at // 16].long()
+        scales[blocks, :, at % 16] *= worth[:, None]
+        paged.values[row].mul_(worth[:, None, None])
+    check(paged)
+
+
+@pytest.mark.parametrize("kv", [torch.int8, FP8])
+def test_queries_of_any_size(kv: torch.dtype) -> None:
+    """Those of no size at all see everything alike; those that float16 just holds overflow nowhere."""
+    paged = make_paged(MIXED, Heads(6, 2, 64), 16, torch.float16, kv)
+    paged.query[3:] *= 1e-6
+    paged.query[:3] *= 10_000
+    paged.query[1] = 0
+    check(paged)
 
 
 @pytest.mark.parametrize("rows", [MIXED, DECODES], ids=["mixed", "decodes"])
@@ -109,9 +136,12 @@ def test_large_scores_do_not_overflow() -> None:
     assert_close(out.double(), dense(paged), atol=2e-3, rtol=2e-3)
 
 
+@pytest.mark.parametrize(("dtype", "kv"), [(torch.float32, None), (torch.float16, torch.int8)], ids=str)
 @pytest.mark.parametrize("rows", STEPS, ids=["mixed", "decodes", "drafts"])
-def test_nan_stays_in_its_row_and_shows_there(rows: list[tuple[int, int]]) -> None:
-    paged = make_paged(rows, Heads(4, 2, 16), 16, torch.float32)
+def test_nan_stays_in_its_row_and_shows_there(
+    rows: list[tuple[int, int]], dtype: torch.dtype, kv: torch.dtype | None
+) -> None:
+    paged = make_paged(rows, Heads(4, 2, 16), 16, dtype, kv)
     whole = TritonStep(paged.step, PROCESSORS).attend(paged.query, paged.plain)
     sick = paged.rows()[2]
     paged.query[sick] = float("nan")
