@@ -37,6 +37,8 @@ class Terms:
     """Of one token's keys and values in all layers."""
     device: str = "cpu"
     """Where transformers computes."""
+    quantization: str = "none"
+    """What Quire's weights become; other servers bring weights of their own."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +53,15 @@ class Measured:
     """Tokens, in the order of the questions, of those that tell them."""
 
 
-def terms(model: Path, dtype: str, threads: int, users: int, longest: int) -> Terms:
+def terms(
+    model: Path, dtype: str, threads: int, users: int, longest: int, quantization: str = "none"
+) -> Terms:
     """`users`: most at once; `longest`: most tokens of a request, prompt and answer. All fit at once."""
     config = read_config(model)
     pages = -(-longest // PAGE_TOKENS) + 1
     numbers = 2 * config.num_layers * config.num_kv_heads * config.head_dim
-    return Terms(model, dtype, threads, users, longest, users * pages * PAGE_TOKENS, numbers * BYTES[dtype])
+    room, token_bytes = users * pages * PAGE_TOKENS, numbers * BYTES[dtype]
+    return Terms(model, dtype, threads, users, longest, room, token_bytes, quantization=quantization)
 
 
 class Competitor(Protocol):

@@ -63,6 +63,7 @@ class Quire:
 def quire(terms: Terms) -> Iterator[Quire]:
     settings = {
         "QUIRE_DTYPE": terms.dtype,
+        "QUIRE_QUANTIZATION": terms.quantization,
         "QUIRE_THREADS": str(terms.threads),
         "QUIRE_KV_MEMORY": str(terms.kv_tokens * terms.kv_bytes),
         "QUIRE_BLOCK_SIZE": str(BLOCK_SIZE),

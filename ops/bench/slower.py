@@ -6,6 +6,7 @@ from statistics import median
 from typing import Any
 
 from ops.bench.record import Record
+from ops.bench.sections.engines import subject
 
 LATENCIES = {"ttft": "first_token", "itl": "between_tokens", "e2e": "end_to_end"}
 TIMES = {"ttft": "time to the first token", "itl": "time between tokens", "e2e": "time of a whole answer"}
@@ -33,9 +34,9 @@ class Comparison:
 
 def of_engines(record: Record) -> Iterator[Comparison]:
     """`quire bench compare`: every engine at every concurrency."""
-    terms = record.results["terms"]
+    about = subject(record.results)
     for load in record.results["loads"]:
-        at_once = f"{terms['model']}, {terms['dtype']}, {load['concurrency']} at once"
+        at_once = f"{about}, {load['concurrency']} at once"
         both = load["competitors"]
         (ours,) = both.keys() - load["ratios"].keys()
         for name, ratios in load["ratios"].items():

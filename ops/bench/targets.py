@@ -92,11 +92,12 @@ def over_static(users: int, figure: str) -> Look:
 def over_the_best(model: str, users: int) -> Look:
     """Quire's tokens a second over those of the engine that comes closest, with so many requests at once.
 
-    Transformers alone are not the field.
+    Transformers alone are not the field, and weights are as in the checkpoint.
     """
 
     def look(results: Results) -> float | None:
-        if results["terms"]["model"] != model:
+        terms = results["terms"]
+        if terms["model"] != model or terms.get("quantization", "none") != "none":
             return None
         loads = [load["ratios"] for load in results["loads"] if load["concurrency"] == users]
         field = [each for each in loads if not all(name.startswith("transformers") for name in each)]

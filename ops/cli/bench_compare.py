@@ -36,6 +36,12 @@ def add_to(kinds: Any) -> None:
     model.add_argument("--model", type=Path, metavar="MODEL", help="directory or id (the shipped model)")
     compare.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     compare.add_argument(
+        "--quantization",
+        choices=("none", "int8", "int4"),
+        default="none",
+        help="what Quire's weights become; a server that is started brings such weights of its own",
+    )
+    compare.add_argument(
         "--threads", type=positive, metavar="N", help="threads of each model (default: all cores)"
     )
     compare.add_argument(
@@ -109,6 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.threads or len(os.sched_getaffinity(0)),
         max(arguments.concurrency),
         max(arguments.prompt_lengths) + arguments.output[1],
+        arguments.quantization,
     )
     try:
         found = compare(

@@ -25,7 +25,9 @@ TIMES = "TTFT is the time to the first token, ITL the time between tokens, E2E t
 def subject(results: Results) -> str:
     """Model and type of numbers, as far as they are told."""
     terms = results.get("terms", results)
-    return ", ".join(str(terms[key]) for key in ("model", "dtype") if key in terms)
+    told = [str(terms[key]) for key in ("model", "dtype") if key in terms]
+    quantization = terms.get("quantization", "none")
+    return ", ".join(told if quantization == "none" else [*told, f"weights in {quantization}"])
 
 
 def compared(results: Results, drawings: str) -> list[str]:

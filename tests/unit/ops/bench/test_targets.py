@@ -58,6 +58,9 @@ def test_the_best_other_engine_is_the_one_that_comes_closest(made_up, contest) -
     assert [(each.value, each.met) for each in judged([alone, made_up("compare", results)], [target])] == [
         (0.99, False)
     ]
+    results["terms"]["quantization"] = "int4"  # others' weights are then not those of the checkpoint either
+    (verdict,) = judged([made_up("compare", results)], [target])
+    assert verdict.record is None
 
 
 def test_steps_are_judged_by_their_floors(made_up) -> None:
