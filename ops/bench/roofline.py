@@ -39,7 +39,7 @@ class Work:
 
 
 def work(
-    config: ModelConfig, itemsize: int, token_bytes: int, counts: Sequence[int], contexts: Sequence[int]
+    config: ModelConfig, itemsize: float, token_bytes: int, counts: Sequence[int], contexts: Sequence[int]
 ) -> Work:
     """Of a step whose rows compute `counts` tokens and end at `contexts`; all of them sample.
 
@@ -57,7 +57,7 @@ def work(
         for count, context in zip(counts, contexts, strict=True)
     )
     return Work(
-        weight_bytes=(layers * layer + head) * itemsize,
+        weight_bytes=int((layers * layer + head) * itemsize),
         kv_bytes=token_bytes * sum(contexts),
         operations=2 * (layers * layer * tokens + head * len(counts)) + 4 * layers * query * seen,
     )

@@ -58,6 +58,10 @@ REST = 0.03
 """Seconds after that: PyTorch's threads go on looking for work for a while, and would take the cores."""
 
 
+ITEM_BYTES = {"int8": 1.0, "int4": 4.5 / 8}
+"""Of a quantized weight. (A head beside weights of 4 bits has more.)"""
+
+
 @dataclass(frozen=True)
 class Model:
     """A runner whose kernels are timed, and what its machine can do."""
@@ -67,7 +71,7 @@ class Model:
     threads: int
     rates: list[Rates]
     """Measured every few steps: other machines on the same host come and go."""
-    itemsize: int
+    itemsize: float
     """Bytes of a weight."""
     token_bytes: int
     """Of a token's keys and values in all layers."""
@@ -91,7 +95,7 @@ class Model:
             around[0],
             threads,
             [],
-            torch.int8.itemsize if settings.quantization == "int8" else runner.dtype.itemsize,
+            ITEM_BYTES.get(settings.quantization, runner.dtype.itemsize),
             bytes_per_block(runner.model.config, size, kv_dtype) // size,
         )
 
