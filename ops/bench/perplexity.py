@@ -37,11 +37,13 @@ FORMS: dict[str, dict[str, Any]] = {
     "int4 weights": {"quantization": "int4"},
     "int8 pages": {"kv_dtype": "int8"},
     "fp8 weights": {"quantization": "fp8", "kernels": "torch"},
+    "int4 weights alone": {"quantization": "int4", "kernels": "torch"},
     "fp8 pages": {"kv_dtype": "fp8", "kernels": "torch"},
     "bfloat16, int8 weights": {"dtype": "bfloat16", "quantization": "int8"},
     "bfloat16, int4 weights": {"dtype": "bfloat16", "quantization": "int4"},
     "bfloat16, int8 pages": {"dtype": "bfloat16", "kv_dtype": "int8"},
     "bfloat16, int8 weights and pages": {"dtype": "bfloat16", "quantization": "int8", "kv_dtype": "int8"},
+    "bfloat16, int4 weights alone": {"dtype": "bfloat16", "quantization": "int4", "kernels": "torch"},
     "bfloat16, fp8 weights": {"dtype": "bfloat16", "quantization": "fp8", "kernels": "torch"},
     "bfloat16, fp8 pages": {"dtype": "bfloat16", "kv_dtype": "fp8", "kernels": "torch"},
     "bfloat16, fp8 weights and pages": {
@@ -52,7 +54,8 @@ FORMS: dict[str, dict[str, Any]] = {
     },
 }
 """Settings of each; the first is what the others are compared with. With fp8 PyTorch computes, as on a GPU
-but for the order of sums: the C++ kernels do not."""
+but for the order of sums: the C++ kernels do not. With int4 they round activations to int8; on a GPU, as in
+PyTorch, only weights are rounded: alone."""
 
 DEEP, DEEP_TOKENS = "135m", 256
 """The model with random weights, and how many drawn tokens it computes."""

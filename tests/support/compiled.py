@@ -20,6 +20,7 @@ from gpu_worker.kernels.interface import FP8, LayerCache, Rotary, Sight
 from gpu_worker.kernels.triton.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
 from gpu_worker.kernels.triton.int4 import MOST, TritonInt4Linear
+from gpu_worker.kernels.triton.int4_mixture import Int4Mixture
 from gpu_worker.kernels.triton.mixture import TritonMixture
 from gpu_worker.kernels.triton.norm import TritonNorm, gated
 from gpu_worker.kernels.triton.quantized import TritonQuantizedLinear
@@ -103,25 +104,27 @@ def launch_all() -> None:
     for tokens in (1, 600):
         mix(tokens, None)
     mix(1, FP8)
+    mix(1, None, Int4Mixture)
+    mix(600, None, Int4Mixture)
     products_of_4_bits()
     BlockCopies([pages(16, torch.int8)])(torch.tensor([1]), torch.tensor([2]))
     draw()
 
 
-def mix(tokens: int, numbers: torch.dtype | None) -> None:
+def mix(tokens: int, numbers: torch.dtype | None, kind: type[TritonMixture] = TritonMixture) -> None:
     """A token's 8 of 32 blocks."""
     blocks = [
         (torch.zeros((256, 2048), dtype=torch.bfloat16), torch.zeros((2048, 128), dtype=torch.bfloat16))
     ]
     hidden, chosen = torch.zeros((tokens, 2048), dtype=torch.bfloat16), torch.arange(8).expand(tokens, 8)
-    TritonMixture(blocks * 32, 32, "silu", numbers)(hidden, torch.zeros((tokens, 8)), chosen)
+    kind(blocks * 32, 32, "silu", numbers)(hidden, torch.zeros((tokens, 8)), chosen)
 
 
 def products_of_4_bits() -> None:
     """Every size of a tile: a GPU of one processor takes those that are for many outputs."""
     hidden = torch.zeros((MOST + 1, 2048), dtype=torch.bfloat16)
     for processors, rows in ((1, (16, 64)), (132, (8, 32, 64, MOST + 1))):
-        product = TritonInt4Linear(torch.zeros((300, 2048), dtype=torch.bfloat16), None, processors)
+        product = TritonInt4Linear(torch.zeros((384, 2048), dtype=torch.bfloat16), None, processors)
         for tokens in rows:
             product(hidden[:tokens])
     half = hidden[:1].half()

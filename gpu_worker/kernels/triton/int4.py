@@ -1,30 +1,30 @@
 """Products with weights of 4 bits on GPUs: they are read as they lie in memory, and widened in registers.
 
-    up to 128 tokens    `multiply_int4`: bound by the bytes of the weights
+    up to 256 tokens    `multiply_int4`: bound by the bytes of the weights
     more                the matrix is widened as a whole, for cuBLAS: bound by arithmetic
 
 See `reference_int4.py`; activations stay as they are. How weights lie is drawn in `int4_tile.py`.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
 import triton
 from torch import Tensor
-from torch.nn.functional import pad
 
-from gpu_worker.kernels.interface import Linear, Unary
-from gpu_worker.kernels.reference_int4 import grouped
+from gpu_worker.kernels.interface import Linear, Mixture, Unary
 from gpu_worker.kernels.reference_quantized import AT_ONCE
 from gpu_worker.kernels.triton.factors import factor
-from gpu_worker.kernels.triton.int4_tile import GROUP, GROUPS, STRIP, add_spans, multiply_int4, widen_strips
+from gpu_worker.kernels.triton.int4_mixture import Int4Mixture
+from gpu_worker.kernels.triton.int4_tile import add_spans, multiply_int4, packed, widen_strips
 from gpu_worker.kernels.triton.kernels import TritonLinear
 from gpu_worker.kernels.triton.norm import gated
 from gpu_worker.kernels.triton.quantized import QuantizedTriton
 
-MOST = 128
-"""Tokens of a product that is not widened as a whole. Widening takes as long as 5 bytes a weight take to be
-written and read, whatever the number of tokens."""
+MOST = 256
+"""Tokens of a product whose weights are widened in registers. Widening a matrix takes as long as it takes to
+move 5 bytes a weight, whatever the number of tokens."""
 
 WIDENED = 64
 """Outputs of which a program widens a strip."""
@@ -69,18 +69,6 @@ def tiling(tokens: int, outs: int, strips: int, processors: int) -> Tiling:
         chosen = Tiling(128, 64, warps=8, stages=4)
     tiles = -(-outs // chosen.outs) * -(-tokens // chosen.tokens)
     return replace(chosen, spans=max(1, min(2 * processors // tiles, strips // LEAST_SPAN)))
-
-
-def packed(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Weight [out, in] as half-words int16 [strips, out, 32] and scales int64 [strips, out]."""
-    strip, group, groups = int(STRIP), int(GROUP), int(GROUPS)
-    numbers, scales = grouped(weight)
-    filled = pad(numbers + 8, (0, -numbers.shape[1] % strip), value=8)
-    fours = filled.view(len(weight), -1, groups, group).transpose(0, 1).to(torch.int32)
-    places = torch.arange(groups, dtype=torch.int32, device=weight.device) * 4
-    halves = (fours << places[:, None]).sum(2, dtype=torch.int32)
-    worth = pad(scales, (0, -scales.shape[1] % groups)).view(torch.int64)
-    return halves.to(torch.int16), worth.t().contiguous()
 
 
 class TritonInt4Linear:
@@ -162,7 +150,7 @@ class TritonInt4Linear:
 
 
 class Int4Triton(QuantizedTriton):
-    """See `Kernels`. Weights of the head, of routers and of mixtures are int8."""
+    """See `Kernels`. Weights of the head and of routers are int8."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device, torch.int8)
@@ -181,3 +169,8 @@ class Int4Triton(QuantizedTriton):
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
         product = TritonInt4Linear(weight, bias, self._processors)
         return lambda hidden: gated(product(hidden), activation)
+
+    def mixture(
+        self, blocks: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
+    ) -> Mixture:
+        return Int4Mixture(blocks, count, activation)

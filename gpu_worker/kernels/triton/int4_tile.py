@@ -15,8 +15,13 @@ weight is rounded again. They are the left factor, which is taken out of registe
 [outputs, tokens].
 """
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+from torch.nn.functional import pad
+
+from gpu_worker.kernels.reference_int4 import grouped
 
 STRIP: tl.constexpr = tl.constexpr(128)
 """Weights of an output that lie together."""
@@ -34,18 +39,30 @@ PAIRS: tl.constexpr = tl.constexpr(
 twice as many instructions, and at few tokens it is instructions that a product waits for."""
 
 
+def packed(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Weight [out, in] as half-words int16 [strips, out, 32] and scales int64 [strips, out]."""
+    strip, group, groups = int(STRIP), int(GROUP), int(GROUPS)
+    numbers, scales = grouped(weight)
+    filled = pad(numbers + 8, (0, -numbers.shape[1] % strip), value=8)
+    fours = filled.view(len(weight), -1, groups, group).transpose(0, 1).to(torch.int32)
+    places = torch.arange(groups, dtype=torch.int32, device=weight.device) * 4
+    halves = (fours << places[:, None]).sum(2, dtype=torch.int32)
+    worth = pad(scales, (0, -scales.shape[1] % groups)).view(torch.int64)
+    return halves.to(torch.int16), worth.t().contiguous()
+
+
 @triton.jit
-def widened(packed, group: tl.constexpr, FACTOR: tl.constexpr):
+def widened(halves, group: tl.constexpr, FACTOR: tl.constexpr):
     """Weights of a group as FACTOR, exactly, of half-words [..., GROUP]."""
     half: tl.constexpr = tl.float16 == FACTOR
     if COMPILED and tl.float32 != FACTOR:
-        exponent = tl.full(packed.shape, 0x6400 if half else 0x4300, tl.int16)
+        exponent = tl.full(halves.shape, 0x6400 if half else 0x4300, tl.int16)
         bits = tl.inline_asm_elementwise(
-            PAIRS[group], "=r,r,r", [packed, exponent], dtype=tl.int16, is_pure=True, pack=2
+            PAIRS[group], "=r,r,r", [halves, exponent], dtype=tl.int16, is_pure=True, pack=2
         )
         weights = bits.to(FACTOR, bitcast=True) - (1032.0 if half else 136.0)
     else:
-        weights = (((packed >> (4 * group)) & 15).to(tl.float32) - 8.0).to(FACTOR)
+        weights = (((halves >> (4 * group)) & 15).to(tl.float32) - 8.0).to(FACTOR)
     return weights
 
 

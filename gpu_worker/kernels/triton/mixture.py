@@ -100,7 +100,7 @@ class TritonMixture:
     ) -> None:
         """`numbers`: int8 or fp8, which the weights become, each output with a scale; None: they stay."""
         self._count, self._activation = count, activation
-        self._up, self._down = _Stack(count, numbers), _Stack(count, numbers)
+        self._up, self._down = self._stack(count, numbers), self._stack(count, numbers)
         for number, (up, down) in enumerate(blocks):
             self._up.take(number, up)
             self._down.take(number, down)
@@ -109,18 +109,21 @@ class TritonMixture:
         """A token's blocks are added up in the order in which they are chosen."""
         tokens, per_token = chosen.shape
         pairs = chosen.numel()
-        size, inner = self._down.weights.shape[1:]
-        rows = tile_rows(pairs, self._count, hidden)
+        size, inner = self._down.shape
+        rows = self._up.tile_rows(pairs, hidden)
         groups = grouped(chosen, self._count, rows)
         between = hidden.new_empty((pairs, inner))
         given = torch.empty((pairs, size), dtype=torch.float32, device=hidden.device)
         shares = shares.contiguous()
-        _multiply(hidden.contiguous(), groups, self._up, shares, between, per_token, self._activation, rows)
-        _multiply(between, groups, self._down, shares, given, per_token, "", rows)
+        self._up.multiply(hidden.contiguous(), groups, shares, between, per_token, self._activation, rows)
+        self._down.multiply(between, groups, shares, given, per_token, "", rows)
         return given.view(tokens, per_token, size).sum(1)
 
+    def _stack(self, count: int, numbers: torch.dtype | None) -> "Stack":
+        return Stack(count, numbers)
 
-class _Stack:
+
+class Stack:
     """Weights of all blocks, [count, out, in], and the scales of their outputs, float32 [count, out]."""
 
     weights: Tensor
@@ -141,43 +144,47 @@ class _Stack:
         if scales is not None and self.scales is not None:
             self.scales[number] = scales
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(out, in) of a block."""
+        return self.weights.shape[1], self.weights.shape[2]
 
-def tile_rows(pairs: int, blocks: int, hidden: Tensor) -> int:
-    """Rows of a tile: so many that few blocks have more, as far as the sums find room in registers."""
-    most = 32 if hidden.dtype == torch.float32 else 128
-    wanted: int = triton.next_power_of_2(2 * pairs // blocks)
-    return min(most, max(16, wanted))
+    def tile_rows(self, pairs: int, hidden: Tensor) -> int:
+        """Rows of a tile: so many that few blocks have more, as far as the sums find room in registers."""
+        most = 32 if hidden.dtype == torch.float32 else 128
+        wanted: int = triton.next_power_of_2(2 * pairs // self._count)
+        return min(most, max(16, wanted))
 
-
-def _multiply(
-    rows: Tensor,
-    groups: tuple[Tensor, Tensor],
-    stack: _Stack,
-    shares: Tensor,
-    out: Tensor,
-    per_token: int,
-    activation: str,
-    tile: int,
-) -> None:
-    order, tiles = groups
-    size, outputs = rows.shape[1], out.shape[1]
-    multiply_tiles[(len(tiles), triton.cdiv(outputs, OUTPUTS))](
-        rows,
-        order,
-        tiles,
-        stack.weights,
-        stack.scales,
-        shares,
-        out,
-        SIZE=size,
-        OUTPUTS=outputs,
-        PER_TOKEN=per_token,
-        ACTIVATION=activation,
-        M=tile,
-        N=min(OUTPUTS, max(16, triton.next_power_of_2(outputs))),
-        K=min(DEPTH_BYTES // stack.weights.itemsize, max(16, triton.next_power_of_2(size))),
-        NATIVE_FP8=is_native(rows.device),
-        FACTOR=factor(rows),
-        num_warps=8 if tile == 128 else 4,
-        num_stages=3,
-    )
+    def multiply(
+        self,
+        rows: Tensor,
+        groups: tuple[Tensor, Tensor],
+        shares: Tensor,
+        out: Tensor,
+        per_token: int,
+        activation: str,
+        tile: int,
+    ) -> None:
+        """See `multiply_tiles`. `groups`: order of the pairs, and their tiles of `tile` rows."""
+        order, tiles = groups
+        size, outputs = rows.shape[1], out.shape[1]
+        multiply_tiles[(len(tiles), triton.cdiv(outputs, OUTPUTS))](
+            rows,
+            order,
+            tiles,
+            self.weights,
+            self.scales,
+            shares,
+            out,
+            SIZE=size,
+            OUTPUTS=outputs,
+            PER_TOKEN=per_token,
+            ACTIVATION=activation,
+            M=tile,
+            N=min(OUTPUTS, max(16, triton.next_power_of_2(outputs))),
+            K=min(DEPTH_BYTES // self.weights.itemsize, max(16, triton.next_power_of_2(size))),
+            NATIVE_FP8=is_native(rows.device),
+            FACTOR=factor(rows),
+            num_warps=8 if tile == 128 else 4,
+            num_stages=3,
+        )

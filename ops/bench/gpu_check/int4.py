@@ -18,7 +18,7 @@ ALLOWED = {torch.float32: 1e-4, torch.bfloat16: 5e-3, torch.float16: 1e-3}
 """Of products, relative (2-norms): the order of sums, and that results are rounded; so are, where a matrix is
 widened as a whole, its weights."""
 
-TOKENS = (1, 8, 16, 32, 64, MOST, MOST + 1, 512, 2048)
+TOKENS = (1, 8, 16, 32, 64, 128, MOST, MOST + 1, 2048)
 SHAPES = {"qkv": (6144, 4096), "out": (4096, 4096), "gate, up": (28_672, 4096), "down": (4096, 14_336)}
 """[out, in] of the products of a Llama of 8 billion weights."""
 

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from gpu_worker.kernels.reference_int4 import Int4Reference, grouped, widened
-from gpu_worker.kernels.triton.int4 import MOST, Int4Triton, TritonInt4Linear, packed, tiling
+from gpu_worker.kernels.triton.int4 import MOST, Int4Triton, TritonInt4Linear, tiling
+from gpu_worker.kernels.triton.int4_tile import packed
 from tests.unit.gpu_worker.conftest import Driver, make_runner
 from tests.unit.gpu_worker.test_greedy import PROMPT
 
@@ -29,7 +30,7 @@ def kernels() -> Int4Triton:
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize(
     ("rows", "outs", "size"),
-    [(1, 70, 95), (3, 16, 128), (9, 33, 600), (16, 5, 1), (17, 70, 300), (40, 129, 161), (130, 65, 130)],
+    [(1, 70, 95), (3, 16, 128), (9, 33, 600), (16, 5, 1), (17, 70, 300), (40, 129, 161), (MOST + 1, 65, 130)],
 )
 def test_linear(dtype: torch.dtype, rows: int, outs: int, size: int) -> None:
     weight, bias = drawn(outs, size, dtype=dtype), drawn(outs, seed=1, dtype=dtype)
@@ -74,7 +75,7 @@ def test_every_tiling(rows: int) -> None:
 
 def test_a_gpu_is_full_whatever_the_number_of_tokens() -> None:
     """Five warps or more for each of 132 processors, of the products of a Llama of 8 billion weights."""
-    for tokens in (1, 8, 16, 17, 32, 33, 64, 65, 128):
+    for tokens in (1, 8, 16, 17, 32, 33, 64, 65, 128, 129, MOST):
         for outs, strips in ((6144, 32), (4096, 32), (28_672, 32), (4096, 112)):
             chosen = tiling(tokens, outs, strips, 132)
             tiles = -(-tokens // chosen.tokens) * -(-outs // chosen.outs)

@@ -7,7 +7,9 @@ from torch.testing import assert_close
 
 from gpu_worker.kernels.interface import FP8
 from gpu_worker.kernels.reference import ReferenceKernels
+from gpu_worker.kernels.reference_int4 import Int4Reference
 from gpu_worker.kernels.reference_pages import quantized, widened
+from gpu_worker.kernels.triton.int4 import Int4Triton
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from gpu_worker.kernels.triton.pairs import grouped
 from gpu_worker.kernels.triton.quantized import QuantizedTriton
@@ -98,3 +100,18 @@ def test_weights_of_one_byte(numbers: torch.dtype) -> None:
     right = ReferenceKernels().mixture(iter(left), 4)(hidden, shares, chosen)  # type: ignore[arg-type]
     found = QuantizedTriton(DEVICE, numbers).mixture(iter(own), 4)(hidden, shares, chosen)
     assert_close(found, right, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "per_token", "blocks", "size", "inner"), [(1, 2, 5, 32, 48), (70, 3, 4, 130, 80)]
+)
+def test_weights_of_4_bits(tokens: int, per_token: int, blocks: int, size: int, inner: int) -> None:
+    hidden, own = drawn(tokens, size, seed=9), weights(blocks, size, inner)
+    shares, chosen = routed(tokens, per_token, blocks)
+    hidden[tokens // 2, 3] = torch.nan
+    right, found = (
+        kernels.mixture(iter(own), blocks)(hidden, shares, chosen)
+        for kernels in (Int4Reference(), Int4Triton(DEVICE))
+    )
+    assert found.isnan().all(1).nonzero().flatten().tolist() == [tokens // 2]
+    assert_close(found, right, atol=2e-5, rtol=1e-4, equal_nan=True)
