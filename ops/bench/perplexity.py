@@ -43,7 +43,6 @@ FORMS: dict[str, dict[str, Any]] = {
     "bfloat16, int4 weights": {"dtype": "bfloat16", "quantization": "int4"},
     "bfloat16, int8 pages": {"dtype": "bfloat16", "kv_dtype": "int8"},
     "bfloat16, int8 weights and pages": {"dtype": "bfloat16", "quantization": "int8", "kv_dtype": "int8"},
-    "bfloat16, int4 weights alone": {"dtype": "bfloat16", "quantization": "int4", "kernels": "torch"},
     "bfloat16, fp8 weights": {"dtype": "bfloat16", "quantization": "fp8", "kernels": "torch"},
     "bfloat16, fp8 pages": {"dtype": "bfloat16", "kv_dtype": "fp8", "kernels": "torch"},
     "bfloat16, fp8 weights and pages": {

@@ -15,6 +15,7 @@ LIMITS = {
     "int4 weights": (1.02, 0.95),
     "int8 pages": (1.005, 0.98),
     "fp8 weights": (1.01, 0.96),
+    "int4 weights alone": (1.02, 0.95),
     "fp8 pages": (1.005, 0.98),
     "bfloat16, int8 weights": (1.01, 0.97),
     "bfloat16, int4 weights": (1.02, 0.95),
