@@ -120,7 +120,8 @@ def result_from(message: StepResult) -> tuple[core.StepResult, Logprobs]:
     except (struct.error, ValueError, IndexError) as error:
         raise WorkerFault(f"step {message.step}: malformed arrays: {error}") from error
     errors = {error.row: error.message for error in message.errors}
-    return core.StepResult(message.step, tokens, errors, candidates, embeddings), logprobs
+    result = core.StepResult(message.step, tokens, errors, candidates, embeddings, message.duration_us)
+    return result, logprobs
 
 
 def _logprobs_from(message: StepResult) -> dict[int, TokenLogprobs]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from ops.simulate.cost import Shape, StepCost
+from ops.simulate.cost import MICROSECOND, Shape, StepCost
 from scheduler_svc.core.plan import Outcome, StepResult
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import SequenceGroup
@@ -98,7 +98,8 @@ class Worker:
         """The oldest step is over."""
         flight = self._flights.popleft()
         self._begun = now
-        return self.scheduler.complete(StepResult(flight.step, [TOKEN] * flight.samples))
+        took = self._cost.of(flight.shape) // MICROSECOND
+        return self.scheduler.complete(StepResult(flight.step, [TOKEN] * flight.samples, duration_us=took))
 
     def leap(self, now: int) -> tuple[Sequence[SequenceGroup], Sequence[int]]:
         """Take the steps of a leap that are over by now: who gained a token in each, and when they ended."""

@@ -71,6 +71,8 @@ class StepResult:
     """What may follow the beams, best first, by index into `tokens`."""
     embeddings: Mapping[int, bytes] = field(default_factory=dict)
     """By row those that are complete with it."""
+    duration_us: int = 0
+    """What the step took; 0: nobody knows."""
 
 
 class Fork(NamedTuple):

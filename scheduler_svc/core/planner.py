@@ -1,8 +1,9 @@
 """Which rows run in the next step.
 
 Decodes first, one token each; then chunks of the prefills that run; then, with what is left of the
-budget, new admissions. Older before younger everywhere; who is older, and whether one that waits may
-have one that runs make way for it beforehand, is the policy's to say.
+budget, new admissions. Beside decodes the budget may be a smaller one (`pace.py`). Older before younger
+everywhere; who is older, and whether one that waits may have one that runs make way for it beforehand, is
+the policy's to say.
 
 When blocks run out, a sequence may preempt a younger one that has no row in this step yet: the one
 that loses least (`loss.py`). Progress follows. The oldest running sequence can take the blocks of all others
@@ -17,6 +18,7 @@ from scheduler_svc.core.batch import Batch
 from scheduler_svc.core.blocks import ON_HOST
 from scheduler_svc.core.drafting import Speculation
 from scheduler_svc.core.loss import loss
+from scheduler_svc.core.pace import Pace
 from scheduler_svc.core.plan import Fork, NewSlot, StepPlan
 from scheduler_svc.core.policies import Policy
 from scheduler_svc.core.prefix import extend_chain, root
@@ -56,6 +58,7 @@ class Planner:
         self._policy = policy
         self._token_budget = token_budget
         self._speculation = speculation
+        self.pace = Pace()
         self.forks: list[Fork] = []
         """To be done in the next step."""
         self._watermark = batch.limits.watermark
@@ -79,6 +82,8 @@ class Planner:
             for sequence in making_way(self._batch, self._policy, candidate, self._watermark):
                 self._preempt(sequence)
         self._decodes(sketch)
+        if sketch.sequences:
+            sketch.budget = self.pace.beside_answers(sketch.budget)
         prefills = [each for each in self._batch.running if each.state is State.PREFILL]
         for sequence in self._policy.prefills(prefills):
             if sketch.budget and sequence.state is State.PREFILL:  # it may have been preempted meanwhile

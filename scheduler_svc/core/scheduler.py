@@ -143,6 +143,7 @@ class Scheduler:
         self._flights.popleft()
         self._batch.pool.release(flight.plan.copy_sources)
         plan, gains, tokens, end = flight.plan, outcome.gains, result.tokens, 0
+        self._planner.pace.learn(sum(count for count in plan.row_counts if count > 1), result.duration_us)
         block_size, window = self.limits.block_size, self.limits.window
         searching = dict[SequenceGroup, Beams]()
         rows = zip(flight.sequences, flight.epochs, plan.row_counts, plan.row_samples, strict=True)

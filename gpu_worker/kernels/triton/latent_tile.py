@@ -55,17 +55,17 @@ def absorb_rows(
     compressed = widen(compressed, FACTOR, NATIVE_FP8)
     rotated = widen(rotated, FACTOR, NATIVE_FP8)
     scores = tl.dot(q_compressed, tl.trans(compressed), input_precision="ieee")
-    scores = tl.dot(q_rotated, tl.trans(rotated), scores, input_precision="ieee") * scale
+    scores = tl.dot(q_rotated, tl.trans(rotated), scores, input_precision="ieee")
     if SCALED:
         worth = tl.load(scales + entries, mask=wanted, other=0.0)
         scores = scores * worth[None, :]
-    scores = scores * 1.4426950408889634  # in units of ln 2
     if MASKED:
         scores = tl.where((at[None, :] <= positions[:, None]) & wanted[None, :], scores, float("-inf"))
 
-    risen = tl.maximum(largest, tl.max(scores, axis=1))
+    unit = scale * 1.4426950408889634  # of a score, in units of ln 2: left for the exponential to multiply by
+    risen = tl.maximum(largest, tl.max(scores, axis=1) * unit)
     base = tl.where(risen == float("-inf"), 0.0, risen)  # a row that has seen nothing yet
-    weights = tl.exp2(scores - base[:, None])
+    weights = tl.exp2(scores * unit - base[:, None])
     faded = tl.exp2(largest - base)
     total = total * faded + tl.sum(weights, axis=1)
     if SCALED:

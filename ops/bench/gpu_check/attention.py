@@ -1,12 +1,15 @@
 """Decode attention: the bytes of keys and values that it reads, as a share of what a copy moves.
 
-Beside it `scaled_dot_product_attention` over the same keys and values lying side by side, without pages.
+Beside it PyTorch's own over the same keys and values lying side by side, without pages:
+`scaled_dot_product_attention`, and for a few shapes `flex_attention`, which is compiled for each.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
+from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 from gpu_worker.kernels.interface import FP8, LayerCache, StepMetadata
@@ -19,6 +22,8 @@ BATCHES = (1, 8, 32, 128, 256)
 CONTEXTS = (512, 2048, 8192, 32_768, 131_072)
 PAGES = 8 << 30
 """Bytes of keys and values that a case may have."""
+FLEX = ((8, 8192), (32, 2048), (128, 2048), (1, 131_072))
+"""Batches and contexts."""
 MANY_BYTES = 512 << 20
 """Of pages that a turn goes through: more than any cache, as a model's layers are."""
 
@@ -43,12 +48,17 @@ def _measured(batch: int, context: int, heads: Heads, bench: Bench) -> dict[str,
     kernels = TritonKernels(bench.device)
     for name, kv in (("bf16", dtype), ("int8", torch.int8), ("fp8", FP8)):
         size = batch * context * heads.kv_bytes(kv)
-        layers = [make_pages(step, heads, BLOCK_SIZE, kv, bench) for _ in range(_layers(size, bench))]
+        layers = [make_pages(step, heads, BLOCK_SIZE, kv, bench) for _ in range(many_layers(size, bench))]
         seconds = bench.seconds(partial(_attend, kernels, step, query, layers)) / len(layers)
         row |= {f"{name} us": round(seconds * 1e6, 1), f"{name} of copy": _share(size, seconds, bench)}
         del layers
-    row["SDPA us"] = round(_contiguous(batch, context, heads, dtype, bench) * 1e6, 1)
+    shape = (batch, context, heads, dtype)
+    row["SDPA us"] = round(_contiguous(scaled_dot_product_attention, *shape, bench) * 1e6, 1)
     row["of SDPA"] = round(row["SDPA us"] / row["bf16 us"], 2)
+    row["of flex"] = ""
+    if (batch, context) in FLEX and bench.has_time(f"flex attention {batch} x {context}", 30):
+        flex = _contiguous(torch.compile(flex_attention, dynamic=False), *shape, bench)
+        row["of flex"] = round(flex * 1e6 / row["bf16 us"], 2)
     return row
 
 
@@ -60,21 +70,24 @@ def _attend(
         attention.attend(query, cache)
 
 
-def _contiguous(batch: int, context: int, heads: Heads, dtype: torch.dtype, bench: Bench) -> float:
+def _contiguous(
+    attend: Callable[..., Any], batch: int, context: int, heads: Heads, dtype: torch.dtype, bench: Bench
+) -> float:
     """Seconds of a layer."""
     shape = (batch, heads.kv, context, heads.dim)
-    count = _layers(batch * context * heads.kv_bytes(dtype), bench)
+    count = many_layers(batch * context * heads.kv_bytes(dtype), bench)
     pairs = [(random(shape, dtype, bench), random(shape, dtype, bench)) for _ in range(count)]
     query = random((batch, heads.query, 1, heads.dim), dtype, bench)
 
     def work() -> None:
         for keys, values in pairs:
-            scaled_dot_product_attention(query, keys, values, enable_gqa=True)
+            attend(query, keys, values, enable_gqa=True)
 
     return bench.seconds(work) / count
 
 
-def _layers(size: int, bench: Bench) -> int:
+def many_layers(size: int, bench: Bench) -> int:
+    """How many layers of `size` bytes a turn goes through."""
     return 1 if bench.dry else max(1, min(MANY_BYTES // size, 32))
 
 

@@ -4,6 +4,7 @@ from ops.bench.gpu_check import (
     attention,
     correct,
     int4,
+    latent,
     mixture,
     one_byte,
     prefill,
@@ -20,7 +21,7 @@ from ops.bench.gpu_check.part import Part
 def compile_kernels(bench: Bench) -> None:
     """Every kernel that is timed later, compiled now, side by side with others."""
     bench.compiling = True
-    for part in (attention, prefill, mixture, tilings):
+    for part in (attention, prefill, latent, mixture, tilings):
         part.measure(bench)
 
 
@@ -33,6 +34,7 @@ PARTS = (
     Part("compiling", compile_kernels, 60, shards=4),
     Part("decode", attention.measure, 70),
     Part("prefill", prefill.measure, 40),
+    Part("latent", latent.measure, 30),
     Part("mixture", mixture.measure, 30),
     Part("sampling", sampling.measure, 30),
     Part("one byte", one_byte.measure, 60),
