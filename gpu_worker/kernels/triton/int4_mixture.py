@@ -81,12 +81,8 @@ class Int4Stack(Stack):
         super().__init__(count, None)
 
     def take(self, number: int, weight: Tensor) -> None:
-        halves, scales = packed(weight)
-        if number == 0:
-            self._shape = weight.shape[0], weight.shape[1]
-            self.weights = halves.new_empty((self._count, *halves.shape))
-            self._worth = scales.new_empty((self._count, *scales.shape))
-        self.weights[number], self._worth[number] = halves, scales
+        self._shape = weight.shape[0], weight.shape[1]
+        self._put(number, *packed(weight))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -113,7 +109,7 @@ class Int4Stack(Stack):
             order,
             tiles,
             self.weights,
-            self._worth,
+            self.scales,
             shares,
             out,
             SIZE=size,

@@ -137,6 +137,9 @@ class Stack:
         if self._numbers is not None:
             weight, scales = quantized(weight, self._numbers)
             weight = weight.view(torch.uint8) if self._numbers == FP8 else weight
+        self._put(number, weight, scales)
+
+    def _put(self, number: int, weight: Tensor, scales: Tensor | None) -> None:
         if number == 0:
             self.weights = weight.new_empty((self._count, *weight.shape))
             self.scales = None if scales is None else scales.new_empty((self._count, *scales.shape))
