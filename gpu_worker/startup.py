@@ -19,6 +19,7 @@ from gpu_worker.models.split import ALONE, Ranks
 from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.sizing import Parts, add_host_memory, limits_of
+from gpu_worker.warmup import rehearse
 from ops.hub import fetched
 
 log = logging.getLogger(__name__)
@@ -88,6 +89,7 @@ def load_rank(
     )
     add_host_memory(settings, runner, ranks)
     if device.type == "cuda":
+        rehearse(runner)
         _record(runner)
     return runner
 

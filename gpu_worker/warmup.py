@@ -1,8 +1,8 @@
-"""Before the first step: one of the largest size, to see what memory it takes; and what it costs to compute a
-token and to move a block."""
+"""Before the first step: one of the largest size, to see what memory it takes; steps of every kind, so that a
+GPU's kernels are compiled; and what it costs to compute a token and to move a block."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -25,33 +25,69 @@ REPEATS = 5
 
 def full_step(limits: BatchLimits) -> StepPlan:
     """Every slot at the end of the longest sequence: one decode each, and a chunk of a prefill that
-    takes what is left of the step's budget. All sample, with all that sampling can be asked for.
-
-    The sequences share the blocks of one, and that uses its own again and again if the model's window lets
-    the pool be smaller: the step's numbers mean nothing, its memory does.
+    takes what is left of the step's budget.
     """
     rows = min(limits.max_slots, limits.max_step_tokens)
     longest = limits.max_model_len
-    counts = np.ones(rows, "<i4")
-    counts[0] = min(limits.max_step_tokens - rows + 1, longest)
+    return step_of(
+        limits, [longest] * rows, [min(limits.max_step_tokens - rows + 1, longest)] + [1] * (rows - 1)
+    )
+
+
+def rehearse(runner: Runner) -> None:
+    """Have the back end compile what it may need for any step, before somebody waits for it.
+
+    Kernels differ by how many tokens there are, by how many of them belong to a sequence, and by how far that
+    one looks back: powers of two and what lies half-way, and some contexts for each number of tokens.
+    """
+    limits = runner.limits
+    most = min(limits.max_step_tokens, limits.max_model_len)
+    longer = [1 << power for power in range(7, limits.max_model_len.bit_length())]
+    for tokens in _sizes(1, most):
+        for context in [tokens, *(longer if tokens < 128 else ())]:
+            runner.execute(step_of(limits, [context], [tokens], copied=min(1, limits.num_blocks - 1)))
+            runner.reset()
+
+
+def _sizes(least: int, most: int) -> Iterator[int]:
+    """Powers of two and what lies half-way between them, and `most`."""
+    size = least
+    while size < most:
+        yield size
+        if size > 1 and size + size // 2 < most:
+            yield size + size // 2
+        size *= 2
+    yield most
+
+
+def step_of(limits: BatchLimits, contexts: list[int], counts: list[int], copied: int = 0) -> StepPlan:
+    """A row for each slot: its last `counts` of `contexts` tokens. All sample, with all that sampling can be
+    asked for. `copied`: so many blocks are.
+
+    The sequences share the blocks of one, and that uses its own again and again if the model's window lets
+    the pool be smaller: the step's numbers mean nothing.
+    """
     sampling = SamplingParams(temperature=1, top_p=0.9, presence_penalty=1, repetition_penalty=1, logprobs=1)
     blocks = (np.arange(limits.max_blocks, dtype="<i4") % limits.num_blocks).tobytes()
+    rows = np.arange(len(contexts), dtype="<i4")
     return StepPlan(
         step=1,
         new_slots=[
             NewSlot(
                 slot=slot,
-                tokens=bytes(4 * longest),
-                prompt_length=longest,
+                tokens=bytes(4 * context),
+                prompt_length=context,
                 block_ids=blocks,
                 sampling=sampling,
             )
-            for slot in range(rows)
+            for slot, context in enumerate(contexts)
         ],
-        row_slots=np.arange(rows, dtype="<i4").tobytes(),
-        row_starts=(longest - counts).astype("<i4").tobytes(),
-        row_counts=counts.tobytes(),
-        row_samples=b"\1" * rows,
+        row_slots=rows.tobytes(),
+        row_starts=np.subtract(contexts, counts).astype("<i4").tobytes(),
+        row_counts=np.array(counts, "<i4").tobytes(),
+        row_samples=b"\1" * len(rows),
+        copy_sources=bytes(4 * copied),
+        copy_targets=np.arange(1, 1 + copied, dtype="<i4").tobytes(),
     )
 
 

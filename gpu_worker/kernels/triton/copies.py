@@ -19,7 +19,7 @@ PIECE = 1024
 """Words that a program copies."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["sources", "targets"])
 def copy_blocks(addresses, words, sources, targets, WORD: tl.constexpr, PIECE: tl.constexpr):
     tensor = tl.program_id(1)
     count = tl.load(words + tensor).to(tl.int64)

@@ -126,7 +126,7 @@ def winner(scores, edge, last, word0, word1, vocabulary, TILE: tl.constexpr):
     return mass, drawn
 
 
-@triton.jit(do_not_specialize=["vocabulary"])
+@triton.jit(do_not_specialize=["vocabulary"], do_not_specialize_on_alignment=["rows", "slots", "positions"])
 def draw_rows(
     logits,
     scores,

@@ -72,7 +72,7 @@ def scale_of(scales, group: tl.constexpr):
     return (scales >> (16 * group)).to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "span_strips"])
 def multiply_int4(
     hidden,
     packed,
@@ -80,10 +80,10 @@ def multiply_int4(
     bias,
     out,
     tokens,
+    span_strips,
     IN: tl.constexpr,
     OUT: tl.constexpr,
     STRIPS: tl.constexpr,
-    SPAN: tl.constexpr,
     OUTS: tl.constexpr,
     TOKENS: tl.constexpr,
     TOGETHER: tl.constexpr,
@@ -91,7 +91,7 @@ def multiply_int4(
     ADDED: tl.constexpr,
     FACTOR: tl.constexpr,
 ):
-    """A program takes TOKENS tokens, OUTS outputs and SPAN strips; `out` has a result for each span.
+    """A program takes TOKENS tokens, OUTS outputs and `span_strips` strips; `out` has a result for each span.
 
     packed [STRIPS, OUT, GROUP], scales [STRIPS, OUT]. TOGETHER: strips at once, a warp each, which has sums
     of its own; they are added up at the end. ADDED: to what `out` has. FACTOR: type of numbers multiplied.
@@ -108,7 +108,7 @@ def multiply_int4(
         part = tl.arange(0, TOGETHER)[:, None]
         sums = tl.zeros((TOGETHER, OUTS, TOKENS), tl.float32)
     span = tl.program_id(2)
-    for first in tl.range(span * SPAN, (span + 1) * SPAN, TOGETHER, num_stages=STAGES):
+    for first in tl.range(span * span_strips, (span + 1) * span_strips, TOGETHER, num_stages=STAGES):
         strip = first + part
         at, there = strip * OUT + output, inside & (strip < STRIPS)
         places = tl.expand_dims(at, -1).to(tl.int64) * GROUP + number
@@ -131,7 +131,7 @@ def multiply_int4(
     tl.store(results, sums.to(out.dtype.element_ty), mask=stored)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def add_spans(
     sums,
     bias,

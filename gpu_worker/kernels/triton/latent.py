@@ -136,6 +136,7 @@ def attend(
         logsums,
         step.block_tables.stride(0),
         rows,
+        launch.tile_tokens,
         sight.scale or dim**-0.5,
         HEADS=heads,
         GROUP=group,
@@ -146,8 +147,6 @@ def attend(
         BLOCK_SIZE=cache.keys.shape[2],
         M=launch.size,
         N=16 if query.dtype == torch.float32 or launch.size > 32 else 32,  # so that nothing is spilled
-        TOKENS=launch.tile_tokens,
-        SPLITS=splits,
         SCALED=cache.key_scales is not None,
         NATIVE_FP8=is_native(query.device),
         FACTOR=factor,

@@ -75,7 +75,7 @@ def absorb_rows(
     return risen, total, mixed
 
 
-@triton.jit(do_not_specialize=["table_width", "rows_in_step"])
+@triton.jit(do_not_specialize=["table_width", "rows_in_step", "tile_tokens"])
 def attend_latent(
     query,
     pages,
@@ -90,6 +90,7 @@ def attend_latent(
     logsums,
     table_width,
     rows_in_step,
+    tile_tokens,
     scale,
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
@@ -100,8 +101,6 @@ def attend_latent(
     BLOCK_SIZE: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
-    TOKENS: tl.constexpr,
-    SPLITS: tl.constexpr,
     SCALED: tl.constexpr,
     NATIVE_FP8: tl.constexpr,
     FACTOR: tl.constexpr,
@@ -112,14 +111,13 @@ def attend_latent(
     else:
         row = tl.load(tiles + 2 * tl.program_id(0))
         first = tl.load(tiles + 2 * tl.program_id(0) + 1)
-    split = tl.program_id(2)
     start = tl.load(starts + row)
     length = tl.load(starts + row + 1) - start
     before = tl.load(contexts + row) - length
     members = tl.arange(0, M)
     tokens = first + members // GROUP
     heads = tl.program_id(1) * GROUP + members % GROUP
-    real = (members < TOKENS * GROUP) & (tokens < length) & (heads < HEADS)
+    real = (members < tile_tokens * GROUP) & (tokens < length) & (heads < HEADS)
     positions = before + tokens
     dims, turned = tl.arange(0, RANK_PADDED), tl.arange(0, ROTATED_PADDED)
     rows = (start + tokens).to(tl.int64) * HEADS + heads
@@ -131,11 +129,13 @@ def attend_latent(
     mask = real[:, None] & (turned < ROTATED)[None, :]
     q_rotated = tl.load(own + RANK + turned[None, :], mask=mask, other=0.0).to(FACTOR)
 
-    end = before + tl.minimum(first + TOKENS, length)
+    end = before + tl.minimum(first + tile_tokens, length)
     count = (end + N - 1) // N
-    share = (count + SPLITS - 1) // SPLITS
-    low = split * share
-    high = tl.minimum(low + share, count)
+    low, high = 0, count
+    if partials is not None:
+        share = tl.cdiv(count, tl.num_programs(2))
+        low = tl.program_id(2) * share
+        high = tl.minimum(low + share, count)
     row_of_table = tables + row.to(tl.int64) * table_width
     largest = tl.full([M], float("-inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
@@ -173,9 +173,9 @@ def attend_latent(
     result = mixed / divisor[:, None]
     if head_scales is not None:
         result = result * tl.load(head_scales)
-    if SPLITS == 1:
+    if partials is None:
         tl.store(out + rows[:, None] * RANK + dims[None, :], result.to(out.dtype.element_ty), mask=held)
     else:
-        at_split = split.to(tl.int64) * rows_in_step + rows
+        at_split = tl.program_id(2).to(tl.int64) * rows_in_step + rows
         tl.store(partials + at_split[:, None] * RANK + dims[None, :], result, mask=held)
         tl.store(logsums + at_split, largest + tl.log2(divisor), mask=real)

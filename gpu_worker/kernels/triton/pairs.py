@@ -78,9 +78,8 @@ def grouped(chosen: Tensor, blocks: int, rows: int) -> tuple[Tensor, Tensor]:
     counts = torch.empty(blocks, dtype=torch.int32, device=device)
     order = torch.empty(pairs, dtype=torch.int32, device=device)
     tiles = torch.empty((room, 3), dtype=torch.int32, device=device)
-    chunk = min(CHUNK, triton.next_power_of_2(pairs))
     chosen = chosen.contiguous()
-    count_pairs[(blocks,)](chosen, counts, pairs, CHUNK=chunk, num_warps=4)
+    count_pairs[(blocks,)](chosen, counts, pairs, CHUNK=CHUNK, num_warps=4)
     place_pairs[(blocks,)](
         chosen,
         counts,
@@ -91,7 +90,7 @@ def grouped(chosen: Tensor, blocks: int, rows: int) -> tuple[Tensor, Tensor]:
         BLOCKS=blocks,
         BLOCKS_PADDED=triton.next_power_of_2(blocks),
         ROWS=rows,
-        CHUNK=chunk,
+        CHUNK=CHUNK,
         num_warps=4,
     )
     return order, tiles

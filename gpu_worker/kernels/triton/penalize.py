@@ -18,7 +18,9 @@ CHUNK = 1024
 """Tokens, or logits, that a program takes."""
 
 
-@triton.jit(do_not_specialize=["stride", "vocabulary"])
+@triton.jit(
+    do_not_specialize=["stride", "vocabulary"], do_not_specialize_on_alignment=["rows", "slots", "positions"]
+)
 def count_tokens(
     tokens,
     rows,
@@ -42,7 +44,7 @@ def count_tokens(
     tl.atomic_add(places, 1, mask=known & is_output)
 
 
-@triton.jit(do_not_specialize=["vocabulary"])
+@triton.jit(do_not_specialize=["vocabulary"], do_not_specialize_on_alignment=["rows", "slots"])
 def penalize_rows(
     logits, rows, slots, numbers, counts, out, vocabulary, COLUMNS: tl.constexpr, CHUNK: tl.constexpr
 ):

@@ -122,7 +122,7 @@ def absorb(
     return risen, total, mixed, mixed_odd, ceiling
 
 
-@triton.jit(do_not_specialize=["table_width", "rows_in_step"])
+@triton.jit(do_not_specialize=["table_width", "rows_in_step", "tile_tokens"])
 def attend_tile(
     query,
     keys,
@@ -140,6 +140,7 @@ def attend_tile(
     logsums,
     table_width,
     rows_in_step,
+    tile_tokens,
     scale,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
@@ -148,8 +149,6 @@ def attend_tile(
     BLOCK_SIZE: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
-    TOKENS: tl.constexpr,
-    SPLITS: tl.constexpr,
     WINDOW: tl.constexpr,
     SINKS: tl.constexpr,
     SOFTCAP: tl.constexpr,
@@ -165,7 +164,6 @@ def attend_tile(
         row = tl.load(tiles + 2 * tl.program_id(0))
         first = tl.load(tiles + 2 * tl.program_id(0) + 1)
     kv_head = tl.program_id(1)
-    split = tl.program_id(2)
     heads: tl.constexpr = KV_HEADS * GROUP
 
     start = tl.load(starts + row)
@@ -173,7 +171,7 @@ def attend_tile(
     before = tl.load(contexts + row) - length
     members = tl.arange(0, M)
     tokens = first + members // GROUP
-    real = (members < TOKENS * GROUP) & (tokens < length)
+    real = (members < tile_tokens * GROUP) & (tokens < length)
     positions = before + tokens
     rows = (start + tokens).to(tl.int64) * heads + kv_head * GROUP + members % GROUP
     PACKED: tl.constexpr = keys.dtype.element_ty == tl.int16
@@ -192,7 +190,7 @@ def attend_tile(
         q_odd = q
 
     # What any token of the tile sees: the sinks, and from `begin` to `end`.
-    end = before + tl.minimum(first + TOKENS, length)
+    end = before + tl.minimum(first + tile_tokens, length)
     if WINDOW > 0:
         begin = tl.maximum(before + first - WINDOW + 1, 0)
         sink_tiles = (tl.minimum(SINKS, begin) + N - 1) // N
@@ -202,9 +200,11 @@ def attend_tile(
         sink_tiles = 0
         skipped = 0
     count = (end + N - 1) // N - skipped
-    share = (count + SPLITS - 1) // SPLITS
-    low = split * share
-    high = tl.minimum(low + share, count)
+    low, high = 0, count
+    if partials is not None:
+        share = tl.cdiv(count, tl.num_programs(2))
+        low = tl.program_id(2) * share
+        high = tl.minimum(low + share, count)
 
     slope = None
     if slopes is not None:
@@ -263,10 +263,10 @@ def attend_tile(
     if head_scales is not None:
         ceiling = tl.load(head_scales + KV_HEADS + kv_head)
     by = (ceiling / divisor)[:, None]
-    if SPLITS == 1:
+    if partials is None:
         to = out + own
     else:
-        at_split = split.to(tl.int64) * rows_in_step + rows
+        at_split = tl.program_id(2).to(tl.int64) * rows_in_step + rows
         to = partials + at_split[:, None] * DIM + dims[None, :]
         tl.store(logsums + at_split, largest + tl.log2(divisor), mask=real)
     tl.store(to, (mixed * by).to(to.dtype.element_ty), mask=held)

@@ -1,0 +1,139 @@
+"""Which variants of kernels would have to be compiled: `TRITON_INTERPRET=0 python -m tests.support.variants`.
+
+Triton compiles a kernel for each combination of its constants, and of what it tells numbers and addresses
+apart by: a 1, a multiple of 16. Launches get as far as that choice, which needs no GPU, and nothing runs.
+
+For each model, a worker rehearses as it does at its start, and takes steps of all kinds. Prints how many
+variants the rehearsal has found, and each that only a step asked for: somebody would have waited for it.
+"""
+
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+from numpy.random import Generator
+from triton import JITFunction
+from triton.backends.compiler import GPUTarget
+
+from gpu_worker.batch import BatchLimits
+from gpu_worker.cache import make_caches
+from gpu_worker.kernels.interface import FP8
+from gpu_worker.kernels.triton.int4 import Int4Triton
+from gpu_worker.kernels.triton.kernels import TritonKernels
+from gpu_worker.kernels.triton.quantized import QuantizedTriton
+from gpu_worker.models.registry import load_model
+from gpu_worker.runner import Runner
+from gpu_worker.warmup import rehearse, step_of
+
+CPU = torch.device("cpu")
+BF16 = torch.bfloat16
+HOPPER = GPUTarget("cuda", 90, 32)
+PROCESSORS = 132
+STEPS = 60
+"""Of each model, drawn."""
+LONGEST, STEP_TOKENS, SLOTS = 9000, 700, 300
+
+MODELS: dict[str, tuple[str, type[TritonKernels], tuple[Any, ...], torch.dtype]] = {
+    "Llama": ("Llama", TritonKernels, (), BF16),
+    "Llama, int8": ("Llama", QuantizedTriton, (torch.int8,), torch.int8),
+    "Gemma 2, fp8 pages": ("Gemma 2", TritonKernels, (), FP8),
+    "Qwen3, int4": ("Qwen3", Int4Triton, (), BF16),
+    "Mixtral": ("Mixtral", TritonKernels, (), BF16),
+    "Mixtral, int4": ("Mixtral", Int4Triton, (), BF16),
+    "DeepSeek V2": ("DeepSeek V2", TritonKernels, (), torch.int8),
+    "BLOOM": ("BLOOM", TritonKernels, (), BF16),
+}
+"""Family, back end and what it is given beside its device, type of the pages."""
+
+
+class Driver:
+    """What Triton asks of a GPU's driver before it compiles."""
+
+    def get_current_target(self) -> GPUTarget:
+        return HOPPER
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def main() -> None:
+    from tests.unit.gpu_worker.test_families import ALIKE, random_model
+    from tests.unit.gpu_worker.test_families import MODELS as FAMILIES
+
+    triton.runtime.driver.set_active(Driver())
+    seen: set[tuple[str, str]] = set()
+    new: list[str] = []
+
+    def noted(kernel: Any, key: str, *_: Any) -> Any:
+        name = kernel.fn.__name__
+        if (name, key) not in seen:
+            seen.add((name, key))
+            new.append(f"{name} {key}")
+        return SimpleNamespace(launch_metadata=nothing, run=nothing, function=0, packed_metadata=0)
+
+    JITFunction._do_compile = noted
+    for name, (family, back_end, given, pages) in MODELS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            random_model(*(FAMILIES | ALIKE)[family]).to(BF16).save_pretrained(folder)
+            runner = runner_of(Path(folder), kernels_of(back_end, given), pages)
+        rehearse(runner)
+        print(f"{name}: {len(new)} rehearsed")
+        new.clear()
+        draw = np.random.default_rng(0)
+        for _ in range(STEPS):
+            runner.execute(step_of(runner.limits, *rows(draw), copied=int(draw.integers(0, 3))))
+            runner.reset()
+        for variant in new:
+            print(f"{name}, in a step: {variant}")
+        new.clear()
+
+
+def nothing(*_: Any) -> None:
+    """Where a kernel would have been launched."""
+
+
+def kernels_of(back_end: type[TritonKernels], given: tuple[Any, ...]) -> TritonKernels:
+    """A back end for a GPU that is not here."""
+
+    class Pretended(back_end):  # type: ignore[misc, valid-type]
+        def __init__(self) -> None:
+            super().__init__(CPU, *given)
+            self._processors = PROCESSORS
+
+    interpreted, triton.knobs.runtime.interpret = triton.knobs.runtime.interpret, True
+    try:
+        return Pretended()
+    finally:
+        triton.knobs.runtime.interpret = interpreted
+
+
+def runner_of(directory: Path, kernels: TritonKernels, pages: torch.dtype) -> Runner:
+    model = load_model(directory, CPU, kernels, BF16, None)
+    config = model.config
+    limits = BatchLimits(
+        8, 16, SLOTS, LONGEST, STEP_TOKENS, config.vocab_size, embedding_size=config.hidden_size
+    )
+    return Runner(model, make_caches(config, 8, 16, pages, CPU), kernels, limits)
+
+
+def rows(draw: Generator) -> tuple[list[int], list[int]]:
+    """Contexts and counts of a step's rows: decodes, drafts, chunks, and all of them together."""
+    kinds = draw.choice([1, 2, 5, 9, 40, 300], size=draw.integers(1, 4), replace=False)
+    counts: list[int] = []
+    for _ in range(int(draw.choice([1, 2, 3, 17, 64, 290]))):
+        count = int(draw.integers(1, draw.choice(kinds) + 1))
+        if sum(counts) + count <= STEP_TOKENS:
+            counts.append(count)
+    farthest = int(draw.choice([0, 40, 600, 4000, LONGEST - 300]))
+    return [count + int(draw.integers(0, farthest + 1)) for count in counts], counts
+
+
+if __name__ == "__main__":
+    main()
