@@ -17,7 +17,10 @@ log = logging.getLogger(__name__)
 
 
 async def serve(node: Node, settings: WorkerSettings) -> None:
-    """Load the model, then wait at the workers' door until cancelled."""
+    """Load the model, then wait at the workers' door until cancelled.
+
+    Raises `DeviceError` when the GPU is lost.
+    """
     try:
         runner = await asyncio.to_thread(load, settings)
     except WorkerError as error:
@@ -31,7 +34,7 @@ async def serve(node: Node, settings: WorkerSettings) -> None:
     await server.start()
     log.info("ready for a scheduler")
     try:
-        await server.wait_for_termination()
+        await asyncio.gather(server.wait_for_termination(), engine.lost)
     finally:
         # Nothing here outlives the call that it is for, and the scheduler has all that it needs to go
         # on with another worker: the sooner it knows, the better.

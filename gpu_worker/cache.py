@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -10,6 +9,7 @@ from torch import Tensor
 from gpu_worker.errors import CapacityError
 from gpu_worker.kernels.cpu.memory import Memory
 from gpu_worker.kernels.interface import FP8, LayerCache
+from gpu_worker.main_memory import available
 from gpu_worker.models.config import Shape
 
 CPU_SHARE = 0.25
@@ -91,11 +91,3 @@ def free_memory(device: torch.device) -> int:
         free, _ = torch.cuda.mem_get_info(device)
         return free
     return int(available() * CPU_SHARE)
-
-
-def available() -> int:
-    """Bytes of main memory that processes may still take without swapping."""
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise CapacityError("/proc/meminfo does not say what memory is available: set QUIRE_KV_MEMORY")

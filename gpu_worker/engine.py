@@ -16,7 +16,8 @@ from queue import SimpleQueue
 
 from opentelemetry.trace import INVALID_SPAN, Span, Status, StatusCode
 
-from gpu_worker.errors import PlanError
+from gpu_worker.device import is_lost
+from gpu_worker.errors import DeviceError, PlanError
 from gpu_worker.pending import Pending
 from gpu_worker.runner import Runner
 from gpu_worker.spans import Spans
@@ -38,6 +39,8 @@ class Engine:
         self.limits = runner.limits
         self.loop = asyncio.get_running_loop()
         self.runner = runner
+        self.lost: asyncio.Future[None] = self.loop.create_future()
+        """Ends with `DeviceError` if the device does nothing more: whoever serves must give way to others."""
         self._work: SimpleQueue[Work | None] = SimpleQueue()
         self._answers: SimpleQueue[Work | None] | None = None
         self._threads = [threading.Thread(target=self._run, name="engine", daemon=True)]
@@ -65,11 +68,21 @@ class Engine:
         elif step.failed:
             self.do(partial(self.runner.settle, step))
 
+    def check_device(self, error: Exception) -> None:
+        """After an error in a step, in whichever thread: find out whether there can be more steps."""
+        if is_lost(self.runner.device):
+            lost = DeviceError(f"the GPU is lost to this process: {error}")
+            self.loop.call_soon_threadsafe(self._lose, lost)
+
     async def stop(self) -> None:
         """End the threads after what they were given before."""
         self._work.put(None)
         for thread in self._threads:
             await asyncio.to_thread(thread.join)
+
+    def _lose(self, error: DeviceError) -> None:
+        if not self.lost.done():
+            self.lost.set_exception(error)
 
     def _run(self) -> None:
         self.runner.enter()
@@ -133,13 +146,18 @@ class Lending:
         self._tell(result)
 
     def _fail(self, plan: StepPlan, span: Span, error: Exception) -> None:
-        """Whatever it is, it ends this call and not the thread; with ranks that are out of step now, all."""
+        """Whatever it is, it ends this call and not the thread; with ranks that are out of step now, all.
+
+        What the device does not survive ends the process: all later calls would end so, too, and cost their
+        requests an attempt each.
+        """
         span.set_status(Status(StatusCode.ERROR, str(error)))
         span.end()
         if not isinstance(error, PlanError):
             if self._engine.runner.followers is not None:
                 self._engine.runner.followers.abandon(error)
             log.error("step %d failed", plan.step, exc_info=error)
+            self._engine.check_device(error)
         self._tell(error)
 
     def _reset(self) -> None:

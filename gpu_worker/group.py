@@ -37,8 +37,9 @@ class Group:
         return int(found)
 
     def close(self) -> None:
-        """Leave the group."""
-        dist.destroy_process_group()
+        """Leave the group. NCCL would wait there for ranks that have ended; it ends with the process."""
+        if self._device.type != "cuda":
+            dist.destroy_process_group()
 
 
 def meeting_place() -> int:

@@ -9,7 +9,6 @@ from gpu_worker.batch import BatchLimits
 from gpu_worker.cache import (
     GPU_SHARE,
     HOST_SHARE,
-    available,
     blocks_within,
     bytes_per_block,
     free_memory,
@@ -19,6 +18,7 @@ from gpu_worker.drafter import Drafter
 from gpu_worker.errors import CapacityError, ModelError
 from gpu_worker.host import HostPages
 from gpu_worker.kernels.interface import Kernels, LayerCache
+from gpu_worker.main_memory import available
 from gpu_worker.models.registry import CausalLM
 from gpu_worker.models.split import Ranks
 from gpu_worker.runner import Runner

@@ -2,9 +2,13 @@
 
 import asyncio
 
+import grpc
 import pytest
 
+from gpu_worker import engine
 from gpu_worker.__main__ import serve
+from gpu_worker.errors import DeviceError
+from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
 from ops.errors import StartError
 from proto.rpc import MemoryBus, Node
@@ -33,3 +37,23 @@ async def test_a_directory_that_is_no_model_keeps_it_from_starting(tmp_path) -> 
     async with Node(MemoryBus(), service="worker") as node:
         with pytest.raises(StartError, match="not a model directory"):
             await serve(node, WorkerSettings(model=tmp_path))
+
+
+async def test_a_worker_whose_gpu_is_lost_ends(make, tiny, monkeypatch) -> None:
+    """It must not take another call, which would fail too."""
+    settings = WorkerSettings(model=tiny.directory, model_name="tiny", device="cpu", threads=1, max_slots=4)
+    bus = MemoryBus()
+    async with Node(bus, service="worker") as node, Node(bus, service="scheduler") as scheduler:
+        serving = asyncio.ensure_future(serve(node, settings))
+        call = WorkerStub(scheduler.channel(pool="tiny")).Execute(wait_for_ready=True)
+        assert (await call.read()).HasField("ready")
+        monkeypatch.setattr(engine, "is_lost", lambda device: True)
+        monkeypatch.setattr(Runner, "begin", fail)
+        await call.write(make.plan(1, [(0, 0, 3, 1)], new_slots=[make.slot(0, [1, 2, 3], [0])]))
+        with pytest.raises(DeviceError, match="an illegal memory access"):
+            await asyncio.wait_for(serving, 10)
+        assert await call.code() is not grpc.StatusCode.OK
+
+
+def fail(runner, plan):
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
