@@ -88,7 +88,7 @@ def _contiguous(
 
 def many_layers(size: int, bench: Bench) -> int:
     """How many layers of `size` bytes a turn goes through."""
-    return 1 if bench.dry else max(1, min(MANY_BYTES // size, 32))
+    return 1 if bench.dry else max(1, min(MANY_BYTES // size, 128))
 
 
 def _share(size: int, seconds: float, bench: Bench) -> float:

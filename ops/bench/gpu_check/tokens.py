@@ -39,9 +39,9 @@ def check(bench: Bench) -> None:
     replay(own, bench)
     expected = generate(plain, GREEDY, count, output)
     _note("replayed", generate(own, GREEDY, count, output, watched=True), expected, bench)
-    if not bench.dry:  # rounding may change some
+    if not bench.dry:  # rounding may change some, and what comes after those
         half = generate(_shipped(bench.device, torch.bfloat16), GREEDY, count, output)
-        _note("in bfloat16", half, expected, bench, most=0.5)
+        _note("in bfloat16", half, expected, bench, most=0.75)
 
 
 def _note(
