@@ -9,9 +9,12 @@ step is put into the buffers of the next larger one:
     kv_entries │ 40│ 88│ 16│-1 │         and writes nothing
 """
 
+import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,7 +27,14 @@ log = logging.getLogger(__name__)
 Forward = Callable[[Tensor, StepMetadata], Tensor]
 """The decoder: hidden states [tokens, hidden_size] of token ids int32 [tokens]."""
 
-Replay = Callable[[], Tensor]
+T = TypeVar("T")
+
+
+class Recorder(Protocol):
+    """Makes of a computation what computes the same again, on the same memory."""
+
+    def __call__(self, compute: Callable[[], T], /) -> Callable[[], T]: ...
+
 
 LARGEST = 256
 """Rows. A step of more keeps the GPU busy for longer than its launches take."""
@@ -41,10 +51,8 @@ def sizes(max_slots: int) -> list[int]:
 class DecodeGraphs:
     """A decoder whose steps of one token a row are replayed."""
 
-    def __init__(
-        self, forward: Forward, limits: BatchLimits, device: torch.device, record: Callable[[Replay], Replay]
-    ) -> None:
-        """`record`: makes of a computation what computes the same again; see `recorder`."""
+    def __init__(self, forward: Forward, limits: BatchLimits, device: torch.device, record: Recorder) -> None:
+        """`record`: see `recorder`."""
         self._forward, self._record, self._longest = forward, record, limits.max_model_len
         self._sizes = sizes(limits.max_slots)
         rows = self._sizes[-1]
@@ -54,7 +62,7 @@ class DecodeGraphs:
         self._contexts = torch.zeros(rows, dtype=torch.int32, device=device)
         self._tables = torch.zeros((rows, limits.max_blocks), dtype=torch.int32, device=device)
         self._starts = torch.arange(rows + 1, dtype=torch.int32, device=device)
-        self._replays: dict[int, Replay] = {}
+        self._replays: dict[int, Callable[[], Tensor]] = {}
 
     @torch.inference_mode()
     def prepare(self) -> None:
@@ -94,22 +102,39 @@ class DecodeGraphs:
         )
 
 
-def recorder() -> Callable[[Replay], Replay]:
-    """Records CUDA graphs, all of which share one pool of memory: only one is replayed at a time."""
-    pool = torch.cuda.graph_pool_handle()
+def recorder() -> Recorder:
+    """Records CUDA graphs, all of which share one pool of memory: only one is replayed at a time.
 
-    def record(compute: Replay) -> Replay:
+    They have a stream of their own, too, because PyTorch frees what cuBLAS works in on a stream as soon as
+    one of the graphs that were recorded there is gone.
+    """
+    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+
+    def record(compute: Callable[[], T]) -> Callable[[], T]:
         compute()  # compiles kernels, and lets libraries allocate what they keep
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         # NCCL's own threads look after sums while this one records.
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        with _uncollected(), torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
             out = compute()
 
-        def replay() -> Tensor:
+        def replay() -> T:
             graph.replay()
             return out
 
+        replay()  # the first time takes longer: the graph is brought to the device
         return replay
 
     return record
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """While a graph is recorded nothing may be unloaded, not another graph or kernel that nobody needs."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()

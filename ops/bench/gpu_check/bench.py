@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from gpu_worker.kernels.triton.graphs import recorder
+
 SEED = 0
 TURNS = 5
 COPIED = 1 << 30
@@ -108,16 +110,12 @@ class Bench:
             began = time.perf_counter()
             work()
             return time.perf_counter() - began
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            work()
-        graph.replay()
+        replay = recorder()(work)
         best = float("inf")
         for _ in range(TURNS):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             begin.record()
-            graph.replay()
+            replay()
             end.record()
             end.synchronize()
             best = min(best, begin.elapsed_time(end) / 1000)

@@ -1,10 +1,12 @@
 """Steps in buffers of a few sizes. On a CPU nothing is recorded: what would be replayed is computed again."""
 
+import gc
+from contextlib import contextmanager
 from itertools import pairwise
 
 import torch
 
-from gpu_worker.kernels.triton.graphs import DecodeGraphs, sizes
+from gpu_worker.kernels.triton.graphs import DecodeGraphs, recorder, sizes
 
 
 def test_sizes() -> None:
@@ -42,3 +44,28 @@ def test_replayed_steps_give_the_same_tokens(make, tiny) -> None:
     for prompt, sequence in zip(prompts, sequences, strict=True):
         output = sequence.tokens[len(prompt) :]
         assert output == make.expected(tiny.model, prompt, len(output))
+
+
+def test_nothing_is_collected_while_a_graph_is_recorded(monkeypatch) -> None:
+    """What a finalizer unloads then would spoil the recording."""
+    told = []
+
+    class Graph:
+        def replay(self):
+            told.append("replayed")
+
+    @contextmanager
+    def record(graph, pool, stream, capture_error_mode):
+        told.append("recording")
+        yield
+        told.append("recorded")
+
+    for name, pretended in (("CUDAGraph", Graph), ("graph", record), ("Stream", object)):
+        monkeypatch.setattr(torch.cuda, name, pretended)
+    for name in ("graph_pool_handle", "synchronize"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    replay = recorder()(lambda: told.append(gc.isenabled()))
+    assert told == [True, "recording", False, "recorded", "replayed"]
+    replay()
+    assert told[-2:] == ["replayed", "replayed"]
+    assert gc.isenabled()
