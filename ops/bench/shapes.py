@@ -71,6 +71,7 @@ class Shape:
 SHAPES = {
     "135m": Shape(576, 30, 9, 3, 1536, 49152, tied=True),
     "1.1b": Shape(2048, 22, 32, 4, 5632, 32000, tied=False),
+    "8b": Shape(4096, 32, 32, 8, 14336, 128256, tied=False),
 }
 
 
@@ -83,19 +84,22 @@ def made(name: str, seed: int = 0, folder: Path | None = None) -> Path:
     return directory
 
 
-def write(shape: Shape, directory: Path, seed: int = 0) -> None:
-    """Write the model's files. config.json comes last: where it is, the model is whole."""
+def write(shape: Shape, directory: Path, seed: int = 0, device: str = "cpu") -> None:
+    """Write the model's files. config.json comes last: where it is, the model is whole.
+
+    `device`: where weights are drawn; each kind of device draws others.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     save_tokenizer(tokenizer(shape.vocabulary), directory, MAX_LENGTH)
-    save_file(dict(_weights(shape, seed)), directory / "model.safetensors", {"format": "pt"})
+    weights = dict(_weights(shape, torch.Generator(device).manual_seed(seed)))
+    save_file(weights, directory / "model.safetensors", {"format": "pt"})
     (directory / "config.json").write_text(json.dumps(shape.config(), indent=2) + "\n")
 
 
-def _weights(shape: Shape, seed: int) -> Iterator[tuple[str, Tensor]]:
-    generator = torch.Generator().manual_seed(seed)
-
+def _weights(shape: Shape, chance: torch.Generator) -> Iterator[tuple[str, Tensor]]:
     def drawn(rows: int, columns: int) -> Tensor:
-        return torch.randn(rows, columns, generator=generator).mul_(DEVIATION).bfloat16()
+        numbers = torch.randn(rows, columns, generator=chance, device=chance.device)
+        return numbers.mul_(DEVIATION).bfloat16().cpu()
 
     def table() -> Tensor:
         rows = drawn(shape.vocabulary, shape.hidden)

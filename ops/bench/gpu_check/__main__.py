@@ -17,7 +17,10 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ops.bench.gpu_check.part import Part
 
 LAST_SECONDS = 15.0
 """Of the time that there is, kept for ending what is not over."""
@@ -31,6 +34,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("out", type=Path, help="folder for the results")
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument(
+        "--parts", nargs="+", metavar="NAME", help="these alone, and the rates (default: all)"
+    )
     options = parser.parse_args(arguments)
     if options.dry_run:
         os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
@@ -40,18 +46,24 @@ def main(arguments: list[str] | None = None) -> int:
     if not options.dry_run and not torch.cuda.is_available():
         print("no GPU here: nothing was checked (--dry-run goes through the motions without one)")
         return 0
-    return _check(options.out, time.monotonic() + 60 * options.minutes - LAST_SECONDS, options.dry_run)
+    from ops.bench.gpu_check.parts import PARTS
+
+    wanted = {"rates", *(options.parts or (part.name for part in PARTS))}
+    if unknown := wanted - {part.name for part in PARTS}:
+        parser.error(f"no part is called {', '.join(sorted(unknown))}")
+    parts = [part for part in PARTS if part.name in wanted]
+    deadline = time.monotonic() + 60 * options.minutes - LAST_SECONDS
+    return _check(parts, options.out, deadline, options.dry_run)
 
 
-def _check(out: Path, deadline: float, dry: bool) -> int:
+def _check(parts: "list[Part]", out: Path, deadline: float, dry: bool) -> int:
     from ops.bench import record
     from ops.bench.gpu_check.bench import SEED, Found, Rates
     from ops.bench.gpu_check.part import run
-    from ops.bench.gpu_check.parts import PARTS
 
     found, rates = Found(), Rates()
     seconds: dict[str, float] = {}
-    for part in PARTS:
+    for part in parts:
         began = time.monotonic()
         if began > deadline:
             found.left_out.append(part.name)

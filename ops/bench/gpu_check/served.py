@@ -7,6 +7,7 @@ tokens of a user lies one step, and what of that time is not the step's the GPU 
 
 import gc
 import importlib.util
+import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,6 +30,10 @@ NEEDED = (
 )
 USERS = (1, 4, 8, 16, 32, 128)
 DRY = (1, 3)
+MEMORY = Path("/dev/shm")
+"""Where files are kept in memory."""
+LARGE_BYTES = 17 << 30
+"""Of the large model's weights."""
 ROUNDS = 3
 """Questions of each user."""
 CONTEXT = 256
@@ -42,15 +47,26 @@ def measure(bench: Bench) -> None:
     if missing := [name for name in NEEDED if not _is_here(name)]:
         bench.found.left_out.append(f"served: no {', '.join(missing)} here")
         return
-    from ops.bench.shapes import SHAPES, Shape, write
-
-    shape = Shape(64, 2, 4, 2, 128, 4096, tied=True) if bench.dry else SHAPES["1.1b"]
-    with tempfile.TemporaryDirectory() as folder:
-        model = Path(folder) / "model"
-        write(shape, model)
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
+        model = _written(Path(folder), bench)
         _quire(model, bench)
         _alone(model, bench)
         _transformers(model, bench)
+
+
+def _written(folder: Path, bench: Bench) -> Path:
+    """A model with random weights: 8 billion if the GPU and the folder have room for them, else 1.1 billion."""
+    from ops.bench.shapes import SHAPES, Shape, write
+
+    shape, size = Shape(64, 2, 4, 2, 128, 4096, tied=True), "tiny"
+    if not bench.dry:
+        room = bench.has_memory(2 * LARGE_BYTES) and shutil.disk_usage(folder).free > 1.5 * LARGE_BYTES
+        size = "8b" if room else "1.1b"
+        shape = SHAPES[size]
+    write(shape, folder / size, SEED, bench.device.type)
+    if not bench.dry:
+        torch.cuda.empty_cache()  # the worker is another process
+    return folder / size
 
 
 def _is_here(package: str) -> bool:
@@ -78,7 +94,7 @@ def _quire(model: Path, bench: Bench) -> None:
     with running("--model", str(model), **settings) as deployment:
         server = Server("quire", CompletionClient(deployment.url, deployment.model))
         for users in _users(bench):
-            _load(server, users, bench)
+            _load(server, model.name, users, bench)
 
 
 def _transformers(model: Path, bench: Bench) -> None:
@@ -92,10 +108,10 @@ def _transformers(model: Path, bench: Bench) -> None:
     with transformers(agreed) as ways:
         for way in ways:
             for users in _users(bench):
-                _load(way, users, bench)
+                _load(way, model.name, users, bench)
 
 
-def _load(engine: "Competitor", users: int, bench: Bench) -> None:
+def _load(engine: "Competitor", model: str, users: int, bench: Bench) -> None:
     from ops.bench.load import summarize
 
     if not bench.has_time(f"{engine.name} at {users} users", 12):
@@ -104,6 +120,7 @@ def _load(engine: "Competitor", users: int, bench: Bench) -> None:
     summary = summarize(measured.answers, measured.seconds)
     row = {
         "engine": engine.name,
+        "model": model,
         "users": users,
         "tokens/s": summary.output_rate,
         "first token ms": summary.first_token.get("p50"),

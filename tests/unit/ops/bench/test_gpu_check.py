@@ -13,6 +13,7 @@ import torch
 from ops.bench.gpu_check import __main__ as gpu_check
 from ops.bench.gpu_check import correct, part
 from ops.bench.gpu_check.bench import Bench, Rates
+from ops.bench.gpu_check.parts import PARTS
 
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles here")
 
@@ -81,7 +82,7 @@ def test_what_is_off_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @interpreted
 def test_what_there_is_no_time_for_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert gpu_check._check(tmp_path, time.monotonic() - 1, dry=True) == 0
+    assert gpu_check._check(list(PARTS), tmp_path, time.monotonic() - 1, dry=True) == 0
     assert "left out: decode" in capsys.readouterr().out
 
 
