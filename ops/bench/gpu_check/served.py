@@ -55,7 +55,7 @@ def measure(bench: Bench) -> None:
 
 
 def _written(folder: Path, bench: Bench) -> Path:
-    """A model with random weights: 8 billion if the GPU and the folder have room for them, else 1.1 billion."""
+    """A model with random weights: 8 billion, or 1.1 billion where the GPU or the folder has less room."""
     from ops.bench.shapes import SHAPES, Shape, write
 
     shape, size = Shape(64, 2, 4, 2, 128, 4096, tied=True), "tiny"
