@@ -161,6 +161,13 @@ class Unary(Protocol):
     def __call__(self, hidden: Tensor, /) -> Tensor: ...
 
 
+class Norm(Unary, Protocol):
+    """See `Kernels.norm`. What comes of a row [in] depends on that row alone."""
+
+    def each(self, rows: Tensor, /) -> None:
+        """Normalize in place, each n-th of a row by itself: [tokens, n * in], maybe a part of wider rows."""
+
+
 class Mixture(Protocol):
     """The feed-forward blocks among which a router chooses some for each token."""
 
@@ -208,7 +215,7 @@ class Kernels(Protocol):
         """`count` feed-forward blocks: weights [2 * inner, size] as `gated` takes them, and [size, inner] of
         the product behind it. Each is taken once the one before has been laid out."""
 
-    def norm(self, weight: Tensor, eps: float) -> Unary:
+    def norm(self, weight: Tensor, eps: float) -> Norm:
         """Root mean square normalization (Zhang and Sennrich 2019), computed in float32; weight [in].
 
         A weight of the activations' type multiplies what was rounded to it, as in Llama. One of float32

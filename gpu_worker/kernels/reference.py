@@ -14,6 +14,7 @@ from gpu_worker.kernels.interface import (
     LayerCache,
     Linear,
     Mixture,
+    Norm,
     StepAttention,
     StepMetadata,
     Unary,
@@ -57,7 +58,7 @@ class ReferenceKernels:
     ) -> Mixture:
         return OneByOne(self, blocks, activation)
 
-    def norm(self, weight: Tensor, eps: float) -> Unary:
+    def norm(self, weight: Tensor, eps: float) -> Norm:
         return ReferenceNorm(weight, eps)
 
     def begin(self, step: StepMetadata) -> StepAttention:
@@ -110,3 +111,11 @@ class ReferenceNorm:
         wide = hidden.float()
         normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self._eps)
         return (self._weight * normed.to(self._weight.dtype)).to(hidden.dtype)
+
+    def each(self, rows: Tensor) -> None:
+        normalize_each(self, len(self._weight), rows)
+
+
+def normalize_each(norm: Unary, size: int, rows: Tensor) -> None:
+    """See `Norm.each`, of norms of `size` numbers that give new rows."""
+    rows.copy_(norm(rows.contiguous().view(-1, size)).view(rows.shape))

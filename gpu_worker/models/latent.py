@@ -56,8 +56,7 @@ class LatentAttention:
         """See `layers.Attention.add_to`."""
         shape, tokens = self._shape, len(hidden)
         latent = self._down(hidden)
-        compressed = latent[:, : shape.rank]
-        compressed.copy_(self._norm(compressed.contiguous()))
+        self._norm.each(latent[:, : shape.rank])
         queries = self._query(hidden).view(tokens, self._heads, -1)
         asked, turned = queries[..., : shape.key], queries[..., shape.key :]
         absorbed = torch.bmm(asked.transpose(0, 1), self._up_key).transpose(0, 1)

@@ -168,4 +168,4 @@ def _head_norms(
         read_norm(config, weights, kernels, name, each)
         for name, each in zip((names.query_norm, names.key_norm), sizes, strict=True)
     )
-    return HeadNorms(query, key, rows, None if config.family.norms_whole else size)
+    return HeadNorms(query, key, *rows)

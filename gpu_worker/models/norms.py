@@ -4,12 +4,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
-from gpu_worker.kernels.interface import Kernels, Linear, Unary
+from gpu_worker.kernels.interface import Kernels, Linear, Norm, Unary
+from gpu_worker.kernels.reference import normalize_each
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.loader import Weights
 
 
-def read_norm(config: ModelConfig, weights: Weights, kernels: Kernels, name: str, size: int) -> Unary:
+def read_norm(config: ModelConfig, weights: Weights, kernels: Kernels, name: str, size: int) -> Norm:
     """The norm that a family has, with the weights of that name. Raises `ModelError`."""
     eps, weight = config.norm_eps, f"{name}.weight"
     match config.family.norm:
@@ -40,6 +41,10 @@ class LayerNorm:
     def __call__(self, hidden: Tensor) -> Tensor:
         return layer_norm(hidden, self._weight.shape, self._weight, self._bias, self._eps)
 
+    def each(self, rows: Tensor) -> None:
+        """See `Norm.each`."""
+        normalize_each(self, len(self._weight), rows)
+
 
 class HeadNorms:
     """Norms of queries and keys before they are rotated, in place.
@@ -47,17 +52,15 @@ class HeadNorms:
     Each head by itself (Henry et al. 2020), or all heads of a token as one row, as in OLMo 2.
     """
 
-    def __init__(self, query: Unary, key: Unary, rows: tuple[int, int], size: int | None) -> None:
-        """`rows`: of queries and of keys; `size` of a head, or None for all heads as one."""
-        self._norms = query, key
-        self._places = slice(0, rows[0]), slice(rows[0], rows[0] + rows[1])
-        self._sizes = (size, size) if size else rows
+    def __init__(self, query: Norm, key: Norm, queries: int, keys: int) -> None:
+        """`queries`, `keys`: numbers of a token's."""
+        self._query, self._key = query, key
+        self._queries, self._keys = slice(0, queries), slice(queries, queries + keys)
 
     def __call__(self, qkv: Tensor) -> Tensor:
         """Of [tokens, queries + keys + values]; the same tensor."""
-        for norm, place, size in zip(self._norms, self._places, self._sizes, strict=True):
-            part = qkv[:, place]
-            part.copy_(norm(part.contiguous().view(-1, size)).view(part.shape))
+        self._query.each(qkv[:, self._queries])
+        self._key.each(qkv[:, self._keys])
         return qkv
 
 

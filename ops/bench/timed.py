@@ -16,6 +16,7 @@ from gpu_worker.kernels.interface import (
     LayerCache,
     Linear,
     Mixture,
+    Norm,
     Rotary,
     Sight,
     StepAttention,
@@ -63,9 +64,8 @@ class TimedKernels:
         mixture = self._kernels.mixture(blocks, count, activation)
         return lambda *arguments: self._timed("projections", mixture, *arguments)
 
-    def norm(self, weight: Tensor, eps: float) -> Unary:
-        norm = self._kernels.norm(weight, eps)
-        return lambda hidden: self._timed("norms", norm, hidden)
+    def norm(self, weight: Tensor, eps: float) -> Norm:
+        return _TimedNorm(self._timed, self._kernels.norm(weight, eps))
 
     def begin(self, step: StepMetadata) -> StepAttention:
         return _TimedStep(self._timed, self._kernels.begin(step))
@@ -103,6 +103,20 @@ class _TimedLinear:
     def rows(self, numbers: Tensor, /) -> Tensor:
         result: Tensor = self._timed("embedding", self._product.rows, numbers)
         return result
+
+
+class _TimedNorm:
+    """See `Norm`."""
+
+    def __init__(self, timed: Callable[..., Any], norm: Norm) -> None:
+        self._timed, self._norm = timed, norm
+
+    def __call__(self, hidden: Tensor, /) -> Tensor:
+        result: Tensor = self._timed("norms", self._norm, hidden)
+        return result
+
+    def each(self, rows: Tensor, /) -> None:
+        self._timed("norms", self._norm.each, rows)
 
 
 class _TimedStep:

@@ -97,6 +97,7 @@ def launch_all() -> None:
     attend(mixed, 128, torch.float16, FP8, Sight(window=100, sinks=4))
     hidden = torch.zeros((3, 4096), dtype=torch.bfloat16)
     TritonNorm(hidden[0], 1e-5)(hidden)
+    TritonNorm(hidden[0, :128], 1e-5).each(hidden[:, :1024])
     for activation in ("silu", "gelu", "gelu_tanh"):
         gated(hidden, activation)
     for numbers in (torch.int8, FP8):

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.cpu.library import DTYPES
+from gpu_worker.kernels.reference import normalize_each
 
 
 class CpuNorm:
@@ -32,3 +33,6 @@ class CpuNorm:
             out.data_ptr(),
         )
         return out
+
+    def each(self, rows: Tensor) -> None:
+        normalize_each(self, self._size, rows)

@@ -1,19 +1,21 @@
 """Root mean square normalization and the gated activation: one pass over each row.
 
-    norm      read and written: tokens * size numbers       a program takes a row
+    norm      read and written: tokens * size numbers       a program takes a row, or one head of it
     gated     read: tokens * 2 * size, written: tokens * size
 
 A residual is not added here: the product before it does, where its sums still are in registers.
 """
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 
 @triton.jit
-def norm_rows(hidden, weight, out, eps, SIZE: tl.constexpr, PADDED: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64) * SIZE
+def norm_rows(hidden, weight, out, stride, eps, SIZE: tl.constexpr, PADDED: tl.constexpr):
+    """`stride`: from a token to the next, of which each has one row or more; `out` may be `hidden`."""
+    row = tl.program_id(0).to(tl.int64) * stride + tl.program_id(1) * SIZE
     at = tl.arange(0, PADDED)
     inside = at < SIZE
     numbers = tl.load(hidden + row + at, mask=inside, other=0.0).to(tl.float32)
@@ -50,7 +52,7 @@ def gate_rows(both, out, SIZE: tl.constexpr, PART: tl.constexpr, ACTIVATION: tl.
 
 
 class TritonNorm:
-    """See `Kernels.norm`."""
+    """See `Norm`."""
 
     def __init__(self, weight: Tensor, eps: float) -> None:
         self._weight, self._eps, self._size = weight, eps, len(weight)
@@ -59,17 +61,24 @@ class TritonNorm:
 
     def __call__(self, hidden: Tensor) -> Tensor:
         hidden = hidden.contiguous()
-        out = hidden.new_empty(hidden.shape)
-        norm_rows[(len(hidden),)](
+        out = torch.empty_like(hidden)
+        self._launch(hidden, out, self._size)
+        return out
+
+    def each(self, rows: Tensor) -> None:
+        self._launch(rows, rows, rows.stride(0))
+
+    def _launch(self, hidden: Tensor, out: Tensor, stride: int) -> None:
+        norm_rows[(len(hidden), hidden.shape[1] // self._size)](
             hidden,
             self._weight,
             out,
+            stride,
             self._eps,
             SIZE=self._size,
             PADDED=self._padded,
             num_warps=self._warps,
         )
-        return out
 
 
 PART = 1024

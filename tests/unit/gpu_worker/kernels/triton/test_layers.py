@@ -31,6 +31,20 @@ def test_norm(size: int, dtype: torch.dtype) -> None:
     assert_close(out, ReferenceKernels().norm(weight, 1e-5)(hidden), atol=tolerance, rtol=tolerance)
 
 
+@pytest.mark.parametrize("heads", [1, 3])
+def test_norm_of_each_head_within_wider_rows(heads: int) -> None:
+    """In place, and nothing beside it is touched."""
+    generator = torch.Generator().manual_seed(heads)
+    weight, rows = torch.randn(20, generator=generator), torch.randn(7, 100, generator=generator)
+    own, other = rows.clone(), rows.clone()
+    TritonNorm(weight, 1e-5).each(own[:, 10 : 10 + 20 * heads])
+    ReferenceKernels().norm(weight, 1e-5).each(other[:, 10 : 10 + 20 * heads])
+    assert_close(own, other, atol=1e-6, rtol=1e-6)
+    outside = [*range(10), *range(10 + 20 * heads, 100)]
+    assert own[:, outside].equal(rows[:, outside])
+    assert not own[:, 10].equal(rows[:, 10])
+
+
 def test_norm_of_zeros_and_of_nan() -> None:
     hidden = torch.zeros(3, 40)
     hidden[1, 20] = float("nan")
