@@ -103,6 +103,7 @@ class TritonQuantizedLinear(QuantizedLinear):
             PADDED=padded,
             NATIVE_FP8=self._native,
             num_warps=min(16, max(1, padded // 256)),
+            enable_fp_fusion=False,  # rounded twice, as by the reference
         )
         sums = self._sums(numbers)
         scale_rows[(tokens, triton.cdiv(self._out, PART))](

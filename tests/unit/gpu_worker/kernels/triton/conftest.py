@@ -1,14 +1,22 @@
 """The worker's fixtures over this back end alone."""
 
+import os
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from gpu_worker.kernels.triton.kernels import TritonKernels
+from tests.support.emulated import emulate
 from tests.unit.gpu_worker.conftest import makers
 
-if torch.cuda.is_available():
+EMULATED = os.environ.get("TEST_EMULATED")
+"""80 or 90: what compiles for such a GPU is emulated, in place of Triton's interpreter."""
+
+if EMULATED:
+    emulate(int(EMULATED))
+    collect_ignore = ["test_compiles.py", "test_emulated.py", "test_variants.py"]
+elif torch.cuda.is_available():
     # Kernels are compiled there, for memory that is the GPU's: tests/gpu has what runs on it.
     collect_ignore_glob = ["test_*.py"]
 

@@ -1,0 +1,41 @@
+"""The GPU back end with tensors of the CPU, compiled as for a GPU: see `tests/support/ptx/`.
+
+Triton has to be imported with TRITON_INTERPRET=0.
+"""
+
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpu_worker.kernels.triton.copies import BlockCopies
+from gpu_worker.kernels.triton.kernels import INTERPRETED, TritonKernels
+from tests.support.ptx.driver import EmulatedDriver, activate
+
+MODULES = ("attention", "fp8", "latent", "mixture", "quantized", "rotate")
+"""Of the back end, that ask whether the device converts fp8 itself."""
+
+
+def emulate(capability: int) -> EmulatedDriver:
+    """From here on kernels run as for a GPU of that compute capability: 80 or 90."""
+    driver = activate(capability)
+
+    def is_native(device: torch.device) -> bool:
+        return capability >= 89
+
+    def begin(kernels: Any, device: torch.device) -> None:
+        kernels._processors = INTERPRETED
+
+    copy = BlockCopies.__call__
+
+    def with_pages(copies: Any, sources: Tensor, targets: Tensor) -> None:
+        driver.further = copies._tensors
+        copy(copies, sources, targets)
+        driver.further = ()
+
+    for name in MODULES:
+        import_module(f"gpu_worker.kernels.triton.{name}").is_native = is_native  # type: ignore[attr-defined]
+    TritonKernels.__init__ = begin  # type: ignore[assignment,method-assign]
+    BlockCopies.__call__ = with_pages  # type: ignore[method-assign]
+    return driver

@@ -1,0 +1,41 @@
+"""What compilers make of the kernels, executed: some tests of this folder, with an emulator for a GPU.
+
+All of them: `TEST_EMULATED=90 python -m pytest tests/unit/gpu_worker/kernels/triton` (some ten minutes).
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent
+
+ATTENTION = "test_attention.py::test_any_kind_of_step"
+SOME = {
+    "80": (
+        f"{ATTENTION}[drafts-dtype1-kv1]",
+        f"{ATTENTION}[mixed-dtype1-None]",
+        f"{ATTENTION}[decodes-dtype1-kv2]",
+        "test_int4.py::test_every_tiling[1]",
+        "test_layers.py::test_rotate_and_write_in_int8",
+        "test_sample.py::test_chooses_what_the_reference_chooses[12-8262]",
+    ),
+}
+"""By compute capability. dtype1 is bfloat16, kv1 int8, kv2 fp8."""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("capability", SOME)
+def test_compiled_kernels_give_what_the_reference_gives(capability: str, tmp_path: Path) -> None:
+    tests = [str(FOLDER / each) for each in SOME[capability]]
+    answer = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=20", *tests],
+        env=os.environ | {"TEST_EMULATED": capability, "TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert answer.returncode == 0, answer.stdout
+    print(answer.stdout)
