@@ -143,9 +143,8 @@ class Batch:
         parts = (token_slots, positions, rows.slots, contexts, query_starts)
         sent = self.send(np.concatenate(parts, dtype=np.int64, casting="same_kind"))
         d_slots, d_positions, d_rows, d_contexts, d_starts = torch.split(sent, [len(part) for part in parts])
-        block_size = self.limits.block_size
-        widest = -(-int(contexts.max()) // block_size)
-        blocks = self.block_tables[d_slots, d_positions // block_size].long()
+        widest = -(-int(contexts.max()) // self.limits.block_size)
+        tokens, entries = self.places(d_slots, d_positions)
         step = StepMetadata(
             decodes=int(np.count_nonzero(counts == 1)),
             query_lengths=tuple(counts.tolist()),
@@ -154,9 +153,18 @@ class Batch:
             contexts=d_contexts.int(),
             block_tables=self.block_tables[d_rows, :widest],
             positions=d_positions,
-            kv_entries=blocks * block_size + d_positions % block_size,
+            kv_entries=entries,
         )
-        return step, self.tokens[d_slots, d_positions], d_rows
+        return step, tokens, d_rows
+
+    def places(self, slots: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens at positions of slots, int32 [n], and the entries of the pages that are theirs, int64 [n].
+
+        All on the device; slots and positions int64.
+        """
+        size = self.limits.block_size
+        blocks = self.block_tables[slots, positions // size].long()
+        return self.tokens[slots, positions], blocks * size + positions % size
 
     def put(self, device_slots: Tensor, positions: Int32s, tokens: Tensor) -> None:
         """Write tokens to positions of slots; what of them is known is for the caller to say."""

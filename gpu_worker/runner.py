@@ -1,7 +1,8 @@
 """One step: apply the plan, run the model, sample, answer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,6 +24,9 @@ from gpu_worker.sampler import Sampled, candidates_of
 from gpu_worker.samples import Samples, samples_of
 from gpu_worker.transfer import to_device
 from proto.worker_pb2 import StepPlan, StepResult
+
+if TYPE_CHECKING:
+    from gpu_worker.kernels.triton.graphs import DecodeGraphs
 
 
 class Runner:
@@ -50,8 +54,8 @@ class Runner:
         self.host = HostPages(self.caches, 0)
         """Where blocks go for which there is no room; `sizing.py` says how many."""
         self.host_offer = HostOffer()
-        self.replayed: Callable[[Tensor, StepMetadata], Tensor] | None = None
-        """What computes as `forward` does, if there is something faster."""
+        self.replayed: DecodeGraphs | None = None
+        """What computes decodes faster than `forward`, if there is something."""
         self.followers: Followers | None = None
         """The worker's other ranks, if this is the first of several: they do what this one does."""
         self._step = 0
@@ -133,13 +137,16 @@ class Runner:
             self._put_drafts(plan, samples)
         if self.drafter is not None:
             self.drafter.follow(batch, rows, plan.row_guesses[rows.index])
-        step, tokens, device_slots = batch.metadata(rows)
-        hidden = (self.replayed or self.forward)(tokens, step)
+        if self.replayed is not None and self.replayed.takes(rows):
+            hidden, device_slots = self.replayed(rows)
+        else:
+            step, tokens, device_slots = batch.metadata(rows)
+            hidden = self.forward(tokens, step)
         embedded = batch.pooling.add(rows, batch.known, hidden, self.model)
         places = samples.places
         if not len(places):
             return None, embedded
-        if len(places) < len(tokens) or samples.verify:  # otherwise every token is a row's only one, in order
+        if len(places) < len(hidden) or samples.verify:  # otherwise every token is a row's only one, in order
             sent = batch.send(np.stack((places, samples.slots)))
             hidden, device_slots = hidden[sent[0]], sent[1]
         logits = self.model.logits(hidden)

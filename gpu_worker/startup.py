@@ -134,7 +134,7 @@ def _record(runner: Runner) -> None:
     if runner.model.config.replayable and isinstance(kernels, ReferenceKernels) and kernels.replayable:
         from gpu_worker.kernels.triton.graphs import DecodeGraphs, recorder
 
-        graphs = DecodeGraphs(runner.forward, runner.limits, runner.device, recorder())
+        graphs = DecodeGraphs(runner.forward, runner.batch, recorder())
         graphs.prepare()
         runner.replayed = graphs
 

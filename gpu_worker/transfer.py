@@ -15,6 +15,11 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
+def send_to(tensor: Tensor, target: Tensor) -> None:
+    """A tensor of the host into one of the device that is there already."""
+    target.copy_(tensor.pin_memory() if target.is_cuda else tensor, non_blocking=True)
+
+
 def to_host(tensor: Tensor) -> Tensor:
     """A tensor of the device in main memory, once the device has come to the copy."""
     if not tensor.is_cuda:

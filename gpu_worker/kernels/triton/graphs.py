@@ -1,12 +1,11 @@
 """Steps of one token a row as CUDA graphs: a step's hundreds of launches become one.
 
-A graph replays what was recorded, on the same memory. So it is recorded for a few sizes of the batch, and a
-step is put into the buffers of the next larger one:
+A graph replays what was recorded, on the same memory. So it is recorded for a few sizes of the batch, and
+what tells a step from others is put where the graph of the next larger size reads it:
 
     rows         0   1   2   3           4 recorded, 3 in the step
-    tokens     │ a │ b │ c │ · │
-    contexts   │ 9 │ 4 │ 17│ 0 │         a row of no context attends to nothing
-    kv_entries │ 40│ 88│ 16│-1 │         and writes nothing
+    slots      │ 5 │ 0 │ 2 │ 0 │         their tokens and blocks are in the batch already
+    contexts   │ 9 │ 4 │ 17│ 0 │         a row of no context attends to nothing, and writes nothing
 """
 
 import gc
@@ -16,11 +15,13 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from gpu_worker.batch import BatchLimits
+from gpu_worker.batch import Batch, Rows
 from gpu_worker.kernels.interface import StepMetadata
+from gpu_worker.transfer import send_to
 
 log = logging.getLogger(__name__)
 
@@ -51,55 +52,53 @@ def sizes(max_slots: int) -> list[int]:
 class DecodeGraphs:
     """A decoder whose steps of one token a row are replayed."""
 
-    def __init__(self, forward: Forward, limits: BatchLimits, device: torch.device, record: Recorder) -> None:
-        """`record`: see `recorder`."""
-        self._forward, self._record, self._longest = forward, record, limits.max_model_len
-        self._sizes = sizes(limits.max_slots)
-        rows = self._sizes[-1]
-        self._tokens = torch.zeros(rows, dtype=torch.int32, device=device)
-        self._positions = torch.zeros(rows, dtype=torch.int64, device=device)
-        self._entries = torch.full((rows,), -1, dtype=torch.int64, device=device)
-        self._contexts = torch.zeros(rows, dtype=torch.int32, device=device)
-        self._tables = torch.zeros((rows, limits.max_blocks), dtype=torch.int32, device=device)
-        self._starts = torch.arange(rows + 1, dtype=torch.int32, device=device)
+    def __init__(self, forward: Forward, batch: Batch, record: Recorder) -> None:
+        """`batch`: whose rows they are; its tensors stay where they are. `record`: see `recorder`."""
+        self._forward, self._batch, self._record = forward, batch, record
+        self._sizes = sizes(batch.limits.max_slots)
+        self._starts = torch.arange(self._sizes[-1] + 1, dtype=torch.int32, device=batch.device)
+        self._given: dict[int, Tensor] = {}
         self._replays: dict[int, Callable[[], Tensor]] = {}
 
     @torch.inference_mode()
     def prepare(self) -> None:
         """Record all sizes, the largest first: the others find room in its memory."""
         for size in reversed(self._sizes):
-            compute = partial(self._forward, self._tokens[:size], self._padded(size))
-            self._replays[size] = self._record(compute)
+            given = torch.zeros((2, size), dtype=torch.int64, device=self._batch.device)
+            self._given[size] = given
+            self._replays[size] = self._record(partial(self._compute, given))
         log.info("steps of up to %d rows are replayed, in %d sizes", self._sizes[-1], len(self._sizes))
 
-    def __call__(self, tokens: Tensor, step: StepMetadata) -> Tensor:
-        """As the decoder. What it returns is overwritten by the next call."""
-        rows = len(step.query_lengths)
-        if step.decodes < rows or rows > self._sizes[-1]:
-            return self._forward(tokens, step)
-        size = next(size for size in self._sizes if size >= rows)
-        self._tokens[:rows].copy_(tokens)
-        self._positions[:rows].copy_(step.positions)
-        self._entries[:rows].copy_(step.kv_entries)
-        self._contexts[:rows].copy_(step.contexts)
-        self._tables[:rows, : step.block_tables.shape[1]].copy_(step.block_tables)
-        if rows < size:
-            self._entries[rows:size].fill_(-1)
-            self._contexts[rows:size].zero_()
-        return self._replays[size]()[:rows]
+    def takes(self, rows: Rows) -> bool:
+        """Whether they can be replayed."""
+        return len(rows.counts) <= self._sizes[-1] and bool((rows.counts == 1).all())
 
-    def _padded(self, size: int) -> StepMetadata:
-        """The buffers as a step: of contexts as long as they can be, by which launches are laid out."""
-        return StepMetadata(
+    def __call__(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Hidden states [rows, hidden_size], and slots int64 [rows]: overwritten by the next call."""
+        count = len(rows.slots)
+        size = next(size for size in self._sizes if size >= count)
+        numbers = np.zeros((2, size), np.int64)
+        numbers[:, :count] = rows.slots, rows.starts + 1
+        send_to(torch.from_numpy(numbers), self._given[size])
+        return self._replays[size]()[:count], self._given[size][0, :count]
+
+    def _compute(self, given: Tensor) -> Tensor:
+        """`given`: slots and contexts, int64 [2, rows]."""
+        slots, contexts = given
+        positions = (contexts - 1).clamp(min=0)
+        tokens, entries = self._batch.places(slots, positions)
+        size = len(slots)
+        step = StepMetadata(
             decodes=size,
             query_lengths=(1,) * size,
-            context_lengths=(self._longest,) * size,
+            context_lengths=(self._batch.limits.max_model_len,) * size,  # by which launches are laid out
             query_starts=self._starts[: size + 1],
-            contexts=self._contexts[:size],
-            block_tables=self._tables[:size],
-            positions=self._positions[:size],
-            kv_entries=self._entries[:size],
+            contexts=contexts.int(),
+            block_tables=self._batch.block_tables[slots],
+            positions=positions,
+            kv_entries=torch.where(contexts > 0, entries, -1),
         )
+        return self._forward(tokens, step)
 
 
 def recorder() -> Recorder:

@@ -30,6 +30,7 @@ class TritonKernels(ReferenceKernels):
 
     def __init__(self, device: torch.device) -> None:
         """`device`: a GPU, or the CPU if Triton interprets. Raises `KernelError` if it can do neither."""
+        self._device = device
         if device.type == "cuda":
             self._processors = torch.cuda.get_device_properties(device).multi_processor_count
             _probe(device)
@@ -37,6 +38,10 @@ class TritonKernels(ReferenceKernels):
             self._processors = INTERPRETED
         else:
             raise KernelError("Triton needs a GPU (or TRITON_INTERPRET=1, which is for tests)")
+
+    def enter(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.current_blas_handle()  # each thread has its own, which takes a while to make
 
     def linear(
         self,

@@ -27,7 +27,7 @@ def sample(logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32
     """See `sampler.sample`."""
     raw = logits.float().contiguous()
     best, tokens = raw.max(dim=-1)  # the first of equal maxima; NaN wins over everything
-    finite = best.isfinite()
+    finite = best - best == 0  # infinity less itself is no number
     flags = batch.sampling.flags[slots]
     asking = np.flatnonzero(flags)
     if len(asking):

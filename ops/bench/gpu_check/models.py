@@ -103,6 +103,6 @@ def runner_of(
 def replay(runner: Runner, bench: Bench) -> None:
     """Have the runner's decodes replayed; in a dry run computed again, in the same buffers."""
     record = (lambda compute: compute) if bench.dry else recorder()
-    graphs = DecodeGraphs(runner.forward, runner.limits, runner.device, record)
+    graphs = DecodeGraphs(runner.forward, runner.batch, record)
     graphs.prepare()
     runner.replayed = graphs

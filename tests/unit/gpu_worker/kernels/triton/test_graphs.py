@@ -30,7 +30,7 @@ def test_replayed_steps_give_the_same_tokens(make, tiny) -> None:
 
         return replay
 
-    graphs = DecodeGraphs(runner.forward, runner.limits, torch.device("cpu"), record)
+    graphs = DecodeGraphs(runner.forward, runner.batch, record)
     graphs.prepare()
     runner.replayed = graphs
     prompts = [[5, 17, 3, 88], [41, 9, 60], [2, 73, 28, 4, 4], [7], [11, 12]]
