@@ -1,6 +1,8 @@
 """How much a worker's batch can hold: blocks of KV memory, on the device and on the host."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -90,18 +92,25 @@ def _left_on_gpu(parts: Parts, limits: BatchLimits) -> int:
     runner = parts.runner(limits)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
-    try:
+    with enough_memory(limits, device):
         runner.execute(full_step(limits))
-        torch.cuda.synchronize(device)
-    except torch.OutOfMemoryError as error:
-        raise CapacityError(
-            f"no memory on {device} beside the weights for a step of {limits.max_step_tokens} tokens in "
-            f"{limits.max_slots} slots: lower QUIRE_STEP_TOKENS, QUIRE_MAX_SLOTS or QUIRE_MAX_MODEL_LEN"
-        ) from error
     activations = torch.cuda.max_memory_allocated(device) - before
     del runner
     torch.cuda.empty_cache()
     return int((free_memory(device) - activations) * GPU_SHARE)
+
+
+@contextmanager
+def enough_memory(limits: BatchLimits, device: torch.device) -> Iterator[None]:
+    """For steps before the first request. Raises `CapacityError` if there is not."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise CapacityError(
+            f"no memory on {device} beside weights and KV memory for a step of {limits.max_step_tokens} "
+            f"tokens in {limits.max_slots} slots: lower QUIRE_STEP_TOKENS, QUIRE_MAX_SLOTS or "
+            "QUIRE_MAX_MODEL_LEN, or QUIRE_KV_MEMORY if it is set"
+        ) from error
 
 
 def add_host_memory(settings: WorkerSettings, runner: Runner, ranks: Ranks) -> None:

@@ -18,8 +18,8 @@ from gpu_worker.models.registry import CausalLM, check_split, load_model
 from gpu_worker.models.split import ALONE, Ranks
 from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.sizing import Parts, add_host_memory, limits_of
-from gpu_worker.warmup import rehearse
+from gpu_worker.sizing import Parts, add_host_memory, enough_memory, limits_of
+from gpu_worker.warmup import full_step, rehearse
 from ops.hub import fetched
 
 log = logging.getLogger(__name__)
@@ -89,8 +89,11 @@ def load_rank(
     )
     add_host_memory(settings, runner, ranks)
     if device.type == "cuda":
-        rehearse(runner)
-        _record(runner)
+        with enough_memory(limits, device):
+            rehearse(runner)
+            _record(runner)
+            runner.execute(full_step(limits))  # what it takes of memory beside all else stays at hand
+        runner.reset()
     return runner
 
 

@@ -25,7 +25,7 @@ def emulate(capability: int) -> EmulatedDriver:
         return capability >= 89
 
     def begin(kernels: Any, device: torch.device) -> None:
-        kernels._processors = INTERPRETED
+        kernels._device, kernels._processors = device, INTERPRETED
 
     copy = BlockCopies.__call__
 

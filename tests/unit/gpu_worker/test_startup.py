@@ -5,12 +5,14 @@ import logging
 import pytest
 import torch
 
+from gpu_worker.batch import BatchLimits
 from gpu_worker.cache import blocks_within, bytes_per_block
 from gpu_worker.errors import CapacityError, KernelError, ModelError
 from gpu_worker.kernels.interface import FP8
 from gpu_worker.models.config import read_config
 from gpu_worker.models.loader import Weights
 from gpu_worker.settings import WorkerSettings
+from gpu_worker.sizing import enough_memory
 from gpu_worker.startup import load
 from gpu_worker.warmup import full_step
 from tests.unit.gpu_worker.conftest import Driver
@@ -138,6 +140,12 @@ def test_weights_that_do_not_fit(settings, monkeypatch) -> None:
     monkeypatch.setattr(Weights, "read", read)
     with pytest.raises(CapacityError, match="no memory on cpu for the weights"):
         load(settings())
+
+
+def test_steps_that_do_not_fit_beside_the_pages() -> None:
+    limits, told = BatchLimits(1, 16, 8, 100, 512, 97), "a step of 512 tokens in 8 slots: lower QUIRE"
+    with pytest.raises(CapacityError, match=told), enough_memory(limits, torch.device("cuda")):
+        raise torch.OutOfMemoryError("CUDA out of memory")
 
 
 def test_what_else_goes_wrong_with_weights_is_not_called_a_lack_of_memory(settings, monkeypatch) -> None:
