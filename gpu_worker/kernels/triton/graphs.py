@@ -42,11 +42,12 @@ LARGEST = 256
 
 
 def sizes(max_slots: int) -> list[int]:
-    """Powers of two and what lies half-way between them, so that no step is filled up by more than half."""
-    powers = [1 << power for power in range(LARGEST.bit_length())]
-    both = sorted({1, *powers, *(3 * power // 2 for power in powers[1:-1])})
+    """All up to 16, then four to each doubling: no step is filled up by more than a quarter. What fills it up
+    costs little, but where there are experts: it goes to some that nobody else has chosen.
+    """
+    several = (step * power // 4 for power in (16, 32, 64, 128) for step in (4, 5, 6, 7))
     largest = min(max_slots, LARGEST)
-    return [*(size for size in both if size < largest), largest]
+    return [*(size for size in (*range(1, 16), *several) if size < largest), largest]
 
 
 class DecodeGraphs:
