@@ -59,7 +59,8 @@ class DecodeGraphs:
         self._sizes = sizes(batch.limits.max_slots)
         self._starts = torch.arange(self._sizes[-1] + 1, dtype=torch.int32, device=batch.device)
         self._given: dict[int, Tensor] = {}
-        self._replays: dict[int, Callable[[], Tensor]] = {}
+        self.replays: dict[int, Callable[[], Tensor]] = {}
+        """By size: what computes hidden states of the rows that it was given last."""
 
     @torch.inference_mode()
     def prepare(self) -> None:
@@ -67,7 +68,7 @@ class DecodeGraphs:
         for size in reversed(self._sizes):
             given = torch.zeros((2, size), dtype=torch.int64, device=self._batch.device)
             self._given[size] = given
-            self._replays[size] = self._record(partial(self._compute, given))
+            self.replays[size] = self._record(partial(self._compute, given))
         log.info("steps of up to %d rows are replayed, in %d sizes", self._sizes[-1], len(self._sizes))
 
     def takes(self, rows: Rows) -> bool:
@@ -81,7 +82,7 @@ class DecodeGraphs:
         numbers = np.zeros((2, size), np.int64)
         numbers[:, :count] = rows.slots, rows.starts + 1
         send_to(torch.from_numpy(numbers), self._given[size])
-        return self._replays[size]()[:count], self._given[size][0, :count]
+        return self.replays[size]()[:count], self._given[size][0, :count]
 
     def _compute(self, given: Tensor) -> Tensor:
         """`given`: slots and contexts, int64 [2, rows]."""

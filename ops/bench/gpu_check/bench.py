@@ -106,11 +106,14 @@ class Bench:
         work()
         if self.compiling:
             return 1.0
+        return self.fastest(work if self.dry else recorder()(work))
+
+    def fastest(self, replay: Callable[[], object]) -> float:
+        """Seconds of the fastest turn of what has been recorded."""
         if self.dry:
             began = time.perf_counter()
-            work()
+            replay()
             return time.perf_counter() - began
-        replay = recorder()(work)
         best = float("inf")
         for _ in range(TURNS):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]

@@ -100,9 +100,10 @@ def runner_of(
     return Runner(model, caches, kernels, limits)
 
 
-def replay(runner: Runner, bench: Bench) -> None:
+def replay(runner: Runner, bench: Bench) -> DecodeGraphs:
     """Have the runner's decodes replayed; in a dry run computed again, in the same buffers."""
     record = (lambda compute: compute) if bench.dry else recorder()
     graphs = DecodeGraphs(runner.forward, runner.batch, record)
     graphs.prepare()
     runner.replayed = graphs
+    return graphs

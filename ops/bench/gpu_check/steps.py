@@ -50,7 +50,7 @@ def measure_model(
             break
         runner = runner_of(model, kernels, batch, context, bench.device, pages)
         launched = seconds(runner, batch, context, bench)
-        replay(runner, bench)
+        graphs = replay(runner, bench)
         replayed = seconds(runner, batch, context, bench)
         moved = weight_bytes + batch * (context - STEPS // 2) * token_bytes
         floor = moved / bench.rates.bandwidth if bench.rates.bandwidth else 0.0
@@ -60,11 +60,12 @@ def measure_model(
             "context": context,
             "ms": round(replayed * 1e3, 2),
             "of the floor": round(floor / replayed, 3),
+            "graph alone ms": round(bench.fastest(graphs.replays[batch]) * 1e3, 2),
             "ms without graphs": round(launched * 1e3, 2),
             "tokens/s": round(batch / replayed),
         }
         bench.note("steps", row)
-        del runner
+        del runner, graphs
 
 
 def _weight_bytes(shape: dict[str, int], kernels: Kernels) -> float:
