@@ -133,6 +133,8 @@ RULES = {
     "abs.ftz": Rule(flushing(np.abs), "f32", sources=1),
     "min": Rule(np.minimum, INTEGERS),
     "max": Rule(np.maximum, INTEGERS),
+    "min.relu": Rule(lambda a, b: np.maximum(np.minimum(a, b), 0), "s32"),
+    "max.relu": Rule(lambda a, b: np.maximum(np.maximum(a, b), 0), "s32"),
     "and": Rule(np.bitwise_and, "b16 b32 b64 pred"),
     "or": Rule(np.bitwise_or, "b16 b32 b64 pred"),
     "xor": Rule(np.bitwise_xor, "b16 b32 b64 pred"),

@@ -82,6 +82,8 @@ def build(instruction: Instruction) -> Step | None:
         return elementwise(instruction, integer(to), to, (of,))
     if to in ("f16", "f32") and of[0] in "su" and parts[1:-2] == ["rn"]:
         return elementwise(instruction, lambda value: value.astype(f"f{TYPES[to].bits // 8}"), to, (of,))
+    if to == "bf16" and of in ("s8", "u8", "s16", "u16") and parts[1:-2] == ["rn"]:
+        return elementwise(instruction, lambda value: value.astype(np.float32), to, (of,))
     if to[0] in "su" and of in ("f16", "f32", "f64") and parts[1:-2] == ["rzi"]:
         return elementwise(instruction, whole(to), to, (of,))
     return None

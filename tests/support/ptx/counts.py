@@ -18,7 +18,7 @@ class Counts:
     instructions: Counter[str] = field(default_factory=Counter)
     """Of warps, by the first word of their names."""
     wanted: int = 0
-    """Bytes of device memory that threads asked for or gave."""
+    """Bytes of device memory that warps asked for or gave: those of several threads once."""
     sectors: int = 0
     """That warps touched with that, of `SECTOR` bytes each."""
     turns: int = 0
@@ -28,18 +28,20 @@ class Counts:
 
     def device_access(self, warps: Array, addresses: Array, size: int) -> None:
         """`size` bytes at each address, by a thread of the warp of that number."""
-        self.wanted += size * len(addresses)
-        self.sectors += len(np.unique(np.stack((warps, addresses // np.uint64(SECTOR))), axis=1).T)
+        places = np.stack((warps.astype(np.uint64), addresses))
+        self.wanted += size * np.unique(places, axis=1).shape[1]
+        places[1] //= np.uint64(SECTOR)
+        self.sectors += np.unique(places, axis=1).shape[1]
 
     def shared_access(self, warps: Array, lanes: Array, offsets: Array, size: int) -> None:
         """`size` bytes, at most 16, at each offset: a warp's threads are served 128 bytes at a time."""
         together = min(32, 128 // size)
         turns = warps * 32 + lanes // together
-        words = (offsets[:, None] // 4 + np.arange(max(1, size // 4))).ravel()
-        asked = np.unique(np.stack((np.repeat(turns, max(1, size // 4)), words % BANKS, words)), axis=1)
-        _, conflicts = np.unique(asked[:2], axis=1, return_counts=True)
-        pairs = np.unique(asked[:2], axis=1)
-        most = np.zeros(int(pairs[0].max()) + 1, np.int64)
-        np.maximum.at(most, pairs[0], conflicts)
+        each = max(1, size // 4)
+        words = (offsets[:, None] // 4 + np.arange(each)).ravel()
+        asked = np.unique(np.stack((np.repeat(turns, each), words % BANKS, words)), axis=1)
+        banks, words = np.unique(asked[:2], axis=1, return_counts=True)
+        most = np.zeros(int(banks[0].max()) + 1, np.int64)
+        np.maximum.at(most, banks[0], words)
         self.turns += int(most.sum())
         self.least += int((most > 0).sum())

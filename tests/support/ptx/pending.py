@@ -19,8 +19,9 @@ class Pending(Generic[Work]):
         self._committed = np.zeros(lanes, np.int64)
         self._begun: list[tuple[Array, Array, Work]] = []
 
-    def __bool__(self) -> bool:
-        return bool(self._begun)
+    def begun(self) -> Iterator[tuple[Array, Work]]:
+        """What has not ended, and for which threads."""
+        return ((lanes, work) for lanes, _, work in self._begun)
 
     def begin(self, lanes: Array, work: Work) -> None:
         self._begun.append((lanes, self._committed[lanes], work))

@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 
-from tests.support.ptx import arithmetic, bits, convert, matrices, movement, warps
+from tests.support.ptx import arithmetic, bits, convert, matrices, movement, warpgroups, warps
 from tests.support.ptx.counts import Counts
 from tests.support.ptx.device import DeviceMemory
 from tests.support.ptx.operands import Step
@@ -19,7 +19,7 @@ from tests.support.ptx.parse import ENDS, Instruction, Name, PtxError, parse
 from tests.support.ptx.types import Array
 from tests.support.ptx.wave import WARP, Program, Wave
 
-FAMILIES = (arithmetic, bits, convert, movement, warps, matrices)
+FAMILIES = (arithmetic, bits, convert, movement, warps, matrices, warpgroups)
 
 LANES = 8192
 """Threads of a wave, about: as many as arrays are quick with."""

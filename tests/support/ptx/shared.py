@@ -18,7 +18,7 @@ SEVERAL = 255
 class SharedMemory:
     def __init__(self, programs: int, threads: int, size: int, base: int) -> None:
         """`size` bytes for each program, from address `base` on."""
-        self._size, self._base = size, base
+        self._size, self._base, self._threads = size, base, threads
         self._stride = -(-size // 16) * 16
         total = programs * self._stride
         self._bytes, self._written = np.zeros(total, np.uint8), np.zeros(total, np.bool_)
@@ -76,11 +76,10 @@ class SharedMemory:
 
     def fenced(self, lanes: Array, addresses: Array, text: str) -> None:
         """Words that a product reads by itself must have been fenced off by those who wrote them."""
-        _, (words,) = self._places(lanes, addresses, 32, text)
+        words = (addresses - self._base + self._program[lanes] * self._stride) // 4
         stamps = self._writes[words]
-        writers = (
-            self._program[lanes] * (len(self._warp) // (self._program[-1] + 1)) + (stamps & SEVERAL) * 32
-        )
+        warps = np.where(stamps & SEVERAL == SEVERAL, 0, stamps & SEVERAL)
+        writers = self._program[lanes] * self._threads + 32 * warps
         if (stamps >> 8 >= self._fenced[writers]).any():
             raise PtxError(f"no fence between what was written and a product of it: {text}")
 

@@ -44,6 +44,7 @@ class Wave:
         """Of each thread, within its program."""
         self.shared = SharedMemory(self.programs, self.threads, shared_bytes, SHARED_BASE)
         self.copies, self.products = Pending(self.lanes), Pending(self.lanes)
+        self._hidden: dict[int, tuple[Array, Array]] = {}
         self.text = ""
         """The current instruction, for errors."""
         tid = np.tile(np.arange(self.threads, dtype=np.uint32), self.programs)
@@ -69,6 +70,29 @@ class Wave:
             self.registers[number] = bits
         else:
             self.registers[number] = np.broadcast_to(bits, self.lanes)
+
+    def sums(self, number: int) -> Array:
+        """A register that products of warp groups add to, as they see it."""
+        if number not in self._hidden:
+            return self.registers[number]
+        bits, here = self._hidden[number]
+        return np.where(here, bits, self.registers[number])
+
+    def hide(self, number: int, lanes: Array, bits: Array) -> None:
+        """From here on only such products see what the register holds."""
+        all_bits, here = self.sums(number).copy(), np.zeros(self.lanes, np.bool_)
+        if number in self._hidden:
+            here |= self._hidden[number][1]
+        all_bits[lanes], here[lanes] = bits, True
+        self._hidden[number] = all_bits, here
+        self.registers[number] = np.where(here, np.uint32(POISON[32]), self.registers[number])
+
+    def reveal(self, number: int, lanes: Array) -> None:
+        bits, here = self._hidden[number]
+        shown = self.registers[number].copy()
+        shown[lanes] = bits[lanes]
+        self.registers[number] = shown
+        here[lanes] = False
 
     def chosen(self, active: Array | None) -> Array:
         """Numbers of the threads that are active."""

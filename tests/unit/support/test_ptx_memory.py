@@ -7,6 +7,7 @@ from torch.testing import assert_close
 
 from tests.support.ptx.parse import PtxError
 from tests.support.ptx.tiny import run
+from tests.support.ptx.warpgroups import places
 
 INT = torch.int32
 
@@ -164,3 +165,55 @@ def test_what_a_launch_asks_for_is_counted() -> None:
     line = "mad.lo.s32 %r1, %t, 16, %r0; st.shared.v4.b32 [%r1], {%t, %t, %t, %t};"
     wide = run(f"mov.b32 %r0, global_smem; {line}", [], shared=512)
     assert (wide.turns, wide.least) == (4, 4)
+
+
+GROUP = """mov.b32 %r0, global_smem; and.b32 %r1, %t, 31; shr.u32 %r2, %t, 5;
+    STORE
+    FENCE bar.sync 0;
+    shr.u32 %r4, %r0, 4; cvt.u64.u32 %d5, %r4; or.b64 %d6, %d5, DESCRIPTOR;
+    wgmma.fence.sync.aligned;
+    wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%r20, %r21, %r22, %r23}, {%r10, %r11, %r12, %r13},
+        %d6, 0, 1, 1, TURNED;
+    wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%r20, %r21, %r22, %r23}, {%r10, %r11, %r12, %r13},
+        %d6, 1, 1, 1, TURNED;
+    wgmma.commit_group.sync.aligned; WAIT
+    mad.wide.u32 %d7, %t, 16, %d2; st.global.v4.b32 [%d7], {%r20, %r21, %r22, %r23};"""
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_product_of_a_group_of_warps(turned: bool) -> None:
+    """Twice left [64, 16] from registers, times right [16, 8] from shared memory, not swizzled."""
+    drawn = torch.randn((80, 16), generator=torch.Generator().manual_seed(9)).half()
+    left, right = drawn[:64].contiguous(), drawn[64:, :8].contiguous()
+    # Rows of 16 bytes: of each column the first half of the depth, then the second; turned, of each depth.
+    rows = right if turned else torch.cat((right[:8].T, right[8:].T))
+    load = " ".join(
+        f"ld.global.b32 %r1{part}, [%d9+{16 * (part // 2) + 256 * (part % 2)}];" for part in range(4)
+    )
+    store = f"""and.b32 %r5, %t, 3; shr.u32 %r6, %r1, 2;
+        mad.lo.s32 %r7, %r2, 16, %r6; mul.lo.s32 %r7, %r7, 32; mad.lo.s32 %r7, %r5, 4, %r7;
+        cvt.u64.u32 %d8, %r7; add.s64 %d9, %d0, %d8; {load}
+        mad.wide.u32 %d9, %r1, 8, %d1; ld.global.b64 %d10, [%d9];
+        mad.lo.s32 %r3, %r1, 8, %r0; setp.lt.u32 %p1, %t, 32; @%p1 st.shared.b64 [%r3], %d10;"""
+    body = GROUP.replace("STORE", store).replace("TURNED", str(int(turned)))
+    body = body.replace("DESCRIPTOR", str(8 << 16 | 8 << 32))
+    fenced = body.replace("FENCE", "fence.proxy.async.shared::cta;")
+    wait, out = "wgmma.wait_group.sync.aligned 0;", torch.zeros((128, 4))
+    run(fenced.replace("WAIT", wait), [left, rows.contiguous(), out], threads=128, shared=256)
+    found = out.view(4, 8, 4, 2, 2).permute(0, 3, 1, 2, 4).reshape(64, 8)
+    assert_close(found, 2 * left.float() @ right.float(), atol=1e-5, rtol=1e-5)
+    run(fenced.replace("WAIT", ""), [left, rows.contiguous(), out], threads=128, shared=256)
+    assert out.isnan().all(), "nobody waited"
+    with pytest.raises(PtxError, match="no fence"):
+        run(body.replace("FENCE", "").replace("WAIT", wait), [left, rows, out], threads=128, shared=256)
+
+
+@pytest.mark.parametrize(("kind", "width"), [(1, 8), (2, 4), (3, 2)])
+def test_where_swizzled_matrices_lie(kind: int, width: int) -> None:
+    """In rows of 32, 64 and 128 bytes: eight are a pattern, the next ones lie a stride further."""
+    descriptor = kind << 62 | 64 << 32 | 100 << 16
+    straight, turned = places(descriptor, 64, False), places(descriptor, 128, True)
+    assert straight[3].tolist() == [16 * (3 * width), 16 * (3 * width + 1)]
+    assert straight[19, 1] == 16 * (2 * 64 + 3 * width + 1)
+    assert turned[width + 1, 0] == 16 * (100 + 1)
+    assert turned[1, 9] == 16 * (64 + width + 1)

@@ -38,6 +38,7 @@ WHOLE = [
     ("div.u32", (-1, 7), (2, 8), (0x7FFFFFFF, 0)),
     ("min.s32", (-1, 3), (1, 2), (-1, 2)),
     ("min.u32", (-1, 3), (1, 2), (1, 2)),
+    ("min.relu.s32", (-1, 3), (1, 2), (0, 2)),
     ("max.u32", (-1, 3), (1, 2), (-1, 3)),
     ("and.b32", (0b1100, -1), (0b1010, 7), (0b1000, 7)),
     ("xor.b32", (0b1100, -1), (0b1010, 7), (0b0110, -8)),
@@ -141,6 +142,9 @@ def test_conversions() -> None:
     wild = floats(2.7, -2.7, 1e9, -1e9, NAN)
     assert compute("cvt.rzi.s16.f32", wild, to=SHORT).equal(ints(2, -2, 32767, -32768, 0, of=SHORT))
     assert compute("cvt.rn.f32.s32", ints(-5, 2**24 + 1), to=FLOAT).equal(floats(-5, 2**24))
+    assert compute("cvt.rn.bf16.s16", ints(-127, 257, of=SHORT), to=BFLOAT).equal(
+        floats(-127, 256, of=BFLOAT)
+    )
     assert compute("cvt.rn.f32.s8", ints(0x1FF, 0x7F, of=SHORT), to=FLOAT).equal(floats(-1, 127))
     assert compute("cvt.s64.s32", ints(-2), to=LONG).equal(ints(-2, of=LONG))
     assert compute("cvt.u64.u32", ints(-2), to=LONG).equal(ints(2**32 - 2, of=LONG))

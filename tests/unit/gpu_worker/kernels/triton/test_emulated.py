@@ -20,7 +20,15 @@ SOME = {
         f"{ATTENTION}[decodes-dtype1-kv2]",
         "test_int4.py::test_every_tiling[1]",
         "test_layers.py::test_rotate_and_write_in_int8",
-        "test_sample.py::test_chooses_what_the_reference_chooses[12-8262]",
+        "test_quantized.py::test_more_tokens_than_are_filled_up_and_wide_results",
+    ),
+    "90": (
+        f"{ATTENTION}[mixed-dtype1-None]",
+        f"{ATTENTION}[decodes-dtype1-kv2]",
+        "test_latent.py::test_any_kind_of_step[drafts-dtype1-kv1]",
+        "test_int4.py::test_every_tiling[17]",
+        "test_mixture.py::test_in_bfloat16",
+        "test_sample.py::test_ties_at_every_edge",
     ),
 }
 """By compute capability. dtype1 is bfloat16, kv1 int8, kv2 fp8."""
@@ -31,11 +39,10 @@ SOME = {
 def test_compiled_kernels_give_what_the_reference_gives(capability: str, tmp_path: Path) -> None:
     tests = [str(FOLDER / each) for each in SOME[capability]]
     answer = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=20", *tests],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
         env=os.environ | {"TEST_EMULATED": capability, "TRITON_CACHE_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=280,
     )
     assert answer.returncode == 0, answer.stdout
-    print(answer.stdout)
