@@ -22,8 +22,9 @@ from gpu_worker.kernels.interface import LayerCache
 from gpu_worker.plan import Int32s, Plan
 from gpu_worker.transfer import to_device
 
-PIECE = 64 << 20
-"""Bytes of host memory that are asked for at once, when their slots are first used: pinning takes time."""
+PIECE = 16 << 20
+"""Bytes of host memory that are asked for at once, when their slots are first used: pinning takes time, which
+is hidden as long as it is less than that of the step before."""
 
 BUFFER = 16 << 20
 """Bytes of the device that blocks are gathered in."""
