@@ -16,7 +16,7 @@ gives back is called at every step and looks nothing up any more.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -107,6 +107,26 @@ class Sight:
 EVERYTHING = Sight()
 
 
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How a token's blocks of a mixture follow from what a router says of each: see `route.py`."""
+
+    per_token: int
+    """Blocks that each token goes to."""
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    """How what is said of a block becomes its share."""
+    normalized: bool = False
+    """A token's shares add up to 1."""
+    scale: float = 1.0
+    """What shares are multiplied by, at last."""
+    groups: int = 1
+    """Blocks are in so many groups,"""
+    groups_per_token: int = 1
+    """of which each token goes to so many,"""
+    heard: int = 1
+    """for each of which so many of its blocks speak, the best."""
+
+
 class StepAttention(Protocol):
     """Attention within one step; the same for every layer but for what that sees."""
 
@@ -168,6 +188,14 @@ class Norm(Unary, Protocol):
         """Normalize in place, each n-th of a row by itself: [tokens, n * in], maybe a part of wider rows."""
 
 
+class Route(Protocol):
+    """Chooses blocks of a mixture."""
+
+    def __call__(self, said: Tensor, /) -> tuple[Tensor, Tensor]:
+        """Of float32 [tokens, blocks]: shares, float32, and numbers, int64, of each token's blocks, [tokens,
+        per_token] each."""
+
+
 class Mixture(Protocol):
     """The feed-forward blocks among which a router chooses some for each token."""
 
@@ -214,6 +242,10 @@ class Kernels(Protocol):
     ) -> Mixture:
         """`count` feed-forward blocks: weights [2 * inner, size] as `gated` takes them, and [size, inner] of
         the product behind it. Each is taken once the one before has been laid out."""
+
+    def route(self, routing: Routing, correction: Tensor | None = None) -> Route:
+        """What chooses a token's blocks. `correction`: float32 [blocks], what is added to scores where blocks
+        are chosen, and only there."""
 
     def norm(self, weight: Tensor, eps: float) -> Norm:
         """Root mean square normalization (Zhang and Sennrich 2019), computed in float32; weight [in].

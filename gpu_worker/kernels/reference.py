@@ -15,12 +15,15 @@ from gpu_worker.kernels.interface import (
     Linear,
     Mixture,
     Norm,
+    Route,
+    Routing,
     StepAttention,
     StepMetadata,
     Unary,
 )
 from gpu_worker.kernels.mixture import OneByOne
 from gpu_worker.kernels.reference_attention import ReferenceStep
+from gpu_worker.kernels.route import PlainRoute
 from gpu_worker.plan import Int32s
 from gpu_worker.sampler import Sampled, sample
 
@@ -57,6 +60,9 @@ class ReferenceKernels:
         self, blocks: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
     ) -> Mixture:
         return OneByOne(self, blocks, activation)
+
+    def route(self, routing: Routing, correction: Tensor | None = None) -> Route:
+        return PlainRoute(routing, correction)
 
     def norm(self, weight: Tensor, eps: float) -> Norm:
         return ReferenceNorm(weight, eps)

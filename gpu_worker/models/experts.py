@@ -5,13 +5,14 @@ Every token reaches all of its experts, none is dropped: what a token comes to d
 others of its step.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.interface import Kernels, Routing
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.loader import Share, Weights
-from gpu_worker.models.router import Router
 
 
 class Experts:
@@ -22,7 +23,7 @@ class Experts:
         assert shape is not None
         assert names is not None
         self._ranks = weights.ranks
-        self._route = Router(config, weights, kernels)
+        self._route = _router(config, weights, kernels)
         read = (
             _weights(config, weights.under(names.expert.format(number)), shape.size)
             for number in range(shape.count)
@@ -56,6 +57,30 @@ class SharedExpert:
         """[tokens, hidden_size] to the same; what this rank has of it."""
         result = self._down(self._inner(hidden))
         return result if self._gate is None else result * self._gate(hidden).sigmoid()
+
+
+def _router(
+    config: ModelConfig, weights: Weights, kernels: Kernels
+) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """Of hidden states [tokens, hidden_size]: see `Route`."""
+    shape, names = config.experts, config.family.experts
+    assert shape is not None
+    assert names is not None
+    weight, bias = weights.merged({names.router: shape.count}, config.hidden_size, False)
+    product = kernels.linear(weight, bias, dtype=torch.float32)
+    routing = Routing(
+        shape.per_token,
+        names.scores,
+        shape.normalized,
+        shape.scale,
+        shape.groups,
+        shape.groups_per_token,
+        names.heard,
+    )
+    exact = weights.of(torch.float32)
+    correction = exact.read(names.correction, shape.count) if names.correction else None
+    route = kernels.route(routing, correction)
+    return lambda hidden: route(product(hidden))
 
 
 def _weights(config: ModelConfig, weights: Weights, size: int) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,8 @@ from gpu_worker.kernels.interface import (
     Mixture,
     Norm,
     Rotary,
+    Route,
+    Routing,
     Sight,
     StepAttention,
     StepMetadata,
@@ -63,6 +65,10 @@ class TimedKernels:
     ) -> Mixture:
         mixture = self._kernels.mixture(blocks, count, activation)
         return lambda *arguments: self._timed("projections", mixture, *arguments)
+
+    def route(self, routing: Routing, correction: Tensor | None = None) -> Route:
+        route = self._kernels.route(routing, correction)
+        return lambda said: self._timed("projections", route, said)
 
     def norm(self, weight: Tensor, eps: float) -> Norm:
         return _TimedNorm(self._timed, self._kernels.norm(weight, eps))

@@ -16,7 +16,7 @@ from triton import JITFunction
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from gpu_worker.kernels.interface import FP8, LayerCache, Rotary, Sight
+from gpu_worker.kernels.interface import FP8, LayerCache, Rotary, Routing, Sight
 from gpu_worker.kernels.triton.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
 from gpu_worker.kernels.triton.int4 import MOST, TritonInt4Linear
@@ -24,6 +24,7 @@ from gpu_worker.kernels.triton.int4_mixture import Int4Mixture
 from gpu_worker.kernels.triton.mixture import TritonMixture
 from gpu_worker.kernels.triton.norm import TritonNorm, gated
 from gpu_worker.kernels.triton.quantized import TritonQuantizedLinear
+from gpu_worker.kernels.triton.route import TritonRoute
 from gpu_worker.kernels.triton.sample import sample
 from gpu_worker.sampling import SlotSampling
 from tests.support.machine_code import multiplying_loop, resources
@@ -117,8 +118,8 @@ def mix(tokens: int, numbers: torch.dtype | None, kind: type[TritonMixture] = Tr
     blocks = [
         (torch.zeros((256, 2048), dtype=torch.bfloat16), torch.zeros((2048, 128), dtype=torch.bfloat16))
     ]
-    hidden, chosen = torch.zeros((tokens, 2048), dtype=torch.bfloat16), torch.arange(8).expand(tokens, 8)
-    kind(blocks * 32, 32, "silu", numbers)(hidden, torch.zeros((tokens, 8)), chosen)
+    hidden, said = torch.zeros((tokens, 2048), dtype=torch.bfloat16), torch.zeros((tokens, 32))
+    kind(blocks * 32, 32, "silu", numbers)(hidden, *TritonRoute(Routing(8), said[0])(said))
 
 
 def products_of_4_bits() -> None:

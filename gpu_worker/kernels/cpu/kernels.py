@@ -20,8 +20,18 @@ from gpu_worker.kernels.cpu.memory import keep_freed_memory
 from gpu_worker.kernels.cpu.onednn import OneDnnGated, OneDnnLinear
 from gpu_worker.kernels.cpu.quantized import QuantizedGated, QuantizedLinear
 from gpu_worker.kernels.cpu.sample import Sampler
-from gpu_worker.kernels.interface import Copies, LayerCache, Linear, Mixture, StepMetadata, Unary
+from gpu_worker.kernels.interface import (
+    Copies,
+    LayerCache,
+    Linear,
+    Mixture,
+    Route,
+    Routing,
+    StepMetadata,
+    Unary,
+)
 from gpu_worker.kernels.mixture import OneByOne
+from gpu_worker.kernels.route import PlainRoute
 from gpu_worker.plan import Int32s
 from gpu_worker.sampler import Sampled
 
@@ -63,6 +73,9 @@ class CpuKernels:
         self, blocks: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
     ) -> Mixture:
         return OneByOne(self, blocks, activation)
+
+    def route(self, routing: Routing, correction: Tensor | None = None) -> Route:
+        return PlainRoute(routing, correction)
 
     def norm(self, weight: Tensor, eps: float) -> CpuNorm:
         return CpuNorm(self._library, weight, eps)

@@ -9,12 +9,22 @@ from torch.nn.functional import linear
 
 from gpu_worker.batch import Batch
 from gpu_worker.errors import KernelError
-from gpu_worker.kernels.interface import Copies, LayerCache, Linear, Mixture, StepMetadata, Unary
+from gpu_worker.kernels.interface import (
+    Copies,
+    LayerCache,
+    Linear,
+    Mixture,
+    Route,
+    Routing,
+    StepMetadata,
+    Unary,
+)
 from gpu_worker.kernels.reference import ReferenceKernels, ReferenceLinear
 from gpu_worker.kernels.triton.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
 from gpu_worker.kernels.triton.mixture import TritonMixture
 from gpu_worker.kernels.triton.norm import TritonNorm, gated
+from gpu_worker.kernels.triton.route import TritonRoute
 from gpu_worker.kernels.triton.sample import sample
 from gpu_worker.plan import Int32s
 from gpu_worker.sampler import Sampled
@@ -59,6 +69,11 @@ class TritonKernels(ReferenceKernels):
         self, blocks: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
     ) -> Mixture:
         return TritonMixture(blocks, count, activation)
+
+    def route(self, routing: Routing, correction: Tensor | None = None) -> Route:
+        if routing.groups > 1:
+            return super().route(routing, correction)
+        return TritonRoute(routing, correction)
 
     def norm(self, weight: Tensor, eps: float) -> TritonNorm:
         return TritonNorm(weight, eps)

@@ -25,9 +25,10 @@ def test_every_kernel_becomes_machine_code(tmp_path: Path) -> None:
     found = [line[1] for line in lines]
     attention = {"attend_tile", "combine", "rotate_rows", "attend_latent", "write_rows"}
     sampling = {"count_tokens", "penalize_rows", "draw_rows"}
-    products = {"quantize_rows", "scale_rows", "count_pairs", "place_pairs", "multiply_tiles"}
-    int4 = {"multiply_int4", "add_spans", "widen_strips", "multiply_tiles_int4"}
-    assert set(found) == attention | sampling | products | int4 | {"norm_rows", "gate_rows", "copy_blocks"}
+    products = {"quantize_rows", "scale_rows", "multiply_int4", "add_spans", "widen_strips"}
+    mixtures = {"choose_blocks", "count_pairs", "place_pairs", "multiply_tiles", "multiply_tiles_int4"}
+    others = {"norm_rows", "gate_rows", "copy_blocks"}
+    assert set(found) == attention | sampling | products | mixtures | others
     assert {line[4] for line in lines if "int4" in line[1]} == {"0"}, "bytes beside the registers"
     assert found.count("attend_tile") == 11 * (2 if AMPERE else 1)
     # What a decode of 64 or 128 positions may take of the time in which they are read: docs/gpu.md.
