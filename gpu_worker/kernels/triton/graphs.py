@@ -98,7 +98,7 @@ class DecodeGraphs:
             contexts=contexts.int(),
             block_tables=self._batch.block_tables[slots],
             positions=positions,
-            kv_entries=torch.where(contexts > 0, entries, -1),
+            kv_entries=entries.masked_fill(contexts == 0, -1),
         )
         return self._forward(tokens, step)
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpu_worker.kernels.interface import Routing
 from gpu_worker.kernels.reference import ReferenceKernels
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from gpu_worker.kernels.triton.mixture import TritonMixture
@@ -25,15 +26,20 @@ MANY_BYTES = 512 << 20
 
 
 def check(kernels: TritonKernels, bench: Bench) -> float:
-    """The difference from the reference, as a share of what is allowed."""
+    """The difference from the reference, of shares and of results, as a share of what is allowed."""
     blocks, per_token, size, inner = (5, 2, 40, 24) if bench.dry else (16, 4, 1000, 300)
     dtype = torch.float32 if bench.dry else torch.bfloat16
     own = list(_weights(blocks, size, inner, dtype, bench))
     worst = 0.0
     for tokens in (3,) if bench.dry else (1, 33, 700):
         given = _routed(tokens, blocks, per_token, size, dtype, bench)
-        found, right = (each.mixture(iter(own), blocks)(*given) for each in (kernels, ReferenceKernels()))
+        both = kernels, ReferenceKernels()
+        found, right = (each.mixture(iter(own), blocks)(*given) for each in both)
         worst = max(worst, float((found - right).norm() / right.norm()) / ALLOWED)
+        said, routing = random((tokens, blocks), torch.float32, bench), Routing(per_token, normalized=True)
+        (shares, chosen), (wanted, best) = (each.route(routing)(said) for each in both)
+        bench.expect(chosen.equal(best), f"some of {tokens} tokens go to other blocks")
+        worst = max(worst, float((shares - wanted).abs().max()) / ALLOWED)
     return worst
 
 
