@@ -9,6 +9,7 @@ from ops.api_keys import KeyFileError, read_keys
 from ops.hub import model_name
 from ops.launcher.child import Spec
 from ops.launcher.errors import UsageError
+from ops.launcher.gpus import shares
 from ops.settings import SHIPPED_DRAFT, SHIPPED_MODEL
 
 REDIS, BEHIND, FRONT = range(3)
@@ -91,12 +92,13 @@ def service_specs(options: Options, redis_url: str) -> list[Spec]:
         if options.model == SHIPPED_MODEL and options.speculation == "draft":
             environment["QUIRE_DRAFT_MODEL"] = os.environ.get("QUIRE_DRAFT_MODEL", str(SHIPPED_DRAFT))
 
-    def spec(name: str, package: str, stage: int = BEHIND) -> Spec:
-        return Spec(name, (sys.executable, "-m", package), stage, environment)
+    def spec(name: str, package: str, stage: int = BEHIND, **more: str) -> Spec:
+        return Spec(name, (sys.executable, "-m", package), stage, {**environment, **more})
 
     workers = [f"worker-{number}" for number in range(options.workers)] if options.workers > 1 else ["worker"]
+    gpus = shares(options.workers)
     return [
-        *(spec(name, "gpu_worker") for name in workers),
+        *(spec(name, "gpu_worker", BEHIND, **own) for name, own in zip(workers, gpus, strict=True)),
         spec("scheduler", "scheduler_svc"),
         spec("tokenizer", "tokenizer_svc"),
         spec("gateway", "gateway", FRONT),

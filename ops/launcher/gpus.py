@@ -1,0 +1,29 @@
+"""Which GPUs each worker of a deployment sees: of several workers each gets some of its own.
+
+Left to themselves they would all take the first one, and its memory as if it were theirs alone.
+"""
+
+import os
+from pathlib import Path
+
+DEVICES = Path("/dev")
+"""Has a file `nvidia<number>` for each GPU of NVIDIA's that may be used here."""
+
+
+def shares(workers: int) -> list[dict[str, str]]:
+    """What to add to each worker's environment; nothing if there are not enough GPUs for all of them."""
+    ranks = os.environ.get("QUIRE_TENSOR_PARALLEL", "")
+    each = max(1, int(ranks)) if ranks.isdecimal() else 1  # what is no number the worker refuses
+    seen = _visible()
+    if workers == 1 or len(seen) < workers * each:
+        return [{}] * workers
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(seen[n * each : (n + 1) * each])} for n in range(workers)]
+
+
+def _visible() -> list[str]:
+    """As CUDA names them."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return [name for name in chosen.split(",") if name.strip()]
+    found = [each for each in DEVICES.glob("nvidia*") if each.name.removeprefix("nvidia").isdigit()]
+    return [str(number) for number in range(len(found))]
