@@ -19,7 +19,7 @@ GPU_SHARE = 0.92
 """Part of what weights and activations leave that pages take on a GPU."""
 
 HOST_SHARE = 0.25
-"""Part of the free main memory that takes what a GPU's pages have no room for."""
+"""Part of the free main memory that takes what pages have no room for, of all GPUs of the machine."""
 
 SCALE = torch.float32
 """Of the scales of pages of int8; see `LayerCache`."""

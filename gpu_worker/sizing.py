@@ -26,6 +26,7 @@ from gpu_worker.models.split import Ranks
 from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.warmup import full_step, host_offer
+from ops.gpus import present
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +118,8 @@ def add_host_memory(settings: WorkerSettings, runner: Runner, ranks: Ranks) -> N
     """Give the runner as many slots of host memory as were asked for. Raises `CapacityError`."""
     size = runner.host.block_bytes * ranks.count
     if settings.host_memory is None:
-        memory = int(available() * HOST_SHARE) if runner.device.type == "cuda" else 0
+        own = ranks.count / max(ranks.count, present())  # other workers may have the machine's other GPUs
+        memory = int(available() * HOST_SHARE * own) if runner.device.type == "cuda" else 0
     else:
         memory, free = int(settings.host_memory), available()
         if not (memory == 0 or size <= memory <= free):

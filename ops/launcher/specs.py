@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ops.api_keys import KeyFileError, read_keys
+from ops.gpus import shares
 from ops.hub import model_name
 from ops.launcher.child import Spec
 from ops.launcher.errors import UsageError
-from ops.launcher.gpus import shares
 from ops.settings import SHIPPED_DRAFT, SHIPPED_MODEL
 
 REDIS, BEHIND, FRONT = range(3)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.launcher import gpus
+from ops import gpus
 from ops.launcher.specs import Options, service_specs
 
 
@@ -41,6 +41,12 @@ def test_several_gpus_each(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_of_those_that_may_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-7f,5")
     assert told(2) == ["GPU-7f", "5"]
+
+
+def test_all_that_are_present_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which a worker sees but one."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
+    assert gpus.present() == 4
 
 
 @pytest.mark.parametrize("visible", ["", "3"])

@@ -1,6 +1,7 @@
-"""Which GPUs each worker of a deployment sees: of several workers each gets some of its own.
+"""The GPUs of this machine, and which of them each worker of a deployment sees.
 
-Left to themselves they would all take the first one, and its memory as if it were theirs alone.
+Of several workers each gets some of its own. Left to themselves they would all take the first one, and its
+memory as if it were theirs alone.
 """
 
 import os
@@ -20,10 +21,14 @@ def shares(workers: int) -> list[dict[str, str]]:
     return [{"CUDA_VISIBLE_DEVICES": ",".join(seen[n * each : (n + 1) * each])} for n in range(workers)]
 
 
+def present() -> int:
+    """How many there are, whether this process may use them or not."""
+    return sum(each.name.removeprefix("nvidia").isdecimal() for each in DEVICES.glob("nvidia*"))
+
+
 def _visible() -> list[str]:
     """As CUDA names them."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return [name for name in chosen.split(",") if name.strip()]
-    found = [each for each in DEVICES.glob("nvidia*") if each.name.removeprefix("nvidia").isdigit()]
-    return [str(number) for number in range(len(found))]
+    return [str(number) for number in range(present())]
