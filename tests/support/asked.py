@@ -34,7 +34,7 @@ from tests.support.ptx.driver import counted
 BF16 = torch.bfloat16
 PROCESSORS = 132
 LLAMA, DEEPSEEK = Heads(32, 8, 128), Heads(16, 1, 576, rank=512)
-DECODE, PROMPT = [(1, 2048)], [(256, 512)]
+DECODE, PROMPT = [(1, 1024)], [(256, 512)]
 
 
 def launches() -> Iterator[tuple[str, Callable[[], Any]]]:

@@ -100,7 +100,12 @@ def multiply_int4(
     output = tl.program_id(1) * OUTS + tl.arange(0, OUTS)
     number = tl.arange(0, GROUP)
     wanted, inside = token < tokens, output < OUT
-    row = hidden + token.to(tl.int64) * IN
+    # What is taken together is loaded as the lines of one matrix: in three dimensions Triton would lay them out in
+    # shared memory such that eight lines that are needed at once begin in the same bank.
+    line, column = tl.arange(0, TOGETHER * OUTS), tl.arange(0, TOGETHER * TOKENS)
+    line_output = tl.program_id(1) * OUTS + line % OUTS
+    column_token = tl.program_id(0) * TOKENS + column % TOKENS
+    row = hidden + column_token.to(tl.int64)[:, None] * IN
     if TOGETHER == 1:
         part = 0
         sums = tl.zeros((OUTS, TOKENS), tl.float32)
@@ -109,16 +114,23 @@ def multiply_int4(
         sums = tl.zeros((TOGETHER, OUTS, TOKENS), tl.float32)
     span = tl.program_id(2)
     for first in tl.range(span * span_strips, (span + 1) * span_strips, TOGETHER, num_stages=STAGES):
+        strip = first + line // OUTS
+        places = (strip * OUT + line_output).to(tl.int64)[:, None] * GROUP + number
+        there = (line_output < OUT) & (strip < STRIPS)
+        halves = tl.load(packed + places, mask=there[:, None], other=0)
         strip = first + part
-        at, there = strip * OUT + output, inside & (strip < STRIPS)
-        places = tl.expand_dims(at, -1).to(tl.int64) * GROUP + number
-        halves = tl.load(packed + places, mask=tl.expand_dims(there, -1), other=0)
-        worth = tl.load(scales + at, mask=there, other=0)
+        worth = tl.load(scales + strip * OUT + output, mask=inside & (strip < STRIPS), other=0)
         for group in tl.static_range(GROUPS):
-            place = tl.expand_dims(strip * STRIP + group * GROUP + number, -1)
-            numbers = tl.load(row + place, mask=wanted & (place < IN), other=0.0)
-            weights = widened(halves, group, FACTOR)
-            product = tl.dot(weights, numbers.to(FACTOR), input_precision="ieee")
+            place = ((first + column // TOKENS) * STRIP + group * GROUP)[:, None] + number
+            held = (column_token < tokens)[:, None] & (place < IN)
+            numbers = tl.load(row + place, mask=held, other=0.0)
+            left, right = widened(halves, group, FACTOR), numbers.to(FACTOR)
+            if TOGETHER == 1:
+                product = tl.dot(left, tl.trans(right), input_precision="ieee")
+            else:
+                left = tl.reshape(left, (TOGETHER, OUTS, GROUP))
+                right = tl.permute(tl.reshape(right, (TOGETHER, TOKENS, GROUP)), (0, 2, 1))
+                product = tl.dot(left, right, input_precision="ieee")
             sums += product * tl.expand_dims(scale_of(worth, group), -1)
     if TOGETHER > 1:
         sums = tl.sum(sums, axis=0)

@@ -28,20 +28,17 @@ class Counts:
 
     def device_access(self, warps: Array, addresses: Array, size: int) -> None:
         """`size` bytes at each address, by a thread of the warp of that number."""
-        places = np.stack((warps.astype(np.uint64), addresses))
-        self.wanted += size * np.unique(places, axis=1).shape[1]
-        places[1] //= np.uint64(SECTOR)
-        self.sectors += np.unique(places, axis=1).shape[1]
+        own = warps.astype(np.uint64) << np.uint64(48)  # addresses have fewer bits
+        self.wanted += size * len(np.unique(own | addresses))
+        self.sectors += len(np.unique(own | addresses // np.uint64(SECTOR)))
 
     def shared_access(self, warps: Array, lanes: Array, offsets: Array, size: int) -> None:
         """`size` bytes, at most 16, at each offset: a warp's threads are served 128 bytes at a time."""
-        together = min(32, 128 // size)
-        turns = warps * 32 + lanes // together
-        each = max(1, size // 4)
-        words = (offsets[:, None] // 4 + np.arange(each)).ravel()
-        asked = np.unique(np.stack((np.repeat(turns, each), words % BANKS, words)), axis=1)
-        banks, words = np.unique(asked[:2], axis=1, return_counts=True)
-        most = np.zeros(int(banks[0].max()) + 1, np.int64)
-        np.maximum.at(most, banks[0], words)
+        turns = warps * 32 + lanes // min(32, 128 // size)
+        words = offsets[:, None] // 4 + np.arange(max(1, size // 4))
+        asked = np.unique((turns[:, None] * BANKS + words % BANKS) << 32 | words)
+        banks, of_bank = np.unique(asked >> 32, return_counts=True)
+        most = np.zeros(int(banks[-1]) // BANKS + 1, np.int64)
+        np.maximum.at(most, banks // BANKS, of_bank)
         self.turns += int(most.sum())
         self.least += int((most > 0).sum())
