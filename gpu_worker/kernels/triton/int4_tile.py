@@ -100,8 +100,8 @@ def multiply_int4(
     output = tl.program_id(1) * OUTS + tl.arange(0, OUTS)
     number = tl.arange(0, GROUP)
     wanted, inside = token < tokens, output < OUT
-    # What is taken together is loaded as the lines of one matrix: in three dimensions Triton would lay them out in
-    # shared memory such that eight lines that are needed at once begin in the same bank.
+    # What is taken together is loaded as the lines of one matrix: of three dimensions Triton would lay it so
+    # in shared memory that eight lines which are needed at once begin in the same bank.
     line, column = tl.arange(0, TOGETHER * OUTS), tl.arange(0, TOGETHER * TOKENS)
     line_output = tl.program_id(1) * OUTS + line % OUTS
     column_token = tl.program_id(0) * TOKENS + column % TOKENS
