@@ -91,7 +91,17 @@ class TritonKernels(ReferenceKernels):
 
 
 class TritonLinear(ReferenceLinear):
-    """See `Linear`. A residual is added where the product's sums are, before they are rounded."""
+    """See `Linear`. A residual is added where the product's sums are, before they are rounded; results wider
+    than the weights are these sums."""
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        if self._dtype == self._weight.dtype:
+            return super().__call__(hidden)
+        if hidden.is_cuda:
+            sums = torch.mm(hidden, self._weight.t(), out_dtype=self._dtype)
+        else:  # which PyTorch has for GPUs alone
+            sums = hidden.to(self._dtype) @ self._weight.t().to(self._dtype)
+        return sums if self._bias is None else sums + self._bias
 
     def add_to(self, hidden: Tensor, residual: Tensor) -> None:
         residual.addmm_(hidden, self._weight.t())

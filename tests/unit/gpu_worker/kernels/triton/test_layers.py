@@ -9,6 +9,7 @@ from gpu_worker.kernels.reference import ACTIVATIONS, ReferenceKernels
 from gpu_worker.kernels.reference_attention import ReferenceStep
 from gpu_worker.kernels.triton.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
+from gpu_worker.kernels.triton.kernels import TritonKernels
 from gpu_worker.kernels.triton.norm import TritonNorm, gated
 from tests.support.paged import make_step
 
@@ -62,6 +63,16 @@ def test_gated(size: int, dtype: torch.dtype, activation: str) -> None:
     expected = (ACTIVATIONS[activation](gate) * up).to(dtype)
     tolerance = 4 * TOLERANCES[dtype]
     assert_close(gated(both, activation), expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_logits_are_not_rounded_to_the_weights_type(biased: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight, hidden = (torch.randn(n, 60, generator=generator).bfloat16() for n in (50, 3))
+    bias = torch.randn(50, generator=generator).bfloat16() if biased else None
+    logits = TritonKernels(torch.device("cpu")).linear(weight, bias, dtype=torch.float32)(hidden)
+    expected = hidden.double() @ weight.double().t() + (0 if bias is None else bias.double())
+    assert_close(logits, expected.float(), atol=1e-4, rtol=1e-6)
 
 
 def pages(blocks: int, block_size: int, dim: int, dtype: torch.dtype) -> LayerCache:
