@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 
 Work = Callable[[], None]
 
+PATIENCE = 5.0
+"""Seconds that each thread may take to end: more than a step, less than whoever ends the process waits."""
+
 
 class Engine:
     """Owns the runner and the one thread that touches it."""
@@ -75,10 +78,10 @@ class Engine:
             self.loop.call_soon_threadsafe(self._lose, lost)
 
     async def stop(self) -> None:
-        """End the threads after what they were given before."""
+        """End the threads after what they were given before; those that wait for a device in vain are left."""
         self._work.put(None)
         for thread in self._threads:
-            await asyncio.to_thread(thread.join)
+            await asyncio.to_thread(thread.join, PATIENCE)
 
     def _lose(self, error: DeviceError) -> None:
         if not self.lost.done():
