@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 
 Work = Callable[[], None]
 
-PATIENCE = 5.0
-"""Seconds that each thread may take to end: more than a step, less than whoever ends the process waits."""
+PATIENCE = 3.0
+"""Seconds that each thread may take to end: more than a step; of both less than the launcher waits."""
 
 
 class Engine:
@@ -78,7 +78,7 @@ class Engine:
             self.loop.call_soon_threadsafe(self._lose, lost)
 
     async def stop(self) -> None:
-        """End the threads after what they were given before; those that wait for a device in vain are left."""
+        """End the threads after what they were given before; leave those that wait for a device in vain."""
         self._work.put(None)
         for thread in self._threads:
             await asyncio.to_thread(thread.join, PATIENCE)
