@@ -48,8 +48,9 @@ def launches() -> Iterator[tuple[str, Callable[[], Any]]]:
     hidden = torch.randn((64, 4096)).to(BF16)
     yield "norm", lambda: TritonNorm(hidden[0], 1e-5)(hidden)
     yield "activation", lambda: gated(hidden, "silu")
-    yield "int8 product", partial(TritonQuantizedLinear(hidden, None, BF16, torch.int8), hidden)
-    product = TritonInt4Linear(torch.randn((256, 4096)).to(BF16), None, PROCESSORS)
+    weight = torch.randn((1024, 4096)).to(BF16)
+    yield "int8 product", partial(TritonQuantizedLinear(weight, None, BF16, torch.int8), hidden)
+    product = TritonInt4Linear(weight[:256], None, PROCESSORS)
     for tokens in (1, 16, 32, 64):
         yield f"int4 product, tokens: {tokens}", partial(product, hidden[:tokens])
     for tokens in (1, 64):

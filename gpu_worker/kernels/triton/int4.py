@@ -114,7 +114,7 @@ class TritonInt4Linear:
             OUT=self._out,
             PART=PART,
             ADDED=added,
-            num_warps=4,
+            num_warps=8,
         )
 
     def _launch(self, chosen: Tiling, hidden: Tensor, out: Tensor, bias: Tensor | None, added: bool) -> None:

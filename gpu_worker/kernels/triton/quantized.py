@@ -116,7 +116,7 @@ class TritonQuantizedLinear(QuantizedLinear):
             WIDTH=sums.shape[1],
             PART=PART,
             ADDED=added,
-            num_warps=4,
+            num_warps=8,
         )
 
     def _sums(self, numbers: Tensor) -> Tensor:
