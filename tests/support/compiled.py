@@ -93,7 +93,8 @@ def launch_all() -> None:
     attend(mixed, 128, torch.bfloat16, torch.bfloat16, Sight())
     attend(mixed, 256, torch.bfloat16, torch.int8, Sight(window=100, sinks=4))
     attend(mixed, 64, torch.float32, torch.float32, Sight())
-    attend_latent(decodes, 16, torch.bfloat16, torch.int8)
+    for kv in (torch.bfloat16, torch.int8, FP8):
+        attend_latent(decodes, 16, torch.bfloat16, kv)
     attend_latent(mixed, 128, torch.bfloat16, torch.bfloat16)
     attend(mixed, 128, torch.float16, FP8, Sight(window=100, sinks=4))
     hidden = torch.zeros((3, 4096), dtype=torch.bfloat16)
@@ -156,7 +157,8 @@ def attend_latent(rows: list[tuple[int, int]], heads: int, dtype: torch.dtype, k
     step = TritonStep(make_step(rows, 16, torch.Generator()), processors=132)
     keys, tokens = torch.zeros((4, 1, 16, 512 + 64), dtype=kv), sum(length for length, _ in rows)
     scales = torch.zeros(keys.shape[:3]) if kv == torch.int8 else None
-    cache = LayerCache(keys, keys[..., :512], scales, scales, shared=True)
+    worth = torch.ones((2, 1)) if kv == FP8 else None
+    cache = LayerCache(keys, keys[..., :512], scales, scales, shared=True, head_scales=worth)
     query, latent = torch.zeros((tokens, heads, 576), dtype=dtype), torch.zeros((tokens, 576), dtype=dtype)
     table = torch.zeros((8, 32))
     step.write_latent(query, latent, Rotary(table, table), cache)

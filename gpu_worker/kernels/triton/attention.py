@@ -1,7 +1,5 @@
 """Paged attention in Triton: `tile.py` and `latent_tile.py` have the kernels, `launch.py` cuts a step up."""
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
@@ -13,7 +11,7 @@ from gpu_worker.kernels.triton import latent
 from gpu_worker.kernels.triton.combine import combine
 from gpu_worker.kernels.triton.factors import factor
 from gpu_worker.kernels.triton.fp8 import is_native
-from gpu_worker.kernels.triton.launch import LEAST, Launch, launches
+from gpu_worker.kernels.triton.launch import LEAST, Launch, Tiling, launches
 from gpu_worker.kernels.triton.pages import pointers
 from gpu_worker.kernels.triton.rotate import rotate_and_write
 from gpu_worker.kernels.triton.tile import attend_tile
@@ -22,22 +20,18 @@ TILE_BYTES = 16 << 10
 """Of the keys, or values, that a program has before it at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tiling:
-    """What a program has before it at a time, and with how many hands. Changes times, not results."""
+def tiling(size: int, dim: int, query_bytes: int, page_bytes: int) -> Tiling:
+    """For tiles of `size` queries, heads of `dim`, and numbers of so many bytes.
 
-    keys: int
-    """Positions; a power of two."""
-    warps: int
-    stages: int
-    """Tiles of keys on their way at once, counted as Triton does."""
-
-
-def tiling(size: int, query_bytes: int, row_bytes: int) -> Tiling:
-    """For tiles of `size` queries of `query_bytes` a head, and keys of `row_bytes`. Of short rows there are
-    more, over which a tile's own work is spread, unless the scores of many queries take the registers."""
-    most = 128 if row_bytes < query_bytes and size <= LEAST else 64
-    return Tiling(min(most, TILE_BYTES // row_bytes), 8 if size * query_bytes >= 128 * 256 else 4, 2)
+    Of short rows there are more, over which a tile's own work is spread, and fewer where what is computed of
+    them would not fit into the registers beside sums and queries.
+    """
+    if query_bytes == 4:
+        return Tiling(16, 8, 2)
+    if page_bytes == 1 and dim > 128 and size > LEAST:
+        return Tiling(32, 8, 3)
+    most = 128 if page_bytes < query_bytes and size <= LEAST else 64
+    return Tiling(min(most, TILE_BYTES // (dim * page_bytes)), 8 if size * dim >= 128 * 128 else 4, 2)
 
 
 def chunk_rows(query: Tensor) -> int:
@@ -107,7 +101,7 @@ class TritonStep:
         if splits > 1:
             partials = query.new_empty((splits, rows, dim), dtype=torch.float32)
             logsums = query.new_empty((splits, rows), dtype=torch.float32)
-        tiles = tiling(launch.size, padded * query.itemsize, padded * (1 if packed else query.itemsize))
+        tiles = tiling(launch.size, padded, query.itemsize, 1 if packed else query.itemsize)
         attend_tile[(launch.count, kv_heads, splits)](
             query,
             *pointers(cache, packed),

@@ -15,7 +15,7 @@ from gpu_worker.kernels.interface import LayerCache, Rotary, Sight, StepMetadata
 from gpu_worker.kernels.triton.combine import combine
 from gpu_worker.kernels.triton.fp8 import is_native
 from gpu_worker.kernels.triton.latent_tile import attend_latent
-from gpu_worker.kernels.triton.launch import Launch
+from gpu_worker.kernels.triton.launch import Launch, Tiling
 from gpu_worker.kernels.triton.pages import pointers, store_row
 
 
@@ -86,15 +86,22 @@ def write(query: Tensor, latent: Tensor, rotary: Rotary, cache: LayerCache, step
     )
 
 
-def latent_pointers(cache: LayerCache) -> tuple[Tensor, Tensor | None, Tensor | None]:
+def latent_pointers(cache: LayerCache, packed: bool = False) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Rows, their scales, and those of heads, of which there is one."""
-    keys, _, scales, _, head_scales = pointers(cache)
+    keys, _, scales, _, head_scales = pointers(cache, packed)
     return keys, scales, head_scales
 
 
 def tile_rows(query: Tensor) -> int:
     """Rows of a tile at most: what its sums, as wide as a compressed row, leave of the registers."""
     return 16 if query.dtype == torch.float32 else 64
+
+
+def tiling(size: int, padded: int, factor: tl.dtype) -> Tiling:
+    """For tiles of `size` queries over rows of `padded` numbers. Registers are short: many rows of pages at a
+    time save instructions for each, but more queries leave room for fewer of them."""
+    rows = 16 if factor == tl.float32 else 64 if size == 32 else 32
+    return Tiling(rows, 8 if size * padded > 16 * 512 else 4, 2)
 
 
 def heads_of_a_tile(query: Tensor) -> int:
@@ -119,14 +126,17 @@ def attend(
     rank, group = out.shape[2], heads_of_a_tile(query)
     programs = triton.cdiv(heads, group)
     splits, rows = launch.splits(programs, launch.longest, processors), launch.step_tokens * heads
-    padded = triton.next_power_of_2(max(16, rank))
+    packed = cache.keys.itemsize == 1 and factor != tl.float32
+    least = 32 if packed else 16
+    padded = triton.next_power_of_2(max(least, rank))
+    tiles = tiling(launch.size, padded, factor)
     partials = logsums = None
     if splits > 1:
         partials = query.new_empty((splits, rows, rank), dtype=torch.float32)
         logsums = query.new_empty((splits, rows), dtype=torch.float32)
     attend_latent[(launch.count, programs, splits)](
         query,
-        *latent_pointers(cache),
+        *latent_pointers(cache, packed),
         step.block_tables,
         step.query_starts,
         step.contexts,
@@ -143,15 +153,16 @@ def attend(
         RANK=rank,
         RANK_PADDED=padded,
         ROTATED=dim - rank,
-        ROTATED_PADDED=triton.next_power_of_2(max(16, dim - rank)),
+        ROTATED_PADDED=triton.next_power_of_2(max(least, dim - rank)),
         BLOCK_SIZE=cache.keys.shape[2],
         M=launch.size,
-        N=16 if query.dtype == torch.float32 or launch.size > 32 else 32,  # so that nothing is spilled
+        N=tiles.keys,
         SCALED=cache.key_scales is not None,
         NATIVE_FP8=is_native(query.device),
+        ASSEMBLED=not triton.knobs.runtime.interpret,
         FACTOR=factor,
-        num_warps=8 if launch.size * padded > 16 * 512 else 4,
-        num_stages=2,
+        num_warps=tiles.warps,
+        num_stages=tiles.stages,
     )
     if splits > 1:
         combine[(rows,)](

@@ -17,7 +17,7 @@ from gpu_worker.kernels.interface import StepMetadata
 from gpu_worker.transfer import to_device
 
 SHORT = 64
-"""Rows of a tile up to which all tokens of a sequence are one tile."""
+"""Rows of a tile up to which all tokens of a sequence are one tile, if it can have so many."""
 LEAST = 16
 """Rows that a product of matrices has at least."""
 MOST_SPLITS = 64
@@ -25,6 +25,17 @@ LEAST_STRETCH = 256
 """Positions; to combine shorter stretches would cost more than it saves."""
 WAVES = 4
 """Programs for each processor of the GPU that a split aims at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """What a program has before it at a time, and with how many hands. Changes times, not results."""
+
+    keys: int
+    """Positions; a power of two."""
+    warps: int
+    stages: int
+    """Tiles of keys on their way at once, counted as Triton does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +65,10 @@ class Launch:
 
 
 def launches(step: StepMetadata, group: int, large: int) -> list[Launch]:
-    """Of a step whose query heads share key heads by `group`. `large`: rows of a chunk's tile."""
+    """Of a step whose query heads share key heads by `group`. `large`: rows of a tile that is full."""
     lengths, contexts = step.query_lengths, step.context_lengths
     longest = max(lengths)
-    if longest == 1 or longest * group <= SHORT:
+    if longest == 1 or longest * group <= min(SHORT, large):
         return [_whole_rows(lengths, contexts, group)]
     alone = step.decodes
     if alone and max(contexts[:alone]) <= max(contexts[alone:]):

@@ -6,6 +6,8 @@
 A product over all dimensions is one over the even and one over the odd ones. Every number of int8 and of fp8
 is one of float16, so nothing is rounded here. Two words become four numbers in four or five operations; bytes
 by themselves would take as many each.
+
+So the kernels have what they multiply in parts, a tuple of matrices: the two of words, or one that is all.
 """
 
 import triton
@@ -63,9 +65,34 @@ def halves(words, INT8: tl.constexpr, NATIVE_FP8: tl.constexpr, ASSEMBLED: tl.co
 
 
 @triton.jit
-def in_units(even, odd):
-    """Rows of even and odd numbers as float16, in units of each row's largest; and that, float32 [rows]."""
-    even, odd = even.to(tl.float32), odd.to(tl.float32)
-    largest = tl.maximum(tl.max(tl.abs(even), axis=1), tl.max(tl.abs(odd), axis=1))
-    largest = tl.where(largest > 0, largest, 1.0)
-    return (even / largest[:, None]).to(tl.float16), (odd / largest[:, None]).to(tl.float16), largest
+def parts(
+    numbers, INT8: tl.constexpr, NATIVE_FP8: tl.constexpr, ASSEMBLED: tl.constexpr, FACTOR: tl.constexpr
+):
+    """A matrix of a page's numbers as it is multiplied: words as float16, others as FACTOR."""
+    if numbers.dtype == tl.int16:
+        result = halves(numbers, INT8, NATIVE_FP8, ASSEMBLED)
+    else:
+        result = (widen(numbers, FACTOR, NATIVE_FP8),)
+    return result
+
+
+@triton.jit
+def sizes(rows):
+    """The largest of each row's numbers [M, D] without their signs, float32 [M]; more than 0."""
+    return tl.maximum(tl.max(tl.abs(rows.to(tl.float32)), axis=1), 1e-30)
+
+
+@triton.jit
+def apart(rows, size):
+    """Even and odd numbers of rows [M, D], float16, in units of `size` [M]."""
+    whole = (rows.to(tl.float32) * (1.0 / size)[:, None]).to(tl.float16)
+    return tl.split(tl.reshape(whole, [rows.shape[0], rows.shape[1] // 2, 2]))
+
+
+@triton.jit
+def together(numbers):
+    """Rows [M, D] that come in parts."""
+    result = numbers[0]
+    if len(numbers) == 2:
+        result = tl.reshape(tl.join(numbers[0], numbers[1]), [result.shape[0], 2 * result.shape[1]])
+    return result

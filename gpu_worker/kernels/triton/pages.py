@@ -1,4 +1,4 @@
-"""One row of a page: a position as one head sees it, stored as it is or in one byte a number.
+"""Rows of pages: a position as one head sees it, stored as it is or in one byte a number.
 
 keys, values     [num_blocks, kv_heads, block_size, head_dim]
 scales           [num_blocks, kv_heads, block_size]            of int8: what one is worth in each row
@@ -65,3 +65,23 @@ def store_row(
         tl.store(at, to_fp8(numbers * tl.div_rn(1.0, worth), NATIVE_FP8), mask=dims < DIM)
     else:
         tl.store(at, numbers.to(pages.dtype.element_ty), mask=dims < DIM)
+
+
+@triton.jit
+def find_rows(row_of_table, at, wanted, kv_head, KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr):
+    """Which rows of the pages the positions `at` [N] of a sequence are, if they are `wanted`."""
+    blocks = tl.load(row_of_table + at // BLOCK_SIZE, mask=wanted, other=0)
+    return (blocks.to(tl.int64) * KV_HEADS + kv_head) * BLOCK_SIZE + at % BLOCK_SIZE
+
+
+@triton.jit
+def load_rows(places, wanted, SIZE: tl.constexpr, PADDED: tl.constexpr, MASKED: tl.constexpr):
+    """[N, PADDED], from `places` [N] on SIZE numbers each; not MASKED: all of them are wanted."""
+    dims = tl.arange(0, PADDED)
+    if MASKED or SIZE < PADDED:
+        result = tl.load(
+            places[:, None] + dims[None, :], mask=wanted[:, None] & (dims < SIZE)[None, :], other=0
+        )
+    else:
+        result = tl.load(places[:, None] + dims[None, :])
+    return result

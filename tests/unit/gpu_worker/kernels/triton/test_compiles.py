@@ -29,8 +29,10 @@ def test_every_kernel_becomes_machine_code(tmp_path: Path) -> None:
     mixtures = {"choose_blocks", "count_pairs", "place_pairs", "multiply_tiles", "multiply_tiles_int4"}
     others = {"norm_rows", "gate_rows", "copy_blocks"}
     assert set(found) == attention | sampling | products | mixtures | others
-    assert {line[4] for line in lines if "int4" in line[1]} == {"0"}, "bytes beside the registers"
+    for line in lines:
+        assert line[4] == "0" or (line[0] == "80" and "int4" not in line[1]), f"beside the registers: {line}"
     assert found.count("attend_tile") == 11 * (2 if AMPERE else 1)
-    # What a decode of 64 or 128 positions may take of the time in which they are read: docs/gpu.md.
-    loops = [int(line[5]) for line in lines if line[:2] == ["90", "attend_tile"]][:3]
-    assert all(loop <= most for loop, most in zip(loops, (450, 850, 700), strict=True)), loops
+    # What a decode of 64 or 128 positions, or of 32 rows, may take while they are read: docs/gpu.md.
+    for kernel, limits in {"attend_tile": (400, 800, 640), "attend_latent": (710, 890, 770)}.items():
+        loops = [int(line[5]) for line in lines if line[:2] == ["90", kernel]][:3]
+        assert all(loop <= most for loop, most in zip(loops, limits, strict=True)), (kernel, loops)

@@ -34,6 +34,34 @@ def test_any_kind_of_step(rows: list[tuple[int, int]], dtype: torch.dtype, kv: t
     check(rows, SMALL, dtype, kv)
 
 
+@pytest.mark.parametrize("kv", [torch.int8, FP8])
+def test_queries_of_any_size(kv: torch.dtype) -> None:
+    """Those of no size at all see everything alike; those that float16 just holds overflow nowhere."""
+    paged = make_paged(MIXED, SMALL, 16, torch.float16, kv)
+    paged.query[3:] *= 1e-6
+    paged.query[:3] *= 10_000
+    paged.query[:3, :, 20:] *= 0.01
+    paged.query[1] = 0
+    out = TritonStep(paged.step, PROCESSORS).attend(paged.query, paged.plain)
+    assert_close(out.double(), dense(paged), atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize("rows", STEPS, ids=["mixed", "decodes", "drafts"])
+def test_rows_of_any_size(rows: list[tuple[int, int]]) -> None:
+    """Weights times their scales would be below what float16 holds; the first rows are the smallest."""
+    paged = make_paged(rows, SMALL, 16, torch.float16, torch.int8)
+    scales = paged.plain.key_scales
+    assert scales is not None
+    for row, (_, context) in enumerate(rows):
+        at = torch.arange(context)
+        worth = 10.0 ** torch.linspace(-9, -4, context)
+        scales[paged.step.block_tables[row, at // 16].long(), :, at % 16] *= worth[:, None]
+        paged.keys[row].mul_(worth[:, None, None])
+        paged.values[row].mul_(worth[:, None, None])
+    out = TritonStep(paged.step, PROCESSORS).attend(paged.query, paged.plain)
+    assert_close(out.double() * 1e4, dense(paged) * 1e4, atol=2e-3, rtol=2e-3)
+
+
 @pytest.mark.parametrize("heads", [1, 16, 40, 128])
 def test_any_number_of_heads(heads: int) -> None:
     """More of them than a tile holds too, and not as many in each."""
