@@ -73,7 +73,10 @@ def _load(instruction: Instruction, shared: bool, kind: str) -> Step:
         count(wave, shared, lanes, addresses, bits // 8 * len(parts))
         for place, write in enumerate(writes):
             at = addresses + addresses.dtype.type(place * bits // 8)
-            found = wave.shared.load(lanes, at, bits, text) if shared else wave.device.load(at, bits, text)
+            if shared:
+                found = wave.shared.load(lanes, at, bits, text)
+            else:
+                found = wave.device.load(at, bits, text, wave.who(lanes))
             if len(lanes) < wave.lanes:
                 values = np.zeros(wave.lanes, found.dtype)
                 values[lanes] = found
@@ -100,7 +103,7 @@ def _store(instruction: Instruction, shared: bool, kind: str) -> Step:
             if shared:
                 wave.shared.store(lanes, at, values, text)
             else:
-                wave.device.store(at, values, text)
+                wave.device.store(at, values, text, wave.who(lanes))
 
     return step
 
@@ -127,7 +130,8 @@ def _copy(instruction: Instruction) -> Step:
         values = np.zeros((len(lanes), words), np.uint32)
         for word in range(words):
             reading = np.flatnonzero(sizes > 4 * word)
-            values[reading, word] = wave.device.load(sources[reading] + np.uint64(4 * word), 32, text)
+            at, who = sources[reading] + np.uint64(4 * word), wave.who(lanes[reading])
+            values[reading, word] = wave.device.load(at, 32, text, who)
             wave.shared.expect(lanes, targets + np.uint32(4 * word), 32, text)
         wave.copies.begin(lanes, (targets, values))
 

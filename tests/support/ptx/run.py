@@ -72,7 +72,7 @@ class Code:
         with np.errstate(all="ignore"):
             for first in range(0, len(programs), together):
                 some = programs[first : first + together]
-                wave = Wave(self.kernel, some, grid, parameters, device, shared_bytes, counts)
+                wave = Wave(self.kernel, some, first, grid, parameters, device, shared_bytes, counts)
                 self._run(wave)
 
     def _run(self, wave: Wave) -> None:

@@ -30,6 +30,14 @@ class SharedMemory:
         self._fenced = np.zeros(programs * threads, np.int64)
         self._now = 1
 
+    @property
+    def now(self) -> int:
+        return self._now
+
+    def since(self, lanes: Array) -> Array:
+        """When threads had their last barrier."""
+        return self._since[lanes] >> 8
+
     def barrier(self, lanes: Array) -> None:
         """All threads of some programs have met."""
         self._now += 1

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tests.support.ptx.counts import Counts
-from tests.support.ptx.device import DeviceMemory
+from tests.support.ptx.device import DeviceMemory, Threads
 from tests.support.ptx.parse import Kernel, PtxError
 from tests.support.ptx.pending import Pending
 from tests.support.ptx.shared import SharedMemory
@@ -25,6 +25,7 @@ class Wave:
         self,
         kernel: Kernel,
         programs: Sequence[Program],
+        first: int,
         grid: Program,
         parameters: Mapping[str, int],
         device: DeviceMemory,
@@ -40,8 +41,8 @@ class Wave:
         ]
         self.mask: Array | None = None
         """Threads that execute the current instruction; None: all."""
-        self.warps = np.arange(self.lanes) % self.threads // WARP
-        """Of each thread, within its program."""
+        self._warps = WARP * (first + np.arange(self.lanes) // self.threads) + 1
+        self._warps += np.arange(self.lanes) % self.threads // WARP
         self.shared = SharedMemory(self.programs, self.threads, shared_bytes, SHARED_BASE)
         self.copies, self.products = Pending(self.lanes), Pending(self.lanes)
         self._hidden: dict[int, tuple[Array, Array]] = {}
@@ -61,6 +62,10 @@ class Wave:
         if name not in self._special:
             raise PtxError(f"not known: {name}")
         return self._special[name]
+
+    def who(self, lanes: Array) -> Threads:
+        """Threads as device memory wants to know them."""
+        return Threads(self._warps[lanes], self.shared.since(lanes), self.shared.now)
 
     def write(self, number: int, bits: Array, active: Array | None) -> None:
         """Arrays of registers are never changed but replaced, so that several may share one."""

@@ -95,6 +95,17 @@ def test_between_warps_there_is_a_barrier() -> None:
         run("setp.lt.u32 %p1, %t, 32; @%p1 bra $on; bar.sync 0; $on: bar.sync 0;", [out], threads=64)
 
 
+def test_what_another_warp_left_in_device_memory() -> None:
+    body = f"""{OWN} st.global.b32 [%d9], %t; BARRIER
+        xor.b32 %r2, %t, 32; mad.wide.u32 %d8, %r2, 4, %d0; ld.global.b32 %r3, [%d8];"""
+    run(body.replace("BARRIER", "bar.sync 0;"), [numbers(64)], threads=64)
+    with pytest.raises(PtxError, match="no barrier"):
+        run(body.replace("BARRIER", ""), [numbers(64)], threads=64)
+    each = "mov.u32 %r1, %ctaid.x; mad.wide.u32 %d9, %r1, 4, %d0; st.global.b32 [%d9], %r1;"
+    with pytest.raises(PtxError, match="another program"):
+        run(f"{each} ld.global.b32 %r2, [%d0];", [numbers(2)], programs=2)
+
+
 def test_shared_memory_is_written_first_and_has_an_end() -> None:
     with pytest.raises(PtxError, match="nobody has written"):
         run(f"{SHARED} ld.shared.b32 %r2, [%r1];", [], shared=128)
