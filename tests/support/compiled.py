@@ -29,9 +29,7 @@ from gpu_worker.kernels.triton.sample import sample
 from gpu_worker.sampling import SlotSampling
 from tests.support.machine_code import multiplying_loop, resources
 from tests.support.paged import make_step
-
-SHARED = {80: 163 << 10, 90: 227 << 10}
-"""Bytes of shared memory that a program may take, by compute capability."""
+from tests.support.ptx.driver import SHARED
 
 TYPES = {
     torch.float32: "fp32",

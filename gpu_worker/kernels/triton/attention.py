@@ -8,7 +8,7 @@ from torch import Tensor
 from gpu_worker.kernels.interface import EVERYTHING, LayerCache, Rotary, Sight, StepMetadata
 from gpu_worker.kernels.reference_attention import ReferenceStep
 from gpu_worker.kernels.triton import latent
-from gpu_worker.kernels.triton.combine import combine
+from gpu_worker.kernels.triton.combine import combined
 from gpu_worker.kernels.triton.factors import factor
 from gpu_worker.kernels.triton.fp8 import is_native
 from gpu_worker.kernels.triton.launch import LEAST, Launch, Tiling, launches
@@ -134,7 +134,5 @@ class TritonStep:
             num_warps=tiles.warps,
             num_stages=tiles.stages,
         )
-        if splits > 1:
-            combine[(rows,)](
-                partials, logsums, out, rows, DIM=dim, DIM_PADDED=padded, SPLITS=splits, num_warps=4
-            )
+        if partials is not None and logsums is not None:
+            combined(partials, logsums, out)

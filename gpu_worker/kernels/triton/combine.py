@@ -8,6 +8,10 @@ A program takes one head of one token. Read: splits * (head_dim + 1) * 4 bytes, 
 
 import triton
 import triton.language as tl
+from torch import Tensor
+
+MOST_TOGETHER = 16
+"""Stretches that a program has before it at a time: what its registers hold."""
 
 
 @triton.jit(do_not_specialize=["rows_in_step"])
@@ -19,17 +23,37 @@ def combine(
     DIM: tl.constexpr,
     DIM_PADDED: tl.constexpr,
     SPLITS: tl.constexpr,
+    TOGETHER: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     dims = tl.arange(0, DIM_PADDED)
-    at = tl.arange(0, SPLITS).to(tl.int64) * rows_in_step + row
-    sums = tl.load(logsums + at)
-    full = sums != float("-inf")
-    top = tl.max(tl.where(full, sums, float("-inf")), axis=0)
+    sums = tl.load(logsums + tl.arange(0, SPLITS).to(tl.int64) * rows_in_step + row)
+    top = tl.max(sums, axis=0)
     top = tl.where(top == float("-inf"), 0.0, top)
-    weights = tl.exp2(sums - top)
-    held = full[:, None] & (dims < DIM)[None, :]
-    parts = tl.load(partials + at[:, None] * DIM + dims[None, :], mask=held, other=0.0)
-    total = tl.sum(weights, axis=0)
-    result = tl.sum(parts * weights[:, None], axis=0) / tl.where(total == 0.0, 1.0, total)
+    total = tl.sum(tl.exp2(sums - top), axis=0)
+    mixed = tl.zeros([DIM_PADDED], tl.float32)
+    for first in range(0, SPLITS, TOGETHER):
+        at = (first + tl.arange(0, TOGETHER)).to(tl.int64) * rows_in_step + row
+        own = tl.load(logsums + at)
+        held = (own != float("-inf"))[:, None] & (dims < DIM)[None, :]
+        parts = tl.load(partials + at[:, None] * DIM + dims[None, :], mask=held, other=0.0)
+        mixed += tl.sum(parts * tl.exp2(own - top)[:, None], axis=0)
+    result = mixed / tl.where(total == 0.0, 1.0, total)
     tl.store(out + row * DIM + dims, result.to(out.dtype.element_ty), mask=dims < DIM)
+
+
+def combined(partials: Tensor, logsums: Tensor, out: Tensor) -> None:
+    """Fill in `out`, of which the launch's rows begin at the first: [tokens, heads, head_dim]."""
+    splits, rows, dim = partials.shape
+    padded = triton.next_power_of_2(max(16, dim))
+    combine[(rows,)](
+        partials,
+        logsums,
+        out,
+        rows,
+        DIM=dim,
+        DIM_PADDED=padded,
+        SPLITS=splits,
+        TOGETHER=min(splits, MOST_TOGETHER),
+        num_warps=max(1, padded // 128),  # so that each sum over stretches stays within a thread
+    )

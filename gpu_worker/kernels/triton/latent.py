@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from gpu_worker.kernels.interface import LayerCache, Rotary, Sight, StepMetadata
-from gpu_worker.kernels.triton.combine import combine
+from gpu_worker.kernels.triton.combine import combined
 from gpu_worker.kernels.triton.fp8 import is_native
 from gpu_worker.kernels.triton.latent_tile import attend_latent
 from gpu_worker.kernels.triton.launch import Launch, Tiling
@@ -164,7 +164,5 @@ def attend(
         num_warps=tiles.warps,
         num_stages=tiles.stages,
     )
-    if splits > 1:
-        combine[(rows,)](
-            partials, logsums, out, rows, DIM=rank, DIM_PADDED=padded, SPLITS=splits, num_warps=4
-        )
+    if partials is not None and logsums is not None:
+        combined(partials, logsums, out)
