@@ -65,6 +65,15 @@ def make_pages(
     return LayerCache(*numbers, *scales)
 
 
+def make_latent_pages(
+    step: StepMetadata, rank: int, size: int, block_size: int, dtype: torch.dtype, bench: Bench
+) -> LayerCache:
+    """Random rows of `size` numbers, the first `rank` of which are values."""
+    pages = make_pages(step, Heads(1, 1, size), block_size, dtype, bench)
+    scales, worth = pages.key_scales, pages.head_scales
+    return LayerCache(pages.keys, pages.keys[..., :rank], scales, scales, shared=True, head_scales=worth)
+
+
 def random(shape: tuple[int, ...], dtype: torch.dtype, bench: Bench) -> Tensor:
     """Normally distributed."""
     return torch.empty(shape, dtype=dtype, device=bench.device).normal_(generator=bench.generator)

@@ -1,6 +1,8 @@
 """The kernels against plain PyTorch on the same device, over a trimmed grid."""
 
+from copy import deepcopy
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -12,7 +14,7 @@ from gpu_worker.kernels.triton.copies import BlockCopies
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from ops.bench.gpu_check import int4, mixture, one_byte
 from ops.bench.gpu_check.bench import Bench
-from ops.bench.gpu_check.cases import Heads, make_pages, make_step, random
+from ops.bench.gpu_check.cases import Heads, make_latent_pages, make_pages, make_step, random
 
 TOLERANCES = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 5e-3}
 """Of results up to 1, and of what is larger, as a share of it."""
@@ -61,6 +63,7 @@ def cases(dry: bool) -> list[Case]:
         for kv in (torch.int8, FP8):
             found += [Case(rows, kv_dtype=kv), Case(rows, HEADS, 7, kv_dtype=kv, sight=sights[2])]
             found += [Case(rows, Heads(8, 2, 80), dtype=torch.float16, kv_dtype=kv)]
+            found += [Case(rows, Heads(8, 2, dim), kv_dtype=kv) for dim in (64, 256)]
     return found
 
 
@@ -143,13 +146,14 @@ def layers(kernels: TritonKernels, bench: Bench) -> float:
 
 def latent(kernels: TritonKernels, bench: Bench) -> float:
     """Rows written and attended to, at the sizes of DeepSeek's models, as a share of what is allowed."""
-    worst, (heads, rank, rotated) = 0.0, (4, 20, 8) if bench.dry else (128, 512, 64)
+    worst, (rank, rotated) = 0.0, (20, 8) if bench.dry else (512, 64)
     dtype = torch.float32 if bench.dry else torch.bfloat16
-    for rows in TINY if bench.dry else STEPS:
+    kinds = ((4 if bench.dry else 128, dtype), (16, torch.int8), (16, FP8))
+    for rows, (heads, kv) in product(TINY if bench.dry else STEPS, kinds):
         step = make_step(rows, 16, bench)
         tokens, size = len(step.positions), rank + rotated
-        keys = make_pages(step, Heads(heads, 1, size), 16, dtype, bench).keys
-        caches = [LayerCache(each, each[..., :rank], shared=True) for each in (keys, keys.clone())]
+        cache = make_latent_pages(step, rank, size, 16, kv, bench)
+        caches = [cache, deepcopy(cache)]
         query = random((tokens, heads, size), dtype, bench)
         row = random((tokens, size), dtype, bench)
         angles = random((max(step.context_lengths), rotated // 2), torch.float32, bench) * 7
@@ -162,7 +166,7 @@ def latent(kernels: TritonKernels, bench: Bench) -> float:
         for (attention, wide), cache in zip(both, caches, strict=True):
             own = query.clone()
             attention.write_latent(own, row.clone(), rotary, cache)
-            found.append((attention.attend(own.to(wide), cache), own, cache.keys))
+            found.append((attention.attend(own.to(wide), cache), own))
         worst = max(worst, *(apart(*pair) / TOLERANCES[dtype] for pair in zip(*found, strict=True)))
     return worst
 

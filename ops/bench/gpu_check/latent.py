@@ -10,32 +10,39 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import LayerCache
+from gpu_worker.kernels.interface import FP8, LayerCache
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from ops.bench.gpu_check.attention import BLOCK_SIZE, many_layers
 from ops.bench.gpu_check.bench import Bench
-from ops.bench.gpu_check.cases import Heads, make_pages, make_step, random
+from ops.bench.gpu_check.cases import make_latent_pages, make_step, random
 
-HEADS, RANK, ROTATED = 128, 512, 64
+RANK, ROTATED = 512, 64
 SHAPES = ((1, 8192), (8, 8192), (64, 2048), (64, 8192), (128, 8192), (1, 131_072))
-"""Batches and contexts."""
+"""Batches and contexts, with 128 heads over pages of bfloat16."""
+KINDS = {"bf16": torch.bfloat16, "int8": torch.int8, "fp8": FP8}
+CASES = [
+    *((128, "bf16", shape) for shape in SHAPES),
+    *((heads, kind, (64, 8192)) for heads in (16, 128) for kind in KINDS if (heads, kind) != (128, "bf16")),
+]
+"""16 heads are those of a small model, or of one GPU of eight."""
 
 
 def measure(bench: Bench) -> None:
     """One row for each shape that fits."""
-    heads, rank, rotated, dtype = HEADS, RANK, ROTATED, torch.bfloat16
+    rank, rotated, dtype = RANK, ROTATED, torch.bfloat16
     if bench.dry:
-        heads, rank, rotated, dtype = 4, 20, 8, torch.float32
-    for batch, context in bench.mine([(2, 40)] if bench.dry else SHAPES):
-        size = batch * context * (rank + rotated) * dtype.itemsize
-        if not bench.has_memory(2 * size) or not bench.has_time(f"latent {batch} x {context}"):
+        rank, rotated, dtype = 20, 8, torch.float32
+    for heads, kind, (batch, context) in bench.mine([(4, "int8", (2, 40))] if bench.dry else CASES):
+        kv = KINDS[kind]
+        size = batch * context * ((rank + rotated) * kv.itemsize + (4 if kind == "int8" else 0))
+        name = f"latent {batch} x {context}, {heads} heads, {kind}"
+        if not bench.has_memory(2 * size) or not bench.has_time(name):
             continue
         step = make_step([(1, context)] * batch, BLOCK_SIZE, bench)
-        rows = [
-            make_pages(step, Heads(heads, 1, rank + rotated), BLOCK_SIZE, dtype, bench).keys
+        caches = [
+            make_latent_pages(step, rank, rank + rotated, BLOCK_SIZE, kv, bench)
             for _ in range(many_layers(size, bench))
         ]
-        caches = [LayerCache(each, each[..., :rank], shared=True) for each in rows]
         query = random((batch, heads, rank + rotated), dtype, bench)
         attend = TritonKernels(bench.device).begin(step).attend
         every = partial(_each, attend, query, caches)
@@ -46,6 +53,8 @@ def measure(bench: Bench) -> None:
             {
                 "batch": batch,
                 "context": context,
+                "heads": heads,
+                "pages": kind,
                 "us": round(seconds * 1e6, 1),
                 "of copy": round(size / seconds / (bench.rates.bandwidth or 1), 3),
                 "of the matrix rate": round(operations / seconds / (bench.rates.matrix or 1), 3),
