@@ -16,7 +16,6 @@ ATTENTION = "test_attention.py::test_any_kind_of_step"
 SOME = {
     "80": (
         f"{ATTENTION}[drafts-dtype1-kv1]",
-        f"{ATTENTION}[mixed-dtype1-None]",
         f"{ATTENTION}[decodes-dtype1-kv2]",
         "test_int4.py::test_every_tiling[1]",
         "test_layers.py::test_rotate_and_write_in_int8",
@@ -28,7 +27,6 @@ SOME = {
         "test_latent.py::test_any_kind_of_step[drafts-dtype1-kv1]",
         "test_int4.py::test_every_tiling[17]",
         "test_mixture.py::test_in_bfloat16",
-        "test_sample.py::test_ties_at_every_edge",
         "test_asked.py",
     ),
 }
