@@ -40,18 +40,21 @@ def rehearse(runner: Runner) -> None:
     Kernels differ by how many tokens there are, by how many of them belong to a sequence, and by how far that
     one looks back: powers of two and what lies half-way, and some contexts for each number of tokens.
     """
-    limits = runner.limits
-    most = min(limits.max_step_tokens, limits.max_model_len)
-    longer = [1 << power for power in range(7, limits.max_model_len.bit_length())]
-    for tokens in _sizes(1, most):
-        for context in [tokens, *(longer if tokens < 128 else ())]:
-            runner.execute(step_of(limits, [context], [tokens], copied=min(1, limits.num_blocks - 1)))
+    limits, longest = runner.limits, runner.limits.max_model_len
+    copied = min(1, limits.num_blocks - 1)
+    longer = [1 << power for power in range(7, longest.bit_length())]
+    for tokens in _sizes(min(limits.max_step_tokens, limits.max_slots * longest)):
+        prompts = [min(longest, tokens - begun) for begun in range(0, tokens, longest)]
+        runner.execute(step_of(limits, prompts, prompts, copied))
+        runner.reset()
+        for context in longer if tokens < 128 else ():
+            runner.execute(step_of(limits, [context], [tokens], copied))
             runner.reset()
 
 
-def _sizes(least: int, most: int) -> Iterator[int]:
+def _sizes(most: int) -> Iterator[int]:
     """Powers of two and what lies half-way between them, and `most`."""
-    size = least
+    size = 1
     while size < most:
         yield size
         if size > 1 and size + size // 2 < most:

@@ -35,19 +35,20 @@ HOPPER = GPUTarget("cuda", 90, 32)
 PROCESSORS = 132
 STEPS = 60
 """Of each model, drawn."""
-LONGEST, STEP_TOKENS, SLOTS = 9000, 700, 300
+STEP_TOKENS, SLOTS = 700, 300
 
-MODELS: dict[str, tuple[str, type[TritonKernels], tuple[Any, ...], torch.dtype]] = {
-    "Llama": ("Llama", TritonKernels, (), BF16),
-    "Llama, int8": ("Llama", QuantizedTriton, (torch.int8,), torch.int8),
-    "Gemma 2, fp8 pages": ("Gemma 2", TritonKernels, (), FP8),
-    "Qwen3, int4": ("Qwen3", Int4Triton, (), BF16),
-    "Mixtral": ("Mixtral", TritonKernels, (), BF16),
-    "Mixtral, int4": ("Mixtral", Int4Triton, (), BF16),
-    "DeepSeek V2": ("DeepSeek V2", TritonKernels, (), torch.int8),
-    "BLOOM": ("BLOOM", TritonKernels, (), BF16),
+MODELS: dict[str, tuple[str, type[TritonKernels], tuple[Any, ...], torch.dtype, int]] = {
+    "Llama": ("Llama", TritonKernels, (), BF16, 9000),
+    "Llama, int8": ("Llama", QuantizedTriton, (torch.int8,), torch.int8, 9000),
+    "Gemma 2, fp8 pages": ("Gemma 2", TritonKernels, (), FP8, 9000),
+    "Qwen3, int4": ("Qwen3", Int4Triton, (), BF16, 200),
+    "Mixtral": ("Mixtral", TritonKernels, (), BF16, 9000),
+    "Mixtral, int4": ("Mixtral", Int4Triton, (), BF16, 9000),
+    "DeepSeek V2": ("DeepSeek V2", TritonKernels, (), torch.int8, 9000),
+    "BLOOM": ("BLOOM", TritonKernels, (), BF16, 9000),
 }
-"""Family, back end and what it is given beside its device, type of the pages."""
+"""Family, back end and what it is given beside its device, type of the pages, longest sequence (which may be
+shorter than a step)."""
 
 
 class Driver:
@@ -79,16 +80,16 @@ def main() -> None:
         return SimpleNamespace(launch_metadata=nothing, run=nothing, function=0, packed_metadata=0)
 
     JITFunction._do_compile = noted
-    for name, (family, back_end, given, pages) in MODELS.items():
+    for name, (family, back_end, given, pages, longest) in MODELS.items():
         with tempfile.TemporaryDirectory() as folder:
             random_model(*(FAMILIES | ALIKE)[family]).to(BF16).save_pretrained(folder)
-            runner = runner_of(Path(folder), kernels_of(back_end, given), pages)
+            runner = runner_of(Path(folder), kernels_of(back_end, given), pages, longest)
         rehearse(runner)
         print(f"{name}: {len(new)} rehearsed")
         new.clear()
         draw = np.random.default_rng(0)
         for _ in range(STEPS):
-            runner.execute(step_of(runner.limits, *rows(draw), copied=int(draw.integers(0, 3))))
+            runner.execute(step_of(runner.limits, *rows(draw, longest), copied=int(draw.integers(0, 3))))
             runner.reset()
         for variant in new:
             print(f"{name}, in a step: {variant}")
@@ -114,25 +115,25 @@ def kernels_of(back_end: type[TritonKernels], given: tuple[Any, ...]) -> TritonK
         triton.knobs.runtime.interpret = interpreted
 
 
-def runner_of(directory: Path, kernels: TritonKernels, pages: torch.dtype) -> Runner:
+def runner_of(directory: Path, kernels: TritonKernels, pages: torch.dtype, longest: int) -> Runner:
     model = load_model(directory, CPU, kernels, BF16, None)
     config = model.config
     limits = BatchLimits(
-        8, 16, SLOTS, LONGEST, STEP_TOKENS, config.vocab_size, embedding_size=config.hidden_size
+        8, 16, SLOTS, longest, STEP_TOKENS, config.vocab_size, embedding_size=config.hidden_size
     )
     return Runner(model, make_caches(config, 8, 16, pages, CPU), kernels, limits)
 
 
-def rows(draw: Generator) -> tuple[list[int], list[int]]:
+def rows(draw: Generator, longest: int) -> tuple[list[int], list[int]]:
     """Contexts and counts of a step's rows: decodes, drafts, chunks, and all of them together."""
     kinds = draw.choice([1, 2, 5, 9, 40, 300], size=draw.integers(1, 4), replace=False)
     counts: list[int] = []
     for _ in range(int(draw.choice([1, 2, 3, 17, 64, 290]))):
-        count = int(draw.integers(1, draw.choice(kinds) + 1))
+        count = min(longest, int(draw.integers(1, draw.choice(kinds) + 1)))
         if sum(counts) + count <= STEP_TOKENS:
             counts.append(count)
-    farthest = int(draw.choice([0, 40, 600, 4000, LONGEST - 300]))
-    return [count + int(draw.integers(0, farthest + 1)) for count in counts], counts
+    farthest = int(draw.choice([0, 40, 600, 4000, longest]))
+    return [min(longest, count + int(draw.integers(0, farthest + 1))) for count in counts], counts
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ mma m16n8k16         left: four such matrices, right: two of which columns are r
 """
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 
@@ -27,17 +28,37 @@ def build(instruction: Instruction) -> Step | None:
     return None
 
 
-def _rows(wave: Wave, active: Array | None, number: int) -> Array:
-    """Threads [active warps, 8] that have the addresses of the rows of matrix `number`."""
-    warps = np.arange(0, wave.lanes, WARP)
-    if active is not None:
-        warps = warps[active[::WARP]]
-    return warps[:, None] + 8 * number + np.arange(8)
+Words = Callable[[Wave, Array | None, int], tuple[Array, Array]]
+
+
+def _words(instruction: Instruction, place: int) -> Words:
+    """Finds the words of matrix `number` in all active warps, row by row: threads that ask, and addresses.
+    `place`: of the operand with the addresses."""
+    address = address_of(instruction, place, "u32")
+
+    def words(wave: Wave, those: Array | None, number: int) -> tuple[Array, Array]:
+        warps = np.arange(0, wave.lanes, WARP)
+        if those is not None:
+            warps = warps[those[::WARP]]
+        rows = (warps[:, None] + 8 * number + np.arange(8)).ravel()
+        starts = address(wave, rows)
+        if (starts % 16).any():
+            raise PtxError(f"a row that does not begin at a multiple of 16: {instruction.text}")
+        count(wave, True, rows, starts, 16)
+        return np.repeat(rows, 4), (starts[:, None] + np.arange(0, 16, 4, np.uint32)).ravel()
+
+    return words
+
+
+def _turned(words: Array) -> Array:
+    """With rows of each matrix as columns."""
+    halves = words.view(np.uint16).reshape(-1, 8, 8).transpose(0, 2, 1)
+    return np.ascontiguousarray(halves).reshape(-1).view(np.uint32)
 
 
 def _load(instruction: Instruction, matrices: int, turned: bool) -> Step:
     writes = [writer(each, TYPES["b32"], instruction.guard) for each in parts_of(instruction.operands[0])]
-    address, active = address_of(instruction, 1, "u32"), active_threads(instruction.guard)
+    words, active = _words(instruction, 1), active_threads(instruction.guard)
     if len(writes) != matrices:
         raise PtxError(f"{matrices} registers, please: {instruction.text}")
 
@@ -45,18 +66,9 @@ def _load(instruction: Instruction, matrices: int, turned: bool) -> Step:
         those = active(wave)
         wave.whole_warps(those)
         for number, write in enumerate(writes):
-            rows = _rows(wave, those, number)
-            starts = address(wave, rows.ravel())
-            if (starts % 16).any():
-                raise PtxError(f"a row that does not begin at a multiple of 16: {instruction.text}")
-            count(wave, True, rows.ravel(), starts, 16)
-            at = (starts[:, None] + np.arange(0, 16, 4, np.uint32)).ravel()
-            found = wave.shared.load(np.repeat(rows.ravel(), 4), at, 32, instruction.text)
-            if turned:
-                halves = found.view(np.uint16).reshape(-1, 8, 8).transpose(0, 2, 1)
-                found = np.ascontiguousarray(halves).reshape(-1).view(np.uint32)
+            found = wave.shared.load(*words(wave, those, number), 32, instruction.text)
             spread = np.zeros(wave.lanes, np.uint32)
-            spread[slice(None) if those is None else those] = found
+            spread[slice(None) if those is None else those] = _turned(found) if turned else found
             write(wave, spread)
 
     return step
@@ -64,7 +76,7 @@ def _load(instruction: Instruction, matrices: int, turned: bool) -> Step:
 
 def _store(instruction: Instruction, matrices: int, turned: bool) -> Step:
     reads = [reader(each, TYPES["b32"]) for each in parts_of(instruction.operands[1])]
-    address, active = address_of(instruction, 0, "u32"), active_threads(instruction.guard)
+    words, active = _words(instruction, 0), active_threads(instruction.guard)
     if len(reads) != matrices:
         raise PtxError(f"{matrices} registers, please: {instruction.text}")
 
@@ -72,18 +84,10 @@ def _store(instruction: Instruction, matrices: int, turned: bool) -> Step:
         those = active(wave)
         wave.whole_warps(those)
         for number, read in enumerate(reads):
-            rows = _rows(wave, those, number)
-            starts = address(wave, rows.ravel())
-            if (starts % 16).any():
-                raise PtxError(f"a row that does not begin at a multiple of 16: {instruction.text}")
-            count(wave, True, rows.ravel(), starts, 16)
-            at = (starts[:, None] + np.arange(0, 16, 4, np.uint32)).ravel()
             values = np.ascontiguousarray(np.broadcast_to(read(wave), wave.lanes))
             values = values if those is None else values[those]
-            if turned:
-                halves = values.view(np.uint16).reshape(-1, 8, 8).transpose(0, 2, 1)
-                values = np.ascontiguousarray(halves).reshape(-1).view(np.uint32)
-            wave.shared.store(np.repeat(rows.ravel(), 4), at, values, instruction.text)
+            threads, at = words(wave, those, number)
+            wave.shared.store(threads, at, _turned(values) if turned else values, instruction.text)
 
     return step
 
