@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import resource
 import socket
 from collections.abc import Generator
 from pathlib import Path
@@ -12,7 +13,9 @@ import uvicorn
 
 from gateway.app import create_app
 from gateway.backend import NodeBackend
+from gateway.protocol import HttpProtocol
 from gateway.settings import GatewaySettings
+from ops.address import http_url, listen
 from ops.api_keys import KeyFileError, read_keys
 from ops.errors import StartError
 from ops.process import run
@@ -21,6 +24,8 @@ from proto.rpc import Node
 # How long answers under way may go on once the process has been asked to stop.
 GRACE_SECONDS = 5
 BACKLOG = 2048
+MAX_OPEN = 2**16
+"""Connections that may be open at once, if the machine lets us. A process begins with 1,024 on most."""
 KEEP_ALIVE_SECONDS = 75
 
 logger = logging.getLogger(__name__)
@@ -37,11 +42,12 @@ class _Server(uvicorn.Server):
 async def serve(node: Node, settings: GatewaySettings) -> None:
     """Answer HTTP until cancelled, then let answers under way finish within the grace."""
     keys = _keys(settings.api_keys_file)
+    _allow_connections()
     listener = _listen(settings.host, settings.port)
     app = create_app(NodeBackend(node), keys)
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=HttpProtocol,
         ws="none",
         lifespan="on",
         access_log=False,
@@ -52,7 +58,7 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
         timeout_graceful_shutdown=2 * GRACE_SECONDS,
     )
     server = _Server(config)
-    url = f"http://{settings.host}:{settings.port}"
+    url = http_url(settings.host, settings.port)
     await node.update(url=url)
     serving = asyncio.ensure_future(server.serve([listener]))
     logger.info("listening on %s", url)
@@ -73,11 +79,18 @@ def _keys(path: str) -> dict[str, str]:
         raise StartError(f"QUIRE_API_KEYS_FILE={error}") from None
 
 
+def _allow_connections() -> None:
+    """Who comes when all are taken finds the door slammed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MAX_OPEN if hard == resource.RLIM_INFINITY else min(MAX_OPEN, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def _listen(host: str, port: int) -> socket.socket:
     """A listening socket. Raises `StartError` if there can be none."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        return listen(host, port, BACKLOG)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise StartError(f"port {port} is taken: set QUIRE_PORT to another") from None

@@ -12,7 +12,7 @@ from typing import Any
 from gateway.schema import GenerationBody
 from gateway.sse import DONE, event
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED, STOP
-from proto.tokenizer_pb2 import TextChunk, TextDelta
+from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta
 
 FINISH_REASONS = {NOT_FINISHED: None, STOP: "stop", LENGTH: "length"}
 
@@ -51,15 +51,21 @@ class Answer(ABC):
         self.created = int(time.time())
         self.id = self.id_prefix + request_id
         self.prompt_tokens: list[list[int]] = [[] for _ in range(prompts)]
+        self._plain = body.wanted_logprobs is None and not body.return_token_ids
+        """Nothing but text is wanted of the stream."""
         self._cached_tokens = 0
         self._completion_tokens = 0
         self._choices = [Choice(index) for index in range(prompts * body.sequences)]
 
     def events(self, prompt: int, chunk: TextChunk) -> str:
         """The server-sent events that a chunk of the answer to prompt `prompt` is; "" if it is none."""
-        self._count(prompt, chunk)
-        first = prompt * self.ask.n
-        return "".join([self._delta_events(first + delta.index, delta) for delta in chunk.deltas])
+        if chunk.HasField("prompt"):
+            self._note(prompt, chunk.prompt)
+        first, events = prompt * self.ask.n, ""
+        for delta in chunk.deltas[:]:
+            self._completion_tokens += len(delta.token_ids)
+            events += self._delta_events(first + delta.index, delta)
+        return events
 
     def last_events(self) -> str:
         """What follows the last chunk: the usage, if it was asked for, and the end mark."""
@@ -70,8 +76,10 @@ class Answer(ABC):
 
     def add(self, prompt: int, chunk: TextChunk) -> None:
         """Take in a chunk of the answer to prompt `prompt`."""
-        self._count(prompt, chunk)
+        if chunk.HasField("prompt"):
+            self._note(prompt, chunk.prompt)
         for delta in chunk.deltas:
+            self._completion_tokens += len(delta.token_ids)
             choice = self._choices[prompt * self.ask.sequences + delta.index]
             choice.text.append(delta.text)
             choice.token_ids.extend(delta.token_ids)
@@ -110,12 +118,9 @@ class Answer(ABC):
     def _logprobs(self, index: int, delta: TextDelta) -> Json:
         """The log probabilities of the tokens that choice `index` gained."""
 
-    def _count(self, prompt: int, chunk: TextChunk) -> None:
-        if chunk.HasField("prompt"):
-            self.prompt_tokens[prompt] = list(chunk.prompt.token_ids)
-            self._cached_tokens += chunk.prompt.cached_tokens
-        for delta in chunk.deltas:
-            self._completion_tokens += len(delta.token_ids)
+    def _note(self, prompt: int, facts: PromptInfo) -> None:
+        self.prompt_tokens[prompt] = list(facts.token_ids)
+        self._cached_tokens += facts.cached_tokens
 
     def _head(self, object_name: str) -> Json:
         return {"id": self.id, "object": object_name, "created": self.created, "model": self.ask.model}
@@ -134,11 +139,6 @@ class Answer(ABC):
         before = "data: " + compact(self._head(self.chunk_object_name))[:-1] + ',"choices":['
         after = '],"usage":null}' if self.ask.include_usage else "]}"
         return before, after + "\n\n"
-
-    @property
-    def _plain(self) -> bool:
-        """Nothing but text is wanted of the stream."""
-        return self.ask.wanted_logprobs is None and not self.ask.return_token_ids
 
 
 def _mean_likelihood(choice: Choice) -> float:

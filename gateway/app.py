@@ -15,6 +15,7 @@ from gateway.connection import Disconnected
 from gateway.errors import BadRequest, GatewayError, NotFound, ServerFault, WrongMethod
 from gateway.generation import Generator
 from gateway.guard import Guard
+from gateway.head import Heads
 from gateway.openapi import add_schemas
 from gateway.schema import ChatBody, CompletionBody, EmbeddingBody
 from gateway.tracing import Requests, record
@@ -50,6 +51,7 @@ def create_app(backend: Backend, keys: Mapping[str, str] | None = None) -> FastA
     app.state.generator = generator
     if keys:
         app.add_middleware(Guard, names=keys)
+    app.add_middleware(Heads)
     app.add_middleware(Requests)  # around the guard: what it refuses has a name, too
     for router in (
         page.router(),
@@ -95,6 +97,8 @@ async def _nobody_there(_: Request, __: Exception) -> Response:
     return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
-async def _unforeseen(_: Request, __: Exception) -> Response:
-    """A fault of ours; the server logs it."""
-    return ServerFault("The server failed to process the request.").response()
+async def _unforeseen(request: Request, _: Exception) -> Response:
+    """A fault of ours; the server logs it. This is outside of all middleware, so nobody else names it."""
+    response = ServerFault("The server failed to process the request.").response()
+    response.headers["X-Request-Id"] = request.state.request_id
+    return response

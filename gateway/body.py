@@ -8,21 +8,30 @@ from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 
 from gateway.connection import Disconnected
-from gateway.errors import BadRequest, TooLarge
+from gateway.errors import BadRequest, TooLarge, WrongEncoding
 from gateway.schema import RequestBody
 
 MAX_BODY_BYTES = 4 * 2**20
 
 Body = TypeVar("Body", bound=RequestBody)
 
-_CODES = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}
+_CODES = {
+    "missing": "missing_required_parameter",
+    "extra_forbidden": "unknown_parameter",
+    "unsupported_parameter": "unsupported_parameter",
+}
+_WORDS = {"model_type": "Input should be an object", "dict_type": "Input should be an object"}
+"""Where the library's words are about Python."""
 
 
 async def read_body(request: Request, kind: type[Body]) -> Body:
     """The request's body as a `kind`.
 
-    Raises `TooLarge`, `BadRequest` naming the parameter, or `Disconnected`.
+    Raises `TooLarge`, `WrongEncoding`, `BadRequest` naming the parameter, or `Disconnected`.
     """
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.lower() != "identity":
+        raise WrongEncoding(f"The content encoding '{encoding[:50]}' is not supported: send plain JSON.")
     return parse(await _read(request), kind)
 
 
@@ -77,11 +86,12 @@ def _bad_request(location: Sequence[int | str], kind: str, message: str) -> BadR
         message = f"Missing required parameter: '{param}'."
     elif kind == "extra_forbidden":
         message = f"Unrecognized request argument supplied: '{param[:100]}'."
+    elif kind == "unsupported_parameter":
+        message = f"'{param}' is not supported."
     else:
+        message = _WORDS.get(kind, message).replace(" after validation", "")
         message = f"'{param}': {message[0].lower()}{message[1:]}."
     code = _CODES.get(kind)
     if code is None:
         code = "invalid_type" if kind.endswith("_type") else "invalid_value"
-    if kind == "unsupported_parameter":
-        code = kind
     return BadRequest(message, param=param[:100], code=code)

@@ -24,8 +24,7 @@ def router(generator: Generator) -> APIRouter:
         request_id: str = request.state.request_id
         answer = ChatAnswer(body, request_id, prompts=1)
         requests = chat_requests(body, request_id, tenant_of(request))
-        chunks = generator.run(body.model, requests, body.timeout)
-        return await respond(request, answer, chunks)
+        return await respond(request, answer, generator.run(body.model, requests, body.timeout))
 
     return routes
 
@@ -45,10 +44,10 @@ class ChatAnswer(Answer):
 
     def _delta_events(self, index: int, delta: TextDelta) -> str:
         events = "" if self._begun[index] else self._role_event(index)
-        before, after = self._before[index], self._after
-        if delta.text or (delta.token_ids and not self._plain):
+        before, after, text = self._before[index], self._after, delta.text
+        if text or (delta.token_ids and not self._plain):
             extras = ',"logprobs":null' if self._plain else self._extras(delta)
-            events += f'{before}{{"content":{quoted(delta.text)}}}{extras},"finish_reason":null}}{after}'
+            events += f'{before}{{"content":{quoted(text)}}}{extras},"finish_reason":null}}{after}'
         if (reason := FINISH_REASONS[delta.finish_reason]) is not None:
             events += f'{before}{{}},"logprobs":null,"finish_reason":"{reason}"}}{after}'
         return events

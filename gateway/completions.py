@@ -44,15 +44,15 @@ class CompletionAnswer(Answer):
         self._told_prompt: set[int] = set()
 
     def _delta_events(self, index: int, delta: TextDelta) -> str:
-        reason = FINISH_REASONS[delta.finish_reason]
+        text, reason = delta.text, FINISH_REASONS[delta.finish_reason]
         if not self._plain:
             extras = self._extras(index, delta)
-        elif delta.text or reason:
+        elif text or reason:
             extras = ',"logprobs":null'
         else:
             return ""
         finish = "null" if reason is None else f'"{reason}"'
-        return f'{self._before[index]}{quoted(delta.text)}{extras},"finish_reason":{finish}}}{self._after}'
+        return f'{self._before[index]}{quoted(text)}{extras},"finish_reason":{finish}}}{self._after}'
 
     def _extras(self, index: int, delta: TextDelta) -> str:
         logprobs = None

@@ -9,7 +9,7 @@ import grpc
 from fastapi import APIRouter, Request, Response
 
 from gateway.answer import compact
-from gateway.attempts import Attempts
+from gateway.attempts import Attempts, Parts
 from gateway.body import read_body
 from gateway.connection import while_connected
 from gateway.generation import Generator
@@ -42,8 +42,14 @@ def router(generator: Generator) -> APIRouter:
 class Embedding(Attempts):
     """One text's embedding. Nothing is lost with a server but its work: the next one starts over."""
 
-    def __init__(self, tokenizer: TokenizerStub, request: EmbedRequest, timeout: float | None = None) -> None:
-        super().__init__(timeout)
+    def __init__(
+        self,
+        tokenizer: TokenizerStub,
+        request: EmbedRequest,
+        timeout: float | None = None,
+        parts: Parts | None = None,
+    ) -> None:
+        super().__init__(timeout, parts)
         self._tokenizer, self._request = tokenizer, request
 
     async def result(self) -> EmbedResponse:
@@ -56,7 +62,7 @@ class Embedding(Attempts):
                 return response
             except grpc.aio.AioRpcError as error:
                 if self._ended_by is None:
-                    self._retry_or_raise(resumption, error, {"prompt": "input"})
+                    await self._retry_or_raise(resumption, error, {"prompt": "input"})
             except asyncio.CancelledError:
                 if self._ended_by is None:
                     raise
@@ -76,7 +82,8 @@ async def _embed(
             return await embedding.result()
 
     def begin(tokenizer: TokenizerStub) -> list[Embedding]:
-        return [Embedding(tokenizer, request, body.timeout) for request in requests]
+        parts = Parts()
+        return [Embedding(tokenizer, request, body.timeout, parts) for request in requests]
 
     async with generator.watched(body.model, begin) as embeddings:
         tasks = [asyncio.ensure_future(in_turn(embedding)) for embedding in embeddings]

@@ -6,6 +6,7 @@ GatewayError
 ├── NotFound          404  no such model or path
 ├── WrongMethod       405
 ├── TooLarge          413  the body is over the limit
+├── WrongEncoding     415  the body is compressed
 ├── Overloaded        429  come back later
 ├── ServerFault       500
 ├── Unavailable       503  what the request needs is not running at the moment
@@ -72,6 +73,13 @@ class TooLarge(GatewayError):
     code = "request_too_large"
 
 
+class WrongEncoding(GatewayError):
+    status = 415
+    type = "invalid_request_error"
+    code = "unsupported_content_encoding"
+    headers: Mapping[str, str] = {"Accept-Encoding": "identity"}
+
+
 class Overloaded(GatewayError):
     status = 429
     type = "rate_limit_error"
@@ -94,6 +102,8 @@ class TimedOut(GatewayError):
     status = 504
     type = "timeout_error"
     code = "timeout"
+    # OpenAI's clients try again after a 5xx; this would take as long again.
+    headers: Mapping[str, str] = {"X-Should-Retry": "false"}
 
 
 _BY_STATUS_CODE: dict[grpc.StatusCode, type[GatewayError]] = {
@@ -105,6 +115,17 @@ _BY_STATUS_CODE: dict[grpc.StatusCode, type[GatewayError]] = {
     grpc.StatusCode.DEADLINE_EXCEEDED: TimedOut,
 }
 
+_REFUSALS = {
+    grpc.StatusCode.INVALID_ARGUMENT: "invalid_value",
+    grpc.StatusCode.OUT_OF_RANGE: "context_length_exceeded",
+}
+"""What OpenAI's API calls the reason of a `BadRequest`."""
+
+
+def retry_after(error: grpc.aio.AioRpcError) -> int:
+    """For how many seconds there is no use in asking again; 0 if waiting is not what it takes."""
+    return int(_trailing(error).get("quire-retry-after", 0))
+
 
 def from_rpc(error: grpc.aio.AioRpcError, names: Mapping[str, str] = {}) -> GatewayError:
     """The client's view of a call that failed.
@@ -113,14 +134,20 @@ def from_rpc(error: grpc.aio.AioRpcError, names: Mapping[str, str] = {}) -> Gate
     that is something else. `quire-retry-after` says for how many seconds there is no use in asking again.
     """
     kind = _BY_STATUS_CODE.get(error.code(), ServerFault)
-    told = {
+    if kind is TimedOut:
+        return TimedOut("The answer was not complete within 'timeout'.", param="timeout")
+    told = _trailing(error)
+    param = told.get("quire-param")
+    param = names.get(param, param) if param else None
+    code = _REFUSALS.get(error.code())
+    found = kind(error.details() or error.code().name, param=param, code=code)
+    if seconds := retry_after(error):
+        found.headers = {"Retry-After": str(seconds)}
+    return found
+
+
+def _trailing(error: grpc.aio.AioRpcError) -> dict[str, str]:
+    return {
         key: value.decode(errors="replace") if isinstance(value, bytes) else value
         for key, value in error.trailing_metadata() or ()
     }
-    param = told.get("quire-param")
-    param = names.get(param, param) if param else None
-    code = "invalid_value" if kind is BadRequest else None
-    found = kind(error.details() or error.code().name, param=param, code=code)
-    if seconds := told.get("quire-retry-after"):
-        found.headers = {"Retry-After": seconds}
-    return found

@@ -78,6 +78,10 @@ def _text(value: object) -> object:
     return "".join(texts)
 
 
+def _refused(value: object) -> None:
+    raise PydanticCustomError("unsupported_parameter", "This is not supported")
+
+
 _TEXTS = {"type": "array", "items": {"type": "string"}}
 _TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0}}
 _PARTS = {
@@ -104,3 +108,5 @@ Stops = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string"}, _TEXTS | {"maxItems": MAX_STOPS}]}),
 ]
 Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"anyOf": [{"type": "string"}, _PARTS]})]
+Unsupported = Annotated[None, BeforeValidator(_refused)]
+"""A field of OpenAI's that may be there only if it is empty."""

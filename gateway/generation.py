@@ -8,17 +8,19 @@ from typing import TypeVar
 
 import grpc
 
-from gateway.attempts import Attempts
+from gateway.attempts import Attempts, Parts
 from gateway.backend import Backend
 from gateway.catalog import Catalog
 from gateway.errors import GatewayError, ServerFault, Unavailable
 from gateway.merge import merged
 from proto.rpc import Resumption
-from proto.sampling_pb2 import NOT_FINISHED
 from proto.tokenizer_pb2 import TextChunk, TextRequest, TextSoFar
 from proto.tokenizer_pb2_grpc import TokenizerStub
 
 WATCH_SECONDS = 5.0
+
+Chunks = AsyncGenerator[tuple[int, TextChunk], None]
+"""Of one or more prompts, each chunk with its prompt's number."""
 
 Asked = TypeVar("Asked", bound=Attempts)
 
@@ -35,16 +37,25 @@ class _Sequence:
 class Generation(Attempts):
     """One prompt's answer."""
 
-    def __init__(self, tokenizer: TokenizerStub, request: TextRequest, timeout: float | None = None) -> None:
-        super().__init__(timeout)
+    def __init__(
+        self,
+        tokenizer: TokenizerStub,
+        request: TextRequest,
+        timeout: float | None = None,
+        parts: Parts | None = None,
+    ) -> None:
+        super().__init__(timeout, parts)
         self.request = request
         self._tokenizer = tokenizer
         self._sequences = [_Sequence() for _ in range(request.n)]
         self._told_prompt = False
         self._names = {"prompt": "messages"} if request.HasField("chat") else {}
 
-    async def chunks(self) -> AsyncGenerator[TextChunk, None]:
-        """What the tokenizer service sends, as if no process had died. Raises `GatewayError`."""
+    async def chunks(self, number: int = 0) -> Chunks:
+        """What the tokenizer service sends, as if no process had died. Raises `GatewayError`.
+
+        `number`: of this prompt among those of the answer.
+        """
         resumption = Resumption()
         while self._ended_by is None:
             call = self._begin(self._tokenizer.Generate, self._with_so_far(), resumption)
@@ -52,7 +63,7 @@ class Generation(Attempts):
                 async for chunk in call:
                     resumption.progressed()
                     self._remember(chunk)
-                    yield chunk
+                    yield number, chunk
                 if not self._finished():
                     raise ServerFault("The answer ended before it was complete.")
                 return
@@ -60,7 +71,7 @@ class Generation(Attempts):
                 if self._finished():
                     return
                 if self._ended_by is None:
-                    self._retry_or_raise(resumption, error, self._names)
+                    await self._retry_or_raise(resumption, error, self._names)
             except asyncio.CancelledError:
                 if self._ended_by is None:
                     raise
@@ -76,11 +87,12 @@ class Generation(Attempts):
             if self._told_prompt:
                 chunk.ClearField("prompt")
             self._told_prompt = True
-        for delta in chunk.deltas:
+        for delta in chunk.deltas[:]:
             sequence = self._sequences[delta.index]
-            sequence.token_ids.extend(delta.token_ids)
+            sequence.token_ids += delta.token_ids[:]
             sequence.text_length += len(delta.text)
-            sequence.finished |= delta.finish_reason != NOT_FINISHED
+            if delta.finish_reason:
+                sequence.finished = True
 
     def _with_so_far(self) -> TextRequest:
         """The request, with what has been delivered if anything has."""
@@ -108,10 +120,11 @@ class Generator:
         self._live: dict[Attempts, str] = {}
         self._stopping = False
 
+    @asynccontextmanager
     async def run(
         self, model: str, requests: Sequence[TextRequest], timeout: float | None = None
-    ) -> AsyncGenerator[tuple[int, TextChunk], None]:
-        """The chunks of all requests, each with its request's index, as they come.
+    ) -> AsyncIterator[Chunks]:
+        """The chunks of all requests as they come.
 
         `timeout`: seconds in which they are to be complete.
 
@@ -119,14 +132,14 @@ class Generator:
         """
 
         def begin(tokenizer: TokenizerStub) -> list[Generation]:
-            return [Generation(tokenizer, request, timeout) for request in requests]
+            parts = Parts()
+            return [Generation(tokenizer, request, timeout, parts) for request in requests]
 
         async with (
             self.watched(model, begin) as generations,
-            aclosing(merged([generation.chunks() for generation in generations])) as chunks,
+            aclosing(merged([each.chunks(number) for number, each in enumerate(generations)])) as chunks,
         ):
-            async for numbered in chunks:
-                yield numbered
+            yield chunks
 
     @asynccontextmanager
     async def watched(

@@ -1,5 +1,6 @@
 """Log probabilities in the shapes of the two APIs."""
 
+import codecs
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -24,9 +25,10 @@ class CompletionLogprobs:
 
     def __init__(self) -> None:
         self._offset = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def of(self, tokens: Iterable[TokenText]) -> dict[str, list[Any]]:
-        """The object for the next tokens. `text_offset` counts characters of the choice's text."""
+        """The object for the next tokens. `text_offset`: characters that those before have completed."""
         texts, logprobs, tops, offsets = [], [], [], []
         for token in tokens:
             text = _distinct_text(token)
@@ -37,8 +39,8 @@ class CompletionLogprobs:
                 top.setdefault(_distinct_text(other), _finite(other.logprob))
             tops.append(top)
             offsets.append(self._offset)
-            # A character begins at every byte that does not continue one.
-            self._offset += sum(byte & 0xC0 != 0x80 for byte in token.utf8)
+            if not token.unseen:
+                self._offset += len(self._decoder.decode(token.utf8))
         return {"tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets}
 
 

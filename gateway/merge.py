@@ -10,24 +10,23 @@ Item = TypeVar("Item")
 BUFFERED_ITEMS = 64
 
 
-async def merged(streams: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[tuple[int, Item], None]:
-    """The items of all streams as they come, each with its stream's index.
+def merged(streams: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[Item, None]:
+    """The items of all streams as they come.
 
     The first stream to fail fails the whole. All streams are closed at the end, however it comes.
     """
-    if len(streams) == 1:
-        async with aclosing(streams[0]) as only:
-            async for each in only:
-                yield 0, each
-        return
-    queue: asyncio.Queue[tuple[int, Item | _End]] = asyncio.Queue(BUFFERED_ITEMS)
-    tasks = [asyncio.ensure_future(_pump(index, stream, queue)) for index, stream in enumerate(streams)]
+    return streams[0] if len(streams) == 1 else _merged(streams)
+
+
+async def _merged(streams: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[Item, None]:
+    queue: asyncio.Queue[Item | _End] = asyncio.Queue(BUFFERED_ITEMS)
+    tasks = [asyncio.ensure_future(_pump(stream, queue)) for stream in streams]
     try:
         running = len(tasks)
         while running:
-            index, item = await queue.get()
+            item = await queue.get()
             if not isinstance(item, _End):
-                yield index, item
+                yield item
             elif item.error is None:
                 running -= 1
             else:
@@ -43,14 +42,12 @@ class _End:
         self.error = error
 
 
-async def _pump(
-    index: int, stream: AsyncGenerator[Item, None], queue: "asyncio.Queue[tuple[int, Item | _End]]"
-) -> None:
+async def _pump(stream: AsyncGenerator[Item, None], queue: "asyncio.Queue[Item | _End]") -> None:
     failure = None
     async with aclosing(stream):
         try:
             async for item in stream:
-                await queue.put((index, item))
+                await queue.put(item)
         except Exception as error:  # whatever it is, the reader raises it
             failure = error
-    await queue.put((index, _End(failure)))
+    await queue.put(_End(failure))

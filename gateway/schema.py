@@ -8,10 +8,9 @@ a string is not a number, and a name nobody knows is an error rather than a sile
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from gateway.errors import BadRequest
-from gateway.fields import MAX_CHOICES, MAX_INT32, Count, Inputs, Prompts, Stops, Text, TokenId
+from gateway.fields import MAX_CHOICES, MAX_INT32, Count, Inputs, Prompts, Stops, Text, TokenId, Unsupported
 
 MAX_LOGPROBS = 20
 
@@ -74,7 +73,7 @@ class GenerationBody(RequestBody):
     n: int = Field(1, ge=1, le=MAX_CHOICES)
     max_tokens: Count | None = None
     temperature: float = Field(1.0, ge=0, le=2)
-    top_p: float = Field(1.0, gt=0, le=1)
+    top_p: float = Field(1.0, ge=0, le=1)
     top_k: int = Field(0, ge=-1, le=MAX_INT32, description="0 or -1: off.")
     min_p: float = Field(0.0, ge=0, le=1)
     presence_penalty: float = Field(0.0, ge=-2, le=2)
@@ -210,6 +209,13 @@ class Message(_Body):
 
     role: str = Field(min_length=1, max_length=64)
     content: Text
+    name: str = Field("", max_length=256, description="Who of that role speaks.")
+    refusal: Unsupported = None
+    annotations: Unsupported = None
+    audio: Unsupported = None
+    function_call: Unsupported = None
+    tool_calls: Unsupported = None
+    tool_call_id: Unsupported = None
 
     @model_validator(mode="before")
     @classmethod
@@ -217,18 +223,9 @@ class Message(_Body):
         """An assistant's message as the client library gave it comes with fields that say nothing."""
         if not isinstance(value, dict):
             return value
-        for name in (
-            "name",
-            "refusal",
-            "annotations",
-            "audio",
-            "function_call",
-            "tool_calls",
-            "tool_call_id",
-        ):
-            if value.get(name) not in (None, []):
-                raise PydanticCustomError("unsupported_parameter", f"'{name}' is not supported")
-        return {key: part for key, part in value.items() if key in cls.model_fields or part not in (None, [])}
+        return {
+            key: part for key, part in value.items() if key in ("role", "content") or part not in (None, [])
+        }
 
 
 class ChatBody(GenerationBody):

@@ -43,14 +43,16 @@ class EventStream(Response):
             await while_connected(receive, self._send(scope, receive, send))
 
     async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun = False
+        begun, send_piece = False, scope["state"]["send"]
         try:
             async with aclosing(self._events) as events:
                 async for piece in events:
                     if not begun:
                         begun = True
                         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-                    await send({"type": "http.response.body", "body": piece.encode(), "more_body": True})
+                    await send_piece(
+                        {"type": "http.response.body", "body": piece.encode(), "more_body": True}
+                    )
         except GatewayError as error:
             record(error)
             if not begun:

@@ -15,7 +15,8 @@ _tracer = trace.get_tracer("quire.gateway")
 class Requests:
     """Middleware: names each request, tells the name in `X-Request-Id`, and spans those that generate.
 
-    The span is a child of the one named in the client's `traceparent`, if there is one.
+    The span is a child of the one named in the client's `traceparent`, if there is one. State `send` is for
+    what follows a response's head: this and all other middleware look at the head alone.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -34,6 +35,7 @@ class Requests:
                 trace.get_current_span().set_attribute("http.response.status_code", message["status"])
             await send(message)
 
+        scope["state"]["send"] = send
         if scope["method"] != "POST":
             await self._app(scope, receive, send_named)
             return

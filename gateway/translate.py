@@ -10,7 +10,7 @@ from proto.tokenizer_pb2 import ChatMessage, Conversation, EmbedRequest, TextReq
 
 SEED_BITS = 64
 
-# `top_p` must stay above 0 when it is cut to a float32.
+# `top_p` of 0 is the most likely token alone; behind the gateway it is above 0, in a float32, too.
 SMALLEST_TOP_P = 1e-30
 
 DEFAULTED = frozenset(("temperature", "top_p", "top_k", "min_p", "repetition_penalty"))
@@ -76,7 +76,9 @@ def _conversation(messages: Sequence[Message]) -> Conversation:
     return Conversation(
         messages=[
             ChatMessage(
-                role="system" if message.role == "developer" else message.role, content=message.content
+                role="system" if message.role == "developer" else message.role,
+                content=message.content,
+                name=message.name,
             )
             for message in messages
         ]

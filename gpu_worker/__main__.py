@@ -10,6 +10,7 @@ from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load, populate_memory
 from ops.errors import StartError
 from ops.process import run
+from ops.watchdog import end_at_once
 from proto.rpc import Node
 from proto.worker_pb2_grpc import add_WorkerServicer_to_server
 
@@ -33,9 +34,12 @@ async def serve(node: Node, settings: WorkerSettings) -> None:
     populate_memory(runner)
     await server.start()
     log.info("ready for a scheduler")
+    hanging = asyncio.ensure_future(engine.watchdog.hung())
+    hanging.add_done_callback(lambda hung: hung.cancelled() or end_at_once(hung.result()))
     try:
         await asyncio.gather(server.wait_for_termination(), engine.lost)
     finally:
+        hanging.cancel()
         # Nothing here outlives the call that it is for, and the scheduler has all that it needs to go
         # on with another worker: the sooner it knows, the better.
         await server.stop(0)

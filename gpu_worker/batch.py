@@ -57,7 +57,7 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of a step that can run: those with one token first, otherwise in the plan's order."""
+    """The rows of a step that can run, those with the fewest tokens first."""
 
     index: NDArray[np.intp]
     """Index of each in the plan."""
@@ -66,6 +66,13 @@ class Rows:
     counts: Int32s
     samples: Int32s
     """Tokens to sample, after each row's last positions."""
+
+    def tokens(self) -> tuple[Int32s, NDArray[np.int64], NDArray[np.int64]]:
+        """Slot and position of each token, and where each row's tokens begin, [rows + 1]."""
+        begins = np.zeros(len(self.counts) + 1, np.int64)
+        np.cumsum(self.counts, out=begins[1:])
+        positions = np.arange(begins[-1]) - np.repeat(begins[:-1] - self.starts, self.counts)
+        return np.repeat(self.slots, self.counts), positions, begins
 
 
 class Batch:
@@ -126,7 +133,7 @@ class Batch:
             for row, what in errors.items():
                 if exists[row]:
                     self.fail(int(slots[row]), what)
-        index = index[np.argsort(counts[index] > 1, kind="stable")]
+        index = index[np.argsort(counts[index], kind="stable")]
         return Rows(index, slots[index], starts[index], counts[index], samples[index]), errors
 
     def metadata(self, rows: Rows) -> tuple[StepMetadata, Tensor, Tensor]:
@@ -134,20 +141,16 @@ class Batch:
 
         One copy to the device: everything else is worked out there.
         """
-        counts = rows.counts
-        query_starts = np.zeros(len(counts) + 1, np.int64)
-        np.cumsum(counts, out=query_starts[1:])
-        contexts = rows.starts + counts
-        token_slots = np.repeat(rows.slots, counts)
-        positions = np.arange(query_starts[-1]) - np.repeat(query_starts[:-1] - rows.starts, counts)
+        token_slots, positions, query_starts = rows.tokens()
+        contexts = rows.starts + rows.counts
         parts = (token_slots, positions, rows.slots, contexts, query_starts)
         sent = self.send(np.concatenate(parts, dtype=np.int64, casting="same_kind"))
         d_slots, d_positions, d_rows, d_contexts, d_starts = torch.split(sent, [len(part) for part in parts])
         widest = -(-int(contexts.max()) // self.limits.block_size)
         tokens, entries = self.places(d_slots, d_positions)
         step = StepMetadata(
-            decodes=int(np.count_nonzero(counts == 1)),
-            query_lengths=tuple(counts.tolist()),
+            decodes=int(np.count_nonzero(rows.counts == 1)),
+            query_lengths=tuple(rows.counts.tolist()),
             context_lengths=tuple(contexts.tolist()),
             query_starts=d_starts.int(),
             contexts=d_contexts.int(),
@@ -194,6 +197,8 @@ class Batch:
         return 0 <= slot < self.limits.max_slots and bool(self._held[slot])
 
     def _free(self, slots: Int32s) -> None:
+        if not len(slots):
+            return
         self._check_held(slots, "freed_slots")
         if len(np.unique(slots)) != len(slots):
             raise PlanError("freed_slots: a slot is freed twice")
@@ -251,8 +256,10 @@ class Batch:
         self._table_lengths[owners] += gains.astype(np.int32)
 
     def _cut(self, slots: Int32s, blocks: Int32s) -> None:
+        if not len(slots):
+            return
         self._check_held(slots, "cut_slots")
-        if len(slots) and not ((blocks >= 0) & (blocks <= self._table_lengths[slots])).all():
+        if not ((blocks >= 0) & (blocks <= self._table_lengths[slots])).all():
             raise PlanError("cut_blocks: a block table is not that long")
         self._table_lengths[slots] = blocks
 

@@ -24,6 +24,7 @@ import torch
 
 from gpu_worker.batch import Batch, Rows
 from gpu_worker.errors import ModelError
+from gpu_worker.forward import Forward
 from gpu_worker.kernels.interface import Kernels, LayerCache
 from gpu_worker.models.registry import CausalLM, load_model
 from gpu_worker.models.split import ALONE, Ranks
@@ -37,6 +38,7 @@ class Drafter:
         """`caches`: as many blocks as the large model's, of the same size."""
         self.model = model
         self.caches = caches
+        self.forward = Forward(model, caches, kernels)
         self._kernels = kernels
 
     def follow(self, batch: Batch, rows: Rows, guesses: Int32s) -> None:
@@ -44,10 +46,9 @@ class Drafter:
         to the batch's tokens."""
         slots, starts, counts, left = rows.slots, rows.starts, rows.counts - guesses, guesses
         while True:
-            order = np.argsort(counts > 1, kind="stable")
+            order = np.argsort(counts, kind="stable")
             slots, starts, counts, left = (each[order] for each in (slots, starts, counts, left))
-            step, tokens, _ = batch.metadata(Rows(order, slots, starts, counts, counts))
-            hidden = self.model(tokens, self._kernels.begin(step), self.caches)
+            hidden, _ = self.forward(batch, Rows(order, slots, starts, counts, counts))
             going = np.flatnonzero(left)
             if not len(going):
                 return

@@ -21,6 +21,7 @@ from gpu_worker.errors import DeviceError, PlanError
 from gpu_worker.pending import Pending
 from gpu_worker.runner import Runner
 from gpu_worker.spans import Spans
+from gpu_worker.watchdog import Watchdog
 from proto.worker_pb2 import StepPlan, StepResult
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,8 @@ class Engine:
         self.runner = runner
         self.lost: asyncio.Future[None] = self.loop.create_future()
         """Ends with `DeviceError` if the device does nothing more: whoever serves must give way to others."""
+        self.watchdog = Watchdog()
+        """Knows whether the device does something."""
         self._work: SimpleQueue[Work | None] = SimpleQueue()
         self._answers: SimpleQueue[Work | None] | None = None
         self._threads = [threading.Thread(target=self._run, name="engine", daemon=True)]
@@ -125,6 +128,7 @@ class Lending:
     def _begin(self, plan: StepPlan) -> None:
         if self._over:
             return
+        self._engine.watchdog.begun(plan)
         span: Span = INVALID_SPAN
         try:
             self._spans.admit(plan)
@@ -143,6 +147,7 @@ class Lending:
             self._over = True
             self._fail(plan, span, error)
             return
+        self._engine.watchdog.answered()
         self._engine.settle(step)
         span.end()
         self._spans.fail(plan, result)
@@ -161,6 +166,7 @@ class Lending:
                 self._engine.runner.followers.abandon(error)
             log.error("step %d failed", plan.step, exc_info=error)
             self._engine.check_device(error)
+        self._engine.watchdog.answered()
         self._tell(error)
 
     def _reset(self) -> None:

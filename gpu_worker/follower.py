@@ -20,6 +20,7 @@ from gpu_worker.orders import Order, read
 from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load_rank, populate_memory
+from ops.launcher.lifeline import tie_to_parent
 from proto.worker_pb2 import StepPlan
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ def follow(runner: Runner, orders: Orders) -> None:
 
 def main() -> None:
     """Load this rank's share of the model, then follow."""
+    tie_to_parent()  # even if it is stopped when rank 0 ends
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # it ends with rank 0, which may have something to finish
     started = read(sys.stdin.buffer)

@@ -11,6 +11,8 @@ from proto.worker_pb2 import NewSlot, StepPlan
 
 Int32s = NDArray[np.int32]
 
+NONE = np.zeros(0, np.int32)
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -36,11 +38,8 @@ class Plan:
     swap_in_blocks: Int32s
     given_slots: Int32s
     given_tokens: Int32s
-
-    @property
-    def row_drafts(self) -> Int32s:
-        """How many of each row's tokens, its last ones, are drafts."""
-        return np.maximum(self.row_samples, 1).astype(np.int32) - 1
+    row_drafts: Int32s
+    """How many of each row's tokens, its last ones, are drafts."""
 
     @property
     def row_guesses(self) -> Int32s:
@@ -51,6 +50,7 @@ class Plan:
 
 def read_plan(message: StepPlan, max_step_tokens: int) -> Plan:
     """The plan of a message. Raises `PlanError` if its arrays contradict each other."""
+    row_samples = np.frombuffer(message.row_samples, np.uint8)
     plan = Plan(
         step=message.step,
         freed_slots=int32s(message.freed_slots, "freed_slots"),
@@ -60,7 +60,7 @@ def read_plan(message: StepPlan, max_step_tokens: int) -> Plan:
         row_slots=int32s(message.row_slots, "row_slots"),
         row_starts=int32s(message.row_starts, "row_starts"),
         row_counts=int32s(message.row_counts, "row_counts"),
-        row_samples=np.frombuffer(message.row_samples, np.uint8),
+        row_samples=row_samples,
         draft_tokens=int32s(message.draft_tokens, "draft_tokens"),
         cut_slots=int32s(message.cut_slots, "cut_slots"),
         cut_blocks=int32s(message.cut_blocks, "cut_blocks"),
@@ -72,6 +72,7 @@ def read_plan(message: StepPlan, max_step_tokens: int) -> Plan:
         swap_in_blocks=int32s(message.swap_in_blocks, "swap_in_blocks"),
         given_slots=int32s(message.given_slots, "given_slots"),
         given_tokens=int32s(message.given_tokens, "given_tokens"),
+        row_drafts=np.maximum(row_samples, 1).astype(np.int32) - 1,
     )
     if len(plan.block_slots) != len(plan.block_ids):
         raise PlanError(f"{len(plan.block_slots)} block_slots and {len(plan.block_ids)} block_ids")
@@ -95,7 +96,7 @@ def read_plan(message: StepPlan, max_step_tokens: int) -> Plan:
             raise PlanError("a row of no tokens")
         if (plan.row_samples > plan.row_counts).any():
             raise PlanError("a row samples more tokens than it has")
-        if len(np.unique(plan.row_slots)) != rows:
+        if len(set(plan.row_slots.tolist())) != rows:
             raise PlanError("two rows of one slot")
         if (tokens := int(plan.row_counts.sum(dtype=np.int64))) > max_step_tokens:
             raise PlanError(f"{tokens} tokens in a step that may have {max_step_tokens}")
@@ -108,6 +109,8 @@ def read_plan(message: StepPlan, max_step_tokens: int) -> Plan:
 
 def int32s(packed: bytes, name: str) -> Int32s:
     """Packed little-endian int32. Raises `PlanError` if it is not a whole number of them."""
+    if not packed:
+        return NONE
     if len(packed) % 4:
         raise PlanError(f"{name}: {len(packed)} bytes are no int32 array")
     return np.frombuffer(packed, "<i4").astype(np.int32, copy=False)

@@ -2,19 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from gpu_worker.batch import Batch, BatchLimits, Rows
 from gpu_worker.clock import clock
 from gpu_worker.drafter import Drafter
 from gpu_worker.errors import PlanError
 from gpu_worker.followers import Followers
+from gpu_worker.forward import Forward
 from gpu_worker.host import HostOffer, HostPages
-from gpu_worker.kernels.interface import Kernels, LayerCache, StepMetadata
+from gpu_worker.kernels.interface import Kernels, LayerCache
 from gpu_worker.models.registry import CausalLM
 from gpu_worker.pending import Pending
 from gpu_worker.plan import Int32s, Plan, read_plan
@@ -24,9 +23,6 @@ from gpu_worker.sampler import Sampled, candidates_of
 from gpu_worker.samples import Samples, samples_of
 from gpu_worker.transfer import to_device
 from proto.worker_pb2 import StepPlan, StepResult
-
-if TYPE_CHECKING:
-    from gpu_worker.kernels.triton.graphs import DecodeGraphs
 
 
 class Runner:
@@ -45,8 +41,8 @@ class Runner:
         self.dtype = model.dtype
         self.batch = Batch(limits, self.device)
         self.model = model
+        self.forward = Forward(model, caches, kernels)
         self.drafter = drafter
-        self._own_caches = caches
         self.caches = [*caches, *(drafter.caches if drafter else ())]
         """All pages that a block has, those of the draft model after the model's own."""
         self.kernels = kernels
@@ -54,8 +50,6 @@ class Runner:
         self.host = HostPages(self.caches, 0)
         """Where blocks go for which there is no room; `sizing.py` says how many."""
         self.host_offer = HostOffer()
-        self.replayed: DecodeGraphs | None = None
-        """What computes decodes faster than `forward`, if there is something."""
         self.followers: Followers | None = None
         """The worker's other ranks, if this is the first of several: they do what this one does."""
         self._step = 0
@@ -137,11 +131,7 @@ class Runner:
             self._put_drafts(plan, samples)
         if self.drafter is not None:
             self.drafter.follow(batch, rows, plan.row_guesses[rows.index])
-        if self.replayed is not None and self.replayed.takes(rows):
-            hidden, device_slots = self.replayed(rows)
-        else:
-            step, tokens, device_slots = batch.metadata(rows)
-            hidden = self.forward(tokens, step)
+        hidden, device_slots = self.forward(batch, rows)
         embedded = batch.pooling.add(rows, batch.known, hidden, self.model)
         places = samples.places
         if not len(places):
@@ -156,10 +146,6 @@ class Runner:
         if batch.sampling.candidates[samples.row_slots].any():
             sampled = replace(sampled, candidates=candidates_of(logits, samples.slots, batch))
         return sampled, embedded
-
-    def forward(self, tokens: Tensor, step: StepMetadata) -> Tensor:
-        """Hidden states [tokens, hidden_size] of a step's token ids; keys and values go into the pages."""
-        return self.model(tokens, self.kernels.begin(step), self._own_caches)
 
     def _put_drafts(self, plan: Plan, samples: Samples) -> None:
         """Put drafts that are given where the rows' tokens are read: behind what their slots know."""

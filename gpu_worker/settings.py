@@ -35,11 +35,11 @@ class WorkerSettings(ModelSettings):
     block_size: int = Field(16, ge=1, le=1024)
     """Tokens per block of KV memory."""
 
-    max_slots: int = Field(64, ge=1, le=4096)
-    """Sequences that the batch holds at once."""
+    max_slots: int | None = Field(None, ge=1, le=4096)
+    """Sequences that the batch holds at once. Default: see `sizing.SLOTS`."""
 
-    step_tokens: int = Field(512, ge=1)
-    """Tokens that one step may compute at most."""
+    step_tokens: int | None = Field(None, ge=1)
+    """Tokens that one step may compute at most. Default: see `sizing.STEP_TOKENS`."""
 
     max_model_len: int = Field(0, ge=0)
     """Longest sequence, prompt and output together. 0: the model's own limit."""

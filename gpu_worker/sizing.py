@@ -30,6 +30,10 @@ from ops.gpus import present
 
 log = logging.getLogger(__name__)
 
+SLOTS = {"cpu": 64, "cuda": 256}
+STEP_TOKENS = {"cpu": 512, "cuda": 2048}
+"""By kind of device. In the time in which it reads the weights a GPU computes some hundreds of tokens."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -68,9 +72,9 @@ def limits_of(settings: WorkerSettings, parts: Parts) -> BatchLimits:
     limits = BatchLimits(
         1,
         size,
-        settings.max_slots,
+        settings.max_slots or SLOTS[parts.device.type],
         longest,
-        settings.step_tokens,
+        settings.step_tokens or STEP_TOKENS[parts.device.type],
         config.vocab_size,
         window,
         config.hidden_size,
@@ -82,7 +86,7 @@ def limits_of(settings: WorkerSettings, parts: Parts) -> BatchLimits:
     elif parts.device.type == "cuda":
         memory, useful = _left_on_gpu(parts, limits) * parts.ranks.count, 1 << 31
     else:
-        memory, useful = free_memory(parts.device), settings.max_slots * needed
+        memory, useful = free_memory(parts.device), limits.max_slots * needed
     blocks = blocks_within(memory, parts.block_bytes(size), needed, useful)
     return replace(limits, num_blocks=parts.ranks.least(blocks))
 

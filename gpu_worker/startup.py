@@ -132,14 +132,19 @@ def _head_scales(settings: WorkerSettings, parts: Parts) -> list[torch.Tensor]:
 
 
 def _record(runner: Runner) -> None:
-    """Replay the runner's decodes, if its back end's launches are the same for all steps of one size."""
-    kernels = runner.kernels
-    if runner.model.config.replayable and isinstance(kernels, ReferenceKernels) and kernels.replayable:
-        from gpu_worker.kernels.triton.graphs import DecodeGraphs, recorder
+    """Replay small steps of the model and of the draft model, if all of one size are the same launches."""
+    kernels, drafter = runner.kernels, runner.drafter
+    if not (isinstance(kernels, ReferenceKernels) and kernels.replayable):
+        return
+    from gpu_worker.kernels.triton.graphs import StepGraphs, recorder
+    from gpu_worker.kernels.triton.layouts import layouts_for
 
-        graphs = DecodeGraphs(runner.forward, runner.batch, recorder())
-        graphs.prepare()
-        runner.replayed = graphs
+    record = recorder()
+    for computes in (runner, drafter) if drafter is not None else (runner,):
+        if computes.model.config.replayable:
+            graphs = StepGraphs(computes.forward.compute, runner.batch, record)
+            graphs.prepare(layouts_for(runner.limits))
+            computes.forward.replayed = graphs
 
 
 def populate_memory(runner: Runner) -> None:

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from redis.exceptions import RedisError
 
+from ops.address import url_from_here
 from ops.launcher.leases import Leases
 from ops.settings import ProcessSettings
 
@@ -36,7 +37,8 @@ async def problem_of(service: str, settings: ProcessSettings) -> str | None:
 
 
 def _http_problem() -> str | None:
-    url = f"http://127.0.0.1:{os.environ.get('QUIRE_PORT', '8000')}/health/live"
+    host, port = os.environ.get("QUIRE_HOST", "127.0.0.1"), int(os.environ.get("QUIRE_PORT", "8000"))
+    url = f"{url_from_here(host, port)}/health/live"
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=3):

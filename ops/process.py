@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import sys
@@ -13,6 +14,7 @@ import uvloop
 from ops.errors import StartError
 from ops.settings import ProcessSettings
 from ops.telemetry import start_traces
+from ops.watchdog import watch_loop
 from proto.rpc import Node, RedisBus
 
 Settings = TypeVar("Settings", bound=ProcessSettings)
@@ -39,6 +41,8 @@ def run(settings: Settings, service: str, serve: Serve[Settings]) -> None:
 
 
 async def _run(settings: Settings, service: str, serve: Serve[Settings]) -> None:
+    watch_loop()
+    gc.freeze()  # what was imported stays: the collector need not look at it again and again
     bus = RedisBus(settings.redis_url, prefix=settings.stream_prefix)
     async with Node(bus, service=service, lease_seconds=settings.lease_seconds) as node:
         traces = start_traces(service, node.id, settings.otlp_endpoint)

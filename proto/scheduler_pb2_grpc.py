@@ -57,6 +57,7 @@ class SchedulerServicer:
         with what it has in `resumed`, and gets the tokens that it would have got.
 
         INVALID_ARGUMENT: can never be served; trailing metadata `quire-param` names the field.
+        OUT_OF_RANGE: prompt and answer do not fit into the context; metadata as above.
         RESOURCE_EXHAUSTED: too much waits already; trailing metadata `quire-retry-after` is the number of
         seconds after which what waits now will have begun.
         """

@@ -90,12 +90,14 @@ class Conversation(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ..., template_arguments: _Optional[str] = ...) -> None: ...
 
 class ChatMessage(_message.Message):
-    __slots__ = ("role", "content")
+    __slots__ = ("role", "content", "name")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
     role: str
     content: str
-    def __init__(self, role: _Optional[str] = ..., content: _Optional[str] = ...) -> None: ...
+    name: str
+    def __init__(self, role: _Optional[str] = ..., content: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
 
 class TextSoFar(_message.Message):
     __slots__ = ("index", "token_ids", "text_length", "finished")
@@ -142,15 +144,17 @@ class TextDelta(_message.Message):
     def __init__(self, index: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[_sampling_pb2.FinishReason, str]] = ..., stop_string: _Optional[str] = ..., logprobs: _Optional[_Iterable[_Union[TokenText, _Mapping]]] = ...) -> None: ...
 
 class TokenText(_message.Message):
-    __slots__ = ("token_id", "text", "utf8", "logprob", "top")
+    __slots__ = ("token_id", "text", "utf8", "logprob", "top", "unseen")
     TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     UTF8_FIELD_NUMBER: _ClassVar[int]
     LOGPROB_FIELD_NUMBER: _ClassVar[int]
     TOP_FIELD_NUMBER: _ClassVar[int]
+    UNSEEN_FIELD_NUMBER: _ClassVar[int]
     token_id: int
     text: str
     utf8: bytes
     logprob: float
     top: _containers.RepeatedCompositeFieldContainer[TokenText]
-    def __init__(self, token_id: _Optional[int] = ..., text: _Optional[str] = ..., utf8: _Optional[bytes] = ..., logprob: _Optional[float] = ..., top: _Optional[_Iterable[_Union[TokenText, _Mapping]]] = ...) -> None: ...
+    unseen: bool
+    def __init__(self, token_id: _Optional[int] = ..., text: _Optional[str] = ..., utf8: _Optional[bytes] = ..., logprob: _Optional[float] = ..., top: _Optional[_Iterable[_Union[TokenText, _Mapping]]] = ..., unseen: _Optional[bool] = ...) -> None: ...

@@ -54,6 +54,7 @@ class TokenizerServicer:
         it calls again (any replica) with what it has in `resumed`, and the stream goes on from there.
 
         INVALID_ARGUMENT: the request cannot be served; trailing metadata `quire-param` names the field.
+        OUT_OF_RANGE: prompt and answer do not fit into the context; metadata as above.
         RESOURCE_EXHAUSTED: too much waits already; trailing metadata `quire-retry-after`, in seconds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

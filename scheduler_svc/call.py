@@ -18,24 +18,31 @@ class Call:
         self.error: SchedulerError | None = None
         self._responses: deque[Response] = deque()
         self._ended = False
-        self._news = asyncio.Event()
+        self._reader: asyncio.Future[None] | None = None
 
     def put(self, response: Response) -> None:
         self.begun = True
         self._responses.append(response)
-        self._news.set()
+        self._wake()
 
     def end(self, error: SchedulerError | None = None) -> None:
         """No more will be put; what was put is still sent."""
         self._ended = True
         self.error = error
-        self._news.set()
+        self._wake()
 
     async def next(self) -> Response | None:
         """The next response, or None at the end: see `error` for which."""
         while not self._responses:
             if self._ended:
                 return None
-            self._news.clear()
-            await self._news.wait()
+            self._reader = asyncio.get_running_loop().create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
         return self._responses.popleft()
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)

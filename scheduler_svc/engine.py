@@ -5,13 +5,14 @@ No decision is made here. Everything runs in one event loop, so the core needs n
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import grpc
 
-from proto.scheduler_pb2 import EmbedTokensResponse, GenerateResponse
+from proto.scheduler_pb2 import EmbedTokensResponse
 from proto.worker_pb2 import StepResult
 from scheduler_svc.admission import Admission
 from scheduler_svc.call import Call
@@ -24,7 +25,7 @@ from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import SequenceGroup, Watch
 from scheduler_svc.embedding import first_dimensions
 from scheduler_svc.settings import SchedulerSettings
-from scheduler_svc.wire import Logprobs, deltas_to, limits_from, result_from
+from scheduler_svc.wire import Logprobs, limits_from, response_to, result_from
 from scheduler_svc.worker_link import WorkerLink
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class Engine:
         self._stub = worker_stub
         self._settings = settings
         self._announce = announce
-        self._fleet = Fleet(settings.step_tokens, settings.policy, settings.speculation)
+        self._fleet = Fleet(settings.step_tokens or sys.maxsize, settings.policy, settings.speculation)
         self._admission = Admission(settings.max_waiting_requests, settings.max_waiting_tokens)
         self._calls: dict[SequenceGroup, Call] = {}
         self._links: dict[Scheduler, WorkerLink] = {}
@@ -140,7 +141,7 @@ class Engine:
             by_group.setdefault(gain.group, []).append(gain)
         for group, gains in by_group.items():
             call = self._calls[group]
-            response = GenerateResponse(deltas=deltas_to(gains, logprobs))
+            response = response_to(gains, logprobs)
             if not call.begun:
                 response.cached_tokens = group.cached_tokens or 0
             call.put(response)

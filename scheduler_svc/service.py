@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from math import inf
 from typing import Any
 
@@ -12,10 +12,16 @@ from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from ops.telemetry import incoming, outgoing
-from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse, GenerateRequest, GenerateResponse
+from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse, GenerateRequest
 from proto.scheduler_pb2_grpc import SchedulerServicer
 from scheduler_svc.call import Call
-from scheduler_svc.core.errors import RequestPoisoned, RequestRefused, SchedulerError, TooMuchWaits
+from scheduler_svc.core.errors import (
+    ContextExceeded,
+    RequestPoisoned,
+    RequestRefused,
+    SchedulerError,
+    TooMuchWaits,
+)
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.sequence import SequenceGroup
 from scheduler_svc.engine import Engine
@@ -31,15 +37,9 @@ class SchedulerService(SchedulerServicer):
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def Generate(
-        self, requests: AsyncIterator[GenerateRequest], context: Any
-    ) -> AsyncIterator[GenerateResponse]:
-        async with (
-            _told(context, "scheduler.generate") as span,
-            aclosing(self._generate(requests, context, span)) as responses,
-        ):
-            async for response in responses:
-                yield response
+    async def Generate(self, requests: AsyncIterator[GenerateRequest], context: Any) -> None:
+        async with _told(context, "scheduler.generate") as span:
+            await self._generate(requests, context, span)
 
     async def Embed(self, asked: EmbedTokensRequest, context: Any) -> EmbedTokensResponse:
         response = EmbedTokensResponse()
@@ -53,9 +53,7 @@ class SchedulerService(SchedulerServicer):
                 response = found
         return response
 
-    async def _generate(
-        self, requests: AsyncIterator[GenerateRequest], context: Any, span: Span
-    ) -> AsyncGenerator[GenerateResponse, None]:
+    async def _generate(self, requests: AsyncIterator[GenerateRequest], context: Any, span: Span) -> None:
         incoming_messages = aiter(requests)
         first = await anext(incoming_messages, None)
         if first is None or first.WhichOneof("kind") != "start":
@@ -66,8 +64,7 @@ class SchedulerService(SchedulerServicer):
             listener.add_done_callback(lambda done: call.end(_error_of(done)) if _error_of(done) else None)
             try:
                 while (response := await call.next()) is not None:
-                    assert isinstance(response, GenerateResponse)
-                    yield response
+                    await context.write(response)
                 if call.error is not None:
                     raise call.error
             finally:
@@ -107,7 +104,7 @@ async def _told(context: Any, name: str) -> AsyncIterator[Span]:
     except SchedulerError as error:
         _fail(span, str(error), error)
         await context.abort(_code(error), str(error), trailing_metadata=_trailing(error))
-    except (asyncio.CancelledError, GeneratorExit):
+    except asyncio.CancelledError:
         _fail(span, "cancelled")
         raise
     except Exception as error:
@@ -163,6 +160,8 @@ def _trailing(error: SchedulerError) -> tuple[tuple[str, str], ...]:
 
 
 def _code(error: SchedulerError) -> grpc.StatusCode:
+    if isinstance(error, ContextExceeded):
+        return grpc.StatusCode.OUT_OF_RANGE
     if isinstance(error, RequestRefused):
         return grpc.StatusCode.INVALID_ARGUMENT
     if isinstance(error, TooMuchWaits):

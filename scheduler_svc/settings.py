@@ -16,11 +16,13 @@ class SchedulerSettings(ModelSettings):
     speculation: str = Field("off", pattern=f"^(off|{'|'.join(DRAFTERS)})$")
     """Where drafts of tokens come from: nowhere, the text itself, or the workers' draft models."""
 
-    plan_depth: int = Field(2, ge=1, le=4)
-    """Plans under way at once. 1 is lock step; 2 hides planning and the queue behind the forward pass."""
+    plan_depth: int | None = Field(None, ge=1, le=4)
+    """Plans under way at once. 1 is lock step; 2 hides planning and the queue behind the forward pass.
+    Default: as many as that takes."""
 
-    step_tokens: int = Field(512, ge=1)
-    """Tokens that one step may compute: more is more throughput, fewer a steadier pace of decodes."""
+    step_tokens: int | None = Field(None, ge=1)
+    """Tokens that one step may compute: more is more throughput, fewer a steadier pace of decodes.
+    Default: as many as the worker says."""
 
     max_waiting_requests: int = Field(0, ge=0)
     """Requests that may wait for room at once; more are refused for now. 0: any number."""

@@ -6,11 +6,11 @@ Arrays are little-endian on the wire whatever the machine is.
 import struct
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from proto.sampling_pb2 import FinishReason, Pooling, SamplingParams
-from proto.scheduler_pb2 import SequenceDelta, TokenLogprobs
+from proto.scheduler_pb2 import GenerateResponse, TokenLogprobs
 from proto.worker_pb2 import NewSlot, StepPlan, StepResult, WorkerReady
 from scheduler_svc.core import plan as core
 from scheduler_svc.core.beam_search import Candidate
@@ -161,22 +161,26 @@ def _embeddings_from(message: StepResult) -> dict[int, bytes]:
     return {row: message.embeddings[size * at : size * (at + 1)] for at, row in enumerate(rows)}
 
 
-def deltas_to(gains: Sequence[core.Gain], logprobs: Logprobs) -> list[SequenceDelta]:
+def response_to(gains: Iterable[core.Gain], logprobs: Logprobs) -> GenerateResponse:
     """What the sequences of a request gained, for the caller; the tokens of one are side by side."""
-    deltas: list[SequenceDelta] = []
-    for gain in gains:
-        if not deltas or deltas[-1].index != gain.sequence_index:
-            deltas.append(SequenceDelta(index=gain.sequence_index))
-        delta = deltas[-1]
-        delta.finish_reason = _FINISH[gain.finish]
-        if gain.token >= 0:
-            delta.tokens += struct.pack("<i", gain.token)
-            if logprobs and (found := logprobs.get(gain.entry)) is not None:
+    response = GenerateResponse()
+    index = -1
+    for _, sequence_index, token, finish, entry in gains:
+        if index != sequence_index:
+            index = sequence_index
+            delta = response.deltas.add()
+            delta.index = index
+        if finish:
+            delta.finish_reason = _FINISH[finish]
+        if token >= 0:
+            delta.tokens += _INT.pack(token)
+            if logprobs and (found := logprobs.get(entry)) is not None:
                 delta.logprobs.append(found)
-    return deltas
+    return response
 
 
 _POOLING = (Pooling.NO_POOLING, Pooling.MEAN, Pooling.LAST)
+_INT = struct.Struct("<i")
 _FINISH = (FinishReason.NOT_FINISHED, FinishReason.STOP, FinishReason.LENGTH)
 
 

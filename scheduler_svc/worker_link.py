@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
 import grpc
 
 from proto.worker_pb2 import StepResult
+from scheduler_svc.ahead import Ahead
 from scheduler_svc.core.errors import IntegrityError, WorkerFault
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.wire import plan_to
@@ -19,17 +21,17 @@ IDLE_SECONDS = 1.0
 
 
 class WorkerLink:
-    """Keeps up to `depth` plans under way, as long as there is work.
+    """Keeps plans under way, as long as there is work.
 
     Two tasks: one plans whenever requests or results have come, the other takes the results. Planning
     in a task of its own gathers all that happens in one turn of the event loop into one plan.
     """
 
-    def __init__(self, call: Any, scheduler: Scheduler, depth: int) -> None:
-        """`call`: an Execute call that has answered with `ready`."""
+    def __init__(self, call: Any, scheduler: Scheduler, depth: int | None) -> None:
+        """`call`: an Execute call that has answered with `ready`. `depth`: plans under way, see `Ahead`."""
         self.scheduler = scheduler
         self._call = call
-        self._depth = depth
+        self._ahead = Ahead(depth)
         self._news = asyncio.Event()
         self._check: asyncio.TimerHandle | None = None
 
@@ -59,7 +61,8 @@ class WorkerLink:
         while True:
             await self._news.wait()
             self._news.clear()
-            while scheduler.in_flight < self._depth and (plan := scheduler.plan()) is not None:
+            while scheduler.in_flight < self._ahead.plans and (plan := scheduler.plan()) is not None:
+                self._ahead.sent(scheduler.in_flight, time.monotonic())
                 try:
                     await self._call.write(plan_to(plan))
                 except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
@@ -72,6 +75,7 @@ class WorkerLink:
                 raise WorkerFault("the worker has ended the call")
             if event.WhichOneof("event") != "result":
                 raise WorkerFault("the worker sent something that is not a result")
+            self._ahead.came(event.result.duration_us / 1e6, time.monotonic())
             on_result(event.result)
             self.wake()
             if self.scheduler.idle:

@@ -2,6 +2,7 @@
 
 TokenizerError
 ├── InvalidRequestError   INVALID_ARGUMENT, trailing metadata `quire-param` = the field at fault
+│   └── TooLongError      OUT_OF_RANGE, metadata as above
 ├── SchedulerError        INTERNAL
 └── ModelDirectoryError   none: the process does not start
 """
@@ -19,6 +20,10 @@ class InvalidRequestError(TokenizerError):
     def __init__(self, param: str, message: str) -> None:
         super().__init__(message)
         self.param = param
+
+
+class TooLongError(InvalidRequestError):
+    """A prompt beyond any context, so long that nobody counts how far."""
 
 
 class SchedulerError(TokenizerError):

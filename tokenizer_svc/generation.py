@@ -1,10 +1,10 @@
 """One request between its two neighbours: scheduler messages in, text chunks out, and all that was said."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from proto.sampling_pb2 import StopConditions
 from proto.scheduler_pb2 import GenerateResponse, SequenceSoFar, Start, TokenLogprobs
-from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta, TextRequest, TokenText
+from proto.tokenizer_pb2 import TextChunk, TextRequest, TokenText
 from tokenizer_svc.detokenizer import Detokenizer
 from tokenizer_svc.packed import pack, unpack, unpack_floats
 from tokenizer_svc.sequence import Gain, SequenceText
@@ -22,7 +22,9 @@ class Generation:
         self._visible = model.plain_tokens if request.skip_special_tokens else model.every_token
         self._stops = automaton(request.stop) if request.stop else None
         ends = () if request.ignore_eos else model.end_tokens
-        self._stop_tokens = sorted({*ends, *request.stop_token_ids})
+        # The text may not show a special token; who names one as a stop string means it all the same.
+        named = [model.special_tokens[text] for text in request.stop if text in model.special_tokens]
+        self._stop_tokens = sorted({*ends, *request.stop_token_ids, *named})
         self._sequences: dict[int, SequenceText] = {}
         self._told_prompt = False
 
@@ -65,7 +67,7 @@ class Generation:
 
     def resume(self) -> TextChunk | None:
         """Take up what earlier calls of the gateway were given; a chunk if something is due at once."""
-        deltas = []
+        chunk = TextChunk()
         for so_far in self._request.resumed:
             sequence = self._sequence(so_far.index)
             if so_far.finished:
@@ -74,13 +76,16 @@ class Generation:
                 continue
             gain = sequence.resume(so_far.token_ids, so_far.text_length, self._stop_tokens)
             if gain.text or gain.finish_reason:
-                deltas.append(self._delta(so_far.index, gain, ()))
-        return self._chunk(deltas, 0) if deltas or self.finished else None
+                self._add(chunk, so_far.index, gain, ())
+        if not chunk.deltas and not self.finished:
+            return None
+        self._tell_prompt(chunk, 0)
+        return chunk
 
     def take(self, response: GenerateResponse) -> tuple[TextChunk | None, list[int]]:
         """What the scheduler's message means as text, and the sequences that a stop string has ended."""
-        deltas, ended = [], []
-        for delta in response.deltas:
+        chunk, ended = TextChunk(), []
+        for delta in response.deltas[:]:
             sequence = self._sequence(delta.index)
             # What was under way when its stop string was found.
             if sequence.finished:
@@ -88,10 +93,12 @@ class Generation:
             gain = sequence.add(delta.tokens, delta.finish_reason)
             if gain.stop_string and not delta.finish_reason:
                 ended.append(delta.index)
-            deltas.append(self._delta(delta.index, gain, delta.logprobs))
-        if not deltas and self._told_prompt:
+            self._add(chunk, delta.index, gain, delta.logprobs)
+        if not self._told_prompt:
+            self._tell_prompt(chunk, response.cached_tokens)
+        elif not chunk.deltas:
             return None, ended
-        return self._chunk(deltas, response.cached_tokens), ended
+        return chunk, ended
 
     def _sequence(self, index: int) -> SequenceText:
         sequence = self._sequences.get(index)
@@ -101,27 +108,24 @@ class Generation:
             self._sequences[index] = sequence
         return sequence
 
-    def _chunk(self, deltas: Iterable[TextDelta], cached_tokens: int) -> TextChunk:
-        if self._told_prompt:
-            return TextChunk(deltas=deltas)
+    def _tell_prompt(self, chunk: TextChunk, cached_tokens: int) -> None:
         self._told_prompt = True
-        return TextChunk(
-            deltas=deltas, prompt=PromptInfo(token_ids=self._prompt, cached_tokens=cached_tokens)
-        )
+        chunk.prompt.token_ids.extend(self._prompt)
+        chunk.prompt.cached_tokens = cached_tokens
 
-    def _delta(self, index: int, gain: Gain, logprobs: Sequence[TokenLogprobs]) -> TextDelta:
-        return TextDelta(
-            index=index,
-            text=gain.text,
-            token_ids=gain.token_ids,
-            finish_reason=gain.finish_reason,
-            stop_string=gain.stop_string,
-            # Tokens after a stop string have none.
-            logprobs=map(self._logprobs, gain.token_ids, logprobs) if logprobs else (),
-        )
+    def _add(self, chunk: TextChunk, index: int, gain: Gain, logprobs: Sequence[TokenLogprobs]) -> None:
+        token_ids, text, finish_reason, stop_string = gain
+        delta = chunk.deltas.add()
+        delta.index, delta.text = index, text
+        delta.token_ids.extend(token_ids)
+        if finish_reason:
+            delta.finish_reason, delta.stop_string = finish_reason, stop_string
+        if logprobs:  # tokens after a stop string have none
+            delta.logprobs.extend(map(self._logprobs, token_ids, logprobs))
 
     def _logprobs(self, token: int, entry: TokenLogprobs) -> TokenText:
         text = self._token_text(token, entry.logprob)
+        text.unseen = not self._visible[token]
         text.top.extend(map(self._token_text, unpack(entry.top_tokens), unpack_floats(entry.top_logprobs)))
         return text
 

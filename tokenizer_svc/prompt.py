@@ -5,8 +5,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from proto.tokenizer_pb2 import Conversation, EmbedRequest, TextRequest
-from tokenizer_svc.errors import InvalidRequestError
+from proto.tokenizer_pb2 import ChatMessage, Conversation, EmbedRequest, TextRequest
+from tokenizer_svc.errors import InvalidRequestError, TooLongError
 from tokenizer_svc.tokenizer import TextModel
 
 MAX_STOP_STRINGS = 16
@@ -88,13 +88,19 @@ async def _encode_text(model: TextModel, text: str) -> list[int]:
 async def _encode_chat(model: TextModel, chat: Conversation) -> list[int]:
     if not 0 < len(chat.messages) <= MAX_MESSAGES:
         raise InvalidRequestError("messages", f"a conversation has 1 to {MAX_MESSAGES} messages")
-    length = sum(len(message.role) + len(message.content) for message in chat.messages)
+    messages = [_message(message) for message in chat.messages]
+    length = sum(len(part) for message in messages for part in message.values())
     _check_length("messages", length)
     arguments = _arguments(chat.template_arguments)
-    messages = [{"role": message.role, "content": message.content} for message in chat.messages]
     if length <= SHORT:
         return model.encode_chat(messages, arguments)
     return await asyncio.to_thread(model.encode_chat, messages, arguments)
+
+
+def _message(message: ChatMessage) -> dict[str, str]:
+    """As templates take it: what is not said is not there."""
+    said = {"role": message.role, "content": message.content}
+    return said | {"name": message.name} if message.name else said
 
 
 def _arguments(text: str) -> dict[str, Any]:
@@ -111,14 +117,14 @@ def _arguments(text: str) -> dict[str, Any]:
 
 def _check_length(param: str, length: int) -> None:
     if length > MAX_PROMPT_LENGTH:
-        raise InvalidRequestError(param, f"the prompt is too long: more than {MAX_PROMPT_LENGTH} characters")
+        raise TooLongError(param, f"the prompt is too long: more than {MAX_PROMPT_LENGTH} characters")
 
 
 def _check_count(param: str, tokens: int) -> None:
     if tokens == 0:
         raise InvalidRequestError(param, "the prompt is empty: it has no tokens")
     if tokens > MAX_PROMPT_TOKENS:
-        raise InvalidRequestError(param, f"the prompt is too long: more than {MAX_PROMPT_TOKENS} tokens")
+        raise TooLongError(param, f"the prompt is too long: more than {MAX_PROMPT_TOKENS} tokens")
 
 
 def _check_ids(param: str, ids: Sequence[int], vocab_size: int) -> None:

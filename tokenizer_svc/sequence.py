@@ -1,7 +1,7 @@
 """One sequence of a request: its tokens and what became of them as text."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from proto.sampling_pb2 import NOT_FINISHED, STOP, FinishReason
 from tokenizer_svc.detokenizer import Detokenizer
@@ -9,8 +9,7 @@ from tokenizer_svc.packed import pack, unpack
 from tokenizer_svc.stops import StopMatcher
 
 
-@dataclass(frozen=True, slots=True)
-class Gain:
+class Gain(NamedTuple):
     """What a sequence gained by some tokens."""
 
     token_ids: Sequence[int]

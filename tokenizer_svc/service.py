@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import grpc
@@ -15,11 +15,11 @@ from ops.telemetry import Metadata, incoming, outgoing
 from proto.rpc import Node, Resumption
 from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse, GenerateRequest
 from proto.scheduler_pb2_grpc import SchedulerStub
-from proto.tokenizer_pb2 import EmbedRequest, EmbedResponse, TextChunk, TextRequest
+from proto.tokenizer_pb2 import EmbedRequest, EmbedResponse, TextRequest
 from proto.tokenizer_pb2_grpc import TokenizerServicer, add_TokenizerServicer_to_server
 from tokenizer_svc.defaults import fill_in
 from tokenizer_svc.embedding import tokens_request
-from tokenizer_svc.errors import InvalidRequestError, SchedulerError
+from tokenizer_svc.errors import InvalidRequestError, SchedulerError, TooLongError
 from tokenizer_svc.generation import Generation
 from tokenizer_svc.packed import ITEM
 from tokenizer_svc.prompt import check, prompt_tokens
@@ -58,14 +58,10 @@ class TokenizerService(TokenizerServicer):
         self._model = model
         self._scheduler = scheduler
 
-    async def Generate(self, request: TextRequest, context: Any) -> AsyncGenerator[TextChunk, None]:
+    async def Generate(self, request: TextRequest, context: Any) -> None:
         """See proto/tokenizer.proto."""
-        async with (
-            _told(context, "tokenizer.generate", request.request_id) as span,
-            aclosing(self._generate(request, context, span)) as chunks,
-        ):
-            async for chunk in chunks:
-                yield chunk
+        async with _told(context, "tokenizer.generate", request.request_id) as span:
+            await self._generate(request, context, span)
 
     async def Embed(self, request: EmbedRequest, context: Any) -> EmbedResponse:
         """See proto/tokenizer.proto."""
@@ -95,9 +91,7 @@ class TokenizerService(TokenizerServicer):
             finally:
                 call.cancel()
 
-    async def _generate(
-        self, request: TextRequest, context: Any, span: Span
-    ) -> AsyncGenerator[TextChunk, None]:
+    async def _generate(self, request: TextRequest, context: Any, span: Span) -> None:
         fill_in(request, self._model.defaults)
         check(self._model, request)
         prompt = await prompt_tokens(self._model, request)
@@ -106,15 +100,11 @@ class TokenizerService(TokenizerServicer):
         carried = _carried(span)
         try:
             if (due := generation.resume()) is not None:
-                yield due
+                await context.write(due)
             resumption = Resumption()
             while not generation.finished:
-                metadata = (*carried, *resumption.metadata())
                 try:
-                    async with aclosing(self._call(generation, metadata, context.time_remaining())) as chunks:
-                        async for chunk in chunks:
-                            resumption.progressed()
-                            yield chunk
+                    await self._call(generation, carried, resumption, context)
                     if not generation.finished:
                         raise SchedulerError("the scheduler ended the call before its sequences")
                 except grpc.aio.AioRpcError as error:
@@ -124,16 +114,18 @@ class TokenizerService(TokenizerServicer):
             span.set_attribute("quire.output_tokens", generation.output_tokens)
 
     async def _call(
-        self, generation: Generation, metadata: Metadata, timeout: float | None
-    ) -> AsyncGenerator[TextChunk, None]:
+        self, generation: Generation, carried: Metadata, resumption: Resumption, context: Any
+    ) -> None:
         """One call of a scheduler, from what the generation has so far. Raises `grpc.aio.AioRpcError`."""
+        metadata, timeout = (*carried, *resumption.metadata()), context.time_remaining()
         call = self._scheduler.Generate(metadata=metadata, timeout=timeout, wait_for_ready=True)
         try:
             await _write(call, GenerateRequest(start=generation.start()))
             async for response in call:
                 chunk, ended = generation.take(response)
                 if chunk is not None:
-                    yield chunk
+                    resumption.progressed()
+                    await context.write(chunk)
                 for index in ended:
                     await _write(call, GenerateRequest(end_sequence=index))
         finally:
@@ -150,14 +142,16 @@ async def _told(context: Any, name: str, request_id: str) -> AsyncIterator[Span]
         yield span
     except InvalidRequestError as error:
         _failed(span, error)
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error), (("quire-param", error.param),))
+        too_long = isinstance(error, TooLongError)
+        code = grpc.StatusCode.OUT_OF_RANGE if too_long else grpc.StatusCode.INVALID_ARGUMENT
+        await context.abort(code, str(error), (("quire-param", error.param),))
     except SchedulerError as error:
         _failed(span, error)
         await context.abort(grpc.StatusCode.INTERNAL, str(error))
     except grpc.aio.AioRpcError as error:
         _failed(span, error)
         await context.abort(error.code(), error.details() or "", _ours(error.trailing_metadata()))
-    except (asyncio.CancelledError, GeneratorExit):
+    except asyncio.CancelledError:
         span.set_status(Status(StatusCode.ERROR, "cancelled"))
         raise
     finally:

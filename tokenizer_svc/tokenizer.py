@@ -33,6 +33,8 @@ class TextModel:
     """The bytes of all tokens."""
     plain_tokens: TokenBytes
     """The bytes of all tokens, of special ones none."""
+    special_tokens: Mapping[str, int]
+    """The special ones by their text."""
     pooling_ways: tuple[str, ...]
     """How its texts are embedded; see `pooling.py`."""
 
@@ -58,7 +60,8 @@ class TextModel:
         config = read_json(directory / "config.json")
         generation = read_json(directory / "generation_config.json")
         template = template_source(directory)
-        special = [token for token, added in tokenizer.get_added_tokens_decoder().items() if added.special]
+        added = tokenizer.get_added_tokens_decoder()
+        special = {one.content: token for token, one in added.items() if one.special}
         return cls(
             tokenizer=tokenizer,
             vocab_size=_vocab_size(tokenizer, config),
@@ -66,7 +69,8 @@ class TextModel:
             defaults=read_defaults(directory / "generation_config.json", generation),
             template=None if template is None else ChatTemplate(template, named),
             every_token=TokenBytes(tokenizer, decoder, ()),
-            plain_tokens=TokenBytes(tokenizer, decoder, special),
+            plain_tokens=TokenBytes(tokenizer, decoder, special.values()),
+            special_tokens=special,
             pooling_ways=ways_in(read_json(directory / PLACE)),
         )
 

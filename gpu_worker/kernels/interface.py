@@ -77,7 +77,10 @@ class StepMetadata:
     positions: Tensor
     """int64 [tokens]: each token's position in its sequence."""
     kv_entries: Tensor
-    """int64 [tokens]: where each token's key and value go."""
+    """int64 [tokens]: where each token's key and value go; -1: nowhere."""
+    recorded: bool = False
+    """The step will be replayed with other numbers in its tensors. Those in tuples are the most that there
+    may be of each row; a last row, of no context, has the tokens that are not needed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from gpu_worker.sizing import STEP_TOKENS
 from ops.bench.accounting import Books, replayed
 from ops.bench.client import Answer, CompletionClient
 from ops.bench.competitor import Competitor, Measured, Server, Terms, server
@@ -25,6 +26,7 @@ from ops.bench.resting import Resting
 from ops.bench.serve import model_of
 from ops.bench.workload import Question
 from ops.redis_server import free_port
+from scheduler_svc.ahead import LEAST
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.settings import SchedulerSettings
 
@@ -44,15 +46,16 @@ class Quire:
         client = CompletionClient(self.deployment.url, self.deployment.model)
         measured = Server(self.name, client).ask(questions, users)
         settings = SchedulerSettings()
+        step_tokens = settings.step_tokens or STEP_TOKENS[self.terms.device]
         limits = WorkerLimits(
             num_blocks=self.terms.kv_tokens // BLOCK_SIZE,
             block_size=BLOCK_SIZE,
             max_slots=max(MAX_SLOTS, self.terms.users),
             max_model_len=self.terms.longest,
-            max_step_tokens=settings.step_tokens,
+            max_step_tokens=step_tokens,
             vocab_size=2**31 - 1,
         )
-        books = replayed(questions, users, limits, settings.step_tokens, settings.plan_depth)
+        books = replayed(questions, users, limits, step_tokens, settings.plan_depth or LEAST)
         return Measured(measured.answers, measured.seconds, books)
 
     def cpu_seconds(self) -> dict[str, float]:

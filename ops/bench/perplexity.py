@@ -7,18 +7,18 @@ adds up to in a deeper model is seen in the logits of one with random weights (`
 
 import argparse
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer
 
-from gpu_worker.kernels.interface import LayerCache, StepAttention
-from gpu_worker.models.registry import CausalLM
+from gpu_worker.batch import Batch, Rows
 from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
@@ -74,25 +74,6 @@ class Reading:
     """Greedy ones to `PROMPTS`."""
 
 
-class _Listener:
-    """A model that keeps a step's hidden states: from them come the logits of all tokens."""
-
-    def __init__(self, model: CausalLM) -> None:
-        self._model = model
-        self.config, self.dtype = model.config, model.dtype
-        self.hidden = torch.empty(0)
-
-    def __call__(self, tokens: Tensor, step: StepAttention, caches: Sequence[LayerCache]) -> Tensor:
-        self.hidden = self._model(tokens, step, caches)
-        return self.hidden
-
-    def normed(self, hidden: Tensor) -> Tensor:
-        return self._model.normed(hidden)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        return self._model.logits(hidden)
-
-
 def runner_of(form: dict[str, Any], model: Path = SHIPPED_MODEL) -> Runner:
     """A worker's runner with room for one document in one step."""
     given = {"device": "cpu", "step_tokens": 2048, "max_slots": 16, "kv_memory": 256 << 20}
@@ -102,17 +83,20 @@ def runner_of(form: dict[str, Any], model: Path = SHIPPED_MODEL) -> Runner:
 @torch.inference_mode()
 def logits_of(runner: Runner, documents: Iterable[list[int]]) -> Iterator[Tensor]:
     """float32 [tokens, vocab_size] for the tokens of each document but its last."""
-    model = runner.model
-    listener = runner.model = _Listener(model)
-    try:
+    forward, heard = runner.forward, list[Tensor]()
+
+    def listen(batch: Batch, rows: Rows) -> tuple[Tensor, Tensor]:
+        hidden, slots = forward(batch, rows)
+        heard[:] = [hidden]
+        return hidden, slots
+
+    with mock.patch.object(runner, "forward", listen):
         for tokens in documents:
             runner.reset()
             result = runner.execute(prefill(runner.limits, tokens[:-1]))
             if result.errors:
                 raise RuntimeError(result.errors[0].message)
-            yield model.logits(listener.hidden)
-    finally:
-        runner.model = model
+            yield runner.model.logits(heard[0])
 
 
 def read(runner: Runner, documents: list[list[int]], prompts: list[list[int]]) -> Reading:

@@ -51,6 +51,38 @@ def decodes(limits: BatchLimits, rows: int, context: int, steps: int, seed: int)
         )
 
 
+def repeated(
+    limits: BatchLimits, rows: Sequence[tuple[int, int]], steps: int, seed: int
+) -> Iterator[StepPlan]:
+    """Plans 1 to `steps`: every one computes the same, of each row (tokens, context) its last tokens.
+
+    Nothing is sampled. What lies in the pages stands for the keys and values before them.
+    """
+    chance = np.random.default_rng(seed)
+    new, begun = [], 0
+    for slot, (_, context) in enumerate(rows):
+        blocks = -(-context // limits.block_size)
+        new.append(
+            NewSlot(
+                slot=slot,
+                tokens=chance.integers(0, limits.vocab_size, context, "<i4").tobytes(),
+                prompt_length=context,
+                block_ids=packed(range(begun, begun + blocks)),
+                sampling=GREEDY,
+            )
+        )
+        begun += blocks
+    for step in range(steps):
+        yield StepPlan(
+            step=step + 1,
+            new_slots=new if not step else (),
+            row_slots=packed(range(len(rows))),
+            row_starts=packed([context - count for count, context in rows]),
+            row_counts=packed([count for count, _ in rows]),
+            row_samples=bytes(len(rows)),
+        )
+
+
 def prefill(limits: BatchLimits, tokens: Sequence[int]) -> StepPlan:
     """Plan 1: a prompt in one step, in an empty batch; its first token is sampled."""
     blocks = -(-len(tokens) // limits.block_size)

@@ -313,7 +313,7 @@ def in_process(settings: WorkerSettings, users: tuple[int, ...], rounds: int, se
         "QUIRE_DTYPE": settings.dtype,
         "QUIRE_KV_MEMORY": str(int(settings.kv_memory or 1 << 30)),
         "QUIRE_MAX_MODEL_LEN": str(settings.max_model_len),
-        "QUIRE_STEP_TOKENS": str(settings.step_tokens),
+        "QUIRE_STEP_TOKENS": str(runner.limits.max_step_tokens),
     }
     rates: dict[int, list[tuple[float, float]]] = {many: [] for many in users}
     with running(**given) as deployment:
@@ -327,7 +327,7 @@ def in_process(settings: WorkerSettings, users: tuple[int, ...], rounds: int, se
                 chain = summarize(answers, seconds)
                 if chain.errors:
                     raise RuntimeError(next(answer.error for answer in answers if answer.error))
-                engine = InProcess(runner, step_tokens=settings.step_tokens)
+                engine = InProcess(runner, step_tokens=runner.limits.max_step_tokens)
                 alone = summarize(*engine.closed_loop(conversations, many))
                 if number:
                     rates[many].append((chain.output_rate, alone.output_rate))

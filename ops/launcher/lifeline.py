@@ -9,6 +9,12 @@ from collections.abc import Callable
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
+def tie_to_parent() -> None:
+    """Have this process be killed when its parent's thread ends that has started it. Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+
+
 def tied_to_parent() -> Callable[[], None] | None:
     """What a child runs between fork and exec (`preexec_fn`) to be killed when its parent ends.
 

@@ -5,6 +5,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from ops.address import url_from_here
 from ops.api_keys import KeyFileError, read_keys
 from ops.gpus import shares
 from ops.hub import model_name
@@ -50,7 +51,7 @@ class Options:
     @property
     def url(self) -> str:
         """Where this machine reaches the gateway."""
-        return f"http://{'127.0.0.1' if self.host in ('0.0.0.0', '::', '') else self.host}:{self.port}"
+        return url_from_here(self.host, self.port)
 
 
 def check_model(directory: Path) -> None:

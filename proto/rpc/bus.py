@@ -108,6 +108,9 @@ class Link(Protocol):
         """
         ...
 
+    async def enlist(self) -> None:
+        """Be among those that `leases` tells of. A bus that is full refuses it."""
+
     async def leases(self, process_ids: Sequence[str] | None = None) -> dict[str, bytes]:
         """The leases of those of some (None: of all) processes that hold one."""
         ...

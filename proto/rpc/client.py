@@ -94,23 +94,20 @@ class ResponseStream(Call):
         return self
 
     async def __anext__(self) -> Any:
-        response = await self.read()
-        if response is EOF:
-            raise StopAsyncIteration
-        return response
-
-    async def read(self) -> Any:
-        """The next response; `grpc.aio.EOF` after the last one. Raises the call's error."""
         core = self._core
         try:
             body = await core.inflow.get()
         except asyncio.CancelledError:
             core.cancel()
             raise
-        if body is not None:
-            return self._deserialize(body)
-        core.raise_for_status()
-        return EOF
+        if body is None:
+            core.raise_for_status()
+            raise StopAsyncIteration
+        return self._deserialize(body)
+
+    async def read(self) -> Any:
+        """The next response; `grpc.aio.EOF` after the last one. Raises the call's error."""
+        return await anext(self, EOF)
 
 
 class OneResponse(Call):

@@ -125,26 +125,27 @@ class ClientCall:
 
     def receive(self, sender: str, epoch: int, frame: Frame) -> None:
         """A frame from a server, in the order of its inbox."""
-        if self.server is None and frame.kind == ACCEPT:
+        kind, seq = frame.kind, frame.seq
+        if self.server is None and kind == ACCEPT:
             self.server, self.server_epoch = sender, epoch
             self.connected.set()
         elif sender != self.server:
             # The call came to two servers: the first one has it, and the other one has it in vain.
-            if frame.kind == ACCEPT:
+            if kind == ACCEPT:
                 self._outbox.request(sender, self.number, 0, CANCEL)
             return
         inflow = self.inflow
-        if frame.seq != inflow.expected or epoch != self.server_epoch:
-            if frame.seq > inflow.expected and epoch == self.server_epoch:
+        if seq != inflow.expected or epoch != self.server_epoch:
+            if seq > inflow.expected and epoch == self.server_epoch:
                 self.end(GAP)
             return
         inflow.expected += 1
-        if frame.kind == MESSAGE:
+        if kind == MESSAGE:
             if self.initial is None:
                 self._inform(())
             if not inflow.put(frame.body):
                 self.end(OVERRUN)
-        elif frame.kind == STATUS:
+        elif kind == STATUS:
             code = CODES.get(frame.status.code, grpc.StatusCode.UNKNOWN)
             self._finish(Status(code, frame.status.details, from_pairs(frame.metadata)))
         elif frame.metadata:

@@ -114,6 +114,10 @@ class FaultyLink:
         """See `Link.renew_lease`."""
         return await self._do(lambda: self._link.renew_lease(value, seconds))
 
+    async def enlist(self) -> None:
+        """See `Link.enlist`."""
+        await self._do(self._link.enlist)
+
     async def leases(self, process_ids: Sequence[str] | None = None) -> dict[str, bytes]:
         """See `Link.leases`."""
         return await self._do(lambda: self._link.leases(process_ids))

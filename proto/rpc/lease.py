@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -81,7 +82,9 @@ class LeaseKeeper:
         self._writing = asyncio.Lock()
         self._hurry = asyncio.Event()
         self._is_away = False
+        self._failed = 0.0
         self._trusted_from = 0.0
+        self._held_until = 0.0
 
     @property
     def trustworthy(self) -> bool:
@@ -92,47 +95,63 @@ class LeaseKeeper:
     def is_away(self) -> bool:
         return self._is_away
 
+    @property
+    def held(self) -> bool:
+        """Whether the lease cannot have run out: the process may have been stopped since it was renewed."""
+        return time.monotonic() < self._held_until
+
     def away(self, error: BusAway) -> None:
         """The bus could not be reached: see as soon as possible whether it is back."""
         if not self._is_away:
             log.warning("the bus is away: %s", error)
             self._is_away = True
+        self._failed = time.monotonic()
         self._hurry.set()
 
     async def take(self) -> None:
         """Take the lease for the first time. Raises `BusAway`."""
+        asked = time.monotonic()
         await self._link.take_lease(self._value(), self._seconds)
+        self._held_until = asked + self._seconds
+        await self._link.enlist()
 
     async def renew(self) -> None:
         """Renew the lease, with its info as it is now; fence first if it was lost. Raises `BusAway`."""
         async with self._writing:
+            asked = time.monotonic()
             try:
                 if not await self._link.renew_lease(self._value(), self._seconds):
                     log.warning("lost the lease: all calls are dropped")
                     self._fence()
                     self.epoch += 1
                     await self._link.take_lease(self._value(), self._seconds)
+                self._held_until = asked + self._seconds
+                await self._link.enlist()
             except BusAway as error:
                 self.away(error)
                 raise
-            if self._is_away:
+            # It is back when nothing has failed for a while, whoever tried it.
+            if self._is_away and asked - self._failed > 2 * RETRY_SECONDS:
                 log.warning("the bus is back")
                 self._is_away = False
                 self._trusted_from = self._loop.time() + self._seconds
 
-    async def keep(self, renewed: Callable[[], Any]) -> None:
-        """Renew for ever, and await `renewed()` each time."""
+    async def keep(self, before: Callable[[], Any], renewed: Callable[[], Any]) -> None:
+        """Renew for ever, and await `before()` and `renewed()` each time."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._seconds / RENEWALS):
                     await self._hurry.wait()
             try:
+                await before()
                 await self.renew()
                 await renewed()
-                self._hurry.clear()
             except BusAway as error:
                 self.away(error)
+            if self._is_away:
                 await asyncio.sleep(RETRY_SECONDS)
+            else:
+                self._hurry.clear()
 
     def _value(self) -> bytes:
         return Lease(

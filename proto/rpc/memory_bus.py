@@ -147,6 +147,9 @@ class MemoryLink:
         self._bus.set_lease(self._id, value, seconds)
         return True
 
+    async def enlist(self) -> None:
+        """See `Link.enlist`. All are."""
+
     async def leases(self, process_ids: Sequence[str] | None = None) -> dict[str, bytes]:
         """See `Link.leases`."""
         leases = self._bus.leases()

@@ -53,6 +53,7 @@ class Node:
         self._served: dict[str, float] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._read, self._trimmed = START, START
+        self._fenced = False
         self._progress = asyncio.Event()
 
     @property
@@ -72,7 +73,12 @@ class Node:
         except BusAway:
             await self.link.close(goodbye=False)
             raise
-        for loop in (self.outbox.run(), self._read_inbox(), self._keeper.keep(self._tidy), self._watch.run()):
+        for loop in (
+            self.outbox.run(),
+            self._read_inbox(),
+            self._keeper.keep(self._trim, self._tidy),
+            self._watch.run(),
+        ):
             self._spawn(loop)
         return self
 
@@ -107,7 +113,9 @@ class Node:
         return Server(self, pool, capacity)
 
     async def leases(self) -> list[Lease]:
-        """Every process that lives, by id. Raises `BusAway`."""
+        """Every process that lives, by id. Raises `BusAway`, too, if the bus is full."""
+        if self._keeper.is_away:
+            raise BusAway("Redis is away")
         values = await self.link.leases()
         leases = [Lease.decode(process_id, value) for process_id, value in sorted(values.items())]
         return [lease for lease in leases if lease is not None]
@@ -124,6 +132,11 @@ class Node:
             log.warning("the lease will be written when Redis is back")
 
     # --- what servers use ---
+
+    @property
+    def holds_lease(self) -> bool:
+        """See `Presence`."""
+        return self._keeper.held
 
     async def serve(self, server: Server) -> None:
         """See `Presence`."""
@@ -209,7 +222,7 @@ class Node:
     def _dispatch(self, entry: Entry) -> None:
         sender, epoch = entry.sender, entry.epoch
         calling, serving = self._calling, self.serving
-        for frame in entry.responses:
+        for frame in entry.responses[:]:  # as a list, which is sooner gone through
             call = calling.get(frame.call)
             if call is not None:
                 call.receive(sender, epoch, frame)
@@ -260,6 +273,7 @@ class Node:
 
     def _fence(self) -> None:
         """Drop all calls: the peers have given them up, or do so when they see the new epoch."""
+        self._fenced = True
         for call in list(self._calling.values()):
             call.drop(FENCED)
         for served in list(self.serving.values()):
@@ -269,12 +283,20 @@ class Node:
         self.outbox.drop()
         self.outbox.epoch += 1
 
-    async def _tidy(self) -> None:
-        """After each renewal: drop what was read, and look after the doors."""
+    async def _trim(self) -> None:
+        """Drop what was read, whether or not the lease can be renewed: a full bus needs the room."""
         if self._read != self._trimmed:
             upto = self._read
             await self.link.trim(upto)
             self._trimmed = upto
+
+    async def _tidy(self) -> None:
+        """After each renewal: look after the doors."""
+        if self._fenced:
+            # The inbox may be a new one, of a Redis that lost its data and whose clock is behind.
+            if _number(await self.link.tail()) < _number(self._read):
+                self._read = self._trimmed = START
+            self._fenced = False
         for server in list(self._servers):
             await server.tend(adopt=self._keeper.trustworthy)
 

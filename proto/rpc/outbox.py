@@ -61,11 +61,11 @@ class Outbox:
 
     def request(self, process_id: str, call: int, seq: int, kind: Kind, body: bytes = b"") -> None:
         """A frame to the serving side."""
-        self._entry(process_id, body).requests.add(call=call, seq=seq, kind=kind, body=body)
+        _fill(self._entry(process_id, body).requests.add(), call, seq, kind, body)
 
     def response(self, process_id: str, call: int, seq: int, kind: Kind, body: bytes = b"") -> Frame:
         """A frame to the calling side; what else it carries may be filled in at once."""
-        return self._entry(process_id, body).responses.add(call=call, seq=seq, kind=kind, body=body)
+        return _fill(self._entry(process_id, body).responses.add(), call, seq, kind, body)
 
     def settle(self, door: str, entry_id: str) -> None:
         """A call at a door needs nobody any more, or nobody else."""
@@ -149,3 +149,9 @@ class Outbox:
             entry = self._entries[process_id] = Entry(sender=self._id, epoch=self.epoch)
             self._said.set()
         return entry
+
+
+def _fill(frame: Frame, call: int, seq: int, kind: Kind, body: bytes) -> Frame:
+    """Field by field: named arguments of `add` take half as long again, and this is done for every token."""
+    frame.call, frame.seq, frame.kind, frame.body = call, seq, kind, body
+    return frame

@@ -12,6 +12,7 @@ Keys, besides the streams: `alive:<process-id>` the lease, `processes` the ids o
 one, `sent:<process-id>` the number of the last batch that opened calls.
 """
 
+import asyncio
 import contextlib
 from collections.abc import Sequence
 from typing import Any
@@ -73,14 +74,22 @@ class Line:
 
     def __init__(self, url: str) -> None:
         self._url = url
+        self._opening = asyncio.Lock()
         self.connection: Connection | None = None
 
     async def get(self) -> Connection:
         """Raises `BusAway`."""
-        connection = self.connection
-        if connection is None or not connection.open_still:
-            connection = self.connection = await Connection.open(self._url)
+        connection = self._open()
+        if connection is None:
+            async with self._opening:  # one for all who want it now
+                connection = self._open()
+                if connection is None:
+                    connection = self.connection = await Connection.open(self._url)
         return connection
+
+    def _open(self) -> Connection | None:
+        connection = self.connection
+        return connection if connection is not None and connection.open_still else None
 
     async def execute(self, *commands: Command, block_seconds: float = 0) -> Replies:
         """Raises `BusAway`."""
@@ -103,7 +112,8 @@ class RedisLink:
         self._control = Line(bus.url)
         self._inbox = Line(bus.url)
         self._doors: dict[str, Line] = {}
-        self._leased_from = b""
+        self._everyone = f"{bus.prefix}processes"
+        self._leased = self._leased_from = b""
 
     async def start(self) -> None:
         """Raises `BusAway`."""
@@ -223,33 +233,38 @@ class RedisLink:
         # A group is made and dropped again for what it leaves behind: an empty stream.
         group = ("XGROUP", "CREATE", self._inbox_key, GROUP, "$", "MKSTREAM")
         await connection.execute([group, ("XGROUP", "DESTROY", self._inbox_key, GROUP)], REPLY_SECONDS)
-        await connection.execute([lease, *self._presence(seconds)], REPLY_SECONDS)
-        self._leased_from = connection.run_id
+        await connection.execute([lease, self._keep_inbox(seconds)], REPLY_SECONDS)
+        self._leased, self._leased_from = value, connection.run_id
 
     async def renew_lease(self, value: bytes, seconds: float) -> bool:
         """See `Link.renew_lease`."""
         connection = await self._control.get()
-        lease: Command = ("SET", self._lease_key, value, "PX", _milliseconds(seconds), "XX")
-        held, inbox, *_ = await connection.execute([lease, *self._presence(seconds)], REPLY_SECONDS)
+        whole: Command = ("SET", self._lease_key, value, "PX", _milliseconds(seconds))
+        # One that has not changed is renewed in a way that needs no memory: a full Redis allows it.
+        same: Command = ("PEXPIRE", self._lease_key, _milliseconds(seconds))
+        lease = same if value == self._leased else (*whole, "XX")
+        held, inbox = await connection.execute([lease, self._keep_inbox(seconds)], REPLY_SECONDS)
         if not inbox:
             return False
-        if held is None and connection.run_id == self._leased_from:
+        if not held and connection.run_id == self._leased_from:
             return False
-        if held is None:
-            await connection.execute([lease[:-1]], REPLY_SECONDS)
-        self._leased_from = connection.run_id
+        if not held:
+            await connection.execute([whole], REPLY_SECONDS)
+        self._leased, self._leased_from = value, connection.run_id
         return True
 
-    def _presence(self, seconds: float) -> tuple[Command, ...]:
-        keep = max(FORGOTTEN_SECONDS, int(10 * seconds))
-        return ("EXPIRE", self._inbox_key, keep), ("SADD", f"{self._prefix}processes", self._id)
+    def _keep_inbox(self, seconds: float) -> Command:
+        return "EXPIRE", self._inbox_key, max(FORGOTTEN_SECONDS, int(10 * seconds))
+
+    async def enlist(self) -> None:
+        """See `Link.enlist`."""
+        await self._control.execute(("SADD", self._everyone, self._id))
 
     async def leases(self, process_ids: Sequence[str] | None = None) -> dict[str, bytes]:
         """See `Link.leases`."""
-        everyone = f"{self._prefix}processes"
         ids = process_ids
         if ids is None:
-            (members,) = await self._control.execute(("SMEMBERS", everyone))
+            (members,) = await self._control.execute(("SMEMBERS", self._everyone))
             ids = [one.decode() for one in members]
         if not ids:
             return {}
@@ -257,7 +272,7 @@ class RedisLink:
         found = {one: value for one, value in zip(ids, values, strict=True) if value is not None}
         if process_ids is None and len(found) < len(ids):
             # Whoever lives after all is back on the list with its next renewal.
-            await self._control.execute(("SREM", everyone, *(set(ids) - set(found))))
+            await self._control.execute(("SREM", self._everyone, *(set(ids) - set(found))))
         return found
 
     async def close(self, goodbye: bool) -> None:
@@ -266,7 +281,7 @@ class RedisLink:
             with contextlib.suppress(BusAway):  # they run out by themselves
                 await self._control.execute(
                     ("DEL", self._lease_key, self._inbox_key, self._sent_key),
-                    ("SREM", f"{self._prefix}processes", self._id),
+                    ("SREM", self._everyone, self._id),
                 )
         for line in (self._control, self._inbox, *self._doors.values()):
             line.close()

@@ -38,6 +38,11 @@ class Presence(Protocol):
     outbox: Outbox
     serving: dict[tuple[str, int], ServerCall]
 
+    @property
+    def holds_lease(self) -> bool:
+        """Whether the process's lease cannot have run out."""
+        ...
+
     async def serve(self, server: "Server") -> None:
         """Publish the server's door in the lease, and look after the server until `retire`."""
 
@@ -161,8 +166,11 @@ class Server:
                 entries = ()
                 await asyncio.sleep(RETRY_SECONDS)
             self._asked = 0
-            for received in entries:
-                self._receive(received)
+            # One that was stopped finds calls before it finds that its lease has run out. They stay pending:
+            # for it, when it has a lease again, or for another replica.
+            if self._node.holds_lease:
+                for received in entries:
+                    self._receive(received)
             # What these calls have to say at once goes out first.
             await asyncio.sleep(0)
 

@@ -74,6 +74,16 @@ class Batch:
         room = self.limits.blocks_at_once(known) - len(table.blocks) + table.dropped
         return max(0, min(self.limits.blocks_for(known) - len(table.blocks), room))
 
+    def reserved_for(self, sequence: Sequence) -> int:
+        """Blocks that admission leaves to a running sequence: what its prefill has yet to take, and one more,
+        so that it can go on for a while before somebody has to make way for it."""
+        return 1 + (self.to_take(sequence) if sequence.state is State.PREFILL else 0)
+
+    def reserved(self) -> int:
+        """Blocks that admission leaves to all that run. None of an empty batch: into that fits whatever was
+        accepted."""
+        return sum(map(self.reserved_for, self.running)) + self.limits.watermark if self.running else 0
+
     def roll_back(self, sequence: Sequence) -> None:
         """Nothing of the sequence is in flight, and drafts may have had room that it does not need."""
         assert sequence.table is not None
@@ -122,7 +132,9 @@ class Batch:
         sequence.computed = sequence.planned = computed
         sequence.move(State.PREFILL)
         sequence.slot = self.free_slots.pop()
-        sequence.admitted_length = sequence.told = len(sequence.tokens)
+        sequence.told = len(sequence.tokens)
+        sequence.admitted_output = sequence.output_tokens
+        sequence.admission_cost = len(sequence.tokens) - computed
         self.admitted_tokens += len(sequence.tokens)
         insort(self.running, sequence, key=_age)
 

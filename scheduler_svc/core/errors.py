@@ -2,6 +2,7 @@
 
 SchedulerError
 ├── RequestRefused      can never be served; names the field        INVALID_ARGUMENT
+│   └── ContextExceeded longer than the context has room for        OUT_OF_RANGE
 ├── TooMuchWaits        come back later; says when                  RESOURCE_EXHAUSTED
 ├── RowFailed           the worker could not compute a row of it    INTERNAL
 ├── RequestPoisoned     has cost two workers their lives            ABORTED
@@ -22,6 +23,14 @@ class RequestRefused(SchedulerError):
     def __init__(self, param: str, message: str) -> None:
         super().__init__(message)
         self.param = param
+
+
+class ContextExceeded(RequestRefused):
+    """A request that needs more room than the `longest` tokens that a sequence may have."""
+
+    def __init__(self, param: str, longest: int, asked: str) -> None:
+        # Clients know this case by these words, too, and come back with less.
+        super().__init__(param, f"This model's maximum context length is {longest} tokens, but {asked}")
 
 
 class TooMuchWaits(SchedulerError):

@@ -148,12 +148,20 @@ class Fleet:
         limits = (each.limits for each in self.schedulers)
         self._largest = max(limits, key=lambda each: each.max_length, default=None)
 
+    def _largest_for(self, request: Request) -> WorkerLimits | None:
+        """Of the worker that can hold the request's longest sequences; of beams, all at once."""
+        if request.beams is None:
+            return self._largest
+        limits = (each.limits for each in self.schedulers)
+        return max(limits, key=lambda each: each.max_length_of(request.beam_width), default=None)
+
     def _place(self, group: SequenceGroup, outcome: Outcome) -> None:
         """Give the group to a worker, or keep it until there is one for it."""
-        if self._largest is None:
+        largest = self._largest_for(group.request)
+        if largest is None:
             self._homeless.append(group)
             return
-        if not group.limit and not self._admit_at_door(group, self._largest, outcome):
+        if not group.limit and not self._admit_at_door(group, largest, outcome):
             return
         if group.fruitless:
             self._suspects.append(group)
@@ -194,12 +202,13 @@ class Fleet:
             self._place_suspects()
 
     def _place_suspects(self) -> None:
+        """Each worker that has no suspect gets the first that fits."""
         for scheduler in self.schedulers:
-            if not self._suspects:
-                return
-            suspect = self._suspects[0]
-            fits = scheduler.limits.can_hold(suspect.request, suspect.limit)
-            if scheduler not in self._on_probation and fits:
-                self._suspects.popleft()
-                self._on_probation[scheduler] = suspect
-                self._submit(suspect, scheduler)
+            if scheduler in self._on_probation:
+                continue
+            for suspect in self._suspects:
+                if scheduler.limits.can_hold(suspect.request, suspect.limit):
+                    self._suspects.remove(suspect)
+                    self._on_probation[scheduler] = suspect
+                    self._submit(suspect, scheduler)
+                    break

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import inf
 
 from scheduler_svc.core import rolling
-from scheduler_svc.core.errors import RequestRefused
+from scheduler_svc.core.errors import ContextExceeded, RequestRefused
 from scheduler_svc.core.request import Request
 
 WATERMARK = 0.01
@@ -116,16 +116,14 @@ def length_limit(request: Request, limits: WorkerLimits) -> int:
     if request.pooling:
         _check_embedding(request, longest, limits)
     elif prompt >= longest:
-        raise RequestRefused("prompt", f"the prompt has {prompt} tokens; with one to generate {longest} fit")
+        raise ContextExceeded("prompt", longest, f"the prompt has {prompt}, and one is to be generated")
     if request.rolling and request.beams:
         raise RequestRefused("rolling_context", "a beam search ends with the context")
     if request.rolling and longest < rolling.SHORTEST:
         raise RequestRefused("rolling_context", f"a context of {longest} tokens is too short to roll")
     if prompt + request.max_tokens > longest and not (request.rolling or request.cut_to_fit):
-        raise RequestRefused(
-            "max_tokens",
-            f"{prompt} prompt tokens and max_tokens={request.max_tokens} exceed the {longest} that fit",
-        )
+        asked = f"the prompt has {prompt}, and {request.max_tokens} more may be generated"
+        raise ContextExceeded("max_tokens", longest, asked)
     for tokens in (request.prompt, *(so_far.tokens for so_far in request.resumed)):
         if len(tokens) and not (min(tokens) >= 0 and max(tokens) < limits.vocab_size):
             raise RequestRefused("prompt", f"token ids must be in [0, {limits.vocab_size})")
@@ -142,7 +140,7 @@ def length_limit(request: Request, limits: WorkerLimits) -> int:
 def _check_embedding(request: Request, longest: int, limits: WorkerLimits) -> None:
     """Raise `RequestRefused` if a text cannot be embedded, or not in so many numbers."""
     if len(request.prompt) > longest:
-        raise RequestRefused("prompt", f"the text has {len(request.prompt)} tokens; {longest} fit")
+        raise ContextExceeded("prompt", longest, f"the text has {len(request.prompt)}")
     if request.dimensions > limits.embedding_size:
         size = limits.embedding_size
         raise RequestRefused(

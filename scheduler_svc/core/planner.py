@@ -1,9 +1,9 @@
 """Which rows run in the next step.
 
 Decodes first, one token each; then chunks of the prefills that run; then, with what is left of the
-budget, new admissions. Beside decodes the budget may be a smaller one (`pace.py`). Older before younger
-everywhere; who is older, and whether one that waits may have one that runs make way for it beforehand, is
-the policy's to say.
+budget, new admissions, but whoever is older than a prefill that runs is admitted before that gets its chunk.
+Beside decodes the budget may be a smaller one (`pace.py`). Older before younger everywhere; who is older, and
+whether one that waits may have one that runs make way for it beforehand, is the policy's to say.
 
 When blocks run out, a sequence may preempt a younger one that has no row in this step yet: the one
 that loses least (`loss.py`). Progress follows. The oldest running sequence can take the blocks of all others
@@ -79,13 +79,15 @@ class Planner:
     def _fill(self, step: int) -> Sketch:
         sketch = Sketch(StepPlan(step), self._token_budget, [])
         if (candidate := self._waiting.peek()) is not None:
-            for sequence in making_way(self._batch, self._policy, candidate, self._watermark):
+            for sequence in making_way(self._batch, self._policy, candidate):
                 self._preempt(sequence)
         self._decodes(sketch)
         if sketch.sequences:
             sketch.budget = self.pace.beside_answers(sketch.budget)
         prefills = [each for each in self._batch.running if each.state is State.PREFILL]
+        prefills.sort(key=self._batch.unfinished.urgency)
         for sequence in self._policy.prefills(prefills):
+            self._admissions(sketch, self._batch.unfinished.urgency(sequence))
             if sketch.budget and sequence.state is State.PREFILL:  # it may have been preempted meanwhile
                 self._chunk(sketch, sequence)
         self._do_forks(sketch)
@@ -239,13 +241,12 @@ class Planner:
             self._chunk(sketch, child)
         self.forks.clear()
 
-    def _admissions(self, sketch: Sketch) -> None:
+    def _admissions(self, sketch: Sketch, before: Age | None = None) -> None:
+        """Admit who waits, in order, while there is room; with `before`, those that are older than that."""
         batch, limits = self._batch, self._batch.limits
-        # Blocks that admitted prefills have yet to take.
-        promised = sum(batch.to_take(each) for each in batch.running if each.state is State.PREFILL)
         while sketch.budget and batch.free_slots:
             candidate = self._waiting.peek()
-            if candidate is None:
+            if candidate is None or (before is not None and candidate.age > before):
                 return
             hits, most = self._cached_prefix(candidate)
             if candidate.group.request.takes_prefixes and batch.unfinished.defer(candidate, len(hits), most):
@@ -253,9 +254,7 @@ class Planner:
                 continue
             seen = hits[limits.out_of_sight(len(hits) * limits.block_size) :]
             needed = limits.blocks_at_once(len(candidate.tokens)) - len(seen) + batch.pool.idle_among(seen)
-            # Into an empty batch whatever was accepted fits: the whole pool is free.
-            kept = promised + self._watermark if batch.running else 0
-            if needed + kept > batch.pool.free_blocks:
+            if needed + batch.reserved() > batch.pool.free_blocks:
                 return
             sequence = self._waiting.pop()
             blocks = batch.admit(sequence, hits)
@@ -276,7 +275,6 @@ class Planner:
             )
             sketch.plan.new_slots.append(new)
             self._chunk(sketch, sequence)
-            promised += batch.to_take(sequence)
 
     def _cached_prefix(self, sequence: Sequence) -> tuple[list[int], int]:
         """Cached blocks that the sequence can begin with, see `BlockPool.match`, and how many at most.
@@ -307,10 +305,7 @@ class Planner:
         victims = [
             each
             for each in self._batch.running
-            if each.age > sequence.age
-            and each not in planned
-            # One whose last token is in flight gives its blocks up by itself, and sooner.
-            and each.planned + 1 < each.group.limit
+            if each.age > sequence.age and each not in planned and not each.about_to_end
         ]
         if not victims:
             return False

@@ -226,9 +226,7 @@ class Scheduler:
         }
         groups = sorted(self._groups, key=lambda group: group.arrival)
         for group in groups:
-            if group.gained:
-                group.fruitless = 0
-            elif group in touched:
+            if group in touched and not group.gained:
                 group.fruitless += 1
             self._withdraw(group)
         self._flights.clear()
@@ -236,14 +234,14 @@ class Scheduler:
         return groups
 
     def withdraw_waiting(self) -> list[SequenceGroup]:
-        """Hand back the groups that have not begun, oldest first: another worker may take them sooner."""
+        """Hand back the groups that hold no slot, oldest first: another worker may take them sooner."""
         withdrawn = []
         self._unfinished.drain()
         for sequence in self._waiting.drain():
             group = sequence.group
             if group not in self._groups:  # withdrawn with an older sibling
                 continue
-            if group.gained or any(each.state is not State.WAITING for each in group.alive()):
+            if any(each.table is not None or each.state is State.FORK for each in group.alive()):
                 self._waiting.push(sequence)
             else:
                 withdrawn.append(group)
@@ -382,9 +380,12 @@ class Scheduler:
 
     def _withdraw(self, group: SequenceGroup) -> None:
         """Take the group out without ending it."""
+        if group.gained:
+            group.fruitless = 0
         for sequence in group.alive():
             if sequence.state is not State.WAITING:
                 self._batch.leave(sequence, State.WAITING)
+            sequence.chain = []  # the blocks of the next worker may be of another size
         group.held.clear()
         del self._groups[group]
 

@@ -64,7 +64,8 @@ class Sequence:
     """
 
     __slots__ = (
-        "admitted_length",
+        "admission_cost",
+        "admitted_output",
         "age",
         "chain",
         "computed",
@@ -100,8 +101,10 @@ class Sequence:
         """Raised whenever the slot is given up; results planned under an earlier one are dropped."""
         self.computed = 0
         self.planned = 0
-        self.admitted_length = 0
-        """Tokens that were known when it got its slot."""
+        self.admitted_output = 0
+        """Output tokens that were known when it got its slot."""
+        self.admission_cost = 0
+        """Tokens that had to be computed then: those that were known, and not in the cache."""
         self.drafted = 0
         """Drafts in flight; with some it cannot be planned further."""
         self.pace: Pace | None = None
@@ -127,21 +130,25 @@ class Sequence:
         return self.state is State.WAITING or self.state is State.PREEMPTED
 
     @property
+    def about_to_end(self) -> bool:
+        """Its last token is in flight: it gives its blocks up by itself, sooner than if it were preempted."""
+        return self.planned + 1 >= self.group.limit and self.computed < self.planned
+
+    @property
     def output_tokens(self) -> int:
         """How many tokens it has generated so far."""
         return self.dropped_tokens + len(self.tokens) - len(self.group.request.prompt)
 
     def ending(self) -> Finish:
         """Whether the newest confirmed token is the last one, and why."""
-        request, output = self.group.request, self.output_tokens
-        if output > 0:
-            if self.tokens[-1] in request.stop_token_ids:
-                return Finish.STOP
-            if len(self.tokens) >= self.group.limit and not request.rolling:
-                return Finish.LENGTH
-            if request.rolling and 0 < request.max_tokens <= output:
-                return Finish.LENGTH
-        return Finish.NOT_FINISHED
+        request, tokens = self.group.request, self.tokens
+        if tokens[-1] in request.stop_token_ids and self.output_tokens > 0:
+            return Finish.STOP
+        if request.rolling:
+            full = 0 < request.max_tokens <= self.output_tokens
+        else:
+            full = len(tokens) >= self.group.limit
+        return Finish.LENGTH if full else Finish.NOT_FINISHED
 
     def roll(self) -> None:
         """Leave behind what a text of its length does; it holds no blocks."""

@@ -4,12 +4,13 @@
     follower    a b c d e x ...     has a, b and c from the cache, and waits until e is in it
 
 A follower is passed over when others are admitted. It gets its place in the queue back when the maker has
-computed the last block that both have, or leaves before: then whoever comes first computes it.
+computed the last block that both have, or leaves before: then whoever comes first computes it. Until then
+the maker is as urgent as its most urgent follower.
 """
 
 from collections import deque
 
-from scheduler_svc.core.sequence import Sequence
+from scheduler_svc.core.sequence import Age, Sequence
 from scheduler_svc.core.waiting import WaitingQueue
 
 
@@ -57,6 +58,11 @@ class UnfinishedPrefixes:
                 self._waiting.push(follower)
         if still := [each for each in followers if each[0] > blocks]:
             self._followers[maker] = still
+
+    def urgency(self, maker: Sequence) -> Age:
+        """How old the oldest is that needs what the sequence computes, itself included."""
+        followers = self._followers.get(maker, ())
+        return min([maker.age, *(follower.age for _, follower in followers if follower.waits)])
 
     def leave(self, maker: Sequence) -> None:
         """The sequence computes nothing more."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import importlib
 import secrets
 import shutil
@@ -23,6 +24,15 @@ DEBIAN = shutil.which("redis-server", path="/usr/bin:/usr/local/bin")
 BUSES = ["memory", "redis", *(["debian-redis"] if DEBIAN else [])]
 LEASE = 0.6
 HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_collector() -> Iterator[None]:
+    """To look through what all tests before have left takes the collector as long as a lease lasts here."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

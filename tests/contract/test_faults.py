@@ -9,10 +9,12 @@ from typing import Any
 
 import grpc
 import pytest
+import redis.asyncio
 from grpc.aio import AioRpcError
 
 from ops.redis_server import RedisServer
 from proto.rpc import Node, RedisBus
+from proto.rpc.errors import BusAway
 from proto.wire_pb2 import Entry, Kind
 
 
@@ -238,3 +240,64 @@ async def test_a_redis_that_is_killed_and_comes_back_loses_nothing(
         assert seen == [list(range(100))] * 3
         assert (server.epoch, client.epoch) == (1, 1)
         assert servicer.calls == 5
+
+
+async def test_reconnecting_leaves_no_connections_behind(
+    mortal_redis: RedisServer, echo: SimpleNamespace, servicer: Any
+) -> None:
+    """Several parts of a process find at the same time that their connection is lost."""
+    watching = redis.asyncio.Redis.from_url(mortal_redis.url)
+
+    async def connections() -> int:
+        return len(await watching.client_list())
+
+    async with (
+        Node(RedisBus(mortal_redis.url), "server", lease_seconds=0.6) as server,
+        Node(RedisBus(mortal_redis.url), "client", lease_seconds=0.6) as client,
+    ):
+        served = server.server()
+        echo.add_EchoServicer_to_server(servicer, served)
+        await served.start()
+        stub = echo.EchoStub(client.channel())
+        calls = [stub.Unary(echo.Text(text="wait")) for _ in range(3)]
+        await servicer.started.wait()
+        before = await connections()
+        # Away for a moment, so that all want to connect before one has.
+        await watching.pipeline().client_kill_filter(_type="normal", skipme=True).client_pause(400).execute()
+        servicer.go.set()
+        assert [(await call).text for call in calls] == ["wait"] * 3
+        assert await connections() == before
+    await watching.aclose()
+
+
+async def test_a_full_redis_empties_itself(
+    mortal_redis: RedisServer, echo: SimpleNamespace, servicer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It refuses what needs memory; leases are renewed, calls are taken, and what was read is dropped."""
+    limits = redis.asyncio.Redis.from_url(mortal_redis.url)
+    used = (await limits.info("memory"))["used_memory"]
+    await limits.config_set("maxmemory", used + 8 * 2**20)
+    data = bytes(100_000)
+    async with (
+        Node(RedisBus(mortal_redis.url), "server", lease_seconds=0.6) as server,
+        Node(RedisBus(mortal_redis.url), "client", lease_seconds=0.6) as client,
+    ):
+        served = server.server(capacity=0)
+        echo.add_EchoServicer_to_server(servicer, served)
+        await served.start()
+        stub = echo.EchoStub(client.channel())
+        calls = []
+        while not client._keeper.is_away:
+            calls.append(stub.Collect([echo.Text(data=data)], wait_for_ready=True))
+            await asyncio.sleep(0.01)
+        calls += [stub.Collect([echo.Text(data=data)], wait_for_ready=True) for _ in range(10)]
+        await asyncio.sleep(1.0)
+        assert 40 < await limits.xlen("quire:calls:Echo") <= len(calls) - 10, "it is full"
+        with pytest.raises(BusAway):
+            await client.leases()
+        served.set_capacity(4)
+        async with asyncio.timeout(20):
+            assert [(await call).count for call in calls] == [1] * len(calls)
+        assert (client.epoch, server.epoch) == (1, 1)
+    assert [record.message[:20] for record in caplog.records].count("the bus is away: OOM") <= 4
+    await limits.aclose()

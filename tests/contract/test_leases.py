@@ -136,6 +136,44 @@ async def test_a_process_that_was_cut_off_fences_itself(
     assert (await pair.stub.Unary(echo.Text(text="again"), wait_for_ready=True)).text == "again"
 
 
+async def test_calls_wait_until_a_lease_that_ran_out_is_taken_anew(
+    pair: SimpleNamespace, echo: SimpleNamespace, servicer: Any, until: Any
+) -> None:
+    """As in a process that was stopped and finds calls at its door first: it would drop them again."""
+    renewing = asyncio.Event()
+    renew = pair.server.link.renew_lease
+
+    async def late(*lease: Any) -> Any:
+        await renewing.wait()
+        return await renew(*lease)
+
+    pair.server.link.renew_lease = late
+    await until(lambda: absent(pair.client, pair.server), "the lease runs out")
+    call = pair.stub.Unary(echo.Text(text="x"), wait_for_ready=True)
+    await asyncio.sleep(0.1)
+    assert not call.done()
+    renewing.set()
+    assert (await call).text == "x"
+    assert (pair.server.epoch, servicer.calls) == (2, 1)
+
+
+async def test_an_inbox_that_is_made_anew_may_count_from_lower_ids(
+    pair: SimpleNamespace, world: Any, echo: SimpleNamespace, until: Any
+) -> None:
+    """As of a Redis that has lost its data and whose clock is behind."""
+    if world.redis is None:
+        pytest.skip("ids in memory only grow")
+    inbox = f"{world.prefix}inbox:{pair.client.id}"
+    nothing = Entry(sender="nobody", epoch=1).SerializeToString()
+    await world.redis.xadd(inbox, {b"e": nothing}, "9999999999999-1")
+    assert (await pair.stub.Unary(echo.Text(text="x"))).text == "x"
+    await world.redis.delete(inbox, f"{world.prefix}alive:{pair.client.id}")
+    await world.redis.client_kill_filter(_type="normal", skipme=True)
+    await until(lambda: pair.client.epoch == 2, "a new epoch")
+    async with asyncio.timeout(10):
+        assert (await pair.stub.Unary(echo.Text(text="x"), wait_for_ready=True)).text == "x"
+
+
 async def absent(observer: Any, process: Any) -> bool:
     return process.id not in {lease.process_id for lease in await observer.leases()}
 

@@ -51,7 +51,7 @@ async def beside(http: httpx.AsyncClient) -> AsyncIterator[None]:
         ({"max_tokens": 100_000}, 400, "max_tokens"),
         ({"temperature": -1}, 400, "temperature"),
         ({"temperature": "hot"}, 400, "temperature"),
-        ({"top_p": 0}, 400, "top_p"),
+        ({"top_p": -0.1}, 400, "top_p"),
         ({"top_p": 1.5}, 400, "top_p"),
         ({"min_p": 2}, 400, "min_p"),
         ({"n": 0}, 400, "n"),
@@ -70,6 +70,25 @@ async def test_a_bad_parameter_is_named(
     error = answer.json()["error"]
     assert error["param"] == param
     assert error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        ("/v1/completions", {"prompt": "word " * 3000}, "prompt"),
+        ("/v1/completions", {"prompt": "word", "max_tokens": 2048}, "max_tokens"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "word " * 3000}]}, "messages"),
+        ("/v1/embeddings", {"input": "word " * 3000}, "input"),
+    ],
+)
+async def test_what_is_too_long_for_the_context_says_so(
+    http: httpx.AsyncClient, path: str, fields: dict[str, Any], param: str
+) -> None:
+    answer = await http.post(path, json={"model": "quire-tiny"} | fields)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", param)
+    assert error["message"].startswith("This model's maximum context length is 2048 tokens, but ")
 
 
 async def test_broken_json_is_a_400(http: httpx.AsyncClient, beside: None) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from gpu_worker.kernels.interface import EVERYTHING, FP8, LayerCache, Sight, StepMetadata
@@ -67,6 +68,27 @@ def make_step(rows: list[tuple[int, int]], block_size: int, generator: torch.Gen
         block_tables=tables,
         positions=torch.cat(positions),
         kv_entries=torch.cat(entries),
+    )
+
+
+def recorded(paged: Paged, tokens: int, rows: int) -> tuple[Tensor, StepMetadata]:
+    """The same queries and step with room for so many tokens and rows, as a step that is replayed has it."""
+    step, count = paged.step, len(paged.step.contexts)
+    longest = 2 * max(step.context_lengths)
+    filler = tokens - len(paged.query)
+    query = torch.cat((paged.query, paged.query.new_full((filler, *paged.query.shape[1:]), NAN)))
+    starts = torch.cat((step.query_starts, torch.full((rows + 1 - count,), len(paged.query))))
+    starts[-1] = tokens
+    return query, StepMetadata(
+        decodes=0,
+        query_lengths=(tokens,) * (rows + 1),
+        context_lengths=(longest,) * (rows + 1),
+        query_starts=starts.int(),
+        contexts=F.pad(step.contexts, (0, rows + 1 - count)),
+        block_tables=F.pad(step.block_tables, (0, 0, 0, rows + 1 - count), value=1 << 30),
+        positions=F.pad(step.positions, (0, filler)),
+        kv_entries=F.pad(step.kv_entries, (0, filler), value=-1),
+        recorded=True,
     )
 
 

@@ -49,7 +49,7 @@ def attend_latent(
     ASSEMBLED: tl.constexpr,
     FACTOR: tl.constexpr,
 ):
-    row, first, start, length, before = own_tile(tiles, starts, contexts)
+    row, first, start, length, before = own_tile(tiles, starts, contexts, tile_tokens)
     EACH: tl.constexpr = 2 if pages.dtype.element_ty == tl.int16 else 1  # numbers that are read as one
     members = tl.arange(0, M)
     tokens = first + members // GROUP

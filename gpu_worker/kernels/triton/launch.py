@@ -1,10 +1,10 @@
 """How a step's attention is cut into programs.
 
-    every row is short       decodes, drafts     a tile a row; contexts are split until the GPU is full
-    some rows are chunks     mixed batches       one list of tiles, those with most to do first
+    short rows       decodes, drafts     a tile a row; contexts are split until the GPU is full
+    longer rows      chunks              a list of tiles, made on the device
 
-Decodes whose contexts are longer than those of all chunks beside them would be the last to end: they are
-split too, in a launch of their own.
+Two launches at most. Of a step that is recorded only the device will know how long its rows are: then both
+are laid out for the most that there may be, and programs that have nothing before them end at once.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.interface import StepMetadata
-from gpu_worker.transfer import to_device
 
 SHORT = 64
 """Rows of a tile up to which all tokens of a sequence are one tile, if it can have so many."""
@@ -43,11 +42,12 @@ class Launch:
     """Rows that one launch computes."""
 
     tiles: Tensor | None
-    """int32 [n, 2]: row of the step, and first of its tokens. None: the first rows are a tile each."""
+    """int32 [n, 2]: row of the step, and first of its tokens; -1: none. None: the first rows are a tile each,
+    but for those that do not fit into one."""
     count: int
     """Tiles."""
     step_tokens: int
-    """Tokens of all its rows."""
+    """Tokens up to the last that it computes."""
     tile_tokens: int
     """Tokens of a tile, at most."""
     size: int
@@ -65,39 +65,54 @@ class Launch:
 
 
 def launches(step: StepMetadata, group: int, large: int) -> list[Launch]:
-    """Of a step whose query heads share key heads by `group`. `large`: rows of a tile that is full."""
-    lengths, contexts = step.query_lengths, step.context_lengths
-    longest = max(lengths)
-    if longest == 1 or longest * group <= min(SHORT, large):
-        return [_whole_rows(lengths, contexts, group)]
-    alone = step.decodes
-    if alone and max(contexts[:alone]) <= max(contexts[alone:]):
-        alone = 0
-    whole = [_whole_rows(lengths[:alone], contexts[:alone], group)] if alone else []
-    return [*whole, _tiled(step, alone, group, large)]
+    """Of a step whose query heads share key heads by `group`. `large`: rows of a tile that is full.
 
-
-def _whole_rows(lengths: tuple[int, ...], contexts: tuple[int, ...], group: int) -> Launch:
-    tokens = max(lengths)
-    size = _power(max(LEAST, tokens * group))
-    return Launch(None, len(lengths), sum(lengths), tokens, size, max(contexts))
-
-
-def _tiled(step: StepMetadata, first: int, group: int, large: int) -> Launch:
-    """The rows from `first` on, cut into tiles."""
-    lengths = np.array(step.query_lengths[first:])
-    contexts = np.array(step.context_lengths[first:])
+    In this order: of what stands between them, the first leaves the tokens of longer rows to the second.
+    """
+    most = max(1, min(SHORT, large) // group)
     size = max(_power(group), large)
+    tokens, longest = len(step.positions), max(step.context_lengths)
+    if step.recorded:
+        rows = len(step.query_lengths) - 1
+        short = _short(rows, min(tokens, rows * most), most, group, longest)
+        room = tokens // (size // group) + min(rows, tokens // (most + 1)) + 1
+        return [short, _tiled(step, size, group, most, room)]
+    lengths = np.array(step.query_lengths)
+    fits = lengths <= most
+    found = []
+    if fits.any():
+        last = int(np.flatnonzero(fits)[-1])
+        farthest = int(np.array(step.context_lengths)[fits].max())
+        found.append(
+            _short(last + 1, int(lengths[: last + 1].sum()), int(lengths[fits].max()), group, farthest)
+        )
+    if not fits.all():
+        count = int((-(-lengths[~fits] // (size // group))).sum())
+        found.append(_tiled(step, size, group, most, count))
+    return found
+
+
+def _short(rows: int, step_tokens: int, tile_tokens: int, group: int, longest: int) -> Launch:
+    return Launch(None, rows, step_tokens, tile_tokens, _power(max(LEAST, tile_tokens * group)), longest)
+
+
+def _tiled(step: StepMetadata, size: int, group: int, most: int, room: int) -> Launch:
+    """Tiles of the rows of more than `most` tokens, and of a recorded step's last row, which fills it up."""
     tokens = size // group
-    counts = -(-lengths // tokens)
-    rows = np.repeat(np.arange(len(lengths)), counts)
-    begins = (np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)) * tokens
-    # The later a tile is in its sequence, the more it sees.
-    ends = contexts[rows] - lengths[rows] + begins + tokens
-    order = np.argsort(-ends, kind="stable")
-    tiles = np.stack((rows[order] + first, begins[order]), axis=1).astype(np.int32)
-    sent = to_device(torch.from_numpy(tiles), step.contexts.device)
-    return Launch(sent, len(tiles), int(lengths.sum()), tokens, size, int(contexts.max()))
+    lengths = step.query_starts.diff()
+    chosen = lengths > most
+    if step.recorded:
+        chosen[-1:].fill_(True)
+    counts = torch.where(chosen, (lengths + tokens - 1) // tokens, 0)
+    ends = counts.cumsum(0)
+    # The last first: the later a tile is in its sequence, the more it sees.
+    numbers = torch.arange(room - 1, -1, -1, device=ends.device)
+    rows = torch.searchsorted(ends, numbers, right=True)
+    there = rows < len(lengths)
+    rows = rows.clamp(max=len(lengths) - 1)
+    firsts = torch.where(there, (numbers - (ends - counts)[rows]) * tokens, -1)
+    tiles = torch.stack((rows, firsts), dim=1).int()
+    return Launch(tiles, room, len(step.positions), tokens, size, max(step.context_lengths))
 
 
 def _power(number: int) -> int:

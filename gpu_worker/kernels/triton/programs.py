@@ -5,10 +5,10 @@ import triton.language as tl
 
 
 @triton.jit
-def own_tile(tiles, starts, contexts):
+def own_tile(tiles, starts, contexts, tile_tokens):
     """A row of the step and the first of its tokens in the tile; their start, length, and what is before.
 
-    `tiles`: see `Launch`.
+    `tiles`: see `Launch`. Of a tile that is not there the length is 0, and nothing is before it.
     """
     if tiles is None:  # a row is a tile
         row = tl.program_id(0)
@@ -18,7 +18,9 @@ def own_tile(tiles, starts, contexts):
         first = tl.load(tiles + 2 * tl.program_id(0) + 1)
     start = tl.load(starts + row)
     length = tl.load(starts + row + 1) - start
-    return row, first, start, length, tl.load(contexts + row) - length
+    before = tl.load(contexts + row) - length
+    there = length <= tile_tokens if tiles is None else first >= 0
+    return row, tl.maximum(first, 0), start, tl.where(there, length, 0), tl.where(there, before, 0)
 
 
 @triton.jit

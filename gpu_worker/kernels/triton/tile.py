@@ -72,7 +72,7 @@ def attend_tile(
     ASSEMBLED: tl.constexpr,
     FACTOR: tl.constexpr,
 ):
-    row, first, start, length, before = own_tile(tiles, starts, contexts)
+    row, first, start, length, before = own_tile(tiles, starts, contexts, tile_tokens)
     kv_head = tl.program_id(1)
     heads: tl.constexpr = KV_HEADS * GROUP
     EACH: tl.constexpr = 2 if keys.dtype.element_ty == tl.int16 else 1  # numbers that are read as one

@@ -5,7 +5,7 @@ Random weights are never written to a disk: they are made when the decoder asks 
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
@@ -16,7 +16,8 @@ from torch import Tensor
 from gpu_worker.batch import BatchLimits
 from gpu_worker.cache import make_caches
 from gpu_worker.kernels.interface import Kernels
-from gpu_worker.kernels.triton.graphs import DecodeGraphs, recorder
+from gpu_worker.kernels.triton.graphs import StepGraphs, recorder
+from gpu_worker.kernels.triton.layouts import Layout
 from gpu_worker.models import registry
 from gpu_worker.models.loader import Checkpoint
 from gpu_worker.models.registry import CausalLM, load_model
@@ -100,10 +101,10 @@ def runner_of(
     return Runner(model, caches, kernels, limits)
 
 
-def replay(runner: Runner, bench: Bench) -> DecodeGraphs:
-    """Have the runner's decodes replayed; in a dry run computed again, in the same buffers."""
+def replay(runner: Runner, layouts: Sequence[Layout], bench: Bench) -> StepGraphs:
+    """Have the runner's steps of these layouts replayed; in a dry run computed again, in the same buffers."""
     record = (lambda compute: compute) if bench.dry else recorder()
-    graphs = DecodeGraphs(runner.forward, runner.batch, record)
-    graphs.prepare()
-    runner.replayed = graphs
+    graphs = StepGraphs(runner.forward.compute, runner.batch, record)
+    graphs.prepare(layouts)
+    runner.forward.replayed = graphs
     return graphs

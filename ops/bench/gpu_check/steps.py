@@ -5,17 +5,20 @@ copy; a step's share of that is what is left of it.
 """
 
 import time
+from collections.abc import Iterable
 
 import torch
 
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.triton.int4 import Int4Triton
 from gpu_worker.kernels.triton.kernels import TritonKernels
+from gpu_worker.kernels.triton.layouts import OneEach
 from gpu_worker.kernels.triton.quantized import QuantizedTriton
 from gpu_worker.runner import Runner
 from ops.bench.gpu_check.bench import SEED, Bench
 from ops.bench.gpu_check.models import EIGHT_B, TINY, llama, replay, runner_of
 from ops.bench.plans import decodes
+from proto.worker_pb2 import StepPlan
 
 BATCHES = (1, 8, 64, 256)
 CONTEXT = 1024
@@ -36,7 +39,7 @@ def measure_model(
     shape, context = (TINY, 40) if bench.dry else (EIGHT_B, CONTEXT)
     numbers = 2 * shape["num_hidden_layers"] * shape["num_key_value_heads"] * shape["head_dim"]
     token_bytes = numbers * (pages or torch.bfloat16).itemsize
-    weight_bytes = _weight_bytes(shape, kernels)
+    weight_bytes = weight_bytes_of(shape, kernels)
     if not bench.has_memory(weight_bytes):
         bench.found.left_out.append(f"steps of {of}: the weights do not fit")
         return
@@ -50,7 +53,7 @@ def measure_model(
             break
         runner = runner_of(model, kernels, batch, context, bench.device, pages)
         launched = seconds(runner, batch, context, bench)
-        graphs = replay(runner, bench)
+        (graph,) = replay(runner, [OneEach(batch)], bench).graphs
         replayed = seconds(runner, batch, context, bench)
         moved = weight_bytes + batch * (context - STEPS // 2) * token_bytes
         floor = moved / bench.rates.bandwidth if bench.rates.bandwidth else 0.0
@@ -60,15 +63,15 @@ def measure_model(
             "context": context,
             "ms": round(replayed * 1e3, 2),
             "of the floor": round(floor / replayed, 3),
-            "graph alone ms": round(bench.fastest(graphs.replays[batch]) * 1e3, 2),
+            "graph alone ms": round(bench.fastest(graph.replay) * 1e3, 2),
             "ms without graphs": round(launched * 1e3, 2),
             "tokens/s": round(batch / replayed),
         }
         bench.note("steps", row)
-        del runner, graphs
+        del runner, graph
 
 
-def _weight_bytes(shape: dict[str, int], kernels: Kernels) -> float:
+def weight_bytes_of(shape: dict[str, int], kernels: Kernels) -> float:
     """That a step reads: of the embedding only a few rows."""
     hidden, head = shape["hidden_size"], shape["head_dim"]
     attention = 2 * (shape["num_attention_heads"] + shape["num_key_value_heads"]) * head * hidden
@@ -80,12 +83,22 @@ def _weight_bytes(shape: dict[str, int], kernels: Kernels) -> float:
 
 
 def seconds(runner: Runner, batch: int, context: int, bench: Bench) -> float:
-    """Of a step, on average, each given to the device before the result of the one before is taken."""
-    count = 6 if bench.dry else STEPS
+    """Of a decode step, on average: see `timed`."""
+    count = steps_of(bench)
+    return timed(runner, decodes(runner.limits, batch, context, count, SEED), count)
+
+
+def steps_of(bench: Bench) -> int:
+    """Of a run."""
+    return 6 if bench.dry else STEPS
+
+
+def timed(runner: Runner, plans: Iterable[StepPlan], count: int) -> float:
+    """Seconds of a step, on average, each given to the device before the one before has answered."""
     runner.reset()
     waiting = None
     began = 0.0
-    for plan in decodes(runner.limits, batch, context, count, SEED):
+    for plan in plans:
         pending = runner.begin(plan)
         if waiting is not None and (errors := waiting.result().errors):
             raise RuntimeError(errors[0].message)

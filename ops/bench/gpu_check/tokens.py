@@ -10,6 +10,7 @@ import torch
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference import ReferenceKernels
 from gpu_worker.kernels.triton.kernels import TritonKernels
+from gpu_worker.kernels.triton.layouts import layouts_for
 from gpu_worker.models.registry import load_model
 from gpu_worker.runner import Runner
 from ops.bench.gpu_check.bench import SEED, Bench
@@ -36,7 +37,7 @@ def check(bench: Bench) -> None:
     for name, params in (("greedy", GREEDY), ("drawn", DRAWN)):
         expected = generate(plain, params, count, output)
         _note(name, generate(own, params, count, output, watched=True), expected, bench)
-    replay(own, bench)
+    replay(own, layouts_for(own.limits), bench)
     expected = generate(plain, GREEDY, count, output)
     _note("replayed", generate(own, GREEDY, count, output, watched=True), expected, bench)
     if not bench.dry:  # rounding may change some, and what comes after those

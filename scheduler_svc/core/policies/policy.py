@@ -1,8 +1,8 @@
 """What a policy may decide. What it leaves alone is as in `fcfs`.
 
-Every sequence has an age, (measure, arrival, index), that stays as it is while it is on a worker: older
-before younger everywhere, in the waiting line, in memory and in a step's budget. Any measure gives a total
-order, and that is all that the planner's guarantee of progress rests on.
+Every sequence has an age, (measure, arrival, index), that stays as it is while it runs: older before younger
+everywhere, in the waiting line, in memory and in a step's budget. Any measure gives a total order, and that
+is all that the planner's guarantee of progress rests on.
 """
 
 from collections.abc import Iterable

@@ -1,22 +1,24 @@
 """Everybody in turn."""
 
-from heapq import heappush
 from itertools import count
 
 from scheduler_svc.core.policies.policy import Policy
-from scheduler_svc.core.sequence import Sequence, State
+from scheduler_svc.core.sequence import Sequence, SequenceGroup, State
 from scheduler_svc.core.waiting import WaitingQueue
 
 QUANTUM = 32
-"""Tokens that a sequence gains before it has to make way for one that waits."""
+"""Tokens that a turn brings a sequence at least, before it has to make way for one that waits."""
 
 
 class RoundRobin(Policy):
-    """Time slices: after a quantum of tokens a sequence goes to the end of the line, if there is one.
+    """Time slices: after its turn a sequence goes to the end of the line, if there is one.
 
-    Its blocks stay in the prefix cache for as long as memory allows, so that taking it up again is cheap.
+    Its blocks stay in the prefix cache for as long as memory allows: then taking it up again is cheap, and
+    turns are short. When more wait than memory has room for, all that it knows is computed anew in each
+    turn. So a turn brings as many tokens as had to be computed to begin it: however many wait, whole turns
+    compute no more again than they gain. One that loses its memory during its turn is the next to come back.
     Prefills take a step's budget in turns, too. Nobody starves: the line only ever moves on, and a sequence
-    makes way for it only after it has gained a quantum.
+    makes way for it only after its turn.
     """
 
     preempts = True
@@ -25,11 +27,14 @@ class RoundRobin(Policy):
         self._turns = count()
         self._begins = 0
 
+    def measure(self, group: SequenceGroup) -> float:
+        return next(self._turns)
+
     def queue(self) -> WaitingQueue:
         return _Turns(self._turns)
 
     def yields(self, running: Sequence, waiting: Sequence) -> bool:
-        return running.state is State.DECODE and len(running.tokens) - running.admitted_length >= QUANTUM
+        return running.state is State.DECODE and _turn_is_over(running)
 
     def prefills(self, sequences: list[Sequence]) -> list[Sequence]:
         if len(sequences) < 2:
@@ -40,11 +45,18 @@ class RoundRobin(Policy):
 
 
 class _Turns(WaitingQueue):
-    """In the order in which sequences joined the line; one that was preempted has joined again."""
+    """In the order in which sequences joined the line; one whose turn is over joins again."""
 
     def __init__(self, turns: "count[int]") -> None:
         super().__init__()
         self._turns = turns
 
     def push(self, sequence: Sequence) -> None:
-        heappush(self._heap, ((next(self._turns), 0, 0), sequence))
+        if sequence.state is State.PREEMPTED and _turn_is_over(sequence):
+            sequence.age = (next(self._turns), *sequence.age[1:])
+        super().push(sequence)
+
+
+def _turn_is_over(sequence: Sequence) -> bool:
+    gained = sequence.output_tokens - sequence.admitted_output
+    return gained >= max(QUANTUM, sequence.admission_cost)

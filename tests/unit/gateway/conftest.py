@@ -17,6 +17,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from gateway.app import create_app
+from gateway.protocol import HttpProtocol
 from proto.rpc import Lease
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED, STOP
 from proto.tokenizer_pb2 import (
@@ -228,7 +229,7 @@ async def gateway(tokenizer: FakeTokenizer, backend: FakeBackend) -> AsyncIterat
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     config = uvicorn.Config(
-        app, http="httptools", ws="none", lifespan="on", log_config=None, access_log=False
+        app, http=HttpProtocol, ws="none", lifespan="on", log_config=None, access_log=False
     )
     config.timeout_graceful_shutdown = 1
     server = _Server(config)

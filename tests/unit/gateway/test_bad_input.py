@@ -1,6 +1,7 @@
 """Whatever a client sends, it gets an error of its own that names what is wrong."""
 
 import asyncio
+import gzip
 import json
 
 import pytest
@@ -49,7 +50,7 @@ BAD_COMPLETIONS = [
     ({"temperature": -0.1}, "temperature", "invalid_value"),
     ({"temperature": 2.1}, "temperature", "invalid_value"),
     ({"temperature": "hot"}, "temperature", "invalid_type"),
-    ({"top_p": 0}, "top_p", "invalid_value"),
+    ({"top_p": -0.01}, "top_p", "invalid_value"),
     ({"top_p": 1.01}, "top_p", "invalid_value"),
     ({"top_k": -2}, "top_k", "invalid_value"),
     ({"top_k": HUGE}, "top_k", "invalid_value"),
@@ -107,9 +108,10 @@ BAD_CHATS = [
     ({"messages": [{"role": "user", "content": "", "colour": 1}]}, "messages[0].colour", "unknown_parameter"),
     (
         {"messages": [*MESSAGES, {"role": "assistant", "content": "", "tool_calls": [{}]}]},
-        "messages[1]",
+        "messages[1].tool_calls",
         "unsupported_parameter",
     ),
+    ({"messages": [{"role": "user", "content": "", "name": 1}]}, "messages[0].name", "invalid_type"),
     ({"max_completion_tokens": 0}, "max_completion_tokens", "invalid_value"),
     ({"max_completion_tokens": 5, "max_tokens": 6}, "max_tokens", "invalid_value"),
     ({"logprobs": 1}, "logprobs", "invalid_type"),
@@ -163,6 +165,29 @@ async def test_bad_chat(refusing, fields, param, code):
 @pytest.mark.parametrize("body", BAD_BODIES)
 async def test_bad_body(refusing, body):
     assert_error(await refusing.post(COMPLETIONS, content=body), 400, None, "invalid_json")
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        (["Hi"], "'messages[0]': input should be an object."),
+        ([], "'messages': list should have at least 1 item, not 0."),
+        (
+            [*MESSAGES, {"role": "tool", "content": "", "tool_call_id": "a"}],
+            "'messages[1].tool_call_id' is not",
+        ),
+    ],
+)
+async def test_errors_are_about_json_and_not_about_python(refusing, messages, said):
+    response = await refusing.post(CHAT, json={"model": "m", "messages": messages})
+    assert response.json()["error"]["message"].startswith(said)
+
+
+async def test_a_compressed_body(refusing):
+    body = gzip.compress(b'{"model": "m", "prompt": "A"}')
+    response = await refusing.post(COMPLETIONS, content=body, headers={"Content-Encoding": "gzip"})
+    assert_error(response, 415, None, "unsupported_content_encoding")
+    assert response.headers["accept-encoding"] == "identity"
 
 
 async def test_an_infinite_number(refusing):
@@ -255,6 +280,8 @@ async def test_a_fault_of_ours_is_logged_and_tells_nothing(gateway, caplog):
     assert_error(response, 500, None, "internal_error")
     assert "IndexError" in caplog.text
     assert "index" not in response.text
+    (asked,) = gateway.tokenizer.requests
+    assert response.headers["x-request-id"] == asked.request_id
 
 
 async def test_the_largest_body_is_served(gateway):

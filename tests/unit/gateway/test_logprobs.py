@@ -20,7 +20,16 @@ def test_parts_of_a_character_stay_distinct_and_offsets_count_characters():
     whole = joined([first, second])
     assert whole["tokens"] == ["a", "bytes:\\xf0\\x9f", "bytes:\\xa6\\x8a", "é b", "!"]
     assert whole["top_logprobs"][1] == {"bytes:\\xf0\\x9f": -0.5, "bytes:\\xf0\\x9f\\xa6": -2.0}
-    assert whole["text_offset"] == [0, 1, 2, 2, 5]
+    assert whole["text_offset"] == [0, 1, 1, 2, 5]
+
+
+def test_offsets_are_places_in_the_text():
+    end = token(b"<|end|>")
+    end.unseen = True
+    tokens = [token(b"a"), end, token(b"\x80"), token(b"\xf0\x9f"), token(b"b"), token(b"c")]
+    text = b"".join(one.utf8 for one in tokens if not one.unseen).decode(errors="replace")
+    offsets = CompletionLogprobs().of(tokens)["text_offset"]
+    assert offsets == [0, 1, 1, 2, 2, text.index("c")]
 
 
 def test_the_chosen_token_is_among_the_top_even_if_unlikely():

@@ -1,13 +1,16 @@
 """How the gateway's process begins and ends."""
 
 import asyncio
+import resource
 import socket
+from typing import Any
 
 import httpx
 import pytest
 
 from gateway import __main__ as main
 from gateway.settings import GatewaySettings
+from ops.address import url_from_here
 from ops.errors import StartError
 from ops.redis_server import free_port
 
@@ -32,6 +35,25 @@ class FakeNode:
         self.told.set()
 
 
+async def test_more_connections_than_a_process_begins_with(backend):
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    node, port = FakeNode(backend), free_port()
+    serving = asyncio.ensure_future(main.serve(node, GatewaySettings(port=port)))
+    held: list[Any] = []
+    try:
+        await asyncio.wait_for(node.told.wait(), 10)
+        held += await asyncio.gather(*(asyncio.open_connection("127.0.0.1", port) for _ in range(300)))
+        async with httpx.AsyncClient(trust_env=False) as http:
+            assert (await http.get(f"http://127.0.0.1:{port}/health/live")).status_code == 200
+    finally:
+        for _, writer in held:
+            writer.close()
+        serving.cancel()
+        await asyncio.wait([serving], timeout=10)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
 async def test_a_taken_port_is_one_line():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -42,6 +64,33 @@ async def test_a_taken_port_is_one_line():
 async def test_a_host_that_is_not_ours_is_one_line():
     with pytest.raises(StartError, match=r"^cannot listen on 203\.0\.113\.1:"):
         await main.serve(None, GatewaySettings(host="203.0.113.1", port=free_port()))
+
+
+@pytest.mark.parametrize(
+    ("host", "url", "reached"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:{}", "http://127.0.0.1:{}"),
+        ("0.0.0.0", "http://0.0.0.0:{}", "http://127.0.0.1:{}"),
+        ("::1", "http://[::1]:{}", "http://[::1]:{}"),
+        ("::", "http://[::]:{}", "http://127.0.0.1:{}"),
+        ("localhost", "http://localhost:{}", "http://localhost:{}"),
+    ],
+)
+async def test_where_it_listens_and_is_reached(backend, host, url, reached):
+    node, port = FakeNode(backend), free_port()
+    serving = asyncio.ensure_future(main.serve(node, GatewaySettings(host=host, port=port)))
+    told = asyncio.ensure_future(node.told.wait())
+    await asyncio.wait([serving, told], timeout=10, return_when=asyncio.FIRST_COMPLETED)
+    if ":" in host and serving.done():
+        pytest.skip("this machine has no IPv6")
+    assert node.info == {"url": url.format(port)}
+    here = url_from_here(host, port)
+    assert here == reached.format(port)
+    async with httpx.AsyncClient(trust_env=False) as http:
+        assert (await http.get(f"{here}/health/live")).status_code == 200
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(serving, 10)
 
 
 def test_a_bad_setting_is_named(monkeypatch, capsys):

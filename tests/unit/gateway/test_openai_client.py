@@ -145,6 +145,12 @@ async def test_parameters_reach_the_tokenizer(gateway):
     assert (request.max_tokens, request.n, list(request.tokens.ids)) == (3, 1, [5, 6])
 
 
+async def test_a_nucleus_of_nothing_is_the_likeliest_token(gateway):
+    await gateway.openai().completions.create(model="m", prompt="A", top_p=0)
+    (request,) = gateway.tokenizer.requests
+    assert 0 < request.sampling.top_p < 1e-20
+
+
 async def test_defaults(gateway):
     await gateway.openai().completions.create(model="m", prompt="A")
     (request,) = gateway.tokenizer.requests
@@ -213,13 +219,14 @@ async def test_an_answer_can_be_sent_back(gateway):
     client = gateway.openai()
     answer = await client.chat.completions.create(model="m", messages=MESSAGES)
     parts = [{"type": "text", "text": "And "}, {"type": "text", "text": "then?"}]
-    turn = [*MESSAGES, answer.choices[0].message, {"role": "user", "content": parts}]
+    turn = [*MESSAGES, answer.choices[0].message, {"role": "user", "content": parts, "name": "Bob"}]
     await client.chat.completions.create(
         model="m", messages=[{"role": "developer", "content": "Be kind."}, *turn]
     )
     messages = gateway.tokenizer.requests[-1].chat.messages
     assert [message.role for message in messages] == ["system", "user", "assistant", "user"]
     assert (messages[2].content, messages[3].content) == (STORY, "And then?")
+    assert [message.name for message in messages] == ["", "", "", "Bob"]
 
 
 async def test_models(gateway):

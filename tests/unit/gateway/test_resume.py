@@ -115,7 +115,8 @@ async def test_a_generation_can_be_ended_from_outside(backend, tokenizer):
     tokenizer.generate = generate
     generation = Generation(backend.tokenizer("m"), TextRequest(text="A", n=1))
     chunks = generation.chunks()
-    assert (await anext(chunks)).deltas[0].text == "a"
+    _, chunk = await anext(chunks)
+    assert chunk.deltas[0].text == "a"
     generation.end(Unavailable("enough"))
     with pytest.raises(Unavailable, match="enough"):
         await anext(chunks)

@@ -122,7 +122,6 @@ STATUSES = [
     (grpc.StatusCode.INVALID_ARGUMENT, 400, openai.BadRequestError),
     (grpc.StatusCode.NOT_FOUND, 404, openai.NotFoundError),
     (grpc.StatusCode.RESOURCE_EXHAUSTED, 429, openai.RateLimitError),
-    (grpc.StatusCode.DEADLINE_EXCEEDED, 504, openai.InternalServerError),
     (grpc.StatusCode.ABORTED, 500, openai.InternalServerError),
     (grpc.StatusCode.INTERNAL, 500, openai.InternalServerError),
 ]
@@ -137,6 +136,24 @@ async def test_a_call_that_fails_at_once(gateway, code, status, kind, stream):
     assert (caught.value.status_code, caught.value.param) == (status, "prompt")
     assert caught.value.body["message"] == "no good"
     assert ("retry-after" in caught.value.response.headers) == (status == 429)
+
+
+async def test_an_answer_that_takes_too_long(gateway):
+    gateway.tokenizer.generate = say(then=failing(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", ""))
+    client = gateway.openai().with_options(max_retries=2)
+    with pytest.raises(openai.InternalServerError) as caught:
+        await client.completions.create(model="m", prompt="A", extra_body={"timeout": 9})
+    assert len(gateway.tokenizer.requests) == 1, "it would take as long again"
+    assert (caught.value.status_code, caught.value.param) == (504, "timeout")
+    assert "not complete within 'timeout'" in caught.value.message
+
+
+async def test_what_the_context_has_no_room_for_is_refused_by_its_name(gateway):
+    failure = failing(grpc.StatusCode.OUT_OF_RANGE, "maximum context length", "prompt")
+    gateway.tokenizer.generate = say(then=failure)
+    with pytest.raises(openai.BadRequestError) as caught:
+        await gateway.openai().chat.completions.create(model="m", messages=MESSAGES)
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "messages")
 
 
 async def test_a_prompt_that_is_a_conversation_is_named_so(gateway):

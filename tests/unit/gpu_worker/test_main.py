@@ -1,15 +1,18 @@
 """The process: what it says of itself, what it serves, and how it refuses to start."""
 
 import asyncio
+import threading
 
 import grpc
 import pytest
 
+from gpu_worker import __main__ as main
 from gpu_worker import engine
 from gpu_worker.__main__ import serve
 from gpu_worker.errors import DeviceError
 from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
+from gpu_worker.watchdog import Watchdog
 from ops.errors import StartError
 from proto.rpc import MemoryBus, Node
 from proto.worker_pb2_grpc import WorkerStub
@@ -53,6 +56,31 @@ async def test_a_worker_whose_gpu_is_lost_ends(make, tiny, monkeypatch) -> None:
         with pytest.raises(DeviceError, match="an illegal memory access"):
             await asyncio.wait_for(serving, 10)
         assert await call.code() is not grpc.StatusCode.OK
+
+
+async def test_a_worker_whose_device_hangs_ends(make, tiny, monkeypatch) -> None:
+    settings = WorkerSettings(model=tiny.directory, model_name="tiny", device="cpu", threads=1, max_slots=4)
+    ended = asyncio.get_running_loop().create_future()
+    continued = threading.Event()
+    monkeypatch.setattr(engine, "Watchdog", lambda: Watchdog(patience=0.3))
+    monkeypatch.setattr(main, "end_at_once", ended.set_result)
+    bus = MemoryBus()
+    async with Node(bus, service="worker") as node, Node(bus, service="scheduler") as scheduler:
+        serving = asyncio.ensure_future(serve(node, settings))
+        call = WorkerStub(scheduler.channel(pool="tiny")).Execute(wait_for_ready=True)
+        assert (await call.read()).HasField("ready")
+        await call.write(make.plan(1, [(0, 0, 3, 1)], new_slots=[make.slot(0, [1, 2, 3], [0])]))
+        assert (await call.read()).result.step == 1
+        await asyncio.sleep(0.5)
+        assert not ended.done(), "one that has nothing to do does not hang"
+        monkeypatch.setattr(Runner, "begin", lambda *_: continued.wait(10))
+        await call.write(make.plan(2, [(0, 3, 1, 1)]))
+        assert "a step of 1 tokens has not ended after 0 s" in await asyncio.wait_for(ended, 10)
+        continued.set()
+        call.cancel()
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
 
 
 def fail(runner, plan):

@@ -47,7 +47,10 @@ async def test_a_gateway_must_also_answer(
     write(client, "gateway-1", socket.gethostname())
     problem = await problem_of("gateway", ProcessSettings(redis_url=server.url))
     assert problem is not None
+    assert "http://127.0.0.1:" in problem
     assert "/health/live" in problem
+    monkeypatch.setenv("QUIRE_HOST", "::1")
+    assert "http://[::1]:" in (await problem_of("gateway", ProcessSettings(redis_url=server.url)) or "")
 
 
 async def test_without_redis_nobody_is_well() -> None:

@@ -24,6 +24,8 @@ from tests.unit.scheduler_svc.test_service import (
     start,
 )
 
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+
 
 @pytest.fixture
 async def stage(fake: SimpleNamespace) -> AsyncIterator[Stage]:
@@ -84,22 +86,22 @@ async def test_fewer_dimensions(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "param"),
+    ("request_", "param", "code"),
     [
-        (text([]), "prompt"),
-        (EmbedTokensRequest(tokens=b"abc", pooling=MEAN), "prompt"),
-        (text([1], NO_POOLING), "pooling"),
-        (text([1], 9), "pooling"),
-        (text([1] * 65, LAST), "prompt"),
-        (text([-1], LAST), "prompt"),
-        (text([1], LAST, dimensions=3), "dimensions"),
+        (text([]), "prompt", INVALID),
+        (EmbedTokensRequest(tokens=b"abc", pooling=MEAN), "prompt", INVALID),
+        (text([1], NO_POOLING), "pooling", INVALID),
+        (text([1], 9), "pooling", INVALID),
+        (text([1] * 65, LAST), "prompt", grpc.StatusCode.OUT_OF_RANGE),
+        (text([-1], LAST), "prompt", INVALID),
+        (text([1], LAST, dimensions=3), "dimensions", INVALID),
     ],
 )
-async def test_what_is_refused(stage: Stage, request_: EmbedTokensRequest, param: str) -> None:
+async def test_what_is_refused(stage: Stage, request_: EmbedTokensRequest, param: str, code: Any) -> None:
     await stage.join()
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await stage.stub.Embed(request_)
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert caught.value.code() is code
     assert dict(caught.value.trailing_metadata())["quire-param"] == param
 
 

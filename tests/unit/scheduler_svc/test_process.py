@@ -81,7 +81,7 @@ async def test_serves_its_pool_and_says_so(
 
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await tokens_of(SchedulerStub(client.channel(pool="fox")).Generate(iter([start(max_tokens=99)])))
-        assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert error.value.code() == grpc.StatusCode.OUT_OF_RANGE
         assert ("quire-param", "max_tokens") in tuple(error.value.trailing_metadata())
 
         # What runs may finish once the process is told to end.

@@ -60,7 +60,7 @@ def test_a_result_with_logprobs() -> None:
         Gain(None, 4, 5, Finish.NOT_FINISHED, 0),  # type: ignore[arg-type]
         Gain(None, 4, 6, Finish.LENGTH, 1),  # type: ignore[arg-type]
     ]
-    first, second = wire.deltas_to(gains, logprobs)
+    first, second = wire.response_to(gains, logprobs).deltas
     assert (first.index, first.tokens, first.finish_reason) == (2, int32(7), FinishReason.STOP)
     assert not first.logprobs
     assert (second.index, second.tokens, second.finish_reason) == (4, int32(5, 6), FinishReason.LENGTH)

@@ -66,7 +66,6 @@ async def test_another_scheduler_is_asked_when_one_dies(stub: Any, scheduler: An
         (EmbedRequest(), "prompt"),
         (EmbedRequest(tokens=TokenIds()), "prompt"),
         (EmbedRequest(tokens=TokenIds(ids=[10**6])), "prompt"),
-        (EmbedRequest(text="x" * 2_000_001), "prompt"),
         (EmbedRequest(text="The fox", pooling=9), "pooling"),
         (EmbedRequest(text="what the scheduler refuses"), "prompt"),
     ],
@@ -77,6 +76,12 @@ async def test_what_is_refused(stub: Any, scheduler: Any, request_: EmbedRequest
         await stub.Embed(request_)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert dict(caught.value.trailing_metadata())["quire-param"] == param
+
+
+async def test_a_text_that_no_context_has_room_for(stub: Any) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.Embed(EmbedRequest(text="x" * 2_000_001))
+    assert caught.value.code() is grpc.StatusCode.OUT_OF_RANGE
 
 
 @pytest.mark.parametrize(

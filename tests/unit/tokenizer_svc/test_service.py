@@ -107,6 +107,17 @@ async def test_prompts_of_all_kinds(
     assert scheduler.starts[0].stop.max_tokens == 0
 
 
+async def test_a_template_is_told_who_speaks(
+    stub: Any, scheduler: Any, byte_level: TextModel, answer: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler.scripts = [says(answer)]
+    told: list[Any] = []
+    monkeypatch.setattr(TextModel, "encode_chat", lambda _, messages, __: told.extend(messages) or [5])
+    bob = ChatMessage(role="user", content="hi", name="Bob")
+    await collect(stub, ask(chat=Conversation(messages=[bob, HI])))
+    assert told == [{"role": "user", "content": "hi", "name": "Bob"}, {"role": "user", "content": "hi"}]
+
+
 async def test_a_stop_string_ends_its_sequence_alone(stub: Any, scheduler: Any, answer: list[int]) -> None:
     async def script(start: Any, context: Any) -> AsyncIterator[GenerateResponse]:
         for token in answer:
@@ -124,6 +135,18 @@ async def test_a_stop_string_ends_its_sequence_alone(stub: Any, scheduler: Any, 
     assert used == answer[: len(used)]
     assert len(used) < len(answer)
     assert text_of(chunks, 1) == "the lazy café 😀 o"
+
+
+@pytest.mark.parametrize("skip", [True, False])
+async def test_a_special_token_as_a_stop_string(
+    stub: Any, scheduler: Any, answer: list[int], skip: bool
+) -> None:
+    """The text does not show it, and it ends the answer all the same."""
+    scheduler.scripts = [says([*answer, 1], STOP)]
+    request = ask(stop=["</s>", "<think>"], ignore_eos=True, skip_special_tokens=skip)
+    assert text_of(await collect(stub, request)) == ANSWER
+    (start,) = scheduler.starts
+    assert list(start.stop.stop_token_ids) == [1]  # <think> is a word like others
 
 
 async def test_sequences_end_independently(stub: Any, scheduler: Any, byte_level: TextModel) -> None:
@@ -244,6 +267,7 @@ async def test_logprobs(stub: Any, scheduler: Any, byte_level: TextModel) -> Non
     assert (first.token_id, first.text, first.utf8, first.logprob) == (split[0], "�", b"\xc3", -0.5)
     assert second.utf8 == b"\xa9"
     assert (end.text, end.utf8) == ("</s>", b"</s>")
+    assert [one.unseen for one in (first, second, end)] == [False, False, True]
     assert [(top.text, top.utf8, top.logprob) for top in first.top] == [
         ("</s>", b"</s>", -0.5),
         (byte_level.every_token[tokens[0]].decode(errors="replace"), byte_level.every_token[tokens[0]], -2.0),
@@ -257,8 +281,6 @@ async def test_logprobs(stub: Any, scheduler: Any, byte_level: TextModel) -> Non
         (ask(tokens=TokenIds()), "prompt"),
         (ask(tokens=TokenIds(ids=[1, 422])), "prompt"),
         (ask(tokens=TokenIds(ids=[2**32 - 1])), "prompt"),
-        (ask(text="x" * 2_000_001), "prompt"),
-        (ask(tokens=TokenIds(ids=[5] * 500_001)), "prompt"),
         (ask(chat=Conversation()), "messages"),
         (ask(chat=Conversation(messages=[HI], template_arguments="[]")), "chat_template_kwargs"),
         (ask(chat=Conversation(messages=[HI], template_arguments="{")), "chat_template_kwargs"),
@@ -280,6 +302,24 @@ async def test_what_can_never_be_served(stub: Any, scheduler: Any, request_: Tex
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await collect(stub, request_)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert ("quire-param", param) in tuple(caught.value.trailing_metadata())
+    assert scheduler.starts == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "param"),
+    [
+        (ask(text="x" * 2_000_001), "prompt"),
+        (ask(tokens=TokenIds(ids=[5] * 500_001)), "prompt"),
+        (ask(chat=Conversation(messages=[ChatMessage(role="user", content="x" * 2_000_001)])), "messages"),
+    ],
+)
+async def test_what_no_context_has_room_for(
+    stub: Any, scheduler: Any, request_: TextRequest, param: str
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await collect(stub, request_)
+    assert caught.value.code() is grpc.StatusCode.OUT_OF_RANGE
     assert ("quire-param", param) in tuple(caught.value.trailing_metadata())
     assert scheduler.starts == []
 

@@ -78,9 +78,9 @@ def test_a_pool_too_small_computes_again_and_answers_the_same(runner, expected) 
 
 def test_with_host_memory_less_is_computed_again_and_answers_are_the_same(runner, expected) -> None:
     runner.host = HostPages(runner.caches, 40)
-    without = InProcess(runner, num_blocks=5, shares=False)
+    without = InProcess(runner, num_blocks=6, shares=False)
     assert answered(without) == expected
-    swapping = InProcess(runner, num_blocks=5, shares=False, host=HostOffer(40, 1.0, 1.0))
+    swapping = InProcess(runner, num_blocks=6, shares=False, host=HostOffer(40, 1.0, 1.0))
     assert answered(swapping) == expected
     assert swapping.tally.computed < without.tally.computed
     assert swapping.swaps > without.swaps == 0

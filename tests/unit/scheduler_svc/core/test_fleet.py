@@ -42,6 +42,14 @@ def test_a_request_goes_where_it_fits(fake: SimpleNamespace, fleet: Fleet) -> No
     assert isinstance(outcome.failed[0][1], RequestRefused)
 
 
+def test_beams_go_where_there_are_slots_for_all(fake: SimpleNamespace, fleet: Fleet) -> None:
+    fleet.add_worker(fake.limits(num_blocks=16, max_slots=2))
+    wide, _ = fleet.add_worker(fake.limits(num_blocks=14, max_slots=4))
+    _, outcome = fleet.accept(fake.request([1], max_tokens=4, beams=4))
+    assert outcome == Outcome()
+    assert wide.unfinished == 1
+
+
 def test_without_a_worker_requests_wait(fake: SimpleNamespace, fleet: Fleet) -> None:
     waits, outcome = fleet.accept(fake.request([1]))
     gone, _ = fleet.accept(fake.request([2], n=2))
@@ -68,6 +76,23 @@ def test_a_worker_that_joins_takes_its_share_of_what_waits(fake: SimpleNamespace
     second.check_integrity()
 
 
+def test_it_takes_its_share_of_those_that_were_preempted_too(fake: SimpleNamespace) -> None:
+    fleet = Fleet(64, "round-robin")
+    first, _ = fleet.add_worker(fake.limits(max_slots=1))
+    workers = {first: fake.StrictWorker(first.limits)}
+    groups = [fleet.accept(fake.request([number], max_tokens=60))[0] for number in range(4)]
+    while not all(group.gained for group in groups):
+        step(fleet, first, workers[first])
+    second, _ = fleet.add_worker(fake.limits(max_slots=1))
+    assert (first.unfinished, second.unfinished) == (2, 2)
+    workers[second] = fake.StrictWorker(second.limits)
+    for scheduler, worker in workers.items():
+        while not scheduler.idle:
+            step(fleet, scheduler, worker)
+    for group in groups:
+        assert list(group.sequences[0].tokens[1:]) == fake.reference(group.request, 0, 64)
+
+
 def test_a_lost_worker_hands_everything_to_the_next(fake: SimpleNamespace, fleet: Fleet) -> None:
     first, _ = fleet.add_worker(fake.limits())
     worker = fake.StrictWorker(first.limits)
@@ -85,6 +110,20 @@ def test_a_lost_worker_hands_everything_to_the_next(fake: SimpleNamespace, fleet
     for group in groups:
         for sequence in group.sequences:
             assert list(sequence.tokens[1:]) == fake.reference(group.request, sequence.index, 64)
+
+
+def test_blocks_of_another_size_have_other_names(fake: SimpleNamespace, fleet: Fleet) -> None:
+    small, _ = fleet.add_worker(fake.limits(block_size=4))
+    prompts = [[1] * 4 + [number] * 8 for number in (2, 3)]
+    groups = [fleet.accept(fake.request(prompt, max_tokens=4))[0] for prompt in prompts]
+    small.plan()
+    fleet.remove_worker(small)
+    large, _ = fleet.add_worker(fake.limits(block_size=8))
+    worker = fake.StrictWorker(large.limits)
+    while not large.idle:
+        step(fleet, large, worker)
+    for group in groups:
+        assert list(group.sequences[0].tokens[12:]) == fake.reference(group.request, 0, 64)
 
 
 def test_suspects_are_let_on_one_at_a_time(fake: SimpleNamespace, fleet: Fleet) -> None:
@@ -110,6 +149,17 @@ def test_suspects_are_let_on_one_at_a_time(fake: SimpleNamespace, fleet: Fleet) 
         step(fleet, third, worker)
     for group in (groups[0], groups[2], innocent):
         assert list(group.sequences[0].tokens[1:]) == fake.reference(group.request, 0, 64)
+
+
+def test_a_suspect_that_fits_nowhere_does_not_hold_up_the_others(fake: SimpleNamespace, fleet: Fleet) -> None:
+    large, _ = fleet.add_worker(fake.limits(num_blocks=16))
+    for length in (40, 5):
+        fleet.accept(fake.request([1] * length, max_tokens=2, salt=str(length)))
+    for _ in range(4):
+        large.plan()
+    fleet.remove_worker(large)
+    small, _ = fleet.add_worker(fake.limits(num_blocks=4))
+    assert small.unfinished == 1
 
 
 def test_a_suspect_that_is_cancelled_makes_way(fake: SimpleNamespace, fleet: Fleet) -> None:

@@ -109,6 +109,43 @@ def test_lower_priority_makes_way_and_loses_nothing(fake: SimpleNamespace) -> No
     assert list(low.sequences[0].tokens[4:]) == fake.reference(low.request, 0, 64)
 
 
+def test_whose_last_token_is_in_flight_is_not_made_to_compute_all_again(fake: SimpleNamespace) -> None:
+    line = Line(fake, "priority")
+    low = line.ask("low", max_tokens=2, priority=5)
+    plans = [line.scheduler.plan(), line.scheduler.plan()]
+    line.ask("high")
+    assert line.scheduler.plan() is None
+    for plan in plans:
+        line.fleet.settle(line.scheduler, line.scheduler.complete(line.worker.execute(plan)))
+    assert low.sequences[0].state is State.DONE
+    line.finish()
+    assert line.ended == ["high"]
+
+
+@pytest.mark.parametrize("policy", ["priority", "deadline", "shortest"])
+def test_the_urgent_do_not_wait_for_a_long_prompt_of_others(fake: SimpleNamespace, policy: str) -> None:
+    line = Line(fake, policy, max_slots=2, max_step_tokens=4)
+    line.ask("long", prompt=40, priority=5, deadline=9.0)
+    line.step(2)
+    line.ask("urgent", priority=0, deadline=1.0)
+    line.step(1)
+    assert line.began == ["long", "urgent"]
+    line.step(3)
+    assert line.ended == ["urgent"]
+
+
+def test_whose_prefix_the_urgent_need_is_as_urgent(fake: SimpleNamespace) -> None:
+    line = Line(fake, "priority", max_slots=8, max_step_tokens=8, num_blocks=400)
+    shared = [1] * 40
+    line.fleet.accept(fake.request(shared, "maker", max_tokens=1, priority=5))
+    line.step(2)
+    line.fleet.accept(fake.request(shared, "urgent", max_tokens=1, priority=0))
+    for number in range(20):  # more urgent than the maker, as much as a step computes
+        line.ask(f"between-{number}", prompt=8, max_tokens=1, priority=3)
+        line.step()
+    assert line.ended.index("urgent") <= 2
+
+
 @pytest.mark.parametrize(("policy", "field"), [("priority", "priority"), ("deadline", "deadline")])
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(load=LOADS)
@@ -151,6 +188,15 @@ def test_alone_nobody_makes_way(fake: SimpleNamespace, monkeypatch: pytest.Monke
     line.ask("b", max_tokens=30)
     line.finish()
     assert line.began == ["a", "b"]
+
+
+def test_waiting_for_another_ones_prefix_costs_no_place_in_the_line(fake: SimpleNamespace) -> None:
+    line = Line(fake, "round-robin", max_slots=2, max_step_tokens=16)
+    shared = [1] * 10
+    for name, prompt in (("maker", shared), ("follower", shared), ("later", [2] * 4), ("last", [3] * 4)):
+        line.fleet.accept(fake.request(prompt, name, max_tokens=4))
+    line.finish()
+    assert line.began == ["maker", "later", "follower", "last"]
 
 
 def test_prefills_take_the_budget_in_turns(fake: SimpleNamespace) -> None:

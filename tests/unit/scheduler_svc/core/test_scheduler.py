@@ -373,7 +373,7 @@ def test_admission_keeps_a_watermark(bench: MakeBench) -> None:
 
 
 def test_the_victim_loses_least_and_is_younger(bench: MakeBench) -> None:
-    one = bench(num_blocks=8, block_size=4, max_slots=4)
+    one = bench(num_blocks=12, block_size=4, max_slots=4)
     groups = [one.arrive([number] * length, max_tokens=20) for number, length in enumerate((3, 9, 5, 5))]
     while all(group.sequences[0].state is not State.PREEMPTED for group in groups):
         one.step()
@@ -387,11 +387,11 @@ def test_the_victim_loses_least_and_is_younger(bench: MakeBench) -> None:
 
 
 def test_the_older_is_never_the_victim_of_the_younger(bench: MakeBench) -> None:
-    one = bench(token_budget=2, num_blocks=5, block_size=4, max_slots=2)
+    one = bench(token_budget=2, num_blocks=7, block_size=4, max_slots=2)
     young = one.arrive([2], max_tokens=18)
     one.step()
     one.fleet._arrivals = -9  # as one that comes from a lost worker is older than those that run here
-    old = one.arrive([1] * 11, max_tokens=9)
+    old = one.arrive([1] * 15, max_tokens=9)
     while young.sequences[0].state is State.DECODE:
         one.step()
         assert old.sequences[0].epoch == 0

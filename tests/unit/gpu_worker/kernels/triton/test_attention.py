@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from gpu_worker.kernels.interface import EVERYTHING, FP8, Sight
 from gpu_worker.kernels.triton.attention import TritonStep
-from tests.support.paged import Heads, Paged, dense, make_paged
+from tests.support.paged import Heads, Paged, dense, make_paged, recorded
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
@@ -39,6 +39,18 @@ def check(paged: Paged, sight: Sight = EVERYTHING, slopes: Tensor | None = None)
 @pytest.mark.parametrize("rows", STEPS, ids=["mixed", "decodes", "drafts"])
 def test_any_kind_of_step(rows: list[tuple[int, int]], dtype: torch.dtype, kv: torch.dtype | None) -> None:
     check(make_paged(rows, Heads(6, 2, 64), 16, dtype, kv))
+
+
+@pytest.mark.parametrize("processors", [1, 100], ids=["whole", "split"])
+@pytest.mark.parametrize(("tokens", "rows"), [(113, 7), (150, 20)])
+@pytest.mark.parametrize("sight", [EVERYTHING, Sight(window=40, sinks=3)], ids=str)
+def test_recorded_steps(tokens: int, rows: int, processors: int, sight: Sight) -> None:
+    """Launches that are laid out for any step up to some size; what is not needed of it is nothing."""
+    paged = make_paged(MIXED, Heads(6, 2, 16), 16, torch.float32)
+    query, step = recorded(paged, tokens, rows)
+    out = TritonStep(step, processors).attend(query, paged.plain, sight)
+    expected = torch.cat((dense(paged, sight), torch.zeros(tokens - len(paged.query), 96)))
+    assert_close(out.double(), expected, atol=3e-6, rtol=3e-6)
 
 
 @pytest.mark.parametrize("block_size", [1, 7, 8, 32, 256])

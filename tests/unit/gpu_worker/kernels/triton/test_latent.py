@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from gpu_worker.kernels.interface import FP8, LayerCache, Rotary, Sight
 from gpu_worker.kernels.latent import write_latent
 from gpu_worker.kernels.triton.attention import TritonStep
-from tests.support.paged import Heads, dense, make_paged, make_step
+from tests.support.paged import Heads, dense, make_paged, make_step, recorded
 from tests.unit.gpu_worker.kernels.triton.test_attention import DECODES, DRAFTS, MIXED, PROCESSORS, TOLERANCES
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -78,6 +78,15 @@ def test_with_a_window_it_is_the_reference() -> None:
     sight = Sight(window=20)
     out = TritonStep(paged.step, PROCESSORS).attend(paged.query, paged.plain, sight)
     assert_close(out.double(), dense(paged, sight), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("processors", [1, 100], ids=["whole", "split"])
+def test_recorded_steps(processors: int) -> None:
+    paged = make_paged(MIXED, Heads(6, 1, 48, 32), 16, torch.float32)
+    query, step = recorded(paged, 150, 20)
+    out = TritonStep(step, processors).attend(query, paged.plain)
+    expected = torch.cat((dense(paged), torch.zeros(len(query) - len(paged.query), 192)))
+    assert_close(out.double(), expected, atol=3e-6, rtol=3e-6)
 
 
 def test_a_row_of_no_context_gives_zeros() -> None:
