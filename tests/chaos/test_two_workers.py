@@ -111,9 +111,10 @@ async def test_a_prompt_goes_where_its_beginning_is_cached(
         await load.until(lambda: len(load.streaming) >= 2 * SLOTS)
     # While the first worker is busy, the second one gets the prompt; among idle ones the first comes first.
     begun = asyncio.Event()
-    running = asyncio.create_task(ask(client, lambda _: begun.set(), temperature=0))
+    running = asyncio.create_task(ask(client, lambda _: begun.set(), tokens=2000, temperature=0))
     await begun.wait()
     assert await cached("The fox said") == 0
     assert not running.done()
-    await running
+    running.cancel()
+    await asyncio.wait([running])
     assert await cached("The owl said") > 100

@@ -10,15 +10,19 @@ Answer = dict[int, tuple[str, list[int]]]
 
 
 async def ask(
-    client: openai.AsyncOpenAI, heard: Callable[[int], None] = lambda _: None, **fields: Any
+    client: openai.AsyncOpenAI,
+    heard: Callable[[int], None] = lambda _: None,
+    *,
+    tokens: int = 200,
+    **fields: Any,
 ) -> Answer:
-    """An answer of 200 tokens to each of `n` choices; `heard` gets the number of tokens with each chunk."""
+    """An answer of so many `tokens` to each of `n` choices; `heard` gets their number with each chunk."""
     text: dict[int, str] = {}
-    tokens: dict[int, list[int]] = {}
+    received: dict[int, list[int]] = {}
     stream = await client.completions.create(
         model="quire-tiny",
         prompt="Once upon a time, in a forest,",
-        max_tokens=200,
+        max_tokens=tokens,
         stream=True,
         extra_body={"ignore_eos": True, "return_token_ids": True},
         **fields,
@@ -27,6 +31,6 @@ async def ask(
         for choice in chunk.choices:
             assert choice.model_extra is not None
             text[choice.index] = text.get(choice.index, "") + choice.text
-            tokens.setdefault(choice.index, []).extend(choice.model_extra.get("token_ids") or [])
-        heard(sum(map(len, tokens.values())))
-    return {index: (text[index], tokens[index]) for index in sorted(text)}
+            received.setdefault(choice.index, []).extend(choice.model_extra.get("token_ids") or [])
+        heard(sum(map(len, received.values())))
+    return {index: (text[index], received[index]) for index in sorted(text)}
