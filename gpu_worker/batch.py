@@ -11,7 +11,9 @@ The host keeps only numbers that follow from the plans alone (how many tokens ar
 blocks a table has), which is what plans are checked against.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -103,8 +105,9 @@ class Batch:
     def apply(self, plan: Plan) -> None:
         """Take over a plan's changes. Raises `PlanError` if they do not fit; then only `reset` helps."""
         self._free(plan.freed_slots)
-        for new in plan.new_slots:
-            self._take(new)
+        for forks, news in groupby(plan.new_slots, lambda new: new.forked_tokens > 0):
+            for group in ([new] for new in news) if forks else (list(news),):
+                self._take(group)
         self._cut(plan.cut_slots, plan.cut_blocks)
         self._add_blocks(plan.block_slots, plan.block_ids)
         if len(plan.given_slots):
@@ -207,33 +210,51 @@ class Batch:
             for slot in slots.tolist():
                 self._faults.pop(slot, None)
 
-    def _take(self, new: NewSlot) -> None:
+    def _take(self, news: Sequence[NewSlot]) -> None:
+        """Take on new sequences: none of which is forked, or one that is. A copy for each kind of number."""
+        begins = np.array([new.forked_tokens for new in news], np.int32)
+        tokens = [int32s(new.tokens, "tokens") for new in news]
+        for new, given in zip(news, tokens, strict=True):
+            self._hold(new, given)
+        good = [index for index, new in enumerate(news) if new.slot not in self._faults]
+        if not good:
+            return
+        news, begins, tokens = [news[one] for one in good], begins[good], [tokens[one] for one in good]
+        for new in news:
+            if new.forked_tokens:
+                self._fork(new)
+            self.pooling.set(new.slot, new)
+        self.sampling.set(news)
+        slots, counts = np.array([new.slot for new in news], np.int32), np.array(list(map(len, tokens)))
+        places = np.arange(counts.sum()) + np.repeat(begins - np.cumsum(counts) + counts, counts)
+        sent = self.send(np.stack((np.repeat(slots, counts), places, np.concatenate(tokens))))
+        self.tokens[sent[0], sent[1]] = sent[2].int()
+        blocks = [int32s(new.block_ids, "block_ids") for new in news]
+        self._add_blocks(np.repeat(slots, list(map(len, blocks))), np.concatenate(blocks))
+
+    def _hold(self, new: NewSlot, tokens: Int32s) -> None:
+        """Take on a sequence as far as the host is concerned; with it fails what is wrong with it."""
         slot, limits = new.slot, self.limits
         if slot >= limits.max_slots:
             raise PlanError(f"new_slots: slot {slot} of {limits.max_slots}")
         if self._held[slot]:
             raise PlanError(f"new_slots: slot {slot} holds a sequence already")
-        tokens = int32s(new.tokens, "tokens")
         self._held[slot] = True
         self.tenures[slot] += 1
-        begun = new.forked_tokens
-        self.known[slot] = begun + len(tokens)
-        self._table_lengths[slot] = 0
+        self.known[slot] = new.forked_tokens + len(tokens)
+        self._table_lengths[slot] = new.forked_tokens // limits.block_size
         fault = self._fault_in_tokens(new, tokens) or fault_in(new.sampling, limits.vocab_size)
         fault = fault or pooling_fault(new)
-        if fault := fault or (self._fault_in_fork(new) if begun else ""):
+        if fault := fault or (self._fault_in_fork(new) if new.forked_tokens else ""):
+            self._table_lengths[slot] = 0
             self.fail(slot, fault)
-            return
-        if begun:
-            parent, blocks = new.forked_from, begun // limits.block_size
-            self.tokens[slot, :begun] = self.tokens[parent, :begun]
-            self.block_tables[slot, :blocks] = self.block_tables[parent, :blocks]
-            self._table_lengths[slot] = blocks
-        self.tokens[slot, begun : begun + len(tokens)] = self.send(tokens)
-        self.sampling.set(slot, new)
-        self.pooling.set(slot, new)
-        block_ids = int32s(new.block_ids, "block_ids")
-        self._add_blocks(np.full(len(block_ids), slot, np.int32), block_ids)
+
+    def _fork(self, new: NewSlot) -> None:
+        """The beginning of what its parent has is its own, too."""
+        parent, begun = new.forked_from, new.forked_tokens
+        blocks = begun // self.limits.block_size
+        self.tokens[new.slot, :begun] = self.tokens[parent, :begun]
+        self.block_tables[new.slot, :blocks] = self.block_tables[parent, :blocks]
 
     def _add_blocks(self, slots: Int32s, block_ids: Int32s) -> None:
         if not len(slots):

@@ -1,6 +1,7 @@
 """Every slot's sampling parameters: on the device as arrays, here as flags that say who asks for what."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -35,26 +36,32 @@ class SlotSampling:
         self.integer_table = torch.zeros((slots, 5), dtype=torch.int64, device=device)
         """top_k, seed, sequence index, prompt length and dropped tokens of each slot."""
 
-    def set(self, slot: int, new: NewSlot) -> None:
-        """Take over what a new sequence asks for, which `fault_in` has found nothing against."""
-        params = new.sampling
-        penalties = (params.presence_penalty, params.frequency_penalty, params.repetition_penalty)
-        flags = 0
-        if params.temperature > 0:
-            filters = bool(params.top_k) or params.top_p < 1 or params.min_p > 0
-            flags |= DRAWS | (FILTERS if filters else 0)
-        if penalties != (0, 0, 1):
-            flags |= PENALTIES
-        self.flags[slot] = flags
-        self.logprobs[slot] = params.logprobs if params.HasField("logprobs") else -1
-        self.candidates[slot] = new.candidates
-        if flags:
-            numbers = torch.tensor((params.temperature, params.top_p, params.min_p, *penalties))
-            self.number_table[slot] = to_device(numbers, self.number_table.device)
-            seed = params.seed - (1 << 64) if params.seed >> 63 else params.seed  # its bits, as int64
-            place = (new.sequence_index, new.prompt_length, new.dropped_tokens)
-            integers = torch.tensor((min(params.top_k, 1 << 31), seed, *place))
-            self.integer_table[slot] = to_device(integers, self.integer_table.device)
+    def set(self, news: Sequence[NewSlot]) -> None:
+        """Take over what new sequences ask for, which `fault_in` has found nothing against."""
+        asking, numbers, integers = [], [], []
+        for new in news:
+            slot, params = new.slot, new.sampling
+            penalties = (params.presence_penalty, params.frequency_penalty, params.repetition_penalty)
+            flags = 0
+            if params.temperature > 0:
+                filters = bool(params.top_k) or params.top_p < 1 or params.min_p > 0
+                flags |= DRAWS | (FILTERS if filters else 0)
+            if penalties != (0, 0, 1):
+                flags |= PENALTIES
+            self.flags[slot] = flags
+            self.logprobs[slot] = params.logprobs if params.HasField("logprobs") else -1
+            self.candidates[slot] = new.candidates
+            if flags:
+                asking.append(slot)
+                numbers.append((params.temperature, params.top_p, params.min_p, *penalties))
+                seed = params.seed - (1 << 64) if params.seed >> 63 else params.seed  # its bits, as int64
+                place = (new.sequence_index, new.prompt_length, new.dropped_tokens)
+                integers.append((min(params.top_k, 1 << 31), seed, *place))
+        if asking:
+            device = self.number_table.device
+            slots = to_device(torch.tensor(asking), device)
+            self.number_table[slots] = to_device(torch.tensor(numbers), device)
+            self.integer_table[slots] = to_device(torch.tensor(integers), device)
 
     def numbers(self, slots: Tensor) -> tuple[Tensor, ...]:
         """float32 [rows, 1] each: temperature, top_p, min_p, presence, frequency, repetition."""
