@@ -52,6 +52,7 @@ lint: $(VENV)/.installed-dev ## style and types alone
 bench: $(VENV)/.installed-dev ## measure the wire and the chain; results go to ops/bench/results
 	@$(BIN)/python -m ops.bench.wire
 	@$(BIN)/python -m ops.bench.chain
+	@$(BIN)/python -m ops.bench.paced
 
 report: $(VENV)/.installed-dev ## make ops/bench/report.md from the results that are there
 	@$(BIN)/python -m ops.bench.report

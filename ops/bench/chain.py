@@ -10,11 +10,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ops.bench.client import CompletionClient
-from ops.bench.load import closed_loop, summarize
+from ops.bench.load import Conversations, closed_loop, summarize
 from ops.bench.processes import Running, running
 from ops.bench.record import percentile, write
 from ops.bench.workload import Workload
@@ -27,14 +28,19 @@ ROUNDS = 10
 ASKS_PER_ROUND = 10
 
 
-def cpu_per_token(deployment: Running, seed: int) -> dict[str, Any]:
-    """Microseconds of CPU per generated token in each process, at `CONCURRENCY` requests at once."""
-    client = CompletionClient(deployment.url, deployment.model)
-    workload = Workload()
-    asyncio.run(closed_loop(client, workload.conversations(CONCURRENCY, seed + 1), CONCURRENCY))  # warm-up
-    before = deployment.cpu_seconds()
-    answers, seconds = asyncio.run(closed_loop(client, workload.conversations(REQUESTS, seed), CONCURRENCY))
-    after = deployment.cpu_seconds()
+async def under_load(
+    client: CompletionClient,
+    cpu_seconds: Callable[[], Mapping[str, float]],
+    questions: Conversations,
+    users: int,
+) -> dict[str, Any]:
+    """What so many users have of a deployment, and microseconds of CPU per generated token in each process.
+
+    `cpu_seconds`: what each process has used so far.
+    """
+    before = cpu_seconds()
+    answers, seconds = await closed_loop(client, questions, users)
+    after = cpu_seconds()
     summary = summarize(answers, seconds)
     if summary.errors:
         raise RuntimeError(next(answer.error for answer in answers if answer.error))
@@ -43,8 +49,7 @@ def cpu_per_token(deployment: Running, seed: int) -> dict[str, Any]:
     }
     outside = sum(cost for name, cost in per_token.items() if not name.startswith("worker"))
     return {
-        "concurrency": CONCURRENCY,
-        "prompt_lengths": workload.prompt_lengths,
+        "concurrency": users,
         "output_tokens": summary.output_tokens,
         "output_rate": summary.output_rate,
         "first_token_ms": summary.first_token,
@@ -52,6 +57,16 @@ def cpu_per_token(deployment: Running, seed: int) -> dict[str, Any]:
         "cpu_us_per_token": per_token,
         "cpu_us_per_token_outside_worker": round(outside, 1),
     }
+
+
+async def cpu_per_token(deployment: Running, seed: int) -> dict[str, Any]:
+    """`under_load` of `CONCURRENCY` requests at once."""
+    client = CompletionClient(deployment.url, deployment.model)
+    workload = Workload()
+    await closed_loop(client, workload.conversations(CONCURRENCY, seed + 1), CONCURRENCY)  # warm up
+    questions = workload.conversations(REQUESTS, seed)
+    found = await under_load(client, deployment.cpu_seconds, questions, CONCURRENCY)
+    return found | {"prompt_lengths": workload.prompt_lengths}
 
 
 def first_token(deployment: Running, seed: int) -> dict[str, Any]:
@@ -101,7 +116,7 @@ def main() -> None:
     with running() as deployment:
         results = {
             "first_token": first_token(deployment, options.seed),
-            "cpu": cpu_per_token(deployment, options.seed),
+            "cpu": asyncio.run(cpu_per_token(deployment, options.seed)),
         }
     write(options.out, "chain", options.seed, results)
     print(json.dumps(results, indent=2))

@@ -31,6 +31,7 @@ KINDS: Mapping[str, Kind] = {
     "mechanisms": Kind("What each mechanism is worth", mechanisms.subject, mechanisms.worth),
     "footprint": Kind("What a worker takes before it answers", engines.subject, anything.numbers),
     "chain": Kind("What the processes cost", lambda _: "", processes.chain),
+    "paced": Kind("What the processes carry", lambda _: "", processes.paced),
     "wire": Kind("The wire beside plain gRPC", lambda _: "", processes.wire),
     "core": Kind("The scheduler's core", lambda _: "", core.costs),
     "simulate": Kind("Simulated deployments", simulate.subject, simulate.compared),

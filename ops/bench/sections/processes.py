@@ -50,6 +50,36 @@ def chain(results: Results, drawings: str) -> list[str]:
     ]
 
 
+def paced(results: Results, drawings: str) -> list[str]:
+    blocks = [
+        "The worker does everything but the model: its device computes nothing, and is done with a step "
+        "after a given time. So this is what the chain carries on this machine, its clients included, and "
+        f"what a token costs where many come at once. Prompts of {results['prompt_tokens']} tokens, answers "
+        f"of {results['answer_tokens']}; the device's rate is one token a step for each user."
+    ]
+    for step, loads in results["by_step_ms"].items():
+        processes = tuple(loads[0]["cpu_us_per_token"])
+        rows = [
+            (
+                load["concurrency"],
+                load["output_rate"],
+                load["of_the_device"],
+                load["between_tokens_ms"],
+                *load["cpu_us_per_token"].values(),
+            )
+            for load in loads
+        ]
+        blocks += [
+            f"A device that takes {step} ms a step; time between tokens in ms, P50 / P90 / P99; CPU of each "
+            "process in µs a token.",
+            table(
+                ("at once", "output tokens/s", "of the device's rate", "time between tokens", *processes),
+                rows,
+            ),
+        ]
+    return blocks
+
+
 def wire(results: Results, drawings: str) -> list[str]:
     rounds = results["rounds"]
     rows = [

@@ -40,6 +40,13 @@ ATTENTION = {
     "decodes": [CASE | {"GB/s": 20.0, "GB/s of PyTorch": 4.0}],
     "chunks": [CASE | {"GFLOP/s": 30.0, "GFLOP/s of PyTorch": 4.0}],
 }
+CARRIED = {
+    "concurrency": 8,
+    "output_rate": 1500.5,
+    "of_the_device": 0.938,
+    "between_tokens_ms": {"p50": 5.0, "p90": 5.5, "p99": 7.0},
+    "cpu_us_per_token": {"gateway": 50.0, "worker": 140.0},
+}
 COST = StepCost.from_milliseconds({"step": 1, "row": 0.1, "prefill": 0.1, "context": 0.001, "pair": 0})
 PAIRS = [({"rate": 20.0, "preemptions": 0.0}, {"rate": 10.0, "preemptions": 3.0})] * 2
 
@@ -86,6 +93,7 @@ def folder(tmp_path, made_up, contest) -> Path:
         made_up("mechanisms", {"sharing": worth}),
         made_up("footprint", {"model": "m", "dtype": "bfloat16", "peak MiB": 7.5}),
         made_up("attention", ATTENTION),
+        made_up("paced", {"prompt_tokens": 32, "answer_tokens": 256, "by_step_ms": {"5": [CARRIED]}}),
         made_up("core", measure(sizes, seed=1)),
         made_up(
             "simulate", compare(Grid(workers=(1, 2)), load.arrivals, 20, COST, print) | {"load": asdict(load)}

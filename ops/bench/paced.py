@@ -1,0 +1,179 @@
+"""What the chain of processes carries: answers from a worker whose device takes a given time a step.
+
+`python -m ops.bench.paced [--out FILE]` starts a deployment of the shipped model in which the worker does
+everything but the model: it takes plans, keeps the batch, and answers with tokens that mean nothing when its
+device would be done. So one sees on any machine what a fast device would have to wait for, and what a token
+costs the other processes where many come at once.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from gpu_worker.batch import Rows
+from gpu_worker.clock import HostClock
+from gpu_worker.engine import Engine
+from gpu_worker.pending import Pending
+from gpu_worker.plan import Plan
+from gpu_worker.pooling import Embedded
+from gpu_worker.runner import Runner
+from gpu_worker.sampler import Sampled
+from gpu_worker.samples import Samples
+from gpu_worker.service import WorkerService
+from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup import load
+from ops.bench.chain import under_load
+from ops.bench.client import CompletionClient
+from ops.bench.load import closed_loop
+from ops.bench.record import write
+from ops.bench.workload import Workload
+from ops.launcher.ready import wait_ready
+from ops.launcher.specs import BEHIND, FRONT, Options, service_specs
+from ops.launcher.supervisor import Supervisor
+from ops.process import run
+from ops.redis_server import RedisServer, free_port
+from proto.rpc import Node
+from proto.worker_pb2 import StepPlan
+from proto.worker_pb2_grpc import add_WorkerServicer_to_server
+
+STEP = "QUIRE_BENCH_STEP_MS"
+"""Tells the worker how long its device takes for a step."""
+STEPS = (5.0, 15.0)
+"""Milliseconds."""
+USERS = (1, 8, 32, 128, 256)
+ANSWER = 256
+"""Tokens. As many steps, if the device is kept busy."""
+WORKLOAD = Workload(prompt_lengths=(32,), output_lengths=(ANSWER, ANSWER))
+SECONDS = 8.0
+"""A load's length, about."""
+
+
+class PacedClock(HostClock):
+    """A step's time on a device that does one step after the other; see `gpu_worker.clock`."""
+
+    def __init__(self, due: float, seconds: float) -> None:
+        self._due, self._seconds = due, seconds
+
+    def wait(self) -> int:
+        time.sleep(max(0.0, self._due - time.perf_counter()))
+        return int(self._seconds * 1e6)
+
+
+class PacedRunner(Runner):
+    """Computes nothing, and is done with it when the device would be."""
+
+    def __init__(self, runner: Runner, seconds: float) -> None:
+        super().__init__(runner.model, runner.caches, runner.kernels, runner.limits)
+        self._seconds = seconds
+        self._free = 0.0
+        """When the device has done all that it was given."""
+
+    def begin(self, message: StepPlan) -> Pending:
+        step = super().begin(message)
+        seconds = self._seconds if message.row_slots else 0.0
+        self._free = max(self._free, time.perf_counter()) + seconds
+        return replace(step, clock=PacedClock(self._free, seconds))
+
+    def _compute(self, plan: Plan, rows: Rows, samples: Samples) -> tuple[Sampled | None, Embedded | None]:
+        self.batch.metadata(rows)
+        tokens = torch.from_numpy(samples.positions.astype("int64")) % 1000 + 300
+        return Sampled(tokens, torch.ones(len(tokens), dtype=torch.bool), None), None
+
+
+async def serve(node: Node, settings: WorkerSettings) -> None:
+    """The worker's process, as `gpu_worker.__main__` has it."""
+    runner = PacedRunner(load(settings), float(os.environ[STEP]) / 1000)
+    engine = Engine(runner, overlap=True)
+    server = node.server(pool=settings.served_name, capacity=1)
+    add_WorkerServicer_to_server(WorkerService(engine, settings.served_name), server)
+    await node.update(model=settings.served_name, device="paced", dtype="none")
+    await server.start()
+    try:
+        await server.wait_for_termination()
+    finally:
+        await server.stop(0)
+        await engine.stop()
+
+
+@contextlib.asynccontextmanager
+async def deployed(milliseconds: float, slots: int) -> AsyncIterator[tuple[Options, Supervisor, RedisServer]]:
+    """A deployment with such a worker, until the block ends."""
+    options = Options(port=free_port())
+    with tempfile.TemporaryDirectory() as logs, RedisServer() as redis:
+        worker, *others = service_specs(options, redis.url)
+        own = {**worker.environment, STEP: str(milliseconds), "QUIRE_MAX_SLOTS": str(slots)}
+        worker = replace(worker, command=(sys.executable, "-m", __spec__.name, "--worker"), environment=own)
+
+        async def buried(_: object) -> None:
+            raise RuntimeError("a process has died")
+
+        supervisor = Supervisor([worker, *others], Path(logs), print, buried, lambda: None)
+        async with supervisor.running(BEHIND), supervisor.running(FRONT):
+            await wait_ready(options.url, options.model_name, lambda _: None)
+            yield options, supervisor, redis
+
+
+def cpu_seconds(supervisor: Supervisor, redis: RedisServer) -> dict[str, float]:
+    """CPU time that each process has used so far, by name."""
+    assert redis.process is not None
+    processes = {"redis": redis.process.pid} | {
+        child.spec.name: child.identity.pid for child in supervisor.children if child.identity
+    }
+    times = {name: psutil.Process(pid).cpu_times() for name, pid in processes.items()}
+    return {name: used.user + used.system for name, used in times.items()}
+
+
+async def carried(milliseconds: float, users: Sequence[int], seed: int) -> list[dict[str, Any]]:
+    """What comes through for each number of users."""
+    found = []
+    async with deployed(milliseconds, max(users)) as (options, supervisor, redis):
+        client = CompletionClient(options.url, options.model_name)
+        await closed_loop(client, WORKLOAD.conversations(max(users), seed + 1), max(users))  # warm up
+        for count in users:
+            rounds = max(1, round(SECONDS * 1000 / milliseconds / ANSWER))
+            questions = WORKLOAD.conversations(rounds * count, seed)
+            load = await under_load(client, partial(cpu_seconds, supervisor, redis), questions, count)
+            of_the_device = load["output_rate"] * milliseconds / 1000 / count
+            found.append(load | {"of_the_device": round(of_the_device, 3)})
+            print(f"{milliseconds:g} ms, {count} users: {json.dumps(found[-1])}", flush=True)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("ops/bench/results/paced.json"))
+    parser.add_argument("--steps", type=float, nargs="+", default=STEPS, help="milliseconds of a step")
+    parser.add_argument("--users", type=int, nargs="+", default=USERS)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        run(WorkerSettings.from_environment(), "worker", serve)
+        return
+    results = {
+        "prompt_tokens": WORKLOAD.prompt_lengths[0],
+        "answer_tokens": ANSWER,
+        "by_step_ms": {
+            f"{step:g}": asyncio.run(carried(step, options.users, options.seed)) for step in options.steps
+        },
+    }
+    write(options.out, "paced", options.seed, results)
+
+
+if __name__ == "__main__":
+    main()
