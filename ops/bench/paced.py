@@ -34,6 +34,7 @@ from gpu_worker.sampler import Sampled
 from gpu_worker.samples import Samples
 from gpu_worker.service import WorkerService
 from gpu_worker.settings import WorkerSettings
+from gpu_worker.sizing import STEP_TOKENS
 from gpu_worker.startup import load
 from ops.bench.chain import under_load
 from ops.bench.client import CompletionClient
@@ -114,7 +115,12 @@ async def deployed(milliseconds: float, slots: int) -> AsyncIterator[tuple[Optio
     options = Options(port=free_port())
     with tempfile.TemporaryDirectory() as logs, RedisServer() as redis:
         worker, *others = service_specs(options, redis.url)
-        own = {**worker.environment, STEP: str(milliseconds), "QUIRE_MAX_SLOTS": str(slots)}
+        own = {
+            **worker.environment,
+            STEP: str(milliseconds),
+            "QUIRE_MAX_SLOTS": str(slots),
+            "QUIRE_STEP_TOKENS": str(STEP_TOKENS["cuda"]),
+        }
         worker = replace(worker, command=(sys.executable, "-m", __spec__.name, "--worker"), environment=own)
 
         async def buried(_: object) -> None:
