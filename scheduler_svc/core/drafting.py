@@ -19,6 +19,7 @@ from typing import ClassVar, Protocol
 
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.lookup import Lookup
+from scheduler_svc.core.plan import StepResult
 from scheduler_svc.core.sequence import Sequence
 
 SHORTEST = 3
@@ -124,3 +125,14 @@ def speculation_of(name: str, limits: WorkerLimits) -> Speculation | None:
 def kept(run: abc.Sequence[int]) -> int:
     """How many of the tokens that a row sampled count: those before the first -1."""
     return run.index(-1) if -1 in run else len(run)
+
+
+def counting(result: StepResult, row_samples: list[int]) -> list[int]:
+    """The tokens that count: none of rows that failed, nor those after drafts that did not hold."""
+    found, begin = list[int](), 0
+    for row, samples in enumerate(row_samples):
+        if row not in result.errors:
+            run = result.tokens[begin : begin + samples]
+            found += run[: max(1, kept(run))]  # the first must be there
+        begin += samples
+    return found

@@ -18,7 +18,7 @@ from scheduler_svc.core import stretch
 from scheduler_svc.core.batch import Batch
 from scheduler_svc.core.beams import Beams
 from scheduler_svc.core.blocks import ON_HOST
-from scheduler_svc.core.drafting import Speculation, kept
+from scheduler_svc.core.drafting import Speculation, counting, kept
 from scheduler_svc.core.errors import IntegrityError, RowFailed, WorkerFault
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.plan import Fork, Gain, Outcome, StepPlan, StepResult
@@ -290,7 +290,7 @@ class Scheduler:
         if any(row not in result.embeddings and row not in result.errors for row in flight.embedded):
             raise WorkerFault(f"step {result.step}: an embedding is missing")
         if result.errors or flight.plan.draft_tokens:
-            tokens = _counting(result, flight.plan.row_samples)
+            tokens = counting(result, flight.plan.row_samples)
         if tokens and not (min(tokens) >= 0 and max(tokens) < self.limits.vocab_size):
             raise WorkerFault(f"step {result.step}: a token id outside the vocabulary")
         return flight
@@ -388,14 +388,3 @@ class Scheduler:
             sequence.chain = []  # the blocks of the next worker may be of another size
         group.held.clear()
         del self._groups[group]
-
-
-def _counting(result: StepResult, row_samples: list[int]) -> list[int]:
-    """The tokens that count: none of rows that failed, nor those after drafts that did not hold."""
-    counting, begin = list[int](), 0
-    for row, samples in enumerate(row_samples):
-        if row not in result.errors:
-            run = result.tokens[begin : begin + samples]
-            counting += run[: max(1, kept(run))]  # the first must be there
-        begin += samples
-    return counting
