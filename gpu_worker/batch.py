@@ -240,6 +240,7 @@ class Batch:
         if self._held[slot]:
             raise PlanError(f"new_slots: slot {slot} holds a sequence already")
         self._held[slot] = True
+        self._faults.pop(slot, None)  # of the sequence before it, told after that one had left
         self.tenures[slot] += 1
         self.known[slot] = new.forked_tokens + len(tokens)
         self._table_lengths[slot] = new.forked_tokens // limits.block_size

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from gpu_worker.engine import Engine, Lending
+from gpu_worker.pending import Pending
 from gpu_worker.service import WorkerService
 from proto.worker_pb2_grpc import WorkerStub, add_WorkerServicer_to_server
 
@@ -168,19 +169,37 @@ async def test_the_next_step_is_given_before_the_result_is_waited_for(make, tiny
     assert tokens == make.expected(tiny.model, PROMPT, 2)
 
 
-async def test_what_a_late_result_tells_is_not_held_against_the_next_sequence(make, tiny) -> None:
-    """A slot whose sequence failed has been taken by another when the result comes."""
-    runner = make.runner(tiny.directory)
+def failing_step(runner, make) -> Pending:
+    """A step under way whose only row, of slot 0, will turn out to have failed."""
     model = runner.model.logits
     runner.model.logits = lambda hidden: model(hidden) * torch.nan
     failing = runner.begin(first_plan(make))
     runner.model.logits = model
+    return failing
+
+
+async def test_what_a_late_result_tells_is_not_held_against_the_next_sequence(make, tiny) -> None:
+    """A slot whose sequence failed has been taken by another when the result comes."""
+    runner = make.runner(tiny.directory)
+    failing = failing_step(runner, make)
     again = make.slot(0, PROMPT, [4, 5, 6, 7])
     following = runner.begin(make.plan(2, [(0, 0, 6, 1)], new_slots=[again], freed_slots=[0]))
     assert [error.row for error in failing.result().errors] == [0]
     runner.settle(failing)
     assert make.unpack(following.result().tokens) == make.expected(tiny.model, PROMPT, 1)
     assert not runner.execute(make.plan(3, [(0, 6, 1, 1)])).errors
+
+
+async def test_nor_is_what_is_told_while_nobody_holds_the_slot(make, tiny) -> None:
+    """Its client has left in the meantime, say."""
+    runner = make.runner(tiny.directory)
+    failing = failing_step(runner, make)
+    runner.begin(make.plan(2, freed_slots=[0]))
+    assert [error.row for error in failing.result().errors] == [0]
+    runner.settle(failing)
+    again = make.slot(0, PROMPT, [4, 5, 6, 7])
+    result = runner.execute(make.plan(3, [(0, 0, 6, 1)], new_slots=[again]))
+    assert make.unpack(result.tokens) == make.expected(tiny.model, PROMPT, 1)
 
 
 async def test_a_fault_of_the_worker_ends_the_call_and_not_the_worker(make, stub, runner) -> None:
