@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
 from gpu_worker.batch import Rows
@@ -39,6 +38,7 @@ from gpu_worker.startup import load
 from ops.bench.chain import under_load
 from ops.bench.client import CompletionClient
 from ops.bench.load import closed_loop
+from ops.bench.processes import cpu_seconds
 from ops.bench.record import write
 from ops.bench.workload import Workload
 from ops.launcher.ready import wait_ready
@@ -132,14 +132,11 @@ async def deployed(milliseconds: float, slots: int) -> AsyncIterator[tuple[Optio
             yield options, supervisor, redis
 
 
-def cpu_seconds(supervisor: Supervisor, redis: RedisServer) -> dict[str, float]:
-    """CPU time that each process has used so far, by name."""
+def process_ids(supervisor: Supervisor, redis: RedisServer) -> dict[str, int]:
+    """Of every process, by name."""
     assert redis.process is not None
-    processes = {"redis": redis.process.pid} | {
-        child.spec.name: child.identity.pid for child in supervisor.children if child.identity
-    }
-    times = {name: psutil.Process(pid).cpu_times() for name, pid in processes.items()}
-    return {name: used.user + used.system for name, used in times.items()}
+    services = {child.spec.name: child.identity.pid for child in supervisor.children if child.identity}
+    return {"redis": redis.process.pid} | services
 
 
 async def carried(milliseconds: float, users: Sequence[int], seed: int) -> list[dict[str, Any]]:
@@ -148,10 +145,11 @@ async def carried(milliseconds: float, users: Sequence[int], seed: int) -> list[
     async with deployed(milliseconds, max(users)) as (options, supervisor, redis):
         client = CompletionClient(options.url, options.model_name)
         await closed_loop(client, WORKLOAD.conversations(max(users), seed + 1), max(users))  # warm up
+        used = partial(cpu_seconds, process_ids(supervisor, redis))
         for count in users:
             rounds = max(1, round(SECONDS * 1000 / milliseconds / ANSWER))
             questions = WORKLOAD.conversations(rounds * count, seed)
-            load = await under_load(client, partial(cpu_seconds, supervisor, redis), questions, count)
+            load = await under_load(client, used, questions, count)
             of_the_device = load["output_rate"] * milliseconds / 1000 / count
             found.append(load | {"of_the_device": round(of_the_device, 3)})
             print(f"{milliseconds:g} ms, {count} users: {json.dumps(found[-1])}", flush=True)

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import psutil
@@ -32,11 +32,13 @@ class Running:
 
     def cpu_seconds(self) -> dict[str, float]:
         """CPU time that each process has used so far, user and system, by name."""
-        used = {}
-        for name, identity in self.deployment.processes.items():
-            times = psutil.Process(identity.pid).cpu_times()
-            used[name] = times.user + times.system
-        return used
+        return cpu_seconds({name: identity.pid for name, identity in self.deployment.processes.items()})
+
+
+def cpu_seconds(processes: Mapping[str, int]) -> dict[str, float]:
+    """CPU time that each process, given by its id, has used so far, user and system."""
+    times = {name: psutil.Process(pid).cpu_times() for name, pid in processes.items()}
+    return {name: used.user + used.system for name, used in times.items()}
 
 
 @contextlib.contextmanager
