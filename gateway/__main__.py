@@ -12,13 +12,13 @@ from pathlib import Path
 import uvicorn
 
 from gateway.app import create_app
-from gateway.backend import NodeBackend
-from gateway.protocol import HttpProtocol
+from gateway.http.protocol import HttpProtocol
 from gateway.settings import GatewaySettings
-from ops.address import http_url, listen
-from ops.api_keys import KeyFileError, read_keys
-from ops.errors import StartError
-from ops.process import run
+from gateway.upstream.backend import NodeBackend
+from ops.runtime.address import http_url, listen
+from ops.runtime.api_keys import KeyFileError, read_keys
+from ops.runtime.errors import StartError
+from ops.runtime.process import run
 from proto.rpc import Node
 
 # How long answers under way may go on once the process has been asked to stop.
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to `ops.process`."""
+    """Leaves signals to `ops.runtime.process`."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

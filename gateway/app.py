@@ -8,17 +8,18 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
-from gateway import chat, completions, embeddings, health, models, page
-from gateway.backend import Backend
-from gateway.catalog import Catalog
-from gateway.connection import Disconnected
+from gateway import page
+from gateway.api import chat, completions, embeddings, health, models
+from gateway.api.schema import ChatBody, CompletionBody, EmbeddingBody
 from gateway.errors import BadRequest, GatewayError, NotFound, ServerFault, WrongMethod
-from gateway.generation import Generator
-from gateway.guard import Guard
-from gateway.head import Heads
-from gateway.openapi import add_schemas
-from gateway.schema import ChatBody, CompletionBody, EmbeddingBody
-from gateway.tracing import Requests, record
+from gateway.http.connection import Disconnected
+from gateway.http.guard import Guard
+from gateway.http.head import Heads
+from gateway.http.openapi import add_schemas
+from gateway.http.tracing import Requests, record
+from gateway.upstream.backend import Backend
+from gateway.upstream.catalog import Catalog
+from gateway.upstream.generation import Generator
 
 # What is said to a client that has left; nobody hears it (the number is nginx's).
 CLIENT_CLOSED_REQUEST = 499

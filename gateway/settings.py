@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from ops.settings import ProcessSettings
+from ops.runtime.settings import ProcessSettings
 
 
 class GatewaySettings(ProcessSettings):

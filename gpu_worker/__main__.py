@@ -8,9 +8,9 @@ from gpu_worker.errors import WorkerError
 from gpu_worker.service import WorkerService
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load, populate_memory
-from ops.errors import StartError
-from ops.process import run
-from ops.watchdog import end_at_once
+from ops.runtime.errors import StartError
+from ops.runtime.process import run
+from ops.runtime.watchdog import end_at_once
 from proto.rpc import Node
 from proto.worker_pb2_grpc import add_WorkerServicer_to_server
 

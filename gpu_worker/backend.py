@@ -8,9 +8,9 @@ from gpu_worker.errors import CapacityError, KernelError
 from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.kernels import CpuKernels, Int4Kernels, MatrixUnitKernels, QuantizedKernels
 from gpu_worker.kernels.interface import FP8, Kernels
-from gpu_worker.kernels.reference import ReferenceKernels
-from gpu_worker.kernels.reference_int4 import Int4Reference
-from gpu_worker.kernels.reference_quantized import QuantizedReference
+from gpu_worker.kernels.reference.int4 import Int4Reference
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.kernels.reference.quantized import QuantizedReference
 from gpu_worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
@@ -70,9 +70,9 @@ def _triton(settings: WorkerSettings, device: torch.device) -> Kernels:
     """The back end for GPUs; PyTorch if Triton cannot be had, and neither it nor narrower weights, which
     PyTorch would widen in every step, were asked for."""
     try:
-        from gpu_worker.kernels.triton.int4 import Int4Triton
         from gpu_worker.kernels.triton.kernels import TritonKernels
-        from gpu_worker.kernels.triton.quantized import QuantizedTriton
+        from gpu_worker.kernels.triton.products.int4 import Int4Triton
+        from gpu_worker.kernels.triton.products.quantized import QuantizedTriton
 
         if settings.quantization == "none":
             return TritonKernels(device)

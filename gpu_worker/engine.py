@@ -16,11 +16,11 @@ from queue import SimpleQueue
 
 from opentelemetry.trace import INVALID_SPAN, Span, Status, StatusCode
 
-from gpu_worker.device import is_lost
 from gpu_worker.errors import DeviceError, PlanError
-from gpu_worker.pending import Pending
-from gpu_worker.runner import Runner
-from gpu_worker.spans import Spans
+from gpu_worker.step.device import is_lost
+from gpu_worker.step.pending import Pending
+from gpu_worker.step.runner import Runner
+from gpu_worker.step.spans import Spans
 from gpu_worker.watchdog import Watchdog
 from proto.worker_pb2 import StepPlan, StepResult
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import ByteSize, Field
 
-from ops.settings import ModelSettings
+from ops.runtime.settings import ModelSettings
 
 BackEnd = Literal["auto", "torch", "triton", "onednn", "portable", "avx2", "avx512", "avx512_bf16"]
 

@@ -6,21 +6,21 @@ from collections.abc import Callable
 import torch
 
 from gpu_worker.backend import BYTES, device_of, dtype_of, kernels_of
-from gpu_worker.calibration import head_scales
-from gpu_worker.drafter import load_draft
 from gpu_worker.errors import WorkerError
-from gpu_worker.followers import Followers
-from gpu_worker.group import own_cores
-from gpu_worker.kernels.cpu.memory import populate
 from gpu_worker.kernels.interface import FP8, Kernels
-from gpu_worker.kernels.reference import ReferenceKernels
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.memory.calibration import head_scales
+from gpu_worker.memory.huge_pages import populate
+from gpu_worker.memory.sizing import Parts, add_host_memory, enough_memory, limits_of
 from gpu_worker.models.registry import CausalLM, check_split, load_model
 from gpu_worker.models.split import ALONE, Ranks
-from gpu_worker.runner import Runner
+from gpu_worker.ranks.followers import Followers
+from gpu_worker.ranks.group import own_cores
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.sizing import Parts, add_host_memory, enough_memory, limits_of
-from gpu_worker.warmup import full_step, rehearse
-from ops.hub import fetched
+from gpu_worker.step.drafter import load_draft
+from gpu_worker.step.runner import Runner
+from gpu_worker.step.warmup import full_step, rehearse
+from ops.runtime.hub import fetched
 
 log = logging.getLogger(__name__)
 
@@ -136,8 +136,8 @@ def _record(runner: Runner) -> None:
     kernels, drafter = runner.kernels, runner.drafter
     if not (isinstance(kernels, ReferenceKernels) and kernels.replayable):
         return
-    from gpu_worker.kernels.triton.graphs import StepGraphs, recorder
-    from gpu_worker.kernels.triton.layouts import layouts_for
+    from gpu_worker.kernels.triton.graphs.graphs import StepGraphs, recorder
+    from gpu_worker.kernels.triton.graphs.layouts import layouts_for
 
     record = recorder()
     for computes in (runner, drafter) if drafter is not None else (runner,):

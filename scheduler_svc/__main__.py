@@ -2,7 +2,7 @@
 
 import asyncio
 
-from ops.process import run
+from ops.runtime.process import run
 from proto.rpc import Node
 from proto.scheduler_pb2_grpc import add_SchedulerServicer_to_server
 from proto.worker_pb2_grpc import WorkerStub

@@ -11,7 +11,7 @@ import grpc
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
-from ops.telemetry import incoming, outgoing
+from ops.runtime.telemetry import incoming, outgoing
 from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse, GenerateRequest
 from proto.scheduler_pb2_grpc import SchedulerServicer
 from scheduler_svc.call import Call

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from ops.settings import ModelSettings
+from ops.runtime.settings import ModelSettings
 from scheduler_svc.core.drafting import DRAFTERS
 from scheduler_svc.core.policies import POLICIES
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
-from ops.redis_server import RedisServer
+from ops.launcher.redis_server import RedisServer
 
 if os.environ.get("TEST_EMULATED"):
     os.environ["TRITON_INTERPRET"] = "0"  # kernels are compiled for a GPU and emulated: tests/support/ptx/

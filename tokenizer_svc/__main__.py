@@ -1,6 +1,6 @@
 """`python -m tokenizer_svc`: one tokenizer process."""
 
-from ops.process import run
+from ops.runtime.process import run
 from tokenizer_svc.service import serve
 from tokenizer_svc.settings import TokenizerSettings
 

@@ -7,7 +7,7 @@ TokenizerError
 └── ModelDirectoryError   none: the process does not start
 """
 
-from ops.errors import StartError
+from ops.runtime.errors import StartError
 
 
 class TokenizerError(Exception):

@@ -10,8 +10,8 @@ import grpc
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
-from ops.hub import fetched
-from ops.telemetry import Metadata, incoming, outgoing
+from ops.runtime.hub import fetched
+from ops.runtime.telemetry import Metadata, incoming, outgoing
 from proto.rpc import Node, Resumption
 from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse, GenerateRequest
 from proto.scheduler_pb2_grpc import SchedulerStub

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from ops.settings import ModelSettings
+from ops.runtime.settings import ModelSettings
 
 
 class TokenizerSettings(ModelSettings):

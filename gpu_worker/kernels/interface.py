@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import torch
 from torch import Tensor
 
-from gpu_worker.plan import Int32s
+from gpu_worker.step.plan import Int32s
 
 if TYPE_CHECKING:
-    from gpu_worker.batch import Batch
-    from gpu_worker.sampler import Sampled
+    from gpu_worker.sampling.sampler import Sampled
+    from gpu_worker.step.batch import Batch
 
 
 FP8 = torch.float8_e4m3fn

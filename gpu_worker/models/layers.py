@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.interface import Kernels, LayerCache, Linear, Rotary, Sight, StepAttention
-from gpu_worker.kernels.reference import ACTIVATIONS
+from gpu_worker.kernels.reference.kernels import ACTIVATIONS
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.experts import Experts
 from gpu_worker.models.latent import LatentAttention

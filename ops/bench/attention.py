@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpu_worker.cache import SCALE
 from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.kernels import CpuKernels
 from gpu_worker.kernels.interface import Kernels, LayerCache, StepMetadata
-from gpu_worker.kernels.reference import ReferenceKernels
-from gpu_worker.kernels.reference_pages import quantized
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.kernels.reference.pages import quantized
+from gpu_worker.memory.cache import SCALE
 from ops.bench import record
 
 SEED = 0

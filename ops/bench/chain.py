@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ops.bench.client import CompletionClient
-from ops.bench.load import Conversations, closed_loop, summarize
-from ops.bench.processes import Running, running
+from ops.bench.load.client import CompletionClient
+from ops.bench.load.load import Conversations, closed_loop, summarize
+from ops.bench.load.processes import Running, running
+from ops.bench.load.workload import Workload
 from ops.bench.record import percentile, write
-from ops.bench.workload import Workload
-from ops.settings import SHIPPED_MODEL
+from ops.runtime.settings import SHIPPED_MODEL
 
 CONCURRENCY = 32
 REQUESTS = 192
@@ -75,7 +75,7 @@ def first_token(deployment: Running, seed: int) -> dict[str, Any]:
     workload = Workload(prompt_lengths=(FIRST_TOKEN_PROMPT,), output_lengths=(1, 1))
     chain: list[float] = []
     bare: list[float] = []
-    command = [sys.executable, "-m", "ops.bench.bare"]
+    command = [sys.executable, "-m", "ops.bench.rig.bare"]
     environment = os.environ | {"QUIRE_MODEL": str(SHIPPED_MODEL), "QUIRE_LOG_LEVEL": "WARNING"}
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

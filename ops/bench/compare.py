@@ -14,13 +14,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ops.bench.accounting import Books
-from ops.bench.agreement import agreement
-from ops.bench.competitor import Competitor, Measured, Terms
-from ops.bench.competitors import Quire, Transformers, competing
-from ops.bench.load import Summary, summarize
+from ops.bench.engines.agreement import agreement
+from ops.bench.engines.competitor import Competitor, Measured, Terms
+from ops.bench.engines.competitors import Quire, Transformers, competing
+from ops.bench.load.load import Summary, summarize
+from ops.bench.load.workload import Question, Workload
 from ops.bench.record import aligned, write
-from ops.bench.workload import Question, Workload
+from ops.bench.rig.accounting import Books
 
 WARM_UP_TOKENS = 4
 

@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ops.bench.accounting import replayed, tokens
-from ops.bench.plans import GREEDY
+from ops.bench.load.workload import Workload
 from ops.bench.record import percentile, write
-from ops.bench.workload import Workload
+from ops.bench.rig.accounting import replayed, tokens
+from ops.bench.rig.plans import GREEDY
 from scheduler_svc.core.blocks import BlockPool
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.limits import WorkerLimits

@@ -19,7 +19,7 @@ from typing import Any
 from safetensors import safe_open
 
 from ops.bench.record import write
-from ops.bench.shapes import SHAPES, made
+from ops.bench.rig.shapes import SHAPES, made
 
 KV_MEMORY = 512 << 20
 RESULTS = Path("ops/bench/results")
@@ -29,10 +29,10 @@ _CHILD = """
 import json, sys, time
 from pathlib import Path
 started = time.perf_counter()
-from gpu_worker.kernels.cpu.memory import populate
+from gpu_worker.memory.huge_pages import populate
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
-from gpu_worker.warmup import full_step
+from gpu_worker.step.warmup import full_step
 def memory(name):
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status[name].split()[0]) * 1024

@@ -16,13 +16,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
-from ops.bench.in_process import Asked, InProcess
+from gpu_worker.step.runner import Runner
+from ops.bench.load.workload import Question
 from ops.bench.record import percentile, write
-from ops.bench.workload import Question
-from ops.settings import SHIPPED_MODEL
+from ops.bench.rig.in_process import Asked, InProcess
+from ops.runtime.settings import SHIPPED_MODEL
 
 PROMPT = 32_000
 USERS = 8

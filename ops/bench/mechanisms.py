@@ -1,6 +1,6 @@
 """What each mechanism is worth: the same work with it and without it, in turns.
 
-A mechanism is an entry of `MECHANISMS`, which run in this process (`ops/bench/in_process.py`), so that
+A mechanism is an entry of `MECHANISMS`, which run in this process (`ops/bench/rig/in_process.py`), so that
 nothing but the mechanism differs between the two; or of `DEPLOYED`, if only whole deployments show it.
 """
 
@@ -11,19 +11,19 @@ from typing import Any
 
 import torch
 
-from gpu_worker.cache import make_caches
-from gpu_worker.host import HostPages
-from gpu_worker.runner import Runner
+from gpu_worker.memory.cache import make_caches
+from gpu_worker.memory.host import HostPages
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.warmup import host_offer
-from ops.bench.accounting import needed, tokens
-from ops.bench.deployed import DEPLOYED
-from ops.bench.drafts import drafts
-from ops.bench.in_process import InProcess, gaps
-from ops.bench.load import summarize
+from gpu_worker.step.runner import Runner
+from gpu_worker.step.warmup import host_offer
+from ops.bench.engines.deployed import DEPLOYED
+from ops.bench.load.load import summarize
+from ops.bench.load.workload import Workload
 from ops.bench.perplexity import perplexity, runner_of
 from ops.bench.record import percentile
-from ops.bench.workload import Workload
+from ops.bench.rig.accounting import needed, tokens
+from ops.bench.rig.drafts import drafts
+from ops.bench.rig.in_process import InProcess, gaps
 
 Figures = Mapping[str, float]
 Run = Callable[[Runner, int], Figures]

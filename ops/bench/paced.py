@@ -22,30 +22,30 @@ from typing import Any
 
 import torch
 
-from gpu_worker.batch import Rows
-from gpu_worker.clock import HostClock
 from gpu_worker.engine import Engine
-from gpu_worker.pending import Pending
-from gpu_worker.plan import Plan
-from gpu_worker.pooling import Embedded
-from gpu_worker.runner import Runner
-from gpu_worker.sampler import Sampled
-from gpu_worker.samples import Samples
+from gpu_worker.memory.sizing import STEP_TOKENS
+from gpu_worker.sampling.sampler import Sampled
+from gpu_worker.sampling.samples import Samples
 from gpu_worker.service import WorkerService
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.sizing import STEP_TOKENS
 from gpu_worker.startup import load
+from gpu_worker.step.batch import Rows
+from gpu_worker.step.clock import HostClock
+from gpu_worker.step.pending import Pending
+from gpu_worker.step.plan import Plan
+from gpu_worker.step.pooling import Embedded
+from gpu_worker.step.runner import Runner
 from ops.bench.chain import under_load
-from ops.bench.client import CompletionClient
-from ops.bench.load import closed_loop
-from ops.bench.processes import cpu_seconds
+from ops.bench.load.client import CompletionClient
+from ops.bench.load.load import closed_loop
+from ops.bench.load.processes import cpu_seconds
+from ops.bench.load.workload import Workload
 from ops.bench.record import write
-from ops.bench.workload import Workload
 from ops.launcher.ready import wait_ready
+from ops.launcher.redis_server import RedisServer, free_port
 from ops.launcher.specs import BEHIND, FRONT, Options, service_specs
 from ops.launcher.supervisor import Supervisor
-from ops.process import run
-from ops.redis_server import RedisServer, free_port
+from ops.runtime.process import run
 from proto.rpc import Node
 from proto.worker_pb2 import StepPlan
 from proto.worker_pb2_grpc import add_WorkerServicer_to_server
@@ -63,7 +63,7 @@ SECONDS = 8.0
 
 
 class PacedClock(HostClock):
-    """A step's time on a device that does one step after the other; see `gpu_worker.clock`."""
+    """A step's time on a device that does one step after the other; see `gpu_worker.step.clock`."""
 
     def __init__(self, due: float, seconds: float) -> None:
         self._due, self._seconds = due, seconds

@@ -18,16 +18,17 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer
 
-from gpu_worker.batch import Batch, Rows
-from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
-from ops.bench import record, shapes
-from ops.bench.accounting import tokens as tokens_of
-from ops.bench.in_process import InProcess
-from ops.bench.plans import prefill
-from ops.bench.workload import Question, Workload
-from ops.settings import SHIPPED_MODEL
+from gpu_worker.step.batch import Batch, Rows
+from gpu_worker.step.runner import Runner
+from ops.bench import record
+from ops.bench.load.workload import Question, Workload
+from ops.bench.rig import shapes
+from ops.bench.rig.accounting import tokens as tokens_of
+from ops.bench.rig.in_process import InProcess
+from ops.bench.rig.plans import prefill
+from ops.runtime.settings import SHIPPED_MODEL
 from ops.tiny_model.evaluate import HELD_OUT_SEED, PROMPTS, held_out_ids
 
 FORMS: dict[str, dict[str, Any]] = {

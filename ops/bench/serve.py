@@ -9,11 +9,11 @@ from typing import Any
 
 import httpx
 
-from ops.api_keys import authorization
-from ops.bench.client import CompletionClient
-from ops.bench.load import Bound, Progress, Summary, closed_loop, open_loop, summarize
+from ops.bench.load.client import CompletionClient
+from ops.bench.load.load import Bound, Progress, Summary, closed_loop, open_loop, summarize
+from ops.bench.load.workload import Workload, arrivals, from_trace
 from ops.bench.record import aligned, write
-from ops.bench.workload import Workload, arrivals, from_trace
+from ops.runtime.api_keys import authorization
 
 
 @dataclass(frozen=True)

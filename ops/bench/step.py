@@ -18,22 +18,22 @@ from typing import Any
 
 import torch
 
-from gpu_worker.batch import BatchLimits
-from gpu_worker.cache import bytes_per_block
 from gpu_worker.kernels.interface import LayerCache
+from gpu_worker.memory.cache import bytes_per_block
 from gpu_worker.models.config import ModelConfig
-from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
-from ops.bench.client import CompletionClient
-from ops.bench.in_process import InProcess
-from ops.bench.load import closed_loop, summarize
-from ops.bench.plans import decodes, fits, prefill
-from ops.bench.processes import running
-from ops.bench.roofline import Rates, measured, work
-from ops.bench.timed import PARTS, TimedKernels
-from ops.bench.workload import Workload
-from ops.redis_server import RedisServer
+from gpu_worker.step.batch import BatchLimits
+from gpu_worker.step.runner import Runner
+from ops.bench.load.client import CompletionClient
+from ops.bench.load.load import closed_loop, summarize
+from ops.bench.load.processes import running
+from ops.bench.load.workload import Workload
+from ops.bench.rig.in_process import InProcess
+from ops.bench.rig.plans import decodes, fits, prefill
+from ops.bench.rig.roofline import Rates, measured, work
+from ops.bench.rig.timed import PARTS, TimedKernels
+from ops.launcher.redis_server import RedisServer
 from proto.rpc import Node, RedisBus
 from proto.worker_pb2 import StepPlan
 from proto.worker_pb2_grpc import WorkerStub

@@ -22,8 +22,8 @@ from statistics import median
 from typing import Any
 
 from ops.bench.record import percentile, write
-from ops.bench.wire_peer import Answer, Question
-from ops.redis_server import RedisServer
+from ops.bench.rig.wire_peer import Answer, Question
+from ops.launcher.redis_server import RedisServer
 
 TRANSPORTS = ("redis", "grpc")
 UNARY_CALLS = 1000
@@ -38,7 +38,7 @@ class Peer:
     """A process that serves, or that calls and measures."""
 
     def __init__(self, role: str, transport: str, address: str) -> None:
-        command = [sys.executable, "-m", "ops.bench.wire_peer", role, transport, address]
+        command = [sys.executable, "-m", "ops.bench.rig.wire_peer", role, transport, address]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.ready = self.line()
 

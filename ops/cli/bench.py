@@ -78,9 +78,9 @@ def add_to(subcommands: Any) -> None:
 
 def run_serve(arguments: argparse.Namespace) -> int:
     from ops.bench import serve  # its libraries are for this command alone
-    from ops.bench.client import CompletionClient
-    from ops.bench.load import Bound
-    from ops.bench.workload import Workload
+    from ops.bench.load.client import CompletionClient
+    from ops.bench.load.load import Bound
+    from ops.bench.load.workload import Workload
     from ops.cli.talk import running_url
 
     url = (arguments.url or running_url()).rstrip("/")

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ops.cli.arguments import numbers, positive, span
-from ops.hub import HubError, fetched
-from ops.settings import SHIPPED_MODEL
+from ops.runtime.hub import HubError, fetched
+from ops.runtime.settings import SHIPPED_MODEL
 
 _DESCRIPTION = """\
 Ask Quire and other engines the same questions on this machine, in turns, and tell the ratios.
@@ -92,9 +92,9 @@ def add_to(kinds: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from ops.bench.compare import Contest, compare, save, table  # its libraries are for this command alone
-    from ops.bench.competitor import terms
-    from ops.bench.shapes import made
-    from ops.bench.workload import Workload
+    from ops.bench.engines.competitor import terms
+    from ops.bench.load.workload import Workload
+    from ops.bench.rig.shapes import made
 
     contest = Contest(
         Workload(arguments.prompt_lengths, arguments.output),
@@ -133,7 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         save(arguments.out, arguments.seed, found)
     if arguments.plots is not None:
-        from ops.bench.plots import plot_compare
+        from ops.bench.report.plots import plot_compare
 
         for path in plot_compare(found, arguments.plots):
             print(path)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ops.cli.arguments import positive
 from ops.cli.bench_step import add_model_to, worker_settings
-from ops.hub import HubError
+from ops.runtime.hub import HubError
 
 _DESCRIPTION = """\
 The same work with a mechanism and without it, in turns.
@@ -36,7 +36,8 @@ def add_to(kinds: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from gpu_worker.startup import load
-    from ops.bench import deployed, mechanisms
+    from ops.bench import mechanisms
+    from ops.bench.engines import deployed
     from ops.bench.record import write
 
     known = [one.name for one in (*mechanisms.MECHANISMS, *deployed.DEPLOYED)]

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ops.cli.arguments import numbers, positive
-from ops.hub import HubError
-from ops.settings import SHIPPED_MODEL
+from ops.runtime.hub import HubError
+from ops.runtime.settings import SHIPPED_MODEL
 
 if TYPE_CHECKING:
     from gpu_worker.settings import WorkerSettings
@@ -58,7 +58,7 @@ KV_MEMORY = 1 << 30
 def worker_settings(arguments: argparse.Namespace, **changes: Any) -> "WorkerSettings":
     """Settings of a worker for the model that was asked for."""
     from gpu_worker.settings import WorkerSettings
-    from ops.bench import shapes
+    from ops.bench.rig import shapes
 
     return WorkerSettings(
         model=shapes.made(arguments.shape) if arguments.shape else (arguments.model or SHIPPED_MODEL),

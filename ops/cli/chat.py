@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from ops.api_keys import authorization
+from ops.runtime.api_keys import authorization
 
 HELP = "/new starts over, /exit or Ctrl-D leaves, Ctrl-C stops an answer."
 TIMEOUT = httpx.Timeout(10.0, read=300.0)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ops.cli.arguments import positive
-from ops.hub import HubError, fetched
 from ops.kv_memory import BYTES, ModelFilesError, kv_shape, plan, read_config, weights_bytes
+from ops.runtime.hub import HubError, fetched
 
 _UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 

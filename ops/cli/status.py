@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 from redis.exceptions import RedisError
 
-from ops.launcher.leases import Leases, without_password
 from ops.launcher.record import Deployment, recorded
+from ops.runtime.leases import Leases, without_password
 from proto.rpc import Lease
 
 _DESCRIPTION = """\

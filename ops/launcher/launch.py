@@ -10,15 +10,15 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from ops.launcher.child import Child, Spec
 from ops.launcher.errors import LaunchError, UsageError
-from ops.launcher.identity import Identity
-from ops.launcher.leases import Leases
 from ops.launcher.ready import first_token, wait_ready
 from ops.launcher.record import Deployment, claimed_directory, forget, write
+from ops.launcher.redis_server import NoRedisError, RedisServer
 from ops.launcher.specs import BEHIND, FRONT, REDIS, Options, check_model, own_key, service_specs
 from ops.launcher.supervisor import Report, Supervisor
-from ops.redis_server import NoRedisError, RedisServer
+from ops.runtime.child import Child, Spec
+from ops.runtime.identity import Identity
+from ops.runtime.leases import Leases
 
 
 async def launch(options: Options, say: Report, on_ready: Callable[[], None]) -> None:

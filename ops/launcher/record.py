@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ops.launcher.errors import LaunchError
-from ops.launcher.identity import Identity
+from ops.runtime.identity import Identity
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ops.address import url_from_here
-from ops.api_keys import KeyFileError, read_keys
-from ops.gpus import shares
-from ops.hub import model_name
-from ops.launcher.child import Spec
 from ops.launcher.errors import UsageError
-from ops.settings import SHIPPED_DRAFT, SHIPPED_MODEL
+from ops.runtime.address import url_from_here
+from ops.runtime.api_keys import KeyFileError, read_keys
+from ops.runtime.child import Spec
+from ops.runtime.gpus import shares
+from ops.runtime.hub import model_name
+from ops.runtime.settings import SHIPPED_DRAFT, SHIPPED_MODEL
 
 REDIS, BEHIND, FRONT = range(3)
 """Stages: the queue first, the gateway last; in the end the other way round."""

@@ -14,15 +14,15 @@ from random import Random
 from statistics import fmean, median
 from typing import Any
 
-from gpu_worker.batch import BatchLimits
-from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
+from gpu_worker.step.batch import BatchLimits
+from gpu_worker.step.runner import Runner
 from ops.bench.core import Decoding
-from ops.bench.in_process import Engine
-from ops.bench.plans import GREEDY, decodes, fits, packed
 from ops.bench.record import percentile, write
-from ops.settings import SHIPPED_MODEL
+from ops.bench.rig.in_process import Engine
+from ops.bench.rig.plans import GREEDY, decodes, fits, packed
+from ops.runtime.settings import SHIPPED_MODEL
 from ops.simulate import STEP_COST
 from ops.simulate.cost import Measured, Shape, fit
 from proto.worker_pb2 import NewSlot, StepPlan

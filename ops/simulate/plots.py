@@ -5,7 +5,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ops.bench.plots import saved
+from ops.bench.report.plots import saved
 
 DRAWINGS = {
     "simulate_throughput.svg": "Tokens generated a second",

@@ -2,7 +2,7 @@
 
     python -m ops.simulate.validate     writes ops/bench/results/simulate_validation.json
 
-In earnest means: the scheduler's core and a worker's runner in one process, as in ops/bench/in_process.py.
+In earnest means: the scheduler's core and a worker's runner in one process (ops/bench/rig/in_process.py).
 A machine's pace changes from minute to minute. So steps are measured before and after each load, by
 themselves, and the load is simulated with the cost that fits those.
 """
@@ -16,14 +16,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
-from ops.bench.in_process import InProcess
-from ops.bench.load import summarize
+from gpu_worker.step.runner import Runner
+from ops.bench.load.load import summarize
+from ops.bench.load.workload import Question
 from ops.bench.record import aligned, write
-from ops.bench.workload import Question
-from ops.settings import SHIPPED_MODEL
+from ops.bench.rig.in_process import InProcess
+from ops.runtime.settings import SHIPPED_MODEL
 from ops.simulate import RESULTS
 from ops.simulate.arrivals import Load
 from ops.simulate.cost import StepCost, fit

@@ -3,7 +3,7 @@
     plan      row of 1 + k tokens: the last one that is known, and k drafts
     result    the drafts that held, and one token of the target's own: 1 to 1 + k tokens of one step
 
-The worker keeps a draft only if it is the token that it would have sampled (`gpu_worker/samples.py`): drafts
+The worker keeps a draft only if it is the token that it would have sampled (`sampling/samples.py`): drafts
 change how many tokens a step gives and never which.
 
 A step costs more with drafts in it, and those that do not hold were in vain. So each sequence has a pace:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 import openai
 import pytest
 
-from ops.redis_server import RedisServer
+from ops.launcher.redis_server import RedisServer
 from tests.support.deployment import Deployment
 
 

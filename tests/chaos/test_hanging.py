@@ -14,8 +14,8 @@ import openai
 import psutil
 import pytest
 
-from ops.redis_server import RedisServer
-from ops.settings import SHIPPED_DRAFT
+from ops.launcher.redis_server import RedisServer
+from ops.runtime.settings import SHIPPED_DRAFT
 from tests.support.asking import Answer, ask
 from tests.support.deployment import ROOT, SERVICES, Deployment
 

@@ -7,9 +7,9 @@ import openai
 import psutil
 import pytest
 
-from ops.bench.processes import Running, running
+from ops.bench.load.processes import Running, running
 from ops.launcher.record import recorded
-from ops.settings import SHIPPED_DRAFT
+from ops.runtime.settings import SHIPPED_DRAFT
 from tests.support.asking import ask
 
 QUESTION = {"temperature": 0.9, "seed": 3}

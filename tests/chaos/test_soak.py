@@ -13,7 +13,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from ops.bench.processes import Running, running
+from ops.bench.load.processes import Running, running
 from ops.launcher.record import recorded
 from tests.support.asking import ask
 

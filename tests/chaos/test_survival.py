@@ -11,7 +11,7 @@ import numpy as np
 import openai
 import pytest
 
-from ops.redis_server import RedisServer
+from ops.launcher.redis_server import RedisServer
 from tests.support.asking import Answer, ask
 from tests.support.deployment import Deployment
 

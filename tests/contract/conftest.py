@@ -17,7 +17,7 @@ import pytest
 import redis.asyncio
 from grpc_tools import protoc
 
-from ops.redis_server import RedisServer
+from ops.launcher.redis_server import RedisServer
 from proto.rpc import Bus, FaultyBus, MemoryBus, Node, RedisBus, Server
 
 DEBIAN = shutil.which("redis-server", path="/usr/bin:/usr/local/bin")

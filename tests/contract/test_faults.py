@@ -12,7 +12,7 @@ import pytest
 import redis.asyncio
 from grpc.aio import AioRpcError
 
-from ops.redis_server import RedisServer
+from ops.launcher.redis_server import RedisServer
 from proto.rpc import Node, RedisBus
 from proto.rpc.errors import BusAway
 from proto.wire_pb2 import Entry, Kind

@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ops.redis_server import RedisServer
+from ops.launcher.redis_server import RedisServer
 from tests.support.deployment import Deployment, running
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from ops.redis_server import RedisServer, free_port
-from ops.settings import SHIPPED_DRAFT
+from ops.launcher.redis_server import RedisServer, free_port
+from ops.runtime.settings import SHIPPED_DRAFT
 from tests.support.deployment import ROOT, Deployment
 
 

@@ -11,10 +11,10 @@ from itertools import cycle, islice
 
 import pytest
 
-from gpu_worker.host import HostPages
-from gpu_worker.runner import Runner
+from gpu_worker.memory.host import HostPages
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
+from gpu_worker.step.runner import Runner
 from proto.sampling_pb2 import SamplingParams
 from scheduler_svc.core.beam_search import BeamSearch
 from scheduler_svc.core.fleet import Fleet

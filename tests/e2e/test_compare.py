@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ops.settings import SHIPPED_MODEL
+from ops.runtime.settings import SHIPPED_MODEL
 from tests.support.deployment import Deployment
 
 PROMPTS = 8, 40

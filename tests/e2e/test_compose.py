@@ -20,7 +20,7 @@ import httpx
 import pytest
 import yaml
 
-from ops.redis_server import RedisServer, free_port
+from ops.launcher.redis_server import RedisServer, free_port
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -175,7 +175,7 @@ def test_every_container_is_pinned_restarted_and_without_rights(name: str) -> No
 @pytest.mark.parametrize("name", OURS)
 def test_every_service_of_ours_is_watched_and_waits_for_redis(name: str) -> None:
     service = OURS[name]
-    assert service["healthcheck"]["test"][:4] == ["CMD", "python", "-m", "ops.health"]
+    assert service["healthcheck"]["test"][:4] == ["CMD", "python", "-m", "ops.runtime.health"]
     assert service["depends_on"]["redis"]["condition"] == "service_healthy"
     assert re.search(rf"^FROM runtime AS {service['build']['target']}$", DOCKERFILE, re.MULTILINE)
     (command,) = re.findall(

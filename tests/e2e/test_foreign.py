@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ops.redis_server import RedisServer
+from ops.launcher.redis_server import RedisServer
 from tests.support import oracle
 from tests.support.deployment import SHIPPED_MODEL, Deployment
 from tests.unit.gpu_worker.test_families import random_model

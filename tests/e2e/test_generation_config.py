@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ops.redis_server import RedisServer
+from ops.launcher.redis_server import RedisServer
 from tests.support import oracle
 from tests.support.deployment import SHIPPED_MODEL, Deployment
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ops.redis_server import RedisServer
+from ops.launcher.redis_server import RedisServer
 from tests.support.deployment import Deployment, running
 
 STORIES = [f"Story {number}. " + f"The {number}th fox met a hen by the river. " * 12 for number in range(6)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ops.redis_server import free_port
+from ops.launcher.redis_server import free_port
 from tests.support.deployment import ROOT, SHIPPED_MODEL
 from tests.support.hub import serving
 

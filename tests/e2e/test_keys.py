@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from ops.bench.client import CompletionClient
+from ops.bench.load.client import CompletionClient
+from ops.bench.load.workload import Question
 from ops.bench.serve import model_of
-from ops.bench.workload import Question
 from ops.cli.chat import chat
-from ops.redis_server import RedisServer
+from ops.launcher.redis_server import RedisServer
 from tests.support.deployment import Deployment, running
 
 ASK = {"model": "quire-tiny", "prompt": "Once upon a time", "max_tokens": 40, "ignore_eos": True}

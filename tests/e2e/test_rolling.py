@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from ops.redis_server import RedisServer
+from ops.launcher.redis_server import RedisServer
 from tests.support.deployment import Deployment, running
 
 CONTEXT = 128

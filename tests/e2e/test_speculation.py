@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from ops.redis_server import RedisServer
-from ops.settings import SHIPPED_DRAFT
+from ops.launcher.redis_server import RedisServer
+from ops.runtime.settings import SHIPPED_DRAFT
 from tests.support.deployment import Deployment, running
 
 CHAT = "<|begin|><|user|>{}<|end|><|assistant|>"

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
-from ops.redis_server import RedisServer
+from ops.launcher.redis_server import RedisServer
 from tests.support.deployment import Deployment, running
 
 FOUR = {"quire-gateway", "quire-tokenizer", "quire-scheduler", "quire-worker"}

@@ -18,14 +18,14 @@ import numpy as np
 import torch
 
 from gpu_worker.kernels.interface import FP8, Rotary
-from gpu_worker.kernels.triton.attention import TritonStep
-from gpu_worker.kernels.triton.int4 import TritonInt4Linear
-from gpu_worker.kernels.triton.int4_mixture import Int4Mixture
-from gpu_worker.kernels.triton.mixture import TritonMixture
+from gpu_worker.kernels.triton.attention.attention import TritonStep
+from gpu_worker.kernels.triton.mixture.int4_mixture import Int4Mixture
+from gpu_worker.kernels.triton.mixture.mixture import TritonMixture
 from gpu_worker.kernels.triton.norm import TritonNorm, gated
-from gpu_worker.kernels.triton.quantized import TritonQuantizedLinear
-from gpu_worker.kernels.triton.sample import sample
-from gpu_worker.sampling import SlotSampling
+from gpu_worker.kernels.triton.products.int4 import TritonInt4Linear
+from gpu_worker.kernels.triton.products.quantized import TritonQuantizedLinear
+from gpu_worker.kernels.triton.sampling.sample import sample
+from gpu_worker.sampling.sampling import SlotSampling
 from tests.support.emulated import emulate
 from tests.support.paged import Heads, make_paged
 from tests.support.ptx.counts import SECTOR

@@ -7,7 +7,7 @@ from collections import deque
 import torch
 from torch import Tensor
 
-from gpu_worker.runner import Runner
+from gpu_worker.step.runner import Runner
 from proto.worker_pb2 import StepResult
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.limits import WorkerLimits

@@ -17,16 +17,16 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
 from gpu_worker.kernels.interface import FP8, LayerCache, Rotary, Routing, Sight
-from gpu_worker.kernels.triton.attention import TritonStep
+from gpu_worker.kernels.triton.attention.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
-from gpu_worker.kernels.triton.int4 import MOST, TritonInt4Linear
-from gpu_worker.kernels.triton.int4_mixture import Int4Mixture
-from gpu_worker.kernels.triton.mixture import TritonMixture
+from gpu_worker.kernels.triton.mixture.int4_mixture import Int4Mixture
+from gpu_worker.kernels.triton.mixture.mixture import TritonMixture
+from gpu_worker.kernels.triton.mixture.route import TritonRoute
 from gpu_worker.kernels.triton.norm import TritonNorm, gated
-from gpu_worker.kernels.triton.quantized import TritonQuantizedLinear
-from gpu_worker.kernels.triton.route import TritonRoute
-from gpu_worker.kernels.triton.sample import sample
-from gpu_worker.sampling import SlotSampling
+from gpu_worker.kernels.triton.products.int4 import MOST, TritonInt4Linear
+from gpu_worker.kernels.triton.products.quantized import TritonQuantizedLinear
+from gpu_worker.kernels.triton.sampling.sample import sample
+from gpu_worker.sampling.sampling import SlotSampling
 from tests.support.machine_code import multiplying_loop, resources
 from tests.support.paged import make_step
 from tests.support.ptx.driver import SHARED

@@ -12,7 +12,7 @@ from typing import Self
 import httpx
 import redis
 
-from ops.redis_server import RedisServer, free_port
+from ops.launcher.redis_server import RedisServer, free_port
 
 ROOT = Path(__file__).parents[2]
 SHIPPED_MODEL = ROOT / "ops" / "tiny_model" / "model"

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gpu_worker.kernels.interface import EVERYTHING, FP8, LayerCache, Sight, StepMetadata
-from gpu_worker.kernels.reference_pages import read_pages, write_pages
+from gpu_worker.kernels.reference.pages import read_pages, write_pages
 
 NAN = float("nan")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from ops.redis_server import free_port
+from ops.launcher.redis_server import free_port
 
 # Writes its name and pid to the journal, holds a lease as a service would, and waits for its end.
 _SERVICE = """

@@ -19,15 +19,15 @@ from numpy.random import Generator
 from triton import JITFunction
 from triton.backends.compiler import GPUTarget
 
-from gpu_worker.batch import BatchLimits
-from gpu_worker.cache import make_caches
 from gpu_worker.kernels.interface import FP8
-from gpu_worker.kernels.triton.int4 import Int4Triton
 from gpu_worker.kernels.triton.kernels import TritonKernels
-from gpu_worker.kernels.triton.quantized import QuantizedTriton
+from gpu_worker.kernels.triton.products.int4 import Int4Triton
+from gpu_worker.kernels.triton.products.quantized import QuantizedTriton
+from gpu_worker.memory.cache import make_caches
 from gpu_worker.models.registry import load_model
-from gpu_worker.runner import Runner
-from gpu_worker.warmup import rehearse, step_of
+from gpu_worker.step.batch import BatchLimits
+from gpu_worker.step.runner import Runner
+from gpu_worker.step.warmup import rehearse, step_of
 
 CPU = torch.device("cpu")
 BF16 = torch.bfloat16

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from gpu_worker.kernels.cpu.library import DTYPES, address
 from gpu_worker.kernels.interface import EVERYTHING, LayerCache, Rotary, Sight, StepMetadata
-from gpu_worker.kernels.latent import write_latent
-from gpu_worker.kernels.reference_attention import ReferenceStep
+from gpu_worker.kernels.reference.attention import ReferenceStep
+from gpu_worker.kernels.reference.latent import write_latent
 
 WHOLE = 32
 """Numbers of a row of shared pages, or a multiple of it: other rows PyTorch reads."""

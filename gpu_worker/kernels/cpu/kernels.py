@@ -10,13 +10,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gpu_worker.batch import Batch
-from gpu_worker.cache import copy_blocks
 from gpu_worker.kernels.cpu.attention import Attention, CpuStep
 from gpu_worker.kernels.cpu.int4 import Int4Gated, Int4Linear
 from gpu_worker.kernels.cpu.layers import CpuNorm
 from gpu_worker.kernels.cpu.linear import PackedGated, PackedLinear
-from gpu_worker.kernels.cpu.memory import keep_freed_memory
 from gpu_worker.kernels.cpu.onednn import OneDnnGated, OneDnnLinear
 from gpu_worker.kernels.cpu.quantized import QuantizedGated, QuantizedLinear
 from gpu_worker.kernels.cpu.sample import Sampler
@@ -30,10 +27,13 @@ from gpu_worker.kernels.interface import (
     StepMetadata,
     Unary,
 )
-from gpu_worker.kernels.mixture import OneByOne
-from gpu_worker.kernels.route import PlainRoute
-from gpu_worker.plan import Int32s
-from gpu_worker.sampler import Sampled
+from gpu_worker.kernels.reference.mixture import OneByOne
+from gpu_worker.kernels.reference.route import PlainRoute
+from gpu_worker.memory.cache import copy_blocks
+from gpu_worker.memory.huge_pages import keep_freed_memory
+from gpu_worker.sampling.sampler import Sampled
+from gpu_worker.step.batch import Batch
+from gpu_worker.step.plan import Int32s
 
 
 class CpuKernels:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.cpu.library import DTYPES
-from gpu_worker.kernels.reference import normalize_each
+from gpu_worker.kernels.reference.kernels import normalize_each
 
 
 class CpuNorm:

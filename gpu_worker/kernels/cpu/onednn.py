@@ -5,7 +5,7 @@ C++ kernels do not use. Here a row may come to something else, by rounding, with
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.reference import ACTIVATIONS
+from gpu_worker.kernels.reference.kernels import ACTIVATIONS
 
 ROWS = 32
 """Rows that oneDNN is told to expect when it chooses how weights lie in memory."""

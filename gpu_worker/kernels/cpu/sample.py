@@ -1,4 +1,4 @@
-"""Sampling in C++: what `gpu_worker/sampler.py` defines, in as few passes as each row needs."""
+"""Sampling in C++: what `gpu_worker/sampling/sampler.py` defines, in as few passes as each row needs."""
 
 import ctypes
 from ctypes import c_int, c_int64, c_void_p
@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpu_worker.batch import Batch
-from gpu_worker.plan import Int32s
-from gpu_worker.sampler import Sampled, logprobs_of
+from gpu_worker.sampling.sampler import Sampled, logprobs_of
+from gpu_worker.step.batch import Batch
+from gpu_worker.step.plan import Int32s
 
 
 class Sampler:

@@ -7,7 +7,6 @@ import triton
 from torch import Tensor
 from torch.nn.functional import linear
 
-from gpu_worker.batch import Batch
 from gpu_worker.errors import KernelError
 from gpu_worker.kernels.interface import (
     Copies,
@@ -19,15 +18,16 @@ from gpu_worker.kernels.interface import (
     StepMetadata,
     Unary,
 )
-from gpu_worker.kernels.reference import ReferenceKernels, ReferenceLinear
-from gpu_worker.kernels.triton.attention import TritonStep
+from gpu_worker.kernels.reference.kernels import ReferenceKernels, ReferenceLinear
+from gpu_worker.kernels.triton.attention.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
-from gpu_worker.kernels.triton.mixture import TritonMixture
+from gpu_worker.kernels.triton.mixture.mixture import TritonMixture
+from gpu_worker.kernels.triton.mixture.route import TritonRoute
 from gpu_worker.kernels.triton.norm import TritonNorm, gated
-from gpu_worker.kernels.triton.route import TritonRoute
-from gpu_worker.kernels.triton.sample import sample
-from gpu_worker.plan import Int32s
-from gpu_worker.sampler import Sampled
+from gpu_worker.kernels.triton.sampling.sample import sample
+from gpu_worker.sampling.sampler import Sampled
+from gpu_worker.step.batch import Batch
+from gpu_worker.step.plan import Int32s
 
 INTERPRETED = 8
 """Processors that the interpreter is taken to have."""

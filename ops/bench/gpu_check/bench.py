@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from gpu_worker.kernels.triton.graphs import recorder
+from gpu_worker.kernels.triton.graphs.graphs import recorder
 
 SEED = 0
 TURNS = 5

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.interface import EVERYTHING, FP8, LayerCache, Rotary, Sight, StepAttention
-from gpu_worker.kernels.reference import ReferenceKernels
-from gpu_worker.kernels.reference_attention import ReferenceStep
+from gpu_worker.kernels.reference.attention import ReferenceStep
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.triton.copies import BlockCopies
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from ops.bench.gpu_check import int4, mixture, one_byte

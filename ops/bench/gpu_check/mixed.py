@@ -5,12 +5,12 @@ The least that such a step can take is the time in which its weights are read, o
 
 import torch
 
+from gpu_worker.kernels.triton.graphs.layouts import layouts_for
 from gpu_worker.kernels.triton.kernels import TritonKernels
-from gpu_worker.kernels.triton.layouts import layouts_for
 from ops.bench.gpu_check.bench import SEED, Bench
 from ops.bench.gpu_check.models import EIGHT_B, TINY, llama, replay, runner_of
 from ops.bench.gpu_check.steps import steps_of, timed, weight_bytes_of
-from ops.bench.plans import repeated
+from ops.bench.rig.plans import repeated
 
 SLOTS, LONGEST = 64, 1024
 STEPS = {

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.interface import Routing
-from gpu_worker.kernels.reference import ReferenceKernels
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.triton.kernels import TritonKernels
-from gpu_worker.kernels.triton.mixture import TritonMixture
+from gpu_worker.kernels.triton.mixture.mixture import TritonMixture
 from ops.bench.gpu_check.bench import Bench
 from ops.bench.gpu_check.cases import random
 

@@ -13,18 +13,17 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from gpu_worker.batch import BatchLimits
-from gpu_worker.cache import make_caches
 from gpu_worker.kernels.interface import Kernels
-from gpu_worker.kernels.triton.graphs import StepGraphs, recorder
-from gpu_worker.kernels.triton.layouts import Layout
+from gpu_worker.kernels.triton.graphs.graphs import StepGraphs, recorder
+from gpu_worker.kernels.triton.graphs.layouts import Layout
+from gpu_worker.memory.cache import make_caches
 from gpu_worker.models import registry
 from gpu_worker.models.loader import Checkpoint
 from gpu_worker.models.registry import CausalLM, load_model
-from gpu_worker.runner import Runner
+from gpu_worker.step.batch import BatchLimits
+from gpu_worker.step.runner import Runner
 from ops.bench.gpu_check.bench import Bench
 
-SHIPPED = Path(__file__).parents[2] / "tiny_model" / "model"
 BLOCK_SIZE = 16
 
 EIGHT_B = {

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_worker.batch import Batch, BatchLimits
-from gpu_worker.kernels.triton import sample as in_triton
-from gpu_worker.plan import read_plan
-from gpu_worker.sampler import Sampled, sample
+from gpu_worker.kernels.triton.sampling import sample as in_triton
+from gpu_worker.sampling.sampler import Sampled, sample
+from gpu_worker.step.batch import Batch, BatchLimits
+from gpu_worker.step.plan import read_plan
 from ops.bench.gpu_check.bench import SEED, Bench
-from ops.bench.plans import packed
+from ops.bench.rig.plans import packed
 from proto.sampling_pb2 import SamplingParams
 from proto.worker_pb2 import NewSlot, StepPlan
 

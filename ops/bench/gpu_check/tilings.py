@@ -6,9 +6,9 @@ from unittest import mock
 
 import torch
 
-from gpu_worker.kernels.triton import attention
+from gpu_worker.kernels.triton.attention import attention
+from gpu_worker.kernels.triton.attention.launch import Tiling
 from gpu_worker.kernels.triton.kernels import TritonKernels
-from gpu_worker.kernels.triton.launch import Tiling
 from ops.bench.gpu_check.attention import BLOCK_SIZE
 from ops.bench.gpu_check.bench import Bench
 from ops.bench.gpu_check.cases import Heads, make_pages, make_step, random

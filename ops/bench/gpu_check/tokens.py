@@ -8,14 +8,15 @@ import numpy as np
 import torch
 
 from gpu_worker.kernels.interface import Kernels
-from gpu_worker.kernels.reference import ReferenceKernels
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.kernels.triton.graphs.layouts import layouts_for
 from gpu_worker.kernels.triton.kernels import TritonKernels
-from gpu_worker.kernels.triton.layouts import layouts_for
 from gpu_worker.models.registry import load_model
-from gpu_worker.runner import Runner
+from gpu_worker.step.runner import Runner
 from ops.bench.gpu_check.bench import SEED, Bench
-from ops.bench.gpu_check.models import BLOCK_SIZE, SHIPPED, TINY, llama, replay, runner_of
-from ops.bench.plans import GREEDY, packed
+from ops.bench.gpu_check.models import BLOCK_SIZE, TINY, llama, replay, runner_of
+from ops.bench.rig.plans import GREEDY, packed
+from ops.runtime.settings import SHIPPED_MODEL
 from proto.sampling_pb2 import SamplingParams
 from proto.worker_pb2 import NewSlot, StepPlan
 
@@ -65,7 +66,7 @@ def _tiny(kernels: Kernels, bench: Bench) -> Runner:
 
 def _shipped(device: torch.device, dtype: torch.dtype) -> Runner:
     kernels = TritonKernels(device) if device.type == "cuda" else ReferenceKernels()
-    return runner_of(load_model(SHIPPED, device, kernels, dtype), kernels, 8, 256, device)
+    return runner_of(load_model(SHIPPED_MODEL, device, kernels, dtype), kernels, 8, 256, device)
 
 
 def _flat(answers: list[list[int]]) -> list[int]:

@@ -17,7 +17,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from gateway.app import create_app
-from gateway.protocol import HttpProtocol
+from gateway.http.protocol import HttpProtocol
 from proto.rpc import Lease
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED, STOP
 from proto.tokenizer_pb2 import (

@@ -9,8 +9,8 @@ import pytest
 from gateway import __main__ as main
 from gateway.app import create_app
 from gateway.settings import GatewaySettings
-from ops.api_keys import KeyFileError, read_keys
-from ops.errors import StartError
+from ops.runtime.api_keys import KeyFileError, read_keys
+from ops.runtime.errors import StartError
 
 KEYS = {"sk-north-1": "north", "sk-north-2": "north", "sk-south": "south"}
 
@@ -18,7 +18,7 @@ KEYS = {"sk-north-1": "north", "sk-north-2": "north", "sk-south": "south"}
 @pytest.fixture
 def guarded(gateway):
     """The same gateway, but behind keys; asked without a network."""
-    transport = httpx.ASGITransport(create_app(gateway.backend, KEYS))
+    transport = httpx.ASGITransport(create_app(gateway.upstream.backend, KEYS))
     return httpx.AsyncClient(transport=transport, base_url="http://gateway")
 
 

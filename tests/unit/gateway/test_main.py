@@ -10,9 +10,9 @@ import pytest
 
 from gateway import __main__ as main
 from gateway.settings import GatewaySettings
-from ops.address import url_from_here
-from ops.errors import StartError
-from ops.redis_server import free_port
+from ops.launcher.redis_server import free_port
+from ops.runtime.address import url_from_here
+from ops.runtime.errors import StartError
 
 
 class FakeNode:

@@ -5,7 +5,7 @@ import asyncio
 import openai
 import pytest
 
-from gateway.translate import DEFAULTED
+from gateway.api.translate import DEFAULTED
 from proto.tokenizer_pb2 import TextRequest
 
 STORY = "Once upon a time, a fox saw snow ❄."

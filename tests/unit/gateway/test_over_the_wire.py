@@ -7,7 +7,7 @@ import httpx
 import pytest_asyncio
 
 from gateway.app import create_app
-from gateway.backend import NodeBackend
+from gateway.upstream.backend import NodeBackend
 from proto.rpc import MemoryBus, Node
 from proto.tokenizer_pb2_grpc import add_TokenizerServicer_to_server
 

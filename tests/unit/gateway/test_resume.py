@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from gateway.errors import Unavailable
-from gateway.generation import Generation
+from gateway.upstream.generation import Generation
 from proto.sampling_pb2 import STOP
 from proto.tokenizer_pb2 import TextChunk, TextDelta, TextRequest
 

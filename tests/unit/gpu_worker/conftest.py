@@ -15,17 +15,17 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from gpu_worker.batch import BatchLimits
-from gpu_worker.cache import make_caches
 from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels
 from gpu_worker.kernels.interface import Kernels
-from gpu_worker.kernels.reference import ReferenceKernels
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.triton.kernels import TritonKernels
+from gpu_worker.memory.cache import make_caches
 from gpu_worker.models.registry import load_model
 from gpu_worker.models.split import ALONE, Ranks
-from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
+from gpu_worker.step.batch import BatchLimits
+from gpu_worker.step.runner import Runner
 from proto.sampling_pb2 import SamplingParams
 from proto.worker_pb2 import NewSlot, StepPlan, StepResult
 

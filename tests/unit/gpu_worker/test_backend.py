@@ -9,12 +9,12 @@ from gpu_worker import backend
 from gpu_worker.errors import CapacityError, KernelError
 from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.kernels import CpuKernels, Int4Kernels, MatrixUnitKernels, QuantizedKernels
-from gpu_worker.kernels.reference import ReferenceKernels
-from gpu_worker.kernels.reference_int4 import Int4Reference
-from gpu_worker.kernels.reference_quantized import QuantizedReference
-from gpu_worker.kernels.triton.int4 import Int4Triton
+from gpu_worker.kernels.reference.int4 import Int4Reference
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.kernels.reference.quantized import QuantizedReference
 from gpu_worker.kernels.triton.kernels import TritonKernels
-from gpu_worker.kernels.triton.quantized import QuantizedTriton
+from gpu_worker.kernels.triton.products.int4 import Int4Triton
+from gpu_worker.kernels.triton.products.quantized import QuantizedTriton
 from gpu_worker.models.loader import Weights
 from gpu_worker.startup import load
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from gpu_worker.kernels.cpu import build
-from gpu_worker.kernels.reference import ReferenceKernels
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models.config import read_config
 from gpu_worker.models.families import FAMILIES
 from tests.support.deployment import ROOT

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gpu_worker.errors import ModelError
-from gpu_worker.kernels.reference import ReferenceKernels
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models.families import family_of
 from gpu_worker.models.registry import load_model
 from tests.support.logits import watch_logits

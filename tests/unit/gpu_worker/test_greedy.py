@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from gpu_worker.kernels import reference_attention
+from gpu_worker.kernels.reference import attention as reference_attention
 
 PROMPT = [5, 17, 3, 88, 41, 41, 9, 60, 2, 73, 28]
 COUNT = 24

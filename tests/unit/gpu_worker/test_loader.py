@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gpu_worker.errors import ModelError
-from gpu_worker.kernels.reference import ReferenceKernels
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models.config import read_config
 from gpu_worker.models.registry import load_model
 from gpu_worker.models.rope import Linear

@@ -10,10 +10,10 @@ from gpu_worker import __main__ as main
 from gpu_worker import engine
 from gpu_worker.__main__ import serve
 from gpu_worker.errors import DeviceError
-from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
+from gpu_worker.step.runner import Runner
 from gpu_worker.watchdog import Watchdog
-from ops.errors import StartError
+from ops.runtime.errors import StartError
 from proto.rpc import MemoryBus, Node
 from proto.worker_pb2_grpc import WorkerStub
 

@@ -17,12 +17,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gpu_worker.errors import CapacityError, ModelError, PlanError
-from gpu_worker.group import own_cores
 from gpu_worker.kernels.cpu import library
-from gpu_worker.result import NOT_FINITE
-from gpu_worker.runner import Runner
+from gpu_worker.ranks.group import own_cores
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
+from gpu_worker.step.result import NOT_FINITE
+from gpu_worker.step.runner import Runner
 from proto.sampling_pb2 import SamplingParams
 from scheduler_svc.core.request import Pooling, Request
 from tests.support.closed_loop import ClosedLoop
@@ -34,7 +34,7 @@ POISON = 66
 DIES = """
 import sys, time
 from gpu_worker.errors import CapacityError
-from gpu_worker.orders import Order
+from gpu_worker.ranks.orders import Order
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
 try:

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from gpu_worker.engine import Engine, Lending
-from gpu_worker.pending import Pending
 from gpu_worker.service import WorkerService
+from gpu_worker.step.pending import Pending
 from proto.worker_pb2_grpc import WorkerStub, add_WorkerServicer_to_server
 
 PROMPT = [5, 17, 3, 88, 41, 9]

@@ -9,7 +9,7 @@ import torch
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.kernels import CpuKernels, QuantizedKernels
-from gpu_worker.kernels.reference import ReferenceKernels
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models.config import read_config
 from gpu_worker.models.registry import load_model
 from gpu_worker.models.split import share_of

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from ops.cli.chat import Conversation, chat
-from ops.redis_server import free_port
+from ops.launcher.redis_server import free_port
 
 
 def event(content: str) -> str:
@@ -31,7 +31,7 @@ class Gateway:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                self.reply(200, json.dumps({"data": [{"id": name} for name in gateway.models]}))
+                self.reply(200, json.dumps({"data": [{"id": name} for name in gateway.api.models]}))
 
             def do_POST(self) -> None:
                 gateway.asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
@@ -156,6 +156,6 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_no_model(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
-    gateway.models = []
+    gateway.api.models = []
     assert chat(gateway.url, None) == 1
     assert "offers no model" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from ops.cli.main import main
 from ops.launcher.errors import UsageError
 from ops.launcher.specs import Options, own_key, service_specs
 from ops.launcher.welcome import welcome
-from ops.settings import SHIPPED_DRAFT
+from ops.runtime.settings import SHIPPED_DRAFT
 
 DRAFTING = ("QUIRE_SPECULATION", "QUIRE_DRAFT_MODEL")
 

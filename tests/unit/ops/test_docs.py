@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic_core import PydanticUndefined
 
-from ops.settings import ProcessSettings
+from ops.runtime.settings import ProcessSettings
 
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from gpu_worker.cache import bytes_per_block
 from gpu_worker.kernels.interface import FP8
+from gpu_worker.memory.cache import bytes_per_block
 from gpu_worker.models.config import read_config as model_config
 from ops.cli.main import main
 from ops.kv_memory import ModelFilesError, kv_shape, plan, read_config, weights_bytes

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ops.settings import SHIPPED_MODEL
+from ops.runtime.settings import SHIPPED_MODEL
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
 from tokenizer_svc.template import ChatTemplate
 from tokenizer_svc.tokenizer import TextModel

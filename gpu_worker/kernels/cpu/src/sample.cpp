@@ -1,4 +1,4 @@
-// The choice of next tokens, as gpu_worker/sampler.py defines it: each row does only what its sequence
+// The choice of next tokens, as gpu_worker/sampling/sampler.py defines it: each row does only what its sequence
 // asks for, in passes over its logits; nothing is sorted but what lies next to a filter's edge.
 #include <algorithm>
 #include <limits>
@@ -15,7 +15,7 @@ constexpr float INF = std::numeric_limits<float>::infinity();
 
 enum Flags { DRAWS = 1, FILTERS = 2, PENALTIES = 4 };
 
-// What a slot asks for: the columns of gpu_worker/sampling.py.
+// What a slot asks for: the columns of gpu_worker/sampling/sampling.py.
 struct Numbers {
     float temperature, top_p, min_p, presence, frequency, repetition;
 };
@@ -90,7 +90,7 @@ void philox(uint32_t position, uint32_t sequence, uint64_t seed, uint32_t words[
     words[1] = c1;
 }
 
-// Uniform numbers of 16 tokens, multiples of 2^-24 within (0, 1): see gpu_worker/noise.py.
+// Uniform numbers of 16 tokens, multiples of 2^-24 within (0, 1): see gpu_worker/sampling/noise.py.
 f32x16 uniform(u32x16 tokens, const uint32_t words[2]) {
     u32x16 bits = (tokens * 0x9E3779B1u + words[0]) ^ words[1];
     bits ^= bits >> 16;

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.cpu.attention import Attention
 from gpu_worker.kernels.interface import EVERYTHING, FP8, Sight
-from gpu_worker.kernels.reference_attention import ReferenceStep
+from gpu_worker.kernels.reference.attention import ReferenceStep
 from tests.support.paged import Heads, Paged, dense, make_paged
 
 pytestmark = pytest.mark.usefixtures("poisoned")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.cpu.int4 import GROUP, Int4Gated, Int4Linear
-from gpu_worker.kernels.reference_int4 import Int4Reference
+from gpu_worker.kernels.reference.int4 import Int4Reference
 from tests.support.native import with_team
 
 SHAPES = ((1, 1), (5, 3), (32, 64), (33, 95), (64, 576), (95, 130), (200, 41))

@@ -9,8 +9,8 @@ from torch.testing import assert_close
 from gpu_worker.kernels.cpu.attention import Attention
 from gpu_worker.kernels.cpu.layers import CpuNorm
 from gpu_worker.kernels.interface import LayerCache, Rotary
-from gpu_worker.kernels.reference import ReferenceKernels
-from gpu_worker.kernels.reference_attention import ReferenceStep
+from gpu_worker.kernels.reference.attention import ReferenceStep
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from tests.support.paged import in_vectors, make_step
 
 pytestmark = pytest.mark.usefixtures("poisoned")

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ops.bench.accounting import Books, static_batch
-from ops.bench.client import Answer
 from ops.bench.compare import Contest, Turn, hold, loads_of, ratios, table
-from ops.bench.competitor import Measured
-from ops.bench.plots import plot_compare
-from ops.bench.workload import Question, Workload
+from ops.bench.engines.competitor import Measured
+from ops.bench.load.client import Answer
+from ops.bench.load.workload import Question, Workload
+from ops.bench.report.plots import plot_compare
+from ops.bench.rig.accounting import Books, static_batch
 
 CONTEST = Contest(Workload((4, 8), (5, 5)), concurrency=(1, 3), requests=4, rounds=3, seed=1)
 

@@ -5,7 +5,7 @@ import pytest
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
 from ops.bench import long_contexts
-from ops.settings import SHIPPED_MODEL
+from ops.runtime.settings import SHIPPED_MODEL
 
 
 def test_answers_beside_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:

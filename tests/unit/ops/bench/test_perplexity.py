@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from ops.bench.perplexity import FORMS, Reading, compared, prompts_of, read, runner_of
-from ops.settings import SHIPPED_MODEL
+from ops.runtime.settings import SHIPPED_MODEL
 from ops.tiny_model import evaluate
 
 LIMITS = {

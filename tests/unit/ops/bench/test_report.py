@@ -10,9 +10,9 @@ import pytest
 from ops.bench.core import Sizes, measure
 from ops.bench.mechanisms import _figures
 from ops.bench.record import Record, read, read_all
-from ops.bench.report import FOLDER, RESULTS, gpu_of, text, write
-from ops.bench.sections import KINDS
-from ops.bench.timed import PARTS
+from ops.bench.report.__main__ import FOLDER, RESULTS, gpu_of, text, write
+from ops.bench.report.sections import KINDS
+from ops.bench.rig.timed import PARTS
 from ops.simulate import scale
 from ops.simulate.arrivals import Load
 from ops.simulate.compare import Grid, compare

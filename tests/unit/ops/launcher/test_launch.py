@@ -7,7 +7,7 @@ import socket
 
 import redis
 
-from ops.redis_server import RedisServer, free_port
+from ops.launcher.redis_server import RedisServer, free_port
 from tests.support.stage import Stage
 
 

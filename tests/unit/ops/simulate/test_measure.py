@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpu_worker.runner import Runner
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import load
+from gpu_worker.step.runner import Runner
 from ops.simulate import measure, scale, validate
 from ops.simulate.arrivals import Load
 from ops.simulate.cost import Shape, StepCost

@@ -12,21 +12,21 @@ import pytest
 
 FOLDER = Path(__file__).parent
 
-ATTENTION = "test_attention.py::test_any_kind_of_step"
+ATTENTION = "attention/test_attention.py::test_any_kind_of_step"
 SOME = {
     "80": (
         f"{ATTENTION}[drafts-dtype1-kv1]",
         f"{ATTENTION}[decodes-dtype1-kv2]",
-        "test_int4.py::test_every_tiling[1]",
+        "products/test_int4.py::test_every_tiling[1]",
         "test_layers.py::test_rotate_and_write_in_int8",
-        "test_quantized.py::test_more_tokens_than_are_filled_up_and_wide_results",
+        "products/test_quantized.py::test_more_tokens_than_are_filled_up_and_wide_results",
     ),
     "90": (
         f"{ATTENTION}[mixed-dtype1-None]",
         f"{ATTENTION}[decodes-dtype1-kv2]",
-        "test_latent.py::test_any_kind_of_step[drafts-dtype1-kv1]",
-        "test_int4.py::test_every_tiling[17]",
-        "test_mixture.py::test_in_bfloat16",
+        "attention/test_latent.py::test_any_kind_of_step[drafts-dtype1-kv1]",
+        "products/test_int4.py::test_every_tiling[17]",
+        "mixture/test_mixture.py::test_in_bfloat16",
         "test_asked.py",
     ),
 }

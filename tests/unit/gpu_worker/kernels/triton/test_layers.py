@@ -5,9 +5,9 @@ import torch
 from torch.testing import assert_close
 
 from gpu_worker.kernels.interface import FP8, LayerCache, Rotary
-from gpu_worker.kernels.reference import ACTIVATIONS, ReferenceKernels
-from gpu_worker.kernels.reference_attention import ReferenceStep
-from gpu_worker.kernels.triton.attention import TritonStep
+from gpu_worker.kernels.reference.attention import ReferenceStep
+from gpu_worker.kernels.reference.kernels import ACTIVATIONS, ReferenceKernels
+from gpu_worker.kernels.triton.attention.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from gpu_worker.kernels.triton.norm import TritonNorm, gated

@@ -1,0 +1,289 @@
+"""What clients may ask: the request bodies of the OpenAI API and the usual extensions of it.
+
+The checks here are those that need no model. Defaults are OpenAI's; where a model has some of its own, those
+count instead (`translate.py`). A body is validated strictly:
+a string is not a number, and a name nobody knows is an error rather than a silent misspelling.
+"""
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from gateway.api.fields import (
+    MAX_CHOICES,
+    MAX_INT32,
+    Count,
+    Inputs,
+    Prompts,
+    Stops,
+    Text,
+    TokenId,
+    Unsupported,
+)
+from gateway.errors import BadRequest
+
+MAX_LOGPROBS = 20
+
+OFF: dict[str, tuple[float, ...]] = {
+    "rolling_context": (False,),
+    "top_p": (1.0,),
+    "top_k": (0, -1),
+    "min_p": (0.0,),
+    "presence_penalty": (0.0,),
+    "frequency_penalty": (0.0,),
+    "repetition_penalty": (1.0,),
+}
+"""What a beam search cannot have besides a temperature, with the values that ask for nothing."""
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class StreamOptions(_Body):
+    """What a stream carries besides the text."""
+
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class RequestBody(_Body):
+    """What all endpoints have in common."""
+
+    # Accepted and without effect: they concern the caller's bookkeeping, not the answer.
+    ignored: ClassVar[frozenset[str]] = frozenset(
+        ("metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
+    )
+    # Parameters of OpenAI's that are not supported, each with the values that ask for nothing.
+    neutral: ClassVar[dict[str, tuple[object, ...]]] = {}
+
+    model: str = Field(min_length=1)
+    cache_salt: str = Field("", max_length=256)
+    user: str = Field("", max_length=256, description="The tenant, where no API key says so.")
+    priority: int = Field(0, ge=-(2**31), le=MAX_INT32, description="Lower is earlier.")
+    timeout: float | None = Field(None, gt=0, le=86400, description="Seconds that the answer may take.")
+
+
+class EmbeddingBody(RequestBody):
+    """POST /v1/embeddings."""
+
+    input: Inputs
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Count | None = Field(None, description="Numbers to keep of each embedding, the first ones.")
+    pooling: Literal["mean", "last"] | None = Field(
+        None, description="How the tokens become one vector; by default as the model does it."
+    )
+
+
+class GenerationBody(RequestBody):
+    """What the two generating endpoints have in common."""
+
+    neutral: ClassVar[dict[str, tuple[object, ...]]] = {"logit_bias": ({},)}
+
+    n: int = Field(1, ge=1, le=MAX_CHOICES)
+    max_tokens: Count | None = None
+    temperature: float = Field(1.0, ge=0, le=2)
+    top_p: float = Field(1.0, ge=0, le=1)
+    top_k: int = Field(0, ge=-1, le=MAX_INT32, description="0 or -1: off.")
+    min_p: float = Field(0.0, ge=0, le=1)
+    presence_penalty: float = Field(0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(0.0, ge=-2, le=2)
+    repetition_penalty: float = Field(1.0, ge=0.01, le=100)
+    seed: int | None = Field(None, ge=-(2**63), le=2**64 - 1)
+    stop: Stops = Field(default_factory=list)
+    stop_token_ids: list[TokenId] = Field(default_factory=list, max_length=MAX_CHOICES)
+    ignore_eos: bool = False
+    rolling_context: bool = Field(
+        False, description="Go on past the model's context, which then forgets the middle of the text."
+    )
+    skip_special_tokens: bool = True
+    return_token_ids: bool = False
+    use_beam_search: bool = Field(False, description="The `n` likeliest answers that are found; no sampling.")
+    beam_width: int | None = Field(
+        None, ge=1, le=MAX_CHOICES, description="Beams side by side; `n` by default."
+    )
+    length_penalty: float = Field(1.0, ge=-10, le=10, description="Above 0 favours longer answers.")
+    early_stopping: bool | Literal["never"] = False
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+
+    @model_validator(mode="after")
+    def _stream_options_need_a_stream(self) -> "GenerationBody":
+        if self.stream_options is not None and not self.stream:
+            message = "'stream_options' is only allowed with 'stream'."
+            raise BadRequest(message, param="stream_options", code="invalid_value")
+        return self
+
+    @model_validator(mode="after")
+    def _beams_draw_nothing(self) -> "GenerationBody":
+        given, beams = self.model_fields_set, ("beam_width", "length_penalty", "early_stopping")
+        if not self.use_beam_search:
+            for name in given.intersection(beams):
+                raise BadRequest(f"'{name}' needs 'use_beam_search'.", param=name, code="invalid_value")
+            return self
+        if self.width < self.n:
+            raise BadRequest("'beam_width' must be at least 'n'.", param="beam_width", code="invalid_value")
+        if self.wanted_logprobs is not None:
+            message = "Beam search gives no log probabilities."
+            raise BadRequest(message, param="logprobs", code="invalid_value")
+        if "temperature" in given and self.temperature:
+            message = "Beam search draws nothing: leave out 'temperature' or make it 0."
+            raise BadRequest(message, param="temperature", code="invalid_value")
+        for name, off in OFF.items():
+            if getattr(self, name) not in off:
+                message = f"Beam search takes no '{name}'."
+                raise BadRequest(message, param=name, code="invalid_value")
+        return self
+
+    @property
+    def width(self) -> int:
+        """Beams of a beam search."""
+        return self.n if self.beam_width is None else self.beam_width
+
+    @model_validator(mode="after")
+    def _endless_only_as_a_stream(self) -> "GenerationBody":
+        if self.rolling_context and self.limit is None and not self.stream:
+            message = "'rolling_context' without 'max_tokens' goes on without end: only with 'stream'."
+            raise BadRequest(message, param="max_tokens", code="invalid_value")
+        return self
+
+    @property
+    def limit(self) -> int | None:
+        """Tokens to generate at most; None: as many as there is room for."""
+        return self.max_tokens
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def sequences(self) -> int:
+        """How many are generated for a prompt, to give `n` of them."""
+        return self.n
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """How many alternatives the answer shows for each token; None: no log probabilities at all."""
+        raise NotImplementedError
+
+
+class CompletionBody(GenerationBody):
+    """POST /v1/completions."""
+
+    neutral: ClassVar[dict[str, tuple[object, ...]]] = {
+        **GenerationBody.neutral,
+        "echo": (False,),
+        "suffix": ("",),
+    }
+
+    prompt: Prompts
+    max_tokens: Count | None = 16
+    best_of: int | None = Field(
+        None, ge=1, le=MAX_CHOICES, description="Of so many, the `n` most likely ones by token are given."
+    )
+    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+
+    @model_validator(mode="after")
+    def _bounded(self) -> "CompletionBody":
+        if self.use_beam_search and self.sequences != self.n:
+            message = "'best_of' chooses among samples; with 'use_beam_search' give 'beam_width'."
+            raise BadRequest(message, param="best_of", code="invalid_value")
+        if self.sequences < self.n:
+            message = "'best_of' must be at least 'n'."
+            raise BadRequest(message, param="best_of", code="invalid_value")
+        if self.sequences > self.n and self.stream:
+            message = "'best_of' above 'n' cannot be streamed: which are the best is known at the end."
+            raise BadRequest(message, param="best_of", code="invalid_value")
+        if len(self.prompt) * self.sequences > MAX_CHOICES:
+            name = "n" if self.best_of is None else "best_of"
+            message = f"Prompts times '{name}' must be at most {MAX_CHOICES}."
+            raise BadRequest(message, param=name, code="invalid_value")
+        return self
+
+    @property
+    def limit(self) -> int | None:
+        # Who asks for a text past the context does not mean 16 tokens by saying nothing.
+        return None if self.rolling_context and "max_tokens" not in self.model_fields_set else self.max_tokens
+
+    @property
+    def sequences(self) -> int:
+        return self.n if self.best_of is None else self.best_of
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        return self.logprobs
+
+
+class Message(_Body):
+    """One message of a conversation."""
+
+    role: str = Field(min_length=1, max_length=64)
+    content: Text
+    name: str = Field("", max_length=256, description="Who of that role speaks.")
+    refusal: Unsupported = None
+    annotations: Unsupported = None
+    audio: Unsupported = None
+    function_call: Unsupported = None
+    tool_calls: Unsupported = None
+    tool_call_id: Unsupported = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty_extras(cls, value: object) -> object:
+        """An assistant's message as the client library gave it comes with fields that say nothing."""
+        if not isinstance(value, dict):
+            return value
+        return {
+            key: part for key, part in value.items() if key in ("role", "content") or part not in (None, [])
+        }
+
+
+class ChatBody(GenerationBody):
+    """POST /v1/chat/completions."""
+
+    neutral: ClassVar[dict[str, tuple[object, ...]]] = {
+        **GenerationBody.neutral,
+        "tools": ([],),
+        "tool_choice": ("none", "auto"),
+        "parallel_tool_calls": (True, False),
+        "functions": ([],),
+        "function_call": ("none", "auto"),
+        "response_format": ({"type": "text"},),
+        "modalities": (["text"],),
+        "audio": (),
+        "prediction": (),
+        "moderation": (),
+        "web_search_options": (),
+        "prompt_cache_options": (),
+        "reasoning_effort": ("none",),
+        "verbosity": ("medium",),
+        "store": (False,),
+        "service_tier": ("auto", "default"),
+    }
+
+    messages: list[Message] = Field(min_length=1)
+    chat_template_kwargs: dict[str, Any] = Field(
+        default_factory=dict, description="Switches of the model's own chat template."
+    )
+    max_completion_tokens: Count | None = None
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "ChatBody":
+        if self.top_logprobs is not None and not self.logprobs:
+            message = "'top_logprobs' is only allowed with 'logprobs'."
+            raise BadRequest(message, param="top_logprobs", code="invalid_value")
+        limits = {self.max_tokens, self.max_completion_tokens} - {None}
+        if len(limits) > 1:
+            message = "'max_tokens' and 'max_completion_tokens' differ; use the latter."
+            raise BadRequest(message, param="max_tokens", code="invalid_value")
+        return self
+
+    @property
+    def limit(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None

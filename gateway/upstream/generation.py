@@ -1,0 +1,182 @@
+"""Generating the answer to a prompt, through the death of whatever process works on it: see `attempts.py`."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import grpc
+
+from gateway.errors import GatewayError, ServerFault, Unavailable
+from gateway.upstream.attempts import Attempts, Parts
+from gateway.upstream.backend import Backend
+from gateway.upstream.catalog import Catalog
+from gateway.upstream.merge import merged
+from proto.rpc import Resumption
+from proto.tokenizer_pb2 import TextChunk, TextRequest, TextSoFar
+from proto.tokenizer_pb2_grpc import TokenizerStub
+
+WATCH_SECONDS = 5.0
+
+Chunks = AsyncGenerator[tuple[int, TextChunk], None]
+"""Of one or more prompts, each chunk with its prompt's number."""
+
+Asked = TypeVar("Asked", bound=Attempts)
+
+
+@dataclass
+class _Sequence:
+    """What one sequence has delivered."""
+
+    token_ids: list[int] = field(default_factory=list)
+    text_length: int = 0
+    finished: bool = False
+
+
+class Generation(Attempts):
+    """One prompt's answer."""
+
+    def __init__(
+        self,
+        tokenizer: TokenizerStub,
+        request: TextRequest,
+        timeout: float | None = None,
+        parts: Parts | None = None,
+    ) -> None:
+        super().__init__(timeout, parts)
+        self.request = request
+        self._tokenizer = tokenizer
+        self._sequences = [_Sequence() for _ in range(request.n)]
+        self._told_prompt = False
+        self._names = {"prompt": "messages"} if request.HasField("chat") else {}
+
+    async def chunks(self, number: int = 0) -> Chunks:
+        """What the tokenizer service sends, as if no process had died. Raises `GatewayError`.
+
+        `number`: of this prompt among those of the answer.
+        """
+        resumption = Resumption()
+        while self._ended_by is None:
+            call = self._begin(self._tokenizer.Generate, self._with_so_far(), resumption)
+            try:
+                async for chunk in call:
+                    resumption.progressed()
+                    self._remember(chunk)
+                    yield number, chunk
+                if not self._finished():
+                    raise ServerFault("The answer ended before it was complete.")
+                return
+            except grpc.aio.AioRpcError as error:
+                if self._finished():
+                    return
+                if self._ended_by is None:
+                    await self._retry_or_raise(resumption, error, self._names)
+            except asyncio.CancelledError:
+                if self._ended_by is None:
+                    raise
+            finally:
+                call.cancel()
+        raise self._ended_by
+
+    def _finished(self) -> bool:
+        return all(sequence.finished for sequence in self._sequences)
+
+    def _remember(self, chunk: TextChunk) -> None:
+        if chunk.HasField("prompt"):
+            if self._told_prompt:
+                chunk.ClearField("prompt")
+            self._told_prompt = True
+        for delta in chunk.deltas[:]:
+            sequence = self._sequences[delta.index]
+            sequence.token_ids += delta.token_ids[:]
+            sequence.text_length += len(delta.text)
+            if delta.finish_reason:
+                sequence.finished = True
+
+    def _with_so_far(self) -> TextRequest:
+        """The request, with what has been delivered if anything has."""
+        so_far = [
+            TextSoFar(
+                index=index,
+                token_ids=sequence.token_ids,
+                text_length=sequence.text_length,
+                finished=sequence.finished,
+            )
+            for index, sequence in enumerate(self._sequences)
+        ]
+        del self.request.resumed[:]
+        if any(sequence.token_ids or sequence.finished for sequence in self._sequences):
+            self.request.resumed.extend(so_far)
+        return self.request
+
+
+class Generator:
+    """Runs what is asked of models, and ends what waits for one that is not coming back."""
+
+    def __init__(self, backend: Backend, catalog: Catalog) -> None:
+        self._backend = backend
+        self._catalog = catalog
+        self._live: dict[Attempts, str] = {}
+        self._stopping = False
+
+    @asynccontextmanager
+    async def run(
+        self, model: str, requests: Sequence[TextRequest], timeout: float | None = None
+    ) -> AsyncIterator[Chunks]:
+        """The chunks of all requests as they come.
+
+        `timeout`: seconds in which they are to be complete.
+
+        Raises what `watched` raises, and what a generation does.
+        """
+
+        def begin(tokenizer: TokenizerStub) -> list[Generation]:
+            parts = Parts()
+            return [Generation(tokenizer, request, timeout, parts) for request in requests]
+
+        async with (
+            self.watched(model, begin) as generations,
+            aclosing(merged([each.chunks(number) for number, each in enumerate(generations)])) as chunks,
+        ):
+            yield chunks
+
+    @asynccontextmanager
+    async def watched(
+        self, model: str, begin: Callable[[TokenizerStub], list[Asked]]
+    ) -> AsyncIterator[list[Asked]]:
+        """What `begin` asks of the model's tokenizer service; ended when nobody should wait any longer.
+
+        Raises `NotFound` or `Unavailable` for a model that is not there.
+        """
+        await self._catalog.find(model)
+        if self._stopping:
+            raise _stopping()
+        asked = begin(self._backend.tokenizer(model))
+        self._live.update(dict.fromkeys(asked, model))
+        try:
+            yield asked
+        finally:
+            for one in asked:
+                del self._live[one]
+
+    async def watch(self) -> None:
+        """Until cancelled, end what waits for a model that has been away for too long."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            if not self._live:
+                continue
+            lost = await self._catalog.lost()
+            for asked, model in list(self._live.items()):
+                if model in lost:
+                    asked.end(lost[model])
+
+    def stop(self) -> None:
+        """End all that runs, and begin nothing new."""
+        self._stopping = True
+        for asked in self._live:
+            asked.end(_stopping())
+
+
+def _stopping() -> GatewayError:
+    return Unavailable("The gateway is stopping.")

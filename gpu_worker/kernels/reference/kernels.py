@@ -1,0 +1,127 @@
+"""Everything in plain PyTorch: what the other back ends are tested against, and what runs anywhere."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu, linear, relu, silu
+
+from gpu_worker.kernels.interface import (
+    Copies,
+    LayerCache,
+    Linear,
+    Mixture,
+    Norm,
+    Route,
+    Routing,
+    StepAttention,
+    StepMetadata,
+    Unary,
+)
+from gpu_worker.kernels.reference.attention import ReferenceStep
+from gpu_worker.kernels.reference.mixture import OneByOne
+from gpu_worker.kernels.reference.route import PlainRoute
+from gpu_worker.memory.cache import copy_blocks
+from gpu_worker.sampling.sampler import Sampled, sample
+from gpu_worker.step.batch import Batch
+from gpu_worker.step.plan import Int32s
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": silu,
+    "gelu": gelu,
+    "gelu_tanh": lambda x: gelu(x, approximate="tanh"),
+    "relu": relu,
+}
+
+
+class ReferenceKernels:
+    """See `Kernels`."""
+
+    replayable = False
+    """Whether what it launches for a step of one token a row depends on the number of rows alone."""
+
+    def enter(self) -> None:
+        """PyTorch's threads serve whichever calls."""
+
+    def linear(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        keeps_rows: bool = False,
+    ) -> Linear:
+        return ReferenceLinear(weight, bias, dtype or weight.dtype)
+
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
+        return ReferenceGated(weight, bias, activation)
+
+    def mixture(
+        self, blocks: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
+    ) -> Mixture:
+        return OneByOne(self, blocks, activation)
+
+    def route(self, routing: Routing, correction: Tensor | None = None) -> Route:
+        return PlainRoute(routing, correction)
+
+    def norm(self, weight: Tensor, eps: float) -> Norm:
+        return ReferenceNorm(weight, eps)
+
+    def begin(self, step: StepMetadata) -> StepAttention:
+        return ReferenceStep(step)
+
+    def copies(self, caches: Sequence[LayerCache]) -> Copies:
+        return partial(copy_blocks, caches)
+
+    def sample(
+        self, logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, batch: Batch
+    ) -> Sampled:
+        return sample(logits, slots, device_slots, positions, batch)
+
+
+class ReferenceLinear:
+    """See `Linear`."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
+        self._weight, self._bias, self._dtype = weight, bias, dtype
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        return linear(hidden, self._weight, self._bias).to(self._dtype)
+
+    def add_to(self, hidden: Tensor, residual: Tensor) -> None:
+        residual += linear(hidden, self._weight, self._bias)
+
+    def rows(self, numbers: Tensor) -> Tensor:
+        return self._weight[numbers]
+
+
+class ReferenceGated:
+    """See `Kernels.gated`."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, activation: str) -> None:
+        self._weight, self._bias = weight, bias
+        self._activate = ACTIVATIONS[activation]
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        gate, up = linear(hidden, self._weight, self._bias).chunk(2, dim=-1)
+        return self._activate(gate) * up
+
+
+class ReferenceNorm:
+    """See `Kernels.norm`."""
+
+    def __init__(self, weight: Tensor, eps: float) -> None:
+        self._weight, self._eps = weight, eps
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        wide = hidden.float()
+        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self._eps)
+        return (self._weight * normed.to(self._weight.dtype)).to(hidden.dtype)
+
+    def each(self, rows: Tensor) -> None:
+        normalize_each(self, len(self._weight), rows)
+
+
+def normalize_each(norm: Unary, size: int, rows: Tensor) -> None:
+    """See `Norm.each`, of norms of `size` numbers that give new rows."""
+    rows.copy_(norm(rows.contiguous().view(-1, size)).view(rows.shape))

@@ -1,0 +1,138 @@
+"""Paged attention in Triton: `tile.py` and `latent_tile.py` have the kernels, `launch.py` cuts a step up."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from gpu_worker.kernels.interface import EVERYTHING, LayerCache, Rotary, Sight, StepMetadata
+from gpu_worker.kernels.reference.attention import ReferenceStep
+from gpu_worker.kernels.triton.attention import latent
+from gpu_worker.kernels.triton.attention.combine import combined
+from gpu_worker.kernels.triton.attention.launch import LEAST, Launch, Tiling, launches
+from gpu_worker.kernels.triton.attention.pages import pointers
+from gpu_worker.kernels.triton.attention.rotate import rotate_and_write
+from gpu_worker.kernels.triton.attention.tile import attend_tile
+from gpu_worker.kernels.triton.fp8 import is_native
+from gpu_worker.kernels.triton.products.factors import factor
+
+TILE_BYTES = 16 << 10
+"""Of the keys, or values, that a program has before it at a time."""
+
+
+def tiling(size: int, dim: int, query_bytes: int, page_bytes: int) -> Tiling:
+    """For tiles of `size` queries, heads of `dim`, and numbers of so many bytes.
+
+    Of short rows there are more, over which a tile's own work is spread, and fewer where what is computed of
+    them would not fit into the registers beside sums and queries.
+    """
+    if query_bytes == 4:
+        return Tiling(16, 8, 2)
+    if page_bytes == 1 and dim > 128 and size > LEAST:
+        return Tiling(32, 8, 3)
+    most = 128 if page_bytes < query_bytes and size <= LEAST else 64
+    return Tiling(min(most, TILE_BYTES // (dim * page_bytes)), 8 if size * dim >= 128 * 128 else 4, 2)
+
+
+def chunk_rows(query: Tensor) -> int:
+    """Rows of a chunk's tile: what its sums leave of the registers."""
+    if query.dtype == torch.float32:
+        return 32
+    return 128 if query.shape[2] <= 128 else 64
+
+
+class TritonStep:
+    """See `StepAttention`."""
+
+    def __init__(self, step: StepMetadata, processors: int) -> None:
+        """`processors`: of the GPU, which splits are to fill."""
+        self._step, self._processors = step, processors
+        self.positions = step.positions
+        self._launches: dict[tuple[int, int], list[Launch]] = {}
+
+    def rotate_and_write(self, qkv: Tensor, rotary: Rotary, cache: LayerCache) -> Tensor:
+        return rotate_and_write(qkv, rotary, cache, self._step)
+
+    def write_latent(self, query: Tensor, rows: Tensor, rotary: Rotary, cache: LayerCache) -> None:
+        latent.write(query, rows, rotary, cache, self._step)
+
+    def attend(
+        self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING, slopes: Tensor | None = None
+    ) -> Tensor:
+        if cache.shared:
+            return self._attend_latent(query, cache, sight)
+        out = torch.empty_like(query)
+        for launch in self._cut(query.shape[1] // cache.keys.shape[1], chunk_rows(query)):
+            self._attend(launch, query, cache, sight, slopes, out)
+        return out.flatten(1)
+
+    def _attend_latent(self, query: Tensor, cache: LayerCache, sight: Sight) -> Tensor:
+        if sight.window or sight.softcap:  # which no model with such pages has
+            return ReferenceStep(self._step).attend(query, cache, sight)
+        out = query.new_empty((*query.shape[:2], cache.values.shape[3]))
+        most = latent.tile_rows(query)
+        for launch in self._cut(latent.heads_of_a_tile(query), most):
+            latent.attend(launch, query, cache, sight, self._step, self._processors, factor(query), out)
+        return out.flatten(1)
+
+    def _cut(self, group: int, large: int) -> list[Launch]:
+        """The step in launches, the same for all layers."""
+        if (group, large) not in self._launches:
+            self._launches[group, large] = launches(self._step, group, large)
+        return self._launches[group, large]
+
+    def _attend(
+        self,
+        launch: Launch,
+        query: Tensor,
+        cache: LayerCache,
+        sight: Sight,
+        slopes: Tensor | None,
+        out: Tensor,
+    ) -> None:
+        """Fill in the rows of `out` that are the launch's."""
+        step, (_, heads, dim) = self._step, query.shape
+        _, kv_heads, block_size, _ = cache.keys.shape
+        in_sight = sight.sinks + sight.window if sight.window else launch.longest
+        splits = launch.splits(kv_heads, in_sight, self._processors)
+        packed = cache.keys.itemsize == 1 and factor(query) != tl.float32
+        rows, padded = launch.step_tokens * heads, triton.next_power_of_2(max(32 if packed else 16, dim))
+        partials = logsums = None
+        if splits > 1:
+            partials = query.new_empty((splits, rows, dim), dtype=torch.float32)
+            logsums = query.new_empty((splits, rows), dtype=torch.float32)
+        tiles = tiling(launch.size, padded, query.itemsize, 1 if packed else query.itemsize)
+        attend_tile[(launch.count, kv_heads, splits)](
+            query,
+            *pointers(cache, packed),
+            slopes,
+            step.block_tables,
+            step.query_starts,
+            step.contexts,
+            launch.tiles,
+            out,
+            partials,
+            logsums,
+            step.block_tables.stride(0),
+            rows,
+            launch.tile_tokens,
+            sight.scale or dim**-0.5,
+            KV_HEADS=kv_heads,
+            GROUP=heads // kv_heads,
+            DIM=dim,
+            DIM_PADDED=padded,
+            BLOCK_SIZE=block_size,
+            M=launch.size,
+            N=tiles.keys,
+            WINDOW=sight.window,
+            SINKS=sight.sinks,
+            SOFTCAP=sight.softcap,
+            SCALED=cache.key_scales is not None,
+            NATIVE_FP8=is_native(query.device),
+            ASSEMBLED=not triton.knobs.runtime.interpret,
+            FACTOR=factor(query),
+            num_warps=tiles.warps,
+            num_stages=tiles.stages,
+        )
+        if partials is not None and logsums is not None:
+            combined(partials, logsums, out)

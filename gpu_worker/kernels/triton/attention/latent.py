@@ -1,0 +1,168 @@
+"""Latent attention in Triton: see `latent_tile.py` for the kernel; rows are written to their pages here.
+
+A program of the writing takes one head's query of one token, or the token's own row:
+
+    query    │ compressed │ rotated │      the last part is rotated, in place
+    latent   │ compressed │ rotated │      so is this, and the whole of it goes into the page
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from gpu_worker.kernels.interface import LayerCache, Rotary, Sight, StepMetadata
+from gpu_worker.kernels.triton.attention.combine import combined
+from gpu_worker.kernels.triton.attention.latent_tile import attend_latent
+from gpu_worker.kernels.triton.attention.launch import Launch, Tiling
+from gpu_worker.kernels.triton.attention.pages import pointers, store_row
+from gpu_worker.kernels.triton.fp8 import is_native
+
+
+@triton.jit(do_not_specialize_on_alignment=["positions"])
+def write_rows(
+    query,
+    latent,
+    positions,
+    entries,
+    cos,
+    sin,
+    pages,
+    scales,
+    head_scales,
+    HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    DIM_PADDED: tl.constexpr,
+    TURNED: tl.constexpr,
+    TURNED_PADDED: tl.constexpr,
+    SCALED: tl.constexpr,
+    NATIVE_FP8: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    own = query + (token * HEADS + head) * DIM if head < HEADS else latent + token * DIM
+    pairs = tl.arange(0, TURNED_PADDED)
+    real = pairs < TURNED
+    angles = tl.load(positions + token) * TURNED + pairs
+    cosines = tl.load(cos + angles, mask=real, other=1.0)
+    sines = tl.load(sin + angles, mask=real, other=0.0)
+    firsts = own + DIM - 2 * TURNED + pairs
+    first = tl.load(firsts, mask=real, other=0.0).to(tl.float32)
+    second = tl.load(firsts + TURNED, mask=real, other=0.0).to(tl.float32)
+    first, second = first * cosines - second * sines, second * cosines + first * sines
+    tl.store(firsts, first.to(own.dtype.element_ty), mask=real)
+    tl.store(firsts + TURNED, second.to(own.dtype.element_ty), mask=real)
+    entry = tl.load(entries + token)
+    if (head == HEADS) & (entry >= 0):
+        tl.debug_barrier()  # what one thread has rotated another stores
+        dims = tl.arange(0, DIM_PADDED)
+        row = tl.load(own + dims, mask=dims < DIM, other=0.0)
+        worth = 1.0
+        if head_scales is not None:
+            worth = tl.load(head_scales)
+        store_row(row.to(tl.float32), pages, scales, worth, entry, dims, DIM, SCALED, NATIVE_FP8)
+
+
+def write(query: Tensor, latent: Tensor, rotary: Rotary, cache: LayerCache, step: StepMetadata) -> None:
+    """See `StepAttention.write_latent`. Tokens whose entry is negative write nothing."""
+    tokens, heads, dim = query.shape
+    turned = rotary.cos.shape[1]
+    write_rows[(tokens, heads + 1)](
+        query,
+        latent,
+        step.positions,
+        step.kv_entries,
+        rotary.cos,
+        rotary.sin,
+        *latent_pointers(cache),
+        HEADS=heads,
+        DIM=dim,
+        DIM_PADDED=triton.next_power_of_2(dim),
+        TURNED=turned,
+        TURNED_PADDED=triton.next_power_of_2(turned),
+        SCALED=cache.key_scales is not None,
+        NATIVE_FP8=is_native(query.device),
+        num_warps=1,
+    )
+
+
+def latent_pointers(cache: LayerCache, packed: bool = False) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Rows, their scales, and those of heads, of which there is one."""
+    keys, _, scales, _, head_scales = pointers(cache, packed)
+    return keys, scales, head_scales
+
+
+def tile_rows(query: Tensor) -> int:
+    """Rows of a tile at most: what its sums, as wide as a compressed row, leave of the registers."""
+    return 16 if query.dtype == torch.float32 else 64
+
+
+def tiling(size: int, padded: int, factor: tl.dtype) -> Tiling:
+    """For tiles of `size` queries over rows of `padded` numbers. Registers are short: many rows of pages at a
+    time save instructions for each, but more queries leave room for fewer of them."""
+    rows = 16 if factor == tl.float32 else 64 if size == 32 else 32
+    return Tiling(rows, 8 if size * padded > 16 * 512 else 4, 2)
+
+
+def heads_of_a_tile(query: Tensor) -> int:
+    """Each token's heads are dealt out evenly."""
+    heads = query.shape[1]
+    tiles = -(-heads // tile_rows(query))
+    return -(-heads // tiles)
+
+
+def attend(
+    launch: Launch,
+    query: Tensor,
+    cache: LayerCache,
+    sight: Sight,
+    step: StepMetadata,
+    processors: int,
+    factor: tl.dtype,
+    out: Tensor,
+) -> None:
+    """Fill in the rows of `out` [tokens, heads, rank] that are the launch's. `factor`: what is multiplied."""
+    _, heads, dim = query.shape
+    rank, group = out.shape[2], heads_of_a_tile(query)
+    programs = triton.cdiv(heads, group)
+    splits, rows = launch.splits(programs, launch.longest, processors), launch.step_tokens * heads
+    packed = cache.keys.itemsize == 1 and factor != tl.float32
+    least = 32 if packed else 16
+    padded = triton.next_power_of_2(max(least, rank))
+    tiles = tiling(launch.size, padded, factor)
+    partials = logsums = None
+    if splits > 1:
+        partials = query.new_empty((splits, rows, rank), dtype=torch.float32)
+        logsums = query.new_empty((splits, rows), dtype=torch.float32)
+    attend_latent[(launch.count, programs, splits)](
+        query,
+        *latent_pointers(cache, packed),
+        step.block_tables,
+        step.query_starts,
+        step.contexts,
+        launch.tiles,
+        out,
+        partials,
+        logsums,
+        step.block_tables.stride(0),
+        rows,
+        launch.tile_tokens,
+        sight.scale or dim**-0.5,
+        HEADS=heads,
+        GROUP=group,
+        RANK=rank,
+        RANK_PADDED=padded,
+        ROTATED=dim - rank,
+        ROTATED_PADDED=triton.next_power_of_2(max(least, dim - rank)),
+        BLOCK_SIZE=cache.keys.shape[2],
+        M=launch.size,
+        N=tiles.keys,
+        SCALED=cache.key_scales is not None,
+        NATIVE_FP8=is_native(query.device),
+        ASSEMBLED=not triton.knobs.runtime.interpret,
+        FACTOR=factor,
+        num_warps=tiles.warps,
+        num_stages=tiles.stages,
+    )
+    if partials is not None and logsums is not None:
+        combined(partials, logsums, out)

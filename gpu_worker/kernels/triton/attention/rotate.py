@@ -1,0 +1,111 @@
+"""Rotary embedding and the way into the pages, in one pass over what the projection gave.
+
+A program takes one token and one key head: the queries that share it, the key and the value.
+
+    qkv      │ q0 q1 q2 q3 │ q4 q5 q6 q7 │ k0 k1 │ v0 v1 │    8 heads, 2 kv heads, one token
+                             └────┬────┘        │       │
+    program (token, 1)            └──▶ query    └──▶ pages [block, 1, offset]
+
+Read: a token's queries, keys and values once. Written: the same number of bytes, or for pages of one byte
+half as many for keys and values, of int8 with a scale of four bytes for each row.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from gpu_worker.kernels.interface import LayerCache, Rotary, StepMetadata
+from gpu_worker.kernels.triton.attention.pages import pointers, store_row
+from gpu_worker.kernels.triton.fp8 import is_native
+
+
+@triton.jit(do_not_specialize_on_alignment=["positions"])
+def rotate_rows(
+    qkv,
+    positions,
+    entries,
+    cos,
+    sin,
+    query,
+    keys,
+    values,
+    key_scales,
+    value_scales,
+    head_scales,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    GROUP_PADDED: tl.constexpr,
+    DIM: tl.constexpr,
+    DIM_PADDED: tl.constexpr,
+    TURNED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    SCALED: tl.constexpr,
+    NATIVE_FP8: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    kv_head = tl.program_id(1)
+    heads: tl.constexpr = KV_HEADS * GROUP
+    dims = tl.arange(0, DIM_PADDED)
+    inside = dims < DIM
+    # Dimension i is turned with i + TURNED; those from 2 * TURNED on stay as they are.
+    turned = dims < 2 * TURNED
+    partners = tl.where(dims < TURNED, dims + TURNED, tl.where(turned, dims - TURNED, dims))
+    angles = tl.load(positions + token) * TURNED + dims % TURNED
+    cosines = tl.load(cos + angles, mask=turned, other=1.0)
+    sines = tl.load(sin + angles, mask=turned, other=0.0)
+    sines = tl.where(dims < TURNED, -sines, sines)
+    own = qkv + token * (heads + 2 * KV_HEADS) * DIM
+
+    members = tl.arange(0, GROUP_PADDED)[:, None]
+    at = (kv_head * GROUP + members) * DIM
+    real = (members < GROUP) & inside[None, :]
+    straight = tl.load(own + at + dims[None, :], mask=real, other=0.0).to(tl.float32)
+    crossed = tl.load(own + at + partners[None, :], mask=real, other=0.0).to(tl.float32)
+    rotated = straight * cosines[None, :] + crossed * sines[None, :]
+    tl.store(query + token * heads * DIM + at + dims[None, :], rotated.to(query.dtype.element_ty), mask=real)
+
+    entry = tl.load(entries + token)
+    if entry >= 0:
+        row = (entry // BLOCK_SIZE * KV_HEADS + kv_head) * BLOCK_SIZE + entry % BLOCK_SIZE
+        key_worth = 1.0
+        value_worth = 1.0
+        if head_scales is not None:
+            key_worth = tl.load(head_scales + kv_head)
+            value_worth = tl.load(head_scales + KV_HEADS + kv_head)
+        key = own + (heads + kv_head) * DIM
+        own_key = tl.load(key + dims, mask=inside, other=0.0).to(tl.float32)
+        partner_key = tl.load(key + partners, mask=inside, other=0.0).to(tl.float32)
+        rotated_key = own_key * cosines + partner_key * sines
+        store_row(rotated_key, keys, key_scales, key_worth, row, dims, DIM, SCALED, NATIVE_FP8)
+        value = tl.load(own + (heads + KV_HEADS + kv_head) * DIM + dims, mask=inside, other=0.0)
+        value = value.to(tl.float32)
+        store_row(value, values, value_scales, value_worth, row, dims, DIM, SCALED, NATIVE_FP8)
+
+
+def rotate_and_write(qkv: Tensor, rotary: Rotary, cache: LayerCache, step: StepMetadata) -> Tensor:
+    """See `StepAttention.rotate_and_write`. Tokens whose entry is negative write nothing."""
+    _, kv_heads, block_size, dim = cache.keys.shape
+    heads = qkv.shape[1] // dim - 2 * kv_heads
+    qkv = qkv.contiguous()
+    query = torch.empty((len(qkv), heads, dim), dtype=qkv.dtype, device=qkv.device)
+    rotate_rows[(len(qkv), kv_heads)](
+        qkv,
+        step.positions,
+        step.kv_entries,
+        rotary.cos,
+        rotary.sin,
+        query,
+        *pointers(cache),
+        KV_HEADS=kv_heads,
+        GROUP=heads // kv_heads,
+        GROUP_PADDED=triton.next_power_of_2(heads // kv_heads),
+        DIM=dim,
+        DIM_PADDED=triton.next_power_of_2(dim),
+        TURNED=rotary.cos.shape[1],
+        BLOCK_SIZE=block_size,
+        SCALED=cache.key_scales is not None,
+        NATIVE_FP8=is_native(qkv.device),
+        num_warps=2,
+    )
+    return query

@@ -1,0 +1,132 @@
+"""A mixture whose weights have 4 bits: the tiles of `mixture.py` with the strips of `int4_tile.py`."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from gpu_worker.kernels.triton.mixture.mixture import OUTPUTS, Stack, TritonMixture
+from gpu_worker.kernels.triton.norm import activated
+from gpu_worker.kernels.triton.products.factors import factor
+from gpu_worker.kernels.triton.products.int4_tile import GROUP, GROUPS, STRIP, packed, scale_of, widened
+
+
+@triton.jit
+def multiply_tiles_int4(
+    rows,
+    order,
+    tiles,
+    weights,
+    scales,
+    shares,
+    out,
+    SIZE: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    STRIPS: tl.constexpr,
+    PER_TOKEN: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    STAGES: tl.constexpr,
+    FACTOR: tl.constexpr,
+):
+    """As `multiply_tiles`; sums are [outputs, pairs], for weights are the left factor.
+
+    weights [blocks, STRIPS, outputs, GROUP] and scales [blocks, STRIPS, outputs]; with an ACTIVATION gates
+    first, then ups.
+    """
+    GATED: tl.constexpr = ACTIVATION != ""
+    WIDTH: tl.constexpr = 2 * OUTPUTS if GATED else OUTPUTS
+    tile = tiles + 3 * tl.program_id(0)
+    block = tl.load(tile).to(tl.int64)
+    if block >= 0:
+        places = tl.load(tile + 1) + tl.arange(0, M)
+        real = places < tl.load(tile + 2)
+        pairs = tl.load(order + places, mask=real, other=0)
+        outs = tl.program_id(1) * N + tl.arange(0, N)
+        wanted = outs < OUTPUTS
+        number = tl.arange(0, GROUP)
+        sources = rows + (pairs // PER_TOKEN if GATED else places).to(tl.int64) * SIZE
+        sums = tl.zeros((N, M), tl.float32)
+        ups = tl.zeros((N, M), tl.float32)
+        for strip in tl.range(0, STRIPS, num_stages=STAGES):
+            at = (block * STRIPS + strip) * WIDTH + outs
+            held = at[:, None] * GROUP + number
+            halves = tl.load(weights + held, mask=wanted[:, None], other=0)
+            worth = tl.load(scales + at, mask=wanted, other=0)
+            if GATED:
+                up_halves = tl.load(weights + OUTPUTS * GROUP + held, mask=wanted[:, None], other=0)
+                up_worth = tl.load(scales + OUTPUTS + at, mask=wanted, other=0)
+            for group in tl.static_range(GROUPS):
+                place = (number + strip * STRIP + group * GROUP)[:, None]
+                x = tl.load(sources + place, mask=real & (place < SIZE), other=0.0).to(FACTOR)
+                product = tl.dot(widened(halves, group, FACTOR), x, input_precision="ieee")
+                sums += product * scale_of(worth, group)[:, None]
+                if GATED:
+                    product = tl.dot(widened(up_halves, group, FACTOR), x, input_precision="ieee")
+                    ups += product * scale_of(up_worth, group)[:, None]
+        if GATED:
+            sums = activated(sums, ACTIVATION) * ups
+        else:
+            sums = sums * tl.load(shares + pairs, mask=real, other=0.0)
+        targets = (places if GATED else pairs).to(tl.int64)
+        results = out + targets * OUTPUTS + outs[:, None]
+        tl.store(results, sums.to(out.dtype.element_ty), mask=real & wanted[:, None])
+
+
+class Int4Stack(Stack):
+    """Weights of all blocks, [count, strips, out, 32], and their scales, [count, strips, out]."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count, None)
+
+    def take(self, number: int, weight: Tensor) -> None:
+        self._shape = weight.shape[0], weight.shape[1]
+        self._put(number, *packed(weight))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self._shape
+
+    def tile_rows(self, pairs: int, hidden: Tensor) -> int:
+        return min(64, super().tile_rows(pairs, hidden))
+
+    def multiply(
+        self,
+        rows: Tensor,
+        groups: tuple[Tensor, Tensor],
+        shares: Tensor,
+        out: Tensor,
+        per_token: int,
+        activation: str,
+        tile: int,
+    ) -> None:
+        """See `Stack.multiply`."""
+        order, tiles = groups
+        size, outputs = rows.shape[1], out.shape[1]
+        multiply_tiles_int4[(len(tiles), triton.cdiv(outputs, OUTPUTS))](
+            rows,
+            order,
+            tiles,
+            self.weights,
+            self.scales,
+            shares,
+            out,
+            SIZE=size,
+            OUTPUTS=outputs,
+            STRIPS=self.weights.shape[1],
+            PER_TOKEN=per_token,
+            ACTIVATION=activation,
+            M=tile,
+            N=OUTPUTS,
+            STAGES=4,
+            FACTOR=factor(rows),
+            num_warps=4,
+        )
+
+
+class Int4Mixture(TritonMixture):
+    """See `Mixture`."""
+
+    def _stack(self, count: int, numbers: torch.dtype | None) -> Stack:
+        return Int4Stack(count)

@@ -1,0 +1,147 @@
+"""Host memory for blocks that the pool has no room for: a slot holds one block of all layers.
+
+    slot 0   │ keys of layer 0 │ values of layer 0 │ keys of layer 1 │ ...      bytes, one after the other
+    slot 1   │ ...
+
+A block is gathered from all layers on the device and moves in one piece; so do several whose slots lie side
+by side. The buffer that they are gathered in is of bounded size: what is more goes part by part. On a GPU
+the memory is pinned and nothing waits: copies go to the stream that the steps run on, in whose order they are
+done before, or after, whatever else touches the same blocks and slots, or the buffer.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpu_worker.errors import CapacityError, PlanError
+from gpu_worker.kernels.interface import LayerCache
+from gpu_worker.memory.huge_pages import Memory, populate
+from gpu_worker.memory.transfer import to_device
+from gpu_worker.step.plan import Int32s, Plan
+
+PIECE = 16 << 20
+"""Bytes of host memory that are asked for at once, when their slots are first used: pinning takes time, which
+is hidden as long as it is less than that of the step before."""
+
+BUFFER = 16 << 20
+"""Bytes of the device that blocks are gathered in."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostOffer:
+    """What `ready` tells the scheduler of host memory; see `WorkerReady` in worker.proto."""
+
+    host_blocks: int = 0
+    swap_block_us: float = 0.0
+    token_us: float = 0.0
+
+
+class HostPages:
+    """Slots 0 to `slots` - 1 for blocks of `caches`, whatever these are."""
+
+    def __init__(self, caches: Sequence[LayerCache], slots: int) -> None:
+        self.slots = slots
+        self._tensors = [tensor for cache in caches for tensor in cache.tensors()]
+        self._sizes = [tensor.nbytes // len(tensor) for tensor in self._tensors]
+        self._device = self._tensors[0].device
+        self._per_piece = max(1, PIECE // self.block_bytes)
+        self._pieces: dict[int, Tensor] = {}
+        self._mapped = Memory()
+        self._at_once = max(1, BUFFER // self.block_bytes)
+        self._gathered: Tensor | None = None
+        self._filled = np.zeros(slots, np.bool_)
+
+    @property
+    def block_bytes(self) -> int:
+        """Of one block in all layers."""
+        return sum(self._sizes)
+
+    def reset(self) -> None:
+        """Forget all contents; the memory stays."""
+        self._filled[:] = False
+
+    def swap(self, plan: Plan) -> None:
+        """What the plan moves out, then what it moves in. Raises `PlanError` before anything has moved."""
+        outs, ins = len(plan.swap_out_blocks) > 0, len(plan.swap_in_blocks) > 0
+        if outs:
+            self._check(plan.swap_out_blocks, plan.swap_out_slots, plan.swap_out_slots)
+            self._filled[plan.swap_out_slots] = True
+        if ins:
+            self._check(plan.swap_in_blocks, plan.swap_in_slots, plan.swap_in_blocks)
+            if not self._filled[plan.swap_in_slots].all():
+                raise PlanError("swap_in_slots: a slot that holds nothing")
+        if outs:
+            self.take(plan.swap_out_blocks, plan.swap_out_slots)
+        if ins:
+            self.give(plan.swap_in_slots, plan.swap_in_blocks)
+
+    def take(self, blocks: Int32s, slots: Int32s) -> None:
+        """Copy blocks to slots."""
+        for some, numbers, rows in self._parts(slots, blocks):
+            for tensor, part in zip(self._tensors, torch.split(rows, self._sizes, dim=1), strict=True):
+                part.copy_(tensor[numbers].flatten(1).view(torch.uint8))
+            for run, memory in self._runs(some):
+                memory.copy_(rows[run], non_blocking=True)
+
+    def give(self, slots: Int32s, blocks: Int32s) -> None:
+        """Copy slots to blocks."""
+        for some, numbers, rows in self._parts(slots, blocks):
+            for run, memory in self._runs(some):
+                rows[run].copy_(memory, non_blocking=True)
+            for tensor, part in zip(self._tensors, torch.split(rows, self._sizes, dim=1), strict=True):
+                aligned = part.clone().view(tensor.dtype)
+                tensor[numbers] = aligned.view(len(some), *tensor.shape[1:])
+
+    def populate(self) -> None:
+        """Have the system find the memory of a CPU's slots before it is written to; see `memory.populate`."""
+        pieces = [self._piece(number) for number in range(-(-self.slots // self._per_piece))]
+        if pieces:
+            populate(pieces)
+
+    def _check(self, blocks: Int32s, slots: Int32s, targets: Int32s) -> None:
+        """Raise unless all of them exist and no target is named twice."""
+        if slots.min() < 0 or slots.max() >= self.slots:
+            raise PlanError(f"a swap with a slot that is not one of {self.slots}")
+        if blocks.min() < 0 or blocks.max() >= len(self._tensors[0]):
+            raise PlanError(f"a swap of a block that is not one of {len(self._tensors[0])}")
+        if len(np.unique(targets)) != len(targets):
+            raise PlanError("two swaps to one place")
+
+    def _parts(self, slots: Int32s, blocks: Int32s) -> Iterator[tuple[Int32s, Tensor, Tensor]]:
+        """As many as the buffer holds at a time: ascending slots, so that those side by side move together,
+        the blocks on the device, and rows of the buffer, uint8 [slots, bytes of a block]."""
+        if self._gathered is None:
+            shape = (min(self._at_once, self.slots), self.block_bytes)
+            self._gathered = torch.empty(shape, dtype=torch.uint8, device=self._device)
+        order = np.argsort(slots, kind="stable")
+        slots, blocks = slots[order], blocks[order]
+        numbers = to_device(torch.from_numpy(blocks.astype(np.int64)), self._device)
+        for first in range(0, len(slots), self._at_once):
+            some = slots[first : first + self._at_once]
+            yield some, numbers[first : first + self._at_once], self._gathered[: len(some)]
+
+    def _runs(self, slots: Int32s) -> Iterator[tuple[slice, Tensor]]:
+        """Ascending slots, cut where the next does not lie behind the one before: which, and their memory."""
+        pieces = slots // self._per_piece
+        cuts = np.flatnonzero((np.diff(slots) != 1) | (np.diff(pieces) != 0)) + 1
+        for first, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(slots)], strict=True):
+            begin = int(slots[first]) % self._per_piece
+            yield slice(first, end), self._piece(int(pieces[first]))[begin : begin + end - first]
+
+    def _piece(self, number: int) -> Tensor:
+        """uint8 [slots of a piece, bytes of a block]."""
+        if number not in self._pieces:
+            slots = min(self._per_piece, self.slots - number * self._per_piece)
+            size = slots * self.block_bytes
+            try:
+                if self._device.type == "cuda":
+                    memory = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+                else:
+                    memory = self._mapped.take(-(-size // 4)).view(torch.uint8)[:size]
+                self._pieces[number] = memory.view(slots, self.block_bytes)
+            except (RuntimeError, OSError) as error:
+                raise CapacityError("no host memory left: lower QUIRE_HOST_MEMORY") from error
+        return self._pieces[number]

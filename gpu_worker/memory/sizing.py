@@ -1,0 +1,143 @@
+"""How much a worker's batch can hold: blocks of KV memory, on the device and on the host."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+
+from gpu_worker.errors import CapacityError, ModelError
+from gpu_worker.kernels.interface import Kernels, LayerCache
+from gpu_worker.memory.cache import (
+    GPU_SHARE,
+    HOST_SHARE,
+    blocks_within,
+    bytes_per_block,
+    free_memory,
+    make_caches,
+)
+from gpu_worker.memory.host import HostPages
+from gpu_worker.memory.main_memory import available
+from gpu_worker.models.registry import CausalLM
+from gpu_worker.models.split import Ranks
+from gpu_worker.settings import WorkerSettings
+from gpu_worker.step.batch import BatchLimits
+from gpu_worker.step.drafter import Drafter
+from gpu_worker.step.runner import Runner
+from gpu_worker.step.warmup import full_step, host_offer
+from ops.runtime.gpus import present
+
+log = logging.getLogger(__name__)
+
+SLOTS = {"cpu": 64, "cuda": 256}
+STEP_TOKENS = {"cpu": 512, "cuda": 2048}
+"""By kind of device. In the time in which it reads the weights a GPU computes some hundreds of tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a runner is made of, but for its memory."""
+
+    model: CausalLM
+    draft: CausalLM | None
+    kernels: Kernels
+    kv_dtype: torch.dtype
+    device: torch.device
+    ranks: Ranks
+
+    def block_bytes(self, size: int) -> int:
+        """Memory of one block of `size` tokens, of both models, on all ranks."""
+        models = (self.model, self.draft) if self.draft else (self.model,)
+        return self.ranks.count * sum(bytes_per_block(each.config, size, self.kv_dtype) for each in models)
+
+    def runner(self, limits: BatchLimits) -> Runner:
+        """With pages for as many blocks as the limits say."""
+        drafter = Drafter(self.draft, self._pages(self.draft, limits), self.kernels) if self.draft else None
+        return Runner(self.model, self._pages(self.model, limits), self.kernels, limits, drafter)
+
+    def _pages(self, model: CausalLM, limits: BatchLimits) -> list[LayerCache]:
+        return make_caches(model.config, limits.num_blocks, limits.block_size, self.kv_dtype, self.device)
+
+
+def limits_of(settings: WorkerSettings, parts: Parts) -> BatchLimits:
+    """What the batch can hold, with as many blocks as there is memory for."""
+    config, size = parts.model.config, settings.block_size
+    longest = settings.max_model_len or config.max_position
+    if longest > config.max_position:
+        raise ModelError(
+            f"QUIRE_MAX_MODEL_LEN={longest}: the model was made for {config.max_position} tokens at most"
+        )
+    window = config.window if config.window < longest else 0
+    limits = BatchLimits(
+        1,
+        size,
+        settings.max_slots or SLOTS[parts.device.type],
+        longest,
+        settings.step_tokens or STEP_TOKENS[parts.device.type],
+        config.vocab_size,
+        window,
+        config.hidden_size,
+    )
+    needed = limits.blocks_at_once
+    limits = replace(limits, num_blocks=needed)
+    if settings.kv_memory is not None:
+        memory, useful = int(settings.kv_memory), 1 << 31
+    elif parts.device.type == "cuda":
+        memory, useful = _left_on_gpu(parts, limits) * parts.ranks.count, 1 << 31
+    else:
+        memory, useful = free_memory(parts.device), limits.max_slots * needed
+    blocks = blocks_within(memory, parts.block_bytes(size), needed, useful)
+    return replace(limits, num_blocks=parts.ranks.least(blocks))
+
+
+def _left_on_gpu(parts: Parts, limits: BatchLimits) -> int:
+    """Bytes that a rank's pages may take: what a step of the largest size leaves free, less a margin."""
+    device = parts.device
+    runner = parts.runner(limits)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    with enough_memory(limits, device):
+        runner.execute(full_step(limits))
+    activations = torch.cuda.max_memory_allocated(device) - before
+    del runner
+    torch.cuda.empty_cache()
+    return int((free_memory(device) - activations) * GPU_SHARE)
+
+
+@contextmanager
+def enough_memory(limits: BatchLimits, device: torch.device) -> Iterator[None]:
+    """For steps before the first request. Raises `CapacityError` if there is not."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise CapacityError(
+            f"no memory on {device} beside weights and KV memory for a step of {limits.max_step_tokens} "
+            f"tokens in {limits.max_slots} slots: lower QUIRE_STEP_TOKENS, QUIRE_MAX_SLOTS or "
+            "QUIRE_MAX_MODEL_LEN, or QUIRE_KV_MEMORY if it is set"
+        ) from error
+
+
+def add_host_memory(settings: WorkerSettings, runner: Runner, ranks: Ranks) -> None:
+    """Give the runner as many slots of host memory as were asked for. Raises `CapacityError`."""
+    size = runner.host.block_bytes * ranks.count
+    if settings.host_memory is None:
+        own = ranks.count / max(ranks.count, present())  # other workers may have the machine's other GPUs
+        memory = int(available() * HOST_SHARE * own) if runner.device.type == "cuda" else 0
+    else:
+        memory, free = int(settings.host_memory), available()
+        if not (memory == 0 or size <= memory <= free):
+            raise CapacityError(
+                f"QUIRE_HOST_MEMORY is {memory / 2**20:.0f} MiB: a block takes {size / 2**20:.2f} MiB, "
+                f"and {free / 2**20:.0f} MiB are free"
+            )
+    if blocks := ranks.least(memory // size):
+        runner.host = HostPages(runner.caches, blocks)
+        runner.host_offer = offer = host_offer(runner)
+        log.info(
+            "host memory: %d blocks, %.0f MiB; %.0f us to move one, %.0f us to compute a token",
+            blocks,
+            blocks * size / 2**20,
+            offer.swap_block_us,
+            offer.token_us,
+        )

@@ -1,0 +1,82 @@
+"""`python -m gpu_worker.ranks.follower`: a rank of a worker, started by its first one (`followers.py`)."""
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from queue import SimpleQueue
+from typing import BinaryIO
+
+import numpy as np
+
+from gpu_worker.backend import device_of
+from gpu_worker.errors import PlanError, WorkerError
+from gpu_worker.ranks.group import Group
+from gpu_worker.ranks.orders import Order, read
+from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup import load_rank, populate_memory
+from gpu_worker.step.runner import Runner
+from ops.runtime.lifeline import tie_to_parent
+from proto.worker_pb2 import StepPlan
+
+log = logging.getLogger(__name__)
+
+Orders = SimpleQueue[tuple[Order, bytes]]
+
+_FIRST = 2.0
+"""Seconds that rank 0 has to end, if what is wrong here is wrong there, or is that rank 0 has gone."""
+
+
+def follow(runner: Runner, orders: Orders) -> None:
+    """Do what rank 0 does, until the process ends."""
+    runner.enter()
+    while True:
+        order, body = orders.get()
+        match order:
+            case Order.PLAN:
+                with contextlib.suppress(PlanError):  # rank 0 has found the same, and will say what comes now
+                    runner.begin(StepPlan.FromString(body))
+            case Order.FAIL:
+                runner.fail(np.frombuffer(body, "<i4").tolist())
+            case Order.RESET:
+                runner.reset()
+
+
+def main() -> None:
+    """Load this rank's share of the model, then follow."""
+    tie_to_parent()  # even if it is stopped when rank 0 ends
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # it ends with rank 0, which may have something to finish
+    started = read(sys.stdin.buffer)
+    if started is None:
+        return
+    start = json.loads(started[1])
+    rank, settings = start["rank"], WorkerSettings(**start["settings"])
+    logging.basicConfig(level="WARNING", format=f"%(asctime)s worker, rank {rank} %(levelname)s %(message)s")
+    orders: Orders = SimpleQueue()
+    threading.Thread(target=_listen, args=(sys.stdin.buffer, orders), daemon=True).start()
+    try:
+        group = Group(rank, settings.tensor_parallel, device_of(settings), start["place"])
+        runner = load_rank(settings, group)
+        populate_memory(runner)
+        follow(runner, orders)
+    except Exception as error:
+        time.sleep(_FIRST)
+        hopeless = isinstance(error, WorkerError)
+        log.error("%s", error, exc_info=None if hopeless else error)
+        os._exit(2 if hopeless else 1)  # Python's own way out would wait for the thread that listens
+
+
+def _listen(stream: BinaryIO, orders: Orders) -> None:
+    """Take orders while the rank computes; end it when rank 0 does, whatever it is waiting for."""
+    while (told := read(stream)) is not None:
+        orders.put(told)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,346 @@
+"""The batch that the worker keeps: what every slot holds, on the device and, as far as needed, here.
+
+    slot   tokens [max_model_len + 1]            block table [max_blocks]
+     0     p p p p p o o o · · · · · · · ·       4 9 2 · ·
+     1     · · · · · · · · · · · · · · · ·       · · · · ·            (free)
+     2     p p p o · · · · · · · · · · · ·       7 1 · · ·
+                   └─ known = 4: a sampled token is written here by the device itself, so the next
+                      step finds it without a round trip through the host
+
+The host keeps only numbers that follow from the plans alone (how many tokens are known, how many
+blocks a table has), which is what plans are checked against.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpu_worker.errors import PlanError
+from gpu_worker.kernels.interface import StepMetadata
+from gpu_worker.memory.transfer import to_device
+from gpu_worker.sampling.sampling import SlotSampling, fault_in
+from gpu_worker.step.plan import Int32s, Plan, int32s
+from gpu_worker.step.pooling import SlotPooling, pooling_fault
+from proto.worker_pb2 import NewSlot
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """What a batch can hold; what `ready` tells the scheduler."""
+
+    num_blocks: int
+    block_size: int
+    max_slots: int
+    max_model_len: int
+    max_step_tokens: int
+    vocab_size: int
+    window: int = 0
+    """Positions that a token sees at most, its own included; 0: all."""
+    embedding_size: int = 0
+    """Numbers of a hidden state."""
+
+    @property
+    def max_blocks(self) -> int:
+        """Longest block table."""
+        return -(-self.max_model_len // self.block_size)
+
+    @property
+    def blocks_at_once(self) -> int:
+        """Blocks that the longest sequence holds at once: with a window, those of it and of a step."""
+        if not self.window:
+            return self.max_blocks
+        return min(self.max_blocks, -(-(self.window + self.max_step_tokens) // self.block_size) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of a step that can run, those with the fewest tokens first."""
+
+    index: NDArray[np.intp]
+    """Index of each in the plan."""
+    slots: Int32s
+    starts: Int32s
+    counts: Int32s
+    samples: Int32s
+    """Tokens to sample, after each row's last positions."""
+
+    def tokens(self) -> tuple[Int32s, NDArray[np.int64], NDArray[np.int64]]:
+        """Slot and position of each token, and where each row's tokens begin, [rows + 1]."""
+        begins = np.zeros(len(self.counts) + 1, np.int64)
+        np.cumsum(self.counts, out=begins[1:])
+        positions = np.arange(begins[-1]) - np.repeat(begins[:-1] - self.starts, self.counts)
+        return np.repeat(self.slots, self.counts), positions, begins
+
+
+class Batch:
+    """Slot-indexed state, changed by plans."""
+
+    def __init__(self, limits: BatchLimits, device: torch.device) -> None:
+        self.limits = limits
+        self.device = device
+        slots = limits.max_slots
+        self.tokens = torch.zeros((slots, limits.max_model_len + 1), dtype=torch.int32, device=device)
+        self.block_tables = torch.zeros((slots, limits.max_blocks), dtype=torch.int32, device=device)
+        self.sampling = SlotSampling(slots, device)
+        self.pooling = SlotPooling(slots, limits.embedding_size, device)
+        self.known = np.zeros(slots, np.int32)
+        """Tokens that each slot was given or has sampled."""
+        self.tenures = np.zeros(slots, np.int64)
+        """How many sequences have held each slot."""
+        self._held = np.zeros(slots, np.bool_)
+        self._table_lengths = np.zeros(slots, np.int32)
+        self._faults: dict[int, str] = {}
+
+    def reset(self) -> None:
+        """Forget all sequences."""
+        self.tenures += 1
+        self._held[:] = False
+        self._faults.clear()
+
+    def apply(self, plan: Plan) -> None:
+        """Take over a plan's changes. Raises `PlanError` if they do not fit; then only `reset` helps."""
+        self._free(plan.freed_slots)
+        for forks, news in groupby(plan.new_slots, lambda new: new.forked_tokens > 0):
+            for group in ([new] for new in news) if forks else (list(news),):
+                self._take(group)
+        self._cut(plan.cut_slots, plan.cut_blocks)
+        self._add_blocks(plan.block_slots, plan.block_ids)
+        if len(plan.given_slots):
+            self._give(plan.given_slots, plan.given_tokens)
+
+    def rows(self, plan: Plan) -> tuple[Rows, dict[int, str]]:
+        """The rows that can run, and by row what is wrong with the others. Raises `PlanError`."""
+        slots, starts, counts = plan.row_slots, plan.row_starts, plan.row_counts
+        exists = (slots >= 0) & (slots < self.limits.max_slots)
+        self._check_held(slots[exists], "row_slots")
+        held = np.where(exists, slots, 0)
+        samples = plan.row_samples.astype(np.int32)
+        known, ends = self.known[held], starts + counts  # a sum that overflows is negative
+        told = ends - plan.row_drafts  # where drafts begin
+        room = np.minimum(self._table_lengths[held] * self.limits.block_size, self.limits.max_model_len)
+        good = exists & (starts >= 0) & (ends > starts) & (told <= known) & (ends <= room)
+        good &= (samples == 0) | (told == known)
+        if self.pooling.kinds[held].any():
+            good &= self.pooling.in_order(held, starts, samples)
+        if self._faults:
+            good &= ~np.isin(slots, list(self._faults))
+        index = np.flatnonzero(good)
+        errors = {}
+        if len(index) < len(slots):
+            errors = {int(row): self._fault_of(plan, int(row)) for row in np.flatnonzero(~good)}
+            for row, what in errors.items():
+                if exists[row]:
+                    self.fail(int(slots[row]), what)
+        index = index[np.argsort(counts[index], kind="stable")]
+        return Rows(index, slots[index], starts[index], counts[index], samples[index]), errors
+
+    def metadata(self, rows: Rows) -> tuple[StepMetadata, Tensor, Tensor]:
+        """Where the rows' tokens are; the token ids int32 [tokens]; the rows' slots int64 [rows].
+
+        One copy to the device: everything else is worked out there.
+        """
+        token_slots, positions, query_starts = rows.tokens()
+        contexts = rows.starts + rows.counts
+        parts = (token_slots, positions, rows.slots, contexts, query_starts)
+        sent = self.send(np.concatenate(parts, dtype=np.int64, casting="same_kind"))
+        d_slots, d_positions, d_rows, d_contexts, d_starts = torch.split(sent, [len(part) for part in parts])
+        widest = -(-int(contexts.max()) // self.limits.block_size)
+        tokens, entries = self.places(d_slots, d_positions)
+        step = StepMetadata(
+            decodes=int(np.count_nonzero(rows.counts == 1)),
+            query_lengths=tuple(rows.counts.tolist()),
+            context_lengths=tuple(contexts.tolist()),
+            query_starts=d_starts.int(),
+            contexts=d_contexts.int(),
+            block_tables=self.block_tables[d_rows, :widest],
+            positions=d_positions,
+            kv_entries=entries,
+        )
+        return step, tokens, d_rows
+
+    def places(self, slots: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens at positions of slots, int32 [n], and the entries of the pages that are theirs, int64 [n].
+
+        All on the device; slots and positions int64.
+        """
+        size = self.limits.block_size
+        blocks = self.block_tables[slots, positions // size].long()
+        return self.tokens[slots, positions], blocks * size + positions % size
+
+    def put(self, device_slots: Tensor, positions: Int32s, tokens: Tensor) -> None:
+        """Write tokens to positions of slots; what of them is known is for the caller to say."""
+        self.tokens[device_slots, self.send(positions)] = tokens.int()
+
+    def keep(self, slots: Int32s, counts: Int32s) -> None:
+        """So many sampled tokens are known of each slot from now on; none of a beam: its are given."""
+        self.known[slots] += np.where(self.sampling.candidates[slots] > 0, 0, counts)
+
+    def fail(self, slot: int, what: str) -> None:
+        """Every row of the slot fails until it is freed: what its sequence is to build on is not there."""
+        self._faults.setdefault(slot, what)
+
+    def send(self, array: NDArray[np.integer]) -> Tensor:
+        """Numbers on the device, int64."""
+        return to_device(torch.from_numpy(array.astype(np.int64, copy=False)), self.device)
+
+    def _check_held(self, slots: Int32s, name: str) -> None:
+        """Raise unless all slots exist and hold a sequence."""
+        if not len(slots):
+            return
+        if slots.min() < 0 or slots.max() >= self.limits.max_slots or not self._held[slots].all():
+            wrong = next(slot for slot in slots.tolist() if not self._holds(slot))
+            raise PlanError(f"{name}: slot {wrong} holds no sequence")
+
+    def _holds(self, slot: int) -> bool:
+        return 0 <= slot < self.limits.max_slots and bool(self._held[slot])
+
+    def _free(self, slots: Int32s) -> None:
+        if not len(slots):
+            return
+        self._check_held(slots, "freed_slots")
+        if len(np.unique(slots)) != len(slots):
+            raise PlanError("freed_slots: a slot is freed twice")
+        self._held[slots] = False
+        if self._faults:
+            for slot in slots.tolist():
+                self._faults.pop(slot, None)
+
+    def _take(self, news: Sequence[NewSlot]) -> None:
+        """Take on new sequences: none of which is forked, or one that is. A copy for each kind of number."""
+        begins = np.array([new.forked_tokens for new in news], np.int32)
+        tokens = [int32s(new.tokens, "tokens") for new in news]
+        for new, given in zip(news, tokens, strict=True):
+            self._hold(new, given)
+        good = [index for index, new in enumerate(news) if new.slot not in self._faults]
+        if not good:
+            return
+        news, begins, tokens = [news[one] for one in good], begins[good], [tokens[one] for one in good]
+        for new in news:
+            if new.forked_tokens:
+                self._fork(new)
+            self.pooling.set(new.slot, new)
+        self.sampling.set(news)
+        slots, counts = np.array([new.slot for new in news], np.int32), np.array(list(map(len, tokens)))
+        places = np.arange(counts.sum()) + np.repeat(begins - np.cumsum(counts) + counts, counts)
+        sent = self.send(np.stack((np.repeat(slots, counts), places, np.concatenate(tokens))))
+        self.tokens[sent[0], sent[1]] = sent[2].int()
+        blocks = [int32s(new.block_ids, "block_ids") for new in news]
+        self._add_blocks(np.repeat(slots, list(map(len, blocks))), np.concatenate(blocks))
+
+    def _hold(self, new: NewSlot, tokens: Int32s) -> None:
+        """Take on a sequence as far as the host is concerned; with it fails what is wrong with it."""
+        slot, limits = new.slot, self.limits
+        if slot >= limits.max_slots:
+            raise PlanError(f"new_slots: slot {slot} of {limits.max_slots}")
+        if self._held[slot]:
+            raise PlanError(f"new_slots: slot {slot} holds a sequence already")
+        self._held[slot] = True
+        self._faults.pop(slot, None)  # of the sequence before it, told after that one had left
+        self.tenures[slot] += 1
+        self.known[slot] = new.forked_tokens + len(tokens)
+        self._table_lengths[slot] = new.forked_tokens // limits.block_size
+        fault = self._fault_in_tokens(new, tokens) or fault_in(new.sampling, limits.vocab_size)
+        fault = fault or pooling_fault(new)
+        if fault := fault or (self._fault_in_fork(new) if new.forked_tokens else ""):
+            self._table_lengths[slot] = 0
+            self.fail(slot, fault)
+
+    def _fork(self, new: NewSlot) -> None:
+        """The beginning of what its parent has is its own, too."""
+        parent, begun = new.forked_from, new.forked_tokens
+        blocks = begun // self.limits.block_size
+        self.tokens[new.slot, :begun] = self.tokens[parent, :begun]
+        self.block_tables[new.slot, :blocks] = self.block_tables[parent, :blocks]
+
+    def _add_blocks(self, slots: Int32s, block_ids: Int32s) -> None:
+        if not len(slots):
+            return
+        self._check_held(slots, "block_slots")
+        # Several blocks for one slot go side by side, in the plan's order.
+        order = np.argsort(slots, kind="stable")
+        slots, block_ids = slots[order], block_ids[order]
+        owners, first, gains = np.unique(slots, return_index=True, return_counts=True)
+        places = self._table_lengths[slots] + np.arange(len(slots)) - np.repeat(first, gains)
+        good = (block_ids >= 0) & (block_ids < self.limits.num_blocks) & (places < self.limits.max_blocks)
+        if not good.all():
+            for slot, block in zip(slots[~good].tolist(), block_ids[~good].tolist(), strict=True):
+                in_range = 0 <= block < self.limits.num_blocks
+                what = "is one too many" if in_range else f"of {self.limits.num_blocks}"
+                self.fail(slot, f"block {block} {what} in the block table")
+            slots, block_ids, places = slots[good], block_ids[good], places[good]
+        sent = self.send(np.stack((slots, places, block_ids)))
+        self.block_tables[sent[0], sent[1]] = sent[2].int()
+        self._table_lengths[owners] += gains.astype(np.int32)
+
+    def _cut(self, slots: Int32s, blocks: Int32s) -> None:
+        if not len(slots):
+            return
+        self._check_held(slots, "cut_slots")
+        if not ((blocks >= 0) & (blocks <= self._table_lengths[slots])).all():
+            raise PlanError("cut_blocks: a block table is not that long")
+        self._table_lengths[slots] = blocks
+
+    def _give(self, slots: Int32s, tokens: Int32s) -> None:
+        """Put tokens that the scheduler has chosen behind what their slots know, in order."""
+        self._check_held(slots, "given_slots")
+        written = []
+        for slot, token in zip(slots.tolist(), tokens.tolist(), strict=True):
+            known = int(self.known[slot])
+            if not 0 <= token < self.limits.vocab_size:
+                self.fail(slot, f"token {token} is not in the vocabulary of {self.limits.vocab_size}")
+            elif known >= self.limits.max_model_len:
+                self.fail(slot, f"more than {self.limits.max_model_len} tokens")
+            else:
+                written.append((slot, known, token))
+                self.known[slot] += 1
+        if written:
+            sent = self.send(np.array(written, np.int64).T.copy())
+            self.tokens[sent[0], sent[1]] = sent[2].int()
+
+    def _fault_in_fork(self, new: NewSlot) -> str:
+        parent, begun = new.forked_from, new.forked_tokens
+        if parent == new.slot or not self._holds(parent):
+            return f"forked from slot {parent}, which holds no other sequence"
+        if parent in self._faults:
+            return self._faults[parent]
+        known, blocks = int(self.known[parent]), int(self._table_lengths[parent])
+        if begun > known or begun // self.limits.block_size > blocks:
+            return f"forked after {begun} tokens of a sequence of {known} in {blocks} blocks"
+        return ""
+
+    def _fault_in_tokens(self, new: NewSlot, tokens: Int32s) -> str:
+        length = new.forked_tokens + len(tokens)
+        if not (len(tokens) and length <= self.limits.max_model_len):
+            return f"{length} tokens, not 1 to {self.limits.max_model_len}"
+        if new.candidates > self.limits.vocab_size:
+            return f"{new.candidates} candidates of a vocabulary of {self.limits.vocab_size}"
+        if not 0 < new.prompt_length <= length:
+            return f"a prompt of {new.prompt_length} of {length} tokens"
+        if tokens.min() < 0 or tokens.max() >= self.limits.vocab_size:
+            wrong = next(token for token in tokens.tolist() if not 0 <= token < self.limits.vocab_size)
+            return f"token {wrong} is not in the vocabulary of {self.limits.vocab_size}"
+        return ""
+
+    def _fault_of(self, plan: Plan, row: int) -> str:
+        slot, start, count = (int(of[row]) for of in (plan.row_slots, plan.row_starts, plan.row_counts))
+        if not 0 <= slot < self.limits.max_slots:
+            return f"slot {slot} of {self.limits.max_slots}"
+        if slot in self._faults:
+            return self._faults[slot]
+        known, end = int(self.known[slot]), start + count
+        told = end - int(plan.row_drafts[row])
+        if start < 0 or told > known:
+            return f"positions {start} to {told - 1} of {known} known tokens"
+        if end > self.limits.max_model_len:
+            return f"position {end - 1} of a sequence of at most {self.limits.max_model_len} tokens"
+        room = int(self._table_lengths[slot]) * self.limits.block_size
+        if end > room:
+            return f"position {end - 1} has no block, the block table ends at {room}"
+        if self.pooling.kinds[slot]:
+            return f"positions {start} to {end - 1} of what is embedded: not in order, or sampled"
+        return f"a token for position {told}, which is known up to {known}"

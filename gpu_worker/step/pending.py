@@ -1,0 +1,57 @@
+"""A step that was given to the device, and may still run there.
+
+engine thread   begin step 1 │ begin step 2 │ ..........    begin step 3 │
+device                       │ step 1 ........ │ step 2 ........ │ step 3 ...
+answers                                         result 1          result 2
+
+So the device always has its next step before it. What only a result tells, that a model's logits were not
+finite, is settled afterwards: the next step of that sequence then gives nothing either.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_worker.sampling.sampler import Sampled
+from gpu_worker.sampling.samples import Samples
+from gpu_worker.step.clock import DeviceClock, HostClock
+from gpu_worker.step.plan import Int32s, Plan
+from gpu_worker.step.pooling import Embedded
+from gpu_worker.step.result import NOT_FINITE, failed_rows, result_of
+from proto.worker_pb2 import StepResult
+
+
+@dataclass(slots=True)
+class Pending:
+    """See above."""
+
+    plan: Plan
+    samples: Samples
+    sampled: Sampled | None
+    """In main memory, when the clock has stopped."""
+    kept: Int32s
+    """Tokens that each row that samples keeps."""
+    embedded: Embedded | None
+    """In main memory, too."""
+    errors: dict[int, str]
+    """What is wrong, by row of the plan."""
+    tenures: NDArray[np.int64]
+    """Of each slot: which of the sequences that held it did so in this step."""
+    clock: HostClock | DeviceClock
+    failed: Sequence[int] = field(default=())
+    """Slots whose sequences cannot go on; known with the result."""
+
+    def result(self) -> StepResult:
+        """The step's answer. Waits for the device; any thread may call it, once."""
+        duration = self.clock.wait()
+        if self.sampled is not None:
+            rows = failed_rows(self.sampled, self.samples, self.kept)
+            self.errors.update(dict.fromkeys(rows, NOT_FINITE))
+            self.failed = [int(self.plan.row_slots[row]) for row in rows]
+        result = result_of(self.plan, self.sampled, self.samples, self.kept, self.errors)
+        if self.embedded is not None:
+            self.embedded.add_to(result)
+        result.duration_us = duration
+        return result

@@ -1,0 +1,112 @@
+"""Embeddings: a text's hidden states, after the model's last norm, become one vector of length 1.
+
+chunks   a b c d │ e f g        of one text, in two steps
+MEAN     ^ ^ ^ ^   ^ ^ ^        what is added to the sum of its slot; the vector's direction is all that
+LAST                   ^        counts, so that nothing is divided by the number of tokens
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpu_worker.memory.transfer import to_device, to_host
+from gpu_worker.step.plan import Int32s
+from proto.sampling_pb2 import Pooling
+from proto.worker_pb2 import NewSlot, RowError, StepResult
+
+if TYPE_CHECKING:
+    from gpu_worker.models.registry import CausalLM
+    from gpu_worker.step.batch import Rows
+
+NOT_FINITE = "the model's hidden states are not finite"
+
+_KINDS = frozenset(map(int, Pooling.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """Embeddings that are complete with a step, on the device at first."""
+
+    rows: NDArray[np.intp]
+    """Rows of the plan, ascending."""
+    vectors: Tensor
+    """float32 [rows, embedding_size]."""
+
+    def on_host(self) -> "Embedded":
+        """The same in main memory, once the device has come to it."""
+        return Embedded(self.rows, to_host(self.vectors))
+
+    def add_to(self, result: StepResult) -> None:
+        """Put those that are finite into a step's answer, errors for the others. Waits for the device."""
+        vectors = self.vectors.cpu().numpy()
+        good = np.isfinite(vectors).all(axis=1)
+        result.embedded_rows = self.rows[good].astype("<i4").tobytes()
+        result.embeddings = vectors[good].astype("<f4").tobytes()
+        result.errors.extend(RowError(row=int(row), message=NOT_FINITE) for row in self.rows[~good])
+
+
+class SlotPooling:
+    """Of every slot, whether and how it is pooled, and what has been added up of its text."""
+
+    def __init__(self, slots: int, size: int, device: torch.device) -> None:
+        """`size`: numbers of a hidden state."""
+        self.kinds = np.zeros(slots, np.uint8)
+        """`Pooling` of each slot."""
+        self._summed = np.zeros(slots, np.int32)
+        """Positions that each slot has in its sum, if it is a mean."""
+        self._sums = torch.zeros((slots, size), device=device)
+
+    def set(self, slot: int, new: NewSlot) -> None:
+        """Take over what a new sequence asks for, which `pooling_fault` has found nothing against."""
+        self.kinds[slot] = new.pooling
+        self._summed[slot] = 0
+        if new.pooling:
+            self._sums[slot] = 0
+
+    def in_order(self, slots: Int32s, starts: Int32s, samples: Int32s) -> NDArray[np.bool_]:
+        """Which rows leave out nothing of a mean, and sample only if nothing is to be embedded."""
+        kinds = self.kinds[slots]
+        whole: NDArray[np.bool_] = (kinds != Pooling.MEAN) | (starts == self._summed[slots])
+        whole &= (kinds == Pooling.NO_POOLING) | (samples == 0)
+        return whole
+
+    def add(self, rows: "Rows", known: Int32s, hidden: Tensor, model: "CausalLM") -> Embedded | None:
+        """Add up the rows' hidden states [tokens, size]; the embeddings that are complete, None if none is.
+
+        `known`: tokens of each slot.
+        """
+        kinds, ends = self.kinds[rows.slots], rows.starts + rows.counts
+        if not kinds.any():
+            return None
+        complete = (kinds > 0) & (ends == known[rows.slots])
+        self._summed[rows.slots] = ends
+        added = np.where(kinds == Pooling.MEAN, rows.counts, complete).astype(np.int64)
+        if not added.any():
+            return None
+        # The last `added` tokens of each row.
+        after = np.cumsum(rows.counts, dtype=np.int64)
+        places = np.arange(added.sum()) + np.repeat(after - np.cumsum(added), added)
+        sent = self._send(np.stack((places, np.repeat(rows.slots, added))))
+        self._sums.index_add_(0, sent[1], model.normed(hidden[sent[0]]).float())
+        done = np.flatnonzero(complete)
+        if not len(done):
+            return None
+        done = done[np.argsort(rows.index[done])]
+        sums = self._sums[self._send(rows.slots[done])]
+        return Embedded(rows.index[done], torch.nn.functional.normalize(sums, dim=1))
+
+    def _send(self, numbers: NDArray[np.integer]) -> Tensor:
+        return to_device(torch.from_numpy(numbers.astype(np.int64, copy=False)), self._sums.device)
+
+
+def pooling_fault(new: NewSlot) -> str:
+    """What is wrong with how a new sequence is to be pooled; empty if nothing is."""
+    if int(new.pooling) not in _KINDS:
+        return f"pooling {new.pooling} is not known"
+    if new.pooling and (new.candidates or new.forked_tokens):
+        return "what is embedded neither forks nor is a beam"
+    return ""

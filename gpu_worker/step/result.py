@@ -1,0 +1,74 @@
+"""What a step has to say: from the device to the message."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpu_worker.sampling.sampler import Candidates, Logprobs, Sampled
+from gpu_worker.sampling.samples import Samples
+from gpu_worker.step.plan import Int32s, Plan
+from proto.worker_pb2 import RowError, StepResult
+
+NOT_FINITE = "the model's logits are not finite"
+
+
+def failed_rows(sampled: Sampled, samples: Samples, kept: Int32s) -> list[int]:
+    """Those of the plan's rows for which the model gave no usable logits. Waits for the device."""
+    finite = sampled.finite.cpu().numpy()
+    if finite.all():
+        return []
+    wrong = ~finite & samples.among(kept)
+    return sorted(set(np.repeat(samples.rows, samples.counts)[wrong].tolist()))
+
+
+def result_of(
+    plan: Plan, sampled: Sampled | None, samples: Samples, kept: Int32s, errors: Mapping[int, str]
+) -> StepResult:
+    """The answer to a plan.
+
+    `kept`: how many tokens each of the rows that sample keeps; `errors`: what went wrong, by row of the plan.
+    """
+    result = StepResult(step=plan.step)
+    ends = np.cumsum(plan.row_samples, dtype=np.int32)
+    tokens = np.full(ends[-1] if len(ends) else 0, -1, "<i4")
+    if sampled is not None:
+        good = samples.among(kept)
+        if errors:
+            good &= ~np.isin(np.repeat(samples.rows, samples.counts), list(errors))
+        # A token's place in the result.
+        entries = np.repeat((ends - plan.row_samples)[samples.rows] - samples.firsts, samples.counts)
+        entries += np.arange(len(entries))
+        tokens[entries[good]] = sampled.tokens.cpu().numpy()[good]
+        if sampled.logprobs is not None:
+            _add_logprobs(result, sampled.logprobs, entries, good)
+        if sampled.candidates is not None:
+            _add_candidates(result, sampled.candidates, entries)
+    for row in sorted(errors):
+        result.errors.append(RowError(row=row, message=errors[row]))
+    result.tokens = tokens.tobytes()
+    return result
+
+
+def _add_logprobs(
+    result: StepResult, found: Logprobs, entries: NDArray[np.integer], good: NDArray[np.bool_]
+) -> None:
+    """`entries`: place in the result of each sampled token; those that are not `good` say nothing."""
+    told = good[found.rows]
+    counts = found.top_counts[told]
+    # Tokens want different numbers of alternatives: cut each row of the table to its own.
+    within = np.arange(found.top.shape[1]) < counts[:, None]
+    result.logprob_entries = entries[found.rows][told].astype("<i4").tobytes()
+    result.logprobs = found.chosen.cpu().numpy()[told].astype("<f4").tobytes()
+    result.top_counts = counts.astype("<i4").tobytes()
+    result.top_tokens = found.top_tokens.cpu().numpy()[told][within].astype("<i4").tobytes()
+    result.top_logprobs = found.top.cpu().numpy()[told][within].astype("<f4").tobytes()
+
+
+def _add_candidates(result: StepResult, found: Candidates, entries: NDArray[np.int32]) -> None:
+    """`entries`: place in the result of each sampled row."""
+    within = np.arange(found.tokens.shape[1]) < found.counts[:, None]
+    result.candidate_entries = entries[found.rows].astype("<i4").tobytes()
+    result.candidate_counts = found.counts.astype("<i4").tobytes()
+    result.candidate_tokens = found.tokens.cpu().numpy()[within].astype("<i4").tobytes()
+    result.candidate_logprobs = found.logprobs.cpu().numpy()[within].astype("<f4").tobytes()

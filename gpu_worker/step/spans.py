@@ -1,0 +1,85 @@
+"""Spans of the worker: one per traced sequence, and one per step that serves any of them.
+
+A sequence's span is a child of the request's, from the plan that brought it to the one that frees
+its slot. A step serves many requests, so its span is a child of none and is linked to all.
+Without a traced sequence all of this is a look into an empty dictionary.
+"""
+
+import numpy as np
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import INVALID_SPAN, Link, Span, Status, StatusCode
+
+from ops.runtime.telemetry import incoming
+from proto.worker_pb2 import NewSlot, StepPlan, StepResult
+
+tracer = trace.get_tracer("quire.worker")
+
+
+class Spans:
+    """The spans of one Execute call."""
+
+    def __init__(self) -> None:
+        self._sequences: dict[int, Span] = {}
+
+    def admit(self, plan: StepPlan) -> None:
+        """Call before the step: ends the spans of freed slots, begins those of new ones."""
+        if self._sequences:
+            for slot in _int32s(plan.freed_slots):
+                self._end(slot)
+        for new in plan.new_slots:
+            if new.traceparent:
+                self._begin(new)
+
+    def step(self, plan: StepPlan) -> Span:
+        """The step's span, begun; one that nobody sees if it serves no traced sequence."""
+        if not self._sequences:
+            return INVALID_SPAN
+        slots = _int32s(plan.row_slots)
+        links = [Link(self._sequences[slot].get_span_context()) for slot in slots if slot in self._sequences]
+        if not links:
+            return INVALID_SPAN
+        span = tracer.start_span("worker.step", context=Context(), links=links)
+        tokens = sum(_int32s(plan.row_counts))
+        span.set_attributes({"quire.step": plan.step, "quire.rows": len(slots), "quire.tokens": tokens})
+        return span
+
+    def fail(self, plan: StepPlan, result: StepResult) -> None:
+        """Record the errors of rows on their sequences."""
+        if not self._sequences or not result.errors:
+            return
+        slots = _int32s(plan.row_slots)
+        for error in result.errors:
+            if span := self._sequences.get(slots[error.row]):
+                span.set_status(Status(StatusCode.ERROR, error.message))
+
+    def close(self) -> None:
+        """End what is still open: the call is over."""
+        for slot in list(self._sequences):
+            self._end(slot)
+
+    def _begin(self, new: NewSlot) -> None:
+        self._end(new.slot)
+        parent = incoming((("traceparent", new.traceparent),))
+        span = tracer.start_span("worker.sequence", context=parent)
+        if span.is_recording():
+            span.set_attributes(
+                {
+                    "quire.slot": new.slot,
+                    "quire.sequence_index": new.sequence_index,
+                    "quire.tokens": len(new.tokens) // 4,
+                    "quire.prompt_tokens": new.prompt_length,
+                    "quire.cached_blocks": len(new.block_ids) // 4,
+                }
+            )
+            self._sequences[new.slot] = span
+
+    def _end(self, slot: int) -> None:
+        if span := self._sequences.pop(slot, None):
+            span.end()
+
+
+def _int32s(packed: bytes) -> list[int]:
+    """A malformed array is for the runner to refuse."""
+    numbers: list[int] = np.frombuffer(packed[: len(packed) // 4 * 4], "<i4").tolist()
+    return numbers

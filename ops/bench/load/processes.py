@@ -1,0 +1,63 @@
+"""A deployment to measure: started as a user would, with the CPU time of each of its processes."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import psutil
+
+from ops.launcher.record import Deployment, recorded
+from ops.launcher.redis_server import free_port
+
+START_SECONDS = 180
+
+
+@dataclass(frozen=True)
+class Running:
+    """A deployment that answers."""
+
+    deployment: Deployment
+
+    @property
+    def url(self) -> str:
+        return self.deployment.url
+
+    @property
+    def model(self) -> str:
+        return self.deployment.model
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """CPU time that each process has used so far, user and system, by name."""
+        return cpu_seconds({name: identity.pid for name, identity in self.deployment.processes.items()})
+
+
+def cpu_seconds(processes: Mapping[str, int]) -> dict[str, float]:
+    """CPU time that each process, given by its id, has used so far, user and system."""
+    times = {name: psutil.Process(pid).cpu_times() for name, pid in processes.items()}
+    return {name: used.user + used.system for name, used in times.items()}
+
+
+@contextlib.contextmanager
+def running(*arguments: str, **settings: str) -> Iterator[Running]:
+    """`quire up` with more arguments and `QUIRE_*` settings, until the block ends."""
+    port = free_port()
+    command = [sys.executable, "-m", "ops.cli.main", "up", "--port", str(port), *arguments]
+    launcher = subprocess.Popen(command, env=os.environ | settings, stdout=subprocess.PIPE, text=True)
+    try:
+        assert launcher.stdout is not None
+        deadline = time.monotonic() + START_SECONDS
+        for line in launcher.stdout:
+            if line.startswith("ready"):
+                break
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not ready within {START_SECONDS} s")
+        else:
+            raise RuntimeError("quire up ended before it was ready")
+        yield Running(next(one for one in recorded() if one.port == port))
+    finally:
+        launcher.terminate()
+        launcher.communicate(timeout=30)

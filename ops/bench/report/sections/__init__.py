@@ -1,0 +1,56 @@
+"""What the report says of each kind of benchmark: a title, and paragraphs and tables in Markdown."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ops.bench.record import Record
+from ops.bench.report.sections import anything, core, engines, kernels, mechanisms, processes, simulate, step
+
+Results = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How the results of a benchmark are told."""
+
+    title: str
+    subject: Callable[[Results], str]
+    """What was measured, for the title; may be empty."""
+    tell: Callable[[Results, str], list[str]]
+    """Blocks of Markdown, from the results and the folder that their drawings are in."""
+
+
+KINDS: Mapping[str, Kind] = {
+    "compare": Kind("Quire beside other engines", engines.subject, engines.compared),
+    "in-process": Kind(
+        "The chain of processes beside the engine in one", engines.subject, engines.in_process
+    ),
+    "serve": Kind("A server under a load", engines.subject, engines.served),
+    "step": Kind("One step, by part", engines.subject, step.by_part),
+    "mechanisms": Kind("What each mechanism is worth", mechanisms.subject, mechanisms.worth),
+    "footprint": Kind("What a worker takes before it answers", engines.subject, anything.numbers),
+    "chain": Kind("What the processes cost", lambda _: "", processes.chain),
+    "paced": Kind("What the processes carry", lambda _: "", processes.paced),
+    "wire": Kind("The wire beside plain gRPC", lambda _: "", processes.wire),
+    "core": Kind("The scheduler's core", lambda _: "", core.costs),
+    "simulate": Kind("Simulated deployments", simulate.subject, simulate.compared),
+    "simulate-validation": Kind("How far the simulator is off", engines.subject, simulate.validated),
+    "step-cost": Kind("What the simulator takes steps to cost", engines.subject, simulate.costs),
+    "simulate-scale": Kind("How long the simulator takes", lambda _: "", simulate.scale),
+    "linear": Kind("Matrix products", lambda _: "", kernels.products),
+    "attention": Kind("Attention", lambda _: "", kernels.attention),
+}
+"""In the order of the report. What is not here comes after, as tables of its numbers."""
+
+
+def kind_of(record: Record) -> Kind:
+    name = record.benchmark
+    return KINDS.get(name) or Kind(name.replace("-", " ").capitalize(), engines.subject, anything.numbers)
+
+
+def in_order(records: list[Record]) -> list[Record]:
+    places = {name: place for place, name in enumerate(KINDS)}
+    return sorted(
+        records, key=lambda record: (places.get(record.benchmark, len(places)), record.benchmark, record.name)
+    )

@@ -1,0 +1,346 @@
+"""What is asked of Quire, in figures; each is looked up in the results of one kind of benchmark."""
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ops.bench.record import Record
+from ops.bench.report.markdown import number
+
+Results = Mapping[str, Any]
+Look = Callable[[Results], float | None]
+"""The figure, from the results of a benchmark; None if they do not have it."""
+
+COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
+    "at most": operator.le,
+    "at least": operator.ge,
+    "below": operator.lt,
+}
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a figure may be."""
+
+    comparison: str
+    """One of `COMPARISONS`."""
+    limit: float
+    unit: str
+
+    def kept_by(self, value: float) -> bool:
+        return COMPARISONS[self.comparison](value, self.limit)
+
+    def __str__(self) -> str:
+        return f"{self.comparison} {number(self.limit)} {self.unit}".rstrip()
+
+
+@dataclass(frozen=True)
+class Target:
+    """A figure, what is asked of it, and where it is found."""
+
+    name: str
+    asked: Bound
+    benchmark: str
+    """The kind of results that have the figure."""
+    look: Look
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A target held against one result file, or against none that has the figure."""
+
+    target: Target
+    value: float | None = None
+    record: Record | None = None
+
+    @property
+    def met(self) -> bool | None:
+        """None: not measured."""
+        return None if self.value is None else self.target.asked.kept_by(self.value)
+
+
+def at(*keys: str) -> Look:
+    """The figure under these keys, one inside the other."""
+
+    def look(results: Results) -> float | None:
+        found: Any = results
+        for key in keys:
+            if not isinstance(found, Mapping) or key not in found:
+                return None
+            found = found[key]
+        return float(found)
+
+    return look
+
+
+def over_static(users: int, figure: str) -> Look:
+    """Quire's figure over that of transformers' static batching, with so many requests at once, on the
+    shape of 135 million parameters: the median of the rounds."""
+
+    def look(results: Results) -> float | None:
+        if results["terms"]["model"] != "135m":
+            return None
+        for load in results["loads"]:
+            if load["concurrency"] == users:
+                return at("ratios", "transformers static", figure, "median")(load)
+        return None
+
+    return look
+
+
+def over_the_best(model: str, users: int) -> Look:
+    """Quire's tokens a second over those of the engine that comes closest, with so many requests at once.
+
+    Transformers alone are not the field, and weights are as in the checkpoint.
+    """
+
+    def look(results: Results) -> float | None:
+        terms = results["terms"]
+        if terms["model"] != model or terms.get("quantization", "none") != "none":
+            return None
+        loads = [load["ratios"] for load in results["loads"] if load["concurrency"] == users]
+        field = [each for each in loads if not all(name.startswith("transformers") for name in each)]
+        rates = [at("output_rate", "median")(one) for each in field for one in each.values()]
+        known = [rate for rate in rates if rate is not None]
+        # Who made mistakes has no ratio, and might have been the best.
+        return min(known) if known and len(known) == len(rates) else None
+
+    return look
+
+
+def over_the_floor(model: str, decodes: int) -> Look:
+    """A step of so many decodes over the least that it could take on the machine."""
+
+    def look(results: Results) -> float | None:
+        steps = results["decode_by_batch"] if results["model"] == model else {}
+        return at(str(decodes), "times the floor")(steps)
+
+    return look
+
+
+def share_of_the_matrix_rate(model: str, tokens: int) -> Look:
+    """A prefill's floor is the time of its operations at the best rate of a product of matrices."""
+
+    def look(results: Results) -> float | None:
+        times = at(str(tokens), "times the floor")(results["prefill"] if results["model"] == model else {})
+        return None if times is None else 1 / times
+
+    return look
+
+
+def with_over_without(model: str, mechanism: str, figure: str) -> Look:
+    """A figure with the mechanism over that without it: the median of the rounds."""
+
+    def look(results: Results) -> float | None:
+        one = results.get(mechanism, {})
+        return float(one["figures"][figure]["ratio"][1]) if one.get("model") == model else None
+
+    return look
+
+
+def lowest_over_in_process(results: Results) -> float | None:
+    """Where the chain of processes does worst: tokens a second over those of the engine in one process."""
+    rates = results["output_tokens_per_second"].values()
+    return min((float(rate["ratio"][1]) for rate in rates), default=None)
+
+
+def slowest_pool(kind: str) -> Look:
+    """Blocks taken and given back a second, at the size of a pool at which it is slowest."""
+    return lambda results: min(size[kind]["p50"] for size in results["blocks_per_second"].values())
+
+
+def largest_over_smallest_pool(kind: str) -> Look:
+    def look(results: Results) -> float:
+        rates = {int(size): rate[kind]["p50"] for size, rate in results["blocks_per_second"].items()}
+        return float(rates[max(rates)] / rates[min(rates)])
+
+    return look
+
+
+def fair_in_a_flood(results: Results) -> float | None:
+    """Jain's index over tenants under the policy `fair`, where it is least, while one of them floods."""
+    if results.get("load", {}).get("kind") != "flood":
+        return None
+    found = [run["fairness"] for run in results["runs"] if run["setting"]["policy"] == "fair"]
+    return min(found, default=None)
+
+
+def million(results: Results) -> float | None:
+    """Minutes of one core that the slowest million requests took."""
+    seconds = [run["seconds"] for run in results["runs"] if run["requests"] >= 1_000_000]
+    return max(seconds) / 60 if seconds else None
+
+
+STATIC = "over transformers' static batching, 135m"
+TARGETS = (
+    Target(
+        f"output tokens/s {STATIC}, 32 at once",
+        Bound("at least", 4.5, "times"),
+        "compare",
+        over_static(32, "output_rate"),
+    ),
+    Target(
+        f"output tokens/s {STATIC}, 1 at once",
+        Bound("at least", 1.2, "times"),
+        "compare",
+        over_static(1, "output_rate"),
+    ),
+    Target(
+        f"P99 of the time to the first token {STATIC}, 32 at once",
+        Bound("at most", 0.5, "times"),
+        "compare",
+        over_static(32, "ttft_p99"),
+    ),
+    Target(
+        "output tokens/s of the processes over the engine in one, where it is least",
+        Bound("at least", 0.95, "times"),
+        "in-process",
+        lowest_over_in_process,
+    ),
+    Target(
+        "CPU time outside the worker, 32 at once",
+        Bound("at most", 300, "µs a token"),
+        "chain",
+        at("cpu", "cpu_us_per_token_outside_worker"),
+    ),
+    Target(
+        "time to the first token above the bare step",
+        Bound("at most", 8, "ms"),
+        "chain",
+        at("first_token", "above_bare_step_p50_ms"),
+    ),
+    Target(
+        "P50 of a unary call over grpc.aio",
+        Bound("at most", 1.2, "times"),
+        "wire",
+        at("ratios", "unary_p50", "median"),
+    ),
+    Target(
+        "messages a CPU-second over grpc.aio, 256 streams",
+        Bound("at least", 1.5, "times"),
+        "wire",
+        at("ratios", "steps_messages_per_cpu_second", "median"),
+    ),
+    Target(
+        "planning a step of 256 decodes",
+        Bound("at most", 0.5, "ms"),
+        "core",
+        at("steps", "256", "plan_ms", "p50"),
+    ),
+    Target(
+        "planning a step of 1,024 decodes",
+        Bound("at most", 2, "ms"),
+        "core",
+        at("steps", "1024", "plan_ms", "p50"),
+    ),
+    Target(
+        "message of a plan for 256 decodes",
+        Bound("at most", 8192, "bytes"),
+        "core",
+        at("steps", "256", "message_bytes", "p50"),
+    ),
+    Target(
+        "looking up a prefix of 32,768 tokens",
+        Bound("at most", 2, "ms"),
+        "core",
+        at("prefix", "lookup_ms", "p50"),
+    ),
+    Target(
+        "blocks taken and given back, slowest pool",
+        Bound("at least", 1e6, "a second"),
+        "core",
+        slowest_pool("empty"),
+    ),
+    Target(
+        "blocks taken and given back, largest pool over smallest",
+        Bound("at least", 0.9, "times"),
+        "core",
+        largest_over_smallest_pool("empty"),
+    ),
+    *(
+        Target(
+            f"output tokens/s over the best other engine, {model}, {users} at once",
+            Bound("at least", least, "times"),
+            "compare",
+            over_the_best(model, users),
+        )
+        for model, least in (("135m", 1.1), ("1.1b", 1.0))
+        for users in (1, 8, 32)
+    ),
+    *(
+        Target(
+            f"a step of {decodes} decodes over its floor, {model}",
+            Bound("at most", most, "times"),
+            "step",
+            over_the_floor(model, decodes),
+        )
+        for model, most in (("135m", 1.6), ("1.1b", 1.25))
+        for decodes in (1, 8, 32)
+    ),
+    Target(
+        "rate of a prefill of 512 tokens, 1.1b",
+        Bound("at least", 0.65, "of a matrix product's"),
+        "step",
+        share_of_the_matrix_rate("1.1b", 512),
+    ),
+    *(
+        Target(
+            f"output tokens/s with weights of int8, 1.1b, {users} at once",
+            Bound("at least", 1.6, "times"),
+            "mechanisms",
+            with_over_without("1.1b", "weights of int8", f"output tokens/s, {users} at once"),
+        )
+        for users in (1, 8, 32)
+    ),
+    Target(
+        "a worker's start, 1.1 billion parameters, files in the system's cache",
+        Bound("below", 15, "s"),
+        "footprint",
+        at("seconds to load"),
+    ),
+    Target(
+        "memory while 1.1 billion parameters are loaded, at most",
+        Bound("at most", 1.1, "times the weights"),
+        "footprint",
+        at("loading, peak over weights"),
+    ),
+    Target(
+        "a worker's memory at most, beside weights and pages, 1.1 billion parameters",
+        Bound("at most", 600, "MiB"),
+        "footprint",
+        at("beside weights and pages MiB"),
+    ),
+    Target(
+        "KV memory wasted, prompts of 32, 128 and 512 tokens",
+        Bound("below", 0.04, "of what is held"),
+        "core",
+        at("kv", "wasted_share"),
+    ),
+    Target(
+        "fairness (Jain's index) of `fair` while one tenant floods, simulated",
+        Bound("at least", 0.95, ""),
+        "simulate",
+        fair_in_a_flood,
+    ),
+    Target(
+        "simulating a million requests on a thousand workers, one core",
+        Bound("at most", 15, "minutes"),
+        "simulate-scale",
+        million,
+    ),
+)
+
+
+def judged(records: Iterable[Record], targets: Iterable[Target] = TARGETS) -> list[Verdict]:
+    """Every target against every result file that has its figure."""
+    known = list(records)
+    verdicts = []
+    for target in targets:
+        found = [
+            Verdict(target, value, record)
+            for record in known
+            if record.benchmark == target.benchmark and (value := target.look(record.results)) is not None
+        ]
+        verdicts += found or [Verdict(target)]
+    return verdicts

@@ -1,0 +1,169 @@
+"""What a batch computes and holds, against what its requests need.
+
+A request of p prompt tokens and an answer of o needs p + o - 1 tokens computed, because its last token is
+never fed back; and after any step memory for the tokens that it has computed so far, until it ends.
+All else is waste: padding, rows that have ended, memory held for what may never come.
+"""
+
+from array import array
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Self
+
+from ops.bench.load.workload import Question
+from scheduler_svc.core.fleet import Fleet
+from scheduler_svc.core.limits import WorkerLimits
+from scheduler_svc.core.plan import StepPlan, StepResult
+from scheduler_svc.core.request import Request
+
+
+@dataclass(frozen=True)
+class Books:
+    """Of one run. Tokens; `held` and `used` have one entry for each step."""
+
+    needed: int = 0
+    """Tokens that had to be computed."""
+    computed: int = 0
+    """Tokens that were."""
+    held: list[int] = field(default_factory=list)
+    """Room in the KV memory that running requests held."""
+    used: list[int] = field(default_factory=list)
+    """How much of it had keys and values in it that a running request still needs."""
+
+    @property
+    def efficiency(self) -> float:
+        """Needed over computed. Above 1 if requests share prefixes."""
+        return self.needed / self.computed
+
+    def __add__(self, other: Self) -> "Books":
+        return Books(
+            self.needed + other.needed,
+            self.computed + other.computed,
+            self.held + other.held,
+            self.used + other.used,
+        )
+
+    def summary(self, bytes_per_token: int) -> dict[str, float]:
+        """For a result: the efficiency, and memory in MiB, at its peak and in the mean over steps."""
+        mib = bytes_per_token / 2**20
+        wasted = [held - used for held, used in zip(self.held, self.used, strict=True)]
+        return {
+            "batch_efficiency": round(self.efficiency, 4),
+            "kv_held_peak_mib": round(max(self.held) * mib, 3),
+            "kv_held_mean_mib": round(fmean(self.held) * mib, 3),
+            "kv_used_mean_mib": round(fmean(self.used) * mib, 3),
+            "kv_wasted_peak_mib": round(max(wasted) * mib, 3),
+            "kv_wasted_mean_mib": round(fmean(wasted) * mib, 3),
+            "kv_wasted_share": round(sum(wasted) / sum(self.held), 4),
+        }
+
+
+def tokens(question: Question) -> list[int]:
+    """Its prompt. Raises `TypeError` if that is text."""
+    if isinstance(question.prompt, str):
+        raise TypeError("prompts of token ids are needed, not text")
+    return question.prompt
+
+
+def needed(questions: Iterable[Question]) -> int:
+    """Tokens that must be computed to answer them all."""
+    return sum(len(tokens(question)) + question.max_tokens - 1 for question in questions)
+
+
+def static_batch(questions: Sequence[Question]) -> Books:
+    """One padded batch: every row is as long as the longest and runs as many steps."""
+    rows = len(questions)
+    longest = max(len(tokens(question)) for question in questions)
+    steps = max(question.max_tokens for question in questions)
+    used = [
+        sum(len(tokens(question)) + step for question in questions if step < question.max_tokens)
+        for step in range(steps)
+    ]
+    return Books(
+        needed=needed(questions),
+        computed=rows * (longest + steps - 1),
+        held=[rows * (longest + step) for step in range(steps)],
+        used=used,
+    )
+
+
+def replayed(
+    questions: Sequence[Question], users: int, limits: WorkerLimits, step_tokens: int, depth: int
+) -> Books:
+    """What Quire's plans say: its own scheduler plans a closed loop of `users` for a worker that only counts.
+
+    `depth`: plans under way at once. Unlike in a deployment, a user asks again before the next plan is made.
+    """
+    fleet = Fleet(step_tokens)
+    scheduler, _ = fleet.add_worker(limits)
+    waiting = iter(enumerate(questions))
+    worker = Tally(limits.block_size)
+
+    def ask() -> None:
+        for number, question in waiting:
+            fleet.accept(Request(str(number), array("i", tokens(question)), question.max_tokens))
+            return
+
+    for _ in range(users):
+        ask()
+    flights: deque[StepPlan] = deque()
+    while True:
+        while len(flights) < depth and (plan := scheduler.plan()) is not None:
+            worker.apply(plan)
+            flights.append(plan)
+        if not flights:
+            break
+        answered = flights.popleft()
+        outcome = scheduler.complete(StepResult(answered.step, [0] * sum(answered.row_samples)))
+        fleet.settle(scheduler, outcome)
+        for gain in outcome.gains:
+            if gain.finish:
+                ask()
+    return Books(needed(questions), worker.computed, worker.held, worker.used)
+
+
+class Tally:
+    """Keeps the slots that plans tell of, as a worker does, and counts instead of computing."""
+
+    def __init__(self, block_size: int) -> None:
+        self.computed = 0
+        self.held: list[int] = []
+        self.used: list[int] = []
+        self._block_size = block_size
+        self._tables: dict[int, list[int]] = {}
+        self._lengths: dict[int, int] = {}
+
+    def apply(self, plan: StepPlan) -> None:
+        for slot in plan.freed_slots:
+            self._tables.pop(slot, None)
+            self._lengths.pop(slot, None)
+        for new in plan.new_slots:
+            shared = (
+                self._tables[new.forked_from][: new.forked_tokens // self._block_size]
+                if new.forked_tokens
+                else []
+            )
+            self._tables[new.slot] = [*shared, *new.block_ids]
+        for slot, blocks in zip(plan.cut_slots, plan.cut_blocks, strict=True):
+            del self._tables[slot][blocks:]
+        for slot, block in zip(plan.block_slots, plan.block_ids, strict=True):
+            self._tables[slot].append(block)
+        for slot, start, count in zip(plan.row_slots, plan.row_starts, plan.row_counts, strict=True):
+            self._lengths[slot] = start + count
+            self.computed += count
+        if plan.row_slots:
+            full = self._filled()
+            self.held.append(len(full) * self._block_size)
+            self.used.append(sum(full.values()))
+
+    def _filled(self) -> dict[int, int]:
+        """Tokens in each block that is held; a block that tables share counts once."""
+        full: dict[int, int] = {}
+        for slot, table in self._tables.items():
+            length = self._lengths.get(slot, 0)
+            for number, block in enumerate(table):
+                tokens = min(self._block_size, max(0, length - number * self._block_size))
+                full[block] = max(full.get(block, 0), tokens)
+        return full

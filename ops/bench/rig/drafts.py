@@ -1,0 +1,54 @@
+"""What drafts are worth, on the two models that ship with Quire: text that repeats itself, and stories.
+
+It takes real text: drawn tokens are followed by what no small model guesses.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+
+from transformers import AutoTokenizer
+
+from gpu_worker.step.runner import Runner
+from ops.bench.load.workload import Question
+from ops.bench.perplexity import runner_of
+from ops.bench.rig.in_process import InProcess
+from ops.runtime.settings import SHIPPED_DRAFT, SHIPPED_MODEL
+
+TOKENS = 128
+"""Of an answer."""
+
+REPEATING = "The fox sees the hen, and the hen sees the fox. " * 6
+STORY = "<|begin|><|user|>Tell me a story about a {}.<|end|><|assistant|>"
+HEROES = ("fox", "bear", "hen", "cat", "dog", "owl", "duck", "mouse")
+
+
+def drafts(kind: str, users: int, repeating: bool) -> Callable[[Runner, int], Mapping[str, float]]:
+    """One measurement: so many greedy answers at a time. `kind`: of `QUIRE_SPECULATION`."""
+
+    def run(_: Runner, seed: int) -> Mapping[str, float]:
+        hero = [HEROES[(seed + user) % len(HEROES)] for user in range(users)]
+        texts = [REPEATING if repeating else STORY.format(each) for each in hero]
+        engine = InProcess(_shipped(kind == "draft"), shares=False, speculation=kind)
+        asked = [engine.ask(Question(_tokens(text), TOKENS)).answer for text in texts]
+        engine.run()
+        count = sum(answer.output_tokens for answer in asked)
+        seconds = max(answer.ended for answer in asked) - min(answer.chunks[0] for answer in asked)
+        return {
+            "output tokens/s": round((count - users) / seconds, 1),
+            "tokens of a sequence a step": round(count / users / engine.times.steps, 2),
+            "tokens computed": engine.tally.computed,
+        }
+
+    return run
+
+
+@cache
+def _shipped(with_draft: bool) -> Runner:
+    """A runner of the shipped model: with its draft model, which takes part in every step, or without."""
+    return runner_of({"draft_model": SHIPPED_DRAFT} if with_draft else {})
+
+
+@cache
+def _tokens(text: str) -> list[int]:
+    ids: list[int] = AutoTokenizer.from_pretrained(SHIPPED_MODEL)(text, add_special_tokens=False)["input_ids"]
+    return ids

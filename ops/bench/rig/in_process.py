@@ -1,0 +1,223 @@
+"""The scheduler's core and the worker's runner in one process: the chain without processes and streams.
+
+Plans are made in the caller's thread while the runner computes in another, as many ahead as in a
+deployment. What a deployment adds to this is what its processes cost.
+"""
+
+import queue
+import threading
+import time
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+
+from gpu_worker.memory.host import HostOffer
+from gpu_worker.step.runner import Runner
+from ops.bench.load.client import Answer
+from ops.bench.load.load import Conversations
+from ops.bench.load.workload import Question
+from ops.bench.rig.accounting import Tally, tokens
+from ops.bench.rig.plans import GREEDY
+from proto.worker_pb2 import StepPlan, StepResult
+from scheduler_svc.core.beam_search import BeamSearch
+from scheduler_svc.core.fleet import Fleet
+from scheduler_svc.core.limits import WorkerLimits
+from scheduler_svc.core.request import Request
+from scheduler_svc.core.sequence import SequenceGroup
+from scheduler_svc.wire import plan_to, result_from
+
+
+@dataclass
+class Times:
+    """Seconds that went by in each part of a run."""
+
+    planning: float = 0.0
+    """In the scheduler: plans made and results taken in."""
+    computing: float = 0.0
+    """In steps, as the worker measures them."""
+    steps: int = 0
+
+
+@dataclass
+class Asked:
+    """A request on its way, and what came of it."""
+
+    question: Question
+    answer: Answer
+    tokens: list[list[int]] = field(default_factory=list)
+    """Output of each sequence."""
+
+
+class InProcess:
+    """One runner with a scheduler of its own."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        depth: int = 2,
+        step_tokens: int = 512,
+        shares: bool = True,
+        num_blocks: int | None = None,
+        policy: str = "fcfs",
+        host: HostOffer | None = None,
+        speculation: str = "off",
+    ) -> None:
+        """`shares`: False gives every request a salt of its own, so that no block is another's.
+        `num_blocks`: use no more than so many of the pool's blocks. `host`: the runner's host memory."""
+        limits, host = runner.limits, host or HostOffer()
+        runner.reset()
+        self._fleet = Fleet(step_tokens, policy, speculation)
+        self._scheduler, _ = self._fleet.add_worker(
+            WorkerLimits(
+                num_blocks=min(limits.num_blocks, num_blocks or limits.num_blocks),
+                block_size=limits.block_size,
+                max_slots=limits.max_slots,
+                max_model_len=limits.max_model_len,
+                max_step_tokens=limits.max_step_tokens,
+                vocab_size=limits.vocab_size,
+                can_draft=runner.drafter is not None,
+                **asdict(host),
+                window=limits.window,
+            )
+        )
+        self._depth = depth
+        self._shares = shares
+        self._asked: dict[SequenceGroup, Asked] = {}
+        self._runner = runner
+        self.tally = Tally(limits.block_size)
+        """What the plans computed and held."""
+        self.times = Times()
+        self.admissions = 0
+        """Sequences that were given a slot; more than were asked for if some were preempted."""
+        self.swaps = 0
+        """Blocks that moved to the host or back."""
+
+    def ask(
+        self, question: Question, n: int = 1, tenant: str = "", rolling: bool = False, beams: int = 0
+    ) -> Asked:
+        """Take on a request; `run` or `step` answers it. `beams`: width of a beam search; 0 samples."""
+        asked = Asked(question, Answer(sent=time.perf_counter()), [[] for _ in range(n)])
+        number = len(self._asked)
+        request = Request(
+            str(number),
+            array("i", tokens(question)),
+            question.max_tokens,
+            n=n,
+            beams=BeamSearch(beams) if beams else None,
+            salt="" if self._shares else str(number),
+            tenant=tenant,
+            rolling=rolling,
+            sampling=GREEDY,
+        )
+        group, outcome = self._fleet.accept(request)
+        if outcome.failed:
+            raise ValueError(str(outcome.failed[0][1]))
+        asked.answer.prompt_tokens = len(request.prompt)
+        self._asked[group] = asked
+        return asked
+
+    def closed_loop(self, conversations: Conversations, users: int) -> tuple[list[Answer], float]:
+        """Hold all conversations, so many at a time. The answers and the seconds it took."""
+        waiting = iter(conversations)
+        going: dict[int, list[Question]] = {}
+
+        def next_of(questions: list[Question]) -> None:
+            if questions or (questions := list(next(waiting, ()))):
+                asked = self.ask(questions[0])
+                going[id(asked)] = questions[1:]
+
+        begun = time.perf_counter()
+        with Engine(self._runner) as engine:
+            for _ in range(users):
+                next_of([])
+            for ended in self._ended(engine):
+                next_of(going.pop(id(ended)))
+        return [asked.answer for asked in self._asked.values()], time.perf_counter() - begun
+
+    def run(self, after_step: Callable[[int], None] = lambda _: None) -> None:
+        """Answer all that was asked; `after_step`, told how many steps there were, may ask for more."""
+        with Engine(self._runner) as engine:
+            for _ in self._ended(engine, after_step):
+                pass
+
+    def _ended(self, engine: "Engine", after_step: Callable[[int], None] = lambda _: None) -> Iterator[Asked]:
+        """Requests as they end, until none is left."""
+        while True:
+            started = time.perf_counter()
+            while self._scheduler.in_flight < self._depth and (plan := self._scheduler.plan()) is not None:
+                self.tally.apply(plan)
+                self.admissions += len(plan.new_slots)
+                self.swaps += len(plan.swap_out_slots) + len(plan.swap_in_slots)
+                engine.submit(plan_to(plan))
+            self.times.planning += time.perf_counter() - started
+            if not self._scheduler.in_flight:
+                return
+            message = engine.result()
+            started = time.perf_counter()
+            ended = self._take(message)
+            self.times.planning += time.perf_counter() - started
+            yield from ended
+            after_step(self.times.steps)
+
+    def _take(self, message: StepResult) -> list[Asked]:
+        """Note what a result brought; the requests that it ended."""
+        result, _ = result_from(message)
+        if result.errors:
+            raise RuntimeError(next(iter(result.errors.values())))
+        self.times.computing += message.duration_us / 1e6
+        self.times.steps += 1
+        outcome = self._scheduler.complete(result)
+        self._fleet.settle(self._scheduler, outcome)
+        now = time.perf_counter()
+        ended = []
+        for gain in outcome.gains:
+            asked = self._asked[gain.group]
+            if gain.token >= 0:
+                asked.tokens[gain.sequence_index].append(gain.token)
+                asked.answer.chunks.append(now)
+                asked.answer.output_tokens += 1
+            if gain.finish and not gain.group.unfinished:
+                asked.answer.ended = now
+                ended.append(asked)
+        return ended
+
+
+class Engine:
+    """The thread that computes: takes plans, gives results."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._plans: queue.SimpleQueue[StepPlan | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[StepResult | Exception] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
+
+    def __enter__(self) -> "Engine":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._plans.put(None)
+        self._thread.join()
+
+    def submit(self, plan: StepPlan) -> None:
+        self._plans.put(plan)
+
+    def result(self) -> StepResult:
+        """The next one. Raises what the step raised."""
+        result = self._results.get()
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def _work(self) -> None:
+        self._runner.enter()
+        while (plan := self._plans.get()) is not None:
+            try:
+                self._results.put(self._runner.execute(plan))
+            except Exception as error:
+                self._results.put(error)
+
+
+def gaps(answers: Sequence[Answer]) -> list[float]:
+    """Times between tokens of all answers, in milliseconds."""
+    return [1000 * gap for answer in answers for gap in answer.gaps]

@@ -1,0 +1,157 @@
+"""Models with the shapes of well-known ones and random weights: speed depends on the shape alone.
+
+`python -m ops.bench.rig.shapes 135m DIR` writes one that every engine can load: config.json, weights in
+bfloat16 and a tokenizer that covers the whole vocabulary. The same seed writes the same bytes.
+
+The tokenizer is byte-level BPE: special tokens, the 256 bytes, then all pairs of letters and digits, then
+triples of them as far as the vocabulary goes. The rows of the head for the first two kinds are zero, so that
+a greedy answer is made of letters and digits: its text is whole after every token.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import string
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
+
+from ops.tiny_model.tokenizer import SPECIAL_TOKENS, save_tokenizer
+
+DEVIATION = 0.02
+"""Of all weights. With it logits have a deviation of about one: far from what bfloat16 can hold."""
+MAX_LENGTH = 2048
+BYTES = 256
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A Llama: sizes in elements."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    intermediate: int
+    vocabulary: int
+    tied: bool
+    """Whether the head is the embedding."""
+
+    def config(self) -> dict[str, Any]:
+        """What config.json says."""
+        return {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "hidden_size": self.hidden,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.hidden // self.heads,
+            "intermediate_size": self.intermediate,
+            "vocab_size": self.vocabulary,
+            "tie_word_embeddings": self.tied,
+            "max_position_embeddings": MAX_LENGTH,
+            "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+            "rms_norm_eps": 1e-5,
+            "hidden_act": "silu",
+            "bos_token_id": SPECIAL_TOKENS.index("<|begin|>"),
+            "eos_token_id": SPECIAL_TOKENS.index("<|end|>"),
+            "pad_token_id": SPECIAL_TOKENS.index("<|pad|>"),
+            "dtype": "bfloat16",
+        }
+
+
+SHAPES = {
+    "135m": Shape(576, 30, 9, 3, 1536, 49152, tied=True),
+    "1.1b": Shape(2048, 22, 32, 4, 5632, 32000, tied=False),
+    "8b": Shape(4096, 32, 32, 8, 14336, 128256, tied=False),
+}
+
+
+def made(name: str, seed: int = 0, folder: Path | None = None) -> Path:
+    """The directory of `SHAPES[name]`, written first if `folder` (default: the user's cache) lacks it."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "quire" / "bench"
+    directory = (folder or cache) / (name if seed == 0 else f"{name}-{seed}")
+    if not (directory / "config.json").exists():
+        write(SHAPES[name], directory, seed)
+    return directory
+
+
+def write(shape: Shape, directory: Path, seed: int = 0, device: str = "cpu") -> None:
+    """Write the model's files. config.json comes last: where it is, the model is whole.
+
+    `device`: where weights are drawn; each kind of device draws others.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    save_tokenizer(tokenizer(shape.vocabulary), directory, MAX_LENGTH)
+    weights = dict(_weights(shape, torch.Generator(device).manual_seed(seed)))
+    save_file(weights, directory / "model.safetensors", {"format": "pt"})
+    (directory / "config.json").write_text(json.dumps(shape.config(), indent=2) + "\n")
+
+
+def _weights(shape: Shape, chance: torch.Generator) -> Iterator[tuple[str, Tensor]]:
+    def drawn(rows: int, columns: int) -> Tensor:
+        numbers = torch.randn(rows, columns, generator=chance, device=chance.device)
+        return numbers.mul_(DEVIATION).bfloat16().cpu()
+
+    def table() -> Tensor:
+        rows = drawn(shape.vocabulary, shape.hidden)
+        rows[: len(SPECIAL_TOKENS) + BYTES] = 0
+        return rows
+
+    hidden, head = shape.hidden, shape.hidden // shape.heads
+    yield "model.embed_tokens.weight", table()
+    for number in range(shape.layers):
+        layer = f"model.layers.{number}."
+        yield layer + "input_layernorm.weight", torch.ones(hidden, dtype=torch.bfloat16)
+        yield layer + "self_attn.q_proj.weight", drawn(hidden, hidden)
+        yield layer + "self_attn.k_proj.weight", drawn(shape.kv_heads * head, hidden)
+        yield layer + "self_attn.v_proj.weight", drawn(shape.kv_heads * head, hidden)
+        yield layer + "self_attn.o_proj.weight", drawn(hidden, hidden)
+        yield layer + "post_attention_layernorm.weight", torch.ones(hidden, dtype=torch.bfloat16)
+        yield layer + "mlp.gate_proj.weight", drawn(shape.intermediate, hidden)
+        yield layer + "mlp.up_proj.weight", drawn(shape.intermediate, hidden)
+        yield layer + "mlp.down_proj.weight", drawn(hidden, shape.intermediate)
+    yield "model.norm.weight", torch.ones(hidden, dtype=torch.bfloat16)
+    if not shape.tied:
+        yield "lm_head.weight", table()
+
+
+def tokenizer(vocabulary: int) -> Tokenizer:
+    """A tokenizer of `vocabulary` tokens, each with a text of its own."""
+    letters = string.ascii_letters + string.digits
+    pairs = [one + other for one, other in itertools.product(letters, repeat=2)]
+    merges = [(pair[0], pair[1]) for pair in pairs]
+    merges += [(pair, letter) for pair, letter in itertools.product(pairs, letters)]
+    single = [*SPECIAL_TOKENS, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    merges = merges[: vocabulary - len(single)]
+    words = single + [one + other for one, other in merges]
+    if len(words) != vocabulary:
+        raise ValueError(f"a vocabulary has {len(single)} to {len(words)} tokens, not {vocabulary}")
+    made = Tokenizer(models.BPE({word: number for number, word in enumerate(words)}, merges))
+    made.add_special_tokens(list(SPECIAL_TOKENS))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("shape", choices=SHAPES)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    write(SHAPES[options.shape], options.directory, options.seed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""A back end around another one: it notes how long each kind of kernel takes."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpu_worker.kernels.interface import (
+    EVERYTHING,
+    Copies,
+    Kernels,
+    LayerCache,
+    Linear,
+    Mixture,
+    Norm,
+    Rotary,
+    Route,
+    Routing,
+    Sight,
+    StepAttention,
+    StepMetadata,
+    Unary,
+)
+from gpu_worker.sampling.sampler import Sampled
+from gpu_worker.step.batch import Batch
+from gpu_worker.step.plan import Int32s
+
+PARTS = ("projections", "attention", "rotation and KV write", "norms", "embedding", "head", "sampling")
+
+
+class TimedKernels:
+    """See `Kernels`. For devices that have computed when a call returns, which CPUs have."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
+        self.seconds: dict[str, float] = defaultdict(float)
+        """By part, since `clear`."""
+
+    def clear(self) -> None:
+        self.seconds.clear()
+
+    def enter(self) -> None:
+        self._kernels.enter()
+
+    def linear(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        keeps_rows: bool = False,
+    ) -> Linear:
+        # The head asks for another type than its inputs', and so does a router, which is small.
+        part = "projections" if dtype is None else "head"
+        return _TimedLinear(self._timed, part, self._kernels.linear(weight, bias, dtype, keeps_rows))
+
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
+        product = self._kernels.gated(weight, bias, activation)
+        return lambda hidden: self._timed("projections", product, hidden)
+
+    def mixture(
+        self, blocks: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
+    ) -> Mixture:
+        mixture = self._kernels.mixture(blocks, count, activation)
+        return lambda *arguments: self._timed("projections", mixture, *arguments)
+
+    def route(self, routing: Routing, correction: Tensor | None = None) -> Route:
+        route = self._kernels.route(routing, correction)
+        return lambda said: self._timed("projections", route, said)
+
+    def norm(self, weight: Tensor, eps: float) -> Norm:
+        return _TimedNorm(self._timed, self._kernels.norm(weight, eps))
+
+    def begin(self, step: StepMetadata) -> StepAttention:
+        return _TimedStep(self._timed, self._kernels.begin(step))
+
+    def copies(self, caches: Sequence[LayerCache]) -> Copies:
+        return self._kernels.copies(caches)
+
+    def sample(
+        self, logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, batch: Batch
+    ) -> Sampled:
+        arguments = (logits, slots, device_slots, positions, batch)
+        sampled: Sampled = self._timed("sampling", self._kernels.sample, *arguments)
+        return sampled
+
+    def _timed(self, part: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        started = time.perf_counter()
+        result = function(*arguments)
+        self.seconds[part] += time.perf_counter() - started
+        return result
+
+
+class _TimedLinear:
+    """See `Linear`."""
+
+    def __init__(self, timed: Callable[..., Any], part: str, product: Linear) -> None:
+        self._timed, self._part, self._product = timed, part, product
+
+    def __call__(self, hidden: Tensor, /) -> Tensor:
+        result: Tensor = self._timed(self._part, self._product, hidden)
+        return result
+
+    def add_to(self, hidden: Tensor, residual: Tensor, /) -> None:
+        self._timed(self._part, self._product.add_to, hidden, residual)
+
+    def rows(self, numbers: Tensor, /) -> Tensor:
+        result: Tensor = self._timed("embedding", self._product.rows, numbers)
+        return result
+
+
+class _TimedNorm:
+    """See `Norm`."""
+
+    def __init__(self, timed: Callable[..., Any], norm: Norm) -> None:
+        self._timed, self._norm = timed, norm
+
+    def __call__(self, hidden: Tensor, /) -> Tensor:
+        result: Tensor = self._timed("norms", self._norm, hidden)
+        return result
+
+    def each(self, rows: Tensor, /) -> None:
+        self._timed("norms", self._norm.each, rows)
+
+
+class _TimedStep:
+    """See `StepAttention`."""
+
+    def __init__(self, timed: Callable[..., Any], step: StepAttention) -> None:
+        self._timed, self._step = timed, step
+        self.positions = step.positions
+
+    def rotate_and_write(self, qkv: Tensor, rotary: Rotary, cache: LayerCache) -> Tensor:
+        query: Tensor = self._timed("rotation and KV write", self._step.rotate_and_write, qkv, rotary, cache)
+        return query
+
+    def write_latent(self, query: Tensor, latent: Tensor, rotary: Rotary, cache: LayerCache) -> None:
+        self._timed("rotation and KV write", self._step.write_latent, query, latent, rotary, cache)
+
+    def attend(
+        self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING, slopes: Tensor | None = None
+    ) -> Tensor:
+        mixed: Tensor = self._timed("attention", self._step.attend, query, cache, sight, slopes)
+        return mixed

@@ -1,0 +1,86 @@
+"""Models by name: an id of the Hugging Face Hub instead of a directory, fetched into the library's cache.
+
+The library is huggingface_hub, and its settings hold: HF_ENDPOINT, HF_TOKEN, HF_HOME, HF_HUB_OFFLINE. It
+locks what it fetches, so that processes that start side by side fetch everything once.
+"""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from ops.runtime.errors import StartError
+
+FILES = ["model*.safetensors", "*.json", "*.jinja"]
+"""What is fetched: never code or pickles, nor what some repositories have besides, the same weights once
+more under another name."""
+
+_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", re.ASCII)
+_CACHED = "models--"
+"""What the library's folders of models begin with."""
+
+
+class HubError(StartError):
+    """The Hub does not give the model; the message is one line."""
+
+
+def is_id(model: Path) -> bool:
+    """`org/name` or `org/name@revision`, where there is no such directory."""
+    return _ID.fullmatch(str(model)) is not None and model.parts[0] not in (".", "..") and not model.exists()
+
+
+def model_name(model: Path) -> str:
+    """What a model is called if nobody says: the last part of its directory's path, or of its id."""
+    if is_id(model):
+        return Path(str(model).partition("@")[0]).name
+    path = model.resolve()
+    snapshots, folder = path.parent, path.parent.parent.name
+    if snapshots.name == "snapshots" and folder.startswith(_CACHED):
+        return folder.split("--")[-1]
+    return path.name
+
+
+def fetched(model: Path, say: Callable[[str], object] = lambda line: None) -> Path:
+    """The directory of a model; an id's is in the library's cache, and fetched if it is not there yet.
+
+    A path that is no id stays as it is, whether there is anything or not. Raises `HubError`.
+    """
+    if not is_id(model):
+        return model.expanduser().absolute()
+    # Its import takes longer than the rest of a command, and few need it.
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    if not sys.stderr.isatty():
+        disable_progress_bars()  # nobody watches, and a log would get every step of them
+    name, _, revision = str(model).partition("@")
+    endpoint, cache = constants.ENDPOINT, constants.HF_HUB_CACHE
+    say(f"fetch   {model} from {endpoint} to {cache}")
+    try:
+        directory = snapshot_download(name, revision=revision or None, cache_dir=cache, allow_patterns=FILES)
+    # HTTP, locks, disks, its own checks of an id: what comes out of there is of many kinds.
+    except Exception as error:
+        raise HubError(f"{model}: {_reason(error, endpoint, cache)}") from error
+    if not any(Path(directory).glob("*.safetensors")):
+        raise HubError(f"{model}: {endpoint} has no model*.safetensors of it; pickles are never fetched")
+    return Path(directory)
+
+
+def _reason(error: Exception, endpoint: str, cache: str) -> str:
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    match error:
+        case GatedRepoError():
+            return f"{endpoint} gives it only to those who have accepted its terms; HF_TOKEN says who you are"
+        case RepositoryNotFoundError():
+            return f"there is no such directory, and {endpoint} has no such model, or not for you (HF_TOKEN)"
+        case RevisionNotFoundError():
+            return f"{endpoint} has no such revision of it"
+        case LocalEntryNotFoundError():
+            return f"there is no such directory, it is not whole in {cache}, and {endpoint} cannot be reached"
+    return f"{endpoint}: {str(error).partition(chr(10))[0] or type(error).__name__}"

@@ -1,0 +1,74 @@
+"""What clients do on their connections that has nothing to do with what they ask."""
+
+import asyncio
+import json
+
+import pytest
+
+from gateway.http.protocol import MAX_HEAD_BYTES
+
+BODY = json.dumps({"model": "m", "prompt": "A"}).encode()
+H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n"
+WEBSOCKET = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+
+
+def post(headers: bytes = b"") -> bytes:
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: q\r\nContent-Length: %d\r\n%s\r\n"
+    return head % (len(BODY), headers) + BODY
+
+
+def chunked(headers: bytes = b"") -> bytes:
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: q\r\nTransfer-Encoding: chunked\r\n%s\r\n" % headers
+    return head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
+
+
+async def answers(gateway, *pieces: bytes, count: int) -> list[int]:
+    """Statuses of so many answers on one connection that is sent the pieces one by one."""
+    reader, writer = await asyncio.open_connection(*gateway.address)
+    for piece in pieces:
+        writer.write(piece)
+        await writer.drain()
+        await asyncio.sleep(0.01)
+    statuses = []
+    async with asyncio.timeout(5):
+        for _ in range(count):
+            head = await reader.readuntil(b"\r\n\r\n")
+            statuses.append(int(head.split()[1]))
+            (length,) = [int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length")]
+            await reader.readexactly(length)
+    writer.close()
+    return statuses
+
+
+@pytest.mark.parametrize("offer", [H2C, WEBSOCKET], ids=["h2c", "websocket"])
+@pytest.mark.parametrize("request_", [post, chunked])
+async def test_an_offer_to_change_the_protocol_is_passed_over(gateway, offer, request_):
+    whole = request_(offer)
+    for pieces in ([whole], [whole[:-20], whole[-20:]], [whole[:60], whole[60:]]):
+        assert await answers(gateway, *pieces, post(), count=2) == [200, 200]
+    assert [request.text for request in gateway.tokenizer.requests] == ["A"] * 6
+
+
+async def test_offers_in_a_row(gateway):
+    assert await answers(gateway, (post(H2C) + post() + chunked(H2C)) * 20, count=60) == [200] * 60
+
+
+@pytest.mark.parametrize("headers", [b"", H2C])
+async def test_a_tunnel_is_refused(gateway, headers):
+    assert await answers(gateway, b"CONNECT q:80 HTTP/1.1\r\nHost: q\r\n%s\r\n" % headers, count=1) == [400]
+
+
+@pytest.mark.parametrize("start", [b"GET / HTTP/1.1\r\nX: ", b"GET /"])
+async def test_a_head_without_end(gateway, start):
+    piece = b"x" * 2**16
+    pieces = [start, *[piece] * (MAX_HEAD_BYTES // len(piece) + 1)]
+    assert await answers(gateway, *pieces, count=1) == [400]
+
+
+@pytest.mark.parametrize("path", ["/", "/health/live", "/v1/models", "/v1/models/m"])
+async def test_a_head_is_a_get_without_its_body(gateway, path):
+    asked = await gateway.http.head(path)
+    got = await gateway.http.get(path)
+    assert (asked.status_code, asked.content) == (200, b"")
+    assert asked.headers["content-length"] == got.headers["content-length"]
+    assert (await gateway.http.head("/v1/completions")).status_code == 405

@@ -1,0 +1,177 @@
+"""Which models are on offer, and how long one waits for a model that is away."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from gateway.errors import NotFound, Unavailable
+from gateway.upstream import generation
+from gateway.upstream.catalog import PATIENCE_SECONDS, REFRESH_SECONDS, Catalog
+from proto.rpc import Lease
+
+TOKENIZER = Lease("t-1", "tokenizer", 1, {"model": "m"})
+SCHEDULER = Lease("s-1", "scheduler", 1, {"model": "m", "workers": 1, "max_model_len": 512})
+
+
+class Leases:
+    """A backend and its clock."""
+
+    def __init__(self, *leases: Lease) -> None:
+        self.now = 1000.0
+        self.list = list(leases)
+        self.failure: Exception | None = None
+        self.looks = 0
+
+    def clock(self) -> float:
+        return self.now
+
+    async def leases(self) -> list[Lease]:
+        self.looks += 1
+        await asyncio.sleep(0)
+        if self.failure:
+            raise self.failure
+        return self.list
+
+    def tokenizer(self, model):
+        raise NotImplementedError
+
+
+def catalog_of(*leases: Lease) -> tuple[Catalog, Leases]:
+    backend = Leases(*leases)
+    return Catalog(backend, backend.clock), backend
+
+
+async def test_a_model_needs_a_tokenizer_and_a_scheduler_with_workers():
+    idle = replace(SCHEDULER, info={"model": "m", "workers": 0, "max_model_len": 0})
+    other = replace(SCHEDULER, info={"model": "other", "workers": 1})
+    for leases, missing in (
+        ([TOKENIZER, SCHEDULER], ()),
+        ([TOKENIZER, SCHEDULER, idle], ()),
+        ([TOKENIZER, idle], ("worker",)),
+        ([TOKENIZER], ("scheduler", "worker")),
+        ([SCHEDULER], ("tokenizer",)),
+        ([TOKENIZER, other], ("scheduler", "worker")),
+        ([Lease("w", "worker", 1, {"model": "m"})], ("tokenizer", "scheduler", "worker")),
+    ):
+        catalog, _ = catalog_of(*leases)
+        assert {model.name: model.missing for model in await catalog.models()}["m"] == missing
+        assert (await catalog.find("m")).max_model_len == (512 if SCHEDULER in leases else 0)
+
+
+async def test_leases_without_a_model_are_no_models():
+    odd = [Lease("g", "gateway", 1, {"url": "u"}), Lease("x", "tokenizer", 1, {"model": 5})]
+    catalog, _ = catalog_of(*odd)
+    assert await catalog.models() == []
+    with pytest.raises(NotFound):
+        await catalog.find("m")
+
+
+async def test_it_looks_at_most_once_a_second_and_only_when_asked():
+    catalog, backend = catalog_of(TOKENIZER, SCHEDULER)
+    await asyncio.gather(*(catalog.find("m") for _ in range(20)))
+    assert backend.looks == 1
+    backend.now += REFRESH_SECONDS
+    await catalog.models()
+    assert backend.looks == 2
+
+
+async def test_a_model_that_is_briefly_away_is_waited_for():
+    catalog, backend = catalog_of(TOKENIZER, SCHEDULER)
+    await catalog.find("m")
+    backend.now += 3600
+    backend.list = [SCHEDULER]
+    assert (await catalog.find("m")).missing == ("tokenizer",)
+    backend.now += PATIENCE_SECONDS - 1
+    assert await catalog.lost() == {}
+    backend.now += 2
+    assert (await catalog.lost()).keys() == {"m"}
+    with pytest.raises(Unavailable, match="no tokenizer"):
+        await catalog.find("m")
+    backend.list = [TOKENIZER, SCHEDULER]
+    backend.now += 2
+    assert (await catalog.find("m")).absent_since is None
+    assert await catalog.lost() == {}
+
+
+async def test_a_message_queue_that_is_away():
+    catalog, backend = catalog_of(TOKENIZER, SCHEDULER)
+    backend.failure = ConnectionError("refused")
+    with pytest.raises(Unavailable, match="message queue"):
+        await catalog.find("m")
+    backend.failure = None
+    backend.now += 2
+    await catalog.find("m")
+    backend.failure = TimeoutError()
+    backend.now += 2
+    assert (await catalog.find("m")).max_model_len == 512
+    with pytest.raises(Unavailable):
+        await catalog.models()
+    backend.now += PATIENCE_SECONDS
+    with pytest.raises(Unavailable, match="message queue"):
+        await catalog.find("m")
+
+
+async def test_readiness(gateway):
+    assert (await gateway.http.get("/health/live")).json() == {"status": "live"}
+    ready = await gateway.http.get("/health/ready")
+    assert (ready.status_code, ready.json()) == (200, {"status": "ready", "models": ["m"]})
+
+
+async def test_what_is_missing_is_told(gateway):
+    gateway.upstream.backend.lease_list = []
+    ready = await gateway.http.get("/health/ready")
+    assert (ready.status_code, ready.json()["missing"]) == (503, ["tokenizer", "scheduler", "worker"])
+
+
+async def test_a_queue_that_is_away_is_told(gateway):
+    gateway.upstream.backend.reachable = False
+    ready = await gateway.http.get("/health/ready")
+    assert (ready.status_code, ready.json()["missing"]) == (503, ["message queue"])
+    response = await gateway.http.post("/v1/completions", json={"model": "m", "prompt": "A"})
+    assert response.status_code == 503
+
+
+async def test_an_answer_whose_model_does_not_come_back_is_ended(gateway, monkeypatch):
+    asked = asyncio.Event()
+
+    async def generate(request, context):
+        asked.set()
+        await asyncio.Event().wait()
+        yield
+
+    gateway.tokenizer.generate = generate
+    generator = gateway.app.state.generator
+    monkeypatch.setattr(generation, "WATCH_SECONDS", 0.01)
+    ask = {"model": "m", "prompt": "A"}
+    answer = asyncio.ensure_future(gateway.http.post("/v1/completions", json=ask))
+    await asyncio.wait_for(asked.wait(), 5)
+    lost = {"m": Unavailable("The model 'm' is not available.")}
+
+    async def all_lost():
+        return lost
+
+    monkeypatch.setattr(generator._catalog, "lost", all_lost)
+    watch = asyncio.ensure_future(generator.watch())
+    response = await asyncio.wait_for(answer, 5)
+    watch.cancel()
+    assert (response.status_code, response.headers["retry-after"]) == (503, "5")
+    assert response.json()["error"]["message"] == "The model 'm' is not available."
+
+
+async def test_a_gateway_that_stops_says_so(gateway):
+    asked = asyncio.Event()
+
+    async def generate(request, context):
+        asked.set()
+        await asyncio.Event().wait()
+        yield
+
+    gateway.tokenizer.generate = generate
+    ask = {"model": "m", "prompt": "A"}
+    answer = asyncio.ensure_future(gateway.http.post("/v1/completions", json=ask))
+    await asyncio.wait_for(asked.wait(), 5)
+    gateway.app.state.generator.stop()
+    for response in (await answer, await gateway.http.post("/v1/completions", json=ask)):
+        assert response.status_code == 503
+        assert "stopping" in response.json()["error"]["message"]

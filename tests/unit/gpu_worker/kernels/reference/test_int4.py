@@ -1,0 +1,110 @@
+"""Weights of 4 bits: what rounding leaves of them, and products with that."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from gpu_worker.kernels.reference.int4 import GROUP, Int4Reference, grouped, widened
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.kernels.reference.quantized import AT_ONCE, QuantizedLinear
+
+SHAPES = ((1, 1), (33, 95), (64, 576), (40, 130))
+ERROR = 0.14
+"""Of a product with numbers drawn from a normal distribution, relative to its own size (2-norms)."""
+
+
+def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def test_the_largest_of_a_group_is_kept_whatever_its_sign() -> None:
+    weight = torch.tensor([[4.0, -2.0, 1.0, 3.5], [-4.0, 2.0, -1.0, -3.5], [4.0, -4.0, 0.0, 0.2]])
+    numbers, scales = grouped(weight)
+    assert scales.tolist() == [[-0.5], [0.5], [-0.5]]
+    assert numbers.tolist() == [[-8, 4, -2, -7], [-8, 4, -2, -7], [-8, 7, 0, 0]]
+    assert numbers.dtype == torch.int8
+    assert scales.dtype == torch.float16
+
+
+def test_ties_are_rounded_to_even_and_by_the_rounded_scale() -> None:
+    numbers, _ = grouped(torch.tensor([[-8.0, 0.5, 1.5, 2.5, -0.5, 7.5]]))
+    assert numbers.tolist() == [[-8, 0, 2, 2, 0, 7]]
+    # 2049 / 8 is 256.125, which float16 has as 256.0 or 256.25: rounded to even, 256.
+    numbers, scales = grouped(torch.tensor([[-2049.0, 384.0, 384.1]]))
+    assert scales.tolist() == [[256.0]]
+    assert numbers.tolist() == [[-8, 2, 2]]
+
+
+def test_every_group_has_its_own_scale_and_the_last_may_be_short() -> None:
+    weight = torch.cat((torch.full((2, GROUP), 80.0), torch.full((2, 3), -0.08)), dim=1)
+    numbers, scales = grouped(weight)
+    assert numbers.eq(-8).all()
+    assert_close(scales.float(), torch.tensor([[-10.0, 0.01]] * 2), atol=1e-5, rtol=1e-3)
+    assert_close(widened(numbers, scales), weight, atol=0, rtol=1e-3)
+
+
+def test_nothing_is_left_of_groups_too_small_for_float16() -> None:
+    numbers, scales = grouped(torch.tensor([[0.0, 0.0], [1e-8, -2e-8], [1e-5, -2e-5]]))
+    assert numbers[:2].eq(0).all()
+    assert scales[:2].eq(0).all()
+    assert numbers[2].tolist() == [4, -8]
+
+
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf, -torch.inf])
+def test_what_is_not_finite_shows(wrong: float) -> None:
+    weight = drawn(3, 40)
+    weight[1, 35] = wrong
+    product = Int4Reference().linear(weight)(drawn(2, 40, seed=1))
+    assert product[:, 1].isnan().all()
+    assert product[:, [0, 2]].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_products_are_near(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    weight, bias = drawn(*shape, dtype=dtype), drawn(shape[0], seed=1, dtype=dtype)
+    product = Int4Reference().linear(weight, bias)
+    for rows in (1, 5, 40):
+        x = drawn(rows, shape[1], seed=rows, dtype=dtype)
+        expected = x.double() @ weight.double().T + bias
+        found = product(x)
+        assert found.dtype == dtype
+        assert (found - expected).norm() <= ERROR * expected.norm()
+        residual = torch.ones(rows, shape[0], dtype=dtype)
+        product.add_to(x, residual)
+        assert_close(residual, found + 1, atol=0.1, rtol=0.02)
+
+
+def test_numbers_that_fit_are_exact() -> None:
+    weight = drawn(24, 50).mul(2).round().clamp(-7, 7)
+    weight[:, ::GROUP] = -8
+    x = drawn(3, 50, seed=2).mul(4).round()
+    assert Int4Reference().linear(weight)(x).equal(x @ weight.T)
+    assert Int4Reference().linear(weight).rows(torch.tensor([5, 0])).equal(weight[[5, 0]])
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+def test_gated(activation: str) -> None:
+    weight, x = drawn(2 * 48, 64), drawn(7, 64, seed=1)
+    left = widened(*grouped(weight))
+    found = Int4Reference().gated(weight, activation=activation)(x)
+    assert_close(found, ReferenceKernels().gated(left, activation=activation)(x), atol=1e-4, rtol=1e-4)
+
+
+def test_the_head_and_embeddings_stay_at_eight_bits() -> None:
+    weight = drawn(20, 40, dtype=torch.bfloat16)
+    for found in (
+        Int4Reference().linear(weight, dtype=torch.float32),
+        Int4Reference().linear(weight, keeps_rows=True),
+    ):
+        assert isinstance(found, QuantizedLinear)
+        assert (found.rows(torch.arange(20)) - weight).abs().max() < weight.abs().max() / 100
+
+
+def test_many_outputs_are_rounded_in_parts() -> None:
+    weight = drawn(AT_ONCE + 3, 8)
+    numbers, scales = grouped(weight)
+    last = grouped(weight[-3:])
+    assert numbers[-3:].equal(last[0])
+    assert scales[-3:].equal(last[1])

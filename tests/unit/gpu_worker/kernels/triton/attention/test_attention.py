@@ -1,0 +1,173 @@
+"""Paged attention in Triton against attention written down plainly in float64."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from gpu_worker.kernels.interface import EVERYTHING, FP8, Sight
+from gpu_worker.kernels.triton.attention.attention import TritonStep
+from tests.support.paged import Heads, Paged, dense, make_paged, recorded
+
+pytestmark = pytest.mark.usefixtures("poisoned")
+
+PROCESSORS = 8
+"""So many that contexts of some hundred positions are split."""
+
+TOLERANCES = {torch.float32: 3e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+"""Absolute and relative."""
+
+MIXED = [(1, 1), (1, 17), (1, 300), (2, 2), (5, 64), (33, 97), (70, 70)]
+DECODES = [(1, 1), (1, 16), (1, 17), (1, 63), (1, 700)]
+DRAFTS = [(1, 40), (4, 4), (3, 650), (4, 64)]
+"""(tokens, context)."""
+
+STEPS = [MIXED, DECODES, DRAFTS]
+
+
+def check(paged: Paged, sight: Sight = EVERYTHING, slopes: Tensor | None = None) -> None:
+    out = TritonStep(paged.step, PROCESSORS).attend(paged.query, paged.plain, sight, slopes)
+    tolerance = TOLERANCES[paged.query.dtype]
+    assert out.dtype == paged.query.dtype
+    assert_close(out.double(), dense(paged, sight, slopes), atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("kv", [None, torch.int8, FP8])
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("rows", STEPS, ids=["mixed", "decodes", "drafts"])
+def test_any_kind_of_step(rows: list[tuple[int, int]], dtype: torch.dtype, kv: torch.dtype | None) -> None:
+    check(make_paged(rows, Heads(6, 2, 64), 16, dtype, kv))
+
+
+@pytest.mark.parametrize("processors", [1, 100], ids=["whole", "split"])
+@pytest.mark.parametrize(("tokens", "rows"), [(113, 7), (150, 20)])
+@pytest.mark.parametrize("sight", [EVERYTHING, Sight(window=40, sinks=3)], ids=str)
+def test_recorded_steps(tokens: int, rows: int, processors: int, sight: Sight) -> None:
+    """Launches that are laid out for any step up to some size; what is not needed of it is nothing."""
+    paged = make_paged(MIXED, Heads(6, 2, 16), 16, torch.float32)
+    query, step = recorded(paged, tokens, rows)
+    out = TritonStep(step, processors).attend(query, paged.plain, sight)
+    expected = torch.cat((dense(paged, sight), torch.zeros(tokens - len(paged.query), 96)))
+    assert_close(out.double(), expected, atol=3e-6, rtol=3e-6)
+
+
+@pytest.mark.parametrize("block_size", [1, 7, 8, 32, 256])
+def test_any_block_size(block_size: int) -> None:
+    check(make_paged(MIXED, Heads(2, 1, 16), block_size, torch.float32))
+
+
+@pytest.mark.parametrize("dim", [64, 80, 96, 128, 192, 256])
+def test_any_head_dim(dim: int) -> None:
+    check(make_paged([(1, 70), (9, 40)], Heads(4, 2, dim), 16, torch.float32))
+    check(make_paged([(1, 600)], Heads(4, 2, dim), 16, torch.float32))
+
+
+@pytest.mark.parametrize("heads", [(1, 1), (3, 3), (5, 1), (9, 3), (14, 2), (49, 1), (71, 1)])
+def test_any_group(heads: tuple[int, int]) -> None:
+    check(make_paged([(1, 70), (9, 40)], Heads(*heads, 16), 16, torch.float32))
+    check(make_paged([(1, 600), (2, 3)], Heads(*heads, 16), 16, torch.float32))
+
+
+@pytest.mark.parametrize(
+    "sight",
+    [
+        Sight(window=1),
+        Sight(window=50),
+        Sight(window=64, sinks=4),
+        Sight(window=20, sinks=70),
+        Sight(window=600, sinks=4),
+        Sight(softcap=2.0),
+        Sight(window=40, sinks=3, softcap=5.0),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("rows", [[*MIXED, (40, 300)], DECODES, DRAFTS], ids=["mixed", "decodes", "drafts"])
+def test_what_is_seen(rows: list[tuple[int, int]], sight: Sight) -> None:
+    check(make_paged(rows, Heads(2, 1, 16), 16, torch.float32), sight)
+
+
+@pytest.mark.parametrize("sight", [EVERYTHING, Sight(window=40, sinks=3, softcap=5.0)], ids=str)
+@pytest.mark.parametrize("kv", [None, torch.int8])
+@pytest.mark.parametrize("rows", STEPS, ids=["mixed", "decodes", "drafts"])
+def test_linear_biases(rows: list[tuple[int, int]], kv: torch.dtype | None, sight: Sight) -> None:
+    slopes = torch.tensor([0.5, 0.25, 0.01, 0.003])
+    check(make_paged(rows, Heads(4, 2, 16), 16, torch.float32, kv), sight, slopes)
+
+
+@pytest.mark.parametrize("kv", [torch.int8, FP8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("rows", STEPS, ids=["mixed", "decodes", "drafts"])
+def test_what_is_seen_of_fewer_bits(rows: list[tuple[int, int]], dtype: torch.dtype, kv: torch.dtype) -> None:
+    """Heads of a size that is padded, in blocks of an odd one."""
+    paged = make_paged(rows, Heads(6, 2, 24), 7, dtype, kv)
+    check(paged, Sight(window=40, sinks=3, softcap=5.0, scale=0.3))
+    check(paged, Sight(window=600, sinks=4), torch.linspace(0.5, 0.1, 6))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("rows", STEPS, ids=["mixed", "decodes", "drafts"])
+def test_values_of_any_size(rows: list[tuple[int, int]], dtype: torch.dtype) -> None:
+    """Most are below what float16 holds; the first ones are the smallest."""
+    paged = make_paged(rows, Heads(6, 2, 64), 16, dtype, torch.int8)
+    scales = paged.plain.value_scales
+    assert scales is not None
+    for row, (_, context) in enumerate(rows):
+        at = torch.arange(context)
+        worth = 10.0 ** torch.linspace(-9, 0, context)
+        blocks = paged.step.block_tables[row, at // 16].long()
+        scales[blocks, :, at % 16] *= worth[:, None]
+        paged.values[row].mul_(worth[:, None, None])
+    check(paged)
+
+
+@pytest.mark.parametrize("kv", [torch.int8, FP8])
+def test_queries_of_any_size(kv: torch.dtype) -> None:
+    """Those of no size at all see everything alike; those that float16 just holds overflow nowhere."""
+    paged = make_paged(MIXED, Heads(6, 2, 64), 16, torch.float16, kv)
+    paged.query[3:] *= 1e-6
+    paged.query[:3] *= 10_000
+    paged.query[1] = 0
+    check(paged)
+
+
+@pytest.mark.parametrize("rows", [MIXED, DECODES], ids=["mixed", "decodes"])
+def test_blocks_out_of_the_window_are_not_looked_up(rows: list[tuple[int, int]]) -> None:
+    paged = make_paged(rows, Heads(2, 1, 16), 16, torch.float32)
+    tables = paged.step.block_tables.clone()
+    for row, (length, context) in enumerate(rows):
+        tables[row, : max(0, context - length + 1 - 40) // 16] = 1 << 30
+    check(replace(paged, step=replace(paged.step, block_tables=tables)), Sight(window=40))
+
+
+def test_large_scores_do_not_overflow() -> None:
+    paged = make_paged(MIXED, Heads(4, 2, 16), 16, torch.float32)
+    paged.query.mul_(300)
+    out = TritonStep(paged.step, PROCESSORS).attend(paged.query, paged.plain)
+    assert_close(out.double(), dense(paged), atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize(("dtype", "kv"), [(torch.float32, None), (torch.float16, torch.int8)], ids=str)
+@pytest.mark.parametrize("rows", STEPS, ids=["mixed", "decodes", "drafts"])
+def test_nan_stays_in_its_row_and_shows_there(
+    rows: list[tuple[int, int]], dtype: torch.dtype, kv: torch.dtype | None
+) -> None:
+    paged = make_paged(rows, Heads(4, 2, 16), 16, dtype, kv)
+    whole = TritonStep(paged.step, PROCESSORS).attend(paged.query, paged.plain)
+    sick = paged.rows()[2]
+    paged.query[sick] = float("nan")
+    out = TritonStep(paged.step, PROCESSORS).attend(paged.query, paged.plain)
+    assert out[sick].isnan().all()
+    out[sick] = whole[sick]
+    assert out.equal(whole)
+
+
+def test_a_row_of_no_context_gives_zeros() -> None:
+    """What fills up a batch of a fixed size."""
+    paged = make_paged([(1, 5), (1, 600)], Heads(4, 2, 16), 16, torch.float32)
+    empty = replace(paged.step, contexts=torch.tensor([0, 600], dtype=torch.int32))
+    whole = TritonStep(paged.step, PROCESSORS).attend(paged.query, paged.plain)
+    out = TritonStep(empty, PROCESSORS).attend(paged.query, paged.plain)
+    assert out[0].equal(torch.zeros(64))
+    assert out[1].equal(whole[1])

@@ -1,0 +1,128 @@
+"""Latent attention in Triton: pages against plain PyTorch, sums against attention written down in float64."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.unit.gpu_worker.kernels.triton.test_attention import DECODES, DRAFTS, MIXED, PROCESSORS, TOLERANCES
+from torch.testing import assert_close
+
+from gpu_worker.kernels.interface import FP8, LayerCache, Rotary, Sight
+from gpu_worker.kernels.reference.latent import write_latent
+from gpu_worker.kernels.triton.attention.attention import TritonStep
+from tests.support.paged import Heads, dense, make_paged, make_step, recorded
+
+pytestmark = pytest.mark.usefixtures("poisoned")
+
+SMALL = Heads(6, 1, 28, rank=20)
+STEPS = [MIXED, DECODES, DRAFTS]
+
+
+def check(
+    rows: list[tuple[int, int]], heads: Heads, dtype: torch.dtype, kv: torch.dtype | None = None
+) -> None:
+    paged = make_paged(rows, heads, 16, dtype, kv)
+    out = TritonStep(paged.step, PROCESSORS).attend(paged.query, paged.plain)
+    assert out.dtype == dtype
+    assert_close(out.double(), dense(paged), atol=TOLERANCES[dtype], rtol=TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("kv", [None, torch.int8, FP8])
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("rows", STEPS, ids=["mixed", "decodes", "drafts"])
+def test_any_kind_of_step(rows: list[tuple[int, int]], dtype: torch.dtype, kv: torch.dtype | None) -> None:
+    check(rows, SMALL, dtype, kv)
+
+
+@pytest.mark.parametrize("kv", [torch.int8, FP8])
+def test_queries_of_any_size(kv: torch.dtype) -> None:
+    """Those of no size at all see everything alike; those that float16 just holds overflow nowhere."""
+    paged = make_paged(MIXED, SMALL, 16, torch.float16, kv)
+    paged.query[3:] *= 1e-6
+    paged.query[:3] *= 10_000
+    paged.query[:3, :, 20:] *= 0.01
+    paged.query[1] = 0
+    out = TritonStep(paged.step, PROCESSORS).attend(paged.query, paged.plain)
+    assert_close(out.double(), dense(paged), atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize("rows", STEPS, ids=["mixed", "decodes", "drafts"])
+def test_rows_of_any_size(rows: list[tuple[int, int]]) -> None:
+    """Weights times their scales would be below what float16 holds; the first rows are the smallest."""
+    paged = make_paged(rows, SMALL, 16, torch.float16, torch.int8)
+    scales = paged.plain.key_scales
+    assert scales is not None
+    for row, (_, context) in enumerate(rows):
+        at = torch.arange(context)
+        worth = 10.0 ** torch.linspace(-9, -4, context)
+        scales[paged.step.block_tables[row, at // 16].long(), :, at % 16] *= worth[:, None]
+        paged.keys[row].mul_(worth[:, None, None])
+        paged.values[row].mul_(worth[:, None, None])
+    out = TritonStep(paged.step, PROCESSORS).attend(paged.query, paged.plain)
+    assert_close(out.double() * 1e4, dense(paged) * 1e4, atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize("heads", [1, 16, 40, 128])
+def test_any_number_of_heads(heads: int) -> None:
+    """More of them than a tile holds too, and not as many in each."""
+    check([(1, 70), (9, 40)], Heads(heads, 1, 24, rank=16), torch.float32)
+    check([(1, 600)], Heads(heads, 1, 24, rank=16), torch.bfloat16)
+
+
+def test_sizes_of_large_models() -> None:
+    check([(1, 530), (2, 40)], Heads(16, 1, 576, rank=512), torch.bfloat16)
+
+
+def test_with_a_window_it_is_the_reference() -> None:
+    paged = make_paged(MIXED, SMALL, 16, torch.float32)
+    sight = Sight(window=20)
+    out = TritonStep(paged.step, PROCESSORS).attend(paged.query, paged.plain, sight)
+    assert_close(out.double(), dense(paged, sight), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("processors", [1, 100], ids=["whole", "split"])
+def test_recorded_steps(processors: int) -> None:
+    paged = make_paged(MIXED, Heads(6, 1, 48, 32), 16, torch.float32)
+    query, step = recorded(paged, 150, 20)
+    out = TritonStep(step, processors).attend(query, paged.plain)
+    expected = torch.cat((dense(paged), torch.zeros(len(query) - len(paged.query), 192)))
+    assert_close(out.double(), expected, atol=3e-6, rtol=3e-6)
+
+
+def test_a_row_of_no_context_gives_zeros() -> None:
+    paged = make_paged([(1, 5), (1, 600)], SMALL, 16, torch.float32)
+    empty = replace(paged.step, contexts=torch.tensor([0, 600], dtype=torch.int32))
+    out = TritonStep(empty, PROCESSORS).attend(paged.query, paged.plain)
+    assert out[0].equal(torch.zeros(6 * 20))
+    assert out[1].isfinite().all()
+
+
+@pytest.mark.parametrize("kv", [torch.float32, torch.int8, FP8])
+def test_rows_are_rotated_and_written(kv: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(1)
+    step = make_step([(1, 1), (1, 33), (5, 64)], 16, generator)
+    query = torch.randn(len(step.positions), 3, 28, generator=generator)
+    latent = torch.randn(len(step.positions), 28, generator=generator)
+    angles = torch.rand(64, 4, generator=generator) * 7
+    rotary = Rotary(angles.cos(), angles.sin())
+    blocks = int(step.kv_entries.max()) // 16 + 2
+    own, other = pages(blocks, kv), pages(blocks, kv)
+    expected = query.clone(), latent.clone()
+    step.kv_entries[1] = 16 * (blocks - 1)
+    write_latent(*expected, rotary, other, step)
+    for tensor in other.tensors():
+        tensor[-1] = 0
+    step.kv_entries[1] = -1  # of what fills up a batch: nothing is written
+    TritonStep(step, 1).write_latent(query, latent, rotary, own)
+    assert_close((query, latent), expected, atol=1e-6, rtol=1e-6)
+    for found, right in zip(own.tensors(), other.tensors(), strict=True):
+        atol = 1 if found.dtype in (torch.int8, torch.uint8) else 1e-6  # a tie
+        assert_close(found.float(), right.float(), atol=atol, rtol=1e-6)
+
+
+def pages(blocks: int, kv: torch.dtype) -> LayerCache:
+    """Zeros."""
+    keys = torch.zeros((blocks, 1, 16, 28), dtype=kv)
+    scales = torch.zeros(keys.shape[:3]) if kv == torch.int8 else None
+    worth = torch.full((2, 1), 0.01) if kv == FP8 else None
+    return LayerCache(keys, keys[..., :20], scales, scales, shared=True, head_scales=worth)

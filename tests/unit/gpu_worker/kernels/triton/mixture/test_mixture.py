@@ -1,0 +1,117 @@
+"""Mixtures of feed-forward blocks, as one block after the other gives them."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from gpu_worker.kernels.interface import FP8
+from gpu_worker.kernels.reference.int4 import Int4Reference
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.kernels.reference.pages import quantized, widened
+from gpu_worker.kernels.triton.kernels import TritonKernels
+from gpu_worker.kernels.triton.mixture.pairs import grouped
+from gpu_worker.kernels.triton.products.int4 import Int4Triton
+from gpu_worker.kernels.triton.products.quantized import QuantizedTriton
+
+pytestmark = pytest.mark.usefixtures("poisoned")
+
+DEVICE = torch.device("cpu")
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def routed(tokens: int, per_token: int, blocks: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Shares, and blocks that are chosen: no two alike of a token, some much more often than others."""
+    liking = drawn(tokens, blocks, seed=seed) + 3 * drawn(1, blocks, seed=seed + 1)
+    return liking.sigmoid()[:, :per_token].contiguous(), liking.topk(per_token).indices
+
+
+def weights(blocks: int, size: int, inner: int) -> list[tuple[Tensor, Tensor]]:
+    return [
+        (drawn(2 * inner, size, seed=2 * block) / size**0.5, drawn(size, inner, seed=2 * block + 1))
+        for block in range(blocks)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "per_token", "blocks", "rows"),
+    [(1, 1, 1, 16), (1, 2, 5, 16), (9, 2, 4, 16), (700, 2, 3, 32), (60, 8, 200, 16), (5, 3, 3, 16)],
+)
+def test_pairs(tokens: int, per_token: int, blocks: int, rows: int) -> None:
+    """Each pair is in one tile of its block, in the order of the tokens."""
+    _, chosen = routed(tokens, per_token, blocks)
+    order, tiles = grouped(chosen, blocks, rows)
+    assert order.tolist() == chosen.flatten().argsort(stable=True).tolist()
+    covered = []
+    for block, begin, end in tiles.tolist():
+        if block >= 0:
+            places = range(begin, min(begin + rows, end))
+            assert all(chosen.flatten()[order[place]] == block for place in places)
+            covered += places
+    assert covered == list(range(tokens * per_token))
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize(
+    ("tokens", "per_token", "blocks", "size", "inner"),
+    [(1, 2, 5, 32, 48), (7, 2, 3, 40, 24), (70, 3, 4, 96, 80), (3, 1, 1, 130, 70)],
+)
+def test_as_one_by_one(
+    tokens: int, per_token: int, blocks: int, size: int, inner: int, activation: str
+) -> None:
+    hidden, own = drawn(tokens, size, seed=9), weights(blocks, size, inner)
+    shares, chosen = routed(tokens, per_token, blocks)
+    hidden[tokens // 2, 3] = torch.nan
+    right, found = (
+        kernels.mixture(iter(own), blocks, activation)(hidden, shares, chosen)
+        for kernels in (ReferenceKernels(), TritonKernels(DEVICE))
+    )
+    assert found.dtype == torch.float32
+    assert found.isnan().all(1).nonzero().flatten().tolist() == [tokens // 2]
+    assert_close(found, right, atol=2e-5, rtol=1e-4, equal_nan=True)
+
+
+def test_in_bfloat16() -> None:
+    hidden, own = (
+        drawn(20, 64).bfloat16(),
+        [(up.bfloat16(), down.bfloat16()) for up, down in weights(4, 64, 32)],
+    )
+    shares, chosen = routed(20, 2, 4)
+    right, found = (
+        kernels.mixture(iter(own), 4)(hidden, shares, chosen)
+        for kernels in (ReferenceKernels(), TritonKernels(DEVICE))
+    )
+    assert found.dtype == torch.float32
+    assert_close(found, right, atol=0.1, rtol=0.05)  # the interpreter cuts bfloat16 off
+
+
+@pytest.mark.parametrize("numbers", [torch.int8, FP8], ids=str)
+def test_weights_of_one_byte(numbers: torch.dtype) -> None:
+    """As with what is left of the weights; activations are not rounded."""
+    hidden, own = drawn(9, 40), weights(4, 40, 24)
+    left = [
+        tuple(widened(*(each.float() for each in quantized(part, numbers)), part.dtype) for part in pair)
+        for pair in own
+    ]
+    shares, chosen = routed(9, 2, 4)
+    right = ReferenceKernels().mixture(iter(left), 4)(hidden, shares, chosen)  # type: ignore[arg-type]
+    found = QuantizedTriton(DEVICE, numbers).mixture(iter(own), 4)(hidden, shares, chosen)
+    assert_close(found, right, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "per_token", "blocks", "size", "inner"), [(1, 2, 5, 32, 48), (70, 3, 4, 130, 80)]
+)
+def test_weights_of_4_bits(tokens: int, per_token: int, blocks: int, size: int, inner: int) -> None:
+    hidden, own = drawn(tokens, size, seed=9), weights(blocks, size, inner)
+    shares, chosen = routed(tokens, per_token, blocks)
+    hidden[tokens // 2, 3] = torch.nan
+    right, found = (
+        kernels.mixture(iter(own), blocks)(hidden, shares, chosen)
+        for kernels in (Int4Reference(), Int4Triton(DEVICE))
+    )
+    assert found.isnan().all(1).nonzero().flatten().tolist() == [tokens // 2]
+    assert_close(found, right, atol=2e-5, rtol=1e-4, equal_nan=True)
