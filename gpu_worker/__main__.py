@@ -7,7 +7,7 @@ from gpu_worker.engine import Engine
 from gpu_worker.errors import WorkerError
 from gpu_worker.service import WorkerService
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup import load, populate_memory
+from gpu_worker.startup.load import load, populate_memory
 from ops.runtime.errors import StartError
 from ops.runtime.process import run
 from ops.runtime.watchdog import end_at_once

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from opentelemetry.trace import INVALID_SPAN, Span, Status, StatusCode
 
 from gpu_worker.errors import DeviceError, PlanError
-from gpu_worker.step.device import is_lost
+from gpu_worker.machine.device import is_lost
 from gpu_worker.step.pending import Pending
 from gpu_worker.step.runner import Runner
 from gpu_worker.step.spans import Spans

@@ -3,13 +3,13 @@
 from fastapi import APIRouter, Request, Response
 
 from gateway.api.answer import FINISH_REASONS, Answer, Choice, Json, compact, quoted
+from gateway.api.body import read_body
 from gateway.api.logprobs import CompletionLogprobs, joined
+from gateway.api.respond import respond
 from gateway.api.schema import CompletionBody
 from gateway.api.translate import completion_requests
-from gateway.http.body import read_body
 from gateway.http.guard import tenant_of
 from gateway.http.openapi import request_body
-from gateway.http.respond import respond
 from gateway.upstream.generation import Generator
 from proto.tokenizer_pb2 import TextDelta
 

@@ -9,9 +9,9 @@ import grpc
 from fastapi import APIRouter, Request, Response
 
 from gateway.api.answer import compact
+from gateway.api.body import read_body
 from gateway.api.schema import EmbeddingBody
 from gateway.api.translate import embedding_requests
-from gateway.http.body import read_body
 from gateway.http.connection import while_connected
 from gateway.http.guard import tenant_of
 from gateway.http.openapi import request_body

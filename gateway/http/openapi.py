@@ -1,4 +1,4 @@
-"""The request bodies in /openapi.json. They are read by `gateway.http.body`, which FastAPI does not see."""
+"""The request bodies in /openapi.json. They are read by `gateway.api.body`, which FastAPI does not see."""
 
 from typing import Any
 

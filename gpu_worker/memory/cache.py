@@ -8,8 +8,8 @@ from torch import Tensor
 
 from gpu_worker.errors import CapacityError
 from gpu_worker.kernels.interface import FP8, LayerCache
-from gpu_worker.memory.huge_pages import Memory
-from gpu_worker.memory.main_memory import available
+from gpu_worker.machine.huge_pages import Memory
+from gpu_worker.machine.main_memory import available
 from gpu_worker.models.config import Shape
 
 CPU_SHARE = 0.25

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from gpu_worker.errors import CapacityError, PlanError
 from gpu_worker.kernels.interface import LayerCache
-from gpu_worker.memory.huge_pages import Memory, populate
-from gpu_worker.memory.transfer import to_device
+from gpu_worker.machine.huge_pages import Memory, populate
+from gpu_worker.machine.transfer import to_device
 from gpu_worker.step.plan import Int32s, Plan
 
 PIECE = 16 << 20

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from gpu_worker.errors import ModelError
-from gpu_worker.memory.huge_pages import forget
+from gpu_worker.machine.huge_pages import forget
 from gpu_worker.models.split import ALONE, Ranks
 from gpu_worker.models.wrapped import language_tensors
 

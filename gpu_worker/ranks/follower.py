@@ -13,12 +13,12 @@ from typing import BinaryIO
 
 import numpy as np
 
-from gpu_worker.backend import device_of
 from gpu_worker.errors import PlanError, WorkerError
 from gpu_worker.ranks.group import Group
 from gpu_worker.ranks.orders import Order, read
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup import load_rank, populate_memory
+from gpu_worker.startup.backend import device_of
+from gpu_worker.startup.load import load_rank, populate_memory
 from gpu_worker.step.runner import Runner
 from ops.runtime.lifeline import tie_to_parent
 from proto.worker_pb2 import StepPlan

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpu_worker.memory.transfer import to_device, to_host
+from gpu_worker.machine.transfer import to_device, to_host
 from gpu_worker.sampling.noise import gumbel
 from gpu_worker.sampling.philox import keys
 from gpu_worker.sampling.sampling import DRAWS, FILTERS, PENALTIES

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpu_worker.memory.transfer import to_device
+from gpu_worker.machine.transfer import to_device
 from proto.sampling_pb2 import SamplingParams
 from proto.worker_pb2 import NewSlot
 

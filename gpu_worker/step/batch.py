@@ -22,7 +22,7 @@ from torch import Tensor
 
 from gpu_worker.errors import PlanError
 from gpu_worker.kernels.interface import StepMetadata
-from gpu_worker.memory.transfer import to_device
+from gpu_worker.machine.transfer import to_device
 from gpu_worker.sampling.sampling import SlotSampling, fault_in
 from gpu_worker.step.plan import Int32s, Plan, int32s
 from gpu_worker.step.pooling import SlotPooling, pooling_fault

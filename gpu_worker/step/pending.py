@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from gpu_worker.machine.clock import DeviceClock, HostClock
 from gpu_worker.sampling.sampler import Sampled
 from gpu_worker.sampling.samples import Samples
-from gpu_worker.step.clock import DeviceClock, HostClock
 from gpu_worker.step.plan import Int32s, Plan
 from gpu_worker.step.pooling import Embedded
 from gpu_worker.step.result import NOT_FINITE, failed_rows, result_of

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpu_worker.memory.transfer import to_device, to_host
+from gpu_worker.machine.transfer import to_device, to_host
 from gpu_worker.step.plan import Int32s
 from proto.sampling_pb2 import Pooling
 from proto.worker_pb2 import NewSlot, RowError, StepResult

@@ -8,14 +8,14 @@ import torch
 
 from gpu_worker.errors import PlanError
 from gpu_worker.kernels.interface import Kernels, LayerCache
+from gpu_worker.machine.clock import clock
+from gpu_worker.machine.transfer import to_device
 from gpu_worker.memory.host import HostOffer, HostPages
-from gpu_worker.memory.transfer import to_device
 from gpu_worker.models.registry import CausalLM
 from gpu_worker.ranks.followers import Followers
 from gpu_worker.sampling.sampler import Sampled, candidates_of
 from gpu_worker.sampling.samples import Samples, samples_of
 from gpu_worker.step.batch import Batch, BatchLimits, Rows
-from gpu_worker.step.clock import clock
 from gpu_worker.step.drafter import Drafter
 from gpu_worker.step.forward import Forward
 from gpu_worker.step.pending import Pending

@@ -29,10 +29,10 @@ _CHILD = """
 import json, sys, time
 from pathlib import Path
 started = time.perf_counter()
-from gpu_worker.memory.huge_pages import populate
+from gpu_worker.machine.huge_pages import populate
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup import load
-from gpu_worker.step.warmup import full_step
+from gpu_worker.startup.load import load
+from gpu_worker.startup.warmup import full_step
 def memory(name):
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status[name].split()[0]) * 1024

@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup import load
+from gpu_worker.startup.load import load
 from gpu_worker.step.runner import Runner
 from ops.bench.load.workload import Question
 from ops.bench.record import percentile, write

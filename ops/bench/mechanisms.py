@@ -14,8 +14,8 @@ import torch
 from gpu_worker.memory.cache import make_caches
 from gpu_worker.memory.host import HostPages
 from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup.warmup import host_offer
 from gpu_worker.step.runner import Runner
-from gpu_worker.step.warmup import host_offer
 from ops.bench.engines.deployed import DEPLOYED
 from ops.bench.load.load import summarize
 from ops.bench.load.workload import Workload

@@ -23,14 +23,14 @@ from typing import Any
 import torch
 
 from gpu_worker.engine import Engine
-from gpu_worker.memory.sizing import STEP_TOKENS
+from gpu_worker.machine.clock import HostClock
 from gpu_worker.sampling.sampler import Sampled
 from gpu_worker.sampling.samples import Samples
 from gpu_worker.service import WorkerService
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup import load
+from gpu_worker.startup.load import load
+from gpu_worker.startup.sizing import STEP_TOKENS
 from gpu_worker.step.batch import Rows
-from gpu_worker.step.clock import HostClock
 from gpu_worker.step.pending import Pending
 from gpu_worker.step.plan import Plan
 from gpu_worker.step.pooling import Embedded
@@ -63,7 +63,7 @@ SECONDS = 8.0
 
 
 class PacedClock(HostClock):
-    """A step's time on a device that does one step after the other; see `gpu_worker.step.clock`."""
+    """A step's time on a device that does one step after the other; see `gpu_worker.machine.clock`."""
 
     def __init__(self, due: float, seconds: float) -> None:
         self._due, self._seconds = due, seconds

@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer
 
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup import load
+from gpu_worker.startup.load import load
 from gpu_worker.step.batch import Batch, Rows
 from gpu_worker.step.runner import Runner
 from ops.bench import record

@@ -22,7 +22,7 @@ from gpu_worker.kernels.interface import LayerCache
 from gpu_worker.memory.cache import bytes_per_block
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup import load
+from gpu_worker.startup.load import load
 from gpu_worker.step.batch import BatchLimits
 from gpu_worker.step.runner import Runner
 from ops.bench.load.client import CompletionClient

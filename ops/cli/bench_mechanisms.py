@@ -35,7 +35,7 @@ def add_to(kinds: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from gpu_worker.startup import load
+    from gpu_worker.startup.load import load
     from ops.bench import mechanisms
     from ops.bench.engines import deployed
     from ops.bench.record import write

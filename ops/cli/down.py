@@ -4,8 +4,8 @@ import argparse
 import signal
 from typing import Any
 
-from ops.launcher.errors import UsageError
 from ops.launcher.record import Deployment, forget, recorded
+from ops.runtime.errors import UsageError
 
 _PATIENCE = 30.0
 """Seconds that a launcher has for ending its processes; it needs a few at most."""

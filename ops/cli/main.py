@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 from ops.cli import bench, down, plan_memory, simulate, status, talk, up
-from ops.launcher.errors import LaunchError
+from ops.runtime.errors import LaunchError
 
 _DESCRIPTION = """\
 Quire serves large language models through an OpenAI-compatible API.

@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         write(arguments.out, "simulate", arguments.seed, found)
     if arguments.plots is not None:
-        from ops.simulate.plots import plot_simulation
+        from ops.bench.report.simulation import plot_simulation
 
         for path in plot_simulation(found, arguments.plots):
             print(path)

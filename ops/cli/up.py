@@ -11,11 +11,11 @@ from typing import Any
 
 from ops.cli.arguments import positive
 from ops.launcher.detach import in_background
-from ops.launcher.errors import LaunchError, UsageError
 from ops.launcher.launch import launch
 from ops.launcher.record import logs_directory
 from ops.launcher.specs import Options
 from ops.launcher.welcome import quire_command, welcome
+from ops.runtime.errors import LaunchError, UsageError
 from ops.runtime.hub import HubError, fetched
 from ops.runtime.settings import SHIPPED_MODEL
 from scheduler_svc.core.policies import POLICIES

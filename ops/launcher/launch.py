@@ -10,13 +10,13 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from ops.launcher.errors import LaunchError, UsageError
 from ops.launcher.ready import first_token, wait_ready
 from ops.launcher.record import Deployment, claimed_directory, forget, write
 from ops.launcher.redis_server import NoRedisError, RedisServer
 from ops.launcher.specs import BEHIND, FRONT, REDIS, Options, check_model, own_key, service_specs
 from ops.launcher.supervisor import Report, Supervisor
 from ops.runtime.child import Child, Spec
+from ops.runtime.errors import LaunchError, UsageError
 from ops.runtime.identity import Identity
 from ops.runtime.leases import Leases
 

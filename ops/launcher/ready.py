@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 
-from ops.launcher.errors import LaunchError
 from ops.runtime.api_keys import authorization
+from ops.runtime.errors import LaunchError
 
 _RETRY_SECONDS = 0.1
 

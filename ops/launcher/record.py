@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ops.launcher.errors import LaunchError
+from ops.runtime.errors import LaunchError
 from ops.runtime.identity import Identity
 
 

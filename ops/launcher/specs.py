@@ -5,10 +5,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ops.launcher.errors import UsageError
 from ops.runtime.address import url_from_here
 from ops.runtime.api_keys import KeyFileError, read_keys
 from ops.runtime.child import Spec
+from ops.runtime.errors import UsageError
 from ops.runtime.gpus import shares
 from ops.runtime.hub import model_name
 from ops.runtime.settings import SHIPPED_DRAFT, SHIPPED_MODEL

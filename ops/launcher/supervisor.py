@@ -6,8 +6,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 
-from ops.launcher.errors import LaunchError
 from ops.runtime.child import Child, Spec, describe_end
+from ops.runtime.errors import LaunchError
 
 RAPID_SECONDS = 10.0
 """A process that ends sooner after its start than this has failed rapidly."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ops.launcher.errors import LaunchError
+from ops.runtime.errors import LaunchError
 from ops.runtime.identity import Identity
 from ops.runtime.lifeline import tied_to_parent
 

@@ -1,5 +1,22 @@
-"""What keeps a process, or a command, from starting."""
+"""What keeps a process, a command or a deployment from starting or running.
+
+StartError                             a process, which would not start at a second try either
+LaunchError          exit status 1     a deployment: the machine does not let it
+└── UsageError       exit status 2     a deployment: the command asks for what cannot be
+"""
 
 
 class StartError(Exception):
     """The process cannot start, nor will it at a second try; the message is one line for a person."""
+
+
+class LaunchError(Exception):
+    """The deployment cannot run; the message is for the person who started it."""
+
+    exit_status = 1
+
+
+class UsageError(LaunchError):
+    """The command asks for what cannot be, such as a model directory that is none."""
+
+    exit_status = 2

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import redis.asyncio
 from redis.exceptions import RedisError
 
-from ops.launcher.errors import LaunchError
+from ops.runtime.errors import LaunchError
 from proto.rpc import Lease
 
 _TIMEOUT = 3.0

@@ -15,7 +15,7 @@ from statistics import fmean, median
 from typing import Any
 
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup import load
+from gpu_worker.startup.load import load
 from gpu_worker.step.batch import BatchLimits
 from gpu_worker.step.runner import Runner
 from ops.bench.core import Decoding

@@ -13,7 +13,7 @@ import pytest
 
 from gpu_worker.memory.host import HostPages
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup import load
+from gpu_worker.startup.load import load
 from gpu_worker.step.runner import Runner
 from proto.sampling_pb2 import SamplingParams
 from scheduler_svc.core.beam_search import BeamSearch

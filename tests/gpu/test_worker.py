@@ -8,7 +8,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup import load
+from gpu_worker.startup.load import load
 from proto.sampling_pb2 import SamplingParams
 from proto.worker_pb2 import NewSlot, StepPlan
 

@@ -25,9 +25,9 @@ from gpu_worker.kernels.triton.products.int4 import Int4Triton
 from gpu_worker.kernels.triton.products.quantized import QuantizedTriton
 from gpu_worker.memory.cache import make_caches
 from gpu_worker.models.registry import load_model
+from gpu_worker.startup.warmup import rehearse, step_of
 from gpu_worker.step.batch import BatchLimits
 from gpu_worker.step.runner import Runner
-from gpu_worker.step.warmup import rehearse, step_of
 
 CPU = torch.device("cpu")
 BF16 = torch.bfloat16

@@ -29,8 +29,8 @@ from gpu_worker.kernels.interface import (
 )
 from gpu_worker.kernels.reference.mixture import OneByOne
 from gpu_worker.kernels.reference.route import PlainRoute
+from gpu_worker.machine.huge_pages import keep_freed_memory
 from gpu_worker.memory.cache import copy_blocks
-from gpu_worker.memory.huge_pages import keep_freed_memory
 from gpu_worker.sampling.sampler import Sampled
 from gpu_worker.step.batch import Batch
 from gpu_worker.step.plan import Int32s

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gpu_worker.errors import KernelError
 from gpu_worker.kernels.cpu import build
-from gpu_worker.memory.huge_pages import return_freed_memory
+from gpu_worker.machine.huge_pages import return_freed_memory
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 """What the library calls a type of weights and activations."""

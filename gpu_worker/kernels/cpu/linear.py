@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.cpu.library import DTYPES, address
-from gpu_worker.memory.huge_pages import Memory
+from gpu_worker.machine.huge_pages import Memory
 
 COLUMNS = 32
 """Columns of a panel; `src/panels.h` says the same."""

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_worker.memory.sizing import STEP_TOKENS
+from gpu_worker.startup.sizing import STEP_TOKENS
 from ops.bench.engines.competitor import Competitor, Measured, Server, Terms, server
 from ops.bench.engines.resting import Resting
 from ops.bench.load.client import Answer, CompletionClient

@@ -144,7 +144,7 @@ def _alone(model: Path, bench: Bench) -> None:
     if not bench.has_time("a worker alone", 30):
         return
     from gpu_worker.settings import WorkerSettings
-    from gpu_worker.startup import load
+    from gpu_worker.startup.load import load
 
     free = 0 if bench.dry else torch.cuda.mem_get_info(bench.device)[0]
     runner = load(WorkerSettings.model_validate({"model": model, **_settings(bench)}))
@@ -165,7 +165,7 @@ def _alone(model: Path, bench: Bench) -> None:
 
 def _memory(runner: "Runner", free: int, bench: Bench) -> None:
     """`free`: bytes before the runner was loaded."""
-    from gpu_worker.step.warmup import full_step
+    from gpu_worker.startup.warmup import full_step
 
     taken = torch.cuda.memory_allocated(bench.device)
     pages = sum(tensor.nbytes for cache in runner.caches for tensor in cache.tensors())

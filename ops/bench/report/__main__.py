@@ -15,9 +15,9 @@ from ops.bench.record import Record, read_all
 from ops.bench.report import plots
 from ops.bench.report.markdown import is_spread, number, spread, table
 from ops.bench.report.sections import in_order, kind_of
+from ops.bench.report.simulation import plot_simulation
 from ops.bench.report.slower import COMPARISONS, Comparison, slower
 from ops.bench.report.targets import Verdict, judged
-from ops.simulate.plots import plot_simulation
 
 FOLDER = Path(__file__).parents[1]
 RESULTS = "results"

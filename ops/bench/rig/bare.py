@@ -10,7 +10,7 @@ import sys
 import time
 
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup import load
+from gpu_worker.startup.load import load
 from gpu_worker.step.runner import Runner
 from ops.bench.rig.plans import prefill
 

@@ -7,9 +7,9 @@ import json
 import pytest
 from starlette.requests import Request
 
+from gateway.api.body import MAX_BODY_BYTES, read_body
 from gateway.api.schema import CompletionBody
 from gateway.errors import TooLarge
-from gateway.http.body import MAX_BODY_BYTES, read_body
 from proto.tokenizer_pb2 import TextChunk, TextDelta
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

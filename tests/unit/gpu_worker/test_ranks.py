@@ -20,7 +20,7 @@ from gpu_worker.errors import CapacityError, ModelError, PlanError
 from gpu_worker.kernels.cpu import library
 from gpu_worker.ranks.group import own_cores
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup import load
+from gpu_worker.startup.load import load
 from gpu_worker.step.result import NOT_FINITE
 from gpu_worker.step.runner import Runner
 from proto.sampling_pb2 import SamplingParams
@@ -36,7 +36,7 @@ import sys, time
 from gpu_worker.errors import CapacityError
 from gpu_worker.ranks.orders import Order
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup import load
+from gpu_worker.startup.load import load
 try:
     load(WorkerSettings(kv_memory=4096))
 except CapacityError as error:

@@ -12,8 +12,8 @@ from transformers import MistralConfig, MistralForCausalLM
 from gpu_worker.errors import ModelError
 from gpu_worker.models.config import read_config
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup import load
-from gpu_worker.step.warmup import full_step
+from gpu_worker.startup.load import load
+from gpu_worker.startup.warmup import full_step
 from scheduler_svc.core.request import Request
 from tests.support.closed_loop import ClosedLoop
 from tests.support.logits import watch_logits

@@ -8,9 +8,9 @@ import pytest
 
 from ops.cli import chat
 from ops.cli.main import main
-from ops.launcher.errors import UsageError
 from ops.launcher.specs import Options, own_key, service_specs
 from ops.launcher.welcome import welcome
+from ops.runtime.errors import UsageError
 from ops.runtime.settings import SHIPPED_DRAFT
 
 DRAFTING = ("QUIRE_SPECULATION", "QUIRE_DRAFT_MODEL")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.interface import StepMetadata
 from gpu_worker.kernels.triton.graphs.layouts import Layout
-from gpu_worker.memory.transfer import send_to
+from gpu_worker.machine.transfer import send_to
 from gpu_worker.step.batch import Batch, Rows
 
 log = logging.getLogger(__name__)

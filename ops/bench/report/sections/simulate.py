@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ops.bench.report.markdown import number, spread, table
-from ops.simulate.plots import DRAWINGS
+from ops.bench.report.simulation import DRAWINGS
 
 Results = Mapping[str, Any]
 

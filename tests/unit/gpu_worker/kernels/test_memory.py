@@ -7,7 +7,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from gpu_worker.memory.huge_pages import CHUNK, LINE, Memory, forget, populate
+from gpu_worker.machine.huge_pages import CHUNK, LINE, Memory, forget, populate
 
 
 def resident() -> int:

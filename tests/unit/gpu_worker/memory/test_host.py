@@ -15,7 +15,7 @@ from gpu_worker.memory.cache import make_caches
 from gpu_worker.memory.host import HostPages
 from gpu_worker.models.config import read_config
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup import load
+from gpu_worker.startup.load import load
 
 PROMPT = [3, 14, 15, 92, 65, 35, 89, 79, 32, 38]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup import load
+from gpu_worker.startup.load import load
 from ops.bench import long_contexts
 from ops.runtime.settings import SHIPPED_MODEL
 

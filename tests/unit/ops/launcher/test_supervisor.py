@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ops.launcher import supervisor as module
-from ops.launcher.errors import LaunchError
 from ops.launcher.supervisor import Supervisor, backoff
 from ops.runtime.child import Child, Spec, describe_end
+from ops.runtime.errors import LaunchError
 
 
 def python(name: str, code: str, stage: int = 0) -> Spec:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup import load
+from gpu_worker.startup.load import load
 from gpu_worker.step.runner import Runner
 from ops.simulate import measure, scale, validate
 from ops.simulate.arrivals import Load

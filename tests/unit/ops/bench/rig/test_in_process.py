@@ -6,7 +6,7 @@ import pytest
 
 from gpu_worker.memory.host import HostOffer, HostPages
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup import load
+from gpu_worker.startup.load import load
 from gpu_worker.step.runner import Runner
 from ops.bench import mechanisms, step
 from ops.bench.load.workload import Workload

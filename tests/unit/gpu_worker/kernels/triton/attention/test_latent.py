@@ -4,13 +4,19 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.unit.gpu_worker.kernels.triton.test_attention import DECODES, DRAFTS, MIXED, PROCESSORS, TOLERANCES
 from torch.testing import assert_close
 
 from gpu_worker.kernels.interface import FP8, LayerCache, Rotary, Sight
 from gpu_worker.kernels.reference.latent import write_latent
 from gpu_worker.kernels.triton.attention.attention import TritonStep
 from tests.support.paged import Heads, dense, make_paged, make_step, recorded
+from tests.unit.gpu_worker.kernels.triton.attention.test_attention import (
+    DECODES,
+    DRAFTS,
+    MIXED,
+    PROCESSORS,
+    TOLERANCES,
+)
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from tests.unit.gpu_worker.test_sampler import logits, random_step
 
 from gpu_worker.kernels.triton.sampling.sample import TILE, sample
 from gpu_worker.sampling.sampler import sample as reference
+from tests.unit.gpu_worker.sampling.test_sampler import logits, random_step
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 

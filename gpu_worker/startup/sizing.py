@@ -9,6 +9,7 @@ import torch
 
 from gpu_worker.errors import CapacityError, ModelError
 from gpu_worker.kernels.interface import Kernels, LayerCache
+from gpu_worker.machine.main_memory import available
 from gpu_worker.memory.cache import (
     GPU_SHARE,
     HOST_SHARE,
@@ -18,14 +19,13 @@ from gpu_worker.memory.cache import (
     make_caches,
 )
 from gpu_worker.memory.host import HostPages
-from gpu_worker.memory.main_memory import available
 from gpu_worker.models.registry import CausalLM
 from gpu_worker.models.split import Ranks
 from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup.warmup import full_step, host_offer
 from gpu_worker.step.batch import BatchLimits
 from gpu_worker.step.drafter import Drafter
 from gpu_worker.step.runner import Runner
-from gpu_worker.step.warmup import full_step, host_offer
 from ops.runtime.gpus import present
 
 log = logging.getLogger(__name__)

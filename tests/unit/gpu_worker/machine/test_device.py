@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gpu_worker.step.device import is_lost
+from gpu_worker.machine.device import is_lost
 
 
 def fails(device):

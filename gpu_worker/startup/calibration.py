@@ -21,9 +21,9 @@ from gpu_worker.memory.cache import make_caches
 from gpu_worker.models.kv_scales import stored_scales
 from gpu_worker.models.registry import CausalLM
 from gpu_worker.models.split import ALONE, Ranks
+from gpu_worker.startup.warmup import prompt_step
 from gpu_worker.step.batch import BatchLimits
 from gpu_worker.step.runner import Runner
-from gpu_worker.step.warmup import prompt_step
 
 log = logging.getLogger(__name__)
 

@@ -8,13 +8,13 @@ import torch
 from gpu_worker.errors import CapacityError, KernelError, ModelError
 from gpu_worker.kernels.interface import FP8
 from gpu_worker.memory.cache import blocks_within, bytes_per_block
-from gpu_worker.memory.sizing import enough_memory
 from gpu_worker.models.config import read_config
 from gpu_worker.models.loader import Weights
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup import load
+from gpu_worker.startup.load import load
+from gpu_worker.startup.sizing import enough_memory
+from gpu_worker.startup.warmup import full_step
 from gpu_worker.step.batch import BatchLimits
-from gpu_worker.step.warmup import full_step
 from tests.unit.gpu_worker.conftest import Driver
 
 

@@ -5,7 +5,6 @@ import weakref
 import pytest
 import torch
 
-from gpu_worker import backend
 from gpu_worker.errors import CapacityError, KernelError
 from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.kernels import CpuKernels, Int4Kernels, MatrixUnitKernels, QuantizedKernels
@@ -16,7 +15,8 @@ from gpu_worker.kernels.triton.kernels import TritonKernels
 from gpu_worker.kernels.triton.products.int4 import Int4Triton
 from gpu_worker.kernels.triton.products.quantized import QuantizedTriton
 from gpu_worker.models.loader import Weights
-from gpu_worker.startup import load
+from gpu_worker.startup import backend
+from gpu_worker.startup.load import load
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

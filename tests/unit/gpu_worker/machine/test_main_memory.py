@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_worker.memory import main_memory
+from gpu_worker.machine import main_memory
 
 GIB = 2**30
 

@@ -5,21 +5,21 @@ from collections.abc import Callable
 
 import torch
 
-from gpu_worker.backend import BYTES, device_of, dtype_of, kernels_of
 from gpu_worker.errors import WorkerError
 from gpu_worker.kernels.interface import FP8, Kernels
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
-from gpu_worker.memory.calibration import head_scales
-from gpu_worker.memory.huge_pages import populate
-from gpu_worker.memory.sizing import Parts, add_host_memory, enough_memory, limits_of
+from gpu_worker.machine.huge_pages import populate
 from gpu_worker.models.registry import CausalLM, check_split, load_model
 from gpu_worker.models.split import ALONE, Ranks
 from gpu_worker.ranks.followers import Followers
 from gpu_worker.ranks.group import own_cores
 from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup.backend import BYTES, device_of, dtype_of, kernels_of
+from gpu_worker.startup.calibration import head_scales
+from gpu_worker.startup.sizing import Parts, add_host_memory, enough_memory, limits_of
+from gpu_worker.startup.warmup import full_step, rehearse
 from gpu_worker.step.drafter import load_draft
 from gpu_worker.step.runner import Runner
-from gpu_worker.step.warmup import full_step, rehearse
 from ops.runtime.hub import fetched
 
 log = logging.getLogger(__name__)
