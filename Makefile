@@ -46,6 +46,8 @@ lint: $(VENV)/.installed-dev ## style and types alone
 	@echo "== style (ruff)"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@echo "== imports (import-linter)"
+	@$(BIN)/lint-imports --no-logo
 	@echo "== types (mypy)"
 	@$(BIN)/mypy
 
@@ -64,7 +66,7 @@ compose-test: ## build the images, start docker-compose.yml, ask for an answer (
 	@sh ops/images/compose_test.sh
 
 clean: ## remove the virtual environment and all caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- installation: each stamp is newer than what it was made from ---------------------------------

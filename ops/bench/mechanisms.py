@@ -16,13 +16,13 @@ from gpu_worker.memory.host import HostPages
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.warmup import host_offer
 from gpu_worker.step.runner import Runner
+from ops.bench.drafts import drafts
 from ops.bench.engines.deployed import DEPLOYED
 from ops.bench.load.load import summarize
 from ops.bench.load.workload import Workload
 from ops.bench.perplexity import perplexity, runner_of
 from ops.bench.record import percentile
 from ops.bench.rig.accounting import needed, tokens
-from ops.bench.rig.drafts import drafts
 from ops.bench.rig.in_process import InProcess, gaps
 
 Figures = Mapping[str, float]

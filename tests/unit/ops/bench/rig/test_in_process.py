@@ -9,9 +9,9 @@ from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
 from gpu_worker.step.runner import Runner
 from ops.bench import mechanisms, step
+from ops.bench.drafts import drafts
 from ops.bench.load.workload import Workload
 from ops.bench.rig.accounting import needed
-from ops.bench.rig.drafts import drafts
 from ops.bench.rig.in_process import InProcess
 from ops.bench.rig.timed import PARTS
 
