@@ -94,7 +94,7 @@ class Rotary:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class AttentionSpec:
     """What a query sees of its context, and how; each layer may have its own."""
 
     window: int = 0
@@ -107,7 +107,7 @@ class Sight:
     """What products of queries and keys are multiplied by; None: 1/sqrt(head_dim)."""
 
 
-EVERYTHING = Sight()
+FULL_ATTENTION = AttentionSpec()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,17 +151,21 @@ class StepAttention(Protocol):
         """
 
     def attend(
-        self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING, slopes: Tensor | None = None
+        self,
+        query: Tensor,
+        cache: LayerCache,
+        spec: AttentionSpec = FULL_ATTENTION,
+        slopes: Tensor | None = None,
     ) -> Tensor:
-        """[tokens, heads, head_dim] to [tokens, heads * value_size]: causal attention, each row over what is
-        in sight of its own context.
+        """[tokens, heads, head_dim] to [tokens, heads * value_size]: causal attention, each row over the
+        visible part of its own context.
 
         `slopes`: float32 [heads], of linear biases (Press et al. 2022): the score of a key n positions
         before the query becomes smaller by n times its head's slope. Shared pages have none.
 
-        What lies in pages beyond a row's context or out of its sight,
-        whatever it is, never reaches the row's output. A block that is wholly out of the window of all of a
-        row's tokens is not even looked up, unless there are sinks.
+        Whatever lies in pages beyond a row's context or outside its window never reaches the row's output. A
+        block that is outside the window of all of a row's tokens is not even looked up, unless there are
+        sinks.
         """
 
 

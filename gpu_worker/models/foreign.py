@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from gpu_worker.errors import ModelError
-from gpu_worker.kernels.interface import LayerCache, Rotary, Sight, StepAttention
+from gpu_worker.kernels.interface import AttentionSpec, LayerCache, Rotary, StepAttention
 from gpu_worker.models.config import Shape, architecture_of
 from gpu_worker.models.loader import shards
 from gpu_worker.models.values import Values
 
-Attend = Callable[[int, Tensor, Tensor, Tensor, Sight], Tensor]
+Attend = Callable[[int, Tensor, Tensor, Tensor, AttentionSpec], Tensor]
 """Of a layer: queries [tokens, heads, head_dim], keys and values [tokens, kv_heads, head_dim], what is seen.
 Gives [tokens, heads * head_dim]."""
 
@@ -50,10 +50,10 @@ class Foreign:
         self._unrotated = Rotary(ones, torch.zeros_like(ones))
 
     def __call__(self, tokens: Tensor, step: StepAttention, caches: Sequence[LayerCache]) -> Tensor:
-        def attend(layer: int, query: Tensor, key: Tensor, value: Tensor, sight: Sight) -> Tensor:
+        def attend(layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
             qkv = torch.cat((query, key, value), dim=1).flatten(1)
             return step.attend(
-                step.rotate_and_write(qkv, self._unrotated, caches[layer]), caches[layer], sight
+                step.rotate_and_write(qkv, self._unrotated, caches[layer]), caches[layer], spec
             )
 
         return self.run(tokens, step.positions, attend)
@@ -83,8 +83,8 @@ class Foreign:
             what = unknown[0] if unknown else "a mask of its own"
             raise ModelError(f"its attention needs {what}, which is not supported")
         queries, keys, values = (states[0].transpose(0, 1) for states in (query, key, value))
-        sight = Sight(window or 0, softcap=softcap or 0.0, scale=scale)
-        out = self._attend(module.layer_idx, queries, keys, values, sight)
+        spec = AttentionSpec(window or 0, softcap=softcap or 0.0, scale=scale)
+        out = self._attend(module.layer_idx, queries, keys, values, spec)
         return out.view(1, query.shape[2], query.shape[1], -1), None
 
 
@@ -133,9 +133,9 @@ def _shape(model: Foreign, config: Any) -> Shape:
     """From what attention is called with, in a trial: one token alone, and after another sequence's token."""
     heads: dict[int, tuple[torch.Size, torch.Size]] = {}
 
-    def attend(layer: int, query: Tensor, key: Tensor, value: Tensor, sight: Sight) -> Tensor:
+    def attend(layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
         heads[layer] = key.shape[1:], value.shape[1:]
-        windows[layer] = sight.window
+        windows[layer] = spec.window
         return query.flatten(1)
 
     windows: dict[int, int] = {}
@@ -180,5 +180,5 @@ def _line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _no_step(layer: int, query: Tensor, key: Tensor, value: Tensor, sight: Sight) -> Tensor:
+def _no_step(layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
     raise ModelError("attention outside of a step")

@@ -17,7 +17,7 @@ length of the context, and the sums would not be those of a decode.
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import Kernels, LayerCache, Rotary, Sight, StepAttention, Unary
+from gpu_worker.kernels.interface import AttentionSpec, Kernels, LayerCache, Rotary, StepAttention, Unary
 from gpu_worker.models.config import LatentConfig, ModelConfig
 from gpu_worker.models.loader import Share, Weights
 from gpu_worker.models.rope import RopeConfig, Yarn, rotary_order
@@ -45,7 +45,7 @@ class LatentAttention:
         keys, values = each[:, : shape.key], each[:, shape.key :]
         self._up_key, self._up_value = keys.contiguous(), values.transpose(1, 2).contiguous()
         sharpness = rope.scaling.sharpness if isinstance(rope.scaling, Yarn) else 1.0
-        self._sight = Sight(scale=sharpness * (shape.key + shape.rotated) ** -0.5)
+        self._spec = AttentionSpec(scale=sharpness * (shape.key + shape.rotated) ** -0.5)
         inner = config.num_heads * shape.value
         out = weights.split_inputs(config.family.names.out, config.hidden_size, inner, config.out_bias)
         self._out = summed(kernels.linear(*out), weights.ranks)
@@ -62,7 +62,7 @@ class LatentAttention:
         absorbed = torch.bmm(asked.transpose(0, 1), self._up_key).transpose(0, 1)
         query = torch.cat((absorbed, turned), dim=-1)
         step.write_latent(query, latent, rotary, cache)
-        mixed = step.attend(query, cache, self._sight).view(tokens, self._heads, shape.rank)
+        mixed = step.attend(query, cache, self._spec).view(tokens, self._heads, shape.rank)
         values = torch.bmm(mixed.transpose(0, 1), self._up_value).transpose(0, 1)
         self._out.add_to(values.flatten(1), residual)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.errors import ModelError
-from gpu_worker.kernels.interface import Kernels, LayerCache, Linear, Rotary, Sight, StepAttention
+from gpu_worker.kernels.interface import AttentionSpec, Kernels, LayerCache, Linear, Rotary, StepAttention
 from gpu_worker.kernels.reference.kernels import ACTIVATIONS
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.experts import Experts
@@ -38,7 +38,7 @@ class Attention:
         names = config.family.names
         query = config.num_heads * config.head_dim
         self._qkv = kernels.linear(*_projections(config, number, weights))
-        self._sight = Sight(
+        self._spec = AttentionSpec(
             config.windows[number], softcap=config.attention_softcap, scale=config.attention_scale
         )
         self._slopes = _slopes(config, weights)
@@ -51,7 +51,7 @@ class Attention:
     ) -> None:
         """Add what attention says of hidden [tokens, hidden_size] to residual, in place."""
         query = step.rotate_and_write(self._norms(self._qkv(hidden)), rotary, cache)
-        self._out.add_to(step.attend(query, cache, self._sight, self._slopes), residual)
+        self._out.add_to(step.attend(query, cache, self._spec, self._slopes), residual)
 
 
 class FeedForward:

@@ -44,15 +44,15 @@ class Batch:
 
         Those behind the window are neither held nor brought back.
         """
-        gone = self.limits.out_of_sight(len(hits) * self.limits.block_size)
+        gone = self.limits.outside_window(len(hits) * self.limits.block_size)
         blocks = [0] * gone + self.pool.take(hits[gone:], sequence.chain[gone : len(hits)])
         table = BlockTable(self.pool, self.limits.block_size, blocks, gone)
         self._seat(sequence, table, table.room)
         return blocks[:]
 
     def can_fork(self, parent: Sequence, tokens: int) -> bool:
-        """Whether the parent has all blocks that are in sight after its first `tokens` positions."""
-        return parent.table is not None and parent.table.dropped <= self.limits.out_of_sight(tokens + 1)
+        """Whether the parent has all blocks that are visible after its first `tokens` positions."""
+        return parent.table is not None and parent.table.dropped <= self.limits.outside_window(tokens + 1)
 
     def fork(self, child: Sequence, parent: Sequence, tokens: int) -> tuple[list[int], list[int]]:
         """Give the child a slot, and a table that begins with the first `tokens` positions of the parent's.
@@ -145,8 +145,8 @@ def _check_sequence(sequence: Sequence, table: BlockTable, limits: WorkerLimits)
     fits = {State.PREFILL: planned < known, State.DECODE: known - 1 <= planned < sequence.group.limit}
     room = len(table.blocks) * block_size
     in_order = table.named * block_size <= sequence.computed <= planned <= table.room == room
-    in_sight = table.dropped <= min(table.named, limits.out_of_sight(sequence.computed + 1))
-    if not (fits.get(sequence.state, False) and in_order and in_sight):
+    in_window = table.dropped <= min(table.named, limits.outside_window(sequence.computed + 1))
+    if not (fits.get(sequence.state, False) and in_order and in_window):
         raise IntegrityError(
             f"{sequence.group.request.request_id}[{sequence.index}] {sequence.state.value}: {known} tokens, "
             f"{table.dropped} dropped and {table.named} named blocks, "

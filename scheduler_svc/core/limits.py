@@ -92,7 +92,7 @@ class WorkerLimits:
         most = min(self._span(self.window + self.max_step_tokens), self.num_blocks)
         return min(self.blocks_for(tokens), most)
 
-    def out_of_sight(self, computed: int) -> int:
+    def outside_window(self, computed: int) -> int:
         """Blocks, from the head on, that a sequence with so many positions computed reads never again.
 
         Its last position may be computed again: a fork does that.

@@ -252,7 +252,7 @@ class Planner:
             if candidate.group.request.takes_prefixes and batch.unfinished.defer(candidate, len(hits), most):
                 self._waiting.pop()
                 continue
-            seen = hits[limits.out_of_sight(len(hits) * limits.block_size) :]
+            seen = hits[limits.outside_window(len(hits) * limits.block_size) :]
             needed = limits.blocks_at_once(len(candidate.tokens)) - len(seen) + batch.pool.idle_among(seen)
             if needed + batch.reserved() > batch.pool.free_blocks:
                 return

@@ -160,7 +160,7 @@ class Scheduler:
             if sequence.computed // block_size > table.named:
                 self._cache(sequence)
             if window:
-                table.drop(self.limits.out_of_sight(sequence.computed))
+                table.drop(self.limits.outside_window(sequence.computed))
             group = sequence.group
             if group.held and sequence.computed >= len(group.request.prompt):
                 self._fork_siblings(group, sequence)
@@ -316,7 +316,7 @@ class Scheduler:
         if sequence.computed // self.limits.block_size > sequence.table.named:
             self._cache(sequence)
         if self.limits.window:
-            sequence.table.drop(self.limits.out_of_sight(sequence.computed))
+            sequence.table.drop(self.limits.outside_window(sequence.computed))
         self._go_on(sequence, gains[-1].finish)
         return gains
 

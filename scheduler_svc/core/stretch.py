@@ -90,7 +90,7 @@ def advance(
             if sequence.computed % batch.limits.block_size == 0:
                 cache(sequence)
             assert sequence.table is not None
-            sequence.table.drop(batch.limits.out_of_sight(sequence.computed))
+            sequence.table.drop(batch.limits.outside_window(sequence.computed))
     for sequence, computed in zip(running, before, strict=True):
         sequence.computed = computed + steps
     return [_later(flight, steps) for flight in flights]
@@ -108,8 +108,7 @@ def _blocks_for(batch: Batch, steps: int) -> int:
 
 
 def _block_events(batch: Batch, steps: int) -> list[tuple[int, bool, int]]:
-    """(step, whether a block is needed rather than full or out of sight, row), in the order in which they
-    come.
+    """(step, whether a block is needed rather than full or outside the window, row), as they come.
 
     The order decides who gets which block, and what is evicted. A step's result comes before its plan.
     """

@@ -16,7 +16,7 @@ from triton import JITFunction
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from gpu_worker.kernels.interface import FP8, LayerCache, Rotary, Routing, Sight
+from gpu_worker.kernels.interface import FP8, AttentionSpec, LayerCache, Rotary, Routing
 from gpu_worker.kernels.triton.attention.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
 from gpu_worker.kernels.triton.mixture.int4_mixture import Int4Mixture
@@ -86,15 +86,15 @@ def launch_all() -> None:
     """Every kernel, in the ways that differ most."""
     decodes, mixed = [(1, 5000), (1, 40)], [(1, 9000), (300, 4000), (5, 64)]
     for kv in (torch.bfloat16, torch.int8, FP8):
-        attend(decodes, 128, torch.bfloat16, kv, Sight())
-    attend(decodes, 80, torch.bfloat16, torch.int8, Sight(window=100, sinks=4, softcap=5.0))
-    attend(mixed, 128, torch.bfloat16, torch.bfloat16, Sight())
-    attend(mixed, 256, torch.bfloat16, torch.int8, Sight(window=100, sinks=4))
-    attend(mixed, 64, torch.float32, torch.float32, Sight())
+        attend(decodes, 128, torch.bfloat16, kv, AttentionSpec())
+    attend(decodes, 80, torch.bfloat16, torch.int8, AttentionSpec(window=100, sinks=4, softcap=5.0))
+    attend(mixed, 128, torch.bfloat16, torch.bfloat16, AttentionSpec())
+    attend(mixed, 256, torch.bfloat16, torch.int8, AttentionSpec(window=100, sinks=4))
+    attend(mixed, 64, torch.float32, torch.float32, AttentionSpec())
     for kv in (torch.bfloat16, torch.int8, FP8):
         attend_latent(decodes, 16, torch.bfloat16, kv)
     attend_latent(mixed, 128, torch.bfloat16, torch.bfloat16)
-    attend(mixed, 128, torch.float16, FP8, Sight(window=100, sinks=4))
+    attend(mixed, 128, torch.float16, FP8, AttentionSpec(window=100, sinks=4))
     hidden = torch.zeros((3, 4096), dtype=torch.bfloat16)
     TritonNorm(hidden[0], 1e-5)(hidden)
     TritonNorm(hidden[0, :128], 1e-5).each(hidden[:, :1024])
@@ -142,12 +142,14 @@ def draw() -> None:
     sample(torch.zeros((2, 128_256)), order, torch.from_numpy(order), order, batch)
 
 
-def attend(rows: list[tuple[int, int]], dim: int, dtype: torch.dtype, kv: torch.dtype, sight: Sight) -> None:
+def attend(
+    rows: list[tuple[int, int]], dim: int, dtype: torch.dtype, kv: torch.dtype, spec: AttentionSpec
+) -> None:
     step = TritonStep(make_step(rows, 16, torch.Generator()), processors=132)
     cache, table = pages(dim, kv), torch.zeros((8, dim // 2))
     qkv = torch.zeros((sum(length for length, _ in rows), (8 + 2 * 2) * dim), dtype=dtype)
     query = step.rotate_and_write(qkv, Rotary(table, table), cache)
-    step.attend(query, cache, sight, slopes=torch.zeros(8) if sight.softcap else None)
+    step.attend(query, cache, spec, slopes=torch.zeros(8) if spec.softcap else None)
 
 
 def attend_latent(rows: list[tuple[int, int]], heads: int, dtype: torch.dtype, kv: torch.dtype) -> None:

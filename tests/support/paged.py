@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpu_worker.kernels.interface import EVERYTHING, FP8, LayerCache, Sight, StepMetadata
+from gpu_worker.kernels.interface import FP8, FULL_ATTENTION, AttentionSpec, LayerCache, StepMetadata
 from gpu_worker.kernels.reference.pages import read_pages, write_pages
 
 NAN = float("nan")
@@ -153,7 +153,7 @@ def in_vectors(cache: LayerCache, dtype: torch.dtype) -> LayerCache:
     return LayerCache(*laid, cache.key_scales, cache.value_scales)
 
 
-def dense(paged: Paged, sight: Sight = EVERYTHING, slopes: Tensor | None = None) -> Tensor:
+def dense(paged: Paged, spec: AttentionSpec = FULL_ATTENTION, slopes: Tensor | None = None) -> Tensor:
     """Attention written down plainly, in float64; [tokens, heads * value_size]. `slopes`: linear biases."""
     outs = []
     for row, tokens in enumerate(paged.rows()):
@@ -161,16 +161,16 @@ def dense(paged: Paged, sight: Sight = EVERYTHING, slopes: Tensor | None = None)
         group = query.shape[1] // paged.keys[row].shape[1]
         keys = paged.keys[row].repeat_interleave(group, dim=1)
         values = paged.values[row].repeat_interleave(group, dim=1)
-        scores = torch.einsum("qhd,khd->hqk", query, keys) * (sight.scale or query.shape[2] ** -0.5)
-        if sight.softcap:
-            scores = sight.softcap * torch.tanh(scores / sight.softcap)
+        scores = torch.einsum("qhd,khd->hqk", query, keys) * (spec.scale or query.shape[2] ** -0.5)
+        if spec.softcap:
+            scores = spec.softcap * torch.tanh(scores / spec.softcap)
         at = paged.step.positions[tokens, None]
         places = torch.arange(len(keys))
         if slopes is not None:
             scores = scores + slopes[:, None, None] * (places - at)
         seen = places <= at
-        if sight.window:
-            seen &= (places > at - sight.window) | (places < sight.sinks)
+        if spec.window:
+            seen &= (places > at - spec.window) | (places < spec.sinks)
         weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
         outs.append(torch.einsum("hqk,khd->qhd", weights, values).flatten(1))
     return torch.cat(outs)

@@ -223,7 +223,7 @@ class World:
             if not self.step():
                 break
         else:
-            raise AssertionError("no end in sight")
+            raise AssertionError("no end")
         for group, request in self.requests.items():
             assert group in self.ended
             for index, tokens in enumerate(self.given[group]):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.cpu.library import DTYPES, address
-from gpu_worker.kernels.interface import EVERYTHING, LayerCache, Rotary, Sight, StepMetadata
+from gpu_worker.kernels.interface import FULL_ATTENTION, AttentionSpec, LayerCache, Rotary, StepMetadata
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.latent import write_latent
 
@@ -86,11 +86,15 @@ class CpuStep:
         write_latent(query, latent, rotary, cache, self._step)
 
     def attend(
-        self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING, slopes: Tensor | None = None
+        self,
+        query: Tensor,
+        cache: LayerCache,
+        spec: AttentionSpec = FULL_ATTENTION,
+        slopes: Tensor | None = None,
     ) -> Tensor:
         _, kv_heads, block_size, head_dim = cache.keys.shape
         if cache.shared and head_dim % WHOLE:
-            return ReferenceStep(self._step).attend(query, cache, sight, slopes)
+            return ReferenceStep(self._step).attend(query, cache, spec, slopes)
         heads = query.shape[1]
         value_dim = cache.values.shape[3]
         out = torch.empty((query.shape[0], heads * value_dim), dtype=query.dtype)
@@ -102,10 +106,10 @@ class CpuStep:
             kv_heads,
             head_dim,
             value_dim,
-            sight.scale or 1.0 / math.sqrt(head_dim),
-            sight.softcap,
-            sight.window,
-            sight.sinks,
+            spec.scale or 1.0 / math.sqrt(head_dim),
+            spec.softcap,
+            spec.window,
+            spec.sinks,
             address(slopes),
             query.data_ptr(),
             cache.keys.data_ptr(),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from gpu_worker.kernels.interface import EVERYTHING, LayerCache, Rotary, Sight, StepMetadata
+from gpu_worker.kernels.interface import FULL_ATTENTION, AttentionSpec, LayerCache, Rotary, StepMetadata
 from gpu_worker.kernels.reference.latent import rotated, write_latent
 from gpu_worker.kernels.reference.pages import read_pages, write_pages
 
@@ -33,12 +33,12 @@ class Gathering:
 
 
 class ReferenceStep:
-    """See `StepAttention`. Entries and masks are the same in every layer of the same sight."""
+    """See `StepAttention`. Entries and masks are the same in every layer of the same spec."""
 
     def __init__(self, step: StepMetadata) -> None:
         self._step = step
         self.positions = step.positions
-        self._prepared: dict[Sight, tuple[list[Gathering], list[Gathering]]] = {}
+        self._prepared: dict[AttentionSpec, tuple[list[Gathering], list[Gathering]]] = {}
 
     def rotate_and_write(self, qkv: Tensor, rotary: Rotary, cache: LayerCache) -> Tensor:
         _, kv_heads, block_size, head_dim = cache.keys.shape
@@ -57,17 +57,21 @@ class ReferenceStep:
         write_latent(query, latent, rotary, cache, self._step)
 
     def attend(
-        self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING, slopes: Tensor | None = None
+        self,
+        query: Tensor,
+        cache: LayerCache,
+        spec: AttentionSpec = FULL_ATTENTION,
+        slopes: Tensor | None = None,
     ) -> Tensor:
-        if sight not in self._prepared:
+        if spec not in self._prepared:
             block_size = cache.keys.shape[2]
-            self._prepared[sight] = (self._decodes(sight, block_size), self._chunks(sight, block_size))
-        decodes, chunks = self._prepared[sight]
+            self._prepared[spec] = (self._decodes(spec, block_size), self._chunks(spec, block_size))
+        decodes, chunks = self._prepared[spec]
         out = query.new_empty((*query.shape[:2], cache.values.shape[3]))
         for some in decodes:
-            out[some.tokens] = _decode(query[some.tokens], cache, some, sight, self._biases(slopes, some))
+            out[some.tokens] = _decode(query[some.tokens], cache, some, spec, self._biases(slopes, some))
         for some in chunks:
-            out[some.tokens] = _chunk(query[some.tokens], cache, some, sight, self._biases(slopes, some))
+            out[some.tokens] = _chunk(query[some.tokens], cache, some, spec, self._biases(slopes, some))
         return out.flatten(1)
 
     def _biases(self, slopes: Tensor | None, some: Gathering) -> Tensor | None:
@@ -77,21 +81,21 @@ class ReferenceStep:
         ahead = some.places - self.positions[some.tokens, None]
         return (slopes[:, None, None] * ahead).masked_fill(ahead > 0, -torch.inf)
 
-    def _decodes(self, sight: Sight, block_size: int) -> list[Gathering]:
+    def _decodes(self, spec: AttentionSpec, block_size: int) -> list[Gathering]:
         step, gatherings = self._step, list[Gathering]()
         if not step.decodes:
             return gatherings
         most = max(step.context_lengths[: step.decodes])
-        if sight.window:
-            most = min(most, sight.sinks + sight.window)
+        if spec.window:
+            most = min(most, spec.sinks + spec.window)
         places = torch.arange(most, device=step.contexts.device)
         together = max(1, GATHERED // most)
         for start in range(0, step.decodes, together):
             rows = slice(start, min(start + together, step.decodes))
             contexts = step.contexts[rows, None]
             # What is gathered of a row: its sinks, then its window.
-            begin = (contexts - sight.window).clamp(min=0) if sight.window else torch.zeros_like(contexts)
-            sinks = begin.clamp(max=sight.sinks)
+            begin = (contexts - spec.window).clamp(min=0) if spec.window else torch.zeros_like(contexts)
+            sinks = begin.clamp(max=spec.sinks)
             offsets = torch.where(places < sinks, places, places - sinks + begin)
             # Past its own end a row gathers its last entry again: what other sequences left in
             # pages (NaN, say) must not even be multiplied by zero.
@@ -99,28 +103,30 @@ class ReferenceStep:
             gatherings.append(Gathering(rows, entries, offsets, offsets < contexts))
         return gatherings
 
-    def _chunks(self, sight: Sight, block_size: int) -> list[Gathering]:
+    def _chunks(self, spec: AttentionSpec, block_size: int) -> list[Gathering]:
         step, gatherings = self._step, list[Gathering]()
         start = step.decodes
         for row in range(step.decodes, len(step.query_lengths)):
             count, context = step.query_lengths[row], step.context_lengths[row]
             offsets = torch.arange(context, device=step.contexts.device)
             queries = offsets[context - count :, None]
-            if sight.window:
-                begin = max(0, context - count + 1 - sight.window)  # of the first token's window
-                offsets = offsets[(offsets >= begin) | (offsets < sight.sinks)]
+            if spec.window:
+                begin = max(0, context - count + 1 - spec.window)  # of the first token's window
+                offsets = offsets[(offsets >= begin) | (offsets < spec.sinks)]
             entries = _entries(step.block_tables[row : row + 1], offsets[None], block_size)[0]
             seen = None  # plainly causal
-            if count < context or sight != EVERYTHING:
+            if count < context or spec != FULL_ATTENTION:
                 seen = offsets <= queries
-                if sight.window:
-                    seen &= (offsets > queries - sight.window) | (offsets < sight.sinks)
+                if spec.window:
+                    seen &= (offsets > queries - spec.window) | (offsets < spec.sinks)
             gatherings.append(Gathering(slice(start, start + count), entries, offsets, seen))
             start += count
         return gatherings
 
 
-def _decode(query: Tensor, cache: LayerCache, some: Gathering, sight: Sight, biases: Tensor | None) -> Tensor:
+def _decode(
+    query: Tensor, cache: LayerCache, some: Gathering, spec: AttentionSpec, biases: Tensor | None
+) -> Tensor:
     """One token of each sequence: query [rows, heads, head_dim]; entries and seen [rows, longest]."""
     rows, heads, head_dim = query.shape
     kv_heads = cache.keys.shape[1]
@@ -130,30 +136,37 @@ def _decode(query: Tensor, cache: LayerCache, some: Gathering, sight: Sight, bia
     grouped = query.view(rows, kv_heads, heads // kv_heads, head_dim)
     if biases is not None:
         biases = biases.transpose(0, 1).view(*grouped.shape[:3], -1)
-    out = _attended(grouped, keys, values, some.seen[:, None, None, :], sight, biases)
+    out = _attended(grouped, keys, values, some.seen[:, None, None, :], spec, biases)
     return out.reshape(rows, heads, -1)
 
 
-def _chunk(query: Tensor, cache: LayerCache, some: Gathering, sight: Sight, biases: Tensor | None) -> Tensor:
+def _chunk(
+    query: Tensor, cache: LayerCache, some: Gathering, spec: AttentionSpec, biases: Tensor | None
+) -> Tensor:
     """One sequence: query [tokens, heads, head_dim]; seen [tokens, entries], None = plainly causal."""
     keys, values = (states.transpose(0, 1)[None] for states in _gathered(cache, some.entries, query.dtype))
-    out = _attended(query.transpose(0, 1)[None], keys, values, some.seen, sight, biases)
+    out = _attended(query.transpose(0, 1)[None], keys, values, some.seen, spec, biases)
     return out[0].transpose(0, 1)
 
 
 def _attended(
-    query: Tensor, keys: Tensor, values: Tensor, seen: Tensor | None, sight: Sight, biases: Tensor | None
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    seen: Tensor | None,
+    spec: AttentionSpec,
+    biases: Tensor | None,
 ) -> Tensor:
     """[n, heads, queries, head_dim] over [n, kv_heads, entries, head_dim]; `seen`: None = plainly causal."""
-    if not sight.softcap and biases is None:
+    if not spec.softcap and biases is None:
         return scaled_dot_product_attention(
-            query, keys, values, attn_mask=seen, is_causal=seen is None, scale=sight.scale, enable_gqa=True
+            query, keys, values, attn_mask=seen, is_causal=seen is None, scale=spec.scale, enable_gqa=True
         )
     group = query.shape[1] // keys.shape[1]
     keys, values = (states.repeat_interleave(group, dim=1) for states in (keys, values))
-    scores = query.float() @ keys.float().transpose(2, 3) * (sight.scale or query.shape[3] ** -0.5)
-    if sight.softcap:
-        scores = sight.softcap * torch.tanh(scores / sight.softcap)
+    scores = query.float() @ keys.float().transpose(2, 3) * (spec.scale or query.shape[3] ** -0.5)
+    if spec.softcap:
+        scores = spec.softcap * torch.tanh(scores / spec.softcap)
     if biases is not None:
         scores = scores + biases
     if seen is not None:

@@ -7,7 +7,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import EVERYTHING, FP8, LayerCache, Rotary, Sight, StepAttention
+from gpu_worker.kernels.interface import FP8, FULL_ATTENTION, AttentionSpec, LayerCache, Rotary, StepAttention
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.triton.copies import BlockCopies
@@ -41,7 +41,7 @@ class Case:
     block_size: int = 16
     dtype: torch.dtype = torch.bfloat16
     kv_dtype: torch.dtype = torch.bfloat16
-    sight: Sight = EVERYTHING
+    spec: AttentionSpec = FULL_ATTENTION
     biased: bool = False
     """With linear biases."""
 
@@ -57,11 +57,15 @@ def cases(dry: bool) -> list[Case]:
         found += [Case(rows, Heads(query, kv, 128)) for query, kv in ((4, 4), (9, 3), (14, 2), (71, 1))]
         found += [Case(rows, block_size=size) for size in (8, 32, 256)]
         found += [Case(rows, dtype=torch.float32, kv_dtype=torch.float32)]
-        sights = (Sight(window=50), Sight(window=1000, sinks=4), Sight(window=40, sinks=70, softcap=5.0))
-        found += [Case(rows, sight=sight) for sight in sights]
-        found += [Case(rows, biased=True), Case(rows, sight=sights[2], biased=True)]
+        specs = (
+            AttentionSpec(window=50),
+            AttentionSpec(window=1000, sinks=4),
+            AttentionSpec(window=40, sinks=70, softcap=5.0),
+        )
+        found += [Case(rows, spec=spec) for spec in specs]
+        found += [Case(rows, biased=True), Case(rows, spec=specs[2], biased=True)]
         for kv in (torch.int8, FP8):
-            found += [Case(rows, kv_dtype=kv), Case(rows, HEADS, 7, kv_dtype=kv, sight=sights[2])]
+            found += [Case(rows, kv_dtype=kv), Case(rows, HEADS, 7, kv_dtype=kv, spec=specs[2])]
             found += [Case(rows, Heads(8, 2, 80), dtype=torch.float16, kv_dtype=kv)]
             found += [Case(rows, Heads(8, 2, dim), kv_dtype=kv) for dim in (64, 256)]
     return found
@@ -97,8 +101,8 @@ def attention_error(case: Case, kernels: TritonKernels, bench: Bench) -> float:
     cache = make_pages(step, case.heads, case.block_size, case.kv_dtype, bench)
     query = random((len(step.positions), case.heads.query, case.heads.dim), case.dtype, bench)
     slopes = 0.5 ** torch.arange(1, case.heads.query + 1, device=bench.device) if case.biased else None
-    found = kernels.begin(step).attend(query, cache, case.sight, slopes)
-    expected = ReferenceStep(step).attend(query.float(), cache, case.sight, slopes)
+    found = kernels.begin(step).attend(query, cache, case.spec, slopes)
+    expected = ReferenceStep(step).attend(query.float(), cache, case.spec, slopes)
     return apart(found, expected)
 
 

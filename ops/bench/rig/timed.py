@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.interface import (
-    EVERYTHING,
+    FULL_ATTENTION,
+    AttentionSpec,
     Copies,
     Kernels,
     LayerCache,
@@ -19,7 +20,6 @@ from gpu_worker.kernels.interface import (
     Rotary,
     Route,
     Routing,
-    Sight,
     StepAttention,
     StepMetadata,
     Unary,
@@ -140,7 +140,11 @@ class _TimedStep:
         self._timed("rotation and KV write", self._step.write_latent, query, latent, rotary, cache)
 
     def attend(
-        self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING, slopes: Tensor | None = None
+        self,
+        query: Tensor,
+        cache: LayerCache,
+        spec: AttentionSpec = FULL_ATTENTION,
+        slopes: Tensor | None = None,
     ) -> Tensor:
-        mixed: Tensor = self._timed("attention", self._step.attend, query, cache, sight, slopes)
+        mixed: Tensor = self._timed("attention", self._step.attend, query, cache, spec, slopes)
         return mixed

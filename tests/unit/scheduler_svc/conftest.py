@@ -188,7 +188,7 @@ class StrictWorker:
             self.memory[target] = list(self.memory[source])
             self.copies += 1
         for held in self.slots.values():
-            seen = self._in_sight(held)
+            seen = self._in_window(held)
             assert len(set(seen)) == len(seen)
             assert all(0 <= block < self.limits.num_blocks for block in held.blocks)
         return self._run(plan)
@@ -317,7 +317,7 @@ class StrictWorker:
             value = _key_value(before, held.tokens[position], position)
             self.memory[held.blocks[position // size]][position % size] = value
 
-    def _in_sight(self, held: Slot) -> list[int]:
+    def _in_window(self, held: Slot) -> list[int]:
         """The blocks that a slot's next rows can read or write."""
         window = self.limits.window
         return held.blocks[max(0, held.computed + 1 - window) // self.limits.block_size if window else 0 :]
@@ -326,7 +326,7 @@ class StrictWorker:
         size = self.limits.block_size
         written = set(self.slots[slot].blocks[start // size : (start + count - 1) // size + 1])
         for other, held in self.slots.items():
-            assert other == slot or written.isdisjoint(self._in_sight(held)), "writes to another one's block"
+            assert other == slot or written.isdisjoint(self._in_window(held)), "writes to another one's block"
 
 
 def pack(numbers: Any) -> bytes:

@@ -28,7 +28,7 @@ constexpr int TOGETHER = 48;  // rows that share what was read
 constexpr int AT_ONCE = 6;  // rows whose sums are held in registers
 
 // What a query sees of its context.
-struct Sight {
+struct AttentionSpec {
     float scale, softcap;  // softcap 0: none
     int64_t window, sinks;  // window 0: everything
     const float* slopes;  // of each head's linear bias (Press et al. 2022); null: none
@@ -51,13 +51,13 @@ struct Row {
 template <class K, class T>
 inline __attribute__((always_inline)) void soften(f32x16* scores, int64_t first, int64_t last, const Row<T>& row,
                                                   const K& tile, int64_t sinks, const Shape& shape,
-                                                  const Sight& sight, State state, T* weights) {
+                                                  const AttentionSpec& spec, State state, T* weights) {
     f32x16 most = splat(state.most());
     for (int64_t vector = first; vector < last; ++vector) {
         if (tile.scaled) scores[vector] *= load(tile.key_scales + vector * LANES);
-        f32x16 score = scores[vector] * (sight.scale * LOG2E);
-        if (sight.softcap > 0) score = tanh(scores[vector] * (sight.scale / sight.softcap)) * (sight.softcap * LOG2E);
-        if (sight.slopes) score += row.slope * __builtin_convertvector(STEPS + int(vector * LANES - row.at), f32x16);
+        f32x16 score = scores[vector] * (spec.scale * LOG2E);
+        if (spec.softcap > 0) score = tanh(scores[vector] * (spec.scale / spec.softcap)) * (spec.softcap * LOG2E);
+        if (spec.slopes) score += row.slope * __builtin_convertvector(STEPS + int(vector * LANES - row.at), f32x16);
         if (row.shown > vector * LANES || row.end < (vector + 1) * LANES) {
             const i32x16 place = STEPS + int(vector * LANES);
             const i32x16 seen = ((place >= int(row.shown)) | (place < int(sinks))) & (place < int(row.end));
@@ -88,14 +88,14 @@ inline __attribute__((always_inline)) void soften(f32x16* scores, int64_t first,
 // The same, compiled once for any number of rows.
 template <class K, class T>
 __attribute__((noinline)) void soften_apart(f32x16* scores, int64_t first, int64_t last, const Row<T>& row, const K& tile,
-                                            int64_t sinks, const Shape& shape, const Sight& sight, State state,
+                                            int64_t sinks, const Shape& shape, const AttentionSpec& spec, State state,
                                             T* weights) {
-    soften(scores, first, last, row, tile, sinks, shape, sight, state, weights);
+    soften(scores, first, last, row, tile, sinks, shape, spec, state, weights);
 }
 
 // ROWS rows and one tile.
 template <int ROWS, class K, class T, class F>
-void see(const Row<T>* rows, const K& tile, int64_t sinks, const Shape& shape, const Sight& sight, State* states,
+void see(const Row<T>* rows, const K& tile, int64_t sinks, const Shape& shape, const AttentionSpec& spec, State* states,
          F& fetch) {
     const T* queries[ROWS];
     int64_t shown = POSITIONS, end = 0;
@@ -123,10 +123,10 @@ void see(const Row<T>* rows, const K& tile, int64_t sinks, const Shape& shape, c
     alignas(64) T weights[ROWS][POSITIONS];
     for (int row = 0; row < ROWS; ++row) {
         const auto soften_row = [&](int64_t from, int64_t to) {
-            soften(scores[row], from, to, rows[row], tile, sinks, shape, sight, states[row], weights[row]);
+            soften(scores[row], from, to, rows[row], tile, sinks, shape, spec, states[row], weights[row]);
         };
         if constexpr (!K::INLINES) {
-            soften_apart(scores[row], first, last, rows[row], tile, sinks, shape, sight, states[row], weights[row]);
+            soften_apart(scores[row], first, last, rows[row], tile, sinks, shape, spec, states[row], weights[row]);
         } else if (first == 0 && last == VECTORS) {
             soften_row(0, VECTORS);  // bounds that the compiler knows
         } else {
@@ -170,7 +170,7 @@ template <class K, class Page>
 struct Call {
     using T = typename K::Number;
     Shape shape;
-    Sight sight;
+    AttentionSpec spec;
     const T* query;  // [tokens, heads, head_dim]
     Kept<Page> kept;
     T* out;  // [tokens, heads, value_dim]
@@ -189,7 +189,7 @@ struct Call {
                     if (base >= last) return false;
                     end = std::min(base + POSITIONS, last);
                     // The first token's window begins first; sinks are seen by all.
-                    begin = base < sight.sinks ? base : std::max(base, sight.first(position));
+                    begin = base < spec.sinks ? base : std::max(base, spec.first(position));
                 } while (begin >= end);
                 next_head = head;
             }
@@ -209,14 +209,14 @@ struct Call {
     // All rows of a chunk and one tile.
     void rows(const K& tile, const K* next, int64_t first, int64_t count, int64_t position, int64_t head,
               int64_t base, Room<K>& room, State* states) const {
-        const int64_t heads = shape.group(), sinks = sight.sinks - base;
+        const int64_t heads = shape.group(), sinks = spec.sinks - base;
         room.rows.clear();
         for (int64_t token = 0; token < count; ++token) {
             const int64_t at = position + token - base;
             for (int64_t h = head * heads; h < (head + 1) * heads; ++h)
                 room.rows.push_back({query + ((first + token) * shape.heads + h) * shape.head_dim,
-                                     sight.first(position + token) - base, std::min(tile.end, at + 1), at,
-                                     sight.slopes ? sight.slopes[h] * LOG2E : 0.0f});
+                                     spec.first(position + token) - base, std::min(tile.end, at + 1), at,
+                                     spec.slopes ? spec.slopes[h] * LOG2E : 0.0f});
         }
         if (next && !next->worth_fetching()) next = nullptr;
         const int64_t many = count * heads, turns = (many + AT_ONCE - 1) / AT_ONCE, at_once = (many + turns - 1) / turns;
@@ -235,12 +235,12 @@ struct Call {
     template <class F>
     void group(int64_t count, const K& tile, int64_t sinks, const Row<T>* rows, State* states, F& fetch) const {
         switch (count) {
-            case 6: return see<6>(rows, tile, sinks, shape, sight, states, fetch);
-            case 5: return see<5>(rows, tile, sinks, shape, sight, states, fetch);
-            case 4: return see<4>(rows, tile, sinks, shape, sight, states, fetch);
-            case 3: return see<3>(rows, tile, sinks, shape, sight, states, fetch);
-            case 2: return see<2>(rows, tile, sinks, shape, sight, states, fetch);
-            case 1: return see<1>(rows, tile, sinks, shape, sight, states, fetch);
+            case 6: return see<6>(rows, tile, sinks, shape, spec, states, fetch);
+            case 5: return see<5>(rows, tile, sinks, shape, spec, states, fetch);
+            case 4: return see<4>(rows, tile, sinks, shape, spec, states, fetch);
+            case 3: return see<3>(rows, tile, sinks, shape, spec, states, fetch);
+            case 2: return see<2>(rows, tile, sinks, shape, spec, states, fetch);
+            case 1: return see<1>(rows, tile, sinks, shape, spec, states, fetch);
         }
     }
 
@@ -356,14 +356,14 @@ extern "C" void quire_attend(int dtype, int64_t rows, const int32_t* starts, con
                              int64_t kv_heads, int64_t head_dim, int64_t value_dim, float scale, float softcap,
                              int64_t window, int64_t sinks, const float* slopes, const void* query, const void* keys,
                              const void* values, const float* key_scales, const float* value_scales, void* out) {
-    const Sight sight{scale, softcap, window, sinks, slopes};
+    const AttentionSpec spec{scale, softcap, window, sinks, slopes};
     const auto run = [&](auto tile, auto page) {
         using K = typename decltype(tile)::Kind;
         using Page = decltype(page);
         using T = typename K::Number;
         const Shape shape{{block_size, kv_heads, head_dim}, heads, value_dim, (value_dim + K::STEP - 1) / K::STEP * K::STEP};
         const Kept<Page> kept{(const Page*)keys, (const Page*)values, key_scales, value_scales};
-        attend(Call<K, Page>{shape, sight, (const T*)query, kept, (T*)out}, rows, starts, contexts, tables, table_stride);
+        attend(Call<K, Page>{shape, spec, (const T*)query, kept, (T*)out}, rows, starts, contexts, tables, table_stride);
     };
     const auto of_number = [&](auto number) {
         using T = decltype(number);

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpu_worker.kernels.interface import EVERYTHING, LayerCache, Rotary, Sight, StepMetadata
+from gpu_worker.kernels.interface import FULL_ATTENTION, AttentionSpec, LayerCache, Rotary, StepMetadata
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.triton.attention import latent
 from gpu_worker.kernels.triton.attention.combine import combined
@@ -57,22 +57,26 @@ class TritonStep:
         latent.write(query, rows, rotary, cache, self._step)
 
     def attend(
-        self, query: Tensor, cache: LayerCache, sight: Sight = EVERYTHING, slopes: Tensor | None = None
+        self,
+        query: Tensor,
+        cache: LayerCache,
+        spec: AttentionSpec = FULL_ATTENTION,
+        slopes: Tensor | None = None,
     ) -> Tensor:
         if cache.shared:
-            return self._attend_latent(query, cache, sight)
+            return self._attend_latent(query, cache, spec)
         out = torch.empty_like(query)
         for launch in self._cut(query.shape[1] // cache.keys.shape[1], chunk_rows(query)):
-            self._attend(launch, query, cache, sight, slopes, out)
+            self._attend(launch, query, cache, spec, slopes, out)
         return out.flatten(1)
 
-    def _attend_latent(self, query: Tensor, cache: LayerCache, sight: Sight) -> Tensor:
-        if sight.window or sight.softcap:  # which no model with such pages has
-            return ReferenceStep(self._step).attend(query, cache, sight)
+    def _attend_latent(self, query: Tensor, cache: LayerCache, spec: AttentionSpec) -> Tensor:
+        if spec.window or spec.softcap:  # which no model with such pages has
+            return ReferenceStep(self._step).attend(query, cache, spec)
         out = query.new_empty((*query.shape[:2], cache.values.shape[3]))
         most = latent.tile_rows(query)
         for launch in self._cut(latent.heads_of_a_tile(query), most):
-            latent.attend(launch, query, cache, sight, self._step, self._processors, factor(query), out)
+            latent.attend(launch, query, cache, spec, self._step, self._processors, factor(query), out)
         return out.flatten(1)
 
     def _cut(self, group: int, large: int) -> list[Launch]:
@@ -86,15 +90,15 @@ class TritonStep:
         launch: Launch,
         query: Tensor,
         cache: LayerCache,
-        sight: Sight,
+        spec: AttentionSpec,
         slopes: Tensor | None,
         out: Tensor,
     ) -> None:
         """Fill in the rows of `out` that are the launch's."""
         step, (_, heads, dim) = self._step, query.shape
         _, kv_heads, block_size, _ = cache.keys.shape
-        in_sight = sight.sinks + sight.window if sight.window else launch.longest
-        splits = launch.splits(kv_heads, in_sight, self._processors)
+        in_window = spec.sinks + spec.window if spec.window else launch.longest
+        splits = launch.splits(kv_heads, in_window, self._processors)
         packed = cache.keys.itemsize == 1 and factor(query) != tl.float32
         rows, padded = launch.step_tokens * heads, triton.next_power_of_2(max(32 if packed else 16, dim))
         partials = logsums = None
@@ -116,7 +120,7 @@ class TritonStep:
             step.block_tables.stride(0),
             rows,
             launch.tile_tokens,
-            sight.scale or dim**-0.5,
+            spec.scale or dim**-0.5,
             KV_HEADS=kv_heads,
             GROUP=heads // kv_heads,
             DIM=dim,
@@ -124,9 +128,9 @@ class TritonStep:
             BLOCK_SIZE=block_size,
             M=launch.size,
             N=tiles.keys,
-            WINDOW=sight.window,
-            SINKS=sight.sinks,
-            SOFTCAP=sight.softcap,
+            WINDOW=spec.window,
+            SINKS=spec.sinks,
+            SOFTCAP=spec.softcap,
             SCALED=cache.key_scales is not None,
             NATIVE_FP8=is_native(query.device),
             ASSEMBLED=not triton.knobs.runtime.interpret,

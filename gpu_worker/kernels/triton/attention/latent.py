@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpu_worker.kernels.interface import LayerCache, Rotary, Sight, StepMetadata
+from gpu_worker.kernels.interface import AttentionSpec, LayerCache, Rotary, StepMetadata
 from gpu_worker.kernels.triton.attention.combine import combined
 from gpu_worker.kernels.triton.attention.latent_tile import attend_latent
 from gpu_worker.kernels.triton.attention.launch import Launch, Tiling
@@ -115,7 +115,7 @@ def attend(
     launch: Launch,
     query: Tensor,
     cache: LayerCache,
-    sight: Sight,
+    spec: AttentionSpec,
     step: StepMetadata,
     processors: int,
     factor: tl.dtype,
@@ -147,7 +147,7 @@ def attend(
         step.block_tables.stride(0),
         rows,
         launch.tile_tokens,
-        sight.scale or dim**-0.5,
+        spec.scale or dim**-0.5,
         HEADS=heads,
         GROUP=group,
         RANK=rank,

@@ -55,11 +55,11 @@ class Launch:
     longest: int
     """Context of any row."""
 
-    def splits(self, kv_heads: int, in_sight: int, processors: int) -> int:
-        """Stretches that a context is cut into; a power of two. `in_sight`: positions of it that count."""
+    def splits(self, kv_heads: int, in_window: int, processors: int) -> int:
+        """Stretches that a context is cut into; a power of two. `in_window`: positions of it that count."""
         if self.tiles is not None:
             return 1
-        useful = min(MOST_SPLITS, min(self.longest, in_sight) // LEAST_STRETCH)
+        useful = min(MOST_SPLITS, min(self.longest, in_window) // LEAST_STRETCH)
         wanted = -(-WAVES * processors // (self.count * kv_heads))
         return 1 << (max(1, min(useful, wanted)).bit_length() - 1)
 

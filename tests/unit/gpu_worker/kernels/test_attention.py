@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.cpu.attention import Attention
-from gpu_worker.kernels.interface import EVERYTHING, FP8, Sight
+from gpu_worker.kernels.interface import FP8, FULL_ATTENTION, AttentionSpec
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from tests.support.paged import Heads, Paged, dense, make_paged
 
@@ -31,21 +31,23 @@ ROWS = [(1, 1), (1, 16), (1, 17), (1, 63), (1, 300), (2, 2), (5, 64), (33, 97), 
 
 
 def attend(
-    library: ctypes.CDLL, paged: Paged, sight: Sight = EVERYTHING, slopes: Tensor | None = None
+    library: ctypes.CDLL, paged: Paged, spec: AttentionSpec = FULL_ATTENTION, slopes: Tensor | None = None
 ) -> Tensor:
-    return Attention(library).begin(paged.step).attend(paged.query, paged.cache, sight, slopes)
+    return Attention(library).begin(paged.step).attend(paged.query, paged.cache, spec, slopes)
 
 
 def check(
-    library: ctypes.CDLL, paged: Paged, sight: Sight = EVERYTHING, slopes: Tensor | None = None
+    library: ctypes.CDLL, paged: Paged, spec: AttentionSpec = FULL_ATTENTION, slopes: Tensor | None = None
 ) -> None:
-    compare(attend(library, paged, sight, slopes), paged, sight, slopes)
+    compare(attend(library, paged, spec, slopes), paged, spec, slopes)
 
 
-def compare(out: Tensor, paged: Paged, sight: Sight = EVERYTHING, slopes: Tensor | None = None) -> None:
+def compare(
+    out: Tensor, paged: Paged, spec: AttentionSpec = FULL_ATTENTION, slopes: Tensor | None = None
+) -> None:
     tolerance = TOLERANCES[paged.query.dtype]
     assert out.dtype == paged.query.dtype
-    assert_close(out.double(), dense(paged, sight, slopes), atol=tolerance, rtol=tolerance)
+    assert_close(out.double(), dense(paged, spec, slopes), atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
@@ -88,8 +90,8 @@ def test_values_that_are_the_first_numbers_of_keys(
     native: ctypes.CDLL, heads: Heads, block_size: int, dtype: torch.dtype, kv: Kv
 ) -> None:
     paged = make_paged([(1, 1100), *ROWS, (40, 700)], heads, block_size, dtype, kv)
-    for sight in (EVERYTHING, Sight(window=50), Sight(window=20, sinks=70, softcap=3.0)):
-        check(native, paged, sight)
+    for spec in (FULL_ATTENTION, AttentionSpec(window=50), AttentionSpec(window=20, sinks=70, softcap=3.0)):
+        check(native, paged, spec)
 
 
 @pytest.mark.parametrize(("dtype", "kv"), [*NUMBERS, (torch.float32, FP8)])
@@ -103,23 +105,23 @@ def test_the_reference_where_values_are_the_first_numbers_of_keys(
 
 
 WINDOWS = [
-    Sight(window=1),
-    Sight(window=50),
-    Sight(window=64, sinks=4),
-    Sight(window=5, sinks=1),
-    Sight(window=20, sinks=70),
-    Sight(window=5000, sinks=4),
-    Sight(softcap=2.0),
-    Sight(window=40, sinks=3, softcap=5.0),
+    AttentionSpec(window=1),
+    AttentionSpec(window=50),
+    AttentionSpec(window=64, sinks=4),
+    AttentionSpec(window=5, sinks=1),
+    AttentionSpec(window=20, sinks=70),
+    AttentionSpec(window=5000, sinks=4),
+    AttentionSpec(softcap=2.0),
+    AttentionSpec(window=40, sinks=3, softcap=5.0),
 ]
 
 
 @pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
-@pytest.mark.parametrize("sight", WINDOWS, ids=str)
-def test_what_is_seen(native: ctypes.CDLL, sight: Sight, dtype: torch.dtype, kv: Kv) -> None:
+@pytest.mark.parametrize("spec", WINDOWS, ids=str)
+def test_what_is_seen(native: ctypes.CDLL, spec: AttentionSpec, dtype: torch.dtype, kv: Kv) -> None:
     paged = make_paged([*ROWS, (40, 700)], Heads(6, 2, 64), 16, dtype, kv)
-    check(native, paged, sight)
-    compare(ReferenceStep(paged.step).attend(paged.query, paged.plain, sight), paged, sight)
+    check(native, paged, spec)
+    compare(ReferenceStep(paged.step).attend(paged.query, paged.plain, spec), paged, spec)
 
 
 SLOPES = torch.tensor([0.5, 0.25, 0.01, 0.125, 0.9, 0.003])
@@ -127,14 +129,14 @@ SLOPES = torch.tensor([0.5, 0.25, 0.01, 0.125, 0.9, 0.003])
 
 
 @pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
-@pytest.mark.parametrize("sight", [EVERYTHING, WINDOWS[4], WINDOWS[7]], ids=str)
+@pytest.mark.parametrize("spec", [FULL_ATTENTION, WINDOWS[4], WINDOWS[7]], ids=str)
 @pytest.mark.parametrize(("kv_heads", "block_size"), [(6, 7), (2, 16)])
 def test_linear_biases(
-    native: ctypes.CDLL, kv_heads: int, block_size: int, sight: Sight, dtype: torch.dtype, kv: Kv
+    native: ctypes.CDLL, kv_heads: int, block_size: int, spec: AttentionSpec, dtype: torch.dtype, kv: Kv
 ) -> None:
     paged = make_paged([*ROWS, (40, 700)], Heads(6, kv_heads, 48), block_size, dtype, kv)
-    check(native, paged, sight, SLOPES)
-    compare(ReferenceStep(paged.step).attend(paged.query, paged.plain, sight, SLOPES), paged, sight, SLOPES)
+    check(native, paged, spec, SLOPES)
+    compare(ReferenceStep(paged.step).attend(paged.query, paged.plain, spec, SLOPES), paged, spec, SLOPES)
 
 
 @pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
@@ -142,15 +144,15 @@ def test_linear_biases(
 def test_blocks_out_of_the_window_are_not_looked_up(
     native: ctypes.CDLL, block_size: int, dtype: torch.dtype, kv: Kv
 ) -> None:
-    sight = Sight(window=50)
+    spec = AttentionSpec(window=50)
     paged = make_paged([*ROWS, (40, 700), (3, 3000)], Heads(6, 2, 64), block_size, dtype, kv)
     for table, context, tokens in zip(
         paged.step.block_tables, paged.step.context_lengths, paged.step.query_lengths, strict=True
     ):
-        gone = max(0, context - tokens + 1 - sight.window) // block_size
+        gone = max(0, context - tokens + 1 - spec.window) // block_size
         table[:gone] = 1 << 30
-    check(native, paged, sight)
-    compare(ReferenceStep(paged.step).attend(paged.query, paged.plain, sight), paged, sight)
+    check(native, paged, spec)
+    compare(ReferenceStep(paged.step).attend(paged.query, paged.plain, spec), paged, spec)
 
 
 def test_large_scores_do_not_overflow(native: ctypes.CDLL) -> None:
@@ -209,31 +211,31 @@ def alone(paged: Paged, row: int, tokens: Sequence[int]) -> Paged:
     return Paged(cut, paged.plain, paged.cache, paged.query[places], [], [])
 
 
-SIGHTS = [
-    (EVERYTHING, None),
-    (Sight(window=100), None),
-    (Sight(window=100, sinks=4, softcap=3.0), None),
-    (Sight(window=300), SLOPES),
+SPECS = [
+    (FULL_ATTENTION, None),
+    (AttentionSpec(window=100), None),
+    (AttentionSpec(window=100, sinks=4, softcap=3.0), None),
+    (AttentionSpec(window=300), SLOPES),
 ]
 
 
-@pytest.mark.parametrize(("sight", "slopes"), SIGHTS, ids=str)
+@pytest.mark.parametrize(("spec", "slopes"), SPECS, ids=str)
 @pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
 @pytest.mark.parametrize("heads", [Heads(6, 2, 64), Heads(6, 2, 80), Heads(6, 1, 96, 52)], ids=str)
 def test_a_token_is_the_same_alone_in_a_chunk_and_in_a_batch(
-    native: ctypes.CDLL, heads: Heads, dtype: torch.dtype, kv: Kv, sight: Sight, slopes: Tensor | None
+    native: ctypes.CDLL, heads: Heads, dtype: torch.dtype, kv: Kv, spec: AttentionSpec, slopes: Tensor | None
 ) -> None:
     """Bit for bit: a sequence that is computed again goes on with the same tokens."""
     rows = [(1, 40), (1, 900), (40, 900), (70, 70)]
     paged = make_paged(rows, heads, 16, dtype, kv)
-    out = attend(native, paged, sight, slopes)
+    out = attend(native, paged, spec, slopes)
     for row, tokens in enumerate(paged.rows()):
         some = sorted({0, 1, (tokens.stop - tokens.start) // 2, tokens.stop - tokens.start - 1})
         some = [token for token in some if tokens.start + token < tokens.stop]
         for token in some:
-            single = attend(native, alone(paged, row, [token]), sight, slopes)
+            single = attend(native, alone(paged, row, [token]), spec, slopes)
             assert single.equal(out[tokens.start + token : tokens.start + token + 1])
-        together = attend(native, alone(paged, row, some * 7), sight, slopes)
+        together = attend(native, alone(paged, row, some * 7), spec, slopes)
         assert together.equal(out[[tokens.start + token for token in some * 7]])
 
 

@@ -102,7 +102,7 @@ def test_a_fork_whose_blocks_were_given_back_begins_anew(windowed: Make) -> None
     leader, sibling = group.sequences
     assert sibling.state is State.FORK
     assert leader.table is not None
-    assert leader.table.dropped > one.limits.out_of_sight(12)
+    assert leader.table.dropped > one.limits.outside_window(12)
     one.run()
     one.check(group)
 
@@ -118,7 +118,7 @@ def test_nobody_waits_for_a_prefix_that_is_gone(windowed: Make) -> None:
     one.check(second)
 
 
-def test_a_cached_prefix_is_used_without_holding_what_is_out_of_sight(windowed: Make) -> None:
+def test_a_cached_prefix_is_used_without_holding_what_is_outside_the_window(windowed: Make) -> None:
     one = windowed(num_blocks=60)
     one.arrive(list(range(30)) * 3, max_tokens=2)
     one.run()
@@ -133,7 +133,7 @@ def test_a_cached_prefix_is_used_without_holding_what_is_out_of_sight(windowed: 
     assert one.worker.computed_tokens == computed + 4 + 9
 
 
-def test_what_is_out_of_sight_is_not_brought_back_from_the_host(windowed: Make) -> None:
+def test_what_is_outside_the_window_is_not_brought_back_from_the_host(windowed: Make) -> None:
     one = windowed(num_blocks=12, host_blocks=100, swap_block_us=1, token_us=10)
     one.arrive(list(range(30)) * 4, max_tokens=2)
     one.arrive([7] * 120, max_tokens=2)
@@ -149,7 +149,7 @@ def test_what_is_out_of_sight_is_not_brought_back_from_the_host(windowed: Make) 
     assert one.worker.computed_tokens == computed + 2 + 9
 
 
-def test_a_block_in_sight_that_was_given_back_is_noticed(windowed: Make) -> None:
+def test_a_block_in_the_window_that_was_given_back_is_noticed(windowed: Make) -> None:
     one = windowed()
     group = one.arrive([1] * 30, max_tokens=10)
     one.run(5)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from gpu_worker.kernels.interface import EVERYTHING, FP8, Sight
+from gpu_worker.kernels.interface import FP8, FULL_ATTENTION, AttentionSpec
 from gpu_worker.kernels.triton.attention.attention import TritonStep
 from tests.support.paged import Heads, Paged, dense, make_paged, recorded
 
@@ -27,11 +27,11 @@ DRAFTS = [(1, 40), (4, 4), (3, 650), (4, 64)]
 STEPS = [MIXED, DECODES, DRAFTS]
 
 
-def check(paged: Paged, sight: Sight = EVERYTHING, slopes: Tensor | None = None) -> None:
-    out = TritonStep(paged.step, PROCESSORS).attend(paged.query, paged.plain, sight, slopes)
+def check(paged: Paged, spec: AttentionSpec = FULL_ATTENTION, slopes: Tensor | None = None) -> None:
+    out = TritonStep(paged.step, PROCESSORS).attend(paged.query, paged.plain, spec, slopes)
     tolerance = TOLERANCES[paged.query.dtype]
     assert out.dtype == paged.query.dtype
-    assert_close(out.double(), dense(paged, sight, slopes), atol=tolerance, rtol=tolerance)
+    assert_close(out.double(), dense(paged, spec, slopes), atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize("kv", [None, torch.int8, FP8])
@@ -43,13 +43,13 @@ def test_any_kind_of_step(rows: list[tuple[int, int]], dtype: torch.dtype, kv: t
 
 @pytest.mark.parametrize("processors", [1, 100], ids=["whole", "split"])
 @pytest.mark.parametrize(("tokens", "rows"), [(113, 7), (150, 20)])
-@pytest.mark.parametrize("sight", [EVERYTHING, Sight(window=40, sinks=3)], ids=str)
-def test_recorded_steps(tokens: int, rows: int, processors: int, sight: Sight) -> None:
+@pytest.mark.parametrize("spec", [FULL_ATTENTION, AttentionSpec(window=40, sinks=3)], ids=str)
+def test_recorded_steps(tokens: int, rows: int, processors: int, spec: AttentionSpec) -> None:
     """Launches that are laid out for any step up to some size; what is not needed of it is nothing."""
     paged = make_paged(MIXED, Heads(6, 2, 16), 16, torch.float32)
     query, step = recorded(paged, tokens, rows)
-    out = TritonStep(step, processors).attend(query, paged.plain, sight)
-    expected = torch.cat((dense(paged, sight), torch.zeros(tokens - len(paged.query), 96)))
+    out = TritonStep(step, processors).attend(query, paged.plain, spec)
+    expected = torch.cat((dense(paged, spec), torch.zeros(tokens - len(paged.query), 96)))
     assert_close(out.double(), expected, atol=3e-6, rtol=3e-6)
 
 
@@ -71,29 +71,29 @@ def test_any_group(heads: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "sight",
+    "spec",
     [
-        Sight(window=1),
-        Sight(window=50),
-        Sight(window=64, sinks=4),
-        Sight(window=20, sinks=70),
-        Sight(window=600, sinks=4),
-        Sight(softcap=2.0),
-        Sight(window=40, sinks=3, softcap=5.0),
+        AttentionSpec(window=1),
+        AttentionSpec(window=50),
+        AttentionSpec(window=64, sinks=4),
+        AttentionSpec(window=20, sinks=70),
+        AttentionSpec(window=600, sinks=4),
+        AttentionSpec(softcap=2.0),
+        AttentionSpec(window=40, sinks=3, softcap=5.0),
     ],
     ids=str,
 )
 @pytest.mark.parametrize("rows", [[*MIXED, (40, 300)], DECODES, DRAFTS], ids=["mixed", "decodes", "drafts"])
-def test_what_is_seen(rows: list[tuple[int, int]], sight: Sight) -> None:
-    check(make_paged(rows, Heads(2, 1, 16), 16, torch.float32), sight)
+def test_what_is_seen(rows: list[tuple[int, int]], spec: AttentionSpec) -> None:
+    check(make_paged(rows, Heads(2, 1, 16), 16, torch.float32), spec)
 
 
-@pytest.mark.parametrize("sight", [EVERYTHING, Sight(window=40, sinks=3, softcap=5.0)], ids=str)
+@pytest.mark.parametrize("spec", [FULL_ATTENTION, AttentionSpec(window=40, sinks=3, softcap=5.0)], ids=str)
 @pytest.mark.parametrize("kv", [None, torch.int8])
 @pytest.mark.parametrize("rows", STEPS, ids=["mixed", "decodes", "drafts"])
-def test_linear_biases(rows: list[tuple[int, int]], kv: torch.dtype | None, sight: Sight) -> None:
+def test_linear_biases(rows: list[tuple[int, int]], kv: torch.dtype | None, spec: AttentionSpec) -> None:
     slopes = torch.tensor([0.5, 0.25, 0.01, 0.003])
-    check(make_paged(rows, Heads(4, 2, 16), 16, torch.float32, kv), sight, slopes)
+    check(make_paged(rows, Heads(4, 2, 16), 16, torch.float32, kv), spec, slopes)
 
 
 @pytest.mark.parametrize("kv", [torch.int8, FP8])
@@ -102,8 +102,8 @@ def test_linear_biases(rows: list[tuple[int, int]], kv: torch.dtype | None, sigh
 def test_what_is_seen_of_fewer_bits(rows: list[tuple[int, int]], dtype: torch.dtype, kv: torch.dtype) -> None:
     """Heads of a size that is padded, in blocks of an odd one."""
     paged = make_paged(rows, Heads(6, 2, 24), 7, dtype, kv)
-    check(paged, Sight(window=40, sinks=3, softcap=5.0, scale=0.3))
-    check(paged, Sight(window=600, sinks=4), torch.linspace(0.5, 0.1, 6))
+    check(paged, AttentionSpec(window=40, sinks=3, softcap=5.0, scale=0.3))
+    check(paged, AttentionSpec(window=600, sinks=4), torch.linspace(0.5, 0.1, 6))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -138,7 +138,7 @@ def test_blocks_out_of_the_window_are_not_looked_up(rows: list[tuple[int, int]])
     tables = paged.step.block_tables.clone()
     for row, (length, context) in enumerate(rows):
         tables[row, : max(0, context - length + 1 - 40) // 16] = 1 << 30
-    check(replace(paged, step=replace(paged.step, block_tables=tables)), Sight(window=40))
+    check(replace(paged, step=replace(paged.step, block_tables=tables)), AttentionSpec(window=40))
 
 
 def test_large_scores_do_not_overflow() -> None:

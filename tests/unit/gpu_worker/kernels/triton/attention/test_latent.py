@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from gpu_worker.kernels.interface import FP8, LayerCache, Rotary, Sight
+from gpu_worker.kernels.interface import FP8, AttentionSpec, LayerCache, Rotary
 from gpu_worker.kernels.reference.latent import write_latent
 from gpu_worker.kernels.triton.attention.attention import TritonStep
 from tests.support.paged import Heads, dense, make_paged, make_step, recorded
@@ -81,9 +81,9 @@ def test_sizes_of_large_models() -> None:
 
 def test_with_a_window_it_is_the_reference() -> None:
     paged = make_paged(MIXED, SMALL, 16, torch.float32)
-    sight = Sight(window=20)
-    out = TritonStep(paged.step, PROCESSORS).attend(paged.query, paged.plain, sight)
-    assert_close(out.double(), dense(paged, sight), atol=1e-5, rtol=1e-5)
+    spec = AttentionSpec(window=20)
+    out = TritonStep(paged.step, PROCESSORS).attend(paged.query, paged.plain, spec)
+    assert_close(out.double(), dense(paged, spec), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("processors", [1, 100], ids=["whole", "split"])
