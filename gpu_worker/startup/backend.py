@@ -70,9 +70,7 @@ def _triton(settings: WorkerSettings, device: torch.device) -> Kernels:
     """The back end for GPUs; PyTorch if Triton cannot be had, and neither it nor narrower weights, which
     PyTorch would widen in every step, were asked for."""
     try:
-        from gpu_worker.kernels.triton.kernels import TritonKernels
-        from gpu_worker.kernels.triton.products.int4 import Int4Triton
-        from gpu_worker.kernels.triton.products.quantized import QuantizedTriton
+        from gpu_worker.kernels.triton.kernels import Int4Triton, QuantizedTriton, TritonKernels
 
         if settings.quantization == "none":
             return TritonKernels(device)

@@ -20,9 +20,7 @@ from triton import JITFunction
 from triton.backends.compiler import GPUTarget
 
 from gpu_worker.kernels.interface import FP8
-from gpu_worker.kernels.triton.kernels import TritonKernels
-from gpu_worker.kernels.triton.products.int4 import Int4Triton
-from gpu_worker.kernels.triton.products.quantized import QuantizedTriton
+from gpu_worker.kernels.triton.kernels import Int4Triton, QuantizedTriton, TritonKernels
 from gpu_worker.memory.cache import make_caches
 from gpu_worker.models.registry import load_model
 from gpu_worker.startup.warmup import rehearse, step_of

@@ -1,14 +1,19 @@
-"""The back end for GPUs: products by cuBLAS; attention, sampling and what lies between in Triton."""
+"""The back ends for GPUs: products by cuBLAS; attention, sampling and what lies between in Triton.
+
+TritonKernels      weights in the type of the activations
+QuantizedTriton    weights and activations of products in int8 or fp8
+Int4Triton         weights in int4
+"""
 
 from collections.abc import Iterable, Sequence
 
 import torch
 import triton
 from torch import Tensor
-from torch.nn.functional import linear
 
 from gpu_worker.errors import KernelError
 from gpu_worker.kernels.interface import (
+    FP8,
     Copies,
     LayerCache,
     Linear,
@@ -18,12 +23,17 @@ from gpu_worker.kernels.interface import (
     StepMetadata,
     Unary,
 )
-from gpu_worker.kernels.reference.kernels import ReferenceKernels, ReferenceLinear
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.triton.attention.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
+from gpu_worker.kernels.triton.formats.fp8 import is_native
+from gpu_worker.kernels.triton.mixture.int4_mixture import Int4Mixture
 from gpu_worker.kernels.triton.mixture.mixture import TritonMixture
 from gpu_worker.kernels.triton.mixture.route import TritonRoute
 from gpu_worker.kernels.triton.norm import TritonNorm, gated
+from gpu_worker.kernels.triton.products.int4 import TritonInt4Linear
+from gpu_worker.kernels.triton.products.linear import TritonGated, TritonLinear
+from gpu_worker.kernels.triton.products.quantized import TritonQuantizedLinear
 from gpu_worker.kernels.triton.sampling.sample import sample
 from gpu_worker.sampling.sampler import Sampled
 from gpu_worker.step.batch import Batch
@@ -90,33 +100,61 @@ class TritonKernels(ReferenceKernels):
         return sample(logits, slots, device_slots, positions, batch)
 
 
-class TritonLinear(ReferenceLinear):
-    """See `Linear`. A residual is added where the product's sums are, before they are rounded; results wider
-    than the weights are these sums."""
+class QuantizedTriton(TritonKernels):
+    """See `Kernels`."""
 
-    def __call__(self, hidden: Tensor) -> Tensor:
-        if self._dtype == self._weight.dtype:
-            return super().__call__(hidden)
-        if hidden.is_cuda:
-            sums = torch.mm(hidden, self._weight.t(), out_dtype=self._dtype)
-        else:  # which PyTorch has for GPUs alone
-            sums = hidden.to(self._dtype) @ self._weight.t().to(self._dtype)
-        return sums if self._bias is None else sums + self._bias
+    def __init__(self, device: torch.device, numbers: torch.dtype) -> None:
+        """`numbers`: int8 or fp8. Raises `KernelError` if the device does not multiply them."""
+        super().__init__(device)
+        if numbers == FP8 and device.type == "cuda" and not is_native(device):
+            raise KernelError("this GPU multiplies no fp8, which Ada and Hopper do: take int8")
+        self._numbers = numbers
 
-    def add_to(self, hidden: Tensor, residual: Tensor) -> None:
-        residual.addmm_(hidden, self._weight.t())
-        if self._bias is not None:
-            residual += self._bias
+    def linear(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        keeps_rows: bool = False,
+    ) -> Linear:
+        return TritonQuantizedLinear(weight, bias, dtype or weight.dtype, self._numbers)
+
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
+        product = TritonQuantizedLinear(weight, bias, weight.dtype, self._numbers)
+        return lambda hidden: gated(product(hidden), activation)
+
+    def mixture(
+        self, blocks: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
+    ) -> Mixture:
+        """Weights alone are of one byte here, and widened on their way: activations stay what they are."""
+        return TritonMixture(blocks, count, activation, self._numbers)
 
 
-class TritonGated:
-    """See `Kernels.gated`."""
+class Int4Triton(QuantizedTriton):
+    """See `Kernels`. Weights of the head and of routers are int8."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, activation: str) -> None:
-        self._weight, self._bias, self._activation = weight, bias, activation
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device, torch.int8)
 
-    def __call__(self, hidden: Tensor) -> Tensor:
-        return gated(linear(hidden, self._weight, self._bias), self._activation)
+    def linear(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        keeps_rows: bool = False,
+    ) -> Linear:
+        if dtype == torch.float32 or keeps_rows:
+            return super().linear(weight, bias, dtype, keeps_rows)
+        return TritonInt4Linear(weight, bias, self._processors)
+
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
+        product = TritonInt4Linear(weight, bias, self._processors)
+        return lambda hidden: gated(product(hidden), activation)
+
+    def mixture(
+        self, blocks: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
+    ) -> Mixture:
+        return Int4Mixture(blocks, count, activation)
 
 
 def _probe(device: torch.device) -> None:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from gpu_worker.kernels.interface import Linear
 from gpu_worker.kernels.reference.int4 import Int4Reference
-from gpu_worker.kernels.triton.kernels import TritonKernels
-from gpu_worker.kernels.triton.products.int4 import MOST, Int4Triton
+from gpu_worker.kernels.triton.kernels import Int4Triton, TritonKernels
+from gpu_worker.kernels.triton.products.int4 import MOST
 from ops.bench.gpu_check import steps
 from ops.bench.gpu_check.bench import Bench
 from ops.bench.gpu_check.cases import random

@@ -7,9 +7,8 @@ import torch
 from gpu_worker.kernels.interface import FP8, Rotary
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.quantized import QuantizedReference
-from gpu_worker.kernels.triton.fp8 import is_native
-from gpu_worker.kernels.triton.kernels import TritonKernels
-from gpu_worker.kernels.triton.products.quantized import QuantizedTriton
+from gpu_worker.kernels.triton.formats.fp8 import is_native
+from gpu_worker.kernels.triton.kernels import QuantizedTriton, TritonKernels
 from ops.bench.gpu_check import steps
 from ops.bench.gpu_check.bench import Bench
 from ops.bench.gpu_check.cases import Heads, make_pages, make_step, random

@@ -11,9 +11,7 @@ import torch
 
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.triton.graphs.layouts import OneEach
-from gpu_worker.kernels.triton.kernels import TritonKernels
-from gpu_worker.kernels.triton.products.int4 import Int4Triton
-from gpu_worker.kernels.triton.products.quantized import QuantizedTriton
+from gpu_worker.kernels.triton.kernels import Int4Triton, QuantizedTriton, TritonKernels
 from gpu_worker.step.runner import Runner
 from ops.bench.gpu_check.bench import SEED, Bench
 from ops.bench.gpu_check.models import EIGHT_B, TINY, llama, replay, runner_of

@@ -10,11 +10,11 @@ from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.triton.attention import latent
 from gpu_worker.kernels.triton.attention.combine import combined
 from gpu_worker.kernels.triton.attention.launch import LEAST, Launch, Tiling, launches
-from gpu_worker.kernels.triton.attention.pages import pointers
 from gpu_worker.kernels.triton.attention.rotate import rotate_and_write
 from gpu_worker.kernels.triton.attention.tile import attend_tile
-from gpu_worker.kernels.triton.fp8 import is_native
-from gpu_worker.kernels.triton.products.factors import factor
+from gpu_worker.kernels.triton.formats.factors import factor
+from gpu_worker.kernels.triton.formats.fp8 import is_native
+from gpu_worker.kernels.triton.formats.pages import pointers
 
 TILE_BYTES = 16 << 10
 """Of the keys, or values, that a program has before it at a time."""

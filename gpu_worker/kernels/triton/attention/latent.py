@@ -15,8 +15,8 @@ from gpu_worker.kernels.interface import AttentionSpec, LayerCache, Rotary, Step
 from gpu_worker.kernels.triton.attention.combine import combined
 from gpu_worker.kernels.triton.attention.latent_tile import attend_latent
 from gpu_worker.kernels.triton.attention.launch import Launch, Tiling
-from gpu_worker.kernels.triton.attention.pages import pointers, store_row
-from gpu_worker.kernels.triton.fp8 import is_native
+from gpu_worker.kernels.triton.formats.fp8 import is_native
+from gpu_worker.kernels.triton.formats.pages import pointers, store_row
 
 
 @triton.jit(do_not_specialize_on_alignment=["positions"])

@@ -12,10 +12,10 @@ the first of them has brought into the cache.
 import triton
 import triton.language as tl
 
-from gpu_worker.kernels.triton.attention.packed import apart, parts, sizes
-from gpu_worker.kernels.triton.attention.pages import find_rows, load_rows
 from gpu_worker.kernels.triton.attention.programs import leave, own_stretch, own_tile
 from gpu_worker.kernels.triton.attention.softmax import in_ceiling, mix, outcome, products, weigh
+from gpu_worker.kernels.triton.formats.packed import apart, parts, sizes
+from gpu_worker.kernels.triton.formats.pages import find_rows, load_rows
 
 
 @triton.jit(do_not_specialize=["table_width", "rows_in_step", "tile_tokens"])

@@ -16,8 +16,8 @@ import triton.language as tl
 from torch import Tensor
 
 from gpu_worker.kernels.interface import LayerCache, Rotary, StepMetadata
-from gpu_worker.kernels.triton.attention.pages import pointers, store_row
-from gpu_worker.kernels.triton.fp8 import is_native
+from gpu_worker.kernels.triton.formats.fp8 import is_native
+from gpu_worker.kernels.triton.formats.pages import pointers, store_row
 
 
 @triton.jit(do_not_specialize_on_alignment=["positions"])

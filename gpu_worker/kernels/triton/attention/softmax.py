@@ -9,7 +9,7 @@ ceiling    float32          the largest scale of values so far; the sums are in 
 import triton
 import triton.language as tl
 
-from gpu_worker.kernels.triton.attention.packed import together
+from gpu_worker.kernels.triton.formats.packed import together
 
 
 @triton.jit

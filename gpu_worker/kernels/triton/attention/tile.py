@@ -16,10 +16,10 @@ each; then each leaves what it found as a partial result, and `combine.py` puts 
 import triton
 import triton.language as tl
 
-from gpu_worker.kernels.triton.attention.packed import apart, parts, sizes
-from gpu_worker.kernels.triton.attention.pages import find_rows, load_rows
 from gpu_worker.kernels.triton.attention.programs import leave, own_stretch, own_tile
 from gpu_worker.kernels.triton.attention.softmax import in_ceiling, mix, outcome, products, weigh
+from gpu_worker.kernels.triton.formats.packed import apart, parts, sizes
+from gpu_worker.kernels.triton.formats.pages import find_rows, load_rows
 
 
 @triton.jit

@@ -5,9 +5,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gpu_worker.kernels.triton.formats.factors import factor
 from gpu_worker.kernels.triton.mixture.mixture import OUTPUTS, Stack, TritonMixture
 from gpu_worker.kernels.triton.norm import activated
-from gpu_worker.kernels.triton.products.factors import factor
 from gpu_worker.kernels.triton.products.int4_tile import GROUP, GROUPS, STRIP, packed, scale_of, widened
 
 

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from gpu_worker.kernels.interface import FP8
 from gpu_worker.kernels.reference.pages import quantized
-from gpu_worker.kernels.triton.fp8 import is_native, widen
+from gpu_worker.kernels.triton.formats.factors import factor
+from gpu_worker.kernels.triton.formats.fp8 import is_native, widen
 from gpu_worker.kernels.triton.mixture.pairs import grouped
 from gpu_worker.kernels.triton.norm import activated
-from gpu_worker.kernels.triton.products.factors import factor
 
 OUTPUTS = 64
 """Of a block, that a program computes."""

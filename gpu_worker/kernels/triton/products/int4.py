@@ -6,21 +6,16 @@
 See `reference_int4.py`; activations stay as they are. How weights lie is drawn in `int4_tile.py`.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
 import triton
 from torch import Tensor
 
-from gpu_worker.kernels.interface import Linear, Mixture, Unary
 from gpu_worker.kernels.reference.quantized import AT_ONCE
-from gpu_worker.kernels.triton.kernels import TritonLinear
-from gpu_worker.kernels.triton.mixture.int4_mixture import Int4Mixture
-from gpu_worker.kernels.triton.norm import gated
-from gpu_worker.kernels.triton.products.factors import factor
+from gpu_worker.kernels.triton.formats.factors import factor
 from gpu_worker.kernels.triton.products.int4_tile import add_spans, multiply_int4, packed, widen_strips
-from gpu_worker.kernels.triton.products.quantized import QuantizedTriton
+from gpu_worker.kernels.triton.products.linear import TritonLinear
 
 MOST = 256
 """Tokens of a product whose weights are widened in registers. Widening a matrix takes as long as it takes to
@@ -147,30 +142,3 @@ class TritonInt4Linear:
             self._packed, self._scales, matrix, IN=self._in, OUT=self._out, OUTS=WIDENED, num_warps=4
         )
         return TritonLinear(matrix, self._bias, self._dtype)
-
-
-class Int4Triton(QuantizedTriton):
-    """See `Kernels`. Weights of the head and of routers are int8."""
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__(device, torch.int8)
-
-    def linear(
-        self,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        dtype: torch.dtype | None = None,
-        keeps_rows: bool = False,
-    ) -> Linear:
-        if dtype == torch.float32 or keeps_rows:
-            return super().linear(weight, bias, dtype, keeps_rows)
-        return TritonInt4Linear(weight, bias, self._processors)
-
-    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
-        product = TritonInt4Linear(weight, bias, self._processors)
-        return lambda hidden: gated(product(hidden), activation)
-
-    def mixture(
-        self, blocks: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
-    ) -> Mixture:
-        return Int4Mixture(blocks, count, activation)

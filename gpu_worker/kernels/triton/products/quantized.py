@@ -6,21 +6,15 @@ See `reference_quantized.py`. Read and written beside the weights: activations o
 sums, of four bytes each, twice; of one token that is little beside its weights.
 """
 
-from collections.abc import Iterable
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpu_worker.errors import KernelError
-from gpu_worker.kernels.interface import FP8, Linear, Mixture, Unary
+from gpu_worker.kernels.interface import FP8
 from gpu_worker.kernels.reference.quantized import QuantizedLinear
-from gpu_worker.kernels.triton.attention.pages import store_row
-from gpu_worker.kernels.triton.fp8 import is_native
-from gpu_worker.kernels.triton.kernels import TritonKernels
-from gpu_worker.kernels.triton.mixture.mixture import TritonMixture
-from gpu_worker.kernels.triton.norm import gated
+from gpu_worker.kernels.triton.formats.fp8 import is_native
+from gpu_worker.kernels.triton.formats.pages import store_row
 
 ROWS = 32
 """Tokens are filled up to so many, and to a multiple of 16: cuBLAS multiplies no fewer bytes."""
@@ -125,33 +119,3 @@ class TritonQuantizedLinear(QuantizedLinear):
         if numbers.dtype == torch.int8:
             return torch._int_mm(numbers, weight)
         return torch._scaled_mm(numbers, weight, self._one, self._one, out_dtype=torch.float32)
-
-
-class QuantizedTriton(TritonKernels):
-    """See `Kernels`."""
-
-    def __init__(self, device: torch.device, numbers: torch.dtype) -> None:
-        """`numbers`: int8 or fp8. Raises `KernelError` if the device does not multiply them."""
-        super().__init__(device)
-        if numbers == FP8 and device.type == "cuda" and not is_native(device):
-            raise KernelError("this GPU multiplies no fp8, which Ada and Hopper do: take int8")
-        self._numbers = numbers
-
-    def linear(
-        self,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        dtype: torch.dtype | None = None,
-        keeps_rows: bool = False,
-    ) -> Linear:
-        return TritonQuantizedLinear(weight, bias, dtype or weight.dtype, self._numbers)
-
-    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
-        product = TritonQuantizedLinear(weight, bias, weight.dtype, self._numbers)
-        return lambda hidden: gated(product(hidden), activation)
-
-    def mixture(
-        self, blocks: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
-    ) -> Mixture:
-        """Weights alone are of one byte here, and widened on their way: activations stay what they are."""
-        return TritonMixture(blocks, count, activation, self._numbers)

@@ -11,9 +11,7 @@ from gpu_worker.kernels.cpu.kernels import CpuKernels, Int4Kernels, MatrixUnitKe
 from gpu_worker.kernels.reference.int4 import Int4Reference
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.quantized import QuantizedReference
-from gpu_worker.kernels.triton.kernels import TritonKernels
-from gpu_worker.kernels.triton.products.int4 import Int4Triton
-from gpu_worker.kernels.triton.products.quantized import QuantizedTriton
+from gpu_worker.kernels.triton.kernels import Int4Triton, QuantizedTriton, TritonKernels
 from gpu_worker.models.loader import Weights
 from gpu_worker.startup import backend
 from gpu_worker.startup.load import load

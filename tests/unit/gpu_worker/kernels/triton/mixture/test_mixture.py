@@ -9,10 +9,8 @@ from gpu_worker.kernels.interface import FP8
 from gpu_worker.kernels.reference.int4 import Int4Reference
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.pages import quantized, widened
-from gpu_worker.kernels.triton.kernels import TritonKernels
+from gpu_worker.kernels.triton.kernels import Int4Triton, QuantizedTriton, TritonKernels
 from gpu_worker.kernels.triton.mixture.pairs import grouped
-from gpu_worker.kernels.triton.products.int4 import Int4Triton
-from gpu_worker.kernels.triton.products.quantized import QuantizedTriton
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 

@@ -6,7 +6,7 @@ import triton.language as tl
 from torch.testing import assert_close
 
 from gpu_worker.kernels.interface import FP8
-from gpu_worker.kernels.triton.fp8 import to_fp8, widen
+from gpu_worker.kernels.triton.formats.fp8 import to_fp8, widen
 
 SIZE = 4096
 

@@ -13,7 +13,7 @@ So the kernels have what they multiply in parts, a tuple of matrices: the two of
 import triton
 import triton.language as tl
 
-from gpu_worker.kernels.triton.fp8 import widen
+from gpu_worker.kernels.triton.formats.fp8 import widen
 
 
 @triton.jit

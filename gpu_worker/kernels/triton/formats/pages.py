@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from gpu_worker.kernels.interface import FP8, LayerCache
-from gpu_worker.kernels.triton.fp8 import to_fp8
+from gpu_worker.kernels.triton.formats.fp8 import to_fp8
 
 
 def pointers(
