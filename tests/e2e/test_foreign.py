@@ -10,7 +10,7 @@ import pytest
 from ops.launcher.redis_server import RedisServer
 from tests.support import oracle
 from tests.support.deployment import SHIPPED_MODEL, Deployment
-from tests.unit.gpu_worker.test_families import random_model
+from tests.unit.gpu_worker.behaviour.test_families import random_model
 
 PROMPTS = [[5, 17, 300, 88, 41], [9, 60, 2000, 73]]
 

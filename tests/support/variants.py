@@ -63,8 +63,8 @@ class Driver:
 
 
 def main() -> None:
-    from tests.unit.gpu_worker.test_families import ALIKE, random_model
-    from tests.unit.gpu_worker.test_families import MODELS as FAMILIES
+    from tests.unit.gpu_worker.behaviour.test_families import ALIKE, random_model
+    from tests.unit.gpu_worker.behaviour.test_families import MODELS as FAMILIES
 
     triton.runtime.driver.set_active(Driver())
     seen: set[tuple[str, str]] = set()

@@ -15,10 +15,10 @@ EMULATED = os.environ.get("TEST_EMULATED")
 
 if EMULATED:
     emulate(int(EMULATED))
-    collect_ignore = ["test_compiles.py", "test_emulated.py", "test_variants.py"]
+    collect_ignore = ["behaviour/test_compiles.py", "test_emulated.py", "behaviour/test_variants.py"]
 elif torch.cuda.is_available():
     # Kernels are compiled there, for memory that is the GPU's: tests/gpu has what runs on it.
-    collect_ignore_glob = ["test_*.py"]
+    collect_ignore_glob = ["*test_*.py"]
 else:
     collect_ignore = ["test_asked.py"]
 

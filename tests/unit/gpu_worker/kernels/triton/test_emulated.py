@@ -18,7 +18,7 @@ SOME = {
         f"{ATTENTION}[drafts-dtype1-kv1]",
         f"{ATTENTION}[decodes-dtype1-kv2]",
         "products/test_int4.py::test_every_tiling[1]",
-        "test_layers.py::test_rotate_and_write_in_int8",
+        "test_kernels.py::test_rotate_and_write_in_int8",
         "products/test_quantized.py::test_more_tokens_than_are_filled_up_and_wide_results",
     ),
     "90": (

@@ -11,8 +11,8 @@ from gpu_worker.kernels.reference.int4 import Int4Reference, grouped, widened
 from gpu_worker.kernels.triton.kernels import Int4Triton
 from gpu_worker.kernels.triton.products.int4 import MOST, TritonInt4Linear, tiling
 from gpu_worker.kernels.triton.products.int4_tile import packed
+from tests.unit.gpu_worker.behaviour.test_greedy import PROMPT
 from tests.unit.gpu_worker.conftest import Driver, make_runner
-from tests.unit.gpu_worker.test_greedy import PROMPT
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 

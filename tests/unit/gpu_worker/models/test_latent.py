@@ -12,7 +12,7 @@ from gpu_worker.errors import ModelError
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models.config import read_config
 from gpu_worker.models.registry import load_model
-from tests.unit.gpu_worker.test_families import MODELS, random_model
+from tests.unit.gpu_worker.behaviour.test_families import MODELS, random_model
 
 V3 = MODELS["DeepSeek V3"]
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from tests.support.logits import watch_logits
-from tests.unit.gpu_worker.test_families import PROMPT, models  # noqa: F401
-from tests.unit.gpu_worker.test_greedy import (  # noqa: F401
+from tests.unit.gpu_worker.behaviour.test_families import PROMPT, models  # noqa: F401
+from tests.unit.gpu_worker.behaviour.test_greedy import (  # noqa: F401
     test_a_shared_prefix_is_not_computed_again,
     test_chunks_and_decodes_in_one_ragged_step,
     test_logits_at_every_position,

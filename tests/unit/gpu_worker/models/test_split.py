@@ -15,8 +15,8 @@ from gpu_worker.models.registry import load_model
 from gpu_worker.models.split import share_of
 from tests.support.logits import watch_logits
 from tests.support.ranks import Meeting, Thread, Together, same
+from tests.unit.gpu_worker.behaviour.test_families import ALIKE, MODELS, PROMPT, random_model
 from tests.unit.gpu_worker.conftest import Driver, greedy, make_runner, sampled
-from tests.unit.gpu_worker.test_families import ALIKE, MODELS, PROMPT, random_model
 
 MODELS = {
     **MODELS,

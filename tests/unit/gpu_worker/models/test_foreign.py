@@ -13,7 +13,7 @@ from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models.families import family_of
 from gpu_worker.models.registry import load_model
 from tests.support.logits import watch_logits
-from tests.unit.gpu_worker.test_families import LENGTH, PROMPT, random_model
+from tests.unit.gpu_worker.behaviour.test_families import LENGTH, PROMPT, random_model
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Cohere, norms of heads": ("CohereForCausalLM", {"logit_scale": 0.25, "use_qk_norm": True}),

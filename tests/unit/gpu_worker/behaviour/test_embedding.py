@@ -15,7 +15,7 @@ from transformers import AutoModel
 from proto.sampling_pb2 import MEAN, SamplingParams
 from scheduler_svc.core.request import Pooling, Request
 from tests.support.closed_loop import ClosedLoop
-from tests.unit.gpu_worker.test_families import random_model
+from tests.unit.gpu_worker.behaviour.test_families import random_model
 
 WAYS = [Pooling.MEAN, Pooling.LAST]
 LENGTHS = [1, 3, 4, 5, 15, 16, 17, 60]
