@@ -22,25 +22,54 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14proto/sampling.proto\x12\x05quire\"\xd5\x01\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_p\x18\x02 \x01(\x02\x12\r\n\x05top_k\x18\x03 \x01(\r\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x18\n\x10presence_penalty\x18\x05 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\x06 \x01(\x02\x12\x1a\n\x12repetition_penalty\x18\x07 \x01(\x02\x12\x0c\n\x04seed\x18\x08 \x01(\x04\x12\x15\n\x08logprobs\x18\t \x01(\rH\x00\x88\x01\x01\x42\x0b\n\t_logprobs\"P\n\x0eStopConditions\x12\x12\n\nmax_tokens\x18\x01 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x02 \x03(\r\x12\x12\n\ncut_to_fit\x18( \x01(\x08\"a\n\nBeamSearch\x12\r\n\x05width\x18\x01 \x01(\r\x12\x16\n\x0elength_penalty\x18\x02 \x01(\x02\x12,\n\x0e\x65\x61rly_stopping\x18\x03 \x01(\x0e\x32\x14.quire.EarlyStopping*4\n\rEarlyStopping\x12\r\n\tHEURISTIC\x10\x00\x12\t\n\x05\x46IRST\x10\x01\x12\t\n\x05NEVER\x10\x02*6\n\x0c\x46inishReason\x12\x10\n\x0cNOT_FINISHED\x10\x00\x12\x08\n\x04STOP\x10\x01\x12\n\n\x06LENGTH\x10\x02*-\n\x07Pooling\x12\x0e\n\nNO_POOLING\x10\x00\x12\x08\n\x04MEAN\x10\x01\x12\x08\n\x04LAST\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14proto/sampling.proto\x12\x05quire\x1a google/protobuf/descriptor.proto\"Y\n\x05Range\x12\x10\n\x03min\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05\x61\x62ove\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x10\n\x03max\x18\x03 \x01(\x01H\x02\x88\x01\x01\x42\x06\n\x04_minB\x08\n\x06_aboveB\x06\n\x04_max\"\xa2\x01\n\tParameter\x12\x1b\n\x05range\x18\x01 \x01(\x0b\x32\x0c.quire.Range\x12\x1b\n\x05stage\x18\x02 \x01(\x0e\x32\x0c.quire.Stage\x12\x14\n\x07\x64\x65\x66\x61ult\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x1c\n\x06\x63lient\x18\x04 \x01(\x0b\x32\x0c.quire.Range\x12\x1b\n\x05model\x18\x05 \x01(\x0b\x32\x0c.quire.RangeB\n\n\x08_default\"\xba\x04\n\x0eSamplingParams\x12\x45\n\x0btemperature\x18\x01 \x01(\x02\x42\x30\x8a\xb5\x18,\n\t\t\x00\x00\x00\x00\x00\x00\x00\x00\x10\x02\x19\x00\x00\x00\x00\x00\x00\xf0?\"\t\x19\x00\x00\x00\x00\x00\x00\x00@*\t\x19\x00\x00\x00\x00\x00\x00Y@\x12H\n\x05top_p\x18\x02 \x01(\x02\x42\x39\x8a\xb5\x18\x35\n\x12\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x00\x00\x00\x00\xf0?\x10\x03\x19\x00\x00\x00\x00\x00\x00\xf0?\"\t\t\x00\x00\x00\x00\x00\x00\x00\x00*\t\t\xa0\xc2\xeb\xfeKH\xb4\x39\x12?\n\x05top_k\x18\x03 \x01(\rB0\x8a\xb5\x18,\n\x00\x10\x03\x19\x00\x00\x00\x00\x00\x00\x00\x00\"\x12\t\x00\x00\x00\x00\x00\x00\xf0\xbf\x19\x00\x00\xc0\xff\xff\xff\xdf\x41*\t\x19\x00\x00\xc0\xff\xff\xff\xdf\x41\x12\x34\n\x05min_p\x18\x04 \x01(\x02\x42%\x8a\xb5\x18!\n\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x00\x00\x00\x00\xf0?\x10\x03\x19\x00\x00\x00\x00\x00\x00\x00\x00*\x00\x12=\n\x10presence_penalty\x18\x05 \x01(\x02\x42#\x8a\xb5\x18\x1f\n\x12\t\x00\x00\x00\x00\x00\x00\x00\xc0\x19\x00\x00\x00\x00\x00\x00\x00@\x10\x01\x19\x00\x00\x00\x00\x00\x00\x00\x00\x12>\n\x11\x66requency_penalty\x18\x06 \x01(\x02\x42#\x8a\xb5\x18\x1f\n\x12\t\x00\x00\x00\x00\x00\x00\x00\xc0\x19\x00\x00\x00\x00\x00\x00\x00@\x10\x01\x19\x00\x00\x00\x00\x00\x00\x00\x00\x12^\n\x12repetition_penalty\x18\x07 \x01(\x02\x42\x42\x8a\xb5\x18>\n\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x10\x01\x19\x00\x00\x00\x00\x00\x00\xf0?\"\x12\t{\x14\xaeG\xe1z\x84?\x19\x00\x00\x00\x00\x00\x00Y@*\x12\t{\x14\xaeG\xe1z\x84?\x19\x00\x00\x00\x00\x00\x00Y@\x12\x0c\n\x04seed\x18\x08 \x01(\x04\x12&\n\x08logprobs\x18\t \x01(\rB\x0f\x8a\xb5\x18\x0b\n\t\x19\x00\x00\x00\x00\x00\x00\x34@H\x00\x88\x01\x01\x42\x0b\n\t_logprobs\"\x80\x01\n\x0eStopConditions\x12\x42\n\nmax_tokens\x18\x01 \x01(\rB.\x8a\xb5\x18*\n\x00\"\x12\t\x00\x00\x00\x00\x00\x00\xf0?\x19\x00\x00\xc0\xff\xff\xff\xdf\x41*\x12\t\x00\x00\x00\x00\x00\x00\xf0?\x19\x00\x00\xc0\xff\xff\xff\xdf\x41\x12\x16\n\x0estop_token_ids\x18\x02 \x03(\r\x12\x12\n\ncut_to_fit\x18( \x01(\x08\"\xae\x01\n\nBeamSearch\x12\x37\n\nbeam_width\x18\x01 \x01(\rB#\x8a\xb5\x18\x1f\n\x12\t\x00\x00\x00\x00\x00\x00\x00@\x19\x00\x00\x00\x00\x00\x00`@\"\t\t\x00\x00\x00\x00\x00\x00\xf0?\x12\x39\n\x0elength_penalty\x18\x02 \x01(\x02\x42!\x8a\xb5\x18\x1d\n\x12\t\x00\x00\x00\x00\x00\x00$\xc0\x19\x00\x00\x00\x00\x00\x00$@\x19\x00\x00\x00\x00\x00\x00\xf0?\x12,\n\x0e\x65\x61rly_stopping\x18\x03 \x01(\x0e\x32\x14.quire.EarlyStopping*?\n\x05Stage\x12\x0c\n\x08NO_STAGE\x10\x00\x12\x0b\n\x07PENALTY\x10\x01\x12\x0f\n\x0bTEMPERATURE\x10\x02\x12\n\n\x06\x46ILTER\x10\x03*4\n\rEarlyStopping\x12\r\n\tHEURISTIC\x10\x00\x12\t\n\x05\x46IRST\x10\x01\x12\t\n\x05NEVER\x10\x02*6\n\x0c\x46inishReason\x12\x10\n\x0cNOT_FINISHED\x10\x00\x12\x08\n\x04STOP\x10\x01\x12\n\n\x06LENGTH\x10\x02*-\n\x07Pooling\x12\x0e\n\nNO_POOLING\x10\x00\x12\x08\n\x04MEAN\x10\x01\x12\x08\n\x04LAST\x10\x02:D\n\tparameter\x12\x1d.google.protobuf.FieldOptions\x18\xd1\x86\x03 \x01(\x0b\x32\x10.quire.Parameterb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'proto.sampling_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_EARLYSTOPPING']._serialized_start=428
-  _globals['_EARLYSTOPPING']._serialized_end=480
-  _globals['_FINISHREASON']._serialized_start=482
-  _globals['_FINISHREASON']._serialized_end=536
-  _globals['_POOLING']._serialized_start=538
-  _globals['_POOLING']._serialized_end=583
-  _globals['_SAMPLINGPARAMS']._serialized_start=32
-  _globals['_SAMPLINGPARAMS']._serialized_end=245
-  _globals['_STOPCONDITIONS']._serialized_start=247
-  _globals['_STOPCONDITIONS']._serialized_end=327
-  _globals['_BEAMSEARCH']._serialized_start=329
-  _globals['_BEAMSEARCH']._serialized_end=426
+  _globals['_SAMPLINGPARAMS'].fields_by_name['temperature']._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['temperature']._serialized_options = b'\212\265\030,\n\t\t\000\000\000\000\000\000\000\000\020\002\031\000\000\000\000\000\000\360?\"\t\031\000\000\000\000\000\000\000@*\t\031\000\000\000\000\000\000Y@'
+  _globals['_SAMPLINGPARAMS'].fields_by_name['top_p']._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['top_p']._serialized_options = b'\212\265\0305\n\022\021\000\000\000\000\000\000\000\000\031\000\000\000\000\000\000\360?\020\003\031\000\000\000\000\000\000\360?\"\t\t\000\000\000\000\000\000\000\000*\t\t\240\302\353\376KH\2649'
+  _globals['_SAMPLINGPARAMS'].fields_by_name['top_k']._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['top_k']._serialized_options = b'\212\265\030,\n\000\020\003\031\000\000\000\000\000\000\000\000\"\022\t\000\000\000\000\000\000\360\277\031\000\000\300\377\377\377\337A*\t\031\000\000\300\377\377\377\337A'
+  _globals['_SAMPLINGPARAMS'].fields_by_name['min_p']._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['min_p']._serialized_options = b'\212\265\030!\n\022\t\000\000\000\000\000\000\000\000\031\000\000\000\000\000\000\360?\020\003\031\000\000\000\000\000\000\000\000*\000'
+  _globals['_SAMPLINGPARAMS'].fields_by_name['presence_penalty']._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['presence_penalty']._serialized_options = b'\212\265\030\037\n\022\t\000\000\000\000\000\000\000\300\031\000\000\000\000\000\000\000@\020\001\031\000\000\000\000\000\000\000\000'
+  _globals['_SAMPLINGPARAMS'].fields_by_name['frequency_penalty']._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['frequency_penalty']._serialized_options = b'\212\265\030\037\n\022\t\000\000\000\000\000\000\000\300\031\000\000\000\000\000\000\000@\020\001\031\000\000\000\000\000\000\000\000'
+  _globals['_SAMPLINGPARAMS'].fields_by_name['repetition_penalty']._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['repetition_penalty']._serialized_options = b'\212\265\030>\n\t\021\000\000\000\000\000\000\000\000\020\001\031\000\000\000\000\000\000\360?\"\022\t{\024\256G\341z\204?\031\000\000\000\000\000\000Y@*\022\t{\024\256G\341z\204?\031\000\000\000\000\000\000Y@'
+  _globals['_SAMPLINGPARAMS'].fields_by_name['logprobs']._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['logprobs']._serialized_options = b'\212\265\030\013\n\t\031\000\000\000\000\000\0004@'
+  _globals['_STOPCONDITIONS'].fields_by_name['max_tokens']._loaded_options = None
+  _globals['_STOPCONDITIONS'].fields_by_name['max_tokens']._serialized_options = b'\212\265\030*\n\000\"\022\t\000\000\000\000\000\000\360?\031\000\000\300\377\377\377\337A*\022\t\000\000\000\000\000\000\360?\031\000\000\300\377\377\377\337A'
+  _globals['_BEAMSEARCH'].fields_by_name['beam_width']._loaded_options = None
+  _globals['_BEAMSEARCH'].fields_by_name['beam_width']._serialized_options = b'\212\265\030\037\n\022\t\000\000\000\000\000\000\000@\031\000\000\000\000\000\000`@\"\t\t\000\000\000\000\000\000\360?'
+  _globals['_BEAMSEARCH'].fields_by_name['length_penalty']._loaded_options = None
+  _globals['_BEAMSEARCH'].fields_by_name['length_penalty']._serialized_options = b'\212\265\030\035\n\022\t\000\000\000\000\000\000$\300\031\000\000\000\000\000\000$@\031\000\000\000\000\000\000\360?'
+  _globals['_STAGE']._serialized_start=1202
+  _globals['_STAGE']._serialized_end=1265
+  _globals['_EARLYSTOPPING']._serialized_start=1267
+  _globals['_EARLYSTOPPING']._serialized_end=1319
+  _globals['_FINISHREASON']._serialized_start=1321
+  _globals['_FINISHREASON']._serialized_end=1375
+  _globals['_POOLING']._serialized_start=1377
+  _globals['_POOLING']._serialized_end=1422
+  _globals['_RANGE']._serialized_start=65
+  _globals['_RANGE']._serialized_end=154
+  _globals['_PARAMETER']._serialized_start=157
+  _globals['_PARAMETER']._serialized_end=319
+  _globals['_SAMPLINGPARAMS']._serialized_start=322
+  _globals['_SAMPLINGPARAMS']._serialized_end=892
+  _globals['_STOPCONDITIONS']._serialized_start=895
+  _globals['_STOPCONDITIONS']._serialized_end=1023
+  _globals['_BEAMSEARCH']._serialized_start=1026
+  _globals['_BEAMSEARCH']._serialized_end=1200
 # @@protoc_insertion_point(module_scope)

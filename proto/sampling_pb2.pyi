@@ -1,11 +1,19 @@
+from google.protobuf import descriptor_pb2 as _descriptor_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class Stage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NO_STAGE: _ClassVar[Stage]
+    PENALTY: _ClassVar[Stage]
+    TEMPERATURE: _ClassVar[Stage]
+    FILTER: _ClassVar[Stage]
 
 class EarlyStopping(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -24,6 +32,10 @@ class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NO_POOLING: _ClassVar[Pooling]
     MEAN: _ClassVar[Pooling]
     LAST: _ClassVar[Pooling]
+NO_STAGE: Stage
+PENALTY: Stage
+TEMPERATURE: Stage
+FILTER: Stage
 HEURISTIC: EarlyStopping
 FIRST: EarlyStopping
 NEVER: EarlyStopping
@@ -33,6 +45,32 @@ LENGTH: FinishReason
 NO_POOLING: Pooling
 MEAN: Pooling
 LAST: Pooling
+PARAMETER_FIELD_NUMBER: _ClassVar[int]
+parameter: _descriptor.FieldDescriptor
+
+class Range(_message.Message):
+    __slots__ = ("min", "above", "max")
+    MIN_FIELD_NUMBER: _ClassVar[int]
+    ABOVE_FIELD_NUMBER: _ClassVar[int]
+    MAX_FIELD_NUMBER: _ClassVar[int]
+    min: float
+    above: float
+    max: float
+    def __init__(self, min: _Optional[float] = ..., above: _Optional[float] = ..., max: _Optional[float] = ...) -> None: ...
+
+class Parameter(_message.Message):
+    __slots__ = ("range", "stage", "default", "client", "model")
+    RANGE_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    range: Range
+    stage: Stage
+    default: float
+    client: Range
+    model: Range
+    def __init__(self, range: _Optional[_Union[Range, _Mapping]] = ..., stage: _Optional[_Union[Stage, str]] = ..., default: _Optional[float] = ..., client: _Optional[_Union[Range, _Mapping]] = ..., model: _Optional[_Union[Range, _Mapping]] = ...) -> None: ...
 
 class SamplingParams(_message.Message):
     __slots__ = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "logprobs")
@@ -67,11 +105,11 @@ class StopConditions(_message.Message):
     def __init__(self, max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., cut_to_fit: _Optional[bool] = ...) -> None: ...
 
 class BeamSearch(_message.Message):
-    __slots__ = ("width", "length_penalty", "early_stopping")
-    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("beam_width", "length_penalty", "early_stopping")
+    BEAM_WIDTH_FIELD_NUMBER: _ClassVar[int]
     LENGTH_PENALTY_FIELD_NUMBER: _ClassVar[int]
     EARLY_STOPPING_FIELD_NUMBER: _ClassVar[int]
-    width: int
+    beam_width: int
     length_penalty: float
     early_stopping: EarlyStopping
-    def __init__(self, width: _Optional[int] = ..., length_penalty: _Optional[float] = ..., early_stopping: _Optional[_Union[EarlyStopping, str]] = ...) -> None: ...
+    def __init__(self, beam_width: _Optional[int] = ..., length_penalty: _Optional[float] = ..., early_stopping: _Optional[_Union[EarlyStopping, str]] = ...) -> None: ...

@@ -3,22 +3,20 @@
 Lengths and token ids depend on the workers and are checked in the core.
 """
 
-import math
 from array import array
 from math import inf
 
-from proto.sampling_pb2 import SamplingParams
+from proto.sampling import MAX_SEQUENCES, greedy, problem_in
+from proto.sampling_pb2 import BeamSearch as BeamSearchMessage
+from proto.sampling_pb2 import SamplingParams, StopConditions
 from proto.scheduler_pb2 import EmbedTokensRequest, SequenceSoFar, Start
 from scheduler_svc.core.beam_search import BeamSearch, EarlyStopping
 from scheduler_svc.core.errors import RequestRefused
 from scheduler_svc.core.request import Pooling, Request, SoFar
 from scheduler_svc.wire import tokens_from
 
-MAX_SEQUENCES = 128
-MAX_LOGPROBS = 20
-MAX_LENGTH_PENALTY = 10
-NOTHING_DRAWN = SamplingParams(top_p=1, repetition_penalty=1)
-"""For a text that is only read: everything off."""
+NOTHING_DRAWN = greedy()
+"""For a text that is embedded: nothing is sampled."""
 
 
 def request_from(start: Start, traceparent: str, deadline: float = inf) -> Request:
@@ -28,7 +26,8 @@ def request_from(start: Start, traceparent: str, deadline: float = inf) -> Reque
     """
     prompt = _tokens_in(start.prompt_tokens, "prompt_tokens")
     _require(1 <= start.n <= MAX_SEQUENCES, "n", f"must be in [1, {MAX_SEQUENCES}]")
-    _check_sampling(start.sampling)
+    _check(start.sampling)
+    _check(start.stop)
     beams = _beams_from(start) if start.HasField("beams") else None
     return Request(
         request_id=start.request_id,
@@ -79,16 +78,14 @@ def _tokens_in(packed: bytes, name: str) -> "array[int]":
 
 def _beams_from(start: Start) -> BeamSearch:
     beams = start.beams
-    _require(2 <= beams.width <= MAX_SEQUENCES, "beam_width", f"must be in [2, {MAX_SEQUENCES}]")
-    _require(start.n <= beams.width, "n", "must be at most beam_width")
-    penalty = f"must be in [-{MAX_LENGTH_PENALTY}, {MAX_LENGTH_PENALTY}]"
-    _require(abs(beams.length_penalty) <= MAX_LENGTH_PENALTY, "length_penalty", penalty)
+    _check(beams)
+    _require(start.n <= beams.beam_width, "n", "must be at most beam_width")
     known = [int(each) for each in EarlyStopping]
     _require(int(beams.early_stopping) in known, "early_stopping", "is none that is known")
     _require(start.sampling.temperature == 0, "temperature", "must be 0: a beam search draws nothing")
     whole = not start.resumed or sum(so_far.finished for so_far in start.resumed) == start.n
     _require(whole, "resumed", "a beam search delivers all or nothing")
-    return BeamSearch(beams.width, beams.length_penalty, EarlyStopping(beams.early_stopping))
+    return BeamSearch(beams.beam_width, beams.length_penalty, EarlyStopping(beams.early_stopping))
 
 
 def _resumed_from(start: Start) -> tuple[SoFar, ...]:
@@ -105,17 +102,9 @@ def _so_far_from(so_far: SequenceSoFar) -> SoFar:
         raise RequestRefused("resumed", "tokens is not a list of int32") from error
 
 
-def _check_sampling(sampling: SamplingParams) -> None:
-    temperature, repetition = sampling.temperature, sampling.repetition_penalty
-    _require(math.isfinite(temperature) and temperature >= 0, "temperature", "must be 0 or more, and finite")
-    _require(0 < sampling.top_p <= 1, "top_p", "must be in (0, 1]")
-    _require(0 <= sampling.min_p <= 1, "min_p", "must be in [0, 1]")
-    _require(-2 <= sampling.presence_penalty <= 2, "presence_penalty", "must be in [-2, 2]")
-    _require(-2 <= sampling.frequency_penalty <= 2, "frequency_penalty", "must be in [-2, 2]")
-    _require(
-        math.isfinite(repetition) and repetition > 0, "repetition_penalty", "must be above 0, and finite"
-    )
-    _require(sampling.logprobs <= MAX_LOGPROBS, "logprobs", f"must be at most {MAX_LOGPROBS}")
+def _check(declared: SamplingParams | StopConditions | BeamSearchMessage) -> None:
+    if problem := problem_in(declared):
+        raise RequestRefused(*problem)
 
 
 def _require(holds: bool, param: str, message: str) -> None:

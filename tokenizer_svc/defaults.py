@@ -7,40 +7,26 @@ would not, but a file that names a temperature and no `do_sample` means that tem
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from proto.sampling import PARAMETERS, Parameter
+from proto.sampling_pb2 import FILTER, TEMPERATURE
 from proto.tokenizer_pb2 import TextRequest
 from tokenizer_svc.errors import ModelDirectoryError
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class _Key:
-    """A key that is honoured: its name in a request, and the values that it may have."""
-
-    name: str
-    least: float
-    most: float
-    whole: bool = False
-    draws: bool = True
-    """It shapes a draw, and means nothing where nothing is drawn."""
-
-    def accepts(self, value: object) -> bool:
-        kind = int if self.whole else (int, float)
-        return isinstance(value, kind) and not isinstance(value, bool) and self.least <= value <= self.most
-
-
 _KEYS = {
-    "temperature": _Key("temperature", 0, 100),
-    "top_p": _Key("top_p", 1e-30, 1),
-    "top_k": _Key("top_k", 0, 2**31 - 1, whole=True),
-    "min_p": _Key("min_p", 0, 1),
-    "repetition_penalty": _Key("repetition_penalty", 0.01, 100, draws=False),
-    "max_new_tokens": _Key("max_tokens", 1, 2**31 - 1, whole=True, draws=False),
+    "max_new_tokens" if name == "max_tokens" else name: parameter
+    for name, parameter in PARAMETERS.items()
+    if parameter.model
 }
+"""The parameters that the file may give, by its keys."""
+
+_IF_SAMPLED = (TEMPERATURE, FILTER)
+"""Stages of the parameters that mean nothing where `do_sample` is false."""
 _ELSEWHERE = {"do_sample", "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"} | {
     "transformers_version",
     "_from_model_config",
@@ -52,23 +38,23 @@ _ELSEWHERE = {"do_sample", "bos_token_id", "eos_token_id", "pad_token_id", "deco
 
 
 def read_defaults(path: Path, values: Mapping[str, Any]) -> dict[str, float]:
-    """The defaults, by the names of fields in `SamplingParams`, and `max_tokens`.
+    """The model's own defaults, by the names that parameters have in `proto/sampling.proto`.
 
-    `values`: what the file `path` holds. Keys that ask for what nobody here does are logged. Raises
-    `ModelDirectoryError`, with the key, for a value that cannot be.
+    `values`: the content of the file `path`. Keys that are not supported are logged. Raises
+    `ModelDirectoryError`, which names the key, for a value out of its range.
     """
     sampled = values.get("do_sample")
     if sampled not in (None, True, False):
         raise ModelDirectoryError(f"{path}: do_sample: {sampled!r} is not true or false")
     defaults = {} if sampled is not False else {"temperature": 0.0}
-    for name, key in _KEYS.items():
-        value = values.get(name)
-        if value is None or (key.draws and sampled is False):
+    for key, parameter in _KEYS.items():
+        value = values.get(key)
+        if value is None or (sampled is False and parameter.stage in _IF_SAMPLED):
             continue
-        if not key.accepts(value):
-            kind = "an integer" if key.whole else "a number"
-            raise ModelDirectoryError(f"{path}: {name}: {value!r} is not {kind} in [{key.least}, {key.most}]")
-        defaults[key.name] = value
+        if not _accepted(value, parameter):
+            kind = "an integer" if parameter.whole else "a number"
+            raise ModelDirectoryError(f"{path}: {key}: {value!r} is not {kind} {parameter.model}")
+        defaults[parameter.name] = value
     if ignored := [name for name, value in values.items() if _asks_for_something(name, value)]:
         log.warning("%s: not honoured: %s", path, ", ".join(sorted(ignored)))
     return defaults
@@ -79,6 +65,12 @@ def fill_in(request: TextRequest, defaults: Mapping[str, float]) -> None:
     for name in request.left_out:
         if name in defaults:
             setattr(request if name == "max_tokens" else request.sampling, name, defaults[name])
+
+
+def _accepted(value: object, parameter: Parameter) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int if parameter.whole else (int, float)):
+        return False
+    return parameter.model is not None and value in parameter.model
 
 
 def _asks_for_something(name: str, value: object) -> bool:

@@ -1,4 +1,4 @@
-"""Fields of requests that come in several shapes, each brought into one."""
+"""Fields of request bodies: parameters that the contract declares, and fields that come in several shapes."""
 
 from functools import partial
 from typing import Annotated, Any
@@ -7,14 +7,27 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from gateway.errors import BadRequest
+from proto.sampling import PARAMETERS
 
 MAX_INT32 = 2**31 - 1
-MAX_CHOICES = 128
+MAX_PROMPTS = 128
+MAX_STOP_TOKENS = 128
 MAX_INPUTS = 2048
 MAX_STOPS = 16
 
 TokenId = Annotated[int, Field(ge=0, le=MAX_INT32)]
 Count = Annotated[int, Field(ge=1, le=MAX_INT32)]
+
+
+_DECLARED = object()
+
+
+def declared(name: str, *, default: object = _DECLARED, **more: Any) -> Any:
+    """A field with the range, and unless given the default, that `proto/sampling.proto` declares."""
+    parameter = PARAMETERS[name]
+    values = parameter.client
+    bounds: dict[str, Any] = {"gt" if values.above else "ge": values.low, "le": values.high}
+    return Field(parameter.default if default is _DECLARED else default, **bounds, **more)
 
 
 def _stops(value: object) -> object:
@@ -96,7 +109,7 @@ _SEVERAL = WithJsonSchema(
     {"anyOf": [{"type": "string"}, _TEXTS, _TOKENS, {"type": "array", "items": _TOKENS}]}
 )
 Prompts = Annotated[
-    list[Any], BeforeValidator(partial(_one_or_several, name="prompt", most=MAX_CHOICES)), _SEVERAL
+    list[Any], BeforeValidator(partial(_one_or_several, name="prompt", most=MAX_PROMPTS)), _SEVERAL
 ]
 Inputs = Annotated[
     list[Any], BeforeValidator(partial(_one_or_several, name="input", most=MAX_INPUTS)), _SEVERAL

@@ -1,8 +1,8 @@
 """What clients may ask: the request bodies of the OpenAI API and the usual extensions of it.
 
-The checks here are those that need no model. Defaults are OpenAI's; where a model has some of its own, those
-count instead (`translate.py`). A body is validated strictly:
-a string is not a number, and a name nobody knows is an error rather than a silent misspelling.
+The checks here need no model. The defaults are OpenAI's; a default of the model's own replaces them (see
+`translate.py`). Ranges and defaults of sampling parameters are declared in `proto/sampling.proto`. A body is
+validated strictly: a string is not a number, and an unknown name is an error instead of a silent misspelling.
 """
 
 from typing import Any, ClassVar, Literal
@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gateway.api.fields import (
-    MAX_CHOICES,
     MAX_INT32,
+    MAX_STOP_TOKENS,
     Count,
     Inputs,
     Prompts,
@@ -19,21 +19,10 @@ from gateway.api.fields import (
     Text,
     TokenId,
     Unsupported,
+    declared,
 )
 from gateway.errors import BadRequest
-
-MAX_LOGPROBS = 20
-
-OFF: dict[str, tuple[float, ...]] = {
-    "rolling_context": (False,),
-    "top_p": (1.0,),
-    "top_k": (0, -1),
-    "min_p": (0.0,),
-    "presence_penalty": (0.0,),
-    "frequency_penalty": (0.0,),
-    "repetition_penalty": (1.0,),
-}
-"""What a beam search cannot have besides a temperature, with the values that ask for nothing."""
+from proto.sampling import MAX_SEQUENCES, STAGED
 
 
 class _Body(BaseModel):
@@ -48,19 +37,19 @@ class StreamOptions(_Body):
 
 
 class RequestBody(_Body):
-    """What all endpoints have in common."""
+    """Fields that all endpoints have in common."""
 
-    # Accepted and without effect: they concern the caller's bookkeeping, not the answer.
+    # Accepted without effect: they concern the client's bookkeeping, not the answer.
     ignored: ClassVar[frozenset[str]] = frozenset(
         ("metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
     )
-    # Parameters of OpenAI's that are not supported, each with the values that ask for nothing.
+    # OpenAI's parameters that are not supported, each with the values that change nothing and are accepted.
     neutral: ClassVar[dict[str, tuple[object, ...]]] = {}
 
     model: str = Field(min_length=1)
     cache_salt: str = Field("", max_length=256)
-    user: str = Field("", max_length=256, description="The tenant, where no API key says so.")
-    priority: int = Field(0, ge=-(2**31), le=MAX_INT32, description="Lower is earlier.")
+    user: str = Field("", max_length=256, description="The tenant, if no API key names one.")
+    priority: int = Field(0, ge=-(2**31), le=MAX_INT32, description="Lower runs earlier.")
     timeout: float | None = Field(None, gt=0, le=86400, description="Seconds that the answer may take.")
 
 
@@ -69,40 +58,39 @@ class EmbeddingBody(RequestBody):
 
     input: Inputs
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: Count | None = Field(None, description="Numbers to keep of each embedding, the first ones.")
+    dimensions: Count | None = Field(None, description="Numbers to keep from the start of each embedding.")
     pooling: Literal["mean", "last"] | None = Field(
-        None, description="How the tokens become one vector; by default as the model does it."
+        None, description="How the tokens become one vector; the default is the model's."
     )
 
 
 class GenerationBody(RequestBody):
-    """What the two generating endpoints have in common."""
+    """Fields that the two generating endpoints have in common."""
 
     neutral: ClassVar[dict[str, tuple[object, ...]]] = {"logit_bias": ({},)}
 
-    n: int = Field(1, ge=1, le=MAX_CHOICES)
-    max_tokens: Count | None = None
-    temperature: float = Field(1.0, ge=0, le=2)
-    top_p: float = Field(1.0, ge=0, le=1)
-    top_k: int = Field(0, ge=-1, le=MAX_INT32, description="0 or -1: off.")
-    min_p: float = Field(0.0, ge=0, le=1)
-    presence_penalty: float = Field(0.0, ge=-2, le=2)
-    frequency_penalty: float = Field(0.0, ge=-2, le=2)
-    repetition_penalty: float = Field(1.0, ge=0.01, le=100)
-    seed: int | None = Field(None, ge=-(2**63), le=2**64 - 1)
+    n: int = Field(1, ge=1, le=MAX_SEQUENCES)
+    max_tokens: int | None = declared("max_tokens")
+    temperature: float = declared("temperature")
+    top_p: float = declared("top_p")
+    top_k: int = declared("top_k", description="0 or -1: off.")
+    min_p: float = declared("min_p")
+    presence_penalty: float = declared("presence_penalty")
+    frequency_penalty: float = declared("frequency_penalty")
+    repetition_penalty: float = declared("repetition_penalty")
+    seed: int | None = Field(None, ge=-(2**63), le=2**64 - 1, description="Taken modulo 2^64.")
     stop: Stops = Field(default_factory=list)
-    stop_token_ids: list[TokenId] = Field(default_factory=list, max_length=MAX_CHOICES)
+    stop_token_ids: list[TokenId] = Field(default_factory=list, max_length=MAX_STOP_TOKENS)
     ignore_eos: bool = False
     rolling_context: bool = Field(
-        False, description="Go on past the model's context, which then forgets the middle of the text."
+        False,
+        description="Go on past the model's context; the middle of the text is then forgotten.",
     )
     skip_special_tokens: bool = True
     return_token_ids: bool = False
-    use_beam_search: bool = Field(False, description="The `n` likeliest answers that are found; no sampling.")
-    beam_width: int | None = Field(
-        None, ge=1, le=MAX_CHOICES, description="Beams side by side; `n` by default."
-    )
-    length_penalty: float = Field(1.0, ge=-10, le=10, description="Above 0 favours longer answers.")
+    use_beam_search: bool = Field(False, description="Find the `n` most likely answers instead of sampling.")
+    beam_width: int | None = declared("beam_width", description="Number of beams; `n` by default.")
+    length_penalty: float = declared("length_penalty", description="Above 0 favours longer answers.")
     early_stopping: bool | Literal["never"] = False
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -129,11 +117,17 @@ class GenerationBody(RequestBody):
         if "temperature" in given and self.temperature:
             message = "Beam search draws nothing: leave out 'temperature' or make it 0."
             raise BadRequest(message, param="temperature", code="invalid_value")
-        for name, off in OFF.items():
-            if getattr(self, name) not in off:
+        shaping = [each.name for each in STAGED if self.staged[each.name] != each.default]
+        for name in ["rolling_context"] * self.rolling_context + shaping:
+            if name != "temperature":
                 message = f"Beam search takes no '{name}'."
                 raise BadRequest(message, param=name, code="invalid_value")
         return self
+
+    @property
+    def staged(self) -> dict[str, float]:
+        """Penalties, temperature and filters by name, in the ranges that services accept from each other."""
+        return {each.name: each.range.nearest(getattr(self, each.name)) for each in STAGED}
 
     @property
     def width(self) -> int:
@@ -177,11 +171,14 @@ class CompletionBody(GenerationBody):
     }
 
     prompt: Prompts
-    max_tokens: Count | None = 16
+    max_tokens: int | None = declared("max_tokens", default=16)
     best_of: int | None = Field(
-        None, ge=1, le=MAX_CHOICES, description="Of so many, the `n` most likely ones by token are given."
+        None,
+        ge=1,
+        le=MAX_SEQUENCES,
+        description="Answers to sample; the `n` with the highest log probability per token are returned.",
     )
-    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    logprobs: int | None = declared("logprobs")
 
     @model_validator(mode="after")
     def _bounded(self) -> "CompletionBody":
@@ -194,9 +191,9 @@ class CompletionBody(GenerationBody):
         if self.sequences > self.n and self.stream:
             message = "'best_of' above 'n' cannot be streamed: which are the best is known at the end."
             raise BadRequest(message, param="best_of", code="invalid_value")
-        if len(self.prompt) * self.sequences > MAX_CHOICES:
+        if len(self.prompt) * self.sequences > MAX_SEQUENCES:
             name = "n" if self.best_of is None else "best_of"
-            message = f"Prompts times '{name}' must be at most {MAX_CHOICES}."
+            message = f"Prompts times '{name}' must be at most {MAX_SEQUENCES}."
             raise BadRequest(message, param=name, code="invalid_value")
         return self
 
@@ -265,9 +262,9 @@ class ChatBody(GenerationBody):
     chat_template_kwargs: dict[str, Any] = Field(
         default_factory=dict, description="Switches of the model's own chat template."
     )
-    max_completion_tokens: Count | None = None
+    max_completion_tokens: int | None = declared("max_tokens")
     logprobs: bool = False
-    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    top_logprobs: int | None = declared("logprobs")
 
     @model_validator(mode="after")
     def _consistent(self) -> "ChatBody":

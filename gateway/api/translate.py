@@ -1,26 +1,25 @@
-"""From a validated body to what the tokenizer service is asked, with every default of the API filled in."""
+"""From a validated body to requests for the tokenizer service, with every default of the API filled in."""
 
 import json
 import secrets
 from collections.abc import Sequence
+from typing import Any
 
 from gateway.api.schema import ChatBody, CompletionBody, EmbeddingBody, GenerationBody, Message, RequestBody
+from proto.sampling import STAGED
 from proto.sampling_pb2 import FIRST, HEURISTIC, LAST, MEAN, NEVER, NO_POOLING, BeamSearch, SamplingParams
 from proto.tokenizer_pb2 import ChatMessage, Conversation, EmbedRequest, TextRequest, TokenIds
 
 SEED_BITS = 64
 
-# `top_p` of 0 is the most likely token alone; behind the gateway it is above 0, in a float32, too.
-SMALLEST_TOP_P = 1e-30
-
-DEFAULTED = frozenset(("temperature", "top_p", "top_k", "min_p", "repetition_penalty"))
-"""What of a draw a model may have a default of its own for."""
+DEFAULTED = frozenset(each.name for each in STAGED if each.model)
+"""Parameters for which a model may have a default of its own."""
 
 _POOLING = {None: NO_POOLING, "mean": MEAN, "last": LAST}
 
 
 def completion_requests(body: CompletionBody, request_id: str, tenant: str = "") -> list[TextRequest]:
-    """One request per prompt. `tenant`: whose API key it was asked with."""
+    """One request per prompt. `tenant`: the tenant whose API key the client sent; empty without keys."""
     requests = []
     for prompt_id, prompt in zip(_ids(request_id, len(body.prompt)), body.prompt, strict=True):
         request = _request(body, prompt_id, tenant)
@@ -33,7 +32,7 @@ def completion_requests(body: CompletionBody, request_id: str, tenant: str = "")
 
 
 def embedding_requests(body: EmbeddingBody, request_id: str, tenant: str = "") -> list[EmbedRequest]:
-    """One request per text. `tenant`: whose API key it was asked with."""
+    """One request per text. `tenant`: the tenant whose API key the client sent; empty without keys."""
     requests = []
     for text_id, text in zip(_ids(request_id, len(body.input)), body.input, strict=True):
         request = EmbedRequest(
@@ -53,7 +52,7 @@ def embedding_requests(body: EmbeddingBody, request_id: str, tenant: str = "") -
 
 
 def chat_requests(body: ChatBody, request_id: str, tenant: str = "") -> list[TextRequest]:
-    """The one request that a conversation is."""
+    """The one request for a conversation. `tenant`: the tenant whose API key the client sent."""
     request = _request(body, request_id, tenant)
     request.chat.CopyFrom(_conversation(body.messages))
     if body.chat_template_kwargs:
@@ -62,12 +61,12 @@ def chat_requests(body: ChatBody, request_id: str, tenant: str = "") -> list[Tex
 
 
 def _ids(request_id: str, count: int) -> list[str]:
-    """A name for each part of a request."""
+    """An id for each prompt or text of a request."""
     return [request_id] if count == 1 else [f"{request_id}-{i}" for i in range(count)]
 
 
 def _salt(body: RequestBody, tenant: str) -> str:
-    """Tenants with keys share no prefixes: how fast one is answered tells nothing of what another asked."""
+    """The cache salt, which keeps tenants with keys apart: a cached prefix would tell what another asked."""
     return f"{tenant}:{body.cache_salt}" if tenant else body.cache_salt
 
 
@@ -105,8 +104,8 @@ def _request(body: GenerationBody, request_id: str, tenant: str) -> TextRequest:
 
 
 def _left_out(body: GenerationBody) -> list[str]:
-    """What is the model's to say, because the client has not."""
-    # A beam search takes nothing that shapes a draw, and who rolls on without a number means no end.
+    """Parameters that the client left out, so that a default of the model's own counts."""
+    # Nothing is drawn in a beam search. A rolling context without max_tokens has no end.
     names = set() if body.use_beam_search else set(DEFAULTED - body.model_fields_set)
     if not (body.rolling_context or body.model_fields_set & {"max_tokens", "max_completion_tokens"}):
         names.add("max_tokens")
@@ -114,26 +113,19 @@ def _left_out(body: GenerationBody) -> list[str]:
 
 
 def _beams(body: GenerationBody) -> BeamSearch | None:
-    """One beam alone is what greedy sampling gives."""
+    """The beam search; None for one beam alone, which is greedy sampling."""
     if not body.use_beam_search or body.width == 1:
         return None
     stopping = {False: HEURISTIC, True: FIRST, "never": NEVER}[body.early_stopping]
-    return BeamSearch(width=body.width, length_penalty=body.length_penalty, early_stopping=stopping)
+    return BeamSearch(beam_width=body.width, length_penalty=body.length_penalty, early_stopping=stopping)
 
 
 def _sampling(body: GenerationBody) -> SamplingParams:
-    # Without a seed each prompt draws from a key of its own, so that equal prompts may differ.
-    # What is chosen from is compared by its log probabilities.
+    # `best_of` compares answers by their log probabilities, whether the client wants to see them or not.
     logprobs = body.wanted_logprobs if body.sequences == body.n else body.wanted_logprobs or 0
+    # Without a seed each prompt gets one of its own, so that equal prompts get different answers.
     seed = secrets.randbits(SEED_BITS) if body.seed is None else body.seed % 2**SEED_BITS
-    return SamplingParams(
-        temperature=0 if body.use_beam_search else body.temperature,
-        top_p=max(body.top_p, SMALLEST_TOP_P),
-        top_k=max(body.top_k, 0),
-        min_p=body.min_p,
-        presence_penalty=body.presence_penalty,
-        frequency_penalty=body.frequency_penalty,
-        repetition_penalty=body.repetition_penalty,
-        seed=seed,
-        logprobs=logprobs,
-    )
+    staged: dict[str, Any] = body.staged
+    if body.use_beam_search:
+        staged["temperature"] = 0
+    return SamplingParams(**staged, seed=seed, logprobs=logprobs)

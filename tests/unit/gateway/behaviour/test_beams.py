@@ -39,12 +39,12 @@ async def test_a_search_is_asked_for(
     options = {"beam_width": 5, "n": 2, "length_penalty": 0.5, "early_stopping": given}
     request = await asked(gateway, tokenizer, **options)
     beams = request.beams
-    assert (request.n, beams.width, beams.length_penalty, beams.early_stopping) == (2, 5, 0.5, stopping)
+    assert (request.n, beams.beam_width, beams.length_penalty, beams.early_stopping) == (2, 5, 0.5, stopping)
     assert request.sampling.temperature == 0
 
 
 async def test_it_is_as_wide_as_its_answers_are_many(gateway: Gateway, tokenizer: FakeTokenizer) -> None:
-    assert (await asked(gateway, tokenizer, n=3)).beams.width == 3
+    assert (await asked(gateway, tokenizer, n=3)).beams.beam_width == 3
 
 
 async def test_one_beam_is_greedy(gateway: Gateway, tokenizer: FakeTokenizer) -> None:

@@ -18,7 +18,7 @@ KEYS = {"sk-north-1": "north", "sk-north-2": "north", "sk-south": "south"}
 @pytest.fixture
 def guarded(gateway):
     """The same gateway, but behind keys; asked without a network."""
-    transport = httpx.ASGITransport(create_app(gateway.upstream.backend, KEYS))
+    transport = httpx.ASGITransport(create_app(gateway.backend, KEYS))
     return httpx.AsyncClient(transport=transport, base_url="http://gateway")
 
 

@@ -119,13 +119,13 @@ async def test_readiness(gateway):
 
 
 async def test_what_is_missing_is_told(gateway):
-    gateway.upstream.backend.lease_list = []
+    gateway.backend.lease_list = []
     ready = await gateway.http.get("/health/ready")
     assert (ready.status_code, ready.json()["missing"]) == (503, ["tokenizer", "scheduler", "worker"])
 
 
 async def test_a_queue_that_is_away_is_told(gateway):
-    gateway.upstream.backend.reachable = False
+    gateway.backend.reachable = False
     ready = await gateway.http.get("/health/ready")
     assert (ready.status_code, ready.json()["missing"]) == (503, ["message queue"])
     response = await gateway.http.post("/v1/completions", json={"model": "m", "prompt": "A"})
