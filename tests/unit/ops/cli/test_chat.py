@@ -31,7 +31,7 @@ class Gateway:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                self.reply(200, json.dumps({"data": [{"id": name} for name in gateway.api.models]}))
+                self.reply(200, json.dumps({"data": [{"id": name} for name in gateway.models]}))
 
             def do_POST(self) -> None:
                 gateway.asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
@@ -156,6 +156,6 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_no_model(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
-    gateway.api.models = []
+    gateway.models = []
     assert chat(gateway.url, None) == 1
     assert "offers no model" in capsys.readouterr().err
