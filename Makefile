@@ -36,7 +36,7 @@ install: $(VENV)/.installed ## the virtual environment with all services
 test: $(VENV)/.installed-dev ## style, types and all tests
 	@$(MAKE) --no-print-directory --jobs=2 lint kernels
 	@echo "== tests"
-	@$(BIN)/python -m pytest -n 2 --session-timeout=1500 --durations=10 $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --durations=10 $(ARGS)
 
 # Tests want them all; who installs has only the best one compiled.
 kernels: $(VENV)/.installed

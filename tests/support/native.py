@@ -6,7 +6,16 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+import torch
+
 from gpu_worker.kernels.cpu import build
+
+NO_ONEDNN_BFLOAT16 = (
+    ""
+    if torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    else "oneDNN multiplies no bfloat16 on this processor: PyTorch asks for AVX-512 with BW, VL and DQ"
+)
+"""Why oneDNN's products cannot be tested in bfloat16; empty where they can."""
 
 _copies = tempfile.TemporaryDirectory(prefix="quire-kernels-")
 

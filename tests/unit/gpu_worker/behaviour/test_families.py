@@ -16,11 +16,14 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from gpu_worker.kernels.cpu import build
+from gpu_worker.kernels.cpu.kernels import MatrixUnitKernels
+from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models.config import read_config
 from gpu_worker.models.families import FAMILIES
 from tests.support.deployment import ROOT
 from tests.support.logits import watch_logits
+from tests.support.native import NO_ONEDNN_BFLOAT16
 from tests.unit.gpu_worker.conftest import BACK_ENDS, INTERPRETED, back_end, makers
 
 PROMPT = [5, 17, 3, 88, 41, 41, 9, 60, 2, 73, 28, 54, 12, 90, 33, 71, 8, 26, 65]
@@ -282,8 +285,10 @@ def check(make: Any, found: Any, number: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["Llama", "OLMo 2", "Gemma 3", "GPT-NeoX", "Qwen3 MoE", "BLOOM", "Granite"])
-def test_in_bfloat16(make: Any, models: Any, name: str) -> None:
+def test_in_bfloat16(make: Any, kernels: Kernels, models: Any, name: str) -> None:
     """As near to float32 as transformers is in bfloat16."""
+    if isinstance(kernels, MatrixUnitKernels) and NO_ONEDNN_BFLOAT16:
+        pytest.skip(NO_ONEDNN_BFLOAT16)
     found = models(name)
     runner = make.runner(found.directory, dtype=torch.bfloat16)
     seen = watch_logits(runner)

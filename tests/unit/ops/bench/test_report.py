@@ -124,7 +124,7 @@ def test_links_of_the_committed_report_lead_somewhere() -> None:
 def test_every_drawing_that_it_shows_is_made(folder) -> None:
     shown = re.findall(r"!\[.*\]\((.+)\)", write(folder).read_text())
     assert sorted(shown) == sorted(str(path.relative_to(folder)) for path in folder.rglob("*.svg"))
-    assert {"report/small/compare_p99.svg", "report/step/step.svg", "report/short/step.svg"} < set(shown)
+    assert {"plots/small/compare_p99.svg", "plots/step/step.svg", "plots/short/step.svg"} < set(shown)
 
 
 def test_each_file_has_a_section_with_its_origin(folder) -> None:
@@ -165,11 +165,11 @@ def test_a_load_says_what_was_asked(made_up) -> None:
 
 def test_it_is_the_same_each_time_and_drops_old_drawings(folder) -> None:
     write(folder)
-    (folder / "report" / "gone").mkdir()
+    (folder / "plots" / "gone").mkdir()
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     write(folder)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-    assert not (folder / "report" / "gone").exists()
+    assert not (folder / "plots" / "gone").exists()
 
 
 def test_targets_and_what_is_slower_come_first(folder) -> None:
@@ -213,5 +213,5 @@ def test_the_simulator_says_how_far_it_is_off(folder) -> None:
     report = text(read_all(folder / RESULTS))
     assert "| poisson, 10 a second | +3.0 % | -12.5 % |" in report
     assert "It misses 8 others by 0.0 % in the mean" in report
-    assert "![Fairness over tenants](report/simulate/simulate_fairness.svg)" in report
+    assert "![Fairness over tenants](plots/simulate/simulate_fairness.svg)" in report
     assert "| 2 workers |" in report

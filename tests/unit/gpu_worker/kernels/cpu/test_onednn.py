@@ -8,8 +8,14 @@ import torch
 from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.linear import PackedGated, PackedLinear
 from gpu_worker.kernels.cpu.onednn import OneDnnGated, OneDnnLinear
+from tests.support.native import NO_ONEDNN_BFLOAT16
 
-DTYPES = (torch.float32, torch.bfloat16)
+DTYPES = (
+    torch.float32,
+    pytest.param(
+        torch.bfloat16, marks=pytest.mark.skipif(bool(NO_ONEDNN_BFLOAT16), reason=NO_ONEDNN_BFLOAT16)
+    ),
+)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
