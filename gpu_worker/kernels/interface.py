@@ -112,22 +112,22 @@ FULL_ATTENTION = AttentionSpec()
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """How a token's blocks of a mixture follow from what a router says of each: see `route.py`."""
+    """How experts and routing weights of a token follow from router logits: see `reference/route.py`."""
 
-    per_token: int
-    """Blocks that each token goes to."""
-    scores: Literal["softmax", "sigmoid"] = "softmax"
-    """How what is said of a block becomes its share."""
+    experts_per_token: int
+    """Number of experts that each token goes to (num_experts_per_tok)."""
+    scoring_func: Literal["softmax", "sigmoid"] = "softmax"
+    """Function from router logits to scores."""
     normalized: bool = False
-    """A token's shares add up to 1."""
+    """The routing weights of a token are divided by their sum (norm_topk_prob)."""
     scale: float = 1.0
-    """What shares are multiplied by, at last."""
-    groups: int = 1
-    """Blocks are in so many groups,"""
-    groups_per_token: int = 1
-    """of which each token goes to so many,"""
-    heard: int = 1
-    """for each of which so many of its blocks speak, the best."""
+    """Factor of routing weights, after normalization (routed_scaling_factor)."""
+    num_groups: int = 1
+    """Number of expert groups (n_group). 1: experts have no groups."""
+    top_k_groups: int = 1
+    """Number of groups that a token selects its experts from (topk_group)."""
+    group_top_k: int = 1
+    """Number of a group's best experts whose scores, summed, are the score of the group."""
 
 
 class StepAttention(Protocol):
@@ -196,20 +196,21 @@ class Norm(Unary, Protocol):
 
 
 class Route(Protocol):
-    """Chooses blocks of a mixture."""
+    """Selects the experts of each token."""
 
-    def __call__(self, said: Tensor, /) -> tuple[Tensor, Tensor]:
-        """Of float32 [tokens, blocks]: shares, float32, and numbers, int64, of each token's blocks, [tokens,
-        per_token] each."""
+    def __call__(self, router_logits: Tensor, /) -> tuple[Tensor, Tensor]:
+        """Router logits, float32 [tokens, experts], to routing weights, float32, and selected experts, int64,
+        both [tokens, experts_per_token]."""
 
 
 class Mixture(Protocol):
-    """The feed-forward blocks among which a router chooses some for each token."""
+    """The experts of a layer."""
 
-    def __call__(self, hidden: Tensor, shares: Tensor, chosen: Tensor, /) -> Tensor:
-        """hidden [tokens, size] to float32 of the same shape: what each token's blocks give, weighted.
+    def __call__(self, hidden: Tensor, routing_weights: Tensor, selected_experts: Tensor, /) -> Tensor:
+        """hidden [tokens, size] to float32 of the same shape: the weighted sum of each token's experts.
 
-        `shares`: float32, `chosen`: int64, both [tokens, blocks of a token]. A token's blocks are all unlike.
+        `routing_weights`: float32, `selected_experts`: int64, both [tokens, experts_per_token]. The experts
+        of a token are distinct.
         """
 
 
@@ -245,14 +246,17 @@ class Kernels(Protocol):
         """
 
     def mixture(
-        self, blocks: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
+        self, experts: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
     ) -> Mixture:
-        """`count` feed-forward blocks: weights [2 * inner, size] as `gated` takes them, and [size, inner] of
-        the product behind it. Each is taken once the one before has been laid out."""
+        """A mixture of `count` experts.
 
-    def route(self, routing: Routing, correction: Tensor | None = None) -> Route:
-        """What chooses a token's blocks. `correction`: float32 [blocks], what is added to scores where blocks
-        are chosen, and only there."""
+        An expert is two weights: gate and up [2 * inner, size], as `gated` takes them, and down [size,
+        inner]. The next expert is taken from `experts` once the one before is laid out.
+        """
+
+    def route(self, routing: Routing, score_correction_bias: Tensor | None = None) -> Route:
+        """Top-k routing. `score_correction_bias`: float32 [experts], added to scores to select experts, but
+        not to routing weights."""
 
     def norm(self, weight: Tensor, eps: float) -> Norm:
         """Root mean square normalization (Zhang and Sennrich 2019), computed in float32; weight [in].

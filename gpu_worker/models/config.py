@@ -34,23 +34,24 @@ _ACTIVATIONS = {
 class ExpertsConfig:
     """A mixture of experts."""
 
-    count: int
-    per_token: int
-    """Experts that each token goes to."""
-    size: int
-    """Numbers inside one expert."""
+    num_experts: int
+    """Number of experts, without the shared one."""
+    experts_per_token: int
+    """Number of experts that each token goes to, without the shared one."""
+    intermediate_size: int
+    """Intermediate size of one expert."""
     normalized: bool
-    """The weights of a token's experts add up to 1."""
+    """The routing weights of a token are divided by their sum."""
     layers: frozenset[int]
-    """Which layers have experts; the others have one feed-forward block."""
-    shared_size: int = 0
-    """Numbers inside the expert that every token goes to; 0: there is none."""
-    groups: int = 1
-    """Experts are in so many groups,"""
-    groups_per_token: int = 1
-    """of which each token goes to so many."""
+    """Layers with experts. The others have an MLP."""
+    shared_intermediate_size: int = 0
+    """Intermediate size of the shared expert, which every token goes to. 0: there is none."""
+    num_groups: int = 1
+    """Number of expert groups. 1: experts have no groups."""
+    top_k_groups: int = 1
+    """Number of groups that a token selects its experts from."""
     scale: float = 1.0
-    """What weights are multiplied by, at last."""
+    """Factor of routing weights, after normalization."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,26 +343,32 @@ def _experts(family: Family, values: Values, layers: int) -> ExpertsConfig | Non
     experts = family.experts
     if experts is None:
         return None
-    size = values.positive(experts.size)
-    count, per_token = values.positive("num_experts"), values.positive("num_experts_per_tok")
-    groups, chosen = _groups(values, count) if experts.grouped else (1, 1)
-    if per_token > count // groups * chosen:
-        raise values.wrong("num_experts_per_tok", f"{per_token} of {count // groups * chosen} experts")
+    size = values.positive(experts.intermediate_size)
+    num_experts, top_k = values.positive("num_experts"), values.positive("num_experts_per_tok")
+    num_groups, top_k_groups = _groups(values, num_experts) if experts.grouped else (1, 1)
+    selectable = num_experts // num_groups * top_k_groups
+    if top_k > selectable:
+        raise values.wrong("num_experts_per_tok", f"{top_k} of {selectable} experts")
     return ExpertsConfig(
-        count,
-        per_token,
+        num_experts,
+        top_k,
         size,
         _says(values, experts.normalized),
         _expert_layers(values, layers),
         values.count("shared_expert_intermediate_size", size * values.count("n_shared_experts")),
-        groups,
-        chosen,
+        num_groups,
+        top_k_groups,
         values.number("routed_scaling_factor", 1.0),
     )
 
 
 def _expert_layers(values: Values, layers: int) -> frozenset[int]:
-    """Every so many-th layer, counted from 1 by one key and from 0 by the other; not the first, nor some."""
+    """Layers with experts.
+
+    decoder_sparse_step: each layer whose number, from 1, is a multiple. moe_layer_freq: each layer whose
+    number, from 0, is a multiple. first_k_dense_replace: the first layers have an MLP. mlp_only_layers:
+    numbers, from 0, of more layers with an MLP.
+    """
     every, freq = values.positive("decoder_sparse_step", 1), values.positive("moe_layer_freq", 1)
     first, dense = values.count("first_k_dense_replace"), values.get("mlp_only_layers", [])
     return frozenset(
@@ -371,17 +378,17 @@ def _expert_layers(values: Values, layers: int) -> frozenset[int]:
     )
 
 
-def _groups(values: Values, experts: int) -> tuple[int, int]:
-    """How many groups of experts there are, and how many of them a token goes to."""
+def _groups(values: Values, num_experts: int) -> tuple[int, int]:
+    """Number of expert groups, and number of groups that a token selects its experts from."""
     method = values.get("topk_method", "noaux_tc")
     if method == "greedy":
         return 1, 1
     if method not in ("group_limited_greedy", "noaux_tc"):
         raise values.wrong("topk_method", f"{method!r} is not one of greedy, group_limited_greedy, noaux_tc")
-    groups, chosen = values.positive("n_group", 1), values.positive("topk_group", 1)
-    if experts % groups or chosen > groups:
-        raise values.wrong("topk_group", f"{chosen} of {groups} groups of {experts} experts")
-    return groups, chosen
+    num_groups, top_k_groups = values.positive("n_group", 1), values.positive("topk_group", 1)
+    if num_experts % num_groups or top_k_groups > num_groups:
+        raise values.wrong("topk_group", f"{top_k_groups} of {num_groups} groups of {num_experts} experts")
+    return num_groups, top_k_groups
 
 
 def _latent(values: Values) -> LatentConfig:

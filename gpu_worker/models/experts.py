@@ -1,8 +1,7 @@
-"""Mixture of experts (Shazeer et al. 2017): a token goes through the few feed-forward blocks that a router
-chooses for it, and through one that all share, where a family has that.
+"""Mixture of experts (Shazeer et al. 2017): a router selects a few experts, small MLPs, for each token.
 
-Every token reaches all of its experts, none is dropped: what a token comes to does not depend on the
-others of its step.
+Some families also have a shared expert, which every token goes to. No expert has a limit of tokens, so no
+token is dropped, and the result of a token does not depend on the other tokens of its step.
 """
 
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from gpu_worker.models.loader import Share, Weights
 
 
 class Experts:
-    """The feed-forward block of a layer. See `layers.Adds`."""
+    """A layer's mixture of experts, in the place of an MLP. See `layers.Adds`."""
 
     def __init__(self, config: ModelConfig, weights: Weights, kernels: Kernels) -> None:
         shape, names = config.experts, config.family.experts
@@ -25,14 +24,14 @@ class Experts:
         self._ranks = weights.ranks
         self._route = _router(config, weights, kernels)
         read = (
-            _weights(config, weights.under(names.expert.format(number)), shape.size)
-            for number in range(shape.count)
+            _weights(config, weights.under(names.expert.format(number)), shape.intermediate_size)
+            for number in range(shape.num_experts)
         )
-        self._mixture = kernels.mixture(read, shape.count, config.activation)
-        self._shared = SharedExpert(config, weights, kernels) if shape.shared_size else None
+        self._mixture = kernels.mixture(read, shape.num_experts, config.activation)
+        self._shared = SharedExpert(config, weights, kernels) if shape.shared_intermediate_size else None
 
     def add_to(self, hidden: Tensor, residual: Tensor) -> None:
-        """Add the chosen experts' results, weighted, and that of the shared one."""
+        """Add the weighted sum of the selected experts, and the shared expert's result if there is one."""
         sums = self._mixture(hidden, *self._route(hidden))
         if self._shared is not None:
             sums += self._shared(hidden)
@@ -40,13 +39,13 @@ class Experts:
 
 
 class SharedExpert:
-    """The one that every token goes to, perhaps weighed by a gate of its own."""
+    """The expert that every token goes to. In some families a sigmoid gate scales its result."""
 
     def __init__(self, config: ModelConfig, weights: Weights, kernels: Kernels) -> None:
         shape, names = config.experts, config.family.experts
         assert shape is not None
         assert names is not None
-        up, down = _weights(config, weights.under(names.shared), shape.shared_size)
+        up, down = _weights(config, weights.under(names.shared), shape.shared_intermediate_size)
         self._inner, self._down = kernels.gated(up, None, config.activation), kernels.linear(down)
         self._gate = None
         if names.shared_gate is not None:
@@ -54,7 +53,7 @@ class SharedExpert:
             self._gate = kernels.linear(*gate, dtype=torch.float32)
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """[tokens, hidden_size] to the same; what this rank has of it."""
+        """[tokens, hidden_size] to the same: this rank's part of the sum over ranks."""
         result = self._down(self._inner(hidden))
         return result if self._gate is None else result * self._gate(hidden).sigmoid()
 
@@ -62,29 +61,28 @@ class SharedExpert:
 def _router(
     config: ModelConfig, weights: Weights, kernels: Kernels
 ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """Of hidden states [tokens, hidden_size]: see `Route`."""
+    """From hidden states [tokens, hidden_size] to the results of `Route`."""
     shape, names = config.experts, config.family.experts
     assert shape is not None
     assert names is not None
-    weight, bias = weights.merged({names.router: shape.count}, config.hidden_size, False)
+    weight, bias = weights.merged({names.router: shape.num_experts}, config.hidden_size, False)
     product = kernels.linear(weight, bias, dtype=torch.float32)
     routing = Routing(
-        shape.per_token,
-        names.scores,
+        shape.experts_per_token,
+        names.scoring_func,
         shape.normalized,
         shape.scale,
-        shape.groups,
-        shape.groups_per_token,
-        names.heard,
+        shape.num_groups,
+        shape.top_k_groups,
+        names.group_top_k,
     )
-    exact = weights.of(torch.float32)
-    correction = exact.read(names.correction, shape.count) if names.correction else None
-    route = kernels.route(routing, correction)
+    bias_name, exact = names.score_correction_bias, weights.of(torch.float32)
+    route = kernels.route(routing, exact.read(bias_name, shape.num_experts) if bias_name else None)
     return lambda hidden: route(product(hidden))
 
 
 def _weights(config: ModelConfig, weights: Weights, size: int) -> tuple[Tensor, Tensor]:
-    """Of an expert: gate and up, [2 * size, hidden_size], and what follows them, [hidden_size, size]."""
+    """Weights of an expert: gate and up, [2 * size, hidden_size], and down, [hidden_size, size]."""
     names, hidden = config.family.experts, config.hidden_size
     assert names is not None
     up, _ = weights.split_outputs({name: [Share(size)] for name in names.up}, hidden, False)

@@ -1,4 +1,4 @@
-"""The blocks of a decoder layer: attention over the paged cache, and a feed-forward block.
+"""A decoder layer: attention over the paged cache, and an MLP or a mixture of experts.
 
 Query, key and value projections are one matrix, and so are gate and up: fewer, larger products. What a
 family has is decided when a layer is made; a step looks nothing up. Numbers in the configuration are those of
@@ -54,8 +54,8 @@ class Attention:
         self._out.add_to(step.attend(query, cache, self._spec, self._slopes), residual)
 
 
-class FeedForward:
-    """up, activation, down; or with a gate (Shazeer 2020)."""
+class MLP:
+    """A feed-forward network: up, activation, down; or gate and up, gated activation, down (Shazeer 2020)."""
 
     def __init__(self, config: ModelConfig, weights: Weights, kernels: Kernels) -> None:
         names, hidden, inner = config.family.names, config.hidden_size, config.intermediate_size
@@ -74,7 +74,7 @@ class FeedForward:
 
 
 class Layer:
-    """Attention, then the feed-forward block on what it has left in the stream."""
+    """Attention, then the MLP or the experts, which read what attention has added to the residual stream."""
 
     def __init__(self, config: ModelConfig, number: int, weights: Weights, kernels: Kernels) -> None:
         names, hidden = config.family.names, config.hidden_size
@@ -85,7 +85,7 @@ class Layer:
         self._attention_norm, self._mlp_norm = norm(names.before_attention), norm(names.before_mlp)
         self._attention = (LatentAttention if config.latent else Attention)(config, number, weights, kernels)
         experts = config.experts is not None and number in config.experts.layers
-        self._mlp: Adds = (Experts if experts else FeedForward)(config, weights, kernels)
+        self._mlp: Adds = (Experts if experts else MLP)(config, weights, kernels)
 
     def add_to(self, hidden: Tensor, rotary: Rotary, step: StepAttention, cache: LayerCache) -> None:
         """Add what the layer has to say to the residual stream, hidden [tokens, hidden_size], in place."""
@@ -94,7 +94,8 @@ class Layer:
 
 
 class ParallelLayer(Layer):
-    """Both blocks on the same stream: each through its own norm, as in GPT-NeoX, or both through one."""
+    """Attention and MLP read the same residual stream: each has its own norm, as in GPT-NeoX, or both share
+    one."""
 
     def add_to(self, hidden: Tensor, rotary: Rotary, step: StepAttention, cache: LayerCache) -> None:
         """See `Layer.add_to`."""

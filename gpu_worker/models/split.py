@@ -69,7 +69,8 @@ ALONE = Alone()
 
 
 def share_of(config: ModelConfig, count: int) -> ModelConfig:
-    """What each of `count` ranks computes of a model: whole heads, and a part of every feed-forward block.
+    """The configuration of one of `count` ranks: whole heads, and a part of the dimensions of MLPs and
+    experts.
 
     Key heads that are fewer than the ranks are on several of them. Raises `ModelError` if it cannot be split.
     """
@@ -87,8 +88,10 @@ def share_of(config: ModelConfig, count: int) -> ModelConfig:
     if experts is not None:
         experts = replace(
             experts,
-            size=part(experts.size, "numbers inside an expert"),
-            shared_size=part(experts.shared_size, "numbers inside the shared expert"),
+            intermediate_size=part(experts.intermediate_size, "intermediate dimensions of an expert"),
+            shared_intermediate_size=part(
+                experts.shared_intermediate_size, "intermediate dimensions of the shared expert"
+            ),
         )
     copies = count // kv_heads if kv_heads < count and count % kv_heads == 0 else 1
     if copies > 1 and kv_heads > 1 and config.family.by_head:
@@ -98,7 +101,7 @@ def share_of(config: ModelConfig, count: int) -> ModelConfig:
         num_heads=part(config.num_heads, "attention heads"),
         num_kv_heads=part(kv_heads * copies, "key heads"),
         key_copies=copies,
-        intermediate_size=part(config.intermediate_size, "numbers inside a feed-forward block"),
+        intermediate_size=part(config.intermediate_size, "intermediate dimensions of the MLP"),
         experts=experts,
     )
 

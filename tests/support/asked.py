@@ -71,9 +71,12 @@ def rotation(kv: torch.dtype) -> Callable[[], Any]:
 
 
 def mixture(kind: type[TritonMixture], tokens: int) -> Callable[[], Any]:
-    blocks = [(torch.randn((512, 512)).to(BF16), torch.randn((512, 256)).to(BF16)) for _ in range(4)]
-    hidden, chosen = torch.randn((tokens, 512)).to(BF16), torch.arange(2 * tokens).view(tokens, 2) % 4
-    return lambda: kind(blocks, 4, "silu", None)(hidden, torch.ones((tokens, 2)), chosen)
+    experts = [(torch.randn((512, 512)).to(BF16), torch.randn((512, 256)).to(BF16)) for _ in range(4)]
+    hidden, selected_experts = (
+        torch.randn((tokens, 512)).to(BF16),
+        torch.arange(2 * tokens).view(tokens, 2) % 4,
+    )
+    return lambda: kind(experts, 4, "silu", None)(hidden, torch.ones((tokens, 2)), selected_experts)
 
 
 def drawing() -> None:

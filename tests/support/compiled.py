@@ -113,12 +113,13 @@ def launch_all() -> None:
 
 
 def mix(tokens: int, numbers: torch.dtype | None, kind: type[TritonMixture] = TritonMixture) -> None:
-    """A token's 8 of 32 blocks."""
-    blocks = [
+    """A mixture that selects 8 of 32 experts."""
+    experts = [
         (torch.zeros((256, 2048), dtype=torch.bfloat16), torch.zeros((2048, 128), dtype=torch.bfloat16))
     ]
-    hidden, said = torch.zeros((tokens, 2048), dtype=torch.bfloat16), torch.zeros((tokens, 32))
-    kind(blocks * 32, 32, "silu", numbers)(hidden, *TritonRoute(Routing(8), said[0])(said))
+    hidden, router_logits = torch.zeros((tokens, 2048), dtype=torch.bfloat16), torch.zeros((tokens, 32))
+    routed = TritonRoute(Routing(8), router_logits[0])(router_logits)
+    kind(experts * 32, 32, "silu", numbers)(hidden, *routed)
 
 
 def products_of_4_bits() -> None:

@@ -27,8 +27,8 @@ from gpu_worker.kernels.interface import (
     StepMetadata,
     Unary,
 )
-from gpu_worker.kernels.reference.mixture import OneByOne
-from gpu_worker.kernels.reference.route import PlainRoute
+from gpu_worker.kernels.reference.mixture import ReferenceMixture
+from gpu_worker.kernels.reference.route import ReferenceRoute
 from gpu_worker.machine.huge_pages import keep_freed_memory
 from gpu_worker.memory.cache import copy_blocks
 from gpu_worker.sampling.sampler import Sampled
@@ -70,12 +70,12 @@ class CpuKernels:
         return self._gated(self._library, weight, bias, activation)
 
     def mixture(
-        self, blocks: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
+        self, experts: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
     ) -> Mixture:
-        return OneByOne(self, blocks, activation)
+        return ReferenceMixture(self, experts, activation)
 
-    def route(self, routing: Routing, correction: Tensor | None = None) -> Route:
-        return PlainRoute(routing, correction)
+    def route(self, routing: Routing, score_correction_bias: Tensor | None = None) -> Route:
+        return ReferenceRoute(routing, score_correction_bias)
 
     def norm(self, weight: Tensor, eps: float) -> CpuNorm:
         return CpuNorm(self._library, weight, eps)

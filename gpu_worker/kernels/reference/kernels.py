@@ -20,8 +20,8 @@ from gpu_worker.kernels.interface import (
     Unary,
 )
 from gpu_worker.kernels.reference.attention import ReferenceStep
-from gpu_worker.kernels.reference.mixture import OneByOne
-from gpu_worker.kernels.reference.route import PlainRoute
+from gpu_worker.kernels.reference.mixture import ReferenceMixture
+from gpu_worker.kernels.reference.route import ReferenceRoute
 from gpu_worker.memory.cache import copy_blocks
 from gpu_worker.sampling.sampler import Sampled, sample
 from gpu_worker.step.batch import Batch
@@ -57,12 +57,12 @@ class ReferenceKernels:
         return ReferenceGated(weight, bias, activation)
 
     def mixture(
-        self, blocks: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
+        self, experts: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
     ) -> Mixture:
-        return OneByOne(self, blocks, activation)
+        return ReferenceMixture(self, experts, activation)
 
-    def route(self, routing: Routing, correction: Tensor | None = None) -> Route:
-        return PlainRoute(routing, correction)
+    def route(self, routing: Routing, score_correction_bias: Tensor | None = None) -> Route:
+        return ReferenceRoute(routing, score_correction_bias)
 
     def norm(self, weight: Tensor, eps: float) -> Norm:
         return ReferenceNorm(weight, eps)

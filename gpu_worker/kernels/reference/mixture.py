@@ -1,7 +1,7 @@
-"""A mixture of feed-forward blocks, one block after the other, of whatever products a back end has.
+"""A mixture of experts, one expert after the other, with the products of any back end.
 
-Tokens are grouped by block, so that a block's weights are read once for all of them. How many a block gets is
-known on the device first: a GPU would have to be waited for here, in every layer.
+Tokens are grouped by expert, so that an expert's weights are read once for all of its tokens. The number of
+tokens of each expert is read on the host: on a GPU that would stop the stream in every layer.
 """
 
 from collections.abc import Iterable
@@ -13,22 +13,22 @@ from torch import Tensor
 from gpu_worker.kernels.interface import Kernels
 
 
-class OneByOne:
+class ReferenceMixture:
     """See `Mixture`."""
 
-    def __init__(self, kernels: Kernels, blocks: Iterable[tuple[Tensor, Tensor]], activation: str) -> None:
-        self._blocks = [(kernels.gated(up, None, activation), kernels.linear(down)) for up, down in blocks]
+    def __init__(self, kernels: Kernels, experts: Iterable[tuple[Tensor, Tensor]], activation: str) -> None:
+        self._experts = [(kernels.gated(up, None, activation), kernels.linear(down)) for up, down in experts]
 
-    def __call__(self, hidden: Tensor, shares: Tensor, chosen: Tensor) -> Tensor:
-        """A token's blocks are added up in the order of their numbers."""
-        per_token = chosen.shape[1]
-        order = chosen.flatten().argsort(stable=True)
-        counts = torch.bincount(chosen.flatten(), minlength=len(self._blocks)).tolist()
+    def __call__(self, hidden: Tensor, routing_weights: Tensor, selected_experts: Tensor) -> Tensor:
+        """The results of a token's experts are added up in the order of the experts' numbers."""
+        experts_per_token = selected_experts.shape[1]
+        order = selected_experts.flatten().argsort(stable=True)
+        counts = torch.bincount(selected_experts.flatten(), minlength=len(self._experts)).tolist()
         sums = torch.zeros(hidden.shape, dtype=torch.float32, device=hidden.device)
-        for (inner, down), count, end in zip(self._blocks, counts, accumulate(counts), strict=True):
+        for (inner, down), count, end in zip(self._experts, counts, accumulate(counts), strict=True):
             if count:
-                places = order[end - count : end]
-                tokens = places // per_token
+                pairs = order[end - count : end]
+                tokens = pairs // experts_per_token
                 result = down(inner(hidden[tokens]))
-                sums.index_add_(0, tokens, result * shares.flatten()[places, None])
+                sums.index_add_(0, tokens, result * routing_weights.flatten()[pairs, None])
         return sums

@@ -1,9 +1,13 @@
-"""Which blocks of a mixture a token goes to, and how much each of them counts, in plain PyTorch.
+"""Top-k routing of tokens to experts, in plain PyTorch.
 
-scores    softmax or sigmoid of what the router says of each block
-ranks     the scores, corrected where a family does so: they choose, and are then forgotten
-groups    of blocks, of which those with the best ranks are looked at (DeepSeek-V2, section 2.1.2)
-shares    the scores of the chosen, made to add up to 1 where a family does so
+router logits       one number of the router for each expert
+scores              softmax or sigmoid of the router logits
+corrected scores    scores + score_correction_bias; they select experts, and have no other use
+selected experts    the experts_per_token best by corrected score, among the experts of the token's groups
+routing weights     scores of the selected experts, divided by their sum if asked, times a factor
+
+With groups (DeepSeek-V2, arXiv:2405.04434, section 2.1.2) a token first selects the best groups of experts.
+Experts of other groups are not selected.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,35 +18,37 @@ from torch import Tensor
 
 from gpu_worker.kernels.interface import Routing
 
-SCORES: Mapping[str, Callable[[Tensor], Tensor]] = {
+SCORING: Mapping[str, Callable[[Tensor], Tensor]] = {
     "softmax": partial(torch.softmax, dim=-1),
     "sigmoid": torch.sigmoid,
 }
+"""By `Routing.scoring_func`: router logits [tokens, experts] to scores of the same shape."""
 
 
-class PlainRoute:
+class ReferenceRoute:
     """See `Route`."""
 
-    def __init__(self, routing: Routing, correction: Tensor | None) -> None:
-        self._routing, self._correction = routing, correction
-        self._score = SCORES[routing.scores]
+    def __init__(self, routing: Routing, score_correction_bias: Tensor | None) -> None:
+        self._routing, self._score_correction_bias = routing, score_correction_bias
+        self._score = SCORING[routing.scoring_func]
 
-    def __call__(self, said: Tensor) -> tuple[Tensor, Tensor]:
-        routing, scores = self._routing, self._score(said)
-        ranks = scores if self._correction is None else scores + self._correction
-        if routing.groups > 1:
-            ranks = self._in_groups(ranks)
-        chosen = ranks.topk(routing.per_token, dim=-1).indices
-        shares = scores.gather(-1, chosen)
+    def __call__(self, router_logits: Tensor) -> tuple[Tensor, Tensor]:
+        routing, scores = self._routing, self._score(router_logits)
+        corrected = scores if self._score_correction_bias is None else scores + self._score_correction_bias
+        if routing.num_groups > 1:
+            corrected = self._within_groups(corrected)
+        selected_experts = corrected.topk(routing.experts_per_token, dim=-1).indices
+        routing_weights = scores.gather(-1, selected_experts)
         if routing.normalized:
-            shares = shares / (shares.sum(-1, keepdim=True) + 1e-20)  # sigmoids may all be zero
-        return shares * routing.scale, chosen
+            # A sum of sigmoids may be zero.
+            routing_weights = routing_weights / (routing_weights.sum(-1, keepdim=True) + 1e-20)
+        return routing_weights * routing.scale, selected_experts
 
-    def _in_groups(self, ranks: Tensor) -> Tensor:
-        """Ranks [tokens, blocks], lowest outside of each token's groups."""
+    def _within_groups(self, scores: Tensor) -> Tensor:
+        """Scores [tokens, experts], -inf for experts outside of each token's top-k groups."""
         routing = self._routing
-        grouped = ranks.view(len(ranks), routing.groups, -1)
-        voices = grouped.topk(routing.heard, dim=-1).values.sum(-1)
-        best = voices.topk(routing.groups_per_token, dim=-1).indices
-        outside = torch.ones_like(voices, dtype=torch.bool).scatter_(-1, best, False)
-        return grouped.masked_fill(outside[..., None], -torch.inf).flatten(1)
+        by_group = scores.view(len(scores), routing.num_groups, -1)
+        group_scores = by_group.topk(routing.group_top_k, dim=-1).values.sum(-1)
+        top_groups = group_scores.topk(routing.top_k_groups, dim=-1).indices
+        outside = torch.ones_like(group_scores, dtype=torch.bool).scatter_(-1, top_groups, False)
+        return by_group.masked_fill(outside[..., None], -torch.inf).flatten(1)

@@ -76,14 +76,14 @@ class TritonKernels(ReferenceKernels):
         return TritonGated(weight, bias, activation)
 
     def mixture(
-        self, blocks: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
+        self, experts: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
     ) -> Mixture:
-        return TritonMixture(blocks, count, activation)
+        return TritonMixture(experts, count, activation)
 
-    def route(self, routing: Routing, correction: Tensor | None = None) -> Route:
-        if routing.groups > 1:
-            return super().route(routing, correction)
-        return TritonRoute(routing, correction)
+    def route(self, routing: Routing, score_correction_bias: Tensor | None = None) -> Route:
+        if routing.num_groups > 1:
+            return super().route(routing, score_correction_bias)
+        return TritonRoute(routing, score_correction_bias)
 
     def norm(self, weight: Tensor, eps: float) -> TritonNorm:
         return TritonNorm(weight, eps)
@@ -124,10 +124,10 @@ class QuantizedTriton(TritonKernels):
         return lambda hidden: gated(product(hidden), activation)
 
     def mixture(
-        self, blocks: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
+        self, experts: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
     ) -> Mixture:
         """Weights alone are of one byte here, and widened on their way: activations stay what they are."""
-        return TritonMixture(blocks, count, activation, self._numbers)
+        return TritonMixture(experts, count, activation, self._numbers)
 
 
 class Int4Triton(QuantizedTriton):
@@ -152,9 +152,9 @@ class Int4Triton(QuantizedTriton):
         return lambda hidden: gated(product(hidden), activation)
 
     def mixture(
-        self, blocks: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
+        self, experts: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
     ) -> Mixture:
-        return Int4Mixture(blocks, count, activation)
+        return Int4Mixture(experts, count, activation)
 
 
 def _probe(device: torch.device) -> None:

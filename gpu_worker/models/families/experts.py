@@ -20,7 +20,7 @@ FAMILIES: Mapping[str, Family] = {
         defaults={"rope_theta": 1e6},
         windowed=True,
         experts=Experts(
-            size="intermediate_size",
+            intermediate_size="intermediate_size",
             router="block_sparse_moe.gate",
             expert="block_sparse_moe.experts.{}.",
             up=("w1", "w3"),
@@ -48,9 +48,9 @@ FAMILIES: Mapping[str, Family] = {
         _DEEPSEEK,
         experts=replace(
             _DEEPSEEK_EXPERTS,
-            scores="sigmoid",
-            correction="mlp.gate.e_score_correction_bias",
-            heard=2,
+            scoring_func="sigmoid",
+            score_correction_bias="mlp.gate.e_score_correction_bias",
+            group_top_k=2,
         ),
     ),
 }

@@ -36,27 +36,35 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """Mixture of experts: what config.json calls its numbers, and the checkpoint its tensors."""
+    """Mixture of experts: keys of config.json, names of the checkpoint's tensors, and how tokens are
+    routed."""
 
-    size: str = "moe_intermediate_size"
+    intermediate_size: str = "moe_intermediate_size"
+    """Key of config.json with the intermediate size of an expert."""
     router: str = "mlp.gate"
+    """Tensor of the router."""
     expert: str = "mlp.experts.{}."
+    """Prefix of the tensors of an expert, with the expert's number."""
     up: tuple[str, str] = ("gate_proj", "up_proj")
+    """Tensors of an expert's gate and up, after its prefix."""
     down: str = "down_proj"
+    """Tensor of an expert's down, after its prefix."""
     normalized: bool | str = "norm_topk_prob"
-    """The weights of a token's experts are made to add up to 1; a name: the key that says so."""
-    scores: Literal["softmax", "sigmoid"] = "softmax"
-    """How what the router says of an expert becomes its weight."""
-    correction: str | None = None
-    """What is added to weights when experts are chosen, and only then (DeepSeek-V3, arXiv:2412.19437)."""
+    """The routing weights of a token are divided by their sum. A name: the key of config.json that says
+    so."""
+    scoring_func: Literal["softmax", "sigmoid"] = "softmax"
+    """Function from router logits to scores."""
+    score_correction_bias: str | None = None
+    """Tensor added to scores to select experts, but not to routing weights (DeepSeek-V3,
+    arXiv:2412.19437)."""
     grouped: bool = False
-    """Experts are in groups, if config.json says so, of which the best are chosen first."""
-    heard: int = 1
-    """How many of a group's experts, its best, speak for it."""
+    """Experts may have groups (n_group and topk_group in config.json)."""
+    group_top_k: int = 1
+    """Number of a group's best experts whose scores, summed, are the score of the group."""
     shared: str = ""
-    """What the names of the expert that every token goes to begin with."""
+    """Prefix of the tensors of the shared expert, which every token goes to. Empty: there is none."""
     shared_gate: str | None = None
-    """What weighs that expert."""
+    """Tensor of the gate of the shared expert. None: it has no gate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +104,10 @@ class Family:
     mlp_bias: bool | str = "mlp_bias"
     head_bias: bool = False
     gated: bool = True
-    """The feed-forward block has gates; otherwise it is up, activation, down."""
+    """The MLP has gates: activation(gate) * up, then down. Otherwise it is up, activation, down."""
     parallel: bool | str = False
-    """Attention and feed-forward block read the same stream, instead of one after the other; through the
-    same norm if there is no `before_mlp`."""
+    """Attention and MLP read the same residual stream, instead of the MLP after attention. They share a norm
+    if there is no `before_mlp`."""
     rotary: bool = True
     rotates_unwindowed: bool = True
     """If not, layers that see everything, beside others with windows, have no positions."""

@@ -1,4 +1,4 @@
-"""Attention and feed-forward block on the same stream."""
+"""Decoders whose attention and MLP read the same residual stream."""
 
 from collections.abc import Mapping
 from dataclasses import replace

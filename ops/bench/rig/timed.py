@@ -61,14 +61,14 @@ class TimedKernels:
         return lambda hidden: self._timed("projections", product, hidden)
 
     def mixture(
-        self, blocks: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
+        self, experts: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
     ) -> Mixture:
-        mixture = self._kernels.mixture(blocks, count, activation)
+        mixture = self._kernels.mixture(experts, count, activation)
         return lambda *arguments: self._timed("projections", mixture, *arguments)
 
-    def route(self, routing: Routing, correction: Tensor | None = None) -> Route:
-        route = self._kernels.route(routing, correction)
-        return lambda said: self._timed("projections", route, said)
+    def route(self, routing: Routing, score_correction_bias: Tensor | None = None) -> Route:
+        route = self._kernels.route(routing, score_correction_bias)
+        return lambda router_logits: self._timed("projections", route, router_logits)
 
     def norm(self, weight: Tensor, eps: float) -> Norm:
         return _TimedNorm(self._timed, self._kernels.norm(weight, eps))

@@ -145,8 +145,9 @@ def layouts_for(limits: BatchLimits) -> list[Layout]:
 
 
 def decode_sizes() -> Iterator[int]:
-    """All up to 16, then four to each doubling: no step is filled up by more than a quarter. What fills it up
-    costs little, but where there are experts: it goes to some that nobody else has chosen.
+    """All up to 16, then four to each doubling: no step is filled up by more than a quarter.
+
+    Filling costs little, except with experts: it may select experts that no other token has selected.
     """
     yield from range(1, 16)
     for power in (16, 32, 64, 128):

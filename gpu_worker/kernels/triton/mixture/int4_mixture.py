@@ -1,4 +1,4 @@
-"""A mixture whose weights have 4 bits: the tiles of `mixture.py` with the strips of `int4_tile.py`."""
+"""A mixture of experts with weights of 4 bits: the tiles of `mixture.py`, the strips of `int4_tile.py`."""
 
 import torch
 import triton
@@ -6,7 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from gpu_worker.kernels.triton.formats.factors import factor
-from gpu_worker.kernels.triton.mixture.mixture import OUTPUTS, Stack, TritonMixture
+from gpu_worker.kernels.triton.mixture.mixture import OUTPUTS, ExpertWeights, TritonMixture
 from gpu_worker.kernels.triton.norm import activated
 from gpu_worker.kernels.triton.products.int4_tile import GROUP, GROUPS, STRIP, packed, scale_of, widened
 
@@ -18,12 +18,12 @@ def multiply_tiles_int4(
     tiles,
     weights,
     scales,
-    shares,
+    routing_weights,
     out,
     SIZE: tl.constexpr,
     OUTPUTS: tl.constexpr,
     STRIPS: tl.constexpr,
-    PER_TOKEN: tl.constexpr,
+    EXPERTS_PER_TOKEN: tl.constexpr,
     ACTIVATION: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
@@ -32,25 +32,25 @@ def multiply_tiles_int4(
 ):
     """As `multiply_tiles`; sums are [outputs, pairs], for weights are the left factor.
 
-    weights [blocks, STRIPS, outputs, GROUP] and scales [blocks, STRIPS, outputs]; with an ACTIVATION gates
+    weights [experts, STRIPS, outputs, GROUP] and scales [experts, STRIPS, outputs]; with an ACTIVATION gates
     first, then ups.
     """
     GATED: tl.constexpr = ACTIVATION != ""
     WIDTH: tl.constexpr = 2 * OUTPUTS if GATED else OUTPUTS
     tile = tiles + 3 * tl.program_id(0)
-    block = tl.load(tile).to(tl.int64)
-    if block >= 0:
+    expert = tl.load(tile).to(tl.int64)
+    if expert >= 0:
         places = tl.load(tile + 1) + tl.arange(0, M)
         real = places < tl.load(tile + 2)
         pairs = tl.load(order + places, mask=real, other=0)
         outs = tl.program_id(1) * N + tl.arange(0, N)
         wanted = outs < OUTPUTS
         number = tl.arange(0, GROUP)
-        sources = rows + (pairs // PER_TOKEN if GATED else places).to(tl.int64) * SIZE
+        sources = rows + (pairs // EXPERTS_PER_TOKEN if GATED else places).to(tl.int64) * SIZE
         sums = tl.zeros((N, M), tl.float32)
         ups = tl.zeros((N, M), tl.float32)
         for strip in tl.range(0, STRIPS, num_stages=STAGES):
-            at = (block * STRIPS + strip) * WIDTH + outs
+            at = (expert * STRIPS + strip) * WIDTH + outs
             held = at[:, None] * GROUP + number
             halves = tl.load(weights + held, mask=wanted[:, None], other=0)
             worth = tl.load(scales + at, mask=wanted, other=0)
@@ -68,14 +68,14 @@ def multiply_tiles_int4(
         if GATED:
             sums = activated(sums, ACTIVATION) * ups
         else:
-            sums = sums * tl.load(shares + pairs, mask=real, other=0.0)
+            sums = sums * tl.load(routing_weights + pairs, mask=real, other=0.0)
         targets = (places if GATED else pairs).to(tl.int64)
         results = out + targets * OUTPUTS + outs[:, None]
         tl.store(results, sums.to(out.dtype.element_ty), mask=real & wanted[:, None])
 
 
-class Int4Stack(Stack):
-    """Weights of all blocks, [count, strips, out, 32], and their scales, [count, strips, out]."""
+class Int4ExpertWeights(ExpertWeights):
+    """Weights of all experts, [count, strips, out, 32], and their scales, [count, strips, out]."""
 
     def __init__(self, count: int) -> None:
         super().__init__(count, None)
@@ -94,15 +94,15 @@ class Int4Stack(Stack):
     def multiply(
         self,
         rows: Tensor,
-        groups: tuple[Tensor, Tensor],
-        shares: Tensor,
+        sorted_pairs: tuple[Tensor, Tensor],
+        routing_weights: Tensor,
         out: Tensor,
-        per_token: int,
+        experts_per_token: int,
         activation: str,
         tile: int,
     ) -> None:
-        """See `Stack.multiply`."""
-        order, tiles = groups
+        """See `ExpertWeights.multiply`."""
+        order, tiles = sorted_pairs
         size, outputs = rows.shape[1], out.shape[1]
         multiply_tiles_int4[(len(tiles), triton.cdiv(outputs, OUTPUTS))](
             rows,
@@ -110,12 +110,12 @@ class Int4Stack(Stack):
             tiles,
             self.weights,
             self.scales,
-            shares,
+            routing_weights,
             out,
             SIZE=size,
             OUTPUTS=outputs,
             STRIPS=self.weights.shape[1],
-            PER_TOKEN=per_token,
+            EXPERTS_PER_TOKEN=experts_per_token,
             ACTIVATION=activation,
             M=tile,
             N=OUTPUTS,
@@ -128,5 +128,5 @@ class Int4Stack(Stack):
 class Int4Mixture(TritonMixture):
     """See `Mixture`."""
 
-    def _stack(self, count: int, numbers: torch.dtype | None) -> Stack:
-        return Int4Stack(count)
+    def _new_weights(self, count: int, numbers: torch.dtype | None) -> ExpertWeights:
+        return Int4ExpertWeights(count)

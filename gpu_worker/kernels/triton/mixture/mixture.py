@@ -1,10 +1,13 @@
-"""A mixture of feed-forward blocks: two launches for all blocks that are chosen, however many they are.
+"""A mixture of experts in two launches, whatever number of experts is selected.
 
-    hidden [tokens, size] ──gate, up──▶ [pairs, inner] ──down, shares──▶ [pairs, size] ──sum──▶ [tokens, size]
+    hidden [tokens, size]
+      ──gate, up──▶ [pairs, inner]
+      ──down, times routing weight──▶ [pairs, size]
+      ──sum of a token's experts──▶ [tokens, size]
 
-A program takes a tile of pairs that go to the same block (`pairs.py`) and some of the block's outputs. In a
-step of a few tokens most tiles have one real row: read are the weights of the blocks that are chosen, once
-each, and that is nearly all. In a prompt a tile is a full matrix, and its rows are gathered on their way.
+A program takes a tile of pairs of one expert (`pairs.py`) and some of the expert's outputs. In a step of few
+tokens most tiles have one pair, and nearly all time goes into reading the weights of each selected expert
+once. In a prompt a tile is a full matrix, whose rows are gathered as they are read.
 """
 
 from collections.abc import Iterable
@@ -18,13 +21,13 @@ from gpu_worker.kernels.interface import FP8
 from gpu_worker.kernels.reference.pages import quantized
 from gpu_worker.kernels.triton.formats.factors import factor
 from gpu_worker.kernels.triton.formats.fp8 import is_native, widen
-from gpu_worker.kernels.triton.mixture.pairs import grouped
+from gpu_worker.kernels.triton.mixture.pairs import sort_pairs
 from gpu_worker.kernels.triton.norm import activated
 
 OUTPUTS = 64
-"""Of a block, that a program computes."""
+"""Outputs of an expert that a program computes."""
 DEPTH_BYTES = 128
-"""Of a row, that it has before it at a time."""
+"""Bytes of a row that a program reads at a time."""
 
 
 @triton.jit
@@ -34,11 +37,11 @@ def multiply_tiles(
     tiles,
     weights,
     scales,
-    shares,
+    routing_weights,
     out,
     SIZE: tl.constexpr,
     OUTPUTS: tl.constexpr,
-    PER_TOKEN: tl.constexpr,
+    EXPERTS_PER_TOKEN: tl.constexpr,
     ACTIVATION: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
@@ -46,20 +49,23 @@ def multiply_tiles(
     NATIVE_FP8: tl.constexpr,
     FACTOR: tl.constexpr,
 ):
-    """With an ACTIVATION: from tokens to places, gates and ups [2 * OUTPUTS, SIZE] of a block. Without one:
-    from places to pairs, weights [OUTPUTS, SIZE] of a block, and what comes of it times the pair's share."""
+    """Multiply each tile of pairs with weights of its expert.
+
+    With an ACTIVATION: hidden states of tokens by gates and ups [2 * OUTPUTS, SIZE], to sorted pairs. Without
+    one: sorted pairs by weights [OUTPUTS, SIZE], times the pair's routing weight, to pairs.
+    """
     GATED: tl.constexpr = ACTIVATION != ""
     tile = tiles + 3 * tl.program_id(0)
-    block = tl.load(tile).to(tl.int64)
-    if block >= 0:
+    expert = tl.load(tile).to(tl.int64)
+    if expert >= 0:
         places = tl.load(tile + 1) + tl.arange(0, M)
         real = places < tl.load(tile + 2)
         pairs = tl.load(order + places, mask=real, other=0)
         outs = tl.program_id(1) * N + tl.arange(0, N)
         wanted = outs < OUTPUTS
-        sources = (pairs // PER_TOKEN if GATED else places).to(tl.int64)
-        # Weights of the block, whose outputs count twice if each has a gate.
-        first = block * (2 * OUTPUTS if GATED else OUTPUTS)
+        sources = (pairs // EXPERTS_PER_TOKEN if GATED else places).to(tl.int64)
+        # First output of the expert in `weights`; a gated expert has a gate and an up for each output.
+        first = expert * (2 * OUTPUTS if GATED else OUTPUTS)
         own = weights + first * SIZE + outs[None, :] * SIZE
         sums = tl.zeros([M, N], tl.float32)
         ups = tl.zeros([M, N], tl.float32)
@@ -82,7 +88,7 @@ def multiply_tiles(
         if GATED:
             sums = activated(sums, ACTIVATION) * ups
         else:
-            sums = sums * tl.load(shares + pairs, mask=real, other=0.0)[:, None]
+            sums = sums * tl.load(routing_weights + pairs, mask=real, other=0.0)[:, None]
         targets = (places if GATED else pairs).to(tl.int64)
         at_out = out + targets[:, None] * OUTPUTS + outs[None, :]
         tl.store(at_out, sums.to(out.dtype.element_ty), mask=real[:, None] & wanted[None, :])
@@ -93,38 +99,41 @@ class TritonMixture:
 
     def __init__(
         self,
-        blocks: Iterable[tuple[Tensor, Tensor]],
+        experts: Iterable[tuple[Tensor, Tensor]],
         count: int,
         activation: str,
         numbers: torch.dtype | None = None,
     ) -> None:
-        """`numbers`: int8 or fp8, which the weights become, each output with a scale; None: they stay."""
+        """`numbers`: type that weights are rounded to, int8 or fp8, with a scale for each output. None:
+        weights stay as they are."""
         self._count, self._activation = count, activation
-        self._up, self._down = self._stack(count, numbers), self._stack(count, numbers)
-        for number, (up, down) in enumerate(blocks):
+        self._up, self._down = self._new_weights(count, numbers), self._new_weights(count, numbers)
+        for number, (up, down) in enumerate(experts):
             self._up.take(number, up)
             self._down.take(number, down)
 
-    def __call__(self, hidden: Tensor, shares: Tensor, chosen: Tensor) -> Tensor:
-        """A token's blocks are added up in the order in which they are chosen."""
-        tokens, per_token = chosen.shape
-        pairs = chosen.numel()
+    def __call__(self, hidden: Tensor, routing_weights: Tensor, selected_experts: Tensor) -> Tensor:
+        """The results of a token's experts are added up in the order in which the experts were selected."""
+        tokens, top_k = selected_experts.shape
+        pairs = selected_experts.numel()
         size, inner = self._down.shape
         rows = self._up.tile_rows(pairs, hidden)
-        groups = grouped(chosen, self._count, rows)
-        between = hidden.new_empty((pairs, inner))
-        given = torch.empty((pairs, size), dtype=torch.float32, device=hidden.device)
-        shares = shares.contiguous()
-        self._up.multiply(hidden.contiguous(), groups, shares, between, per_token, self._activation, rows)
-        self._down.multiply(between, groups, shares, given, per_token, "", rows)
-        return given.view(tokens, per_token, size).sum(1)
+        sorted_pairs = sort_pairs(selected_experts, self._count, rows)
+        activations = hidden.new_empty((pairs, inner))
+        results = torch.empty((pairs, size), dtype=torch.float32, device=hidden.device)
+        weights = routing_weights.contiguous()
+        self._up.multiply(
+            hidden.contiguous(), sorted_pairs, weights, activations, top_k, self._activation, rows
+        )
+        self._down.multiply(activations, sorted_pairs, weights, results, top_k, "", rows)
+        return results.view(tokens, top_k, size).sum(1)
 
-    def _stack(self, count: int, numbers: torch.dtype | None) -> "Stack":
-        return Stack(count, numbers)
+    def _new_weights(self, count: int, numbers: torch.dtype | None) -> "ExpertWeights":
+        return ExpertWeights(count, numbers)
 
 
-class Stack:
-    """Weights of all blocks, [count, out, in], and the scales of their outputs, float32 [count, out]."""
+class ExpertWeights:
+    """Weights of all experts, [count, out, in], and the scales of their outputs, float32 [count, out]."""
 
     weights: Tensor
     scales: Tensor | None = None
@@ -149,11 +158,12 @@ class Stack:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(out, in) of a block."""
+        """(out, in) of each expert."""
         return self.weights.shape[1], self.weights.shape[2]
 
     def tile_rows(self, pairs: int, hidden: Tensor) -> int:
-        """Rows of a tile: so many that few blocks have more, as far as the sums find room in registers."""
+        """Pairs of a tile: twice an expert's average, so that few experts need a second tile, and at most
+        what registers have room for as sums."""
         most = 32 if hidden.dtype == torch.float32 else 128
         wanted: int = triton.next_power_of_2(2 * pairs // self._count)
         return min(most, max(16, wanted))
@@ -161,15 +171,15 @@ class Stack:
     def multiply(
         self,
         rows: Tensor,
-        groups: tuple[Tensor, Tensor],
-        shares: Tensor,
+        sorted_pairs: tuple[Tensor, Tensor],
+        routing_weights: Tensor,
         out: Tensor,
-        per_token: int,
+        experts_per_token: int,
         activation: str,
         tile: int,
     ) -> None:
-        """See `multiply_tiles`. `groups`: order of the pairs, and their tiles of `tile` rows."""
-        order, tiles = groups
+        """See `multiply_tiles`. `sorted_pairs`: of `sort_pairs`, in tiles of `tile` pairs."""
+        order, tiles = sorted_pairs
         size, outputs = rows.shape[1], out.shape[1]
         multiply_tiles[(len(tiles), triton.cdiv(outputs, OUTPUTS))](
             rows,
@@ -177,11 +187,11 @@ class Stack:
             tiles,
             self.weights,
             self.scales,
-            shares,
+            routing_weights,
             out,
             SIZE=size,
             OUTPUTS=outputs,
-            PER_TOKEN=per_token,
+            EXPERTS_PER_TOKEN=experts_per_token,
             ACTIVATION=activation,
             M=tile,
             N=min(OUTPUTS, max(16, triton.next_power_of_2(outputs))),

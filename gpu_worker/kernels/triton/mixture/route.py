@@ -1,7 +1,7 @@
-"""What `kernels/route.py` defines, in one launch: a program takes a token.
+"""Top-k routing (`kernels/reference/route.py`) in one launch: a program takes a token.
 
-Read: 4 bytes for each block. The blocks of a token are few, so that the best of those that are left is looked
-for as many times; of equal ones it is the first.
+A program reads 4 bytes for each expert. A token has few experts, so the program finds the best remaining
+expert once for each of them. Of equal scores the expert with the lowest number is selected.
 """
 
 import torch
@@ -13,74 +13,76 @@ from gpu_worker.kernels.interface import Routing
 
 
 @triton.jit
-def choose_blocks(
-    said,
-    correction,
-    shares,
-    chosen,
+def select_experts(
+    router_logits,
+    score_correction_bias,
+    routing_weights,
+    selected_experts,
     scale,
-    BLOCKS: tl.constexpr,
-    PADDED: tl.constexpr,
-    PER_TOKEN: tl.constexpr,
-    PLACES: tl.constexpr,
+    EXPERTS: tl.constexpr,
+    EXPERTS_PADDED: tl.constexpr,
+    TOP_K: tl.constexpr,
+    TOP_K_PADDED: tl.constexpr,
     SIGMOID: tl.constexpr,
     NORMALIZED: tl.constexpr,
 ):
-    """PLACES: PER_TOKEN, filled up to a power of two."""
+    """TOP_K: experts of a token. *_PADDED: filled up to a power of two."""
     token = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, PADDED)
-    inside = at < BLOCKS
-    heard = tl.load(said + token * BLOCKS + at, mask=inside, other=float("-inf"))
+    experts = tl.arange(0, EXPERTS_PADDED)
+    inside = experts < EXPERTS
+    logits = tl.load(router_logits + token * EXPERTS + experts, mask=inside, other=float("-inf"))
     if SIGMOID:
-        scores = 1.0 / (1.0 + tl.exp(-heard))
+        scores = 1.0 / (1.0 + tl.exp(-logits))
     else:
-        scores = tl.exp(heard - tl.max(heard, axis=0))
+        scores = tl.exp(logits - tl.max(logits, axis=0))
         scores = scores / tl.sum(scores, axis=0)
-    ranks = scores
-    if correction is not None:
-        ranks += tl.load(correction + at, mask=inside, other=0.0)
-    ranks = tl.where(inside, ranks, float("-inf"))
-    places = tl.arange(0, PLACES)
-    kept = tl.zeros([PLACES], tl.float32)
-    numbers = tl.zeros([PLACES], tl.int32)
-    for place in tl.static_range(PER_TOKEN):
-        best = tl.max(ranks, axis=0)
-        # Where nothing is a number it is the last.
-        number = tl.min(tl.where(ranks == best, at, BLOCKS - 1), axis=0)
-        share = tl.sum(tl.where(at == number, scores, 0.0), axis=0)
-        kept = tl.where(places == place, share, kept)
-        numbers = tl.where(places == place, number, numbers)
-        ranks = tl.where(at == number, float("-inf"), ranks)
+    corrected = scores
+    if score_correction_bias is not None:
+        corrected += tl.load(score_correction_bias + experts, mask=inside, other=0.0)
+    corrected = tl.where(inside, corrected, float("-inf"))
+    places = tl.arange(0, TOP_K_PADDED)
+    weights = tl.zeros([TOP_K_PADDED], tl.float32)
+    selected = tl.zeros([TOP_K_PADDED], tl.int32)
+    for place in tl.static_range(TOP_K):
+        best = tl.max(corrected, axis=0)
+        # If all scores are NaN this is the last expert.
+        expert = tl.min(tl.where(corrected == best, experts, EXPERTS - 1), axis=0)
+        weight = tl.sum(tl.where(experts == expert, scores, 0.0), axis=0)
+        weights = tl.where(places == place, weight, weights)
+        selected = tl.where(places == place, expert, selected)
+        corrected = tl.where(experts == expert, float("-inf"), corrected)
     if NORMALIZED:
-        kept = kept / (tl.sum(kept, axis=0) + 1e-20)
-    to = token * PER_TOKEN + places
-    tl.store(shares + to, kept * scale, mask=places < PER_TOKEN)
-    tl.store(chosen + to, numbers.to(tl.int64), mask=places < PER_TOKEN)
+        weights = weights / (tl.sum(weights, axis=0) + 1e-20)
+    to = token * TOP_K + places
+    tl.store(routing_weights + to, weights * scale, mask=places < TOP_K)
+    tl.store(selected_experts + to, selected.to(tl.int64), mask=places < TOP_K)
 
 
 class TritonRoute:
-    """See `Route`; of blocks without groups."""
+    """See `Route`; for routing without groups of experts."""
 
-    def __init__(self, routing: Routing, correction: Tensor | None) -> None:
-        self._routing, self._correction = routing, correction
+    def __init__(self, routing: Routing, score_correction_bias: Tensor | None) -> None:
+        self._routing, self._score_correction_bias = routing, score_correction_bias
 
-    def __call__(self, said: Tensor) -> tuple[Tensor, Tensor]:
-        routing, (tokens, blocks) = self._routing, said.shape
-        shares = torch.empty((tokens, routing.per_token), dtype=torch.float32, device=said.device)
-        chosen = torch.empty((tokens, routing.per_token), dtype=torch.int64, device=said.device)
-        padded = triton.next_power_of_2(blocks)
-        choose_blocks[(tokens,)](
-            said.contiguous(),
-            self._correction,
-            shares,
-            chosen,
+    def __call__(self, router_logits: Tensor) -> tuple[Tensor, Tensor]:
+        routing, device = self._routing, router_logits.device
+        tokens, experts = router_logits.shape
+        top_k = routing.experts_per_token
+        routing_weights = torch.empty((tokens, top_k), dtype=torch.float32, device=device)
+        selected_experts = torch.empty((tokens, top_k), dtype=torch.int64, device=device)
+        padded = triton.next_power_of_2(experts)
+        select_experts[(tokens,)](
+            router_logits.contiguous(),
+            self._score_correction_bias,
+            routing_weights,
+            selected_experts,
             routing.scale,
-            BLOCKS=blocks,
-            PADDED=padded,
-            PER_TOKEN=routing.per_token,
-            PLACES=triton.next_power_of_2(routing.per_token),
-            SIGMOID=routing.scores == "sigmoid",
+            EXPERTS=experts,
+            EXPERTS_PADDED=padded,
+            TOP_K=top_k,
+            TOP_K_PADDED=triton.next_power_of_2(top_k),
+            SIGMOID=routing.scoring_func == "sigmoid",
             NORMALIZED=routing.normalized,
             num_warps=max(1, min(4, padded // 128)),
         )
-        return shares, chosen
+        return routing_weights, selected_experts

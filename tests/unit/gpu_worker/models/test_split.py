@@ -152,12 +152,12 @@ def test_what_cannot_be_split_is_refused(directory: Any) -> None:
         share_of(llama, 3)
     with pytest.raises(ModelError, match="QUIRE_TENSOR_PARALLEL=3 does not divide 2 key heads"):
         share_of(replace(llama, num_heads=6), 3)
-    with pytest.raises(ModelError, match="=2 does not divide 49 numbers inside a feed-forward block"):
+    with pytest.raises(ModelError, match="=2 does not divide 49 intermediate dimensions of the MLP"):
         share_of(replace(llama, intermediate_size=49), 2)
     mixture = read_config(directory("Mixtral"))
     assert mixture.experts is not None
-    with pytest.raises(ModelError, match="=2 does not divide 3 numbers inside an expert"):
-        share_of(replace(mixture, experts=replace(mixture.experts, size=3)), 2)
+    with pytest.raises(ModelError, match="=2 does not divide 3 intermediate dimensions of an expert"):
+        share_of(replace(mixture, experts=replace(mixture.experts, intermediate_size=3)), 2)
     with pytest.raises(ModelError, match="=4: FalconForCausalLM has 2 key heads"):
         share_of(read_config(directory("Falcon, two norms")), 4)
     with pytest.raises(ModelError, match="=2: Olmo2ForCausalLM has norms over all heads"):

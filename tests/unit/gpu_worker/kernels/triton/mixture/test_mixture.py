@@ -1,4 +1,4 @@
-"""Mixtures of feed-forward blocks, as one block after the other gives them."""
+"""Mixtures of experts give what the reference gives, which computes one expert after the other."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from gpu_worker.kernels.reference.int4 import Int4Reference
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.pages import quantized, widened
 from gpu_worker.kernels.triton.kernels import Int4Triton, QuantizedTriton, TritonKernels
-from gpu_worker.kernels.triton.mixture.pairs import grouped
+from gpu_worker.kernels.triton.mixture.pairs import sort_pairs
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
@@ -21,50 +21,48 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def routed(tokens: int, per_token: int, blocks: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Shares, and blocks that are chosen: no two alike of a token, some much more often than others."""
-    liking = drawn(tokens, blocks, seed=seed) + 3 * drawn(1, blocks, seed=seed + 1)
-    return liking.sigmoid()[:, :per_token].contiguous(), liking.topk(per_token).indices
+def routed(tokens: int, top_k: int, experts: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Routing weights and distinct experts of each token. Some experts are selected much more often."""
+    scores = drawn(tokens, experts, seed=seed) + 3 * drawn(1, experts, seed=seed + 1)
+    return scores.sigmoid()[:, :top_k].contiguous(), scores.topk(top_k).indices
 
 
-def weights(blocks: int, size: int, inner: int) -> list[tuple[Tensor, Tensor]]:
+def weights(experts: int, size: int, inner: int) -> list[tuple[Tensor, Tensor]]:
     return [
-        (drawn(2 * inner, size, seed=2 * block) / size**0.5, drawn(size, inner, seed=2 * block + 1))
-        for block in range(blocks)
+        (drawn(2 * inner, size, seed=2 * expert) / size**0.5, drawn(size, inner, seed=2 * expert + 1))
+        for expert in range(experts)
     ]
 
 
 @pytest.mark.parametrize(
-    ("tokens", "per_token", "blocks", "rows"),
+    ("tokens", "top_k", "experts", "rows"),
     [(1, 1, 1, 16), (1, 2, 5, 16), (9, 2, 4, 16), (700, 2, 3, 32), (60, 8, 200, 16), (5, 3, 3, 16)],
 )
-def test_pairs(tokens: int, per_token: int, blocks: int, rows: int) -> None:
-    """Each pair is in one tile of its block, in the order of the tokens."""
-    _, chosen = routed(tokens, per_token, blocks)
-    order, tiles = grouped(chosen, blocks, rows)
-    assert order.tolist() == chosen.flatten().argsort(stable=True).tolist()
+def test_pairs(tokens: int, top_k: int, experts: int, rows: int) -> None:
+    """Each pair is in one tile of its expert, in the order of the tokens."""
+    _, selected_experts = routed(tokens, top_k, experts)
+    order, tiles = sort_pairs(selected_experts, experts, rows)
+    assert order.tolist() == selected_experts.flatten().argsort(stable=True).tolist()
     covered = []
-    for block, begin, end in tiles.tolist():
-        if block >= 0:
+    for expert, begin, end in tiles.tolist():
+        if expert >= 0:
             places = range(begin, min(begin + rows, end))
-            assert all(chosen.flatten()[order[place]] == block for place in places)
+            assert all(selected_experts.flatten()[order[place]] == expert for place in places)
             covered += places
-    assert covered == list(range(tokens * per_token))
+    assert covered == list(range(tokens * top_k))
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
 @pytest.mark.parametrize(
-    ("tokens", "per_token", "blocks", "size", "inner"),
+    ("tokens", "top_k", "experts", "size", "inner"),
     [(1, 2, 5, 32, 48), (7, 2, 3, 40, 24), (70, 3, 4, 96, 80), (3, 1, 1, 130, 70)],
 )
-def test_as_one_by_one(
-    tokens: int, per_token: int, blocks: int, size: int, inner: int, activation: str
-) -> None:
-    hidden, own = drawn(tokens, size, seed=9), weights(blocks, size, inner)
-    shares, chosen = routed(tokens, per_token, blocks)
+def test_mixture(tokens: int, top_k: int, experts: int, size: int, inner: int, activation: str) -> None:
+    hidden, own = drawn(tokens, size, seed=9), weights(experts, size, inner)
+    routing = routed(tokens, top_k, experts)
     hidden[tokens // 2, 3] = torch.nan
     right, found = (
-        kernels.mixture(iter(own), blocks, activation)(hidden, shares, chosen)
+        kernels.mixture(iter(own), experts, activation)(hidden, *routing)
         for kernels in (ReferenceKernels(), TritonKernels(DEVICE))
     )
     assert found.dtype == torch.float32
@@ -77,9 +75,9 @@ def test_in_bfloat16() -> None:
         drawn(20, 64).bfloat16(),
         [(up.bfloat16(), down.bfloat16()) for up, down in weights(4, 64, 32)],
     )
-    shares, chosen = routed(20, 2, 4)
+    routing = routed(20, 2, 4)
     right, found = (
-        kernels.mixture(iter(own), 4)(hidden, shares, chosen)
+        kernels.mixture(iter(own), 4)(hidden, *routing)
         for kernels in (ReferenceKernels(), TritonKernels(DEVICE))
     )
     assert found.dtype == torch.float32
@@ -94,21 +92,21 @@ def test_weights_of_one_byte(numbers: torch.dtype) -> None:
         tuple(widened(*(each.float() for each in quantized(part, numbers)), part.dtype) for part in pair)
         for pair in own
     ]
-    shares, chosen = routed(9, 2, 4)
-    right = ReferenceKernels().mixture(iter(left), 4)(hidden, shares, chosen)  # type: ignore[arg-type]
-    found = QuantizedTriton(DEVICE, numbers).mixture(iter(own), 4)(hidden, shares, chosen)
+    routing = routed(9, 2, 4)
+    right = ReferenceKernels().mixture(iter(left), 4)(hidden, *routing)  # type: ignore[arg-type]
+    found = QuantizedTriton(DEVICE, numbers).mixture(iter(own), 4)(hidden, *routing)
     assert_close(found, right, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("tokens", "per_token", "blocks", "size", "inner"), [(1, 2, 5, 32, 48), (70, 3, 4, 130, 80)]
+    ("tokens", "top_k", "experts", "size", "inner"), [(1, 2, 5, 32, 48), (70, 3, 4, 130, 80)]
 )
-def test_weights_of_4_bits(tokens: int, per_token: int, blocks: int, size: int, inner: int) -> None:
-    hidden, own = drawn(tokens, size, seed=9), weights(blocks, size, inner)
-    shares, chosen = routed(tokens, per_token, blocks)
+def test_weights_of_4_bits(tokens: int, top_k: int, experts: int, size: int, inner: int) -> None:
+    hidden, own = drawn(tokens, size, seed=9), weights(experts, size, inner)
+    routing = routed(tokens, top_k, experts)
     hidden[tokens // 2, 3] = torch.nan
     right, found = (
-        kernels.mixture(iter(own), blocks)(hidden, shares, chosen)
+        kernels.mixture(iter(own), experts)(hidden, *routing)
         for kernels in (Int4Reference(), Int4Triton(DEVICE))
     )
     assert found.isnan().all(1).nonzero().flatten().tolist() == [tokens // 2]
