@@ -16,17 +16,13 @@ gives back is called at every step and looks nothing up any more.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from gpu_worker.step.plan import Int32s
-
-if TYPE_CHECKING:
-    from gpu_worker.sampling.sampler import Sampled
-    from gpu_worker.step.batch import Batch
-
+from gpu_worker.arrays import Int32s
+from gpu_worker.kernels.sampling import Sampled, SamplingState
 
 FP8 = torch.float8_e4m3fn
 """The type of pages of fp8: a sign, 4 bits of exponent, 3 of fraction; at most 448, no infinity."""
@@ -272,6 +268,6 @@ class Kernels(Protocol):
         """What copies blocks within the pages of these layers, which stay where they are."""
 
     def sample(
-        self, logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, batch: "Batch"
-    ) -> "Sampled":
-        """Choose a token for each row of logits, float32 [rows, vocab_size]: see `sampler.sample`."""
+        self, logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, state: SamplingState
+    ) -> Sampled:
+        """Choose a token for each row of logits, float32 [rows, vocab_size]: see `reference/sampling.py`."""

@@ -4,7 +4,9 @@ On a GPU copies go to the stream that the steps run on, in whose order they are 
 memory. On a CPU there is nothing to copy.
 """
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -13,6 +15,11 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type != "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def indices(array: NDArray[np.integer], device: torch.device) -> Tensor:
+    """An array of the host on the device, int64 of the same shape. On a CPU the two may share memory."""
+    return to_device(torch.from_numpy(array.astype(np.int64, copy=False)), device)
 
 
 def send_to(tensor: Tensor, target: Tensor) -> None:

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gpu_worker.arrays import Int32s
 from gpu_worker.errors import CapacityError, PlanError
 from gpu_worker.kernels.interface import LayerCache
 from gpu_worker.machine.huge_pages import Memory, populate
-from gpu_worker.machine.transfer import to_device
-from gpu_worker.step.plan import Int32s, Plan
+from gpu_worker.machine.transfer import indices
 
 PIECE = 16 << 20
 """Bytes of host memory that are asked for at once, when their slots are first used: pinning takes time, which
@@ -63,20 +63,20 @@ class HostPages:
         """Forget all contents; the memory stays."""
         self._filled[:] = False
 
-    def swap(self, plan: Plan) -> None:
-        """What the plan moves out, then what it moves in. Raises `PlanError` before anything has moved."""
-        outs, ins = len(plan.swap_out_blocks) > 0, len(plan.swap_in_blocks) > 0
+    def swap(self, out_blocks: Int32s, out_slots: Int32s, in_blocks: Int32s, in_slots: Int32s) -> None:
+        """Move blocks out to slots, then slots in to blocks. Raises `PlanError` before anything has moved."""
+        outs, ins = len(out_blocks) > 0, len(in_blocks) > 0
         if outs:
-            self._check(plan.swap_out_blocks, plan.swap_out_slots, plan.swap_out_slots)
-            self._filled[plan.swap_out_slots] = True
+            self._check(out_blocks, out_slots, out_slots)
+            self._filled[out_slots] = True
         if ins:
-            self._check(plan.swap_in_blocks, plan.swap_in_slots, plan.swap_in_blocks)
-            if not self._filled[plan.swap_in_slots].all():
+            self._check(in_blocks, in_slots, in_blocks)
+            if not self._filled[in_slots].all():
                 raise PlanError("swap_in_slots: a slot that holds nothing")
         if outs:
-            self.take(plan.swap_out_blocks, plan.swap_out_slots)
+            self.take(out_blocks, out_slots)
         if ins:
-            self.give(plan.swap_in_slots, plan.swap_in_blocks)
+            self.give(in_slots, in_blocks)
 
     def take(self, blocks: Int32s, slots: Int32s) -> None:
         """Copy blocks to slots."""
@@ -118,7 +118,7 @@ class HostPages:
             self._gathered = torch.empty(shape, dtype=torch.uint8, device=self._device)
         order = np.argsort(slots, kind="stable")
         slots, blocks = slots[order], blocks[order]
-        numbers = to_device(torch.from_numpy(blocks.astype(np.int64)), self._device)
+        numbers = indices(blocks, self._device)
         for first in range(0, len(slots), self._at_once):
             some = slots[first : first + self._at_once]
             yield some, numbers[first : first + self._at_once], self._gathered[: len(some)]

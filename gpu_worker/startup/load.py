@@ -142,8 +142,8 @@ def _record(runner: Runner) -> None:
     record = recorder()
     for computes in (runner, drafter) if drafter is not None else (runner,):
         if computes.model.config.replayable:
-            graphs = StepGraphs(computes.forward.compute, runner.batch, record)
-            graphs.prepare(layouts_for(runner.limits))
+            graphs = StepGraphs(computes.forward.compute, runner.batch.tables, record)
+            graphs.prepare(layouts_for(runner.limits.max_slots, runner.limits.max_step_tokens))
             computes.forward.replayed = graphs
 
 

@@ -20,11 +20,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gpu_worker.arrays import Int32s
 from gpu_worker.errors import PlanError
 from gpu_worker.kernels.interface import StepMetadata
-from gpu_worker.machine.transfer import to_device
-from gpu_worker.sampling.sampling import SlotSampling, fault_in
-from gpu_worker.step.plan import Int32s, Plan, int32s
+from gpu_worker.kernels.rows import Rows, SlotTables
+from gpu_worker.machine.transfer import indices
+from gpu_worker.sampling.parameters import SamplingTable, fault_in
+from gpu_worker.step.plan import Plan, int32s
 from gpu_worker.step.pooling import SlotPooling, pooling_fault
 from proto.worker_pb2 import NewSlot
 
@@ -57,26 +59,6 @@ class BatchLimits:
         return min(self.max_blocks, -(-(self.window + self.max_step_tokens) // self.block_size) + 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """The rows of a step that can run, those with the fewest tokens first."""
-
-    index: NDArray[np.intp]
-    """Index of each in the plan."""
-    slots: Int32s
-    starts: Int32s
-    counts: Int32s
-    samples: Int32s
-    """Tokens to sample, after each row's last positions."""
-
-    def tokens(self) -> tuple[Int32s, NDArray[np.int64], NDArray[np.int64]]:
-        """Slot and position of each token, and where each row's tokens begin, [rows + 1]."""
-        begins = np.zeros(len(self.counts) + 1, np.int64)
-        np.cumsum(self.counts, out=begins[1:])
-        positions = np.arange(begins[-1]) - np.repeat(begins[:-1] - self.starts, self.counts)
-        return np.repeat(self.slots, self.counts), positions, begins
-
-
 class Batch:
     """Slot-indexed state, changed by plans."""
 
@@ -84,9 +66,12 @@ class Batch:
         self.limits = limits
         self.device = device
         slots = limits.max_slots
-        self.tokens = torch.zeros((slots, limits.max_model_len + 1), dtype=torch.int32, device=device)
-        self.block_tables = torch.zeros((slots, limits.max_blocks), dtype=torch.int32, device=device)
-        self.sampling = SlotSampling(slots, device)
+        self.tables = SlotTables(
+            tokens=torch.zeros((slots, limits.max_model_len + 1), dtype=torch.int32, device=device),
+            blocks=torch.zeros((slots, limits.max_blocks), dtype=torch.int32, device=device),
+            block_size=limits.block_size,
+        )
+        self.sampling = SamplingTable(self.tables.tokens)
         self.pooling = SlotPooling(slots, limits.embedding_size, device)
         self.known = np.zeros(slots, np.int32)
         """Tokens that each slot was given or has sampled."""
@@ -150,31 +135,22 @@ class Batch:
         sent = self.send(np.concatenate(parts, dtype=np.int64, casting="same_kind"))
         d_slots, d_positions, d_rows, d_contexts, d_starts = torch.split(sent, [len(part) for part in parts])
         widest = -(-int(contexts.max()) // self.limits.block_size)
-        tokens, entries = self.places(d_slots, d_positions)
+        tokens, entries = self.tables.places(d_slots, d_positions)
         step = StepMetadata(
             decodes=int(np.count_nonzero(rows.counts == 1)),
             query_lengths=tuple(rows.counts.tolist()),
             context_lengths=tuple(contexts.tolist()),
             query_starts=d_starts.int(),
             contexts=d_contexts.int(),
-            block_tables=self.block_tables[d_rows, :widest],
+            block_tables=self.tables.blocks[d_rows, :widest],
             positions=d_positions,
             kv_entries=entries,
         )
         return step, tokens, d_rows
 
-    def places(self, slots: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens at positions of slots, int32 [n], and the entries of the pages that are theirs, int64 [n].
-
-        All on the device; slots and positions int64.
-        """
-        size = self.limits.block_size
-        blocks = self.block_tables[slots, positions // size].long()
-        return self.tokens[slots, positions], blocks * size + positions % size
-
     def put(self, device_slots: Tensor, positions: Int32s, tokens: Tensor) -> None:
         """Write tokens to positions of slots; what of them is known is for the caller to say."""
-        self.tokens[device_slots, self.send(positions)] = tokens.int()
+        self.tables.tokens[device_slots, self.send(positions)] = tokens.int()
 
     def keep(self, slots: Int32s, counts: Int32s) -> None:
         """So many sampled tokens are known of each slot from now on; none of a beam: its are given."""
@@ -186,7 +162,7 @@ class Batch:
 
     def send(self, array: NDArray[np.integer]) -> Tensor:
         """Numbers on the device, int64."""
-        return to_device(torch.from_numpy(array.astype(np.int64, copy=False)), self.device)
+        return indices(array, self.device)
 
     def _check_held(self, slots: Int32s, name: str) -> None:
         """Raise unless all slots exist and hold a sequence."""
@@ -228,7 +204,7 @@ class Batch:
         slots, counts = np.array([new.slot for new in news], np.int32), np.array(list(map(len, tokens)))
         places = np.arange(counts.sum()) + np.repeat(begins - np.cumsum(counts) + counts, counts)
         sent = self.send(np.stack((np.repeat(slots, counts), places, np.concatenate(tokens))))
-        self.tokens[sent[0], sent[1]] = sent[2].int()
+        self.tables.tokens[sent[0], sent[1]] = sent[2].int()
         blocks = [int32s(new.block_ids, "block_ids") for new in news]
         self._add_blocks(np.repeat(slots, list(map(len, blocks))), np.concatenate(blocks))
 
@@ -254,8 +230,8 @@ class Batch:
         """The beginning of what its parent has is its own, too."""
         parent, begun = new.forked_from, new.forked_tokens
         blocks = begun // self.limits.block_size
-        self.tokens[new.slot, :begun] = self.tokens[parent, :begun]
-        self.block_tables[new.slot, :blocks] = self.block_tables[parent, :blocks]
+        self.tables.tokens[new.slot, :begun] = self.tables.tokens[parent, :begun]
+        self.tables.blocks[new.slot, :blocks] = self.tables.blocks[parent, :blocks]
 
     def _add_blocks(self, slots: Int32s, block_ids: Int32s) -> None:
         if not len(slots):
@@ -274,7 +250,7 @@ class Batch:
                 self.fail(slot, f"block {block} {what} in the block table")
             slots, block_ids, places = slots[good], block_ids[good], places[good]
         sent = self.send(np.stack((slots, places, block_ids)))
-        self.block_tables[sent[0], sent[1]] = sent[2].int()
+        self.tables.blocks[sent[0], sent[1]] = sent[2].int()
         self._table_lengths[owners] += gains.astype(np.int32)
 
     def _cut(self, slots: Int32s, blocks: Int32s) -> None:
@@ -300,7 +276,7 @@ class Batch:
                 self.known[slot] += 1
         if written:
             sent = self.send(np.array(written, np.int64).T.copy())
-            self.tokens[sent[0], sent[1]] = sent[2].int()
+            self.tables.tokens[sent[0], sent[1]] = sent[2].int()
 
     def _fault_in_fork(self, new: NewSlot) -> str:
         parent, begun = new.forked_from, new.forked_tokens

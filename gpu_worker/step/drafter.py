@@ -22,13 +22,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from gpu_worker.arrays import Int32s
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.interface import Kernels, LayerCache
+from gpu_worker.kernels.rows import Rows
 from gpu_worker.models.registry import CausalLM, load_model
 from gpu_worker.models.split import ALONE, Ranks
-from gpu_worker.step.batch import Batch, Rows
+from gpu_worker.step.batch import Batch
 from gpu_worker.step.forward import Forward
-from gpu_worker.step.plan import Int32s
 
 
 class Drafter:
@@ -57,7 +58,7 @@ class Drafter:
             counts = np.ones_like(starts)
             places, device_slots = batch.send(np.stack((lasts, slots)))
             logits = self.model.logits(hidden[places])
-            guessed = self._kernels.sample(logits, slots, device_slots, starts, batch)
+            guessed = self._kernels.sample(logits, slots, device_slots, starts, batch.sampling.state)
             batch.put(device_slots, starts, guessed.tokens)
 
 

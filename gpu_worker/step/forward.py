@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from gpu_worker.kernels.interface import Kernels, LayerCache, StepMetadata
+from gpu_worker.kernels.rows import Rows
 from gpu_worker.models.registry import CausalLM
-from gpu_worker.step.batch import Batch, Rows
+from gpu_worker.step.batch import Batch
 
 if TYPE_CHECKING:
     from gpu_worker.kernels.triton.graphs.graphs import StepGraphs

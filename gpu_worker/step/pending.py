@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from gpu_worker.arrays import Int32s
+from gpu_worker.kernels.sampling import Sampled
 from gpu_worker.machine.clock import DeviceClock, HostClock
-from gpu_worker.sampling.sampler import Sampled
-from gpu_worker.sampling.samples import Samples
-from gpu_worker.step.plan import Int32s, Plan
+from gpu_worker.sampling.positions import Samples
+from gpu_worker.step.plan import Plan
 from gpu_worker.step.pooling import Embedded
 from gpu_worker.step.result import NOT_FINITE, failed_rows, result_of
 from proto.worker_pb2 import StepResult

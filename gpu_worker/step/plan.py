@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gpu_worker.arrays import Int32s
 from gpu_worker.errors import PlanError
 from proto.worker_pb2 import NewSlot, StepPlan
-
-Int32s = NDArray[np.int32]
 
 NONE = np.zeros(0, np.int32)
 

@@ -6,21 +6,18 @@ LAST                   ^        counts, so that nothing is divided by the number
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpu_worker.machine.transfer import to_device, to_host
-from gpu_worker.step.plan import Int32s
+from gpu_worker.arrays import Int32s
+from gpu_worker.kernels.rows import Rows
+from gpu_worker.machine.transfer import indices, to_host
+from gpu_worker.models.registry import CausalLM
 from proto.sampling_pb2 import Pooling
 from proto.worker_pb2 import NewSlot, RowError, StepResult
-
-if TYPE_CHECKING:
-    from gpu_worker.models.registry import CausalLM
-    from gpu_worker.step.batch import Rows
 
 NOT_FINITE = "the model's hidden states are not finite"
 
@@ -74,7 +71,7 @@ class SlotPooling:
         whole &= (kinds == Pooling.NO_POOLING) | (samples == 0)
         return whole
 
-    def add(self, rows: "Rows", known: Int32s, hidden: Tensor, model: "CausalLM") -> Embedded | None:
+    def add(self, rows: Rows, known: Int32s, hidden: Tensor, model: CausalLM) -> Embedded | None:
         """Add up the rows' hidden states [tokens, size]; the embeddings that are complete, None if none is.
 
         `known`: tokens of each slot.
@@ -100,7 +97,7 @@ class SlotPooling:
         return Embedded(rows.index[done], torch.nn.functional.normalize(sums, dim=1))
 
     def _send(self, numbers: NDArray[np.integer]) -> Tensor:
-        return to_device(torch.from_numpy(numbers.astype(np.int64, copy=False)), self._sums.device)
+        return indices(numbers, self._sums.device)
 
 
 def pooling_fault(new: NewSlot) -> str:

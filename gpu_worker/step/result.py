@@ -5,9 +5,10 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_worker.sampling.sampler import Candidates, Logprobs, Sampled
-from gpu_worker.sampling.samples import Samples
-from gpu_worker.step.plan import Int32s, Plan
+from gpu_worker.arrays import Int32s
+from gpu_worker.kernels.sampling import Candidates, Logprobs, Sampled
+from gpu_worker.sampling.positions import Samples
+from gpu_worker.step.plan import Plan
 from proto.worker_pb2 import RowError, StepResult
 
 NOT_FINITE = "the model's logits are not finite"

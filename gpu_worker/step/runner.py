@@ -6,20 +6,22 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from gpu_worker.arrays import Int32s
 from gpu_worker.errors import PlanError
 from gpu_worker.kernels.interface import Kernels, LayerCache
+from gpu_worker.kernels.rows import Rows
+from gpu_worker.kernels.sampling import Sampled, candidates_of
 from gpu_worker.machine.clock import clock
 from gpu_worker.machine.transfer import to_device
 from gpu_worker.memory.host import HostOffer, HostPages
 from gpu_worker.models.registry import CausalLM
 from gpu_worker.ranks.followers import Followers
-from gpu_worker.sampling.sampler import Sampled, candidates_of
-from gpu_worker.sampling.samples import Samples, samples_of
-from gpu_worker.step.batch import Batch, BatchLimits, Rows
+from gpu_worker.sampling.positions import Samples, samples_of
+from gpu_worker.step.batch import Batch, BatchLimits
 from gpu_worker.step.drafter import Drafter
 from gpu_worker.step.forward import Forward
 from gpu_worker.step.pending import Pending
-from gpu_worker.step.plan import Int32s, Plan, read_plan
+from gpu_worker.step.plan import Plan, read_plan
 from gpu_worker.step.pooling import Embedded
 from gpu_worker.step.result import NOT_FINITE
 from proto.worker_pb2 import StepPlan, StepResult
@@ -84,7 +86,7 @@ class Runner:
         measured = clock(self.device)
         plan = read_plan(message, self.limits.max_step_tokens)
         self.batch.apply(plan)
-        self.host.swap(plan)
+        self.host.swap(plan.swap_out_blocks, plan.swap_out_slots, plan.swap_in_blocks, plan.swap_in_slots)
         self._copy(plan)
         rows, errors = self.batch.rows(plan)
         samples = samples_of(rows)
@@ -140,11 +142,14 @@ class Runner:
             sent = batch.send(np.stack((places, samples.slots)))
             hidden, device_slots = hidden[sent[0]], sent[1]
         logits = self.model.logits(hidden)
-        sampled = self.kernels.sample(logits, samples.slots, device_slots, samples.positions, batch)
+        sampled = self.kernels.sample(
+            logits, samples.slots, device_slots, samples.positions, batch.sampling.state
+        )
         if not samples.verify:
             batch.put(device_slots, samples.positions, sampled.tokens)
-        if batch.sampling.candidates[samples.row_slots].any():
-            sampled = replace(sampled, candidates=candidates_of(logits, samples.slots, batch))
+        candidates = candidates_of(logits, batch.sampling.candidates[samples.slots])
+        if candidates is not None:
+            sampled = replace(sampled, candidates=candidates)
         return sampled, embedded
 
     def _put_drafts(self, plan: Plan, samples: Samples) -> None:
@@ -164,7 +169,7 @@ class Runner:
         """How many sampled tokens each row keeps. Waits for the device."""
         batch = self.batch
         slots, positions = batch.send(np.stack((samples.slots, samples.positions)))
-        drafts = batch.tokens[slots, positions]
+        drafts = batch.tables.tokens[slots, positions]
         # What is not kept lies behind what the slots know.
         batch.put(slots, samples.positions, sampled.tokens)
         return samples.kept(sampled.tokens.cpu().numpy(), drafts.cpu().numpy())

@@ -23,14 +23,14 @@ from typing import Any
 import torch
 
 from gpu_worker.engine import Engine
+from gpu_worker.kernels.rows import Rows
+from gpu_worker.kernels.sampling import Sampled
 from gpu_worker.machine.clock import HostClock
-from gpu_worker.sampling.sampler import Sampled
-from gpu_worker.sampling.samples import Samples
+from gpu_worker.sampling.positions import Samples
 from gpu_worker.service import WorkerService
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
 from gpu_worker.startup.sizing import STEP_TOKENS
-from gpu_worker.step.batch import Rows
 from gpu_worker.step.pending import Pending
 from gpu_worker.step.plan import Plan
 from gpu_worker.step.pooling import Embedded

@@ -18,9 +18,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer
 
+from gpu_worker.kernels.rows import Rows
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
-from gpu_worker.step.batch import Batch, Rows
+from gpu_worker.step.batch import Batch
 from gpu_worker.step.runner import Runner
 from ops.bench import record
 from ops.bench.load.workload import Question, Workload

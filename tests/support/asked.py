@@ -11,7 +11,6 @@ Launches of realistic tiles, few of each, run in an emulator (`tests/support/ptx
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from gpu_worker.kernels.triton.norm import TritonNorm, gated
 from gpu_worker.kernels.triton.products.int4 import TritonInt4Linear
 from gpu_worker.kernels.triton.products.quantized import TritonQuantizedLinear
 from gpu_worker.kernels.triton.sampling.sample import sample
-from gpu_worker.sampling.sampling import SlotSampling
+from gpu_worker.sampling.parameters import SamplingTable
 from tests.support.emulated import emulate
 from tests.support.paged import Heads, make_paged
 from tests.support.ptx.counts import SECTOR
@@ -80,14 +79,11 @@ def mixture(kind: type[TritonMixture], tokens: int) -> Callable[[], Any]:
 
 
 def drawing() -> None:
-    sampling = SlotSampling(2, torch.device("cpu"))
-    sampling.flags[:] = 7
-    sampling.number_table[:] = torch.tensor([1.0, 0.9, 0.0, 0.0, 0.0, 1.0])
-    batch: Any = SimpleNamespace(
-        sampling=sampling, tokens=torch.zeros((2, 50), dtype=torch.int32), send=torch.from_numpy
-    )
-    order = np.arange(2)
-    sample(torch.randn((2, 32_000)), order, torch.from_numpy(order), order, batch)
+    state = SamplingTable(torch.zeros((2, 50), dtype=torch.int32)).state
+    state.flags[:] = 7
+    state.numbers[:] = torch.tensor([1.0, 0.9, 0.0, 0.0, 0.0, 1.0])
+    order = np.arange(2, dtype=np.int32)
+    sample(torch.randn((2, 32_000)), order, torch.from_numpy(order).long(), order, state)
 
 
 def main(capability: int) -> None:

@@ -7,7 +7,6 @@ not fit into them, the instructions of the loop that multiplies, and the seconds
 
 import sys
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from gpu_worker.kernels.triton.norm import TritonNorm, gated
 from gpu_worker.kernels.triton.products.int4 import MOST, TritonInt4Linear
 from gpu_worker.kernels.triton.products.quantized import TritonQuantizedLinear
 from gpu_worker.kernels.triton.sampling.sample import sample
-from gpu_worker.sampling.sampling import SlotSampling
+from gpu_worker.sampling.parameters import SamplingTable
 from tests.support.machine_code import multiplying_loop, resources
 from tests.support.paged import make_step
 from tests.support.ptx.driver import SHARED
@@ -135,12 +134,10 @@ def products_of_4_bits() -> None:
 
 def draw() -> None:
     """Sampling with all that can be asked for, over the logits of a large vocabulary."""
-    sampling = SlotSampling(2, torch.device("cpu"))
-    sampling.flags[:] = 7
-    tokens = torch.zeros((2, 50), dtype=torch.int32)
-    batch: Any = SimpleNamespace(sampling=sampling, tokens=tokens, send=torch.from_numpy)
-    order = np.arange(2)
-    sample(torch.zeros((2, 128_256)), order, torch.from_numpy(order), order, batch)
+    state = SamplingTable(torch.zeros((2, 50), dtype=torch.int32)).state
+    state.flags[:] = 7
+    order = np.arange(2, dtype=np.int32)
+    sample(torch.zeros((2, 128_256)), order, torch.from_numpy(order).long(), order, state)
 
 
 def attend(

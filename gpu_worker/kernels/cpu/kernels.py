@@ -10,13 +10,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from gpu_worker.arrays import Int32s
 from gpu_worker.kernels.cpu.attention import Attention, CpuStep
 from gpu_worker.kernels.cpu.int4 import Int4Gated, Int4Linear
 from gpu_worker.kernels.cpu.layers import CpuNorm
 from gpu_worker.kernels.cpu.linear import PackedGated, PackedLinear
 from gpu_worker.kernels.cpu.onednn import OneDnnGated, OneDnnLinear
 from gpu_worker.kernels.cpu.quantized import QuantizedGated, QuantizedLinear
-from gpu_worker.kernels.cpu.sample import Sampler
+from gpu_worker.kernels.cpu.sampling import Sampler
 from gpu_worker.kernels.interface import (
     Copies,
     LayerCache,
@@ -29,11 +30,9 @@ from gpu_worker.kernels.interface import (
 )
 from gpu_worker.kernels.reference.mixture import ReferenceMixture
 from gpu_worker.kernels.reference.route import ReferenceRoute
+from gpu_worker.kernels.sampling import Sampled, SamplingState
 from gpu_worker.machine.huge_pages import keep_freed_memory
 from gpu_worker.memory.cache import copy_blocks
-from gpu_worker.sampling.sampler import Sampled
-from gpu_worker.step.batch import Batch
-from gpu_worker.step.plan import Int32s
 
 
 class CpuKernels:
@@ -87,9 +86,9 @@ class CpuKernels:
         return partial(copy_blocks, caches)
 
     def sample(
-        self, logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, batch: Batch
+        self, logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, state: SamplingState
     ) -> Sampled:
-        return self._sampler(logits, slots, positions, batch)
+        return self._sampler(logits, slots, positions, state)
 
 
 class MatrixUnitKernels(CpuKernels):

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, linear, relu, silu
 
+from gpu_worker.arrays import Int32s
 from gpu_worker.kernels.interface import (
     Copies,
     LayerCache,
@@ -22,10 +23,9 @@ from gpu_worker.kernels.interface import (
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.mixture import ReferenceMixture
 from gpu_worker.kernels.reference.route import ReferenceRoute
+from gpu_worker.kernels.reference.sampling import sample
+from gpu_worker.kernels.sampling import Sampled, SamplingState
 from gpu_worker.memory.cache import copy_blocks
-from gpu_worker.sampling.sampler import Sampled, sample
-from gpu_worker.step.batch import Batch
-from gpu_worker.step.plan import Int32s
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": silu,
@@ -74,9 +74,9 @@ class ReferenceKernels:
         return partial(copy_blocks, caches)
 
     def sample(
-        self, logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, batch: Batch
+        self, logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, state: SamplingState
     ) -> Sampled:
-        return sample(logits, slots, device_slots, positions, batch)
+        return sample(logits, slots, device_slots, positions, state)
 
 
 class ReferenceLinear:

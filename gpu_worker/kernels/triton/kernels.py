@@ -11,6 +11,7 @@ import torch
 import triton
 from torch import Tensor
 
+from gpu_worker.arrays import Int32s
 from gpu_worker.errors import KernelError
 from gpu_worker.kernels.interface import (
     FP8,
@@ -24,6 +25,7 @@ from gpu_worker.kernels.interface import (
     Unary,
 )
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.kernels.sampling import Sampled, SamplingState
 from gpu_worker.kernels.triton.attention.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
 from gpu_worker.kernels.triton.formats.fp8 import is_native
@@ -35,9 +37,6 @@ from gpu_worker.kernels.triton.products.int4 import TritonInt4Linear
 from gpu_worker.kernels.triton.products.linear import TritonGated, TritonLinear
 from gpu_worker.kernels.triton.products.quantized import TritonQuantizedLinear
 from gpu_worker.kernels.triton.sampling.sample import sample
-from gpu_worker.sampling.sampler import Sampled
-from gpu_worker.step.batch import Batch
-from gpu_worker.step.plan import Int32s
 
 INTERPRETED = 8
 """Processors that the interpreter is taken to have."""
@@ -95,9 +94,9 @@ class TritonKernels(ReferenceKernels):
         return TritonStep(step, self._processors)
 
     def sample(
-        self, logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, batch: Batch
+        self, logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, state: SamplingState
     ) -> Sampled:
-        return sample(logits, slots, device_slots, positions, batch)
+        return sample(logits, slots, device_slots, positions, state)
 
 
 class QuantizedTriton(TritonKernels):

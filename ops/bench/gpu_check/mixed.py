@@ -45,7 +45,8 @@ def measure(bench: Bench) -> None:
     launched = {name: seconds(rows) for name, rows in kinds.items()}
     for name, rows in kinds.items():
         tokens = sum(count for count, _ in rows)
-        layout = next(each for each in layouts_for(runner.limits) if each.holds(len(rows), tokens))
+        layouts = layouts_for(runner.limits.max_slots, runner.limits.max_step_tokens)
+        layout = next(each for each in layouts if each.holds(len(rows), tokens))
         replay(runner, [layout], bench)
         replayed = seconds(rows)
         row = {

@@ -103,7 +103,7 @@ def runner_of(
 def replay(runner: Runner, layouts: Sequence[Layout], bench: Bench) -> StepGraphs:
     """Have the runner's steps of these layouts replayed; in a dry run computed again, in the same buffers."""
     record = (lambda compute: compute) if bench.dry else recorder()
-    graphs = StepGraphs(runner.forward.compute, runner.batch, record)
+    graphs = StepGraphs(runner.forward.compute, runner.batch.tables, record)
     graphs.prepare(layouts)
     runner.forward.replayed = graphs
     return graphs

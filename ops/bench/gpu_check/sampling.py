@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from gpu_worker.kernels.reference.sampling import sample
+from gpu_worker.kernels.sampling import Sampled
 from gpu_worker.kernels.triton.sampling import sample as in_triton
-from gpu_worker.sampling.sampler import Sampled, sample
 from gpu_worker.step.batch import Batch, BatchLimits
 from gpu_worker.step.plan import read_plan
 from ops.bench.gpu_check.bench import SEED, Bench
@@ -61,7 +62,7 @@ def _measure(name: str, logits: torch.Tensor, params: SamplingParams, bench: Ben
 
     def by(one: Callable[..., Sampled]) -> tuple[float, Sampled]:
         def work() -> Sampled:
-            return one(logits, slots, places, known, batch)
+            return one(logits, slots, places, known, batch.sampling.state)
 
         return _seconds(work, bench), work()
 

@@ -38,7 +38,7 @@ def check(bench: Bench) -> None:
     for name, params in (("greedy", GREEDY), ("drawn", DRAWN)):
         expected = generate(plain, params, count, output)
         _note(name, generate(own, params, count, output, watched=True), expected, bench)
-    replay(own, layouts_for(own.limits), bench)
+    replay(own, layouts_for(own.limits.max_slots, own.limits.max_step_tokens), bench)
     expected = generate(plain, GREEDY, count, output)
     _note("replayed", generate(own, GREEDY, count, output, watched=True), expected, bench)
     if not bench.dry:  # rounding may change some, and what comes after those

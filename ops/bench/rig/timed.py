@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpu_worker.arrays import Int32s
 from gpu_worker.kernels.interface import (
     FULL_ATTENTION,
     AttentionSpec,
@@ -24,9 +25,7 @@ from gpu_worker.kernels.interface import (
     StepMetadata,
     Unary,
 )
-from gpu_worker.sampling.sampler import Sampled
-from gpu_worker.step.batch import Batch
-from gpu_worker.step.plan import Int32s
+from gpu_worker.kernels.sampling import Sampled, SamplingState
 
 PARTS = ("projections", "attention", "rotation and KV write", "norms", "embedding", "head", "sampling")
 
@@ -80,9 +79,9 @@ class TimedKernels:
         return self._kernels.copies(caches)
 
     def sample(
-        self, logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, batch: Batch
+        self, logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, state: SamplingState
     ) -> Sampled:
-        arguments = (logits, slots, device_slots, positions, batch)
+        arguments = (logits, slots, device_slots, positions, state)
         sampled: Sampled = self._timed("sampling", self._kernels.sample, *arguments)
         return sampled
 

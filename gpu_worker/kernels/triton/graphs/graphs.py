@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.interface import StepMetadata
+from gpu_worker.kernels.rows import Rows, SlotTables
 from gpu_worker.kernels.triton.graphs.layouts import Layout
 from gpu_worker.machine.transfer import send_to
-from gpu_worker.step.batch import Batch, Rows
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +58,9 @@ class StepGraph:
 class StepGraphs:
     """A decoder whose small steps are replayed."""
 
-    def __init__(self, compute: Compute, batch: Batch, record: Recorder) -> None:
-        """`batch`: whose rows they are; its tensors stay where they are. `record`: see `recorder`."""
-        self._compute, self._batch, self._record = compute, batch, record
+    def __init__(self, compute: Compute, tables: SlotTables, record: Recorder) -> None:
+        """`tables`: of the batch whose rows they are. `record`: see `recorder`."""
+        self._compute, self._tables, self._record = compute, tables, record
         self.graphs: list[StepGraph] = []
         """Of several that a step fits into the first is meant."""
 
@@ -78,11 +78,11 @@ class StepGraphs:
         return next((graph for graph in self.graphs if graph.layout.holds(count, tokens)), None)
 
     def _recorded(self, layout: Layout) -> StepGraph:
-        given = torch.from_numpy(layout.numbers(NO_ROWS)).to(self._batch.device)
+        given = torch.from_numpy(layout.numbers(NO_ROWS)).to(self._tables.tokens.device)
         return StepGraph(layout, given, layout.slots(given), self._record(partial(self._run, layout, given)))
 
     def _run(self, layout: Layout, given: Tensor) -> Tensor:
-        return self._compute(*layout.metadata(given, self._batch))
+        return self._compute(*layout.metadata(given, self._tables))
 
 
 def _tokens(layout: Layout) -> int:

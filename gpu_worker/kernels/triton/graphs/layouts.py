@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpu_worker.kernels.interface import StepMetadata
-from gpu_worker.step.batch import Batch, BatchLimits, Rows
+from gpu_worker.kernels.rows import Rows, SlotTables
 
 MOST_ROWS = 256
 MOST_TOKENS = 1024
@@ -44,8 +44,8 @@ class Layout(Protocol):
     def slots(self, given: Tensor) -> Tensor:
         """Of the numbers the slots of the rows."""
 
-    def metadata(self, given: Tensor, batch: Batch) -> tuple[Tensor, StepMetadata]:
-        """Token ids, int32 [tokens], and where they are, all of it read from the numbers and the batch."""
+    def metadata(self, given: Tensor, tables: SlotTables) -> tuple[Tensor, StepMetadata]:
+        """Token ids, int32 [tokens], and where they are, all of it read from the numbers and the tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +65,17 @@ class OneEach:
     def slots(self, given: Tensor) -> Tensor:
         return given[0]
 
-    def metadata(self, given: Tensor, batch: Batch) -> tuple[Tensor, StepMetadata]:
+    def metadata(self, given: Tensor, tables: SlotTables) -> tuple[Tensor, StepMetadata]:
         slots, contexts = given
         positions = (contexts - 1).clamp(min=0)
-        tokens, entries = batch.places(slots, positions)
+        tokens, entries = tables.places(slots, positions)
         return tokens, StepMetadata(
             decodes=self.tokens,
             query_lengths=(1,) * self.tokens,
-            context_lengths=(batch.limits.max_model_len,) * self.tokens,  # by which launches are laid out
-            query_starts=torch.arange(self.tokens + 1, dtype=torch.int32, device=batch.device),
+            context_lengths=(tables.max_model_len,) * self.tokens,  # by which launches are laid out
+            query_starts=torch.arange(self.tokens + 1, dtype=torch.int32, device=given.device),
             contexts=contexts.int(),
-            block_tables=batch.block_tables[slots],
+            block_tables=tables.blocks[slots],
             positions=positions,
             kv_entries=entries.masked_fill(contexts == 0, -1),
         )
@@ -107,17 +107,17 @@ class Ragged:
         parts: tuple[Tensor, ...] = given.split(self._parts)
         return parts[2]
 
-    def metadata(self, given: Tensor, batch: Batch) -> tuple[Tensor, StepMetadata]:
+    def metadata(self, given: Tensor, tables: SlotTables) -> tuple[Tensor, StepMetadata]:
         slots, positions, row_slots, contexts, starts = given.split(self._parts)
         known = positions.clamp(min=0)
-        tokens, entries = batch.places(slots, known)
+        tokens, entries = tables.places(slots, known)
         return tokens, StepMetadata(
             decodes=0,
             query_lengths=(self.tokens,) * (self.rows + 1),
-            context_lengths=(batch.limits.max_model_len,) * (self.rows + 1),
+            context_lengths=(tables.max_model_len,) * (self.rows + 1),
             query_starts=starts.int(),
             contexts=contexts.int(),
-            block_tables=batch.block_tables[row_slots],
+            block_tables=tables.blocks[row_slots],
             positions=known,
             kv_entries=entries.masked_fill(positions < 0, -1),
             recorded=True,
@@ -129,12 +129,12 @@ class Ragged:
         return [self.tokens, self.tokens, self.rows + 1, self.rows + 1, self.rows + 2]
 
 
-def layouts_for(limits: BatchLimits) -> list[Layout]:
+def layouts_for(max_slots: int, max_step_tokens: int) -> list[Layout]:
     """Those that are recorded. Of several that have room for a step the first is meant.
 
     Products of many tokens are computed 64 or 128 at a time anyway.
     """
-    rows, tokens = min(limits.max_slots, MOST_ROWS), min(limits.max_step_tokens, MOST_TOKENS)
+    rows, tokens = min(max_slots, MOST_ROWS), min(max_step_tokens, MOST_TOKENS)
     one_each = (OneEach(size) for size in up_to(rows, decode_sizes()))
     ragged = (
         Ragged(size, held)

@@ -1,4 +1,4 @@
-"""Penalties on logits, as `sampling/sampler.py` defines them: two passes, one over tokens, one over logits.
+"""Penalties on logits, as `kernels/reference/sampling.py` defines them: a pass over tokens, one over logits.
 
     counts   int32 [rows, vocabulary]     how often each token is in the row's output, below the bit that says
                                           that it is in the prompt
@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpu_worker.step.batch import Batch
+from gpu_worker.kernels.sampling import SamplingState
 
 IN_PROMPT = tl.constexpr(1 << 30)
 CHUNK = 1024
@@ -64,36 +64,36 @@ def penalize_rows(
 
 
 def penalized(
-    logits: Tensor, rows: Tensor, slots: Tensor, positions: Tensor, longest: int, batch: Batch
+    logits: Tensor, rows: Tensor, slots: Tensor, positions: Tensor, longest: int, state: SamplingState
 ) -> Tensor:
     """Of float32 [all, vocabulary] the rows `rows`, penalized; what the other rows of the result are is open.
 
     `slots`: of all rows; `positions` [rows]: how many of their slots' tokens count, `longest` at most; int64.
     """
-    sampling, vocabulary = batch.sampling, logits.shape[1]
+    vocabulary = logits.shape[1]
     counts = torch.zeros(logits.shape, dtype=torch.int32, device=logits.device)
     out = torch.empty_like(logits)
     count_tokens[(len(rows), triton.cdiv(longest, CHUNK))](
-        batch.tokens,
+        state.tokens,
         rows,
         slots,
         positions,
-        sampling.integer_table,
+        state.integers,
         counts,
-        batch.tokens.stride(0),
+        state.tokens.stride(0),
         vocabulary,
-        COLUMNS=sampling.integer_table.shape[1],
+        COLUMNS=state.integers.shape[1],
         CHUNK=CHUNK,
     )
     penalize_rows[(len(rows), triton.cdiv(vocabulary, CHUNK))](
         logits,
         rows,
         slots,
-        sampling.number_table,
+        state.numbers,
         counts,
         out,
         vocabulary,
-        COLUMNS=sampling.number_table.shape[1],
+        COLUMNS=state.numbers.shape[1],
         CHUNK=CHUNK,
         enable_fp_fusion=False,  # rounded twice, as by the reference
     )

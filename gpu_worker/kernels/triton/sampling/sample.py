@@ -1,4 +1,4 @@
-"""Sampling in Triton: what `gpu_worker/sampling/sampler.py` defines, in as many launches for any batch.
+"""Sampling in Triton: what `kernels/reference/sampling.py` defines, in as many launches for any batch.
 
     greedy       │ best of each row │
     drawing      │ best of each row │ draw │
@@ -12,34 +12,35 @@ import torch
 import triton
 from torch import Tensor
 
+from gpu_worker.arrays import Int32s
+from gpu_worker.kernels.sampling import DRAWS, PENALTIES, Sampled, SamplingState, logprobs_of
 from gpu_worker.kernels.triton.sampling.draw import draw_rows
 from gpu_worker.kernels.triton.sampling.penalize import penalized
-from gpu_worker.sampling.sampler import Sampled, logprobs_of
-from gpu_worker.sampling.sampling import DRAWS, PENALTIES
-from gpu_worker.step.batch import Batch
-from gpu_worker.step.plan import Int32s
+from gpu_worker.machine.transfer import indices
 
 TILE = 8192
 """Logits that a program has before it at a time."""
 
 
-def sample(logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, batch: Batch) -> Sampled:
-    """See `sampler.sample`."""
+def sample(
+    logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, state: SamplingState
+) -> Sampled:
+    """See `Kernels.sample`."""
     raw = logits.float().contiguous()
     best, tokens = raw.max(dim=-1)  # the first of equal maxima; NaN wins over everything
     finite = best - best == 0  # infinity less itself is no number
-    flags = batch.sampling.flags[slots]
+    flags = state.flags[slots]
     asking = np.flatnonzero(flags)
     if len(asking):
-        rows, places = batch.send(np.stack((asking, positions[asking])))
+        rows, places = indices(np.stack((asking, positions[asking])), raw.device)
         own, scores = raw, torch.empty_like(raw)
         if (flags & PENALTIES).any():
-            own = scores = penalized(raw, rows, device_slots, places, int(positions[asking].max()), batch)
+            own = scores = penalized(raw, rows, device_slots, places, int(positions[asking].max()), state)
             best, chosen = own.max(dim=-1)
             tokens = tokens.index_copy(0, rows, chosen[rows])
         if (flags & DRAWS).any():
-            _draw(own, scores, rows, device_slots, places, best, tokens, batch)
-    return Sampled(tokens, finite, logprobs_of(raw, slots, tokens, batch))
+            _draw(own, scores, rows, device_slots, places, best, tokens, state)
+    return Sampled(tokens, finite, logprobs_of(raw, slots, tokens, state))
 
 
 def _draw(
@@ -50,10 +51,10 @@ def _draw(
     positions: Tensor,
     best: Tensor,
     tokens: Tensor,
-    batch: Batch,
+    state: SamplingState,
 ) -> None:
     """Overwrite `tokens` of those of `rows` that draw, for `positions`. All else is of all rows."""
-    numbers, integers, vocabulary = batch.sampling.number_table, batch.sampling.integer_table, logits.shape[1]
+    numbers, integers, vocabulary = state.numbers, state.integers, logits.shape[1]
     draw_rows[(len(rows),)](
         logits,
         scores,

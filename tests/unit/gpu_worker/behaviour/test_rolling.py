@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from gpu_worker.kernels.cpu import build
-from gpu_worker.sampling.noise import gumbel
-from gpu_worker.sampling.philox import keys
+from gpu_worker.kernels.reference.noise import gumbel, keys
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.rolling import dropped, kept
 from tests.support.closed_loop import ClosedLoop

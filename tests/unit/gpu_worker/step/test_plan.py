@@ -148,7 +148,7 @@ def test_blocks_of_several_slots_keep_their_order(make, runner, tiny) -> None:
             block_ids=[12, 2, 4, 11],
         )
     )
-    tables = runner.batch.block_tables
+    tables = runner.batch.tables.blocks
     assert [tables[slot, :3].tolist() for slot in (0, 2)] == [[3, 12, 4], [7, 1, 11]]
     result = runner.execute(make.plan(3, [(0, 0, 12, 1), (2, 5, 1, 1), (1, 0, 2, 1)]))
     expected = [make.expected(tiny.model, tokens, 1)[0] for tokens in (PROMPT + PROMPT, PROMPT, PROMPT[:2])]

@@ -11,15 +11,14 @@ from torch import Tensor
 from gpu_worker.kernels.triton.graphs.graphs import StepGraphs, recorder
 from gpu_worker.kernels.triton.graphs.layouts import Layout, OneEach, Ragged, layouts_for
 from gpu_worker.memory.cache import make_caches
-from gpu_worker.step.batch import Batch, BatchLimits
+from gpu_worker.step.batch import Batch
 from gpu_worker.step.drafter import Drafter
 from gpu_worker.step.forward import Forward
 from gpu_worker.step.runner import Runner
 
 
 def test_layouts() -> None:
-    limits = BatchLimits(8, 16, max_slots=40, max_model_len=64, max_step_tokens=100, vocab_size=97)
-    layouts = layouts_for(limits)
+    layouts = layouts_for(max_slots=40, max_step_tokens=100)
     one_each = [layout.tokens for layout in layouts if isinstance(layout, OneEach)]
     assert one_each == [*range(1, 17), 20, 24, 28, 32, 40]
     assert layouts[len(one_each) :] == [
@@ -32,8 +31,7 @@ def test_layouts() -> None:
 
 
 def test_there_is_a_layout_for_all_steps_up_to_the_largest() -> None:
-    limits = BatchLimits(8, 16, max_slots=1000, max_model_len=64, max_step_tokens=2048, vocab_size=97)
-    layouts = layouts_for(limits)
+    layouts = layouts_for(max_slots=1000, max_step_tokens=2048)
     for rows, tokens in product((*range(1, 70), 255, 256), (*range(1, 70), 300, 511, 900, 1024)):
         if rows <= tokens:
             layout = next(layout for layout in layouts if layout.holds(rows, tokens))
@@ -60,8 +58,8 @@ def replayed(forward: Forward, batch: Batch, layouts: Sequence[Layout] = ()) -> 
 
         return replay
 
-    forward.replayed = StepGraphs(forward.compute, batch, record)
-    forward.replayed.prepare(layouts or layouts_for(batch.limits))
+    forward.replayed = StepGraphs(forward.compute, batch.tables, record)
+    forward.replayed.prepare(layouts or layouts_for(batch.limits.max_slots, batch.limits.max_step_tokens))
     return computed
 
 

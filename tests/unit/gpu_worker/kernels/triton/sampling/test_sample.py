@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from gpu_worker.kernels.reference.sampling import sample as reference
 from gpu_worker.kernels.triton.sampling.sample import TILE, sample
-from gpu_worker.sampling.sampler import sample as reference
-from tests.unit.gpu_worker.sampling.test_sampler import logits, random_step
+from tests.unit.gpu_worker.kernels.test_sampling import logits, random_step
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
@@ -13,19 +13,19 @@ pytestmark = pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize(("count", "vocabulary"), [(90, 97), (12, TILE + 70)])
 def test_chooses_what_the_reference_chooses(make, count: int, vocabulary: int) -> None:
     """All kinds of parameters, over logits with many ties."""
-    scores, slots, batch = random_step(make, count, vocabulary)
+    scores, slots, known, state = random_step(make, count, vocabulary)
     before = scores.clone()
-    arguments = scores, slots, torch.from_numpy(slots).long(), batch.known[slots], batch
+    arguments = scores, slots, torch.from_numpy(slots).long(), known, state
     assert sample(*arguments).tokens.tolist() == reference(*arguments).tokens.tolist()
     assert scores.equal(before), "the caller's logits are not the sampler's to change"
 
 
 def test_rows_in_any_order_and_some_without_logits(make) -> None:
-    scores, slots, batch = random_step(make, 12, 97)
+    scores, slots, known, state = random_step(make, 12, 97)
     scores[[1, 5], 40] = torch.tensor([torch.nan, torch.inf])
     order = torch.tensor([7, 1, 10, 5, 0])
     chosen = slots[order.numpy()]
-    arguments = scores[order], chosen, order, batch.known[chosen], batch
+    arguments = scores[order], chosen, order, known[chosen], state
     found, expected = sample(*arguments), reference(*arguments)
     assert found.finite.tolist() == [True, False, True, False, True]
     assert found.tokens[found.finite].tolist() == expected.tokens[found.finite].tolist()
@@ -34,26 +34,26 @@ def test_rows_in_any_order_and_some_without_logits(make) -> None:
 
 def test_ties_at_every_edge(make) -> None:
     """Equal logits everywhere: what is kept is a number of tokens, the lowest ones."""
-    scores, slots, batch = random_step(make, 4, 97)
+    scores, slots, known, state = random_step(make, 4, 97)
     ask = [{"top_k": 7}, {"top_p": 0.25}, {"top_k": 40, "top_p": 0.5}, {"min_p": 1.0, "top_k": 3}]
     scores[:] = 1.5
-    batch.sampling.number_table[:] = torch.tensor([1, 1, 0, 0, 0, 1.0])
-    batch.sampling.flags[:] = 3
+    state.numbers[:] = torch.tensor([1, 1, 0, 0, 0, 1.0])
+    state.flags[:] = 3
     for slot, wanted in enumerate(ask):
-        batch.sampling.number_table[slot, 1] = wanted.get("top_p", 1.0)
-        batch.sampling.number_table[slot, 2] = wanted.get("min_p", 0.0)
-        batch.sampling.integer_table[slot, 0] = wanted.get("top_k", 0)
+        state.numbers[slot, 1] = wanted.get("top_p", 1.0)
+        state.numbers[slot, 2] = wanted.get("min_p", 0.0)
+        state.integers[slot, 0] = wanted.get("top_k", 0)
     for seed in range(6):
-        batch.sampling.integer_table[:, 1] = seed
-        arguments = scores, slots, torch.from_numpy(slots).long(), batch.known[slots], batch
+        state.integers[:, 1] = seed
+        arguments = scores, slots, torch.from_numpy(slots).long(), known, state
         found = sample(*arguments).tokens
         assert found.tolist() == reference(*arguments).tokens.tolist()
         assert (found < torch.tensor([7, 25, 20, 3])).all()
 
 
 def test_greedy_takes_the_first_of_equals(make) -> None:
-    scores, slots, batch = random_step(make, 1, 97)
-    batch.sampling.flags[:] = 0
+    scores, slots, known, state = random_step(make, 1, 97)
+    state.flags[:] = 0
     scores[0] = logits() - 100
     scores[0, [40, 12, 70]] = 3.0
-    assert sample(scores, slots, torch.tensor([0]), batch.known[slots], batch).tokens.tolist() == [12]
+    assert sample(scores, slots, torch.tensor([0]), known, state).tokens.tolist() == [12]

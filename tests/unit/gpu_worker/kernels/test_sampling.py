@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from gpu_worker.kernels.cpu import build
-from gpu_worker.kernels.cpu.sample import Sampler
+from gpu_worker.kernels.cpu.sampling import Sampler
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.kernels.reference.sampling import sample
 from gpu_worker.kernels.triton.sampling.sample import sample as in_triton
-from gpu_worker.sampling.sampler import sample
+from gpu_worker.sampling.parameters import SamplingTable
 from gpu_worker.step.batch import Batch
 from gpu_worker.step.plan import read_plan
 from tests.support.native import with_team
@@ -34,7 +35,7 @@ def choose(request):
     if request.param in PLAIN:
         return PLAIN[request.param]
     sampler = Sampler(with_team(request.param, 2))
-    return lambda logits, slots, _, positions, batch: sampler(logits, slots, positions, batch)
+    return lambda logits, slots, _, positions, state: sampler(logits, slots, positions, state)
 
 
 @pytest.fixture
@@ -52,7 +53,9 @@ def sampling(make, choose):
         order = np.arange(len(rows), dtype=np.int32)
         logits = torch.stack([row[3] for row in rows])
         before = logits.clone()
-        found = choose(logits, order, torch.from_numpy(order).long(), batch.known[order], batch)
+        found = choose(
+            logits, order, torch.from_numpy(order).long(), batch.known[order], batch.sampling.state
+        )
         assert torch.equal(logits.nan_to_num(), before.nan_to_num()), (
             "the caller's logits are not the sampler's to change"
         )
@@ -225,17 +228,14 @@ def test_logits_that_are_none_are_told_apart(make, sampling, bad) -> None:
 def test_transformers_agrees_on_filters(make) -> None:
     from transformers.generation.logits_process import TopKLogitsWarper, TopPLogitsWarper
 
-    from gpu_worker.sampling.sampler import _filter
+    from gpu_worker.kernels.reference.sampling import _filter
 
-    batch = SimpleNamespace(
-        sampling=SimpleNamespace(
-            numbers=lambda _: tuple(torch.full((1, 1), value) for value in (1.0, 0.7, 0.0)),
-            integers=lambda _: (torch.tensor([[12]]),),
-        )
-    )
+    state = SamplingTable(torch.zeros((1, 9), dtype=torch.int32)).state
+    state.numbers[0] = torch.tensor([1.0, 0.7, 0.0, 0.0, 0.0, 1.0])
+    state.integers[0, 0] = 12
     for seed in range(20):
         values = logits(seed)[None]
-        kept = _filter(values - values.max(), torch.tensor([0]), batch)[0].isfinite()
+        kept = _filter(values - values.max(), torch.tensor([0]), state)[0].isfinite()
         expected = TopPLogitsWarper(0.7)(None, TopKLogitsWarper(12)(None, values))[0].isfinite()
         assert torch.equal(kept, expected)
 
@@ -264,7 +264,7 @@ def random_rows(make, count: int, vocabulary: int):
 
 
 def random_step(make, count: int, vocabulary: int):
-    """Logits, slots and the batch of such rows."""
+    """Logits, slots, the tokens known of each, and what sampling reads of such rows."""
     rows = random_rows(make, count, vocabulary)
     batch = Batch(make.limits(max_slots=count, vocab_size=vocabulary), torch.device("cpu"))
     slots = [
@@ -272,15 +272,16 @@ def random_step(make, count: int, vocabulary: int):
         for slot, (tokens, prompt, params, _) in enumerate(rows)
     ]
     batch.apply(read_plan(make.plan(1, new_slots=slots), 64))
-    return torch.stack([row[3] for row in rows]), np.arange(count, dtype=np.int32), batch
+    slots = np.arange(count, dtype=np.int32)
+    return torch.stack([row[3] for row in rows]), slots, batch.known[slots], batch.sampling.state
 
 
 @pytest.mark.parametrize("instruction_set", build.supported())
 @pytest.mark.parametrize("vocabulary", [97, 1000, 4096])
 def test_cpp_chooses_what_the_reference_chooses(make, instruction_set, vocabulary) -> None:
-    logits, order, batch = random_step(make, 600, vocabulary)
-    found = Sampler(with_team(instruction_set, 2))(logits, order, batch.known[order], batch)
-    expected = sample(logits, order, torch.from_numpy(order).long(), batch.known[order], batch)
+    logits, slots, known, state = random_step(make, 600, vocabulary)
+    found = Sampler(with_team(instruction_set, 2))(logits, slots, known, state)
+    expected = sample(logits, slots, torch.from_numpy(slots).long(), known, state)
     # The logarithms differ in the last place: a draw may turn where two scores all but meet.
     assert (found.tokens != expected.tokens).sum() <= 2
     assert found.finite.all()

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_worker.step.batch import Rows
-from gpu_worker.step.plan import Int32s
+from gpu_worker.arrays import Int32s
+from gpu_worker.kernels.rows import Rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Sampling in C++: what `gpu_worker/sampling/sampler.py` defines, in as few passes as each row needs."""
+"""Sampling in C++: what `kernels/reference/sampling.py` defines, in as few passes as each row needs."""
 
 import ctypes
 from ctypes import c_int, c_int64, c_void_p
@@ -7,9 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpu_worker.sampling.sampler import Sampled, logprobs_of
-from gpu_worker.step.batch import Batch
-from gpu_worker.step.plan import Int32s
+from gpu_worker.arrays import Int32s
+from gpu_worker.kernels.sampling import Sampled, SamplingState, logprobs_of
 
 
 class Sampler:
@@ -21,25 +20,24 @@ class Sampler:
         self._sample.argtypes = (c_void_p, c_int, c_int, *arrays, c_int64, c_void_p, c_void_p)
         self._sample.restype = None
 
-    def __call__(self, logits: Tensor, slots: Int32s, positions: Int32s, batch: Batch) -> Sampled:
-        """See `sampler.sample`; logits float32 and contiguous."""
+    def __call__(self, logits: Tensor, slots: Int32s, positions: Int32s, state: SamplingState) -> Sampled:
+        """See `Kernels.sample`; logits float32 and contiguous."""
         rows, vocabulary = logits.shape
         tokens = torch.empty(rows, dtype=torch.int64)
         best = torch.empty(rows)
         slots, positions = np.ascontiguousarray(slots), np.ascontiguousarray(positions)
-        sampling = batch.sampling
         self._sample(
             logits.data_ptr(),
             rows,
             vocabulary,
             slots.ctypes.data,
             positions.ctypes.data,
-            sampling.flags.ctypes.data,
-            sampling.number_table.data_ptr(),
-            sampling.integer_table.data_ptr(),
-            batch.tokens.data_ptr(),
-            batch.tokens.shape[1],
+            state.flags.ctypes.data,
+            state.numbers.data_ptr(),
+            state.integers.data_ptr(),
+            state.tokens.data_ptr(),
+            state.tokens.shape[1],
             tokens.data_ptr(),
             best.data_ptr(),
         )
-        return Sampled(tokens, best.isfinite(), logprobs_of(logits, slots, tokens, batch))
+        return Sampled(tokens, best.isfinite(), logprobs_of(logits, slots, tokens, state))

@@ -1,4 +1,4 @@
-"""Every slot's sampling parameters: on the device as arrays, here as flags that say who asks for what."""
+"""The sampling parameters of every slot: tables on the device, on the host flags of what a slot asks for."""
 
 import math
 from collections.abc import Sequence
@@ -7,34 +7,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gpu_worker.kernels.sampling import DRAWS, FILTERS, PENALTIES, SamplingState
 from gpu_worker.machine.transfer import to_device
 from proto.sampling_pb2 import SamplingParams
 from proto.worker_pb2 import NewSlot
 
-DRAWS = 1
-"""The slot's temperature is above 0."""
-FILTERS = 2
-"""It has a top_k, top_p or min_p."""
-PENALTIES = 4
-"""It has a penalty."""
-
 MAX_LOGPROBS = 20
 
 
-class SlotSampling:
-    """Slot-indexed parameters."""
+class SamplingTable:
+    """Slot-indexed sampling parameters; `SamplingState` says what is where."""
 
-    def __init__(self, slots: int, device: torch.device) -> None:
-        self.flags = np.zeros(slots, np.uint8)
-        """DRAWS | FILTERS | PENALTIES of each slot."""
-        self.logprobs = np.full(slots, -1, np.int8)
-        """Alternatives wanted with each token; -1 = no log probabilities at all."""
+    def __init__(self, tokens: Tensor) -> None:
+        """`tokens`: int32 [slots, max_model_len + 1], the tokens of each slot, on the device."""
+        slots, device = len(tokens), tokens.device
+        self.state = SamplingState(
+            tokens,
+            numbers=torch.zeros((slots, 6), device=device),
+            integers=torch.zeros((slots, 5), dtype=torch.int64, device=device),
+            flags=np.zeros(slots, np.uint8),
+            logprobs=np.full(slots, -1, np.int8),
+        )
+        """What back ends read."""
         self.candidates = np.zeros(slots, np.int32)
-        """Most likely tokens that are reported of each slot instead of keeping one; 0 of all but beams."""
-        self.number_table = torch.zeros((slots, 6), device=device)
-        """Temperature, top_p, min_p, presence, frequency and repetition penalty of each slot."""
-        self.integer_table = torch.zeros((slots, 5), dtype=torch.int64, device=device)
-        """top_k, seed, sequence index, prompt length and dropped tokens of each slot."""
+        """Most likely tokens to report of each slot of a beam, of which the worker keeps none; 0: no beam."""
 
     def set(self, news: Sequence[NewSlot]) -> None:
         """Take over what new sequences ask for, which `fault_in` has found nothing against."""
@@ -48,8 +44,8 @@ class SlotSampling:
                 flags |= DRAWS | (FILTERS if filters else 0)
             if penalties != (0, 0, 1):
                 flags |= PENALTIES
-            self.flags[slot] = flags
-            self.logprobs[slot] = params.logprobs if params.HasField("logprobs") else -1
+            self.state.flags[slot] = flags
+            self.state.logprobs[slot] = params.logprobs if params.HasField("logprobs") else -1
             self.candidates[slot] = new.candidates
             if flags:
                 asking.append(slot)
@@ -58,18 +54,10 @@ class SlotSampling:
                 place = (new.sequence_index, new.prompt_length, new.dropped_tokens)
                 integers.append((min(params.top_k, 1 << 31), seed, *place))
         if asking:
-            device = self.number_table.device
+            device = self.state.tokens.device
             slots = to_device(torch.tensor(asking), device)
-            self.number_table[slots] = to_device(torch.tensor(numbers), device)
-            self.integer_table[slots] = to_device(torch.tensor(integers), device)
-
-    def numbers(self, slots: Tensor) -> tuple[Tensor, ...]:
-        """float32 [rows, 1] each: temperature, top_p, min_p, presence, frequency, repetition."""
-        return self.number_table[slots].unsqueeze(2).unbind(1)
-
-    def integers(self, slots: Tensor) -> tuple[Tensor, ...]:
-        """int64 [rows, 1] each: top_k, seed, sequence index, prompt length, dropped tokens."""
-        return self.integer_table[slots].unsqueeze(2).unbind(1)
+            self.state.numbers[slots] = to_device(torch.tensor(numbers), device)
+            self.state.integers[slots] = to_device(torch.tensor(integers), device)
 
 
 def fault_in(params: SamplingParams, vocab_size: int) -> str:

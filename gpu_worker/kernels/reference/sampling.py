@@ -1,0 +1,102 @@
+"""The choice of next tokens from logits, in plain PyTorch: it defines what the other back ends choose.
+
+A row's token depends on its own logits, parameters, seed and position alone. Each kind of work is
+done for those rows that ask for it; a greedy row costs an argmax. What the rows ask for is known on
+the host, so nothing here waits for the device.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpu_worker.arrays import Int32s
+from gpu_worker.kernels.reference.noise import gumbel, keys
+from gpu_worker.kernels.sampling import DRAWS, FILTERS, PENALTIES, Sampled, SamplingState, logprobs_of
+from gpu_worker.machine.transfer import indices
+
+
+def sample(
+    logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, state: SamplingState
+) -> Sampled:
+    """Choose a token for each row of logits [rows, vocab_size], of any float type. They stay as they are.
+
+    Row i is for position positions[i] of slot slots[i]. `device_slots`: the slots again, int64 [rows] on the
+    device. The slot's tokens before that position are in `state.tokens`; the last of them may be drafts.
+    """
+    raw = logits.float()
+    best, tokens = raw.max(dim=-1)  # the first of equal maxima; NaN wins over everything
+    flags = state.flags[slots]
+    asking = np.flatnonzero(flags)
+    if len(asking):
+        rows = indices(asking, raw.device)
+        chosen = _choose(raw[rows], device_slots[rows], positions[asking], flags[asking], state)
+        tokens = tokens.index_copy(0, rows, chosen)
+    return Sampled(tokens, best.isfinite(), logprobs_of(raw, slots, tokens, state))
+
+
+def _choose(
+    logits: Tensor, device_slots: Tensor, positions: Int32s, flags: NDArray[np.uint8], state: SamplingState
+) -> Tensor:
+    """Tokens int64 [rows] of rows that ask for more than the most likely one. Changes `logits`."""
+    penalized = np.flatnonzero(flags & PENALTIES)
+    if len(penalized):
+        rows = indices(penalized, logits.device)
+        logits[rows] = _penalize(logits[rows], device_slots[rows], positions[penalized], state)
+    tokens = logits.argmax(dim=-1)
+    drawing = np.flatnonzero(flags & DRAWS)
+    if not len(drawing):
+        return tokens
+    rows = indices(drawing, logits.device)
+    temperature, *_ = _columns(state.numbers, device_slots[rows])
+    # Against the best one: a temperature close to 0 must not overflow.
+    drawn = logits[rows]
+    drawn = (drawn - drawn.amax(dim=-1, keepdim=True)) / temperature
+    filtered = np.flatnonzero(flags[drawing] & FILTERS)
+    if len(filtered):
+        some = indices(filtered, logits.device)
+        drawn[some] = _filter(drawn[some], device_slots[rows[some]], state)
+    _, seed, sequence, _, dropped = _columns(state.integers, device_slots[rows])
+    # The place in the whole text: a context that rolls comes to the same positions again.
+    counters = indices(positions[drawing], logits.device) + dropped[:, 0]
+    noise = gumbel(keys(seed[:, 0], counters, sequence[:, 0]), drawn.shape[1])
+    return tokens.index_copy(0, rows, (drawn + noise).argmax(dim=-1))
+
+
+def _penalize(logits: Tensor, slots: Tensor, lengths: Int32s, state: SamplingState) -> Tensor:
+    """Repetition (Keskar et al. 2019) on prompt and output, then frequency and presence on output.
+
+    `lengths` [rows]: tokens of each slot that count.
+    """
+    *_, presence, frequency, repetition = _columns(state.numbers, slots)
+    *_, prompt_length, _ = _columns(state.integers, slots)
+    longest = int(lengths.max())
+    tokens = state.tokens[slots, :longest].long()
+    places = torch.arange(longest, device=logits.device)
+    is_before = places < indices(lengths, logits.device)[:, None]
+    is_output = is_before & (places >= prompt_length)
+    zeros = torch.zeros_like(logits)
+    seen = zeros.scatter_add(1, tokens, is_before.to(logits.dtype)) > 0
+    counts = zeros.scatter_add(1, tokens, is_output.to(logits.dtype))
+    repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
+    return torch.where(seen, repeated, logits) - counts * frequency - (counts > 0) * presence
+
+
+def _filter(logits: Tensor, slots: Tensor, state: SamplingState) -> Tensor:
+    """Set to -inf what min-p, then top-k, then top-p (Holtzman et al. 2020) leave out."""
+    _, top_p, min_p, *_ = _columns(state.numbers, slots)
+    top_k, *_ = _columns(state.integers, slots)
+    # The best logit is 0 here, so its ratio to another's probability is that one's exponential.
+    logits = logits.masked_fill(logits.exp() < min_p, -torch.inf)
+    ordered, order = logits.sort(dim=-1, descending=True, stable=True)
+    ranks = torch.arange(logits.shape[1], device=logits.device)
+    ordered = ordered.masked_fill((ranks >= top_k) & (top_k > 0), -torch.inf)
+    probabilities = ordered.double().softmax(dim=-1)
+    before = probabilities.cumsum(dim=-1) - probabilities
+    dropped = (before >= top_p) & (ranks > 0) & (top_p < 1.0)
+    return logits.scatter(1, order, ordered.masked_fill(dropped, -torch.inf))
+
+
+def _columns(table: Tensor, slots: Tensor) -> tuple[Tensor, ...]:
+    """The columns of a table [slots, columns] for some slots [rows], [rows, 1] each."""
+    return table[slots].unsqueeze(2).unbind(1)

@@ -1,0 +1,123 @@
+"""What sampling reads and gives, and what all back ends compute alike of it.
+
+Each back end chooses tokens by itself, see `Kernels.sample`; `kernels/reference/sampling.py` defines which.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpu_worker.arrays import Int32s
+from gpu_worker.machine.transfer import indices, to_host
+
+DRAWS = 1
+"""Flag of a slot whose temperature is above 0."""
+FILTERS = 2
+"""Flag of a slot that draws with top_k, top_p or min_p."""
+PENALTIES = 4
+"""Flag of a slot with a presence, frequency or repetition penalty."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingState:
+    """What sampling reads of every slot. Plans change its contents; tensors and arrays stay."""
+
+    tokens: Tensor
+    """int32 [slots, max_model_len + 1] on the device: tokens of each slot, drafts behind the known ones."""
+    numbers: Tensor
+    """float32 [slots, 6] on the device: temperature, top_p, min_p, then the penalties for presence, frequency
+    and repetition."""
+    integers: Tensor
+    """int64 [slots, 5] on the device: top_k, seed, sequence index, prompt length, dropped tokens."""
+    flags: NDArray[np.uint8]
+    """[slots] on the host: DRAWS | FILTERS | PENALTIES."""
+    logprobs: NDArray[np.int8]
+    """[slots] on the host: alternatives wanted with each token; -1: no log probabilities at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Log probabilities under the model itself, before temperature, penalties and filters."""
+
+    rows: NDArray[np.intp]
+    """[n]: rows of the logits whose log probabilities are wanted."""
+    top_counts: Int32s
+    """[n]: alternatives that each of these rows wants."""
+    chosen: Tensor
+    """float32 [n]: log probability of each chosen token."""
+    top_tokens: Tensor
+    """int64 [n, max(top_counts)]: the alternatives, best first."""
+    top: Tensor
+    """float32 [n, max(top_counts)]: log probabilities of the alternatives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The tokens that may follow rows of beams. The worker keeps none of them."""
+
+    rows: NDArray[np.intp]
+    """[n]: rows of the logits that belong to beams."""
+    counts: Int32s
+    """[n]: candidates that each of these rows wants."""
+    tokens: Tensor
+    """int64 [n, max(counts)]: the most likely tokens, best first."""
+    logprobs: Tensor
+    """float32 [n, max(counts)]: log probabilities of these tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The tokens that were chosen; on the device at first."""
+
+    tokens: Tensor
+    """int64 [rows]."""
+    finite: Tensor
+    """bool [rows]: False where the model gave no usable logits."""
+    logprobs: Logprobs | None
+    """None if no row wants any."""
+    candidates: Candidates | None = None
+    """None if no row belongs to a beam."""
+
+    def on_host(self) -> "Sampled":
+        """The same in main memory, once the device has come to the copies."""
+        found = self.logprobs
+        if found is not None:
+            chosen, top_tokens, top = map(to_host, (found.chosen, found.top_tokens, found.top))
+            found = Logprobs(found.rows, found.top_counts, chosen, top_tokens, top)
+        may_follow = self.candidates
+        if may_follow is not None:
+            tokens, logprobs = to_host(may_follow.tokens), to_host(may_follow.logprobs)
+            may_follow = Candidates(may_follow.rows, may_follow.counts, tokens, logprobs)
+        return Sampled(to_host(self.tokens), to_host(self.finite), found, may_follow)
+
+
+def logprobs_of(raw: Tensor, slots: Int32s, tokens: Tensor, state: SamplingState) -> Logprobs | None:
+    """The log probabilities that rows of raw logits, float32 [rows, vocab_size], want beside their tokens.
+
+    `slots` [rows]: the row's slots; `tokens`: int64 [rows].
+    """
+    wanted = np.flatnonzero(state.logprobs[slots] >= 0)
+    if not len(wanted):
+        return None
+    counts = state.logprobs[slots[wanted]]
+    rows = indices(wanted, raw.device)
+    logprobs = raw[rows].log_softmax(dim=-1)
+    top = logprobs.topk(int(counts.max()), dim=-1)
+    chosen = logprobs.gather(1, tokens[rows, None])[:, 0]
+    return Logprobs(wanted, counts.astype(np.int32), chosen, top.indices, top.values)
+
+
+def candidates_of(raw: Tensor, counts: Int32s) -> Candidates | None:
+    """The best tokens of those rows of raw logits [rows, vocab_size] that belong to beams.
+
+    `counts` [rows]: candidates that each row wants; 0: it belongs to no beam.
+    """
+    beams = np.flatnonzero(counts)
+    if not len(beams):
+        return None
+    counts = counts[beams]
+    logprobs = raw[indices(beams, raw.device)].float().log_softmax(dim=-1)
+    top = logprobs.topk(int(counts.max()), dim=-1)
+    return Candidates(beams, counts, top.indices, top.values)
