@@ -102,12 +102,12 @@ def _work_off(queue: SimpleQueue[Work | None]) -> None:
         work()
 
 
-class Lending:
-    """The worker, lent to one scheduler for one call."""
+class Session:
+    """One Execute call: the worker belongs to one scheduler until it ends."""
 
     def __init__(self, engine: Engine) -> None:
         self.events: asyncio.Queue[StepResult | Exception | None] = asyncio.Queue()
-        """Results in the order of plans. None after the last one, an exception if it was cut short."""
+        """Results in the order of plans, then None, or an exception if the session was cut short."""
         self._engine = engine
         self._spans = Spans()
         self._over = False

@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 
-from gpu_worker.engine import Engine, Lending
+from gpu_worker.engine import Engine, Session
 from gpu_worker.errors import PlanError
 from proto.worker_pb2 import StepPlan, WorkerEvent, WorkerReady
 from proto.worker_pb2_grpc import WorkerServicer
@@ -18,7 +18,7 @@ class WorkerService(WorkerServicer):
     def __init__(self, engine: Engine, model: str) -> None:
         """`model`: name under which it is served."""
         self._engine = engine
-        self._lent = asyncio.Lock()
+        self._in_session = asyncio.Lock()
         limits = engine.limits
         self._ready = WorkerReady(
             model=model,
@@ -37,19 +37,19 @@ class WorkerService(WorkerServicer):
         )
 
     async def Execute(self, requests: AsyncIterator[StepPlan], context: Any) -> AsyncIterator[WorkerEvent]:
-        await self._lent.acquire()  # the worker belongs to one call at a time
-        lending = Lending(self._engine)
-        reader = asyncio.ensure_future(_read(requests, lending))
+        await self._in_session.acquire()  # one session at a time
+        session = Session(self._engine)
+        reader = asyncio.ensure_future(_read(requests, session))
 
         def end(*_: object) -> None:
             reader.cancel()
-            lending.end()
-            self._lent.release()
+            session.end()
+            self._in_session.release()
 
         # A call may end while nothing runs here, in the middle of sending: so not in a `finally`.
         context.add_done_callback(end)
         yield WorkerEvent(ready=self._ready)
-        while (event := await lending.events.get()) is not None:
+        while (event := await session.events.get()) is not None:
             if isinstance(event, Exception):
                 refused = isinstance(event, PlanError)
                 code = grpc.StatusCode.INVALID_ARGUMENT if refused else grpc.StatusCode.INTERNAL
@@ -58,8 +58,8 @@ class WorkerService(WorkerServicer):
                 yield WorkerEvent(result=event)
 
 
-async def _read(requests: AsyncIterator[StepPlan], lending: Lending) -> None:
+async def _read(requests: AsyncIterator[StepPlan], session: Session) -> None:
     """Hand on the plans until the scheduler has no more."""
     async for plan in requests:
-        lending.submit(plan)
-    lending.finish()
+        session.submit(plan)
+    session.finish()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gpu_worker.errors import ModelError
 from gpu_worker.models.loader import open_checkpoint
-from gpu_worker.models.split import ALONE, Ranks
+from gpu_worker.models.ranks import ALONE, Ranks
 
 ENDS = (".k_scale", ".v_scale", ".k_proj.output_scale", ".v_proj.output_scale")
 """Of their names: as vLLM and compressed-tensors write them, and as the latter's first versions did."""

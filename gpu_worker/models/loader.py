@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gpu_worker.errors import ModelError
 from gpu_worker.machine.huge_pages import forget
-from gpu_worker.models.split import ALONE, Ranks
+from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.models.wrapped import language_tensors
 
 log = logging.getLogger(__name__)

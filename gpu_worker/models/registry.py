@@ -17,7 +17,8 @@ from gpu_worker.models.families import FAMILIES, family_of
 from gpu_worker.models.foreign import load_foreign
 from gpu_worker.models.kv_scales import ENDS, UNUSED
 from gpu_worker.models.loader import Weights, open_checkpoint
-from gpu_worker.models.split import ALONE, Ranks, share_of
+from gpu_worker.models.ranks import ALONE, Ranks
+from gpu_worker.models.split import share_of
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,7 @@ put side by side. So all ranks sample from the same logits, bit by bit, and need
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import replace
 
 from torch import Tensor
 from torch.nn.functional import pad
@@ -22,50 +21,8 @@ from torch.nn.functional import pad
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.interface import Linear, Unary
 from gpu_worker.models.config import ModelConfig
-
-if TYPE_CHECKING:
-    from gpu_worker.models.loader import Weights
-
-
-class Ranks(Protocol):
-    """The ranks of a worker, as one of them sees it. All of them make the same calls in the same order."""
-
-    @property
-    def rank(self) -> int:
-        """Which one this is, from 0."""
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-
-    def sum(self, tensor: Tensor) -> Tensor:
-        """Add up what the ranks have, in place; returns the same tensor."""
-
-    def gather(self, tensor: Tensor) -> Tensor:
-        """[rows, n] of every rank, side by side in the ranks' order: [rows, count * n]."""
-
-    def least(self, number: int) -> int:
-        """The least of the numbers that the ranks have."""
-
-
-@dataclass(frozen=True, slots=True)
-class Alone:
-    """A worker of one rank. See `Ranks`."""
-
-    rank: int = 0
-    count: int = 1
-
-    def sum(self, tensor: Tensor) -> Tensor:
-        return tensor
-
-    def gather(self, tensor: Tensor) -> Tensor:
-        return tensor
-
-    def least(self, number: int) -> int:
-        return number
-
-
-ALONE = Alone()
+from gpu_worker.models.loader import Weights
+from gpu_worker.models.ranks import Ranks
 
 
 def share_of(config: ModelConfig, count: int) -> ModelConfig:
@@ -133,7 +90,7 @@ class Vocabulary:
         self._each = -(-size // ranks.count)
         self._first = ranks.rank * self._each
 
-    def read(self, weights: "Weights", name: str, *columns: int) -> Tensor:
+    def read(self, weights: Weights, name: str, *columns: int) -> Tensor:
         """This rank's rows of a matrix [tokens, columns], or of a bias; zero past the last token."""
         rows = slice(min(self._first, self._size), min(self._first + self._each, self._size))
         table = weights.rows(name, rows, self._size, *columns)

@@ -19,8 +19,8 @@ from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.pages import LARGEST
 from gpu_worker.memory.cache import make_caches
 from gpu_worker.models.kv_scales import stored_scales
+from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.models.registry import CausalLM
-from gpu_worker.models.split import ALONE, Ranks
 from gpu_worker.startup.warmup import prompt_step
 from gpu_worker.step.batch import BatchLimits
 from gpu_worker.step.runner import Runner

@@ -9,10 +9,10 @@ from gpu_worker.errors import WorkerError
 from gpu_worker.kernels.interface import FP8, Kernels
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.machine.huge_pages import populate
+from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.models.registry import CausalLM, check_split, load_model
-from gpu_worker.models.split import ALONE, Ranks
-from gpu_worker.ranks.followers import Followers
 from gpu_worker.ranks.group import own_cores
+from gpu_worker.ranks.processes import RankProcesses
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.backend import BYTES, device_of, dtype_of, kernels_of
 from gpu_worker.startup.calibration import head_scales
@@ -41,7 +41,7 @@ def load(settings: WorkerSettings, around: Callable[[Kernels], Kernels] = lambda
         if model is not None:
             check_split(model, count)
     settings = settings.model_copy(update={"threads": max(1, settings.thread_count // count)})
-    followers = Followers(settings, device)
+    followers = RankProcesses(settings, device)
     try:
         runner = load_rank(settings, followers.group, around)
     except WorkerError:

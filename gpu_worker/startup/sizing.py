@@ -19,8 +19,8 @@ from gpu_worker.memory.cache import (
     make_caches,
 )
 from gpu_worker.memory.host import HostPages
+from gpu_worker.models.ranks import Ranks
 from gpu_worker.models.registry import CausalLM
-from gpu_worker.models.split import Ranks
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.warmup import full_step, host_offer
 from gpu_worker.step.batch import BatchLimits

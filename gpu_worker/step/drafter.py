@@ -26,8 +26,8 @@ from gpu_worker.arrays import Int32s
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.interface import Kernels, LayerCache
 from gpu_worker.kernels.rows import Rows
+from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.models.registry import CausalLM, load_model
-from gpu_worker.models.split import ALONE, Ranks
 from gpu_worker.step.batch import Batch
 from gpu_worker.step.forward import Forward
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -15,7 +16,6 @@ from gpu_worker.machine.clock import clock
 from gpu_worker.machine.transfer import to_device
 from gpu_worker.memory.host import HostOffer, HostPages
 from gpu_worker.models.registry import CausalLM
-from gpu_worker.ranks.followers import Followers
 from gpu_worker.sampling.positions import Samples, samples_of
 from gpu_worker.step.batch import Batch, BatchLimits
 from gpu_worker.step.drafter import Drafter
@@ -25,6 +25,25 @@ from gpu_worker.step.plan import Plan, read_plan
 from gpu_worker.step.pooling import Embedded
 from gpu_worker.step.result import NOT_FINITE
 from proto.worker_pb2 import StepPlan, StepResult
+
+
+class Followers(Protocol):
+    """The other ranks of a worker, which do what rank 0 does, in the same order."""
+
+    def begin(self, plan: StepPlan) -> None:
+        """Have the other ranks begin a step."""
+
+    def fail(self, slots: Sequence[int]) -> None:
+        """Have the other ranks give up the sequences of these slots."""
+
+    def reset(self) -> None:
+        """Have the other ranks forget all sequences."""
+
+    def close(self) -> None:
+        """End the other ranks, once they have done what they were sent."""
+
+    def abandon(self, error: Exception) -> None:
+        """End the whole worker: rank 0 cannot go on, and the others would wait for it for ever."""
 
 
 class Runner:
@@ -53,7 +72,7 @@ class Runner:
         """Where blocks go for which there is no room; `sizing.py` says how many."""
         self.host_offer = HostOffer()
         self.followers: Followers | None = None
-        """The worker's other ranks, if this is the first of several: they do what this one does."""
+        """The worker's other ranks, if this is rank 0 of several."""
         self._step = 0
 
     def enter(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpu_worker.models.split import Ranks
+from gpu_worker.models.ranks import Ranks
 
 
 @dataclass

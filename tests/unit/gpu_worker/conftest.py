@@ -21,8 +21,8 @@ from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from gpu_worker.memory.cache import make_caches
+from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.models.registry import load_model
-from gpu_worker.models.split import ALONE, Ranks
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.step.batch import BatchLimits
 from gpu_worker.step.runner import Runner

@@ -7,7 +7,7 @@ import grpc
 import pytest
 import torch
 
-from gpu_worker.engine import Engine, Lending
+from gpu_worker.engine import Engine, Session
 from gpu_worker.service import WorkerService
 from gpu_worker.step.pending import Pending
 from proto.worker_pb2_grpc import WorkerStub, add_WorkerServicer_to_server
@@ -158,11 +158,11 @@ async def test_the_next_step_is_given_before_the_result_is_waited_for(make, tiny
 
     runner.begin = watched
     engine = Engine(runner, overlap=True)
-    lending = Lending(engine)
+    session = Session(engine)
     for plan in (first_plan(make), decode(make, 2)):
-        lending.submit(plan)
-    lending.finish()
-    found = [await asyncio.wait_for(lending.events.get(), 10) for _ in range(3)]
+        session.submit(plan)
+    session.finish()
+    found = [await asyncio.wait_for(session.events.get(), 10) for _ in range(3)]
     await engine.stop()
     assert found[2] is None
     tokens = [make.unpack(result.tokens)[0] for result in found[:2]]

@@ -34,7 +34,7 @@ POISON = 66
 DIES = """
 import sys, time
 from gpu_worker.errors import CapacityError
-from gpu_worker.ranks.orders import Order
+from gpu_worker.ranks.processes import Order
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
 try:

@@ -1,4 +1,4 @@
-"""`python -m gpu_worker.ranks.follower`: a rank of a worker, started by its first one (`followers.py`)."""
+"""`python -m gpu_worker.rank_main`: a rank that rank 0 has started (`ranks/processes.py`)."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ import numpy as np
 
 from gpu_worker.errors import PlanError, WorkerError
 from gpu_worker.ranks.group import Group
-from gpu_worker.ranks.orders import Order, read
+from gpu_worker.ranks.processes import Order, read
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.backend import device_of
 from gpu_worker.startup.load import load_rank, populate_memory
@@ -28,11 +28,11 @@ log = logging.getLogger(__name__)
 Orders = SimpleQueue[tuple[Order, bytes]]
 
 _FIRST = 2.0
-"""Seconds that rank 0 has to end, if what is wrong here is wrong there, or is that rank 0 has gone."""
+"""Seconds that rank 0 has to end first: what is wrong here may be wrong there, too, or rank 0 may be gone."""
 
 
 def follow(runner: Runner, orders: Orders) -> None:
-    """Do what rank 0 does, until the process ends."""
+    """Carry out rank 0's orders until the process ends."""
     runner.enter()
     while True:
         order, body = orders.get()

@@ -1,27 +1,32 @@
-"""The other ranks of a worker, as rank 0 sees them: processes that it starts, tells and outlives by no step.
+"""The other ranks of a worker, as rank 0 sees them: processes that it starts, sends plans to, and ends with.
 
     scheduler ──plan──▶ rank 0 ──plan──▶ rank 1          every rank applies every plan to its own batch and
               ◀─result──  │  ◀── sums ──▶ │              pages, and samples the same tokens: rank 0 answers
 
+Rank 0 sends what it does itself, in the same order, as frames through pipes: kind (1 byte), length of the
+body (4 bytes, little-endian), body. `gpu_worker/rank_main.py` reads them.
+
 A worker lives as long as all of its ranks. If one ends, rank 0 does at once, and with it the worker's lease,
-so that the scheduler takes its sequences elsewhere. If rank 0 ends, however that comes, the others' pipes do.
+so that the scheduler takes its sequences elsewhere. If rank 0 ends, so do the pipes, and with them the rest.
 """
 
 import contextlib
 import json
 import logging
 import os
+import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from enum import IntEnum
+from typing import IO
 
 import numpy as np
 import torch
 
 from gpu_worker.ranks.group import Group, meeting_place
-from gpu_worker.ranks.orders import Order, write
 from gpu_worker.settings import WorkerSettings
 from ops.runtime.child import describe_end
 from proto.worker_pb2 import StepPlan
@@ -29,16 +34,49 @@ from proto.worker_pb2 import StepPlan
 log = logging.getLogger(__name__)
 
 _PATIENCE = 5.0
-"""Seconds that ranks may take to end, and their ends to be seen."""
+"""Seconds that the processes of other ranks may take to end."""
 
 
-class Followers:
-    """Ranks 1 and higher of this process's worker."""
+_HEADER = struct.Struct("<BI")
+
+
+class Order(IntEnum):
+    """The kinds of frame, and their bodies."""
+
+    START = 0
+    """JSON: `rank`, the `place` where the ranks meet, `settings`. The first frame."""
+    PLAN = 1
+    """A StepPlan: begin this step."""
+    FAIL = 2
+    """Packed little-endian int32: give up the sequences of these slots."""
+    RESET = 3
+    """Empty: forget all sequences."""
+
+
+def write(stream: IO[bytes], order: Order, body: bytes = b"") -> None:
+    """Send one frame. Raises `OSError` if nobody reads any more."""
+    stream.write(_HEADER.pack(order, len(body)))
+    stream.write(body)
+    stream.flush()
+
+
+def read(stream: IO[bytes]) -> tuple[Order, bytes] | None:
+    """The next frame; None once the pipe has ended."""
+    header = stream.read(_HEADER.size)
+    if len(header) < _HEADER.size:
+        return None
+    order, length = _HEADER.unpack(header)
+    body = stream.read(length)
+    return (Order(order), body) if len(body) == length else None
+
+
+class RankProcesses:
+    """Ranks 1 and higher of this process's worker. See `Followers` of the runner."""
 
     def __init__(self, settings: WorkerSettings, device: torch.device) -> None:
-        """Starts them, and returns when all have come.
+        """Start the processes; return once all have joined the group.
 
-        `settings`: the worker's, with the threads of one rank.
+        `settings`: the worker's, with the threads of one rank. `device`: where rank 0 computes.
         """
         self._closing = False
         self._ending = threading.Lock()
@@ -46,25 +84,25 @@ class Followers:
         self._processes = [self._start(rank, place, settings) for rank in range(1, settings.tensor_parallel)]
         try:
             self.group = Group(0, settings.tensor_parallel, device, place)
-            """Rank 0 among them."""
+            """The group of all ranks, as rank 0 sees it."""
         except Exception:
             self._end_processes()
             raise
 
     def begin(self, plan: StepPlan) -> None:
-        """Have them begin a step."""
+        """Send the step's plan to every process. Raises `OSError` if one has ended."""
         self._tell(Order.PLAN, plan.SerializeToString())
 
     def fail(self, slots: Sequence[int]) -> None:
-        """Have them give up the sequences of these slots."""
+        """Have every process give up the sequences of these slots."""
         self._tell(Order.FAIL, np.array(slots, "<i4").tobytes())
 
     def reset(self) -> None:
-        """Have them forget everything."""
+        """Have every process forget all sequences."""
         self._tell(Order.RESET)
 
     def close(self) -> None:
-        """End them, after what they were told."""
+        """End the processes, once they have done what they were sent."""
         self._end_processes()
         self.group.close()
 
@@ -88,7 +126,7 @@ class Followers:
                 process.wait()
 
     def _start(self, rank: int, place: int, settings: WorkerSettings) -> "subprocess.Popen[bytes]":
-        command = (sys.executable, "-m", "gpu_worker.ranks.follower")
+        command = (sys.executable, "-m", "gpu_worker.rank_main")
         process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(place,))
         assert process.stdin is not None
         start = {"rank": rank, "place": place, "settings": settings.model_dump(mode="json")}
