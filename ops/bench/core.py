@@ -62,7 +62,7 @@ class Decoding:
         for number, (question,) in enumerate(Workload().conversations(rows, seed)):
             prompt = array("i", tokens(question))
             fleet.accept(Request(str(number), prompt, max_tokens=LONGEST - len(prompt), sampling=GREEDY))
-        while self.step()[0].row_counts != [1] * rows:  # until all have been prefilled
+        while self.step()[0].rows.counts != (1,) * rows:  # until all have been prefilled
             pass
 
     def step(self) -> tuple[StepPlan, float, float]:
@@ -75,7 +75,7 @@ class Decoding:
         if len(self._flights) < DEPTH:
             return plan, planned, 0.0
         answered = self._flights.popleft()
-        result = StepResult(answered.step, [0] * sum(answered.row_samples))
+        result = StepResult(answered.step, [0] * sum(answered.rows.samples))
         started = time.perf_counter()
         self._scheduler.complete(result)
         return plan, planned, time.perf_counter() - started

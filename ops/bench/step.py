@@ -216,7 +216,7 @@ def scheduler_step(limits: BatchLimits, running_rows: int, waiting: int) -> floa
         plan = scheduler.plan()
         assert plan is not None
         middle = time.perf_counter()
-        result = StepResult(plan.step, [0] * sum(plan.row_samples))
+        result = StepResult(plan.step, [0] * sum(plan.rows.samples))
         after = time.perf_counter()
         fleet.settle(scheduler, scheduler.complete(result))
         spent.append(time.perf_counter() - after + middle - started)

@@ -40,7 +40,7 @@ class Shape(NamedTuple):
     @classmethod
     def of(cls, plan: StepPlan) -> "Shape":
         """Of a plan's rows."""
-        starts, counts = plan.row_starts, plan.row_counts
+        starts, counts = plan.rows.starts, plan.rows.counts
         if sum(counts) == len(counts):
             return cls(len(counts), sum(starts) + len(counts))
         rows = context = prefill = pairs = 0

@@ -83,8 +83,8 @@ class Worker:
         if not flights:
             self._begun = now
         while len(flights) < self._depth and (plan := scheduler.plan()) is not None:
-            swaps = len(plan.swap_out_slots) + len(plan.swap_in_slots)
-            flights.append(Flight(plan.step, sum(plan.row_samples), Shape.of(plan), swaps))
+            swaps = len(plan.swap_out.blocks) + len(plan.swap_in.blocks)
+            flights.append(Flight(plan.step, sum(plan.rows.samples), Shape.of(plan), swaps))
             self.admissions += len(plan.new_slots)
         steps = scheduler.stretch() if self._leaps and flights else 0
         if steps > 1:

@@ -127,7 +127,7 @@ def kept(run: abc.Sequence[int]) -> int:
     return run.index(-1) if -1 in run else len(run)
 
 
-def counting(result: StepResult, row_samples: list[int]) -> list[int]:
+def counting(result: StepResult, row_samples: abc.Sequence[int]) -> list[int]:
     """The tokens that count: none of rows that failed, nor those after drafts that did not hold."""
     found, begin = list[int](), 0
     for row, samples in enumerate(row_samples):

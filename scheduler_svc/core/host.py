@@ -26,11 +26,11 @@ from scheduler_svc.core.errors import IntegrityError
 
 @dataclass(slots=True)
 class Swaps:
-    """What moves in one step; see `StepPlan` in worker.proto."""
+    """What one step moves to and from host memory; see `SwapOut` and `SwapIn` in worker.proto."""
 
     out_blocks: list[int] = field(default_factory=list)
-    out_slots: list[int] = field(default_factory=list)
-    in_slots: list[int] = field(default_factory=list)
+    out_host_slots: list[int] = field(default_factory=list)
+    in_host_slots: list[int] = field(default_factory=list)
     in_blocks: list[int] = field(default_factory=list)
 
 
@@ -64,7 +64,7 @@ class HostPool:
         self._slot_of[content] = slot
         self._named.add(content)
         self._swaps.out_blocks.append(block)
-        self._swaps.out_slots.append(slot)
+        self._swaps.out_host_slots.append(slot)
 
     def reserve(self, content: bytes) -> None:
         """The plan in the making will bring the content back: until then its slot is nobody else's."""
@@ -73,7 +73,7 @@ class HostPool:
 
     def bring(self, content: bytes, block: int) -> None:
         """Bring a reserved content back, into a block that was given out for it."""
-        self._swaps.in_slots.append(self._slot_of[content])
+        self._swaps.in_host_slots.append(self._slot_of[content])
         self._swaps.in_blocks.append(block)
 
     def take_swaps(self) -> Swaps:

@@ -1,6 +1,7 @@
-"""The data that go to and come from a worker, and what a result means for the requests.
+"""A step for the worker and the worker's answer, as values; and what an answer means for the requests.
 
-The fields are those of worker.proto, which explains them; here as lists, there as packed bytes.
+`StepPlan` has the fields of the message in worker.proto, under the same names; the message's comments explain
+them. A table is a tuple of columns, all of one length. `StepBuilder` (step_builder.py) makes plans.
 """
 
 from array import array
@@ -14,6 +15,59 @@ from scheduler_svc.core.request import Finish, Request
 from scheduler_svc.core.sequence import Sequence as Running
 from scheduler_svc.core.sequence import SequenceGroup
 
+Ints = tuple[int, ...]
+
+
+class TableCuts(NamedTuple):
+    """Block tables that are cut."""
+
+    slots: Ints
+    lengths: Ints
+
+
+class TableAppends(NamedTuple):
+    """Blocks that are added to the ends of block tables."""
+
+    slots: Ints
+    blocks: Ints
+
+
+class GivenTokens(NamedTuple):
+    """Tokens that the scheduler has chosen."""
+
+    slots: Ints
+    tokens: Ints
+
+
+class SwapOut(NamedTuple):
+    """Blocks that are copied to host memory."""
+
+    blocks: Ints
+    host_slots: Ints
+
+
+class SwapIn(NamedTuple):
+    """Blocks that are filled from host memory."""
+
+    host_slots: Ints
+    blocks: Ints
+
+
+class Copies(NamedTuple):
+    """Blocks that are copied to other blocks."""
+
+    sources: Ints
+    targets: Ints
+
+
+class Rows(NamedTuple):
+    """What the step computes."""
+
+    slots: Ints
+    starts: Ints
+    counts: Ints
+    samples: Ints
+
 
 @dataclass(frozen=True, slots=True)
 class NewSlot:
@@ -25,37 +79,27 @@ class NewSlot:
     tokens: "array[int]"
     block_ids: Sequence[int]
     forked_from: int = -1
-    """Slot of the sequence that it is forked from; -1: of none."""
+    """Slot of the sequence that this one is forked from; -1: it is not forked."""
     forked_tokens: int = 0
-    """Tokens that it begins with as that one does, in the blocks that these fill; the others are given."""
+    """Tokens that it shares with that sequence, in the blocks that they fill; `tokens` go on after them."""
     dropped_tokens: int = 0
     """Tokens of the text that the sequence has left behind; see `rolling.py`."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlan:
-    """One step, as a change of the batch that the worker keeps."""
+class StepPlan(NamedTuple):
+    """One step, as a change of the batch that the worker keeps. Fields are in the order of application."""
 
     step: int
-    freed_slots: list[int] = field(default_factory=list)
-    new_slots: list[NewSlot] = field(default_factory=list)
-    block_slots: list[int] = field(default_factory=list)
-    block_ids: list[int] = field(default_factory=list)
-    row_slots: list[int] = field(default_factory=list)
-    row_starts: list[int] = field(default_factory=list)
-    row_counts: list[int] = field(default_factory=list)
-    row_samples: list[int] = field(default_factory=list)
-    draft_tokens: list[int] = field(default_factory=list)
-    cut_slots: list[int] = field(default_factory=list)
-    cut_blocks: list[int] = field(default_factory=list)
-    copy_sources: list[int] = field(default_factory=list)
-    copy_targets: list[int] = field(default_factory=list)
-    swap_out_blocks: list[int] = field(default_factory=list)
-    swap_out_slots: list[int] = field(default_factory=list)
-    swap_in_slots: list[int] = field(default_factory=list)
-    swap_in_blocks: list[int] = field(default_factory=list)
-    given_slots: list[int] = field(default_factory=list)
-    given_tokens: list[int] = field(default_factory=list)
+    freed_slots: Ints = ()
+    new_slots: tuple[NewSlot, ...] = ()
+    table_cuts: TableCuts = TableCuts((), ())
+    table_appends: TableAppends = TableAppends((), ())
+    given_tokens: GivenTokens = GivenTokens((), ())
+    swap_out: SwapOut = SwapOut((), ())
+    swap_in: SwapIn = SwapIn((), ())
+    copies: Copies = Copies((), ())
+    rows: Rows = Rows((), (), (), ())
+    draft_tokens: Ints = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +108,15 @@ class StepResult:
 
     step: int
     tokens: Sequence[int]
-    """As many as the rows sample, in row order; -1 for those after drafts that did not hold."""
+    """Sampled tokens in row order, as many for each row as `rows.samples` says; -1 after a rejected draft."""
     errors: Mapping[int, str] = field(default_factory=dict)
-    """Rows that failed by themselves, and why."""
+    """Error message of each row that failed by itself, by the row's index."""
     candidates: Mapping[int, Sequence[Candidate]] = field(default_factory=dict)
-    """What may follow the beams, best first, by index into `tokens`."""
+    """The most likely next tokens of each beam, best first, by index into `tokens`."""
     embeddings: Mapping[int, bytes] = field(default_factory=dict)
-    """By row those that are complete with it."""
+    """Embeddings that are complete, packed float32, by the index of the row that completed them."""
     duration_us: int = 0
-    """What the step took; 0: nobody knows."""
+    """Time the step took in the worker, microseconds; 0: not known."""
 
 
 class Fork(NamedTuple):

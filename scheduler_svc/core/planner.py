@@ -12,34 +12,18 @@ row in flight is lost only to an older sequence that runs in its place, so withi
 there are sequences one of them gains for good, and every sequence is bounded in length.
 """
 
-from dataclasses import dataclass, field
-
 from scheduler_svc.core.batch import Batch
 from scheduler_svc.core.blocks import ON_HOST
 from scheduler_svc.core.drafting import Speculation
 from scheduler_svc.core.loss import loss
 from scheduler_svc.core.pace import Pace
-from scheduler_svc.core.plan import Fork, NewSlot, StepPlan
+from scheduler_svc.core.plan import Fork, NewSlot
 from scheduler_svc.core.policies import Policy
 from scheduler_svc.core.prefix import extend_chain, root
 from scheduler_svc.core.sequence import Age, Sequence, State
+from scheduler_svc.core.step_builder import StepBuilder
 from scheduler_svc.core.waiting import WaitingQueue
 from scheduler_svc.core.way import making_way
-
-
-@dataclass(slots=True)
-class Sketch:
-    """A plan in the making, and whose rows it has."""
-
-    plan: StepPlan
-    budget: int
-    """Tokens that may still be planned."""
-    sequences: list[Sequence]
-    """Whose row each row is."""
-    forked: set[Sequence] = field(default_factory=set)
-    """Who forks in this step, and from whom: they keep their slots in it."""
-    embedded: list[int] = field(default_factory=list)
-    """Rows with which a text is read to its end: an embedding is complete, and nothing is sampled."""
 
 
 class Planner:
@@ -63,59 +47,48 @@ class Planner:
         """To be done in the next step."""
         self._watermark = batch.limits.watermark
 
-    def fill(self, step: int, at_rest: bool) -> Sketch:
+    def fill(self, step: int, at_rest: bool) -> StepBuilder:
         """Plan a step: rows are taken up into the sequences' `planned`, blocks and slots are given out.
 
         `at_rest`: no other step is under way.
         """
-        sketch = self._fill(step)
-        while at_rest and not sketch.sequences and self._batch.running:
+        builder = self._fill(step)
+        while at_rest and not builder.sequences and self._batch.running:
             # All that run hold memory that other beams of theirs need, and have nothing to do without them.
             self._preempt(max(self._batch.running, key=_use))
-            self._batch.freed_slots.extend(sketch.plan.freed_slots)
-            sketch = self._fill(step)
-        return sketch
+            self._batch.freed_slots.extend(builder.freed_slots)
+            builder = self._fill(step)
+        return builder
 
-    def _fill(self, step: int) -> Sketch:
-        sketch = Sketch(StepPlan(step), self._token_budget, [])
+    def _fill(self, step: int) -> StepBuilder:
+        builder = StepBuilder(step, self._token_budget)
         if (candidate := self._waiting.peek()) is not None:
             for sequence in making_way(self._batch, self._policy, candidate):
                 self._preempt(sequence)
-        self._decodes(sketch)
-        if sketch.sequences:
-            sketch.budget = self.pace.beside_answers(sketch.budget)
+        self._decodes(builder)
+        if builder.sequences:
+            builder.budget = self.pace.beside_answers(builder.budget)
         prefills = [each for each in self._batch.running if each.state is State.PREFILL]
         prefills.sort(key=self._batch.unfinished.urgency)
         for sequence in self._policy.prefills(prefills):
-            self._admissions(sketch, self._batch.unfinished.urgency(sequence))
-            if sketch.budget and sequence.state is State.PREFILL:  # it may have been preempted meanwhile
-                self._chunk(sketch, sequence)
-        self._do_forks(sketch)
-        self._admissions(sketch)
+            self._admissions(builder, self._batch.unfinished.urgency(sequence))
+            if builder.budget and sequence.state is State.PREFILL:  # it may have been preempted meanwhile
+                self._chunk(builder, sequence)
+        self._do_forks(builder)
+        self._admissions(builder)
         # Freed slots come first in a plan; the admissions above may have taken them again.
-        sketch.plan.freed_slots.extend(self._batch.freed_slots)
+        builder.freed_slots.extend(self._batch.freed_slots)
         self._batch.freed_slots.clear()
-        self._swap(sketch)
-        if sketch.sequences:
-            cut = self._batch.cut_tables
-            sketch.plan.cut_slots.extend([sequence.slot for sequence in cut])
-            sketch.plan.cut_blocks.extend(cut.values())
-            cut.clear()
-        return sketch
+        if builder.sequences:  # else no block was given out
+            if self._batch.pool.host is not None:
+                builder.swap(self._batch.pool.host.take_swaps())
+            for sequence, length in self._batch.cut_tables.items():
+                builder.cut_table(sequence.slot, length)
+            self._batch.cut_tables.clear()
+        return builder
 
-    def _swap(self, sketch: Sketch) -> None:
-        """Take up what moves between device and host. A step without rows has given out no block."""
-        host = self._batch.pool.host
-        if host is None or not sketch.sequences:
-            return
-        swaps, plan = host.take_swaps(), sketch.plan
-        plan.swap_out_blocks.extend(swaps.out_blocks)
-        plan.swap_out_slots.extend(swaps.out_slots)
-        plan.swap_in_slots.extend(swaps.in_slots)
-        plan.swap_in_blocks.extend(swaps.in_blocks)
-
-    def _decodes(self, sketch: Sketch) -> None:
-        rows, decode = sketch.sequences, State.DECODE
+    def _decodes(self, builder: StepBuilder) -> None:
+        rows, decode = builder.sequences, State.DECODE
         stuck = False  # an older one found no block and nobody to preempt: nor will a younger one
         decodes = [each for each in self._batch.running if each.state is decode]
         longest = self._speculation.longest(len(decodes)) if self._speculation else 0
@@ -133,21 +106,16 @@ class Planner:
                 continue
             table = sequence.table
             assert table is not None
-            if position == table.room and (stuck or not self._grow(sketch, sequence, 1)):
+            if position == table.room and (stuck or not self._grow(builder, sequence, 1)):
                 stuck = True
                 continue
             sequence.planned = position + 1
             rows.append(sequence)
             if group.beams is not None:
-                _give(sketch.plan, sequence)
-        rows[:] = self._policy.decodes(rows)
-        sketch.plan.row_starts.extend([sequence.planned - 1 for sequence in rows])
-        sketch.plan.row_slots.extend([sequence.slot for sequence in rows])
-        sketch.plan.row_counts.extend([1] * len(rows))
-        sketch.plan.row_samples.extend([1] * len(rows))
-        sketch.budget -= len(rows)
+                _give(builder, sequence)
+        builder.set_decodes(self._policy.decodes(rows))
         if longest > 0:
-            self._speculate(sketch, longest)
+            self._speculate(builder, longest)
 
     def _awaits_drafts(self, sequence: Sequence, under_way: bool) -> bool:
         """Whether it is better planned when its token in flight is known, or when drafts of others that are
@@ -156,13 +124,13 @@ class Planner:
         waits = under_way or sequence.planned >= len(sequence.tokens)
         return waits and bool(self._speculation.drafts(sequence, 1))
 
-    def _speculate(self, sketch: Sketch, longest: int) -> None:
+    def _speculate(self, builder: StepBuilder, longest: int) -> None:
         """Drafts for the decodes with nothing in flight. Nobody is preempted for them, and half of what the
         step has left is for prefills."""
         assert self._speculation is not None
-        plan, pool = sketch.plan, self._batch.pool
-        spare = sketch.budget // 2
-        for row, sequence in enumerate(sketch.sequences):
+        pool = self._batch.pool
+        spare = builder.budget // 2
+        for row, sequence in enumerate(builder.sequences):
             table, begin = sequence.table, sequence.planned
             assert table is not None
             count = min(longest, spare, sequence.group.limit - begin - 1)
@@ -171,28 +139,25 @@ class Planner:
             tokens = self._speculation.drafts(sequence, count)
             missing = self._batch.limits.blocks_for(begin + len(tokens)) - len(table.blocks)
             if (growth := min(missing, pool.free_blocks - self._watermark)) > 0:
-                self._grow(sketch, sequence, growth)
+                self._grow(builder, sequence, growth)
             tokens = tokens[: table.room - begin]
             sequence.drafted = len(tokens)
             sequence.planned += len(tokens)
-            plan.row_counts[row] += len(tokens)
-            plan.row_samples[row] += len(tokens)
-            plan.draft_tokens.extend(tokens)
+            builder.add_drafts(row, tokens)
             spare -= len(tokens)
-            sketch.budget -= len(tokens)
 
-    def _chunk(self, sketch: Sketch, sequence: Sequence) -> None:
+    def _chunk(self, builder: StepBuilder, sequence: Sequence) -> None:
         """A row with as much of the known tokens as budget and blocks allow."""
         table = sequence.table
         assert table is not None
         start = sequence.planned
-        count = min(len(sequence.tokens) - start, sketch.budget)
+        count = min(len(sequence.tokens) - start, builder.budget)
         missing = self._batch.limits.blocks_for(start + count) - len(table.blocks)
         if missing > 0:
             # Only a sequence that could not move at all takes blocks from another: none whose own come back
             # from behind its window.
             stuck = start == table.room and not (self._batch.limits.window and sequence.computed < start)
-            grown = self._grow(sketch, sequence, missing, may_preempt=stuck)
+            grown = self._grow(builder, sequence, missing, may_preempt=stuck)
             if not grown and start == table.room:
                 return
             count = min(count, table.room - start)
@@ -202,31 +167,24 @@ class Planner:
             sequence.move(State.DECODE)
             if sequence.group.request.pooling:
                 samples = False
-                sketch.embedded.append(len(sketch.sequences))
-        sketch.budget -= count
-        sketch.sequences.append(sequence)
-        plan = sketch.plan
+                builder.embedded.append(len(builder.sequences))
         if sequence.group.beams is not None:
-            _give(plan, sequence)
-        plan.row_slots.append(sequence.slot)
-        plan.row_starts.append(start)
-        plan.row_counts.append(count)
-        plan.row_samples.append(int(samples))
+            _give(builder, sequence)
+        builder.add_chunk(sequence, start, count, samples)
 
-    def _do_forks(self, sketch: Sketch) -> None:
+    def _do_forks(self, builder: StepBuilder) -> None:
         """Fork who is to; those for whom there is no room wait, and begin with what is in the cache then."""
-        batch, plan = self._batch, sketch.plan
+        batch = self._batch
         for child, parent, tokens in self.forks:
             if child.state is not State.FORK:
                 continue
-            room = sketch.budget and batch.free_slots and batch.pool.free_blocks > self._watermark
+            room = builder.budget and batch.free_slots and batch.pool.free_blocks > self._watermark
             if not (room and parent.computed >= tokens and batch.can_fork(parent, tokens)):
                 child.move(State.WAITING)
                 self._waiting.push(child)
                 continue
             sources, targets = batch.fork(child, parent, tokens)
-            plan.copy_sources.extend(sources)
-            plan.copy_targets.extend(targets)
+            builder.copy_blocks(sources, targets)
             new = NewSlot(
                 child.slot,
                 child.group.request,
@@ -236,15 +194,15 @@ class Planner:
                 forked_from=parent.slot,
                 forked_tokens=tokens,
             )
-            plan.new_slots.append(new)
-            sketch.forked |= {child, parent}
-            self._chunk(sketch, child)
+            builder.new_slots.append(new)
+            builder.forked |= {child, parent}
+            self._chunk(builder, child)
         self.forks.clear()
 
-    def _admissions(self, sketch: Sketch, before: Age | None = None) -> None:
+    def _admissions(self, builder: StepBuilder, before: Age | None = None) -> None:
         """Admit who waits, in order, while there is room; with `before`, those that are older than that."""
         batch, limits = self._batch, self._batch.limits
-        while sketch.budget and batch.free_slots:
+        while builder.budget and batch.free_slots:
             candidate = self._waiting.peek()
             if candidate is None or (before is not None and candidate.age > before):
                 return
@@ -259,7 +217,7 @@ class Planner:
             sequence = self._waiting.pop()
             blocks = batch.admit(sequence, hits)
             if on_host := seen.count(ON_HOST):  # to bring them back takes a share of the step
-                sketch.budget = max(1, sketch.budget - int(on_host * limits.swap_tokens))
+                builder.budget = max(1, builder.budget - int(on_host * limits.swap_tokens))
             batch.unfinished.begin(sequence, len(hits), most)
             group = sequence.group
             if group.cached_tokens is None:
@@ -273,8 +231,8 @@ class Planner:
                 blocks,
                 dropped_tokens=sequence.dropped_tokens,
             )
-            sketch.plan.new_slots.append(new)
-            self._chunk(sketch, sequence)
+            builder.new_slots.append(new)
+            self._chunk(builder, sequence)
 
     def _cached_prefix(self, sequence: Sequence) -> tuple[list[int], int]:
         """Cached blocks that the sequence can begin with, see `BlockPool.match`, and how many at most.
@@ -287,21 +245,20 @@ class Planner:
         names = sequence.chain[:count] if sequence.group.request.takes_prefixes else []
         return self._batch.pool.match(names), count
 
-    def _grow(self, sketch: Sketch, sequence: Sequence, wanted: int, may_preempt: bool = True) -> bool:
+    def _grow(self, builder: StepBuilder, sequence: Sequence, wanted: int, may_preempt: bool = True) -> bool:
         """Give the sequence up to `wanted` blocks; False if it got none."""
         pool = self._batch.pool
         while not pool.free_blocks:
-            if not (may_preempt and self._preempt_for(sketch, sequence)):
+            if not (may_preempt and self._preempt_for(builder, sequence)):
                 return False
         assert sequence.table is not None
         added = sequence.table.grow(min(wanted, pool.free_blocks))
-        sketch.plan.block_slots.extend([sequence.slot] * len(added))
-        sketch.plan.block_ids.extend(added)
+        builder.append_blocks(sequence.slot, added)
         return True
 
-    def _preempt_for(self, sketch: Sketch, sequence: Sequence) -> bool:
+    def _preempt_for(self, builder: StepBuilder, sequence: Sequence) -> bool:
         """Preempt the sequence that loses least by it; False if there is none that may be."""
-        planned = sketch.forked.union(sketch.sequences)
+        planned = builder.forked.union(builder.sequences)
         victims = [
             each
             for each in self._batch.running
@@ -330,11 +287,10 @@ class Planner:
         return not frees, rank, loss(self._batch, victim), (-measure, -arrival, -index)
 
 
-def _give(plan: StepPlan, beam: Sequence) -> None:
-    """Tell the worker the tokens of a beam that were chosen since it last heard of it."""
+def _give(builder: StepBuilder, beam: Sequence) -> None:
+    """Give the worker the tokens of a beam that were chosen since its last row."""
     for token in beam.tokens[beam.told :]:
-        plan.given_slots.append(beam.slot)
-        plan.given_tokens.append(token)
+        builder.give_token(beam.slot, token)
     beam.told = len(beam.tokens)
 
 

@@ -120,15 +120,15 @@ class Scheduler:
 
     def plan(self) -> StepPlan | None:
         """The next step, or None if there is nothing to do until a result or a request comes."""
-        sketch = self._planner.fill(self._step + 1, at_rest=not self._flights)
-        plan = sketch.plan
+        builder = self._planner.fill(self._step + 1, at_rest=not self._flights)
         # When the batch comes to rest, a plan without rows hands back the last slots.
-        if not sketch.sequences and (self._flights or not plan.freed_slots):
-            self._batch.freed_slots.extend(plan.freed_slots)
+        if not builder.sequences and (self._flights or not builder.freed_slots):
+            self._batch.freed_slots.extend(builder.freed_slots)
             return None
         self._step += 1
-        epochs = [sequence.epoch for sequence in sketch.sequences]
-        self._flights.append(Flight(plan, sketch.sequences, epochs, sketch.embedded))
+        plan, sequences = builder.finish(), builder.sequences
+        epochs = [sequence.epoch for sequence in sequences]
+        self._flights.append(Flight(plan, sequences, epochs, builder.embedded))
         return plan
 
     def complete(self, result: StepResult) -> Outcome:
@@ -141,12 +141,12 @@ class Scheduler:
                 outcome.failed.append((sequence.group, RowFailed(message)))
                 self.cancel(sequence.group)
         self._flights.popleft()
-        self._batch.pool.release(flight.plan.copy_sources)
+        self._batch.pool.release(flight.plan.copies.sources)
         plan, gains, tokens, end = flight.plan, outcome.gains, result.tokens, 0
-        self._planner.pace.learn(sum(count for count in plan.row_counts if count > 1), result.duration_us)
+        self._planner.pace.learn(sum(count for count in plan.rows.counts if count > 1), result.duration_us)
         block_size, window = self.limits.block_size, self.limits.window
         searching = dict[SequenceGroup, Beams]()
-        rows = zip(flight.sequences, flight.epochs, plan.row_counts, plan.row_samples, strict=True)
+        rows = zip(flight.sequences, flight.epochs, plan.rows.counts, plan.rows.samples, strict=True)
         for sequence, epoch, count, samples in rows:
             end += samples
             if sequence.epoch != epoch:
@@ -250,7 +250,7 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` if the books do not balance; see `Batch` and `BlockPool`."""
-        self._batch.check_integrity(block for flight in self._flights for block in flight.plan.copy_sources)
+        self._batch.check_integrity(block for flight in self._flights for block in flight.plan.copies.sources)
         running = {id(sequence) for sequence in self._batch.running}
         for group in self._groups:
             alive = group.alive()
@@ -282,7 +282,7 @@ class Scheduler:
         flight = self._flights[0]
         if result.step != flight.plan.step:
             raise WorkerFault(f"a result of step {result.step} where {flight.plan.step} was due")
-        tokens, due = result.tokens, sum(flight.plan.row_samples)
+        tokens, due = result.tokens, sum(flight.plan.rows.samples)
         if len(tokens) != due:
             raise WorkerFault(f"step {result.step}: {len(tokens)} tokens where {due} were due")
         if any(row >= len(flight.sequences) for row in result.errors):
@@ -290,7 +290,7 @@ class Scheduler:
         if any(row not in result.embeddings and row not in result.errors for row in flight.embedded):
             raise WorkerFault(f"step {result.step}: an embedding is missing")
         if result.errors or flight.plan.draft_tokens:
-            tokens = counting(result, flight.plan.row_samples)
+            tokens = counting(result, flight.plan.rows.samples)
         if tokens and not (min(tokens) >= 0 and max(tokens) < self.limits.vocab_size):
             raise WorkerFault(f"step {result.step}: a token id outside the vocabulary")
         return flight

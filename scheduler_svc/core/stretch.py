@@ -41,11 +41,11 @@ def longest(batch: Batch, flights: deque[Flight]) -> int:
     epochs, rows = [sequence.epoch for sequence in running], len(running)
     for flight in flights:
         plan = flight.plan
-        if plan.copy_sources or plan.swap_out_slots or plan.swap_in_slots:
+        if plan.copies.sources or plan.swap_out.blocks or plan.swap_in.blocks:
             return 0
         if flight.sequences != running or flight.epochs != epochs:
             return 0
-        if sum(plan.row_counts) != rows or sum(plan.row_samples) != rows:
+        if sum(plan.rows.counts) != rows or sum(plan.rows.samples) != rows:
             return 0
     for sequence in running:
         group = sequence.group
@@ -131,12 +131,6 @@ def _block_events(batch: Batch, steps: int) -> list[tuple[int, bool, int]]:
 
 
 def _later(flight: Flight, steps: int) -> Flight:
-    plan = flight.plan
-    later = StepPlan(
-        plan.step + steps,
-        row_slots=plan.row_slots,
-        row_starts=[start + steps for start in plan.row_starts],
-        row_counts=plan.row_counts,
-        row_samples=plan.row_samples,
-    )
+    step, rows = flight.plan.step, flight.plan.rows
+    later = StepPlan(step + steps, rows=rows._replace(starts=tuple([start + steps for start in rows.starts])))
     return Flight(later, flight.sequences, flight.epochs)

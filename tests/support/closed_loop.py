@@ -51,7 +51,7 @@ class ClosedLoop:
     def step(self) -> list[Gain]:
         """Complete one plan; what it brought."""
         while self.scheduler.in_flight < 2 and (plan := self.scheduler.plan()) is not None:
-            self.step_tokens.append(sum(plan.row_counts))
+            self.step_tokens.append(sum(plan.rows.counts))
             self.results.append(self.runner.execute(plan_to(plan)))
         result, _ = result_from(self.results.popleft())
         assert not result.errors, result.errors

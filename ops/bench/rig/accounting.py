@@ -116,7 +116,7 @@ def replayed(
         if not flights:
             break
         answered = flights.popleft()
-        outcome = scheduler.complete(StepResult(answered.step, [0] * sum(answered.row_samples)))
+        outcome = scheduler.complete(StepResult(answered.step, [0] * sum(answered.rows.samples)))
         fleet.settle(scheduler, outcome)
         for gain in outcome.gains:
             if gain.finish:
@@ -146,14 +146,14 @@ class Tally:
                 else []
             )
             self._tables[new.slot] = [*shared, *new.block_ids]
-        for slot, blocks in zip(plan.cut_slots, plan.cut_blocks, strict=True):
+        for slot, blocks in zip(*plan.table_cuts, strict=True):
             del self._tables[slot][blocks:]
-        for slot, block in zip(plan.block_slots, plan.block_ids, strict=True):
+        for slot, block in zip(*plan.table_appends, strict=True):
             self._tables[slot].append(block)
-        for slot, start, count in zip(plan.row_slots, plan.row_starts, plan.row_counts, strict=True):
+        for slot, start, count, _ in zip(*plan.rows, strict=True):
             self._lengths[slot] = start + count
             self.computed += count
-        if plan.row_slots:
+        if plan.rows.slots:
             full = self._filled()
             self.held.append(len(full) * self._block_size)
             self.used.append(sum(full.values()))

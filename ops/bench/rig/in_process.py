@@ -147,7 +147,7 @@ class InProcess:
             while self._scheduler.in_flight < self._depth and (plan := self._scheduler.plan()) is not None:
                 self.tally.apply(plan)
                 self.admissions += len(plan.new_slots)
-                self.swaps += len(plan.swap_out_slots) + len(plan.swap_in_slots)
+                self.swaps += len(plan.swap_out.blocks) + len(plan.swap_in.blocks)
                 engine.submit(plan_to(plan))
             self.times.planning += time.perf_counter() - started
             if not self._scheduler.in_flight:

@@ -7,7 +7,7 @@ import asyncio
 import struct
 import zlib
 from array import array
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
@@ -22,7 +22,18 @@ from proto import worker_pb2 as messages
 from proto.worker_pb2_grpc import WorkerServicer
 from scheduler_svc.core.beam_search import BeamSearch, Candidate, EarlyStopping, Search
 from scheduler_svc.core.limits import WorkerLimits
-from scheduler_svc.core.plan import NewSlot, StepPlan, StepResult
+from scheduler_svc.core.plan import (
+    Copies,
+    GivenTokens,
+    NewSlot,
+    Rows,
+    StepPlan,
+    StepResult,
+    SwapIn,
+    SwapOut,
+    TableAppends,
+    TableCuts,
+)
 from scheduler_svc.core.request import Pooling, Request
 
 VOCAB = 40
@@ -157,7 +168,7 @@ class StrictWorker:
                 parent = self.slots[new.forked_from]
                 assert hit_tokens <= parent.computed, "forked from what is not computed"
                 assert len(blocks) == (hit_tokens % self.limits.block_size > 0)
-                assert blocks == [] or blocks[0] in plan.copy_targets
+                assert blocks == [] or blocks[0] in plan.copies.targets
                 tokens = parent.tokens[:hit_tokens] + tokens
                 blocks = parent.blocks[: hit_tokens // self.limits.block_size] + blocks
                 hit = hit_tokens
@@ -168,7 +179,7 @@ class StrictWorker:
             self.slots[new.slot] = Slot(
                 tokens, blocks, seed, new.sequence_index, hit, dropped, count, pooling
             )
-        for slot, blocks_kept in zip(plan.cut_slots, plan.cut_blocks, strict=True):
+        for slot, blocks_kept in zip(plan.table_cuts.slots, plan.table_cuts.lengths, strict=True):
             held = self.slots[slot]
             assert (
                 held.computed
@@ -176,15 +187,15 @@ class StrictWorker:
                 < len(held.blocks) * self.limits.block_size
             )
             del held.blocks[blocks_kept:]
-        for slot, block in zip(plan.block_slots, plan.block_ids, strict=True):
+        for slot, block in zip(plan.table_appends.slots, plan.table_appends.blocks, strict=True):
             self.slots[slot].blocks.append(block)
         self._swap(plan)
-        for slot, token in zip(plan.given_slots, plan.given_tokens, strict=True):
+        for slot, token in zip(plan.given_tokens.slots, plan.given_tokens.tokens, strict=True):
             assert self.slots[slot].candidates, "a token is given to what samples its own"
             self.slots[slot].tokens.append(token)
-        assert not set(plan.copy_sources) & set(plan.copy_targets)
-        assert len(set(plan.copy_targets)) == len(plan.copy_targets)
-        for source, target in zip(plan.copy_sources, plan.copy_targets, strict=True):
+        assert not set(plan.copies.sources) & set(plan.copies.targets)
+        assert len(set(plan.copies.targets)) == len(plan.copies.targets)
+        for source, target in zip(plan.copies.sources, plan.copies.targets, strict=True):
             self.memory[target] = list(self.memory[source])
             self.copies += 1
         for held in self.slots.values():
@@ -212,23 +223,23 @@ class StrictWorker:
 
     def _swap(self, plan: StepPlan) -> None:
         for places, number in (
-            (plan.swap_out_slots, self.limits.host_blocks),
-            (plan.swap_in_blocks, self.limits.num_blocks),
+            (plan.swap_out.host_slots, self.limits.host_blocks),
+            (plan.swap_in.blocks, self.limits.num_blocks),
         ):
             assert len(set(places)) == len(places), "two contents for one place"
             assert all(0 <= place < number for place in places)
-        for block, slot in zip(plan.swap_out_blocks, plan.swap_out_slots, strict=True):
+        for block, slot in zip(plan.swap_out.blocks, plan.swap_out.host_slots, strict=True):
             assert None not in self.memory[block], "a block that is not full"
             self.host[slot] = list(self.memory[block])
             self.swapped_out += 1
-        for slot, block in zip(plan.swap_in_slots, plan.swap_in_blocks, strict=True):
+        for slot, block in zip(plan.swap_in.host_slots, plan.swap_in.blocks, strict=True):
             self.memory[block] = list(self.host[slot])
             self.swapped_in += 1
 
     def _run(self, plan: StepPlan) -> StepResult:
-        rows = list(zip(plan.row_slots, plan.row_starts, plan.row_counts, plan.row_samples, strict=True))
+        rows = list(zip(plan.rows.slots, plan.rows.starts, plan.rows.counts, plan.rows.samples, strict=True))
         assert len({row[0] for row in rows}) == len(rows), "two rows of one slot"
-        assert sum(plan.row_counts) <= self.limits.max_step_tokens
+        assert sum(plan.rows.counts) <= self.limits.max_step_tokens
         for slot, start, count, _ in rows:
             self._check_exclusive(slot, start, count)
         assert len(plan.draft_tokens) == sum(max(samples, 1) - 1 for *_, samples in rows)
@@ -352,12 +363,23 @@ def decoded(plan: messages.StepPlan) -> StepPlan:
         )
         for new in plan.new_slots
     ]
-    names = ("freed_slots", "block_slots", "block_ids", "row_slots", "row_starts", "row_counts")
-    names += ("given_slots", "given_tokens")
-    names += ("swap_out_blocks", "swap_out_slots", "swap_in_slots", "swap_in_blocks")
-    names += ("copy_sources", "copy_targets", "draft_tokens", "cut_slots", "cut_blocks")
-    lists = {name: unpack(getattr(plan, name)) for name in names}
-    return StepPlan(plan.step, new_slots=new_slots, row_samples=list(plan.row_samples), **lists)
+
+    def columns(*names: str) -> Iterator[tuple[int, ...]]:
+        return (tuple(unpack(getattr(plan, name))) for name in names)
+
+    return StepPlan(
+        plan.step,
+        tuple(unpack(plan.freed_slots)),
+        tuple(new_slots),
+        TableCuts(*columns("cut_slots", "cut_blocks")),
+        TableAppends(*columns("block_slots", "block_ids")),
+        GivenTokens(*columns("given_slots", "given_tokens")),
+        SwapOut(*columns("swap_out_blocks", "swap_out_slots")),
+        SwapIn(*columns("swap_in_slots", "swap_in_blocks")),
+        Copies(*columns("copy_sources", "copy_targets")),
+        Rows(*columns("row_slots", "row_starts", "row_counts"), tuple(plan.row_samples)),
+        tuple(unpack(plan.draft_tokens)),
+    )
 
 
 class FakeWorkers(WorkerServicer):  # type: ignore[misc]

@@ -10,7 +10,7 @@ from proto.sampling_pb2 import FinishReason, SamplingParams
 from proto.worker_pb2 import RowError, StepResult, WorkerReady
 from scheduler_svc import wire
 from scheduler_svc.core.errors import WorkerFault
-from scheduler_svc.core.plan import Gain, NewSlot, StepPlan
+from scheduler_svc.core.plan import Gain, NewSlot, Rows, StepPlan, TableAppends
 from scheduler_svc.core.request import Finish, Request
 
 
@@ -22,7 +22,15 @@ def test_a_plan() -> None:
     sampling = SamplingParams(seed=2**64 - 1, top_p=0.5)
     request = Request("r", array("i", [1, 2]), sampling=sampling, traceparent="00-ab-cd-01")
     new = NewSlot(3, request, 1, array("i", [1, 2, 300]), [9])
-    message = wire.plan_to(StepPlan(7, [4], [new], [3, 3], [5, 6], [3, 1], [0, 8], [3, 1], [1, 0]))
+    message = wire.plan_to(
+        StepPlan(
+            7,
+            freed_slots=(4,),
+            new_slots=(new,),
+            table_appends=TableAppends((3, 3), (5, 6)),
+            rows=Rows((3, 1), (0, 8), (3, 1), (1, 0)),
+        )
+    )
     assert message.step == 7
     assert message.freed_slots == int32(4)
     assert (message.block_slots, message.block_ids) == (int32(3, 3), int32(5, 6))
@@ -36,7 +44,7 @@ def test_a_plan() -> None:
 
 def test_a_plan_for_256_decodes_is_small() -> None:
     rows = list(range(256))
-    plan = StepPlan(1, row_slots=rows, row_starts=rows, row_counts=[1] * 256, row_samples=[1] * 256)
+    plan = StepPlan(1, rows=Rows(rows, rows, (1,) * 256, (1,) * 256))
     assert wire.plan_to(plan).ByteSize() < 4096
 
 

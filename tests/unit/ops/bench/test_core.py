@@ -12,12 +12,12 @@ def test_every_sequence_decodes_in_every_step() -> None:
     starts = []
     for _ in range(BLOCK_SIZE + 1):
         plan, planned, completed = decoding.step()
-        assert plan.row_counts == [1] * 6 == plan.row_samples
+        assert plan.rows.counts == (1,) * 6 == plan.rows.samples
         assert not plan.new_slots
         assert not plan.freed_slots
         assert planned > 0 < completed
-        starts.append(plan.row_starts)
-    assert all(later == [one + 1 for one in sooner] for sooner, later in pairwise(starts))
+        starts.append(plan.rows.starts)
+    assert all(later == tuple(one + 1 for one in sooner) for sooner, later in pairwise(starts))
 
 
 def test_a_quick_run() -> None:

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from ops.simulate.cost import SECOND, TERMS, Measured, Shape, StepCost, fit, load
-from scheduler_svc.core.plan import StepPlan
+from scheduler_svc.core.plan import Rows, StepPlan
 
 COST = StepCost.from_milliseconds({"step": 2, "row": 0.1, "prefill": 0.05, "context": 0.001, "pair": 0.0001})
 
@@ -42,11 +42,11 @@ def test_no_part_becomes_negative() -> None:
 
 
 def test_shapes_of_plans() -> None:
-    decodes = StepPlan(1, row_slots=[0, 1], row_starts=[9, 4], row_counts=[1, 1], row_samples=[1, 1])
+    decodes = StepPlan(1, rows=Rows((0, 1), (9, 4), (1, 1), (1, 1)))
     assert Shape.of(decodes) == Shape(2, 15)
-    mixed = StepPlan(1, row_slots=[0, 1], row_starts=[9, 4], row_counts=[1, 3], row_samples=[1, 0])
+    mixed = StepPlan(1, rows=Rows((0, 1), (9, 4), (1, 3), (1, 0)))
     assert Shape.of(mixed) == Shape(1, 10, 3, 5 + 6 + 7)
-    assert COST.of(Shape.of(StepPlan(1, freed_slots=[0]))) == 0
+    assert COST.of(Shape.of(StepPlan(1, freed_slots=(0,)))) == 0
     assert COST.of(Shape.of(mixed)) == (2000 + 100 + 150 + 10 + 1.8) * SECOND // 10**6
 
 

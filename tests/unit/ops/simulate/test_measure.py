@@ -33,7 +33,7 @@ def test_a_step_has_the_shape_it_is_measured_for(runner, rows, context, chunk, s
     starts, counts = (
         np.frombuffer(packed, "<i4").tolist() for packed in (middle.row_starts, middle.row_counts)
     )
-    assert Shape.of(SimpleNamespace(row_starts=starts, row_counts=counts)) == measured.shape
+    assert Shape.of(SimpleNamespace(rows=SimpleNamespace(starts=starts, counts=counts))) == measured.shape
     assert 0 < measured.seconds < 1
 
 

@@ -90,7 +90,7 @@ class One:
             for index, tokens in enumerate(outputs):
                 assert tokens == self.fake.reference(group.request, index, self.limits.max_length)
         assert self.scheduler.held_blocks == 0
-        return len([plan for plan in self.plans if plan.row_slots])
+        return len([plan for plan in self.plans if plan.rows.slots])
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
@@ -166,7 +166,7 @@ def test_rejected_drafts_give_their_blocks_back(fake: SimpleNamespace, oracle: A
     assert len(one.plans[-1].draft_tokens) == 4
     assert one.scheduler.held_blocks == 3  # 5 tokens are known
     one.turn()
-    assert (one.plans[-1].cut_slots, one.plans[-1].cut_blocks) == ([group.sequences[0].slot], [3])
+    assert one.plans[-1].table_cuts == ((group.sequences[0].slot,), (3,))
     one.run()
 
 
@@ -188,12 +188,12 @@ def test_a_busy_batch_gets_no_drafts(fake: SimpleNamespace, oracle: Any) -> None
     for number in range(users):
         one.ask([number % 30, 1], max_tokens=12)
     one.run()
-    assert not any(plan.draft_tokens for plan in one.plans if len(plan.row_slots) == users)
+    assert not any(plan.draft_tokens for plan in one.plans if len(plan.rows.slots) == users)
     one = One(fake, "oracle", max_slots=users - 1, max_step_tokens=256, num_blocks=400)
     for number in range(users - 1):
         one.ask([number, 1], max_tokens=12)
     one.run()
-    widest = max(sum(plan.row_counts) for plan in one.plans if plan.draft_tokens)
+    widest = max(sum(plan.rows.counts) for plan in one.plans if plan.draft_tokens)
     assert oracle.room / 2 < widest <= oracle.room
 
 
@@ -203,7 +203,7 @@ def test_half_of_what_a_step_has_left_is_for_prefills(fake: SimpleNamespace, ora
     one.turn()
     one.ask([2] * 30, max_tokens=1)
     one.turn()
-    assert one.plans[-1].row_counts == [4, 4]
+    assert one.plans[-1].rows.counts == (4, 4)
 
 
 @pytest.mark.parametrize("depth", [2, 3])
@@ -230,7 +230,7 @@ def test_who_has_drafts_goes_together(fake: SimpleNamespace, oracle: Any, depth:
         one.ask([number, 1, 2], max_tokens=50)
         one.turn()
     one.run()
-    rows = [len(plan.row_slots) for plan in one.plans if plan.draft_tokens]
+    rows = [len(plan.rows.slots) for plan in one.plans if plan.draft_tokens]
     assert rows.count(3) >= len(rows) - 4
 
 
@@ -260,7 +260,7 @@ def test_a_result_that_cannot_be_is_refused(
     one.turn()
     plan = one.scheduler.plan()
     assert plan is not None
-    assert plan.row_samples == [3]
+    assert plan.rows.samples == (3,)
     with pytest.raises(WorkerFault, match="vocabulary"):
         one.scheduler.complete(StepResult(plan.step, run))
 

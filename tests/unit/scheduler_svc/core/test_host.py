@@ -42,11 +42,11 @@ def test_what_is_evicted_goes_to_the_host_and_comes_back() -> None:
     pool = BlockPool(3, HostPool(4))
     one, two = filled(pool, 1, 2)
     others = pool.allocate(3)
-    assert swaps(pool) == Swaps(out_blocks=[two, one], out_slots=[0, 1])
+    assert swaps(pool) == Swaps(out_blocks=[two, one], out_host_slots=[0, 1])
     assert pool.match(names(1, 2, 3)) == [ON_HOST, ON_HOST]
     pool.release(others[:2])
     table = pool.take([ON_HOST, ON_HOST], names(1, 2))
-    assert swaps(pool) == Swaps(in_slots=[1, 0], in_blocks=table)
+    assert swaps(pool) == Swaps(in_host_slots=[1, 0], in_blocks=table)
     assert pool.match(names(1, 2)) == table
 
 
@@ -84,7 +84,7 @@ def test_a_slot_that_the_plan_reads_is_not_written() -> None:
     pool.release(held)
     table = pool.take([ON_HOST], names(1))
     pool.allocate(1)
-    assert swaps(pool) == Swaps(in_slots=[0], in_blocks=table)
+    assert swaps(pool) == Swaps(in_host_slots=[0], in_blocks=table)
     assert pool.match(names(2)) == pool.match(names(3)) == []
 
 
@@ -96,7 +96,7 @@ def test_a_content_goes_and_comes_within_one_plan() -> None:
     (back,) = pool.take([ON_HOST], names(1))
     moved = swaps(pool)
     assert (moved.out_blocks, moved.in_blocks) == ([1, one], [back])
-    assert moved.in_slots[0] == moved.out_slots[1]
+    assert moved.in_host_slots[0] == moved.out_host_slots[1]
 
 
 def test_blocks_of_both_kinds_make_one_prefix() -> None:
@@ -193,8 +193,8 @@ def test_what_is_brought_back_takes_a_share_of_the_step(fake: SimpleNamespace) -
     for last in (1, 2):
         served.ask([last] * 20 + [5], max_tokens=1)
     plans = [served.scheduler.plan() for _ in range(2)]
-    assert [len(plan.swap_in_slots) for plan in plans if plan] == [5, 5]
-    assert [plan.row_counts for plan in plans if plan] == [[1], [1]]
+    assert [len(plan.swap_in.host_slots) for plan in plans if plan] == [5, 5]
+    assert [plan.rows.counts for plan in plans if plan] == [(1,), (1,)]
     for plan in plans:
         assert plan is not None
         served.scheduler.complete(served.worker.execute(plan))
@@ -281,11 +281,13 @@ class HostMachine(RuleBasedStateMachine):
     def step(self) -> None:
         """The worker moves blocks and computes those that were not hit; then they are confirmed."""
         moved = swaps(self.pool)
-        assert len(set(moved.out_slots)) == len(moved.out_slots)
+        assert len(set(moved.out_host_slots)) == len(moved.out_host_slots)
         self.host.update(
-            zip(moved.out_slots, [self.device[block] for block in moved.out_blocks], strict=True)
+            zip(moved.out_host_slots, [self.device[block] for block in moved.out_blocks], strict=True)
         )
-        self.device.update(zip(moved.in_blocks, [self.host[slot] for slot in moved.in_slots], strict=True))
+        self.device.update(
+            zip(moved.in_blocks, [self.host[slot] for slot in moved.in_host_slots], strict=True)
+        )
         for blocks, contents in self.tables[self.planned :]:
             for block, content in zip(blocks, contents, strict=True):
                 if self.pool.match([content]) != [block]:

@@ -45,9 +45,9 @@ def test_a_long_prompt_beside_an_answer(fake, token_us: int, beside: int) -> Non
     def turn() -> None:
         plan = scheduler.plan()
         assert plan is not None
-        counts.append(list(plan.row_counts))
-        took = sum(plan.row_counts) * token_us
-        scheduler.complete(StepResult(plan.step, [TOKEN] * sum(plan.row_samples), duration_us=took))
+        counts.append(list(plan.rows.counts))
+        took = sum(plan.rows.counts) * token_us
+        scheduler.complete(StepResult(plan.step, [TOKEN] * sum(plan.rows.samples), duration_us=took))
 
     fleet.accept(fake.request([1] * (BUDGET + 100), max_tokens=200, name="answer"))
     turn()

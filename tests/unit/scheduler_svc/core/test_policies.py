@@ -261,8 +261,8 @@ def test_decodes_are_grouped_by_their_blocks(fake: SimpleNamespace) -> None:
     line.step()
     plan = line.scheduler.plan()
     assert plan is not None
-    assert plan.row_starts == [2, 3, 13, 17]
-    assert plan.row_starts == sorted(plan.row_starts)
+    assert plan.rows.starts == (2, 3, 13, 17)
+    assert plan.rows.starts == tuple(sorted(plan.rows.starts))
 
 
 @pytest.mark.parametrize("policy", POLICIES)

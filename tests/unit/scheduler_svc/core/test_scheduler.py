@@ -69,8 +69,10 @@ def bench(fake: SimpleNamespace) -> MakeBench:
 def test_a_prompt_is_computed_in_chunks_of_the_budget(bench: MakeBench) -> None:
     one = bench(token_budget=5)
     one.arrive([1] * 12, max_tokens=2)
-    rows = [(plan.row_starts, plan.row_counts, plan.row_samples) for plan in (one.step() for _ in range(4))]
-    assert rows == [([0], [5], [0]), ([5], [5], [0]), ([10], [2], [1]), ([12], [1], [1])]
+    rows = [
+        (plan.rows.starts, plan.rows.counts, plan.rows.samples) for plan in (one.step() for _ in range(4))
+    ]
+    assert rows == [((0,), (5,), (0,)), ((5,), (5,), (0,)), ((10,), (2,), (1,)), ((12,), (1,), (1,))]
 
 
 def test_decodes_come_first_and_prefills_get_the_rest(bench: MakeBench) -> None:
@@ -80,15 +82,15 @@ def test_decodes_come_first_and_prefills_get_the_rest(bench: MakeBench) -> None:
     one.step()
     one.arrive([3] * 20)
     plan = one.step()
-    assert plan.row_counts == [1, 1, 6]
-    assert plan.row_samples == [1, 1, 0]
-    assert one.step().row_counts == [1, 1, 6]
+    assert plan.rows.counts == (1, 1, 6)
+    assert plan.rows.samples == (1, 1, 0)
+    assert one.step().rows.counts == (1, 1, 6)
 
 
 def test_only_new_blocks_are_told(bench: MakeBench) -> None:
     one = bench(block_size=4)
     one.arrive([1] * 4, max_tokens=8)
-    told = [list(one.step().block_ids) for _ in range(8)]
+    told = [list(one.step().table_appends.blocks) for _ in range(8)]
     assert told == [[0], [1], [], [], [], [2], [], []]
 
 
@@ -96,11 +98,11 @@ def test_a_row_may_use_a_token_in_flight(bench: MakeBench) -> None:
     one = bench()
     group = one.arrive([1, 2], max_tokens=3)
     first, second = one.plan(), one.plan()
-    assert (second.row_starts, second.row_counts, second.row_samples) == ([2], [1], [1])
+    assert (second.rows.starts, second.rows.counts, second.rows.samples) == ((2,), (1,), (1,))
     assert len(group.sequences[0].tokens) == 2
     assert one.complete(first).gains[0].finish is Finish.NOT_FINISHED
     third = one.plan()
-    assert third.row_starts == [3]
+    assert third.rows.starts == (3,)
     # The third token is the last that is wanted: nothing to plan behind it.
     assert one.scheduler.plan() is None
     one.complete(second)
@@ -118,8 +120,8 @@ def test_a_stop_token_wastes_one_row_whose_result_is_dropped(bench: MakeBench) -
     assert one.scheduler._batch.pool.free_blocks == 16
     late = one.arrive([5] * 60, max_tokens=2)
     third = one.plan()
-    assert third.freed_slots == [0]
-    assert set(third.block_ids) & set(first.block_ids)
+    assert third.freed_slots == (0,)
+    assert set(third.table_appends.blocks) & set(first.table_appends.blocks)
     assert one.complete(second).gains == []
     one.complete(third)
     one.run()
@@ -131,7 +133,7 @@ def test_a_batch_at_rest_hands_back_its_slots(bench: MakeBench) -> None:
     one.arrive([1], max_tokens=1)
     one.step()
     last = one.step()
-    assert (last.freed_slots, last.row_slots) == ([0], [])
+    assert (last.freed_slots, last.rows.slots) == ((0,), ())
     assert one.scheduler.plan() is None
     assert one.scheduler.idle
     assert one.worker.slots == {}
@@ -151,20 +153,20 @@ def test_cancelled_in_flight_is_dropped(bench: MakeBench) -> None:
 def test_siblings_fork_when_the_prompt_has_been_computed(bench: MakeBench) -> None:
     one = bench(token_budget=8)
     group = one.arrive(list(range(14)), n=3, max_tokens=5)
-    assert one.step().row_counts == [8]
-    assert one.step().row_counts == [6]
+    assert one.step().rows.counts == (8,)
+    assert one.step().rows.counts == (6,)
     plan = one.plan()
     # Three blocks of four are shared; the fourth has a token of the prompt and is copied for each. What the
     # first token is drawn from comes out of the prompt's last one, which each computes for itself.
-    assert plan.row_counts == [1, 1, 1]
+    assert plan.rows.counts == (1, 1, 1)
     first, *others = group.sequences
     assert first.table is not None
-    for new, sibling, target in zip(plan.new_slots, others, plan.copy_targets, strict=True):
+    for new, sibling, target in zip(plan.new_slots, others, plan.copies.targets, strict=True):
         assert (new.forked_from, new.forked_tokens) == (first.slot, 13)
         assert (list(new.tokens), list(new.block_ids)) == ([13], [target])
         assert sibling.table is not None
         assert sibling.table.blocks[:3] == first.table.blocks[:3]
-    assert plan.copy_sources == [first.table.blocks[3]] * 2
+    assert plan.copies.sources == (first.table.blocks[3],) * 2
     one.complete(plan)
     one.run()
     assert one.worker.computed_tokens == 14 + 2 + 3 * 4
@@ -178,7 +180,7 @@ def test_a_fork_on_the_edge_of_a_block_copies_nothing(bench: MakeBench) -> None:
     one.step()
     plan = one.step()
     assert plan.new_slots[0].forked_tokens == 12
-    assert not plan.copy_sources
+    assert not plan.copies.sources
     one.run()
 
 
@@ -187,7 +189,7 @@ def test_what_is_copied_is_kept_until_it_has_been(bench: MakeBench) -> None:
     group = one.arrive(list(range(14)), n=2, max_tokens=9)
     one.step()
     plan = one.plan()
-    source, pool = plan.copy_sources[0], one.scheduler._batch.pool
+    source, pool = plan.copies.sources[0], one.scheduler._batch.pool
     one.fleet.cancel(group)
     assert pool.references(source) == 1
     assert pool.free_blocks == one.scheduler.limits.num_blocks - 1
@@ -212,8 +214,8 @@ def test_siblings_of_a_prompt_of_one_token_share_nothing(bench: MakeBench) -> No
     group = one.arrive([3], n=3, max_tokens=2)
     one.step()
     plan = one.step()
-    assert plan.row_counts == [1, 1, 1]
-    assert not plan.copy_sources
+    assert plan.rows.counts == (1, 1, 1)
+    assert not plan.copies.sources
     one.run()
     outputs = [list(each.tokens[1:]) for each in group.sequences]
     assert outputs == [one.fake.reference(group.request, index, 64) for index in range(3)]
@@ -229,7 +231,7 @@ def test_a_sequence_that_is_resumed_forks_and_computes_its_own_output(bench: Mak
     one.step()
     plan = one.step()
     assert list(plan.new_slots[0].tokens) == [13, *known]
-    assert plan.row_counts == [1, 4]
+    assert plan.rows.counts == (1, 4)
     one.run()
     assert list(group.sequences[1].tokens[14:]) == one.fake.reference(request, 1, 64)
 
@@ -254,11 +256,11 @@ def test_a_prefix_is_shared_while_running_and_afterwards(bench: MakeBench) -> No
     first = one.arrive(prompt, max_tokens=4)
     one.step()
     second = one.arrive([*prompt, 1, 2], max_tokens=4)
-    assert one.step().row_counts == [1, 2]
+    assert one.step().rows.counts == (1, 2)
     one.run()
     third = one.arrive(prompt, max_tokens=4)
     # All of it is cached, yet one token must be computed: the hit ends a block earlier.
-    assert one.step().row_counts == [4]
+    assert one.step().rows.counts == (4,)
     assert [each.cached_tokens for each in (first, second, third)] == [0, 16, 12]
     other = one.arrive(prompt, max_tokens=4, salt="tenant")
     one.run()
@@ -279,7 +281,7 @@ def test_only_confirmed_tokens_are_cached(bench: MakeBench) -> None:
     one.arrive([1] * 8, max_tokens=9)
     one.plan()
     same = one.arrive([1] * 8, max_tokens=9)
-    assert one.plan().row_counts == [1]  # the same prompt waits until it is known to have been computed
+    assert one.plan().rows.counts == (1,)  # the same prompt waits until it is known to have been computed
     assert same.cached_tokens is None
     assert one.scheduler._batch.pool.cached_blocks == 0
 
@@ -354,7 +356,7 @@ def test_tenants_do_not_wait_for_each_others_prefixes(bench: MakeBench) -> None:
     one = bench(num_blocks=64, max_step_tokens=64)
     one.arrive([1] * 16, max_tokens=2, salt="one")
     one.arrive([1] * 16, max_tokens=2, salt="two")
-    assert one.plan().row_counts == [16, 16]
+    assert one.plan().rows.counts == (16, 16)
 
 
 def test_admission_keeps_a_watermark(bench: MakeBench) -> None:

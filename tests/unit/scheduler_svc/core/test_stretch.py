@@ -61,7 +61,7 @@ class Alone:
         if not self.flights:
             return False
         plan = self.flights.popleft()
-        outcome = self.scheduler.complete(StepResult(plan.step, [TOKEN] * sum(plan.row_samples)))
+        outcome = self.scheduler.complete(StepResult(plan.step, [TOKEN] * sum(plan.rows.samples)))
         self.fleet.settle(self.scheduler, outcome)
         self.pump()
         return True
@@ -87,10 +87,7 @@ class Alone:
             for group in self.groups
             for each in group.sequences
         ]
-        flights = [
-            (plan.step, plan.row_slots, plan.row_starts, plan.row_counts, plan.row_samples)
-            for plan in self.flights
-        ]
+        flights = [(plan.step, plan.rows) for plan in self.flights]
         idle = list(pool._idle)
         return sequences, flights, pool._references, pool._hash_of, pool._block_of, pool._empty, idle
 

@@ -142,7 +142,7 @@ def test_what_is_outside_the_window_is_not_brought_back_from_the_host(windowed: 
     group = one.arrive(list(range(30)) * 4 + [3, 4], max_tokens=10)
     plan = one.scheduler.plan()
     assert plan is not None
-    assert len(plan.swap_in_blocks) == 2, "the window's"
+    assert len(plan.swap_in.blocks) == 2, "the window's"
     one.results.append(one.worker.execute(plan))
     one.run()
     one.check(group)

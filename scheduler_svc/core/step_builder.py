@@ -1,0 +1,125 @@
+"""A plan in the making: the planner adds to it, `finish` makes the immutable plan."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from scheduler_svc.core.host import Swaps
+from scheduler_svc.core.plan import (
+    Copies,
+    GivenTokens,
+    NewSlot,
+    Rows,
+    StepPlan,
+    SwapIn,
+    SwapOut,
+    TableAppends,
+    TableCuts,
+)
+from scheduler_svc.core.sequence import Sequence
+
+Pairs = list[tuple[int, int]]
+"""The lines of a table of two columns."""
+
+
+@dataclass(slots=True)
+class StepBuilder:
+    """One step as planned so far."""
+
+    step: int
+    """Number of the plan."""
+    budget: int
+    """Tokens that may still be planned."""
+    sequences: list[Sequence] = field(default_factory=list)
+    """The sequence of each row."""
+    forked: set[Sequence] = field(default_factory=set)
+    """Children and parents of this step's forks: none of them may lose its slot in this step."""
+    embedded: list[int] = field(default_factory=list)
+    """Indices of rows that complete an embedding; nothing is sampled after them."""
+    freed_slots: list[int] = field(default_factory=list)
+    new_slots: list[NewSlot] = field(default_factory=list)
+    _table_cuts: Pairs = field(default_factory=list)
+    _table_appends: Pairs = field(default_factory=list)
+    _given_tokens: Pairs = field(default_factory=list)
+    _swap_out: Pairs = field(default_factory=list)
+    _swap_in: Pairs = field(default_factory=list)
+    _copies: Pairs = field(default_factory=list)
+    _row_slots: list[int] = field(default_factory=list)
+    _row_starts: list[int] = field(default_factory=list)
+    _row_counts: list[int] = field(default_factory=list)
+    _row_samples: list[int] = field(default_factory=list)
+    _draft_tokens: list[int] = field(default_factory=list)
+
+    def cut_table(self, slot: int, length: int) -> None:
+        """The slot's block table keeps its first `length` blocks."""
+        self._table_cuts.append((slot, length))
+
+    def append_blocks(self, slot: int, blocks: Iterable[int]) -> None:
+        """The slot's block table gains `blocks` at its end."""
+        self._table_appends.extend([(slot, block) for block in blocks])
+
+    def give_token(self, slot: int, token: int) -> None:
+        """The slot's next token is `token`."""
+        self._given_tokens.append((slot, token))
+
+    def swap(self, swaps: Swaps) -> None:
+        """Move contents of blocks to host memory and back."""
+        self._swap_out.extend(zip(swaps.out_blocks, swaps.out_host_slots, strict=True))
+        self._swap_in.extend(zip(swaps.in_host_slots, swaps.in_blocks, strict=True))
+
+    def copy_blocks(self, sources: Iterable[int], targets: Iterable[int]) -> None:
+        """Copy each source to its target."""
+        self._copies.extend(zip(sources, targets, strict=True))
+
+    def set_decodes(self, sequences: list[Sequence]) -> None:
+        """The step's first rows: each computes its sequence's last planned position, and samples."""
+        self.sequences[:] = sequences
+        self._row_slots = [sequence.slot for sequence in sequences]
+        self._row_starts = [sequence.planned - 1 for sequence in sequences]
+        self._row_counts = [1] * len(sequences)
+        self._row_samples = [1] * len(sequences)
+        self.budget -= len(sequences)
+
+    def add_drafts(self, row: int, tokens: list[int]) -> None:
+        """The row verifies `tokens`, too. To be called in the order of the rows."""
+        self._row_counts[row] += len(tokens)
+        self._row_samples[row] += len(tokens)
+        self._draft_tokens.extend(tokens)
+        self.budget -= len(tokens)
+
+    def add_chunk(self, sequence: Sequence, start: int, count: int, samples: bool) -> None:
+        """A row of `count` known tokens from position `start` on; whether a token is sampled after them."""
+        self.sequences.append(sequence)
+        self._row_slots.append(sequence.slot)
+        self._row_starts.append(start)
+        self._row_counts.append(count)
+        self._row_samples.append(int(samples))
+        self.budget -= count
+
+    def finish(self) -> StepPlan:
+        """The plan. An empty table is the default of its field, so that the usual step makes few objects."""
+        tables: dict[str, Any] = {
+            name: table(*zip(*pairs, strict=True))
+            for name, table, pairs in (
+                ("table_cuts", TableCuts, self._table_cuts),
+                ("table_appends", TableAppends, self._table_appends),
+                ("given_tokens", GivenTokens, self._given_tokens),
+                ("swap_out", SwapOut, self._swap_out),
+                ("swap_in", SwapIn, self._swap_in),
+                ("copies", Copies, self._copies),
+            )
+            if pairs
+        }
+        return StepPlan(
+            self.step,
+            tuple(self.freed_slots),
+            tuple(self.new_slots),
+            rows=Rows(
+                tuple(self._row_slots),
+                tuple(self._row_starts),
+                tuple(self._row_counts),
+                tuple(self._row_samples),
+            ),
+            draft_tokens=tuple(self._draft_tokens),
+            **tables,
+        )
