@@ -1,4 +1,4 @@
-"""`python -m gateway`: the HTTP front of a deployment."""
+"""`python -m gateway`: a deployment's HTTP server."""
 
 import asyncio
 import contextlib
@@ -21,18 +21,20 @@ from ops.runtime.errors import StartError
 from ops.runtime.process import run
 from proto.rpc import Node
 
-# How long answers under way may go on once the process has been asked to stop.
 GRACE_SECONDS = 5
+"""Time that answers under way get to finish once the process is asked to stop."""
 BACKLOG = 2048
+"""Connections that the kernel queues until they are accepted."""
 MAX_OPEN = 2**16
-"""Connections that may be open at once, if the machine lets us. A process begins with 1,024 on most."""
+"""Open files, and so connections, that the process asks for. Most systems start a process with 1,024."""
 KEEP_ALIVE_SECONDS = 75
+"""Time that an idle connection is kept open."""
 
 logger = logging.getLogger(__name__)
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to `ops.runtime.process`."""
+    """Does not handle signals: `ops.runtime.process` does."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -40,7 +42,7 @@ class _Server(uvicorn.Server):
 
 
 async def serve(node: Node, settings: GatewaySettings) -> None:
-    """Answer HTTP until cancelled, then let answers under way finish within the grace."""
+    """Answer HTTP until cancelled. Then answers under way have `GRACE_SECONDS` to finish."""
     keys = _keys(settings.api_keys_file)
     _allow_connections()
     listener = _listen(settings.host, settings.port)
@@ -72,7 +74,7 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
 
 
 def _keys(path: str) -> dict[str, str]:
-    """The tenant of each key; none without a file. Raises `StartError`."""
+    """Tenant by API key; empty without a file. Raises `StartError`."""
     try:
         return read_keys(Path(path)) if path else {}
     except KeyFileError as error:
@@ -80,7 +82,7 @@ def _keys(path: str) -> dict[str, str]:
 
 
 def _allow_connections() -> None:
-    """Who comes when all are taken finds the door slammed."""
+    """Raise the limit on open files: beyond it, connections are refused."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MAX_OPEN if hard == resource.RLIM_INFINITY else min(MAX_OPEN, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -88,7 +90,7 @@ def _allow_connections() -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises `StartError` if there can be none."""
+    """A listening socket. Raises `StartError` if the address cannot be listened on."""
     try:
         return listen(host, port, BACKLOG)
     except OSError as error:

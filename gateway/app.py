@@ -14,23 +14,23 @@ from gateway.api.schema import ChatBody, CompletionBody, EmbeddingBody
 from gateway.errors import BadRequest, GatewayError, NotFound, ServerFault, WrongMethod
 from gateway.http.connection import Disconnected
 from gateway.http.guard import Guard
-from gateway.http.head import Heads
 from gateway.http.openapi import add_schemas
-from gateway.http.tracing import Requests, record
+from gateway.http.protocol import HeadAsGet
+from gateway.http.tracing import RequestTracing, record
 from gateway.upstream.backend import Backend
 from gateway.upstream.catalog import Catalog
 from gateway.upstream.generation import Generator
 
-# What is said to a client that has left; nobody hears it (the number is nginx's).
 CLIENT_CLOSED_REQUEST = 499
+"""nginx's status for a client that has left. It is never sent."""
 
 logger = logging.getLogger(__name__)
 
 
 def create_app(backend: Backend, keys: Mapping[str, str] | None = None) -> FastAPI:
-    """The application over `backend`. `app.state.generator` is its `Generator`, for who must stop it.
+    """The application over `backend`. The process stops it through `app.state.generator`.
 
-    `keys`: the tenant of each API key; with none, nobody needs a key.
+    `keys`: tenant by API key. Without any, requests need no key.
     """
     catalog = Catalog(backend)
     generator = Generator(backend, catalog)
@@ -47,13 +47,13 @@ def create_app(backend: Backend, keys: Mapping[str, str] | None = None) -> FastA
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        telemetry={"tracing": False, "metrics": False, "logs": False},  # the spans are our own
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # `RequestTracing` makes the spans
     )
     app.state.generator = generator
     if keys:
-        app.add_middleware(Guard, names=keys)
-    app.add_middleware(Heads)
-    app.add_middleware(Requests)  # around the guard: what it refuses has a name, too
+        app.add_middleware(Guard, tenants=keys)
+    app.add_middleware(HeadAsGet)
+    app.add_middleware(RequestTracing)  # outside the guard: requests that it refuses get an id, too
     for router in (
         page.router(),
         health.router(catalog),
@@ -65,8 +65,8 @@ def create_app(backend: Backend, keys: Mapping[str, str] | None = None) -> FastA
         app.include_router(router)
     app.add_exception_handler(GatewayError, _gateway_error)
     app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Disconnected, _nobody_there)
-    app.add_exception_handler(Exception, _unforeseen)
+    app.add_exception_handler(Disconnected, _client_left)
+    app.add_exception_handler(Exception, _server_fault)
     add_schemas(app, CompletionBody, ChatBody, EmbeddingBody)
     return app
 
@@ -79,7 +79,7 @@ async def _gateway_error(request: Request, error: Exception) -> Response:
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """What the router refuses: unknown paths and wrong methods."""
+    """A request that the router refuses: an unknown path or a wrong method."""
     assert isinstance(error, HTTPException)
     place = f"{request.method} {request.url.path[:200]}"
     refusal: GatewayError
@@ -94,12 +94,12 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return response
 
 
-async def _nobody_there(_: Request, __: Exception) -> Response:
+async def _client_left(_: Request, __: Exception) -> Response:
     return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
-async def _unforeseen(request: Request, _: Exception) -> Response:
-    """A fault of ours; the server logs it. This is outside of all middleware, so nobody else names it."""
+async def _server_fault(request: Request, _: Exception) -> Response:
+    """An unexpected exception, which the server logs. No middleware sees this response and adds the id."""
     response = ServerFault("The server failed to process the request.").response()
     response.headers["X-Request-Id"] = request.state.request_id
     return response

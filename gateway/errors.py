@@ -1,15 +1,15 @@
-"""Errors of the gateway, each with the HTTP status and the OpenAI error object it turns into.
+"""Errors of the gateway, each with its HTTP status and its OpenAI error object.
 
 GatewayError
-├── BadRequest        400  what the client sent cannot be served; names the parameter
-├── Unauthorized      401  no API key, or none that is known
+├── BadRequest        400  the request cannot be served; names the parameter
+├── Unauthorized      401  no API key, or an unknown one
 ├── NotFound          404  no such model or path
 ├── WrongMethod       405
 ├── TooLarge          413  the body is over the limit
 ├── WrongEncoding     415  the body is compressed
 ├── Overloaded        429  come back later
 ├── ServerFault       500
-├── Unavailable       503  what the request needs is not running at the moment
+├── Unavailable       503  a service that the request needs is not running
 └── TimedOut          504
 """
 
@@ -22,7 +22,7 @@ from starlette.responses import Response
 
 
 class GatewayError(Exception):
-    """An error as the client sees it: `{"error": {"message", "type", "param", "code"}}`."""
+    """An error as the client gets it: `{"error": {"message", "type", "param", "code"}}`."""
 
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
@@ -102,7 +102,7 @@ class TimedOut(GatewayError):
     status = 504
     type = "timeout_error"
     code = "timeout"
-    # OpenAI's clients try again after a 5xx; this would take as long again.
+    # OpenAI's clients retry after a 5xx. A retry would take as long again.
     headers: Mapping[str, str] = {"X-Should-Retry": "false"}
 
 
@@ -119,25 +119,24 @@ _REFUSALS = {
     grpc.StatusCode.INVALID_ARGUMENT: "invalid_value",
     grpc.StatusCode.OUT_OF_RANGE: "context_length_exceeded",
 }
-"""What OpenAI's API calls the reason of a `BadRequest`."""
+"""The `code` of a `BadRequest`, as OpenAI's API has it."""
 
 
 def retry_after(error: grpc.aio.AioRpcError) -> int:
-    """For how many seconds there is no use in asking again; 0 if waiting is not what it takes."""
+    """Seconds after which to try again; 0 if waiting does not help."""
     return int(_trailing(error).get("quire-retry-after", 0))
 
 
 def from_rpc(error: grpc.aio.AioRpcError, names: Mapping[str, str] = {}) -> GatewayError:
-    """The client's view of a call that failed.
+    """The error that the client gets for a call that failed.
 
-    Trailing metadata `quire-param` names the parameter; `names` says what the client calls it, where
-    that is something else. `quire-retry-after` says for how many seconds there is no use in asking again.
+    Trailing metadata `quire-param` names the parameter; `quire-retry-after` is the number of seconds after
+    which to try again. `names`: the client's name by the service's name, for parameters where these differ.
     """
     kind = _BY_STATUS_CODE.get(error.code(), ServerFault)
     if kind is TimedOut:
         return TimedOut("The answer was not complete within 'timeout'.", param="timeout")
-    told = _trailing(error)
-    param = told.get("quire-param")
+    param = _trailing(error).get("quire-param")
     param = names.get(param, param) if param else None
     code = _REFUSALS.get(error.code())
     found = kind(error.details() or error.code().name, param=param, code=code)

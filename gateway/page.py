@@ -1,4 +1,4 @@
-"""GET /: a chat page, one file without anything from elsewhere."""
+"""GET /: a chat page, one file that loads nothing else."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from fastapi import APIRouter, Response
 
 _PAGE = Path(__file__).with_name("page.html")
 
-# The page holds its own style and script, talks to its own gateway, and may not be framed.
+# The page contains its style and script, calls its own gateway alone, and may not be framed.
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

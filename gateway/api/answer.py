@@ -1,7 +1,7 @@
-"""What both generating APIs do with the chunks of an answer: count them, and lay them out as JSON.
+"""An answer of either generating API: counts the tokens of its chunks, and lays them out as JSON.
 
-An `Answer` is fed the chunks of all prompts of a request. It either streams (`events` for each
-chunk, `last_events` at the end) or collects (`add` for each chunk, `body` at the end).
+An `Answer` takes the chunks of all prompts of a request. It either streams them (`events` for each chunk,
+`last_events` at the end) or collects them (`add` for each chunk, `body` at the end).
 """
 
 import json
@@ -18,16 +18,17 @@ FINISH_REASONS = {NOT_FINISHED: None, STOP: "stop", LENGTH: "length"}
 
 Json = dict[str, Any]
 
-# C code without an object per call; ASCII only, so that no reader mistakes U+2028 for a line's end.
 quoted = json.encoder.encode_basestring_ascii
+"""A string as JSON, by C code. It is ASCII: some readers of event streams split lines at U+2028."""
 
 
 def compact(value: object) -> str:
+    """JSON without spaces."""
     return json.dumps(value, separators=(",", ":"))
 
 
 class Choice:
-    """One sequence of an answer that is collected."""
+    """One sequence of a collected answer."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -35,95 +36,95 @@ class Choice:
         self.token_ids: list[int] = []
         self.logprobs: list[Json] = []
         self.finish_reason: str | None = None
-        self.likelihood = 0.0
-        """Sum of its tokens' log probabilities, if they were asked for."""
+        self.logprob = 0.0
+        """Sum of its tokens' log probabilities; 0 if they were not asked for."""
 
 
 class Answer(ABC):
-    """One request's answer. Choice `prompt * sequences + sequence` is that sequence of that prompt."""
+    """The answer to one request. Sequence s of prompt p is choice p * sequences + s."""
 
     id_prefix: str
     object_name: str
     chunk_object_name: str
 
     def __init__(self, body: GenerationBody, request_id: str, prompts: int) -> None:
-        self.ask = body
+        self.request = body
         self.created = int(time.time())
         self.id = self.id_prefix + request_id
         self.prompt_tokens: list[list[int]] = [[] for _ in range(prompts)]
         self._plain = body.wanted_logprobs is None and not body.return_token_ids
-        """Nothing but text is wanted of the stream."""
+        """The stream's events carry text alone: neither log probabilities nor token ids."""
         self._cached_tokens = 0
         self._completion_tokens = 0
         self._choices = [Choice(index) for index in range(prompts * body.sequences)]
 
     def events(self, prompt: int, chunk: TextChunk) -> str:
-        """The server-sent events that a chunk of the answer to prompt `prompt` is; "" if it is none."""
+        """The server-sent events for a chunk of the answer to prompt number `prompt`; "" for none."""
         if chunk.HasField("prompt"):
             self._note(prompt, chunk.prompt)
-        first, events = prompt * self.ask.n, ""
+        first, events = prompt * self.request.n, ""
         for delta in chunk.deltas[:]:
             self._completion_tokens += len(delta.token_ids)
             events += self._delta_events(first + delta.index, delta)
         return events
 
     def last_events(self) -> str:
-        """What follows the last chunk: the usage, if it was asked for, and the end mark."""
-        if not self.ask.include_usage:
+        """The events after the last chunk: the usage, if the client asked for it, and the end mark."""
+        if not self.request.include_usage:
             return DONE
         usage = self._head(self.chunk_object_name) | {"choices": [], "usage": self._usage()}
         return event(compact(usage)) + DONE
 
     def add(self, prompt: int, chunk: TextChunk) -> None:
-        """Take in a chunk of the answer to prompt `prompt`."""
+        """Collect a chunk of the answer to prompt number `prompt`."""
         if chunk.HasField("prompt"):
             self._note(prompt, chunk.prompt)
         for delta in chunk.deltas:
             self._completion_tokens += len(delta.token_ids)
-            choice = self._choices[prompt * self.ask.sequences + delta.index]
+            choice = self._choices[prompt * self.request.sequences + delta.index]
             choice.text.append(delta.text)
             choice.token_ids.extend(delta.token_ids)
-            choice.likelihood += sum(token.logprob for token in delta.logprobs)
+            choice.logprob += sum(token.logprob for token in delta.logprobs)
             choice.finish_reason = FINISH_REASONS[delta.finish_reason]
-            if self.ask.wanted_logprobs is not None and delta.logprobs:
+            if self.request.wanted_logprobs is not None and delta.logprobs:
                 choice.logprobs.append(self._logprobs(choice.index, delta))
 
     def body(self) -> str:
         """The collected answer as one object."""
-        choices = [self._choice(choice) for choice in self._given()]
+        choices = [self._choice(choice) for choice in self._best()]
         return compact(self._head(self.object_name) | {"choices": choices, "usage": self._usage()})
 
-    def _given(self) -> list[Choice]:
-        """The choices that the client gets: of each prompt's, the `n` whose tokens were the likeliest."""
-        n, sequences = self.ask.n, self.ask.sequences
+    def _best(self) -> list[Choice]:
+        """The choices that the client gets: for each prompt the `n` with the highest mean log probability."""
+        n, sequences = self.request.n, self.request.sequences
         if sequences == n:
             return self._choices
-        given = []
+        best = []
         for first in range(0, len(self._choices), sequences):
-            ranked = sorted(self._choices[first : first + sequences], key=_mean_likelihood, reverse=True)
-            given += ranked[:n]
-        for index, choice in enumerate(given):
+            ranked = sorted(self._choices[first : first + sequences], key=_mean_logprob, reverse=True)
+            best += ranked[:n]
+        for index, choice in enumerate(best):
             choice.index = index
-        return given
+        return best
 
     @abstractmethod
     def _delta_events(self, index: int, delta: TextDelta) -> str:
-        """The events for what choice `index` gained."""
+        """The events for the new text and tokens of choice number `index`."""
 
     @abstractmethod
     def _choice(self, choice: Choice) -> Json:
-        """The object of a choice that is complete."""
+        """A complete choice as a JSON object."""
 
     @abstractmethod
     def _logprobs(self, index: int, delta: TextDelta) -> Json:
-        """The log probabilities of the tokens that choice `index` gained."""
+        """The log probabilities of the new tokens of choice number `index`, as a JSON object."""
 
-    def _note(self, prompt: int, facts: PromptInfo) -> None:
-        self.prompt_tokens[prompt] = list(facts.token_ids)
-        self._cached_tokens += facts.cached_tokens
+    def _note(self, prompt: int, info: PromptInfo) -> None:
+        self.prompt_tokens[prompt] = list(info.token_ids)
+        self._cached_tokens += info.cached_tokens
 
     def _head(self, object_name: str) -> Json:
-        return {"id": self.id, "object": object_name, "created": self.created, "model": self.ask.model}
+        return {"id": self.id, "object": object_name, "created": self.created, "model": self.request.model}
 
     def _usage(self) -> Json:
         prompt_tokens = sum(len(tokens) for tokens in self.prompt_tokens)
@@ -135,11 +136,11 @@ class Answer(ABC):
         }
 
     def _around_choices(self) -> tuple[str, str]:
-        """What stands before and after the choices in every event of the stream."""
+        """The text before and after the choices, the same in every event of the stream."""
         before = "data: " + compact(self._head(self.chunk_object_name))[:-1] + ',"choices":['
-        after = '],"usage":null}' if self.ask.include_usage else "]}"
+        after = '],"usage":null}' if self.request.include_usage else "]}"
         return before, after + "\n\n"
 
 
-def _mean_likelihood(choice: Choice) -> float:
-    return choice.likelihood / max(1, len(choice.token_ids))
+def _mean_logprob(choice: Choice) -> float:
+    return choice.logprob / max(1, len(choice.token_ids))

@@ -1,4 +1,4 @@
-"""From the bytes of a request to a validated body, without ever holding more than the limit."""
+"""From the bytes of a request to a validated body. At most `MAX_BODY_BYTES` are ever held."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -20,8 +20,8 @@ _CODES = {
     "extra_forbidden": "unknown_parameter",
     "unsupported_parameter": "unsupported_parameter",
 }
-_WORDS = {"model_type": "Input should be an object", "dict_type": "Input should be an object"}
-"""Where the library's words are about Python."""
+_MESSAGES = {"model_type": "Input should be an object", "dict_type": "Input should be an object"}
+"""By pydantic's error type: messages that replace those that speak of Python."""
 
 
 async def read_body(request: Request, kind: type[Body]) -> Body:
@@ -52,7 +52,7 @@ async def _read(request: Request) -> bytes:
 
 
 def parse(raw: bytes, kind: type[Body]) -> Body:
-    """Raises `BadRequest`, which names the parameter where one is at fault."""
+    """The body `raw`. Raises `BadRequest`, which names the parameter if one is wrong."""
     try:
         fields = from_json(raw, allow_inf_nan=False)
     except ValueError as error:
@@ -60,15 +60,15 @@ def parse(raw: bytes, kind: type[Body]) -> Body:
     if not isinstance(fields, dict):
         raise BadRequest("The body must be a JSON object.", code="invalid_json")
     try:
-        return kind.model_validate(_asked(fields, kind))
+        return kind.model_validate(_supported(fields, kind))
     except ValidationError as error:
         problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
         raise _bad_request(problem["loc"], problem["type"], problem["msg"]) from None
 
 
-def _asked(fields: dict[str, Any], kind: type[RequestBody]) -> dict[str, Any]:
-    """The fields that ask for something: null stands for a default, as in OpenAI's API."""
-    asked = {}
+def _supported(fields: dict[str, Any], kind: type[RequestBody]) -> dict[str, Any]:
+    """The fields without those that change nothing: null means the default, as in OpenAI's API."""
+    supported = {}
     for name, value in fields.items():
         if value is None or name in kind.ignored:
             continue
@@ -76,8 +76,8 @@ def _asked(fields: dict[str, Any], kind: type[RequestBody]) -> dict[str, Any]:
             if value not in kind.neutral[name]:
                 raise BadRequest(f"'{name}' is not supported.", param=name, code="unsupported_parameter")
             continue
-        asked[name] = value
-    return asked
+        supported[name] = value
+    return supported
 
 
 def _bad_request(location: Sequence[int | str], kind: str, message: str) -> BadRequest:
@@ -89,7 +89,7 @@ def _bad_request(location: Sequence[int | str], kind: str, message: str) -> BadR
     elif kind == "unsupported_parameter":
         message = f"'{param}' is not supported."
     else:
-        message = _WORDS.get(kind, message).replace(" after validation", "")
+        message = _MESSAGES.get(kind, message).replace(" after validation", "")
         message = f"'{param}': {message[0].lower()}{message[1:]}."
     code = _CODES.get(kind)
     if code is None:

@@ -55,22 +55,22 @@ class ChatAnswer(Answer):
     def _role_event(self, index: int) -> str:
         self._begun[index] = True
         delta = '{"role":"assistant","content":""},"logprobs":null,"finish_reason":null'
-        if self.ask.return_token_ids:
+        if self.request.return_token_ids:
             delta += f',"prompt_token_ids":{compact(self.prompt_tokens[0])}'
         return f"{self._before[index]}{delta}}}{self._after}"
 
     def _extras(self, delta: TextDelta) -> str:
         logprobs = None
-        if self.ask.wanted_logprobs is not None and delta.logprobs:
+        if self.request.wanted_logprobs is not None and delta.logprobs:
             logprobs = chat_logprobs(delta.logprobs)
         fields: Json = {"logprobs": logprobs}
-        if self.ask.return_token_ids:
+        if self.request.return_token_ids:
             fields["token_ids"] = list(delta.token_ids)
         return "," + compact(fields)[1:-1]
 
     def _choice(self, choice: Choice) -> Json:
         logprobs = None
-        if self.ask.wanted_logprobs is not None:
+        if self.request.wanted_logprobs is not None:
             content = [entry for part in choice.logprobs for entry in part["content"]]
             logprobs = {"content": content, "refusal": None}
         fields: Json = {
@@ -79,7 +79,7 @@ class ChatAnswer(Answer):
             "logprobs": logprobs,
             "finish_reason": choice.finish_reason,
         }
-        if self.ask.return_token_ids:
+        if self.request.return_token_ids:
             fields["token_ids"] = choice.token_ids
             fields["prompt_token_ids"] = self.prompt_tokens[0]
         return fields

@@ -41,7 +41,7 @@ class CompletionAnswer(Answer):
         before, self._after = self._around_choices()
         self._before = [f'{before}{{"index":{index},"text":' for index in range(prompts * body.n)]
         self._logprobs_of = [CompletionLogprobs() for _ in range(prompts * body.sequences)]
-        self._told_prompt: set[int] = set()
+        self._prompt_sent: set[int] = set()
 
     def _delta_events(self, index: int, delta: TextDelta) -> str:
         text, reason = delta.text, FINISH_REASONS[delta.finish_reason]
@@ -56,26 +56,26 @@ class CompletionAnswer(Answer):
 
     def _extras(self, index: int, delta: TextDelta) -> str:
         logprobs = None
-        if self.ask.wanted_logprobs is not None and delta.logprobs:
+        if self.request.wanted_logprobs is not None and delta.logprobs:
             logprobs = self._logprobs(index, delta)
         fields: Json = {"logprobs": logprobs}
-        if self.ask.return_token_ids:
+        if self.request.return_token_ids:
             fields["token_ids"] = list(delta.token_ids)
-            if index not in self._told_prompt:
-                self._told_prompt.add(index)
-                fields["prompt_token_ids"] = self.prompt_tokens[index // self.ask.n]
+            if index not in self._prompt_sent:
+                self._prompt_sent.add(index)
+                fields["prompt_token_ids"] = self.prompt_tokens[index // self.request.n]
         return "," + compact(fields)[1:-1]
 
     def _choice(self, choice: Choice) -> Json:
         fields: Json = {
             "index": choice.index,
             "text": "".join(choice.text),
-            "logprobs": None if self.ask.wanted_logprobs is None else joined(choice.logprobs),
+            "logprobs": None if self.request.wanted_logprobs is None else joined(choice.logprobs),
             "finish_reason": choice.finish_reason,
         }
-        if self.ask.return_token_ids:
+        if self.request.return_token_ids:
             fields["token_ids"] = choice.token_ids
-            fields["prompt_token_ids"] = self.prompt_tokens[choice.index // self.ask.n]
+            fields["prompt_token_ids"] = self.prompt_tokens[choice.index // self.request.n]
         return fields
 
     def _logprobs(self, index: int, delta: TextDelta) -> Json:

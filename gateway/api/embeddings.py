@@ -22,7 +22,7 @@ from proto.tokenizer_pb2 import EmbedRequest, EmbedResponse
 from proto.tokenizer_pb2_grpc import TokenizerStub
 
 AT_ONCE = 64
-"""Texts of one request that are under way side by side: enough to fill steps, and others get a turn, too."""
+"""Texts of one request that are embedded at the same time: enough to fill steps and leave others a turn."""
 
 
 def router(generator: Generator) -> APIRouter:
@@ -40,7 +40,7 @@ def router(generator: Generator) -> APIRouter:
 
 
 class Embedding(Attempts):
-    """One text's embedding. Nothing is lost with a server but its work: the next one starts over."""
+    """One text's embedding. When a server dies, the next one starts from the beginning."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Embedding(Attempts):
         self._tokenizer, self._request = tokenizer, request
 
     async def result(self) -> EmbedResponse:
-        """Raises `GatewayError`."""
+        """The tokenizer service's response. Raises `GatewayError`."""
         resumption = Resumption()
         while self._ended_by is None:
             call = self._begin(self._tokenizer.Embed, self._request, resumption)
@@ -74,7 +74,7 @@ class Embedding(Attempts):
 async def _embed(
     generator: Generator, body: EmbeddingBody, requests: Sequence[EmbedRequest]
 ) -> list[EmbedResponse]:
-    """All of them, or the first error."""
+    """The responses to all requests, or the first error."""
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def in_turn(embedding: Embedding) -> EmbedResponse:
@@ -111,5 +111,5 @@ def _base64(packed: bytes) -> str:
 
 
 def _numbers(packed: bytes) -> str:
-    """A JSON array; nine digits tell every float32 from its neighbours."""
+    """A JSON array. Nine digits are enough to tell every float32 from its neighbours."""
     return f"[{','.join([f'{number:.9g}' for (number,) in struct.iter_unpack('<f', packed)])}]"

@@ -35,12 +35,12 @@ def _stops(value: object) -> object:
 
 
 def _one_or_several(value: object, name: str, most: int) -> list[str | list[int]]:
-    """One text or several, as strings or token ids, as a list; `name`: of the field."""
+    """One text or several, each a string or token ids, as a list. `name`: the field's name, for errors."""
     if isinstance(value, str):
         return [_one_text(value, name)]
     if not isinstance(value, list):
         raise BadRequest(
-            f"'{name}' must be a string, a list of strings, a list of token ids or a list of those.",
+            f"'{name}' must be a string, a list of strings, a list of token ids or a list of such lists.",
             param=name,
             code="invalid_type",
         )
@@ -74,7 +74,7 @@ def _one_text(value: object, param: str) -> str | list[int]:
 
 
 def _text(value: object) -> object:
-    """Message content as one string; a list of text parts is joined."""
+    """Message content as one string. The texts of a list of parts are joined."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
@@ -122,4 +122,4 @@ Stops = Annotated[
 ]
 Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"anyOf": [{"type": "string"}, _PARTS]})]
 Unsupported = Annotated[None, BeforeValidator(_refused)]
-"""A field of OpenAI's that may be there only if it is empty."""
+"""A field of OpenAI's API that is not supported: only null is accepted."""

@@ -1,4 +1,4 @@
-"""GET /health/live and /health/ready: for whoever starts and watches the processes."""
+"""GET /health/live and /health/ready, for supervisors and load balancers."""
 
 from typing import Any
 
@@ -20,15 +20,15 @@ def router(catalog: Catalog) -> APIRouter:
 
     @routes.get("/health/ready")
     async def ready(response: Response) -> dict[str, Any]:
-        """Whether a model is on offer; if none is, status 503 and what is missing."""
+        """Status 200 if a model is available; otherwise 503 and what is missing."""
         try:
             models = await catalog.models()
         except Unavailable as error:
             response.status_code = error.status
             return {"status": "not ready", "models": [], "missing": ["message queue"]}
-        offered = [model.name for model in models if not model.missing]
-        if offered:
-            return {"status": "ready", "models": offered}
+        available = [model.name for model in models if not model.missing]
+        if available:
+            return {"status": "ready", "models": available}
         response.status_code = 503
         missing = [f"{service} of {model.name}" for model in models for service in model.missing]
         return {"status": "not ready", "models": [], "missing": missing or list(_SERVICES)}

@@ -6,8 +6,8 @@ from typing import Any
 
 from proto.tokenizer_pb2 import TokenText
 
-# JSON has no infinity; OpenAI's API writes this for "very unlikely".
 LOWEST_LOGPROB = -9999.0
+"""Stands for lower ones. JSON has no infinity, and OpenAI's API writes this number."""
 
 
 def chat_logprobs(tokens: Sequence[TokenText]) -> dict[str, Any]:
@@ -21,14 +21,14 @@ def _entry(token: TokenText) -> dict[str, Any]:
 
 
 class CompletionLogprobs:
-    """`choices[].logprobs` of the completions API; keeps the place in one choice's text."""
+    """`choices[].logprobs` of the completions API, for one choice whose tokens come in pieces."""
 
     def __init__(self) -> None:
         self._offset = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def of(self, tokens: Iterable[TokenText]) -> dict[str, list[Any]]:
-        """The object for the next tokens. `text_offset`: characters that those before have completed."""
+        """The object for the next tokens. `text_offset`: complete characters before each token."""
         texts, logprobs, tops, offsets = [], [], [], []
         for token in tokens:
             text = _distinct_text(token)
@@ -45,13 +45,13 @@ class CompletionLogprobs:
 
 
 def joined(parts: Sequence[dict[str, list[Any]]]) -> dict[str, list[Any]]:
-    """One object out of those of consecutive tokens."""
+    """One object from those of consecutive tokens."""
     names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
     return {name: [value for part in parts for value in part[name]] for name in names}
 
 
 def _distinct_text(token: TokenText) -> str:
-    """The token's text; for a token that is no whole character its bytes, as OpenAI writes them."""
+    """The token's text; for a token that is not valid UTF-8 its bytes, as OpenAI's API writes them."""
     try:
         return token.utf8.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""GET /v1/models: what can be asked."""
+"""GET /v1/models."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ def router(catalog: Catalog) -> APIRouter:
 
     @routes.get("/v1/models")
     async def list_models() -> dict[str, Any]:
-        """The models on offer."""
+        """The models that are available."""
         models = await catalog.models()
         return {"object": "list", "data": [_object(model) for model in models if not model.missing]}
 

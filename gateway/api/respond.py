@@ -1,4 +1,4 @@
-"""An answer as an HTTP response: as a stream of events, or whole."""
+"""An answer as an HTTP response: a stream of events, or one JSON object."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
@@ -11,12 +11,12 @@ from gateway.http.sse import EventStream
 from gateway.upstream.generation import Chunks
 
 Running = AbstractAsyncContextManager[Chunks]
-"""What `Generator.run` gives."""
+"""The result of `Generator.run`."""
 
 
 async def respond(request: Request, answer: Answer, running: Running) -> Response:
-    """Raises `Disconnected` if the client leaves before the answer is complete."""
-    if answer.ask.stream:
+    """The response. Raises `Disconnected` if the client leaves before a collected answer is complete."""
+    if answer.request.stream:
         return EventStream(_events(answer, running))
     body = await while_connected(request.receive, _body(answer, running))
     return Response(body, media_type="application/json")

@@ -30,7 +30,7 @@ class _Body(BaseModel):
 
 
 class StreamOptions(_Body):
-    """What a stream carries besides the text."""
+    """What a stream contains besides the text."""
 
     include_usage: bool = False
     include_obfuscation: bool = False
@@ -103,7 +103,7 @@ class GenerationBody(RequestBody):
         return self
 
     @model_validator(mode="after")
-    def _beams_draw_nothing(self) -> "GenerationBody":
+    def _beam_search_does_not_sample(self) -> "GenerationBody":
         given, beams = self.model_fields_set, ("beam_width", "length_penalty", "early_stopping")
         if not self.use_beam_search:
             for name in given.intersection(beams):
@@ -112,15 +112,15 @@ class GenerationBody(RequestBody):
         if self.width < self.n:
             raise BadRequest("'beam_width' must be at least 'n'.", param="beam_width", code="invalid_value")
         if self.wanted_logprobs is not None:
-            message = "Beam search gives no log probabilities."
+            message = "Beam search does not report log probabilities."
             raise BadRequest(message, param="logprobs", code="invalid_value")
         if "temperature" in given and self.temperature:
-            message = "Beam search draws nothing: leave out 'temperature' or make it 0."
+            message = "Beam search does not sample: leave out 'temperature' or set it to 0."
             raise BadRequest(message, param="temperature", code="invalid_value")
         shaping = [each.name for each in STAGED if self.staged[each.name] != each.default]
         for name in ["rolling_context"] * self.rolling_context + shaping:
             if name != "temperature":
-                message = f"Beam search takes no '{name}'."
+                message = f"'{name}' has no effect on beam search: leave it out."
                 raise BadRequest(message, param=name, code="invalid_value")
         return self
 
@@ -131,19 +131,19 @@ class GenerationBody(RequestBody):
 
     @property
     def width(self) -> int:
-        """Beams of a beam search."""
+        """Number of beams of a beam search."""
         return self.n if self.beam_width is None else self.beam_width
 
     @model_validator(mode="after")
-    def _endless_only_as_a_stream(self) -> "GenerationBody":
+    def _endless_answers_are_streamed(self) -> "GenerationBody":
         if self.rolling_context and self.limit is None and not self.stream:
-            message = "'rolling_context' without 'max_tokens' goes on without end: only with 'stream'."
+            message = "'rolling_context' without 'max_tokens' has no end and needs 'stream'."
             raise BadRequest(message, param="max_tokens", code="invalid_value")
         return self
 
     @property
     def limit(self) -> int | None:
-        """Tokens to generate at most; None: as many as there is room for."""
+        """Tokens to generate at most; None: as many as the context has room for."""
         return self.max_tokens
 
     @property
@@ -152,12 +152,12 @@ class GenerationBody(RequestBody):
 
     @property
     def sequences(self) -> int:
-        """How many are generated for a prompt, to give `n` of them."""
+        """Sequences to generate for each prompt. The client gets `n` of them."""
         return self.n
 
     @property
     def wanted_logprobs(self) -> int | None:
-        """How many alternatives the answer shows for each token; None: no log probabilities at all."""
+        """Alternatives to report with each token; None: no log probabilities."""
         raise NotImplementedError
 
 
@@ -183,13 +183,13 @@ class CompletionBody(GenerationBody):
     @model_validator(mode="after")
     def _bounded(self) -> "CompletionBody":
         if self.use_beam_search and self.sequences != self.n:
-            message = "'best_of' chooses among samples; with 'use_beam_search' give 'beam_width'."
+            message = "'best_of' does not go with 'use_beam_search': set 'beam_width'."
             raise BadRequest(message, param="best_of", code="invalid_value")
         if self.sequences < self.n:
             message = "'best_of' must be at least 'n'."
             raise BadRequest(message, param="best_of", code="invalid_value")
         if self.sequences > self.n and self.stream:
-            message = "'best_of' above 'n' cannot be streamed: which are the best is known at the end."
+            message = "'best_of' above 'n' cannot be streamed: the best answers are known at the end."
             raise BadRequest(message, param="best_of", code="invalid_value")
         if len(self.prompt) * self.sequences > MAX_SEQUENCES:
             name = "n" if self.best_of is None else "best_of"
@@ -199,7 +199,7 @@ class CompletionBody(GenerationBody):
 
     @property
     def limit(self) -> int | None:
-        # Who asks for a text past the context does not mean 16 tokens by saying nothing.
+        # With a rolling context the default is no limit, in place of 16 tokens.
         return None if self.rolling_context and "max_tokens" not in self.model_fields_set else self.max_tokens
 
     @property
@@ -216,7 +216,7 @@ class Message(_Body):
 
     role: str = Field(min_length=1, max_length=64)
     content: Text
-    name: str = Field("", max_length=256, description="Who of that role speaks.")
+    name: str = Field("", max_length=256, description="Name of the speaker.")
     refusal: Unsupported = None
     annotations: Unsupported = None
     audio: Unsupported = None
@@ -227,7 +227,7 @@ class Message(_Body):
     @model_validator(mode="before")
     @classmethod
     def _without_empty_extras(cls, value: object) -> object:
-        """An assistant's message as the client library gave it comes with fields that say nothing."""
+        """Without null and empty fields, which client libraries add to an assistant's message."""
         if not isinstance(value, dict):
             return value
         return {
@@ -260,7 +260,7 @@ class ChatBody(GenerationBody):
 
     messages: list[Message] = Field(min_length=1)
     chat_template_kwargs: dict[str, Any] = Field(
-        default_factory=dict, description="Switches of the model's own chat template."
+        default_factory=dict, description="Variables of the model's own chat template."
     )
     max_completion_tokens: int | None = declared("max_tokens")
     logprobs: bool = False

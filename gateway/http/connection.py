@@ -1,4 +1,4 @@
-"""Work that is worth doing only while the client is there to get it."""
+"""Work that ends when the client disconnects."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -11,13 +11,13 @@ Result = TypeVar("Result")
 
 
 class Disconnected(Exception):
-    """The client has left; nobody is there to answer."""
+    """The client has closed the connection."""
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """The result of `work`, which is cancelled as soon as the client leaves.
+    """The result of `work`, which is cancelled as soon as the client disconnects.
 
-    Call it once the request's body has been read. Raises `Disconnected`, or what `work` raises.
+    The request's body must have been read before. Raises `Disconnected`, and whatever `work` raises.
     """
     task = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_disconnect(receive))

@@ -1,4 +1,4 @@
-"""Who may ask: without an API key nobody passes to the API."""
+"""API keys: a request of the API without a valid key is refused."""
 
 import hashlib
 from collections.abc import Mapping
@@ -12,16 +12,16 @@ from gateway.errors import Unauthorized
 from gateway.http.tracing import record
 
 GUARDED = "/v1/"
-"""Begins every path that needs a key."""
+"""Paths that begin with this need a key."""
 
 
 class Guard:
-    """Middleware: asks for a key, and notes whose it is."""
+    """Middleware: checks the API key, and sets the state `tenant` to the tenant that it belongs to."""
 
-    def __init__(self, app: ASGIApp, names: Mapping[str, str]) -> None:
-        """`names`: the tenant of each key."""
+    def __init__(self, app: ASGIApp, tenants: Mapping[str, str]) -> None:
+        """`tenants`: tenant by API key."""
         self._app = app
-        self._tenants = [(_digest(key), name) for key, name in names.items()]
+        self._tenants = [(_digest(key), name) for key, name in tenants.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"].startswith(GUARDED):
@@ -36,7 +36,7 @@ class Guard:
         await self._app(scope, receive, send)
 
     def _tenant(self, authorization: str) -> str | None:
-        """Takes as long whichever key it is, and however much of it is right."""
+        """The key's tenant; None for an unknown key. The time it takes tells nothing of the keys."""
         scheme, _, key = authorization.partition(" ")
         given, tenant = _digest(key.strip()), None
         for digest, name in self._tenants:
@@ -46,7 +46,7 @@ class Guard:
 
 
 def tenant_of(request: Request) -> str:
-    """In whose name the request's key was given; empty where there are no keys."""
+    """The tenant that the request's API key belongs to; empty if the gateway has no keys."""
     return str(getattr(request.state, "tenant", ""))
 
 

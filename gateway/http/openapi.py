@@ -1,4 +1,4 @@
-"""The request bodies in /openapi.json. They are read by `gateway.api.body`, which FastAPI does not see."""
+"""The request bodies in /openapi.json. FastAPI does not know them, because `gateway.api.body` reads them."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ _REFERENCE = "#/components/schemas/{model}"
 
 
 def request_body(model: type[BaseModel]) -> dict[str, Any]:
-    """The request body of an operation that takes a `model`."""
+    """The request body of an operation whose body is a `model`."""
     schema = {"$ref": _REFERENCE.format(model=model.__name__)}
     return {"required": True, "content": {"application/json": {"schema": schema}}}
 
 
 def add_schemas(app: FastAPI, *models: type[BaseModel]) -> None:
-    """Put the schemas of `models` among the components of the app's document."""
+    """Add the schemas of `models` to the components of the app's document."""
     _, definitions = models_json_schema([(model, "validation") for model in models], ref_template=_REFERENCE)
     document = app.openapi()
     document.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])

@@ -1,19 +1,20 @@
-"""HTTP/1.1 as uvicorn speaks it, and two things besides that clients do.
+"""HTTP/1.1 as uvicorn speaks it, and three things that it leaves out.
 
-- Some offer to go on in another protocol, as Java's does with `Upgrade: h2c` in its first request. A server
-  that does not want to answers as if nothing had been offered (RFC 9110, section 7.8). The parser, however,
-  takes what follows the head for that protocol, and the body would be lost: so the head is read again without
-  the offer.
-- A head may go on for ever. Beyond `MAX_HEAD_BYTES` the connection ends.
+- Some clients offer to change the protocol, as Java's does with `Upgrade: h2c` in its first request. A server
+  may ignore the offer (RFC 9110, section 7.8). uvicorn's parser, however, takes the bytes after the head for
+  the new protocol, and the body would be lost. So the head is parsed again without the offer.
+- The head of a request is at most `MAX_HEAD_BYTES` long. Beyond that the connection ends.
+- HEAD is answered like GET, without the body (RFC 9110, section 9.3.2). Load balancers use it.
 """
 
 from typing import Any
 
 import httptools
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES = 2**20
-"""Far more than any client sends, and than comes with one read, in which a body may precede the head."""
+"""Far more than clients send, and more than one read brings: it may include the body of the last request."""
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -38,27 +39,27 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        if not self.offered:
+        if not self.offers_upgrade:
             super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        if not self.offered:
+        if not self.offers_upgrade:
             super().on_message_complete()
 
     @property
-    def offered(self) -> bool:
-        """Whether the request that has been parsed last would rather go on in another protocol."""
+    def offers_upgrade(self) -> bool:
+        """The request that was parsed last offers to change the protocol."""
         return self.parser.should_upgrade() and any(name == b"upgrade" for name, _ in self.headers)
 
-    def head_without_offer(self) -> bytes:
-        """The head of that request as if it had not said so."""
+    def head_without_upgrade(self) -> bytes:
+        """The head of that request without the offer."""
         lines = [b"%s: %s\r\n" % header for header in self.headers if header[0] != b"upgrade"]
         method, version = self.parser.get_method(), self.parser.get_http_version().encode()
         return b"%s %s HTTP/%s\r\n%s\r\n" % (method, self.url, version, b"".join(lines))
 
 
 class _Parser(httptools.HttpRequestParser):
-    """Begins a request anew, without the offer, that would go on in another protocol."""
+    """Parses a request that offers to change the protocol again, without the offer."""
 
     def __init__(self, protocol: HttpProtocol) -> None:
         super().__init__(protocol)
@@ -70,6 +71,18 @@ class _Parser(httptools.HttpRequestParser):
                 super().feed_data(data)
                 return
             except httptools.HttpParserUpgrade as offer:
-                if not self._protocol.offered:  # a CONNECT: nobody here goes on for others
+                if not self._protocol.offers_upgrade:  # CONNECT: this is no proxy
                     raise
-                data = self._protocol.head_without_offer() + data[offer.args[0] :]
+                data = self._protocol.head_without_upgrade() + data[offer.args[0] :]
+
+
+class HeadAsGet:
+    """Middleware: routes a HEAD request as GET. The server leaves out the body, and keeps its length."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
+        await self._app(scope, receive, send)

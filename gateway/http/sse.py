@@ -1,7 +1,7 @@
 """Answers as server-sent events (HTML Living Standard, section 9.2).
 
-The response begins only with its first event, so that what fails before that is an ordinary HTTP
-error. What fails later is an event `data: {"error": …}`, which ends the stream without its end mark.
+The response starts with its first event, so that an error before that is an ordinary HTTP error. A later
+error is an event `data: {"error": …}`, after which the stream ends without its end mark.
 """
 
 from collections.abc import AsyncGenerator
@@ -24,14 +24,14 @@ _HEADERS = [
 
 
 def event(data: str) -> str:
-    """One event; `data` must be a single line, as JSON without indentation is."""
+    """One event. `data` must be a single line, such as JSON without indentation."""
     return f"data: {data}\n\n"
 
 
 class EventStream(Response):
-    """Sends each piece of `events` as it comes, for as long as the client is there.
+    """Sends each piece of `events` as it comes, until the client disconnects.
 
-    A client that does not read holds `events` up (the server's write buffer is bounded) and nothing else.
+    The server's write buffer is bounded: a client that does not read holds up its own `events` alone.
     """
 
     def __init__(self, events: AsyncGenerator[str, None]) -> None:

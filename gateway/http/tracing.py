@@ -1,4 +1,4 @@
-"""A name and a span for every request."""
+"""An id and a span for every request."""
 
 import uuid
 
@@ -12,11 +12,11 @@ from gateway.errors import GatewayError
 _tracer = trace.get_tracer("quire.gateway")
 
 
-class Requests:
-    """Middleware: names each request, tells the name in `X-Request-Id`, and spans those that generate.
+class RequestTracing:
+    """Middleware: gives each request an id, sent back as `X-Request-Id`, and each POST request a span.
 
-    The span is a child of the one named in the client's `traceparent`, if there is one. State `send` is for
-    what follows a response's head: this and all other middleware look at the head alone.
+    The span is a child of the client's `traceparent`, if there is one. Middleware only looks at the head of a
+    response; the state `send` sends the rest of it past all middleware.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -29,7 +29,7 @@ class Requests:
         request_id = uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
 
-        async def send_named(message: Message) -> None:
+        async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message)["X-Request-Id"] = request_id
                 trace.get_current_span().set_attribute("http.response.status_code", message["status"])
@@ -37,7 +37,7 @@ class Requests:
 
         scope["state"]["send"] = send
         if scope["method"] != "POST":
-            await self._app(scope, receive, send_named)
+            await self._app(scope, receive, send_with_id)
             return
         name = f"POST {scope['path']}"
         parent = propagate.extract(dict(Headers(scope=scope)))
@@ -47,11 +47,11 @@ class Requests:
             "url.path": scope["path"],
         }
         with _tracer.start_as_current_span(name, parent, SpanKind.SERVER, attributes):
-            await self._app(scope, receive, send_named)
+            await self._app(scope, receive, send_with_id)
 
 
 def record(error: GatewayError) -> None:
-    """Note on the request's span that it ended with `error`."""
+    """Record on the request's span that it ended with `error`."""
     span = trace.get_current_span()
     span.record_exception(error)
     span.set_status(Status(StatusCode.ERROR, error.message))

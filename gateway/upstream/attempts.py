@@ -1,7 +1,7 @@
-"""Calls of the tokenizer service through the death of whoever serves them.
+"""Calls of the tokenizer service that survive the death of the process that serves them.
 
-The gateway remembers what it was given; when a call's server dies, it calls again with that, and
-the next tokenizer process goes on from there.
+The gateway keeps everything it has received. When a call's server dies, it sends that along with another
+call, and the next tokenizer process continues from there.
 """
 
 import asyncio
@@ -19,30 +19,30 @@ from proto.rpc import Resumption
 
 @dataclass
 class Parts:
-    """The prompts, or texts, of one request: while some are under way, those that find no room come back."""
+    """The prompts, or texts, of one request. While some are under way, those that are refused try again."""
 
     under_way: int = 0
-    """Those that are being asked, or have been answered."""
+    """Number of prompts whose call runs or has ended well."""
 
 
 class Attempts:
-    """One thing that is asked of the tokenizer service, in as many calls as it takes."""
+    """One prompt or text for the tokenizer service: one call, and another each time that a server dies."""
 
     def __init__(self, timeout: float | None = None, parts: Parts | None = None) -> None:
-        """`timeout`: seconds from now in which the answer is to be complete. `parts`: which it is one of."""
+        """`timeout`: seconds until the answer must be complete. `parts`: of the request it belongs to."""
         self._parts = parts or Parts()
         self._due = None if timeout is None else time.monotonic() + timeout
         self._call: Any = None
         self._ended_by: GatewayError | None = None
 
     def end(self, error: GatewayError) -> None:
-        """End it from outside: who waits for the answer gets `error`."""
+        """Cancel the call. Whoever waits for the answer gets `error`."""
         self._ended_by = error
         if self._call is not None:
             self._call.cancel()
 
     def _begin(self, method: Callable[..., Any], request: object, resumption: Resumption) -> Any:
-        """The next call; what is left of the time is its timeout."""
+        """Start a call. Its timeout is the time that is left."""
         self._parts.under_way += 1
         metadata = (*outgoing(), *resumption.metadata())
         self._call = method(request, metadata=metadata, timeout=self._left(), wait_for_ready=True)
@@ -54,12 +54,12 @@ class Attempts:
     async def _retry_or_raise(
         self, resumption: Resumption, error: grpc.aio.AioRpcError, names: Mapping[str, str]
     ) -> None:
-        """Return when another call is worth it; else raise what the client is told.
+        """Return if another call may succeed; otherwise raise the client's `GatewayError`.
 
         `names`: see `from_rpc`.
         """
         self._parts.under_way -= 1
-        # Else a request with more parts than may wait would never be served, however often it is made.
+        # Otherwise a request with more parts than the queue admits would never be served.
         if self._parts.under_way and (seconds := retry_after(error)):
             await asyncio.sleep(min(seconds, self._left() or seconds))
             return

@@ -1,4 +1,4 @@
-"""What the gateway needs of the processes behind it: who is there, and a way to call the tokenizer."""
+"""The processes behind the gateway: which of them live, and how to call the tokenizer service."""
 
 import asyncio
 from typing import Protocol
@@ -7,20 +7,21 @@ from proto.rpc import Lease, Node
 from proto.tokenizer_pb2_grpc import TokenizerStub
 
 LOOK_SECONDS = 2.0
+"""Time that reading the leases may take."""
 
 
 class Backend(Protocol):
-    """The processes behind the gateway; tests give it a plain gRPC server instead of a node."""
+    """The processes behind the gateway. Tests use a plain gRPC server in place of a node."""
 
     async def leases(self) -> list[Lease]:
-        """Every process that lives. Raises `ConnectionError` or `TimeoutError` if nobody can tell."""
+        """The leases of all live processes. Raises `ConnectionError` or `TimeoutError`."""
 
     def tokenizer(self, model: str) -> TokenizerStub:
-        """A stub whose calls go to the tokenizer processes of `model`."""
+        """A stub that calls the tokenizer processes of `model`."""
 
 
 class NodeBackend:
-    """The deployment that `node` is part of."""
+    """The deployment that `node` belongs to."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

@@ -1,7 +1,7 @@
-"""The models on offer, as the leases of the running processes tell.
+"""The models that are available, according to the leases of the running processes.
 
-A model is on offer when it has a tokenizer process and a scheduler process with workers. One that
-was seen is remembered: while its processes are being replaced, requests wait for it at its door.
+A model is available if it has a tokenizer process, a scheduler process and a worker. A model that was seen
+once is remembered: while its processes are being replaced, requests for it wait in its queue.
 """
 
 import asyncio
@@ -16,86 +16,87 @@ from proto.rpc import Lease
 
 REFRESH_SECONDS = 1.0
 PATIENCE_SECONDS = 30.0
+"""Time that requests wait for a model that is not available; then they fail."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model that some process has named."""
+    """A model that a process names in its lease."""
 
     name: str
     created: int
-    """Unix time at which this gateway first saw it. Seconds."""
+    """Unix time when this gateway first saw it. Seconds."""
     max_model_len: int = 0
-    """Tokens of prompt and output together; 0 while no worker has told."""
+    """Tokens of prompt and output together; 0 until a worker has announced it."""
     defaults: Mapping[str, float] = field(default_factory=dict)
-    """What counts instead of the API's defaults where a request leaves a parameter out."""
+    """The model's own defaults, by parameter. They replace the API's."""
     missing: tuple[str, ...] = ()
-    """Services it lacks to be on offer; empty if it is."""
+    """Services that do not run for it; empty if the model is available."""
     absent_since: float | None = field(default=None, compare=False)
-    """Since when it has not been on offer, on the catalog's clock. Seconds."""
+    """When it ceased to be available, on the catalog's clock; None if it is available. Seconds."""
 
 
 class Catalog:
-    """Looks at the leases on demand, at most once in `REFRESH_SECONDS`."""
+    """Reads the leases on demand, at most once in `REFRESH_SECONDS`."""
 
     def __init__(self, backend: Backend, clock: Callable[[], float] = time.monotonic) -> None:
         self._backend = backend
         self._clock = clock
         self._known: dict[str, Model] = {}
-        self._looked_at = -float("inf")
-        self._looking = asyncio.Lock()
-        self._blind = False
+        self._read_at = -float("inf")
+        self._reading = asyncio.Lock()
+        self._unreadable = False
 
     async def models(self) -> list[Model]:
-        """Every model known, on offer or not. Raises `Unavailable` if the leases cannot be read."""
+        """All known models, available or not. Raises `Unavailable` if the leases cannot be read."""
         await self._refresh()
-        if self._blind:
+        if self._unreadable:
             raise Unavailable("The message queue cannot be reached.")
         return list(self._known.values())
 
     async def find(self, name: str) -> Model:
-        """The model `name`: on offer, or away for so short a time that waiting for it is worth it.
+        """The model `name`, if it is available or has been absent for less than `PATIENCE_SECONDS`.
 
-        Raises `NotFound` for a model never seen and `Unavailable` for one that is away for longer.
+        Raises `NotFound` for a model that was never seen, and `Unavailable` for one absent for longer.
         """
         await self._refresh()
         model = self._known.get(name)
         if model is not None:
-            if (error := self._given_up(model)) is not None:
+            if (error := self._lost(model)) is not None:
                 raise error
             return model
-        if self._blind:
+        if self._unreadable:
             raise Unavailable("The message queue cannot be reached.")
         raise NotFound(f"The model '{name[:200]}' does not exist.", param="model", code="model_not_found")
 
     async def lost(self) -> dict[str, GatewayError]:
-        """By name, the models that nobody should wait for any longer, and why."""
+        """The models that have been absent for longer than `PATIENCE_SECONDS`: an error for each, by name."""
         await self._refresh()
-        errors = {name: self._given_up(model) for name, model in self._known.items()}
+        errors = {name: self._lost(model) for name, model in self._known.items()}
         return {name: error for name, error in errors.items() if error is not None}
 
-    def _given_up(self, model: Model) -> GatewayError | None:
+    def _lost(self, model: Model) -> GatewayError | None:
         if model.absent_since is None or self._clock() - model.absent_since < PATIENCE_SECONDS:
             return None
         missing = " and no ".join(model.missing) or "message queue"
         return Unavailable(f"The model '{model.name}' is not available: no {missing} is running.")
 
     async def _refresh(self) -> None:
-        async with self._looking:
-            if self._clock() - self._looked_at < REFRESH_SECONDS:
+        async with self._reading:
+            if self._clock() - self._read_at < REFRESH_SECONDS:
                 return
             try:
                 leases = await self._backend.leases()
             except (ConnectionError, TimeoutError) as error:
-                if not self._blind:
+                if not self._unreadable:
                     logger.warning("cannot read the leases: %s", error or type(error).__name__)
-                self._blind = True
+                self._unreadable = True
                 leases = []
             else:
-                self._blind = False
-            self._looked_at = self._clock()
+                self._unreadable = False
+            self._read_at = self._clock()
             self._note(leases)
 
     def _note(self, leases: list[Lease]) -> None:
@@ -108,16 +109,16 @@ class Catalog:
 
     def _seen(self, name: str, leases: list[Lease]) -> Model:
         before = self._known.get(name) or Model(name, created=int(time.time()))
-        missing = () if self._blind else _missing(leases)
-        absent = self._blind or bool(missing)
+        missing = () if self._unreadable else _missing(leases)
+        absent = self._unreadable or bool(missing)
         since = before.absent_since if before.absent_since is not None else self._clock()
         longest = max((_count(lease, "max_model_len") for lease in leases), default=0)
-        told = [said for lease in leases if isinstance(said := lease.info.get("defaults"), dict)]
+        defaults = [found for lease in leases if isinstance(found := lease.info.get("defaults"), dict)]
         return Model(
             name,
             before.created,
             longest or before.max_model_len,
-            told[0] if told else before.defaults,
+            defaults[0] if defaults else before.defaults,
             missing,
             since if absent else None,
         )

@@ -1,4 +1,4 @@
-"""Generating the answer to a prompt, through the death of whatever process works on it: see `attempts.py`."""
+"""Generating the answer to a prompt, even if processes die meanwhile: see `attempts.py`."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -20,14 +20,14 @@ from proto.tokenizer_pb2_grpc import TokenizerStub
 WATCH_SECONDS = 5.0
 
 Chunks = AsyncGenerator[tuple[int, TextChunk], None]
-"""Of one or more prompts, each chunk with its prompt's number."""
+"""Chunks for one or more prompts, each with its prompt's number."""
 
-Asked = TypeVar("Asked", bound=Attempts)
+Call = TypeVar("Call", bound=Attempts)
 
 
 @dataclass
 class _Sequence:
-    """What one sequence has delivered."""
+    """What the gateway has received of one sequence."""
 
     token_ids: list[int] = field(default_factory=list)
     text_length: int = 0
@@ -35,7 +35,7 @@ class _Sequence:
 
 
 class Generation(Attempts):
-    """One prompt's answer."""
+    """The answer to one prompt."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class Generation(Attempts):
         self.request = request
         self._tokenizer = tokenizer
         self._sequences = [_Sequence() for _ in range(request.n)]
-        self._told_prompt = False
+        self._prompt_seen = False
         self._names = {"prompt": "messages"} if request.HasField("chat") else {}
 
     async def chunks(self, number: int = 0) -> Chunks:
-        """What the tokenizer service sends, as if no process had died. Raises `GatewayError`.
+        """The chunks that the tokenizer service sends, as if no process had died. Raises `GatewayError`.
 
-        `number`: of this prompt among those of the answer.
+        `number`: this prompt's number among the prompts of the request.
         """
         resumption = Resumption()
         while self._ended_by is None:
@@ -84,9 +84,9 @@ class Generation(Attempts):
 
     def _remember(self, chunk: TextChunk) -> None:
         if chunk.HasField("prompt"):
-            if self._told_prompt:
+            if self._prompt_seen:
                 chunk.ClearField("prompt")
-            self._told_prompt = True
+            self._prompt_seen = True
         for delta in chunk.deltas[:]:
             sequence = self._sequences[delta.index]
             sequence.token_ids += delta.token_ids[:]
@@ -95,7 +95,7 @@ class Generation(Attempts):
                 sequence.finished = True
 
     def _with_so_far(self) -> TextRequest:
-        """The request, with what has been delivered if anything has."""
+        """The request, with everything received so far."""
         so_far = [
             TextSoFar(
                 index=index,
@@ -112,7 +112,7 @@ class Generation(Attempts):
 
 
 class Generator:
-    """Runs what is asked of models, and ends what waits for one that is not coming back."""
+    """Runs requests, and ends those that wait for a model that is lost."""
 
     def __init__(self, backend: Backend, catalog: Catalog) -> None:
         self._backend = backend
@@ -126,9 +126,7 @@ class Generator:
     ) -> AsyncIterator[Chunks]:
         """The chunks of all requests as they come.
 
-        `timeout`: seconds in which they are to be complete.
-
-        Raises what `watched` raises, and what a generation does.
+        `timeout`: seconds until all answers must be complete. Raises `GatewayError`.
         """
 
         def begin(tokenizer: TokenizerStub) -> list[Generation]:
@@ -143,39 +141,39 @@ class Generator:
 
     @asynccontextmanager
     async def watched(
-        self, model: str, begin: Callable[[TokenizerStub], list[Asked]]
-    ) -> AsyncIterator[list[Asked]]:
-        """What `begin` asks of the model's tokenizer service; ended when nobody should wait any longer.
+        self, model: str, begin: Callable[[TokenizerStub], list[Call]]
+    ) -> AsyncIterator[list[Call]]:
+        """The calls that `begin` makes of the model's tokenizer service. They end when the model is lost.
 
-        Raises `NotFound` or `Unavailable` for a model that is not there.
+        Raises `NotFound` or `Unavailable` for a model that is not available.
         """
         await self._catalog.find(model)
         if self._stopping:
             raise _stopping()
-        asked = begin(self._backend.tokenizer(model))
-        self._live.update(dict.fromkeys(asked, model))
+        calls = begin(self._backend.tokenizer(model))
+        self._live.update(dict.fromkeys(calls, model))
         try:
-            yield asked
+            yield calls
         finally:
-            for one in asked:
-                del self._live[one]
+            for call in calls:
+                del self._live[call]
 
     async def watch(self) -> None:
-        """Until cancelled, end what waits for a model that has been away for too long."""
+        """Until cancelled, end the requests that wait for a lost model: see `Catalog.lost`."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             if not self._live:
                 continue
             lost = await self._catalog.lost()
-            for asked, model in list(self._live.items()):
+            for call, model in list(self._live.items()):
                 if model in lost:
-                    asked.end(lost[model])
+                    call.end(lost[model])
 
     def stop(self) -> None:
-        """End all that runs, and begin nothing new."""
+        """End all requests, and start no new ones."""
         self._stopping = True
-        for asked in self._live:
-            asked.end(_stopping())
+        for call in self._live:
+            call.end(_stopping())
 
 
 def _stopping() -> GatewayError:

@@ -1,4 +1,4 @@
-"""Several streams read as one."""
+"""Several streams merged into one."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -13,7 +13,7 @@ BUFFERED_ITEMS = 64
 def merged(streams: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[Item, None]:
     """The items of all streams as they come.
 
-    The first stream to fail fails the whole. All streams are closed at the end, however it comes.
+    The error of the first stream that fails ends the whole. All streams are closed at the end in any case.
     """
     return streams[0] if len(streams) == 1 else _merged(streams)
 
@@ -48,6 +48,6 @@ async def _pump(stream: AsyncGenerator[Item, None], queue: "asyncio.Queue[Item |
         try:
             async for item in stream:
                 await queue.put(item)
-        except Exception as error:  # whatever it is, the reader raises it
+        except Exception as error:  # of any kind: the reader raises it
             failure = error
     await queue.put(_End(failure))
