@@ -11,7 +11,7 @@ from scheduler_svc.service import SchedulerService
 from scheduler_svc.settings import SchedulerSettings
 
 GRACE_SECONDS = 5.0
-"""How long requests may go on once the process is told to end; then their callers resume them elsewhere."""
+"""How long requests may go on after the signal to end; then their callers resume them elsewhere."""
 
 
 async def serve(node: Node, settings: SchedulerSettings) -> None:

@@ -1,4 +1,4 @@
-"""Embeddings of fewer numbers than the model gives."""
+"""Embeddings with fewer dimensions than the model's."""
 
 import sys
 from array import array
@@ -6,7 +6,7 @@ from math import hypot
 
 
 def first_dimensions(embedding: bytes, count: int) -> bytes:
-    """The first `count` numbers of float32[], little-endian, made of length 1 again; 0: all, as they are.
+    """The first `count` dimensions, scaled to length 1 again; float32[], little-endian. 0: all, unchanged.
 
     Models are trained for this (Kusupati et al. 2022, "Matryoshka Representation Learning").
     """

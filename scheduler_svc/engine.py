@@ -1,4 +1,4 @@
-"""The core at work: requests come in as calls, workers come in through their door, results are routed.
+"""The core with its I/O: requests come as calls, workers take calls at their door, results are routed back.
 
 No decision is made here. Everything runs in one event loop, so the core needs no locks.
 """
@@ -34,13 +34,14 @@ RETRY_SECONDS = 0.5
 """Pause after a worker took the call at the door and failed before it was ready."""
 
 Announce = Callable[[int, int], None]
+"""Is called with the number of workers and the longest sequence, in tokens, that one of them can hold."""
 
 
 class Engine:
     """The fleet with its I/O: a client of `quire.Worker` that serves `Call`s."""
 
     def __init__(self, worker_stub: Any, settings: SchedulerSettings, announce: Announce) -> None:
-        """`announce(workers, max_model_len)` is called whenever a worker has come or gone."""
+        """`worker_stub`: a stub of `quire.Worker`. `announce`: called whenever a worker has come or gone."""
         self._stub = worker_stub
         self._settings = settings
         self._announce = announce
@@ -48,15 +49,15 @@ class Engine:
         self._admission = Admission(settings.max_waiting_requests, settings.max_waiting_tokens)
         self._calls: dict[SequenceGroup, Call] = {}
         self._links: dict[Scheduler, WorkerLink] = {}
-        self._lent: set[asyncio.Task[None]] = set()
+        self._serving: set[asyncio.Task[None]] = set()
 
     def open(self, request: Request, watch: Watch | None = None) -> tuple[SequenceGroup, Call]:
-        """Take on a request; what becomes of it comes out of the call. Raises `TooMuchWaits`.
+        """Take on a request, whose answer the call delivers. Raises `TooMuchWaits`.
 
-        `watch`: is told of the states of its sequences.
+        `watch`: is called with a sequence whenever its state has changed.
         """
-        if self._admission.limited and not request.resumed:  # what has begun is not broken off
-            self._admission.check(self._fleet.line(), len(request.prompt), time.monotonic())
+        if self._admission.limited and not request.resumed:  # a request that has begun is not refused
+            self._admission.check(self._fleet.waiting(), len(request.prompt), time.monotonic())
         call = Call()
         group, outcome = self._fleet.accept(request, watch)
         self._calls[group] = call
@@ -66,14 +67,14 @@ class Engine:
         return group, call
 
     def end_sequence(self, group: SequenceGroup, index: int) -> None:
-        """One sequence of a request is wanted no longer."""
+        """End one sequence of a request; its caller wants no more of it."""
         self._fleet.end_sequence(group, index)
         if not group.unfinished and group in self._calls:
             self._calls[group].end()
         self._wake()
 
     def close(self, group: SequenceGroup) -> None:
-        """Nothing more is wanted of a request: what it holds is free from now on."""
+        """End a request; its blocks and slots are free from now on."""
         if self._calls.pop(group, None) is not None:
             self._fleet.cancel(group)
             self._wake()
@@ -86,7 +87,7 @@ class Engine:
                 try:
                     limits = await _ready(call)
                 except (grpc.aio.AioRpcError, WorkerFault) as error:
-                    log.warning("a worker could not be had: %s", _reason(error))
+                    log.warning("a worker failed before it was ready: %s", _reason(error))
                     call.cancel()
                     await asyncio.sleep(RETRY_SECONDS)
                     continue
@@ -94,38 +95,38 @@ class Engine:
                     call.cancel()
                     raise
                 task = asyncio.ensure_future(self._serve(call, limits))
-                self._lent.add(task)
+                self._serving.add(task)
                 task.add_done_callback(self._returned)
         finally:
-            for task in self._lent:
+            for task in self._serving:
                 task.cancel()
-            await asyncio.gather(*self._lent, return_exceptions=True)
+            await asyncio.gather(*self._serving, return_exceptions=True)
 
     async def _serve(self, call: Any, limits: WorkerLimits) -> None:
         """Serve one worker until it is lost; then its requests go on elsewhere."""
         scheduler, outcome = self._fleet.add_worker(limits)
         link = self._links[scheduler] = WorkerLink(call, scheduler, self._settings.plan_depth)
-        log.info("a worker has joined: %d blocks of %d tokens", limits.num_blocks, limits.block_size)
+        log.info("a worker joined: %d blocks of %d tokens", limits.num_blocks, limits.block_size)
         if self._settings.speculation == "draft" and not limits.can_draft:
-            log.warning("it has no draft model (QUIRE_DRAFT_MODEL): no drafts from it")
+            log.warning("the worker has no draft model (QUIRE_DRAFT_MODEL): it makes no drafts")
         try:
             self._deliver(outcome, {})
             self._announce(len(self._links), self._fleet.max_length)
             await link.run(lambda message: self._on_result(scheduler, message))
         except (grpc.aio.AioRpcError, WorkerFault) as error:
-            log.warning("a worker is lost: %s", _reason(error))
+            log.warning("a worker was lost: %s", _reason(error))
         except Exception:
-            # Whatever it was, it belongs to this worker: the requests go on with another.
-            log.exception("a worker is given up")
+            # Whatever failed, it concerns this worker alone: its requests go on with another.
+            log.exception("a worker was given up")
         finally:
             del self._links[scheduler]
             self._deliver(self._fleet.remove_worker(scheduler), {})
             self._announce(len(self._links), self._fleet.max_length)
 
     def _returned(self, task: "asyncio.Task[None]") -> None:
-        self._lent.discard(task)
+        self._serving.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("the requests of a lost worker may be lost too", exc_info=error)
+            log.error("requests of a lost worker may be lost, too", exc_info=error)
 
     def _on_result(self, scheduler: Scheduler, message: StepResult) -> None:
         result, logprobs = result_from(message)
@@ -135,7 +136,7 @@ class Engine:
         self._deliver(outcome, logprobs)
 
     def _deliver(self, outcome: Outcome, logprobs: Logprobs) -> None:
-        """Give every call what it gained, in one response; then let the workers' plans take note."""
+        """Give every call its gains in one response, then let the workers plan again."""
         by_group: dict[SequenceGroup, list[Gain]] = {}
         for gain in outcome.gains:
             by_group.setdefault(gain.group, []).append(gain)
@@ -161,10 +162,10 @@ class Engine:
 
 
 async def _ready(call: Any) -> WorkerLimits:
-    """What the worker that takes the call has to offer."""
+    """Wait until a worker takes the call; its limits. Raises `WorkerFault`, `grpc.aio.AioRpcError`."""
     event = await call.read()
     if event is grpc.aio.EOF or event.WhichOneof("event") != "ready":
-        raise WorkerFault("its first event is not that it is ready")
+        raise WorkerFault("its first event is not `ready`")
     return limits_from(event.ready)
 
 

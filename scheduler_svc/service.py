@@ -1,4 +1,4 @@
-"""The servicer of `quire.Scheduler`: between a gRPC call and the engine's call."""
+"""The servicer of `quire.Scheduler`: translates between gRPC calls and the engine's calls."""
 
 import asyncio
 import time
@@ -72,10 +72,10 @@ class SchedulerService(SchedulerServicer):
 
     @contextmanager
     def _opened(self, request: Request, context: Any, span: Span) -> Iterator[tuple[SequenceGroup, Call]]:
-        """The engine's call, for as long as the gRPC call lives."""
+        """Open the engine's call, for as long as the gRPC call lives."""
         states = events(span)
         group, call = self._engine.open(request, states)
-        # A call may end while nothing runs here, in the middle of sending: then this frees what it holds.
+        # The gRPC call may end while this coroutine waits in a write: then the callback frees what it holds.
         context.add_done_callback(lambda *_: self._engine.close(group))
         try:
             yield group, call
@@ -86,7 +86,7 @@ class SchedulerService(SchedulerServicer):
                 span.set_attributes(states.totals())
 
     async def _listen(self, messages: AsyncIterator[GenerateRequest], group: SequenceGroup) -> None:
-        """What the caller says after `start`."""
+        """Take the caller's messages after `start`. Raises `RequestRefused`."""
         async for message in messages:
             if message.WhichOneof("kind") != "end_sequence" or message.end_sequence >= group.request.n:
                 raise RequestRefused("end_sequence", "names no sequence of this request")
@@ -115,19 +115,19 @@ async def _told(context: Any, name: str) -> AsyncIterator[Span]:
 
 
 def _traceparent(span: Span) -> str:
-    """The span's W3C trace context for the worker; empty if it is not traced."""
+    """The span's W3C trace context, for the worker; empty if it is not traced."""
     carried = outgoing(trace.set_span_in_context(span)) if span.get_span_context().is_valid else ()
     return dict(carried).get("traceparent", "")
 
 
 def _deadline(context: Any) -> float:
-    """Of the call, in seconds on the monotonic clock."""
+    """The call's deadline in seconds on the monotonic clock; infinite without one."""
     remaining: float | None = context.time_remaining()
     return inf if remaining is None else time.monotonic() + remaining
 
 
 def _error_of(listener: "asyncio.Task[None]") -> SchedulerError | None:
-    """What the caller did wrong; that it is gone is not for the listener to say."""
+    """The error in the caller's messages; None if they ended in order, or the caller is gone."""
     error = None if listener.cancelled() else listener.exception()
     return error if isinstance(error, SchedulerError) else None
 

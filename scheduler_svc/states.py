@@ -1,6 +1,7 @@
-"""What becomes of a request's sequences: for every change of state an event on its span, a line in the log.
+"""Every change of a sequence's state becomes an event on its request's span and a line in the debug log.
 
-A sequence changes its state when it is admitted, preempted, done, and not with each token; beams alone do.
+A sequence changes its state when it is admitted, preempted or done, and not with each token. Only beams
+change it more often, when they fork.
 """
 
 import logging
@@ -12,11 +13,11 @@ from scheduler_svc.core.sequence import Sequence, State
 log = logging.getLogger(__name__)
 
 MAX_EVENTS = 100
-"""Of one span: what is preempted over and over, or searches with beams, is counted and no longer told."""
+"""Events of one span at most; later changes are only counted."""
 
 
 class StateEvents:
-    """Is told of the changes; see `SequenceGroup.watch`."""
+    """Records the changes of one request's sequences; see `SequenceGroup.watch`."""
 
     def __init__(self, span: Span) -> None:
         self.changes = 0
@@ -26,18 +27,18 @@ class StateEvents:
     def __call__(self, sequence: Sequence) -> None:
         self.changes += 1
         self.preemptions += sequence.state is State.PREEMPTED
-        told, logged = self.changes <= MAX_EVENTS, log.isEnabledFor(logging.DEBUG)
-        if not (told or logged):
+        recorded, logged = self.changes <= MAX_EVENTS, log.isEnabledFor(logging.DEBUG)
+        if not (recorded or logged):
             return
         name, facts = sequence.state.name, _facts(sequence)
-        if told:
+        if recorded:
             self._span.add_event(name, facts)
         if logged:
             text = ", ".join(f"{fact.removeprefix('quire.')} {value}" for fact, value in facts.items())
             log.debug("%s: %s, %s", sequence.group.request.request_id, name, text)
 
     def totals(self) -> dict[str, int]:
-        """For the span's attributes."""
+        """Attributes of the span."""
         return {"quire.state_changes": self.changes, "quire.preemptions": self.preemptions}
 
 
@@ -51,5 +52,5 @@ def _facts(sequence: Sequence) -> dict[str, int]:
 
 
 def events(span: Span) -> StateEvents | None:
-    """None if nobody would see them: then they cost nothing."""
+    """A recorder for the span; None if nobody would see the events, so that they cost nothing."""
     return StateEvents(span) if span.is_recording() or log.isEnabledFor(logging.DEBUG) else None

@@ -1,7 +1,7 @@
 """The loop: what happens next, whichever worker or request it happens to.
 
 Time jumps from event to event. A worker's event is the end of a step at which something has to be decided.
-Equal steps before it are taken at once (`scheduler_svc/core/stretch.py`); if a request comes to the worker
+Equal steps before it are taken at once (`stretch.py`); if a request comes to the worker
 meanwhile, those that are over by then.
 """
 
@@ -14,6 +14,7 @@ from itertools import count
 from ops.simulate import SWAP_US
 from ops.simulate.cost import MICROSECOND, SECOND, StepCost
 from ops.simulate.ledger import Ledger, Live
+from ops.simulate.stretch import TOKEN
 from ops.simulate.trace import Arrival
 from ops.simulate.worker import Worker
 from scheduler_svc.core.fleet import Fleet
@@ -23,7 +24,6 @@ from scheduler_svc.core.policies import POLICIES
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import SequenceGroup
-from scheduler_svc.core.stretch import TOKEN
 
 VOCABULARY = 1 << 31
 FROM_SOURCE = 0

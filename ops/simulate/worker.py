@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from ops.simulate import stretch
 from ops.simulate.cost import MICROSECOND, Shape, StepCost
 from scheduler_svc.core.plan import Outcome, StepResult
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import SequenceGroup
-from scheduler_svc.core.stretch import TOKEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Worker:
             swaps = len(plan.swap_out.blocks) + len(plan.swap_in.blocks)
             flights.append(Flight(plan.step, sum(plan.rows.samples), Shape.of(plan), swaps))
             self.admissions += len(plan.new_slots)
-        steps = scheduler.stretch() if self._leaps and flights else 0
+        steps = stretch.longest(scheduler) if self._leaps and flights else 0
         if steps > 1:
             shape = flights[0].shape
             self._leap = Leap(self._cost.of(shape), self._cost.context * shape.rows, steps)
@@ -99,7 +99,9 @@ class Worker:
         flight = self._flights.popleft()
         self._begun = now
         took = self._cost.of(flight.shape) // MICROSECOND
-        return self.scheduler.complete(StepResult(flight.step, [TOKEN] * flight.samples, duration_us=took))
+        return self.scheduler.complete(
+            StepResult(flight.step, [stretch.TOKEN] * flight.samples, duration_us=took)
+        )
 
     def leap(self, now: int) -> tuple[Sequence[SequenceGroup], Sequence[int]]:
         """Take the steps of a leap that are over by now: who gained a token in each, and when they ended."""
@@ -107,7 +109,7 @@ class Worker:
         steps = leap.over(now - self._begun) if leap else 0
         if leap is None or not steps:
             return (), ()
-        groups = [sequence.group for sequence in self.scheduler.advance(steps)]
+        groups = [sequence.group for sequence in stretch.advance(self.scheduler, steps)]
         lengths = (leap.first + number * leap.growth for number in range(steps))
         ends = list(accumulate(lengths, initial=self._begun))[1:]
         self._begun = ends[-1]

@@ -1,9 +1,9 @@
 """The sequences that run on one worker: their slots and the blocks they hold.
 
-The worker executes plans in the order in which they are sent. This is what makes it safe to give out
-slots and blocks again at once, while a plan that still uses them is in flight: whatever that plan
-writes is written before the new owner writes, and the new owner reads no position that it has not
-written (or hit in the cache, where only confirmed blocks are).
+The worker executes plans in the order in which they are sent. So slots and blocks may be given out again at
+once, while a plan that still uses them is in flight. What that plan writes is written before the new owner
+writes, and the new owner reads no position that it has not written itself, or hit in the cache, which has
+only confirmed blocks.
 """
 
 from bisect import bisect_left, insort
@@ -22,10 +22,10 @@ _age = attrgetter("age")
 
 
 class Batch:
-    """What the worker's batch holds, seen from the scheduler."""
+    """Slots and block tables of the worker's batch, as they are after the newest plan."""
 
     def __init__(self, limits: WorkerLimits, slots: int, unfinished: UnfinishedPrefixes) -> None:
-        """`unfinished`: is told who leaves."""
+        """`slots`: rows of the batch. `unfinished`: learns which sequences leave."""
         self.limits = limits
         self.unfinished = unfinished
         self.pool = BlockPool(limits.num_blocks, HostPool(limits.host_blocks) if limits.swaps else None)
@@ -33,16 +33,16 @@ class Batch:
         """Sequences with a slot, oldest first."""
         self.free_slots = list(range(slots - 1, -1, -1))
         self.freed_slots: list[int] = []
-        """Slots given up since the last plan; the next plan tells the worker."""
+        """Slots given up since the last plan; the next plan frees them."""
         self.cut_tables: dict[Sequence, int] = {}
-        """Tables that were cut since the last plan, to so many blocks; the next plan tells the worker."""
+        """Blocks that are left of tables cut since the last plan; the next plan cuts them."""
         self.admitted_tokens = 0
-        """Known tokens of all sequences that ever got a slot."""
+        """Tokens known of all sequences when they got their slots, so far."""
 
     def admit(self, sequence: Sequence, hits: list[int]) -> list[int]:
-        """Give the sequence a slot, and a table that begins with what `hits` match. Returns its blocks.
+        """Give the sequence a slot, and a table that begins with the blocks of `hits`. Returns its blocks.
 
-        Those behind the window are neither held nor brought back.
+        Blocks outside the window are neither held nor brought back.
         """
         gone = self.limits.outside_window(len(hits) * self.limits.block_size)
         blocks = [0] * gone + self.pool.take(hits[gone:], sequence.chain[gone : len(hits)])
@@ -51,14 +51,14 @@ class Batch:
         return blocks[:]
 
     def can_fork(self, parent: Sequence, tokens: int) -> bool:
-        """Whether the parent has all blocks that are visible after its first `tokens` positions."""
+        """Whether the parent still holds all blocks that a row after its first `tokens` positions reads."""
         return parent.table is not None and parent.table.dropped <= self.limits.outside_window(tokens + 1)
 
     def fork(self, child: Sequence, parent: Sequence, tokens: int) -> tuple[list[int], list[int]]:
-        """Give the child a slot, and a table that begins with the first `tokens` positions of the parent's.
+        """Give the child a slot, and a table that begins with the first `tokens` positions of its parent.
 
-        Returns the block to be copied and the one that it is copied to, if there are such; the first stays
-        referenced until the caller releases it. A block must be free.
+        Returns the block that is to be copied, and the block to copy it to; both empty if the last block is
+        full. The first stays referenced until the caller releases it. A block must be free.
         """
         assert parent.table is not None
         table, sources = parent.table.fork(tokens)
@@ -68,24 +68,32 @@ class Batch:
         return sources, targets
 
     def to_take(self, sequence: Sequence) -> int:
-        """Blocks that a running sequence needs beyond those it holds, to compute what it knows."""
+        """Blocks that a running sequence needs beyond those it holds, to compute its known tokens."""
         table, known = sequence.table, len(sequence.tokens)
         assert table is not None
         room = self.limits.blocks_at_once(known) - len(table.blocks) + table.dropped
         return max(0, min(self.limits.blocks_for(known) - len(table.blocks), room))
 
     def reserved_for(self, sequence: Sequence) -> int:
-        """Blocks that admission leaves to a running sequence: what its prefill has yet to take, and one more,
-        so that it can go on for a while before somebody has to make way for it."""
+        """Blocks that admission leaves to a running sequence.
+
+        The blocks that its prefill has yet to take, and one more, so that it can go on for a while before
+        another is preempted for it.
+        """
         return 1 + (self.to_take(sequence) if sequence.state is State.PREFILL else 0)
 
     def reserved(self) -> int:
-        """Blocks that admission leaves to all that run. None of an empty batch: into that fits whatever was
-        accepted."""
+        """Blocks that admission leaves to all running sequences; 0 if none runs.
+
+        Every accepted request fits into an empty batch.
+        """
         return sum(map(self.reserved_for, self.running)) + self.limits.watermark if self.running else 0
 
     def roll_back(self, sequence: Sequence) -> None:
-        """Nothing of the sequence is in flight, and drafts may have had room that it does not need."""
+        """Set a sequence, of which nothing is in flight, back to its confirmed tokens.
+
+        Blocks that only its drafts needed are given back.
+        """
         assert sequence.table is not None
         sequence.computed = sequence.planned = len(sequence.tokens) - 1
         sequence.drafted = 0
@@ -93,7 +101,7 @@ class Batch:
             self.cut_tables[sequence] = len(sequence.table.blocks)
 
     def leave(self, sequence: Sequence, to: State) -> None:
-        """Take slot and blocks from the sequence; what is in flight for it will be dropped."""
+        """Take slot and blocks from the sequence. Results of what is in flight for it will be dropped."""
         sequence.move(to)
         if sequence.table is None:
             return
@@ -111,7 +119,7 @@ class Batch:
     def check_integrity(self, copied: Iterable[int]) -> None:
         """Raise `IntegrityError` if blocks, tables and slots contradict each other.
 
-        `copied`: blocks that copies are under way of.
+        `copied`: blocks that plans in flight copy.
         """
         running = self.running
         tables = [sequence.table for sequence in running if sequence.table is not None]
@@ -127,12 +135,12 @@ class Batch:
             _check_sequence(sequence, table, self.limits)
 
     def _seat(self, sequence: Sequence, table: BlockTable, computed: int) -> None:
-        """Give the sequence a slot, with a table in which so many positions have been computed."""
+        """Give the sequence a slot, with a table of which `computed` positions have been computed."""
         sequence.table = table
         sequence.computed = sequence.planned = computed
         sequence.move(State.PREFILL)
         sequence.slot = self.free_slots.pop()
-        sequence.told = len(sequence.tokens)
+        sequence.given_tokens = len(sequence.tokens)
         sequence.admitted_output = sequence.output_tokens
         sequence.admission_cost = len(sequence.tokens) - computed
         self.admitted_tokens += len(sequence.tokens)

@@ -20,54 +20,55 @@ from typing import NamedTuple
 
 
 class EarlyStopping(IntEnum):
-    """When the search may end before the beams do; the numbers are those of `quire.EarlyStopping`."""
+    """When a search with enough answers ends. The numbers are those of `quire.EarlyStopping`."""
 
     HEURISTIC = 0
-    """When the best beam, ending now, would be worse than the worst answer."""
+    """When the best beam would be worse than the worst answer if it ended now."""
     FIRST = 1
-    """With the first w answers."""
+    """As soon as there are w answers."""
     NEVER = 2
-    """When the best beam, at whatever length suits it best, would be worse than the worst answer."""
+    """When the best beam would be worse than the worst answer at any length."""
 
 
 @dataclass(frozen=True, slots=True)
 class BeamSearch:
-    """What is asked of the search."""
+    """Parameters of a search."""
 
     width: int
+    """Number of beams, w."""
     length_penalty: float = 1.0
-    """Above 0 longer answers are favoured, below it shorter ones."""
+    """Above 0 longer answers are favoured, below 0 shorter ones."""
     early_stopping: EarlyStopping = EarlyStopping.HEURISTIC
 
 
 class Candidate(NamedTuple):
-    """A token that could follow a beam."""
+    """A token that may follow a beam."""
 
     token: int
     logprob: float
 
 
 class Hypothesis(NamedTuple):
-    """An answer that is complete. Sorts by score."""
+    """A complete answer. Sorts by score."""
 
     score: float
     order: int
-    """Higher for what was found earlier: the earlier one wins a tie."""
+    """Higher for an answer that was found earlier: the earlier one wins a tie."""
     output: "array[int]"
 
 
 class Continuation(NamedTuple):
-    """A beam of the next round: which one it comes from, and what follows that one."""
+    """A beam of the next round: the number of its parent, and the token that follows that one."""
 
     parent: int
     token: int
 
 
 class Search:
-    """The state of a search. Beams are numbered from 0; their tokens are the caller's to keep."""
+    """The state of a search. Beams are numbered from 0; the caller keeps their tokens."""
 
     def __init__(self, ask: BeamSearch, stop_tokens: frozenset[int], most: int) -> None:
-        """`stop_tokens`: end a beam. `most`: tokens that an answer may have."""
+        """`stop_tokens`: each ends a beam. `most`: tokens that an answer may have."""
         self._ask = ask
         self._stop_tokens = stop_tokens
         self._most = most
@@ -78,15 +79,16 @@ class Search:
 
     @property
     def beams(self) -> int:
-        """How many there are in this round."""
+        """Number of beams in this round."""
         return len(self._scores)
 
     def advance(
         self, outputs: Sequence["array[int]"], candidates: Sequence[Sequence[Candidate]]
     ) -> list[Continuation]:
-        """One round. Each beam's output so far, and what may follow it, at least w tokens that do not end it.
+        """Do one round. Returns the beams of the next round, best first; none if the search is over.
 
-        The beams of the next round, best first; none if the search is over.
+        `outputs`: each beam's output so far. `candidates`: what may follow each, with at least w tokens that
+        do not end it.
         """
         width, length = self._ask.width, len(outputs[0]) + 1
         ranked = nlargest(
@@ -112,11 +114,11 @@ class Search:
         return [Continuation(-beam, -token) for _, beam, token in going]
 
     def best(self, count: int) -> list["array[int]"]:
-        """The outputs of the best answers, best first; of a search that is over."""
+        """Outputs of the best `count` answers, best first, of a search that is over."""
         return [answer.output for answer in self._answers[:count]]
 
     def _can_improve(self, best: float, length: int) -> bool:
-        """Whether a beam could still displace an answer; `best` is the best beam's score."""
+        """Whether a beam can still replace an answer. `best`: score of the best beam."""
         ask = self._ask
         if len(self._answers) < ask.width:
             return True

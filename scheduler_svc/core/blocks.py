@@ -1,13 +1,13 @@
-"""The block pool: who holds which block of one worker's KV memory, and what is cached in it.
+"""The block pool: the references to each block of one worker's KV memory, and what is cached in it.
 
     referenced      in at least one block table; may also be cached (shared prefixes)
     idle            in no table, its content is cached: a hit brings it back,
                     or it is evicted when memory is needed, least recently used first,
                     and its content goes to the host if there is host memory (`host.py`)
-    empty           in no table, holds nothing worth keeping: given out first
+    empty           in no table, and nothing is cached in it: given out first
 
-Every block is in exactly one of the three. The pool knows numbers only; content is named by a hash
-that the caller vouches for (`prefix.py`).
+Every block is in exactly one of the three states. The pool knows numbers only; a content is named by a hash
+that the caller computes (`prefix.py`).
 """
 
 from collections import OrderedDict
@@ -17,14 +17,14 @@ from scheduler_svc.core.errors import IntegrityError, OutOfBlocks
 from scheduler_svc.core.host import HostPool
 
 ON_HOST = -1
-"""In place of a block, in a match: the content is not on the device, but can be brought back."""
+"""Stands for a block in a match: the content is not on the device, but can be brought back."""
 
 
 class BlockPool:
-    """Blocks 0 to num_blocks - 1. Every operation costs the same whatever the pool's size."""
+    """Blocks 0 to num_blocks - 1. No operation takes longer in a larger pool."""
 
     def __init__(self, num_blocks: int, host: HostPool | None = None) -> None:
-        """`host`: takes the contents of evicted blocks."""
+        """`host`: takes the contents of evicted blocks; None: they are lost."""
         self.num_blocks = num_blocks
         self.host = host
         self._references = [0] * num_blocks
@@ -51,11 +51,11 @@ class BlockPool:
         return len(self._block_of)
 
     def references(self, block: int) -> int:
-        """In how many tables the block is."""
+        """Number of tables that the block is in."""
         return self._references[block]
 
     def allocate(self, count: int) -> list[int]:
-        """`count` blocks with one reference each; raises `OutOfBlocks` if there are fewer."""
+        """`count` blocks with one reference each. Raises `OutOfBlocks` if fewer are free."""
         if count > self.free_blocks:
             raise OutOfBlocks(f"{count} blocks wanted, {self.free_blocks} free")
         empty = self._empty
@@ -70,17 +70,17 @@ class BlockPool:
         return blocks
 
     def share(self, blocks: Iterable[int]) -> None:
-        """One more reference to each block: of another table, or to idle blocks that were hit."""
+        """Add a reference to each block: it is in one more table, or was idle and hit."""
         for block in blocks:
             if not self._references[block]:
                 del self._idle[block]
             self._references[block] += 1
 
     def release(self, blocks: Sequence[int]) -> None:
-        """One reference less to each block of a table, given from head to tail.
+        """Take one reference from each block of a table, given from head to tail.
 
-        The tail goes first into the order of eviction: without its head a tail can never be hit, while
-        a head without its tail still can.
+        The tail is evicted before the head: a tail can never be hit without its head, but a head can be hit
+        without its tail.
         """
         references = self._references
         for block in reversed(blocks):
@@ -93,10 +93,10 @@ class BlockPool:
                 self._idle[block] = None
 
     def cache(self, block: int, content: bytes) -> None:
-        """Name the content of a full, referenced block whose tokens are confirmed.
+        """Enter a full, referenced block whose tokens are confirmed into the cache.
 
-        If another block holds the same content already, that one stays the cached one: tables are
-        append-only, so equal blocks that were computed twice are not merged.
+        If another block with the same content is cached, that one stays: tables are append-only, so equal
+        blocks that were computed twice are not merged.
         """
         if self._hash_of[block] is None and content not in self._block_of:
             self._hash_of[block] = content
@@ -118,10 +118,10 @@ class BlockPool:
         return hits
 
     def take(self, hits: Sequence[int], contents: Sequence[bytes]) -> list[int]:
-        """One more reference to each block of a match; what is on the host is brought back into new blocks.
+        """Add a reference to each block of a match, and bring what is on the host back into new blocks.
 
-        `contents`: of the hits. Raises `OutOfBlocks`. What is brought back counts as cached at once: the
-        plan in the making moves it before anybody reads it.
+        `contents`: names of the hits. Returns the blocks. Raises `OutOfBlocks`. What is brought back is
+        cached at once: the plan that is being made moves it before any row reads it.
         """
         missing = [content for content, block in zip(contents, hits, strict=True) if block == ON_HOST]
         if not missing:
@@ -139,12 +139,13 @@ class BlockPool:
         return [next(fresh) if block == ON_HOST else block for block in hits]
 
     def idle_among(self, blocks: Iterable[int]) -> int:
-        """How many of the blocks count as free until they are taken: idle ones, and room for the host's."""
+        """Number of a match's blocks that `take` would take from the free ones: idle blocks, and one for
+        each that is on the host."""
         references = self._references
         return sum(1 for block in blocks if block == ON_HOST or not references[block])
 
     def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
-        """Raise `IntegrityError` unless the books balance with all the tables that there are."""
+        """Raise `IntegrityError` unless references, free blocks and cache agree with all `tables`."""
         held = [0] * self.num_blocks
         for table in tables:
             if len(set(table)) != len(table):

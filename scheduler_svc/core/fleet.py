@@ -1,16 +1,17 @@
-"""The workers that there are, each with a scheduler of its own, and the requests they share.
+"""All workers, each with a scheduler of its own, and the requests that they share.
 
-A request belongs to one worker at a time. It waits here while there is none for it, and comes back
-here when its worker is lost.
+A request belongs to one worker at a time. It waits here while no worker can take it, and comes back here when
+its worker is lost.
 
-The loss of a worker may be a request's own doing. One whose worker was lost before it gained a token
-there is suspect: suspects are let on workers one at a time each, so that when another worker is lost
-on the way it is known whose doing it was, and only that request is ended.
+A request may be the reason why a worker is lost. One whose worker was lost before it gained a token there is
+a suspect. Each worker gets one suspect at a time. So if that worker is lost, too, the suspect is the reason,
+and only this request is ended.
 """
 
 from collections import deque
 
-from scheduler_svc.core.drafting import speculation_of
+from scheduler_svc.core.capabilities.roll import roll
+from scheduler_svc.core.drafters import speculation_of
 from scheduler_svc.core.errors import RequestPoisoned, RequestRefused
 from scheduler_svc.core.limits import WorkerLimits, length_limit
 from scheduler_svc.core.plan import Gain, Outcome
@@ -20,12 +21,12 @@ from scheduler_svc.core.router import Router
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import SequenceGroup, Watch
 
-LIVES = 2
-"""Workers that may be lost in a row to a request before it gains a token."""
+MAX_LOSSES = 2
+"""Workers lost in a row, before a request gained a token on them, after which it is ended."""
 
 
 class Fleet:
-    """Requests come in here, and workers; which request goes to which worker is decided here."""
+    """Takes on requests and workers, and decides which request goes to which worker."""
 
     def __init__(self, token_budget: int, policy: str = "fcfs", speculation: str = "off") -> None:
         """`policy`: one of `POLICIES`; `speculation`: off, or one of `DRAFTERS`."""
@@ -44,24 +45,24 @@ class Fleet:
 
     @property
     def max_length(self) -> int:
-        """Longest sequence, prompt and output, that some worker can hold; 0 without workers."""
+        """Tokens, prompt and output, of the longest sequence that some worker can hold; 0 without workers."""
         return self._largest.max_length if self._largest else 0
 
     @property
     def admitted_tokens(self) -> int:
-        """Tokens that have begun to be computed, ever; see `Scheduler`."""
+        """Tokens that have left the queue so far, over all workers; see `Scheduler.admitted_tokens`."""
         return self._admitted_before + sum(each.admitted_tokens for each in self.schedulers)
 
-    def line(self) -> tuple[int, int]:
-        """How many requests wait for others to make room, and how many tokens they have to compute first."""
-        waiting = [sequence for each in self.schedulers for sequence in each.line()]
+    def waiting(self) -> tuple[int, int]:
+        """Requests that wait for others to make room, and their tokens that have to be computed."""
+        waiting = [sequence for each in self.schedulers for sequence in each.waiting()]
         for group in (*self._homeless, *self._suspects):
             waiting += group.alive()
         requests = {id(sequence.group) for sequence in waiting}
         return len(requests), sum(len(sequence.tokens) for sequence in waiting)
 
     def accept(self, request: Request, watch: Watch | None = None) -> tuple[SequenceGroup, Outcome]:
-        """Take on a request. It may be refused at once, or turn out to be complete."""
+        """Take on a request. The outcome says whether it is refused, or complete already."""
         self._arrivals += 1
         group = SequenceGroup(request, self._arrivals, watch)
         outcome = Outcome()
@@ -70,11 +71,11 @@ class Fleet:
         return group, outcome
 
     def home(self, group: SequenceGroup) -> Scheduler | None:
-        """The scheduler that has the request in hand, if one has."""
+        """The scheduler that has the request, if one has."""
         return self._home.get(group)
 
     def cancel(self, group: SequenceGroup) -> None:
-        """Forget a request, wherever it is."""
+        """End a request, wherever it is."""
         home = self._home.pop(group, None)
         if home is not None:
             home.cancel(group)
@@ -84,7 +85,7 @@ class Fleet:
                 queue.remove(group)
 
     def end_sequence(self, group: SequenceGroup, index: int) -> None:
-        """One sequence of a request is wanted no longer."""
+        """End one sequence of a request. Nothing happens if it has ended already."""
         home = self._home.get(group)
         if home is not None:
             home.end_sequence(group, index)
@@ -94,7 +95,7 @@ class Fleet:
             self.cancel(group)
 
     def add_worker(self, limits: WorkerLimits) -> tuple[Scheduler, Outcome]:
-        """A worker has joined: it takes what waited, and its share of what waits elsewhere."""
+        """Add a worker. It takes the requests that had no worker, and its share of what waits for others."""
         waiting = list(self._homeless)
         self._homeless.clear()
         for scheduler in self.schedulers:
@@ -116,7 +117,7 @@ class Fleet:
         return joined, outcome
 
     def remove_worker(self, scheduler: Scheduler) -> Outcome:
-        """A worker is lost: its requests go to others, or wait for one."""
+        """A worker is lost: its requests go to other workers, or wait for one."""
         self.schedulers.remove(scheduler)
         self._router.remove(scheduler)
         self._admitted_before += scheduler.admitted_tokens
@@ -125,17 +126,15 @@ class Fleet:
         outcome = Outcome()
         for group in scheduler.evacuate():
             del self._home[group]
-            if group.fruitless >= LIVES:
-                outcome.failed.append(
-                    (group, RequestPoisoned("the request has cost two workers their lives"))
-                )
+            if group.losses >= MAX_LOSSES:
+                outcome.failed.append((group, RequestPoisoned()))
             else:
                 self._place(group, outcome)
         self._place_suspects()
         return outcome
 
     def settle(self, scheduler: Scheduler, outcome: Outcome) -> None:
-        """Take note of what a result meant: who ended, and whether a suspect is cleared."""
+        """Take note of a result's outcome: requests that ended, and whether a suspect gained a token."""
         for gain in outcome.gains:
             if gain.finish and not gain.group.unfinished:
                 self._home.pop(gain.group, None)
@@ -144,26 +143,26 @@ class Fleet:
         self._review(scheduler)
 
     def _measure(self) -> None:
-        """Note what the largest worker can hold."""
+        """Note the limits of the largest worker."""
         limits = (each.limits for each in self.schedulers)
         self._largest = max(limits, key=lambda each: each.max_length, default=None)
 
     def _largest_for(self, request: Request) -> WorkerLimits | None:
-        """Of the worker that can hold the request's longest sequences; of beams, all at once."""
+        """Limits of the worker that can hold the request's longest sequences; beams must fit together."""
         if request.beams is None:
             return self._largest
         limits = (each.limits for each in self.schedulers)
         return max(limits, key=lambda each: each.max_length_of(request.beam_width), default=None)
 
     def _place(self, group: SequenceGroup, outcome: Outcome) -> None:
-        """Give the group to a worker, or keep it until there is one for it."""
+        """Give the group to a worker, or keep it until some worker can take it."""
         largest = self._largest_for(group.request)
         if largest is None:
             self._homeless.append(group)
             return
-        if not group.limit and not self._admit_at_door(group, largest, outcome):
+        if not group.limit and not self._set_limit(group, largest, outcome):
             return
-        if group.fruitless:
+        if group.losses:
             self._suspects.append(group)
             return
         scheduler = self._router.choose(group)
@@ -177,24 +176,24 @@ class Fleet:
         scheduler.submit(group)
         self._router.review(scheduler)
 
-    def _admit_at_door(self, group: SequenceGroup, largest: WorkerLimits, outcome: Outcome) -> bool:
-        """Set the group's limit, by the largest worker; False if nothing of it is to run."""
+    def _set_limit(self, group: SequenceGroup, largest: WorkerLimits, outcome: Outcome) -> bool:
+        """Set the group's limit by the largest worker. False if the group is refused or complete."""
         try:
             group.limit = length_limit(group.request, largest)
         except RequestRefused as refusal:
             outcome.failed.append((group, refusal))
             return False
         for sequence in group.alive():
-            # The worker or scheduler before may have been lost between the last token and word of the end.
+            # The worker or scheduler before may have been lost after the last token and before it said so.
             if finish := sequence.ending():
                 group.end_waiting(sequence.index)
                 outcome.gains.append(Gain(group, sequence.index, -1, finish, -1))
             elif group.request.rolling:
-                sequence.roll()
+                roll(sequence)
         return group.unfinished > 0
 
     def _review(self, scheduler: Scheduler) -> None:
-        """Note the worker's load; if its suspect has gained a token or is gone, let the next ones on."""
+        """Note the worker's load. If its suspect has gained a token or is gone, place the next suspects."""
         self._router.review(scheduler)
         suspect = self._on_probation.get(scheduler)
         if suspect is not None and (suspect.gained or self._home.get(suspect) is not scheduler):
@@ -202,7 +201,7 @@ class Fleet:
             self._place_suspects()
 
     def _place_suspects(self) -> None:
-        """Each worker that has no suspect gets the first that fits."""
+        """Give each worker that has no suspect the first one that fits."""
         for scheduler in self.schedulers:
             if scheduler in self._on_probation:
                 continue

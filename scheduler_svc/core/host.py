@@ -1,21 +1,22 @@
-"""Host memory behind the block pool: contents that were evicted from the device, and can come back.
+"""Host memory behind the block pool: contents that were evicted from the device and can come back.
 
     device block ── evicted ──▶ host slot         swap out     of a full, confirmed block
     device block ◀── hit ────── host slot         swap in      into a block that is given out for it
 
-A preempted sequence is not moved. Its full blocks stay in the pool's cache as those of one that ended do, and
-go to the host one by one when their memory is really needed; when it comes back, those that are still on the
-device are hit, and the others are brought back. So preemption, and prefixes that outlive the device's memory,
-are one mechanism.
+A preempted sequence is not moved. Its full blocks stay in the pool's cache, as those of a sequence that ended
+do, and go to the host one by one when their memory is needed. When it is admitted again, the blocks that are
+still on the device are hit, and the others are brought back. So preemption and prefixes that outlive the
+device's memory are one mechanism.
 
-What is brought back keeps its slot: to evict it again moves nothing. When the slots run out, the content that
-was least recently moved is dropped.
+A content that is brought back keeps its slot, so evicting it again moves nothing. When the slots run out, the
+content that was least recently moved is dropped.
 
-A worker runs the swaps of a plan before all else of it, outs before ins, and plans in their order. So an out
-reads what earlier plans have written: only confirmed blocks have a name, and nobody writes to a block that is
-in no table. An in may read the slot that an out of the same plan writes, but not the other way round: a slot
-that a plan names keeps its content until that plan is made. Nor does a plan take back a block into which it
-swaps: such a block is held by a sequence that is admitted after all that may preempt.
+A worker runs the swaps of a plan before its rows, swaps out before swaps in, and plans in their order. So a
+swap out reads what earlier plans have written: only confirmed blocks have a name, and no plan writes to a
+block that is in no table. A swap in may read a slot that a swap out of the same plan writes, but not the
+other way round: a slot that a plan names keeps its content until that plan is made. A plan never takes back a
+block into which it swaps: such a block belongs to a sequence that was admitted after everything that may
+preempt.
 """
 
 from collections import OrderedDict
@@ -44,13 +45,13 @@ class HostPool:
         self._slot_of: OrderedDict[bytes, int] = OrderedDict()
         self._swaps = Swaps()
         self._named: set[bytes] = set()
-        """Contents whose slots the plan in the making names."""
+        """Contents whose slots the plan that is being made names."""
 
     def __contains__(self, content: bytes) -> bool:
         return content in self._slot_of
 
     def keep(self, content: bytes, block: int) -> None:
-        """The block is about to be given to somebody else: take its content over, if there is a slot."""
+        """Take over the content of a block that is about to be given out again, if there is a slot."""
         if content in self._slot_of:
             self._slot_of.move_to_end(content)
             return
@@ -67,17 +68,17 @@ class HostPool:
         self._swaps.out_host_slots.append(slot)
 
     def reserve(self, content: bytes) -> None:
-        """The plan in the making will bring the content back: until then its slot is nobody else's."""
+        """Keep the content's slot: the plan that is being made will bring it back."""
         self._slot_of.move_to_end(content)
         self._named.add(content)
 
     def bring(self, content: bytes, block: int) -> None:
-        """Bring a reserved content back, into a block that was given out for it."""
+        """Bring a reserved content back into a block that was given out for it."""
         self._swaps.in_host_slots.append(self._slot_of[content])
         self._swaps.in_blocks.append(block)
 
     def take_swaps(self) -> Swaps:
-        """What is to move in the plan that is made now; the next one begins."""
+        """The swaps of the plan that is being made; the next call returns those after it."""
         swaps, self._swaps = self._swaps, Swaps()
         self._named.clear()
         return swaps
@@ -85,6 +86,6 @@ class HostPool:
     def check_integrity(self) -> None:
         """Raise `IntegrityError` unless every slot is either empty or of one content."""
         if sorted([*self._empty, *self._slot_of.values()]) != list(range(self.num_slots)):
-            raise IntegrityError("the slots of the host are not those that are empty and those that are not")
+            raise IntegrityError("a slot of the host is neither empty nor in use, or both")
         if not self._named <= self._slot_of.keys():
-            raise IntegrityError("a content was dropped while a plan names its slot")
+            raise IntegrityError("a content was dropped although a plan names its slot")

@@ -8,12 +8,12 @@ from scheduler_svc.core.errors import ContextExceeded, RequestRefused
 from scheduler_svc.core.request import Request
 
 WATERMARK = 0.01
-"""Part of the pool that admission leaves to the running sequences to grow into."""
+"""Share of the pool that admission leaves free, for running sequences to grow into."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """What a worker has to offer; see `WorkerReady` in worker.proto for the units."""
+    """Limits of a worker; see `WorkerReady` in worker.proto for the units."""
 
     num_blocks: int
     block_size: int
@@ -45,18 +45,18 @@ class WorkerLimits:
 
     @property
     def max_length(self) -> int:
-        """Longest sequence, prompt and output: what the model can take and the pool can hold."""
+        """Tokens, prompt and output, of the longest sequence that model and pool allow."""
         return self.max_length_of(1)
 
     @property
     def watermark(self) -> int:
-        """Blocks that admission leaves to the running sequences to grow into."""
+        """Blocks that admission leaves free, for running sequences to grow into."""
         return max(1, int(self.num_blocks * WATERMARK))
 
     def max_length_of(self, beams: int) -> int:
-        """Longest that so many beams can get that all have to be held at once; 0 if they cannot be.
+        """Tokens that each of `beams` beams can have if all are held at once; 0 if that many cannot be held.
 
-        With a window the pool need only hold that of each, and a position to go on with.
+        With a window the pool need only hold the window of each, and one position more.
         """
         if beams > min(self.max_slots, self.max_step_tokens):
             return 0
@@ -67,48 +67,48 @@ class WorkerLimits:
         return min(self.max_model_len, share * self.block_size)
 
     def can_hold(self, request: Request, limit: int) -> bool:
-        """Whether sequences of the request may get so long here as its `length_limit` says."""
+        """Whether sequences of the request may have `limit` tokens here, see `length_limit`."""
         positions = limit - 1 if request.pooling else limit
         return positions <= self.max_length_of(request.beam_width)
 
     @property
     def swap_tokens(self) -> float:
-        """Tokens that could be computed while a block moves to the host or back; infinite if not known."""
+        """Tokens that could be computed while one block moves to the host or back; infinite if not known."""
         return self.swap_block_us / self.token_us if self.token_us else inf
 
     @property
     def swaps(self) -> bool:
-        """There is host memory, and to move a block there and back takes less than to compute it again."""
+        """Whether there is host memory, and moving a block there and back is faster than computing it."""
         return self.host_blocks > 0 and 2 * self.swap_tokens < self.block_size
 
     def blocks_for(self, tokens: int) -> int:
-        """Blocks that so many positions need."""
+        """Blocks that `tokens` positions need."""
         return -(-tokens // self.block_size)
 
     def blocks_at_once(self, tokens: int) -> int:
-        """Blocks that a sequence of so many tokens holds at once: with a window, its own and a step's."""
+        """Blocks that a sequence of `tokens` tokens holds at once: with a window, of window and one step."""
         if not self.window:
             return self.blocks_for(tokens)
         most = min(self._span(self.window + self.max_step_tokens), self.num_blocks)
         return min(self.blocks_for(tokens), most)
 
     def outside_window(self, computed: int) -> int:
-        """Blocks, from the head on, that a sequence with so many positions computed reads never again.
+        """Blocks, from the head on, that a sequence with `computed` positions never reads again.
 
         Its last position may be computed again: a fork does that.
         """
         return max(0, computed - self.window) // self.block_size if self.window else 0
 
     def _span(self, positions: int) -> int:
-        """Blocks that so many positions touch, wherever they begin."""
+        """Blocks that `positions` positions touch at most, wherever they begin."""
         return (positions + self.block_size - 2) // self.block_size + 1
 
 
 def length_limit(request: Request, limits: WorkerLimits) -> int:
-    """How long a sequence of the request may get, prompt included; one that rolls, how long its context may.
+    """Tokens that a sequence of the request may have, prompt included; if it rolls, tokens of its context.
 
-    A text to be embedded gets one longer than it is, as if a token came after it; that has no position.
-    Raises `RequestRefused` if it can never fit: then nothing that ends or is preempted would help.
+    For a text to be embedded this is one more than the text has, as if a token came after it, which gets no
+    position. Raises `RequestRefused` if the request can never fit, not even alone.
     """
     prompt, longest = len(request.prompt), limits.max_length_of(request.beam_width)
     if request.beams:
@@ -138,19 +138,20 @@ def length_limit(request: Request, limits: WorkerLimits) -> int:
 
 
 def _check_embedding(request: Request, longest: int, limits: WorkerLimits) -> None:
-    """Raise `RequestRefused` if a text cannot be embedded, or not in so many numbers."""
+    """Raise `RequestRefused` if the text is too long, or the embedding has fewer dimensions than asked."""
     if len(request.prompt) > longest:
         raise ContextExceeded("prompt", longest, f"the text has {len(request.prompt)}")
     if request.dimensions > limits.embedding_size:
         size = limits.embedding_size
         raise RequestRefused(
-            "dimensions", f"the model's embeddings have {size} numbers, not {request.dimensions}"
+            "dimensions", f"the model's embeddings have {size} dimensions, not {request.dimensions}"
         )
 
 
 def _check_width(width: int, stop_tokens: int, longest: int, limits: WorkerLimits) -> None:
-    """Raise `RequestRefused` if a beam search cannot be so wide."""
+    """Raise `RequestRefused` if a beam search cannot have `width` beams."""
     if width + stop_tokens > limits.vocab_size:
-        raise RequestRefused("beam_width", f"{width} beams and {stop_tokens} tokens that end them: too many")
+        asked = f"{width} beams and {stop_tokens} stop tokens"
+        raise RequestRefused("beam_width", f"{asked} are more than the vocabulary of {limits.vocab_size}")
     if not longest:
         raise RequestRefused("beam_width", f"{width} beams are more than can run at once")

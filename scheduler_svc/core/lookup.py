@@ -1,15 +1,15 @@
-"""Drafts without a model: what came after the same words before (Saxena 2023, "Prompt Lookup Decoding").
+"""Drafts without a model: what followed the same tokens earlier (Saxena 2023, "Prompt Lookup Decoding").
 
     a b c d e f g a b c │ d e f g a b ...         the last three tokens stood there already: go on as there
           ^     └─────┘
 
-Text that quotes, edits, lists or repeats itself is often as before for a while.
+Text that quotes, edits, lists or repeats often goes on as it did before.
 """
 
 from array import array
 
 ORDER = 3
-"""Tokens that must be the same."""
+"""Number of tokens that must be the same."""
 
 
 class Lookup:
@@ -22,11 +22,11 @@ class Lookup:
         self._indexed = ORDER
 
     def guess(self, tokens: "array[int]", count: int) -> list[int]:
-        """What may come after `tokens`, which have only grown since the call before; empty if nothing.
+        """Up to `count` tokens that may follow `tokens`; empty if no earlier place is found.
 
-        A copy that reaches the end goes on with itself.
+        Between calls `tokens` may only grow. A copy that reaches the end goes on with itself.
         """
-        # A run is entered when the token after it is known: so the one at the end finds an earlier one.
+        # A run is entered once the token after it is known. So the run at the end finds an earlier one.
         for place in range(self._indexed, len(tokens)):
             self._after[tuple(tokens[place - ORDER : place])] = place
         self._indexed = max(ORDER, len(tokens))

@@ -2,8 +2,8 @@
 
     name[i] = H(name[i - 1] + tokens of block i),   name[-1] = H(salt)
 
-Equal names mean equal tokens at equal positions under the same salt. H resists collisions, so that
-nobody can craft a prompt that reads another one's cache.
+Equal names mean equal tokens at equal positions under the same salt. H resists collisions, so that nobody can
+craft a prompt that reads the cache of another.
 """
 
 from array import array
@@ -13,16 +13,16 @@ DIGEST_BYTES = 32
 
 
 def root(salt: str) -> bytes:
-    """What the chain of a salt begins with."""
+    """The name before the first block of every chain with this salt."""
     return blake2b(salt.encode(), digest_size=DIGEST_BYTES, person=b"quire salt").digest()
 
 
 def extend_chain(
     chain: list[bytes], start: bytes, tokens: "array[int]", blocks: int, block_size: int
 ) -> None:
-    """Append names until the chain names the first `blocks` full blocks of `tokens`.
+    """Append names until the chain has those of the first `blocks` full blocks of `tokens`.
 
-    `start` is the salt's root. Nothing to do if it is that long already.
+    `start`: the salt's root. Does nothing if the chain is that long already.
     """
     done = len(chain)
     if done >= blocks:

@@ -1,4 +1,4 @@
-"""What is asked of the scheduler."""
+"""Requests to the scheduler."""
 
 from array import array
 from dataclasses import dataclass, field
@@ -35,47 +35,52 @@ class SoFar:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One prompt and how to continue it. Token arrays have typecode `i`."""
+    """A prompt and how to continue it, or a text to be embedded. Token arrays have typecode `i`."""
 
     request_id: str
     prompt: "array[int]"
     max_tokens: int = 0
-    """Tokens to generate at most per sequence; 0 = up to the end of the context, if it rolls without end."""
+    """Tokens to generate for each sequence; 0: to the end of the context, or without end if it rolls."""
     cut_to_fit: bool = False
-    """Nobody asked for so many: what does not fit into the context is left off."""
+    """If `max_tokens` do not fit into the context, generate as many as fit instead of refusing."""
     stop_token_ids: frozenset[int] = frozenset()
+    """Each of them ends a sequence."""
     n: int = 1
+    """Number of answers."""
     beams: BeamSearch | None = None
-    """The answers are the `n` best of a beam search instead of `n` samples."""
+    """If given, the answers are the `n` best of this beam search instead of `n` samples."""
     salt: str = ""
+    """Requests share cached prefixes only with requests of the same salt."""
     tenant: str = ""
-    """Who asks: shares of the work are counted by tenant."""
+    """Who asks. The policy `fair` counts work by tenant."""
     priority: int = 0
-    """Lower is earlier."""
+    """Lower comes first, with the policy `priority`."""
     deadline: float = inf
     """When the answer is due, in seconds on a clock that all requests of a process share."""
     sampling: object = None
-    """Handed on to the worker unread."""
+    """Sampling parameters, which the scheduler hands on unread."""
     traceparent: str = ""
+    """W3C trace context of the request's span; empty: it is not traced."""
     rolling: bool = False
     """Go on past the model's context; see `rolling.py`."""
     pooling: Pooling = Pooling.NO_POOLING
-    """The prompt is embedded so, and nothing is generated."""
+    """If not `NO_POOLING`, the prompt is embedded in this way, and nothing is generated."""
     dimensions: int = 0
-    """Numbers of its embedding that are wanted; 0: all."""
+    """Dimensions that the embedding is to have; 0: all of the model."""
     resumed: tuple[SoFar, ...] = field(default=())
+    """What the sequences delivered before the request was interrupted."""
 
     @property
     def takes_prefixes(self) -> bool:
-        """What was computed of its prompt before need not be computed again: a mean is over all tokens."""
+        """Whether it can begin with a cached prefix. A mean cannot: it is taken over all tokens."""
         return self.pooling is not Pooling.MEAN
 
     @property
     def beam_width(self) -> int:
-        """Sequences that have to be held at once, if they are beams; 1 if there are none."""
+        """Number of beams, which must be held at once; 1 without beam search."""
         return 1 if self.beams is None else self.beams.width
 
     @property
     def candidates(self) -> int:
-        """Most likely tokens that a beam of the request needs to know; 0 if it has none."""
+        """Number of most likely tokens that the worker reports of each beam; 0 without beam search."""
         return 0 if self.beams is None else self.beams.width + len(self.stop_token_ids)

@@ -1,7 +1,9 @@
 """Which worker a request goes to: where most of its prompt is cached, weighed against load.
 
-What a request costs a worker is its load, in batches, plus what is to be computed of the prompt, in steps:
-a prompt that fills a step is worth a detour to a worker with a batch more to do, a single block hardly any.
+    cost = load, in full batches + prompt tokens to compute, in full steps
+
+So a cached prompt that fills a step outweighs one full batch of other requests, and a single cached block
+outweighs almost nothing.
 """
 
 from heapq import heapify, heappop, heappush
@@ -11,41 +13,42 @@ from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import SequenceGroup
 
 MAX_PREFIXES = 10_000
-"""First blocks of prompts that are remembered with the workers that had them; the latest are kept."""
+"""First blocks of prompts whose workers are remembered; the latest are kept."""
 
 Entry = tuple[float, int, Scheduler]
+"""(load, order of joining, worker)."""
 
 
 class Router:
-    """The workers in order of load, in a heap: among a thousand one is found as soon as among ten."""
+    """Keeps the workers in a heap by load, so that choosing takes as long among a thousand as among ten."""
 
     def __init__(self) -> None:
         self._entries: dict[Scheduler, Entry] = {}
-        # Holds every entry of `_entries`, and some that are out of date: those are skipped when they come up.
+        # Holds every entry of `_entries`, and outdated ones, which are skipped when they come up.
         self._heap: list[Entry] = []
         self._joined = 0
-        # By the name of a prompt's first block, who was given such prompts: only they are asked.
+        # Workers that were given prompts, by the name of the first block: only these are asked.
         self._had: dict[bytes, dict[Scheduler, None]] = {}
 
     def add(self, scheduler: Scheduler) -> None:
-        """A worker has joined."""
+        """Add a worker."""
         self._joined += 1
         self._enter(scheduler, self._joined)
 
     def remove(self, scheduler: Scheduler) -> None:
-        """A worker is lost."""
+        """Remove a worker."""
         del self._entries[scheduler]
         for had in self._had.values():
             had.pop(scheduler, None)
 
     def review(self, scheduler: Scheduler) -> None:
-        """A worker's load may have changed."""
+        """Take note that a worker's load may have changed."""
         entry = self._entries.get(scheduler)
         if entry is not None and entry[0] != _load(scheduler):
             self._enter(scheduler, entry[1])
 
     def choose(self, group: SequenceGroup) -> Scheduler | None:
-        """The cheapest of those that could hold the group's longest sequence; the least loaded on a tie."""
+        """The cheapest worker that can hold the group's longest sequence; the least loaded on a tie."""
         chosen = self._least_loaded(group)
         if chosen is None or len(self._entries) == 1:
             return chosen
@@ -67,7 +70,7 @@ class Router:
         return chosen
 
     def _least_loaded(self, group: SequenceGroup) -> Scheduler | None:
-        """The least loaded of those that could hold the group's longest sequence; the first on a tie."""
+        """The least loaded worker that can hold the group's longest sequence; the first on a tie."""
         heap, too_small = self._heap, []
         chosen = None
         while heap and chosen is None:
@@ -87,13 +90,13 @@ class Router:
         entry = self._entries[scheduler] = (_load(scheduler), joined, scheduler)
         if len(self._heap) < 2 * len(self._entries):
             heappush(self._heap, entry)
-        else:  # half of it is out of date
+        else:  # half of its entries are outdated
             self._heap = list(self._entries.values())
             heapify(self._heap)
 
 
 def _names(group: SequenceGroup, block_size: int) -> list[bytes]:
-    """Of all blocks that the group's first sequence could find cached."""
+    """Names of all blocks that the group's first sequence could find cached."""
     leader, request = group.alive()[0], group.request
     count = (len(leader.tokens) - 1) // block_size
     extend_chain(leader.chain, root(request.salt), leader.tokens, count, block_size)

@@ -8,30 +8,26 @@
                      └────────────────┘
                  takes over another's blocks
 
-A sequence that has filled its context, of a request that goes on then (`rolling.py`), is preempted by itself.
-When a worker is lost, whatever is not DONE is WAITING again, for another worker. A beam that is given up for
-the fork of another goes from PREFILL or DECODE to FORK.
+A sequence that rolls (`rolling.py`) is preempted when it has filled its context. When a worker is lost, every
+sequence that is not DONE is WAITING again, for another worker. A beam whose place another beam takes goes
+from PREFILL or DECODE to FORK.
 """
 
 from array import array
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING
 
-from scheduler_svc.core import rolling
+from scheduler_svc.core.beam_round import BeamRound
+from scheduler_svc.core.draft_state import DraftState
 from scheduler_svc.core.errors import IllegalTransition
 from scheduler_svc.core.request import Finish, Request
 from scheduler_svc.core.table import BlockTable
-
-if TYPE_CHECKING:
-    from scheduler_svc.core.beams import Beams
-    from scheduler_svc.core.drafting import Pace
 
 Age = tuple[float, int, int]
 """(measure, arrival, index): lower is older. The measure is the policy's."""
 
 Watch = Callable[["Sequence"], None]
-"""Is told of a sequence that has just begun, or changed its state."""
+"""Is called with a sequence that has just begun, or changed its state."""
 
 
 class State(Enum):
@@ -60,7 +56,7 @@ class Sequence:
         computed   0 .............. computed                          keys and values confirmed
         planned    0 .......................................planned   with what is in flight
 
-    `planned` runs ahead of `tokens` when a planned row uses a token that is still in flight.
+    `planned` is ahead of `tokens` if a planned row uses a token that is still in flight.
     """
 
     __slots__ = (
@@ -69,53 +65,55 @@ class Sequence:
         "age",
         "chain",
         "computed",
+        "draft_state",
         "drafted",
         "dropped_tokens",
         "epoch",
+        "given_tokens",
         "group",
         "index",
-        "pace",
         "planned",
         "slot",
         "state",
         "table",
         "tokens",
-        "told",
     )
 
     def __init__(self, group: "SequenceGroup", index: int, output: "array[int]") -> None:
         self.group = group
         self.index = index
         self.age: Age = (group.measure, group.arrival, index)
-        """Older is never preempted for younger to grow."""
+        """An older sequence is never preempted so that a younger one can grow."""
         self.tokens = group.request.prompt + output
-        """Prompt and confirmed output, as far as they are in the context."""
+        """Prompt and confirmed output, without what has been dropped from the context."""
         self.dropped_tokens = 0
-        """Tokens of the text that the sequence has left behind; see `rolling.py`."""
+        """Number of tokens that were dropped from the context; see `rolling.py`."""
         self.state = State.WAITING
         self.slot = -1
-        """Row of the worker's batch; -1 = none."""
+        """Row of the worker's batch; -1: none."""
         self.table: BlockTable | None = None
-        """Held exactly as long as a slot."""
+        """Its blocks; None without a slot."""
         self.epoch = 0
-        """Raised whenever the slot is given up; results planned under an earlier one are dropped."""
+        """Raised whenever the slot is given up: results of rows planned in an earlier epoch are dropped."""
         self.computed = 0
+        """Positions that have been computed for certain: a result has confirmed them."""
         self.planned = 0
+        """Positions that have been computed once all plans in flight have been executed."""
         self.admitted_output = 0
-        """Output tokens that were known when it got its slot."""
+        """Output tokens that it had when it got its slot."""
         self.admission_cost = 0
-        """Tokens that had to be computed then: those that were known, and not in the cache."""
+        """Tokens that had to be computed when it got its slot: known, and not in the cache."""
         self.drafted = 0
-        """Drafts in flight; with some it cannot be planned further."""
-        self.pace: Pace | None = None
-        """What drafts have brought, once some were thought of."""
-        self.told = 0
-        """Of a beam: tokens that the worker has been told of."""
+        """Number of drafts in flight. While there are any, it is not planned further."""
+        self.draft_state: DraftState | None = None
+        """What speculation remembers of it; None until the first drafts are tried."""
+        self.given_tokens = 0
+        """Of a beam: number of its tokens that the worker has been given."""
         self.chain: list[bytes] = []
-        """Names of the full blocks from the head on, as far as they have been needed."""
+        """Names of its full blocks from the head on, as far as they were needed."""
 
     def move(self, to: State) -> None:
-        """The one way to change state; what comes of it, comes afterwards. Raises `IllegalTransition`."""
+        """Change the state; nothing else may. Raises `IllegalTransition`."""
         if to not in LEGAL[self.state]:
             raise IllegalTransition(
                 f"{self.group.request.request_id}[{self.index}]: {self.state.value} to {to.value}"
@@ -126,21 +124,21 @@ class Sequence:
 
     @property
     def waits(self) -> bool:
-        """It is to be given a slot."""
+        """Whether it is to be given a slot."""
         return self.state is State.WAITING or self.state is State.PREEMPTED
 
     @property
     def about_to_end(self) -> bool:
-        """Its last token is in flight: it gives its blocks up by itself, sooner than if it were preempted."""
+        """Whether its last token is in flight: it will give up its blocks without being preempted."""
         return self.planned + 1 >= self.group.limit and self.computed < self.planned
 
     @property
     def output_tokens(self) -> int:
-        """How many tokens it has generated so far."""
+        """Number of tokens generated so far, dropped ones included."""
         return self.dropped_tokens + len(self.tokens) - len(self.group.request.prompt)
 
     def ending(self) -> Finish:
-        """Whether the newest confirmed token is the last one, and why."""
+        """Why the newest confirmed token is the last one, or that it is not."""
         request, tokens = self.group.request, self.tokens
         if tokens[-1] in request.stop_token_ids and self.output_tokens > 0:
             return Finish.STOP
@@ -150,33 +148,24 @@ class Sequence:
             full = len(tokens) >= self.group.limit
         return Finish.LENGTH if full else Finish.NOT_FINISHED
 
-    def roll(self) -> None:
-        """Leave behind what a text of its length does; it holds no blocks."""
-        count = rolling.dropped(self.dropped_tokens + len(self.tokens), self.group.limit)
-        if count > self.dropped_tokens:
-            self.tokens = rolling.kept(self.tokens, count - self.dropped_tokens)
-            self.dropped_tokens = count
-            self.chain = []
-            self.pace = None
-
 
 class SequenceGroup:
-    """The sequences of one request, and what is known of them together.
+    """The sequences of one request.
 
-    The first that is not done leads: it computes the prompt while the others are held back, and then fork
-    from it: they share its blocks, and of the last one, if it is partly filled, they get a copy.
+    The first one that is not done leads: it computes the prompt while the others are held. Then they fork
+    from it: they share its blocks, and each gets a copy of the last block if that is partly filled.
     """
 
     __slots__ = (
         "arrival",
-        "beams",
+        "beam_round",
         "cached_tokens",
         "drafts",
         "drafts_held",
-        "fruitless",
         "gained",
         "held",
         "limit",
+        "losses",
         "measure",
         "request",
         "sequences",
@@ -189,22 +178,22 @@ class SequenceGroup:
         self.watch = watch
         self.arrival = arrival
         self.limit = 0
-        """Longest a sequence may get, prompt included; set when the group is accepted."""
+        """Tokens that a sequence may have, prompt included; set when the group is accepted."""
         self.measure = 0.0
-        """What the policy orders groups by, before arrival; see `take_up`."""
+        """By which the policy orders groups, before their arrival; see `take_up`."""
         self.cached_tokens: int | None = None
-        """Prompt tokens that came out of the prefix cache when the first sequence was first admitted."""
+        """Prompt tokens that were cached when the first sequence was first admitted; None before."""
         self.drafts = self.drafts_held = 0
-        """Drafts that were verified, and those of them that held."""
-        self.fruitless = 0
-        """Workers in a row that were lost while they worked on the group, before it gained a token there."""
+        """Number of drafts that were verified, and of those that held."""
+        self.losses = 0
+        """Workers lost in a row while they computed the group, before it gained a token there."""
         self.gained = False
-        """A token was gained on the present worker."""
+        """Whether it gained a token on its present worker."""
         so_far = {entry.index: entry for entry in request.resumed}
-        self.beams: Beams | None = None
-        """The search, if one is asked for, once it is on a worker."""
+        self.beam_round: BeamRound | None = None
+        """Where its beam search stands; None without one, and until it is on a worker."""
         self.sequences = []
-        # A search begins with one beam; what it has delivered, it has delivered at its end.
+        # A search begins with one beam, and delivers its answers all at its end.
         searches = request.beams is not None and not request.resumed
         for index in range(1 if searches else request.n):
             known = so_far.get(index)
@@ -215,16 +204,18 @@ class SequenceGroup:
                 sequence.move(State.DONE)
             self.sequences.append(sequence)
         self.unfinished = sum(1 for sequence in self.sequences if sequence.state is not State.DONE)
+        """Number of sequences that are not done."""
         self.held: list[Sequence] = []
+        """Sequences that wait for their leader to compute the prompt."""
 
     def take_up(self, measure: float) -> None:
-        """A worker gets the group: there its sequences are as old as the measure says."""
+        """Set the ages of the sequences, which are about to be given to a worker."""
         self.measure = measure
         for sequence in self.sequences:
             sequence.age = (measure, self.arrival, sequence.index)
 
     def add_sequence(self) -> Sequence:
-        """One more, that knows nothing yet and is about to fork from another."""
+        """Add a sequence without tokens, which is about to fork from another."""
         sequence = Sequence(self, len(self.sequences), array("i"))
         sequence.move(State.FORK)
         self.sequences.append(sequence)
@@ -235,8 +226,15 @@ class SequenceGroup:
         """The sequences that are not done, in order."""
         return [sequence for sequence in self.sequences if sequence.state is not State.DONE]
 
+    def leader_after(self, ended: Sequence) -> Sequence | None:
+        """The held sequence that leads now, no longer held, if `ended` was the leader and some are held."""
+        if ended in self.held:
+            self.held.remove(ended)
+            return None
+        return self.held.pop(0) if self.held else None
+
     def end_waiting(self, index: int) -> None:
-        """End a sequence that no scheduler has in hand."""
+        """End a sequence while no scheduler has the group."""
         sequence = self.sequences[index]
         if sequence.state is not State.DONE:
             sequence.move(State.DONE)

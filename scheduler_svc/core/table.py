@@ -3,7 +3,7 @@
 Behind a sliding window the head is given back while the sequence runs:
 
     blocks    7 2 9 4 0 3       logical blocks 0 to 5
-              └─┘               dropped = 2: numbers that mean nothing any more, and hold the others' places
+              └─┘               dropped = 2: given back; the numbers only keep the places of the others
 """
 
 from scheduler_svc.core.blocks import BlockPool
@@ -15,23 +15,25 @@ class BlockTable:
     __slots__ = ("_block_size", "_pool", "blocks", "dropped", "named", "room")
 
     def __init__(self, pool: BlockPool, block_size: int, prefix: list[int], dropped: int = 0) -> None:
-        """A table that begins with the blocks of a cached prefix, and takes over a reference to each but
-        those `dropped`."""
+        """A table that begins with a cached prefix, whose first `dropped` blocks are given back.
+
+        It takes over one reference to each of the other blocks.
+        """
         self._pool = pool
         self._block_size = block_size
         self.blocks = prefix
         self.room = len(prefix) * block_size
         """Positions that the blocks hold."""
         self.named = len(prefix)
-        """How many blocks, from the head on, the cache has been told the content of."""
+        """Number of blocks, from the head on, whose content the cache knows."""
         self.dropped = dropped
-        """How many blocks, from the head on, were given back."""
+        """Number of blocks, from the head on, that were given back."""
 
     def fork(self, tokens: int) -> "tuple[BlockTable, list[int]]":
-        """A table that shares the blocks that the first `tokens` fill, and the block with the rest of them.
+        """A table that shares the blocks that the first `tokens` positions fill, and the partly filled block.
 
-        That one, if there is one, is to be copied, and is referenced once more until it has been: who forks
-        gives it back.
+        The second value has that block, or is empty. It is to be copied, and has one more reference, which
+        the caller releases once it has been copied.
         """
         full = tokens // self._block_size
         dropped = min(full, self.dropped)
@@ -50,7 +52,7 @@ class BlockTable:
         return added
 
     def truncate(self, tokens: int) -> bool:
-        """Give back the blocks past the first `tokens` positions; whether there were any."""
+        """Give back the blocks behind the first `tokens` positions. Whether there were any."""
         needed = -(-tokens // self._block_size)
         rest = self.blocks[needed:]
         self._pool.release(rest)
@@ -59,28 +61,29 @@ class BlockTable:
         return bool(rest)
 
     def cache(self, chain: list[bytes], count: int) -> None:
-        """Tell the cache what the first `count` blocks hold: confirmed, full, and named by the chain."""
+        """Enter the first `count` blocks into the cache, under the names of the chain. They are full and
+        confirmed."""
         for number in range(self.named, count):
             self._pool.cache(self.blocks[number], chain[number])
         self.named = count
 
     def drop(self, count: int) -> None:
-        """Give back the first `count` blocks: the sequence reads them never again."""
+        """Give back the first `count` blocks, which the sequence never reads again."""
         if count > self.dropped:
             self._pool.release(self.blocks[self.dropped : count])
             self.dropped = count
 
     @property
     def named_tokens(self) -> int:
-        """Tokens whose blocks stay in the cache when the table is given back, until they are evicted."""
+        """Tokens in blocks that stay cached when the table is released, until they are evicted."""
         return self.named * self._block_size
 
     def held(self) -> list[int]:
-        """The blocks that the table has a reference to, from head to tail."""
+        """The blocks to which the table has a reference, from head to tail."""
         return self.blocks[self.dropped :] if self.dropped else self.blocks
 
     def own_blocks(self) -> int:
-        """Blocks that no other table shares: what releasing the table would free."""
+        """Number of blocks that no other table shares: releasing the table would free them."""
         references = self._pool.references
         return sum(1 for block in self.held() if references(block) == 1)
 

@@ -1,11 +1,11 @@
-"""Prefixes that running sequences compute just now: who needs one as well waits for it, and shares it.
+"""Prefixes that running sequences compute now. Another sequence that needs one waits for it, and shares it.
 
     maker       a b c d e f ...     computes blocks d, e and f
     follower    a b c d e x ...     has a, b and c from the cache, and waits until e is in it
 
 A follower is passed over when others are admitted. It gets its place in the queue back when the maker has
-computed the last block that both have, or leaves before: then whoever comes first computes it. Until then
-the maker is as urgent as its most urgent follower.
+computed the last block that both have. If the maker leaves before, the first follower computes the rest.
+Until then the maker is as urgent as its most urgent follower.
 """
 
 from collections import deque
@@ -15,10 +15,10 @@ from scheduler_svc.core.waiting import WaitingQueue
 
 
 class UnfinishedPrefixes:
-    """Who computes which block of the cache to be, and who waits for it."""
+    """Which sequence computes which block for the cache, and which sequences wait for it."""
 
     def __init__(self, waiting: WaitingQueue) -> None:
-        """`waiting`: where followers go back to."""
+        """`waiting`: the queue to which followers return."""
         self._waiting = waiting
         self._maker: dict[bytes, Sequence] = {}
         self._names: dict[Sequence, deque[tuple[int, bytes]]] = {}
@@ -33,9 +33,9 @@ class UnfinishedPrefixes:
             self._maker.update(dict.fromkeys((name for _, name in names), maker))
 
     def defer(self, sequence: Sequence, first: int, end: int) -> bool:
-        """Whether somebody computes block `first` of the sequence's chain already: then it waits for it.
+        """Whether another sequence computes block `first` of this one's chain already: then this one waits.
 
-        `end`: how many blocks it could begin with at most.
+        `end`: number of blocks that it could take from the cache at most.
         """
         maker = self._maker.get(sequence.chain[first]) if first < end else None
         if maker is None:
@@ -46,7 +46,7 @@ class UnfinishedPrefixes:
         return True
 
     def reached(self, maker: Sequence, blocks: int) -> None:
-        """The cache has had so many of the maker's blocks: those are not waited for any more."""
+        """The maker's first `blocks` blocks are in the cache: nobody waits for them any more."""
         names = self._names.get(maker)
         while names and names[0][0] < blocks:
             del self._maker[names.popleft()[1]]
@@ -60,23 +60,23 @@ class UnfinishedPrefixes:
             self._followers[maker] = still
 
     def urgency(self, maker: Sequence) -> Age:
-        """How old the oldest is that needs what the sequence computes, itself included."""
+        """Age of the oldest among the sequence and its followers."""
         followers = self._followers.get(maker, ())
         return min([maker.age, *(follower.age for _, follower in followers if follower.waits)])
 
     def leave(self, maker: Sequence) -> None:
-        """The sequence computes nothing more."""
+        """The sequence has stopped computing: its followers return to the queue."""
         for _, name in self._names.pop(maker, ()):
             del self._maker[name]
         for _, follower in self._followers.pop(maker, ()):
             self._waiting.push(follower)
 
     def followers(self) -> list[Sequence]:
-        """All that wait for a maker."""
+        """All sequences that wait for a maker."""
         return [each for some in self._followers.values() for _, each in some if each.waits]
 
     def drain(self) -> None:
-        """Put all that wait for a maker back into the queue."""
+        """Return all followers to the queue."""
         for followers in self._followers.values():
             for _, follower in followers:
                 self._waiting.push(follower)

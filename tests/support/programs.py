@@ -171,9 +171,9 @@ class World:
     def check(self, scheduler: Scheduler, worker: Any) -> None:
         """The books balance, and what they say is in memory is there."""
         scheduler.check_integrity()
-        for block in scheduler._batch.pool._empty:  # what it held is gone for good
+        for block in scheduler.state.batch.pool._empty:  # what it held is gone for good
             worker.forget(block)
-        for sequence in scheduler._batch.running:
+        for sequence in scheduler.state.batch.running:
             table = sequence.table
             assert table is not None
             worker.check_readable(sequence.tokens[: sequence.computed], table.blocks, table.dropped)
@@ -183,7 +183,7 @@ class World:
         if self.sizes is not None:
             return
         self.learn_names(worker)
-        pool, host = scheduler._batch.pool, scheduler._batch.pool.host
+        pool, host = scheduler.state.batch.pool, scheduler.state.batch.pool.host
         for name, block in pool._block_of.items():
             if name in self.contents:  # not if a beam came and went within a step
                 assert worker.memory[block] == self.contents[name]
@@ -203,7 +203,7 @@ class World:
 
     def watch_progress(self, scheduler: Scheduler) -> None:
         """Some sequence advances for good in every few steps, whatever the size of the pool."""
-        flight = scheduler._flights[0]
+        flight = scheduler.flights[0]
         rows = zip(flight.sequences, flight.epochs, strict=True)
         advanced = any(sequence.epoch == epoch for sequence, epoch in rows)
         self.futile[scheduler] = 0 if advanced else self.futile.get(scheduler, 0) + 1
@@ -236,9 +236,9 @@ class World:
                     assert tokens == expected[: len(tokens)]
         for scheduler in self.workers:
             assert scheduler.idle
-            assert scheduler._batch.pool.free_blocks == scheduler.limits.num_blocks
-            assert len(scheduler._batch.free_slots) == scheduler.slots
-            assert not scheduler._unfinished._maker
+            assert scheduler.state.batch.pool.free_blocks == scheduler.limits.num_blocks
+            assert len(scheduler.state.batch.free_slots) == scheduler.slots
+            assert not scheduler.state.unfinished._maker
         assert not self.fleet._home
 
     def whole(self) -> dict[tuple[str, int], list[int]]:

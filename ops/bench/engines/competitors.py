@@ -26,8 +26,8 @@ from ops.bench.load.workload import Question
 from ops.bench.rig.accounting import Books, replayed
 from ops.bench.serve import model_of
 from ops.launcher.redis_server import free_port
-from scheduler_svc.ahead import LEAST
 from scheduler_svc.core.limits import WorkerLimits
+from scheduler_svc.plan_depth import LEAST
 from scheduler_svc.settings import SchedulerSettings
 
 BLOCK_SIZE = 16

@@ -1,4 +1,4 @@
-"""Who comes first, by name. Each policy is a file; `policy.py` says what a policy may decide."""
+"""Policies by name: which requests come first. `policy.py` says what a policy may decide."""
 
 from collections.abc import Callable
 

@@ -1,16 +1,14 @@
-"""Decodes of equal length side by side."""
+"""Decodes of similar length side by side."""
 
 from scheduler_svc.core.policies.policy import Policy
 from scheduler_svc.core.sequence import Sequence
 
 
 class BlockCount(Policy):
-    """First come, first served; a step's decodes are grouped by the number of their blocks.
+    """First come, first served. A step's decodes are ordered by the number of their blocks.
 
-    A kernel that gives neighbouring rows to one group of threads keeps none of them waiting for a long one.
+    So a kernel that gives neighbouring rows to one group of threads lets no short row wait for a long one.
     """
-
-    steady = False
 
     def decodes(self, sequences: list[Sequence]) -> list[Sequence]:
         return sorted(sequences, key=_blocks)

@@ -5,7 +5,7 @@ from scheduler_svc.core.sequence import SequenceGroup
 
 
 class Deadline(Policy):
-    """The more urgent preempts the less urgent. Requests without a deadline come last."""
+    """A request preempts those with later deadlines. Requests without a deadline come last."""
 
     preempts = True
 

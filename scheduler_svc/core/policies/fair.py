@@ -1,8 +1,9 @@
 """A fair share for every tenant: virtual token counters, after Sheng et al., Fairness in Serving Large
 Language Models (OSDI 2024), section 4.
 
-Each tenant has a counter of what was computed for it. Whoever waits and has the lowest is next. A tenant that
-comes back is lifted to the lowest of those who wait: what it did not ask for it cannot claim later.
+Each tenant has a counter of the tokens that were computed for it. Of the tenants that wait, the one with the
+lowest counter is next. When a tenant comes back after a pause, its counter is raised to the lowest of those
+that wait: what it did not use it cannot claim later.
 """
 
 from collections import Counter
@@ -14,23 +15,21 @@ from scheduler_svc.core.sequence import Sequence, SequenceGroup
 from scheduler_svc.core.waiting import WaitingQueue
 
 PROMPT_WEIGHT, OUTPUT_WEIGHT = 1, 2
-"""What a token costs. One that is generated takes a row of its own; a prompt's share theirs."""
+"""What a token costs. A generated token takes a row of its own; prompt tokens share rows."""
 
 MAX_TENANTS = 10_000
-"""Counters that are kept; of more, those of idle tenants go that were served least."""
+"""Counters that are kept. If there are more, those of idle tenants that were served least are dropped."""
 
 
 class Fair(Policy):
-    """Tenants share the work evenly, however much each of them asks; within one, first come, first served."""
-
-    steady = False
+    """Tenants get equal shares however much each asks for. Within a tenant: first come, first served."""
 
     def __init__(self) -> None:
         self._served: dict[str, float] = {}
         self._waiting: Counter[str] = Counter()
-        """Sequences that wait for any worker. One that ended counts until the line has come to it."""
+        """Sequences of each tenant in all queues. One that ended counts until it is at its queue's head."""
         self._left = 0.0
-        """Counter of the tenant whose last sequence left the line most recently."""
+        """Counter of the tenant whose last sequence left the queues most recently."""
 
     def queue(self) -> WaitingQueue:
         return _Shares(self)
@@ -45,11 +44,11 @@ class Fair(Policy):
             self._charge(gain.group.request.tenant, OUTPUT_WEIGHT)
 
     def served(self, tenant: str) -> float:
-        """What was computed for the tenant, weighed."""
+        """Weighted tokens that were computed for the tenant."""
         return self._served.get(tenant, 0.0)
 
     def joins(self, tenant: str) -> None:
-        """A sequence of the tenant has joined a line."""
+        """A sequence of the tenant has joined a queue."""
         if not self._waiting[tenant]:
             least = min(map(self.served, +self._waiting), default=self._left)
             if len(self._served) >= MAX_TENANTS:
@@ -58,7 +57,7 @@ class Fair(Policy):
         self._waiting[tenant] += 1
 
     def leaves(self, tenant: str, count: int = 1) -> None:
-        """So many sequences of the tenant have left a line."""
+        """`count` sequences of the tenant have left a queue."""
         self._waiting[tenant] -= count
         if not self._waiting[tenant]:
             del self._waiting[tenant]
@@ -74,27 +73,27 @@ class Fair(Policy):
 
 
 class _Shares(WaitingQueue):
-    """A line for each tenant."""
+    """A queue for each tenant."""
 
     def __init__(self, shares: Fair) -> None:
         super().__init__()
         self._shares = shares
-        self._lines: dict[str, WaitingQueue] = {}
+        self._queues: dict[str, WaitingQueue] = {}
 
     def push(self, sequence: Sequence) -> None:
         tenant = sequence.group.request.tenant
         self._shares.joins(tenant)
-        self._lines.setdefault(tenant, WaitingQueue()).push(sequence)
+        self._queues.setdefault(tenant, WaitingQueue()).push(sequence)
 
     def peek(self) -> Sequence | None:
         heads = []
-        for tenant, line in list(self._lines.items()):
-            before = len(line)
-            head = line.peek()
-            if ended := before - len(line):
+        for tenant, queue in list(self._queues.items()):
+            before = len(queue)
+            head = queue.peek()
+            if ended := before - len(queue):
                 self._shares.leaves(tenant, ended)
             if head is None:
-                del self._lines[tenant]
+                del self._queues[tenant]
             else:
                 heads.append((self._shares.served(tenant), head.age, head))
         return min(heads)[2] if heads else None
@@ -104,18 +103,18 @@ class _Shares(WaitingQueue):
         assert first is not None
         tenant = first.group.request.tenant
         self._shares.leaves(tenant)
-        return self._lines[tenant].pop()
+        return self._queues[tenant].pop()
 
     def sequences(self) -> list[Sequence]:
-        """All that wait, oldest first."""
+        """All sequences that wait, oldest first."""
         return sorted(
-            (sequence for line in self._lines.values() for sequence in line.sequences()),
+            (sequence for queue in self._queues.values() for sequence in queue.sequences()),
             key=lambda sequence: sequence.age,
         )
 
     def drain(self) -> list[Sequence]:
         drained = self.sequences()
-        for tenant, line in self._lines.items():
-            self._shares.leaves(tenant, len(line))
-        self._lines = {}
+        for tenant, queue in self._queues.items():
+            self._shares.leaves(tenant, len(queue))
+        self._queues = {}
         return drained

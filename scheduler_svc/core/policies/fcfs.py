@@ -4,4 +4,4 @@ from scheduler_svc.core.policies.policy import Policy
 
 
 class FirstCome(Policy):
-    """Nobody starves: whoever waits is overtaken by nobody."""
+    """No request overtakes another, so none starves."""

@@ -1,8 +1,8 @@
-"""What a policy may decide. What it leaves alone is as in `fcfs`.
+"""What a policy may decide. What it does not override is as in `fcfs`.
 
-Every sequence has an age, (measure, arrival, index), that stays as it is while it runs: older before younger
-everywhere, in the waiting line, in memory and in a step's budget. Any measure gives a total order, and that
-is all that the planner's guarantee of progress rests on.
+Every sequence has an age, (measure, arrival, index), which stays the same while it runs. The older comes
+before the younger everywhere: in the queue, in memory and in a step's budget. Any measure gives a total
+order, and the planner's guarantee of progress needs no more.
 """
 
 from collections.abc import Iterable
@@ -14,38 +14,35 @@ from scheduler_svc.core.waiting import WaitingQueue
 
 
 class Policy(Protocol):
-    """One object for all workers of a scheduler process, so that what it counts is counted once."""
+    """A policy. One object serves all workers of a scheduler process, so that it counts over all of them."""
 
     preempts: ClassVar[bool] = False
-    """A waiting sequence takes slot and blocks from running ones that yield to it."""
-
-    steady: ClassVar[bool] = True
-    """While nobody comes or goes, steps are alike, and nothing is counted: many may be taken at once."""
+    """Whether a waiting sequence may preempt running ones that yield to it."""
 
     def measure(self, group: SequenceGroup) -> float:
-        """The lower, the older. Asked when a worker gets the group, whose limit is known by then."""
+        """A group's measure: the lower, the older. Asked when a worker gets the group, whose limit is set."""
         return 0.0
 
     def queue(self) -> WaitingQueue:
-        """The waiting line of one worker."""
+        """A new queue, for one worker."""
         return WaitingQueue()
 
     def yields(self, running: Sequence, waiting: Sequence) -> bool:
-        """Whether one that runs makes way for one that waits, if there is no room for both."""
+        """Whether a running sequence may be preempted for a waiting one, if there is no room for both."""
         return running.age[0] > waiting.age[0]
 
     def prefills(self, sequences: list[Sequence]) -> list[Sequence]:
-        """Running prefills, oldest first, in the order in which they take from a step's budget."""
+        """The order in which running prefills, given oldest first, take from a step's budget."""
         return sequences
 
     def decodes(self, sequences: list[Sequence]) -> list[Sequence]:
-        """A step's decodes, oldest first, in the order in which the worker is to compute them."""
+        """The order in which the worker computes a step's decodes, given oldest first."""
         return sequences
 
     def began(self, group: SequenceGroup) -> None:
-        """A group got its first slot."""
+        """Take note that a group got its first slot."""
         return None
 
     def gained(self, gains: Iterable[Gain]) -> None:
-        """Tokens were generated."""
+        """Take note of generated tokens."""
         return None

@@ -1,13 +1,13 @@
-"""By the number that a request came with."""
+"""Requests in the order of their priorities."""
 
 from scheduler_svc.core.policies.policy import Policy
 from scheduler_svc.core.sequence import SequenceGroup
 
 
 class Priority(Policy):
-    """Lower numbers first, and they preempt higher ones; equals are first come, first served.
+    """Lower numbers come first, and preempt higher ones. Equal numbers are first come, first served.
 
-    The order is strict, so higher numbers wait for as long as lower ones keep coming.
+    The order is strict: higher numbers wait for as long as lower ones keep coming.
     """
 
     preempts = True

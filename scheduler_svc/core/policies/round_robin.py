@@ -1,4 +1,4 @@
-"""Everybody in turn."""
+"""Sequences run in turns."""
 
 from itertools import count
 
@@ -7,18 +7,18 @@ from scheduler_svc.core.sequence import Sequence, SequenceGroup, State
 from scheduler_svc.core.waiting import WaitingQueue
 
 QUANTUM = 32
-"""Tokens that a turn brings a sequence at least, before it has to make way for one that waits."""
+"""Tokens that a sequence gains in a turn at least, before it yields to one that waits."""
 
 
 class RoundRobin(Policy):
-    """Time slices: after its turn a sequence goes to the end of the line, if there is one.
+    """Time slices: after its turn a sequence goes to the end of the queue, if others wait.
 
-    Its blocks stay in the prefix cache for as long as memory allows: then taking it up again is cheap, and
-    turns are short. When more wait than memory has room for, all that it knows is computed anew in each
-    turn. So a turn brings as many tokens as had to be computed to begin it: however many wait, whole turns
-    compute no more again than they gain. One that loses its memory during its turn is the next to come back.
-    Prefills take a step's budget in turns, too. Nobody starves: the line only ever moves on, and a sequence
-    makes way for it only after its turn.
+    Its blocks stay in the prefix cache while memory allows. Then its next turn begins with little to compute,
+    and turns are short. When more sequences wait than memory has room for, all its tokens are computed again
+    in each turn. So a turn also lasts until it has gained as many tokens as had to be computed to begin it:
+    however many wait, turns compute no more tokens again than they gain. A sequence that is preempted for
+    memory during its turn is the next to come back. Prefills take a step's budget in turns, too. No sequence
+    starves, because each yields after its turn.
     """
 
     preempts = True
@@ -45,7 +45,7 @@ class RoundRobin(Policy):
 
 
 class _Turns(WaitingQueue):
-    """In the order in which sequences joined the line; one whose turn is over joins again."""
+    """Ordered by when sequences joined the queue; a sequence whose turn is over joins it again."""
 
     def __init__(self, turns: "count[int]") -> None:
         super().__init__()

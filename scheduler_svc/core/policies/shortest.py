@@ -5,10 +5,10 @@ from scheduler_svc.core.sequence import SequenceGroup
 
 
 class Shortest(Policy):
-    """Fewer tokens, prompt and answer together, begin earlier; nobody who runs is preempted for it.
+    """Requests with fewer tokens, prompt and answer together, begin earlier; none preempts another.
 
-    Requests age: each later arrival counts as a token. So a request is overtaken by at most as many later
-    ones as it may become longer than they, and nobody starves.
+    Each arrival counts as one token. So if a request may become k tokens longer than others, at most k of
+    those that come later overtake it, and none starves.
     """
 
     def measure(self, group: SequenceGroup) -> float:

@@ -42,14 +42,14 @@ def test_a_line_that_stands_still_is_owned_up_to() -> None:
 def test_who_finds_a_free_slot_does_not_wait(fake) -> None:
     fleet = Fleet(64)
     fleet.accept(fake.request([1, 2, 3], n=2))
-    assert fleet.line() == (1, 6)
+    assert fleet.waiting() == (1, 6)
     scheduler, _ = fleet.add_worker(fake.limits(max_slots=2))
-    assert fleet.line() == (0, 0)
+    assert fleet.waiting() == (0, 0)
     for _ in range(4):
         fleet.accept(fake.request([1] * 5))
-    assert fleet.line() == (4, 20)
+    assert fleet.waiting() == (4, 20)
     scheduler.plan()
-    requests, tokens = fleet.line()
+    requests, tokens = fleet.waiting()
     # The second sample waits for the first to compute the prompt, and its slot has gone to the next.
     assert (requests, tokens, fleet.admitted_tokens) == (4, 18, 8)
     fleet.remove_worker(scheduler)

@@ -80,7 +80,7 @@ class Stage:
         fleet = self.engine._fleet
         for scheduler in fleet.schedulers:
             scheduler.check_integrity()
-        pools = [scheduler._batch.pool for scheduler in fleet.schedulers]
+        pools = [scheduler.state.batch.pool for scheduler in fleet.schedulers]
         return not fleet._home and all(pool.free_blocks == pool.num_blocks for pool in pools)
 
 

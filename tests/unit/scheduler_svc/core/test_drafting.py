@@ -1,6 +1,5 @@
 """Drafts: the same tokens in fewer steps, whoever guesses and however well; and when there are none."""
 
-from array import array
 from collections import deque
 from random import Random
 from types import SimpleNamespace
@@ -8,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from scheduler_svc.core.drafting import DRAFTERS, SHORTEST, Drafter, Pace
+from scheduler_svc.core.drafters import DRAFTERS, SHORTEST, Drafter
 from scheduler_svc.core.errors import WorkerFault
 from scheduler_svc.core.fleet import Fleet
-from scheduler_svc.core.lookup import Lookup
 from scheduler_svc.core.plan import StepPlan, StepResult
 from scheduler_svc.core.sequence import Sequence, SequenceGroup
 
@@ -263,52 +261,3 @@ def test_a_result_that_cannot_be_is_refused(
     assert plan.rows.samples == (3,)
     with pytest.raises(WorkerFault, match="vocabulary"):
         one.scheduler.complete(StepResult(plan.step, run))
-
-
-def test_the_pace() -> None:
-    pace = Pace(8)
-    assert pace.length == 4
-    for _ in range(4):
-        pace.judge(pace.length, pace.length, 10)
-    assert pace.length == 8
-    pace.judge(8, 2, 10)
-    assert pace.length == 5
-    assert pace.resumes == 0
-    for tokens, resumes in ((11, 13), (13, 17), (17, 25), (25, 41), (41, 73), (73, 105)):
-        pace.judge(pace.length, 0, tokens)
-        assert pace.resumes == resumes
-    assert pace.length == 1
-    pace.judge(1, 1, 105)
-    pace.judge(3, 0, 106)
-    assert pace.resumes == 108
-
-
-@pytest.mark.parametrize(
-    ("tokens", "expected"),
-    [
-        ([1, 2, 3, 4, 5, 1, 2, 3], [4, 5, 1, 2, 3, 4]),
-        ([1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3], [5, 1, 2, 3, 5, 1]),  # the latest place counts
-        ([7, 7, 7, 7], [7] * 6),
-        ([1, 2, 3, 4, 5, 6], []),
-        ([1, 2], []),
-        ([], []),
-    ],
-)
-def test_lookup(tokens: list[int], expected: list[int]) -> None:
-    lookup = Lookup()
-    assert lookup.guess(array("i", tokens), 6) == expected
-    assert lookup.guess(array("i", tokens), 6) == expected
-
-
-def test_a_lookup_that_grows_finds_what_a_new_one_finds() -> None:
-    random = Random(3)
-    tokens = array("i")
-    grown = Lookup()
-    hits = 0
-    for _ in range(300):
-        tokens.append(random.randrange(3))
-        if random.random() < 0.5:
-            found = grown.guess(tokens, 4)
-            assert found == Lookup().guess(tokens, 4)
-            hits += bool(found)
-    assert hits > 50

@@ -179,4 +179,4 @@ def test_a_loss_without_work_in_flight_is_nobodys_fault(fake: SimpleNamespace, f
     for _ in range(5):
         scheduler, _ = fleet.add_worker(fake.limits())
         assert fleet.remove_worker(scheduler).failed == []
-    assert [group.fruitless for group in groups] == [0, 0, 0]
+    assert [group.losses for group in groups] == [0, 0, 0]

@@ -12,7 +12,7 @@ from scheduler_svc.core.blocks import ON_HOST, BlockPool
 from scheduler_svc.core.errors import IntegrityError
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.host import HostPool, Swaps
-from scheduler_svc.core.loss import loss
+from scheduler_svc.core.phases.preempt import lost_tokens
 
 
 def name(number: int) -> bytes:
@@ -225,7 +225,7 @@ def losses(fake: SimpleNamespace, **limits: float) -> list[float]:
     plan = served.scheduler.plan()
     assert plan is not None
     served.scheduler.complete(served.worker.execute(plan))
-    return [loss(served.scheduler._batch, group.sequences[0]) for group in groups]
+    return [lost_tokens(served.scheduler.state, group.sequences[0]) for group in groups]
 
 
 def test_the_loss_is_what_it_takes_to_make_it_good(fake: SimpleNamespace) -> None:
@@ -237,10 +237,10 @@ def test_the_loss_is_what_it_takes_to_make_it_good(fake: SimpleNamespace) -> Non
 def test_what_the_host_has_already_loses_less(fake: SimpleNamespace) -> None:
     _, served = asked_twice(fake, host_blocks=40, swap_block_us=0.5)
     served.ask([*SYSTEM, 3], max_tokens=2)
-    while not served.scheduler._batch.running:
+    while not served.scheduler.state.batch.running:
         assert served.scheduler.plan() is not None
-    (sequence,) = served.scheduler._batch.running
-    assert loss(served.scheduler._batch, sequence) == 5 * 0.5 + 1
+    (sequence,) = served.scheduler.state.batch.running
+    assert lost_tokens(served.scheduler.state, sequence) == 5 * 0.5 + 1
 
 
 def test_what_lies_on_the_host_counts_for_what_it_saves(fake: SimpleNamespace) -> None:
@@ -251,7 +251,7 @@ def test_what_lies_on_the_host_counts_for_what_it_saves(fake: SimpleNamespace) -
     assert on_device == 20
     served.ask([35] * 28, max_tokens=2)
     served.run()
-    hits = served.scheduler._batch.pool.match(chain)
+    hits = served.scheduler.state.batch.pool.match(chain)
     assert hits.count(ON_HOST) > 0
     assert served.scheduler.cached_tokens(chain) == pytest.approx(20 - 1.9 * hits.count(ON_HOST))
 

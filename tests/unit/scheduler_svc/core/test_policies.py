@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ops.simulate.fairness import jain
 from scheduler_svc.core.fleet import Fleet
+from scheduler_svc.core.planner import plan_step
 from scheduler_svc.core.policies import POLICIES, round_robin
 from scheduler_svc.core.sequence import SequenceGroup, State
 
@@ -206,8 +207,8 @@ def test_prefills_take_the_budget_in_turns(fake: SimpleNamespace) -> None:
         line.ask("a", prompt=30)
         line.ask("bb", prompt=30)
         line.step()
-        line.scheduler._batch.admit(line.scheduler._waiting.pop(), [])  # both have begun
-        chosen = [line.scheduler._planner.fill(step, at_rest=False).sequences[0].age[1] for step in (2, 3)]
+        line.scheduler.state.batch.admit(line.scheduler.state.waiting.pop(), [])  # both have begun
+        chosen = [plan_step(line.scheduler.state, step, at_rest=False).sequences[0].age[1] for step in (2, 3)]
         firsts[policy] = chosen
     assert firsts["fcfs"] == [1, 1]
     assert sorted(firsts["round-robin"]) == [1, 2]

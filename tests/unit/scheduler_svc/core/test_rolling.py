@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from proto.sampling_pb2 import SamplingParams
+from scheduler_svc.core.capabilities.roll import roll
 from scheduler_svc.core.errors import RequestRefused
 from scheduler_svc.core.limits import length_limit
 from scheduler_svc.core.request import SoFar
@@ -142,7 +143,7 @@ def test_what_the_worker_is_told(alone: Make) -> None:
     group, _ = one.fleet.accept(replace(one.fake.request([1] * 30, rolling=True), sampling=sampling))
     (sequence,) = group.sequences
     sequence.tokens.extend([2] * 3)
-    sequence.roll()
+    roll(sequence)
     assert sequence.state is State.WAITING
     plan = one.scheduler.plan()
     assert plan is not None

@@ -56,7 +56,7 @@ def served(fake: SimpleNamespace, fleet: Fleet, prompt: list[int]) -> Scheduler:
     group, _ = fleet.accept(fake.request(prompt, max_tokens=1))
     home = fleet.home(group)
     assert home is not None
-    worker = fake.StrictWorker(home.limits, steps=home._step)
+    worker = fake.StrictWorker(home.limits, steps=home.step)
     while (plan := home.plan()) is not None:
         fleet.settle(home, home.complete(worker.execute(plan)))
     return home

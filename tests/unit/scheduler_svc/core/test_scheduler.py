@@ -117,7 +117,7 @@ def test_a_stop_token_wastes_one_row_whose_result_is_dropped(bench: MakeBench) -
     first, second = one.plan(), one.plan()
     assert one.complete(first).gains[0].finish is Finish.STOP
     # Its blocks are free at once, and may go to another while the wasted row is still in flight.
-    assert one.scheduler._batch.pool.free_blocks == 16
+    assert one.scheduler.state.batch.pool.free_blocks == 16
     late = one.arrive([5] * 60, max_tokens=2)
     third = one.plan()
     assert third.freed_slots == (0,)
@@ -144,7 +144,7 @@ def test_cancelled_in_flight_is_dropped(bench: MakeBench) -> None:
     group = one.arrive([1] * 9, n=2, max_tokens=9)
     plan = one.plan()
     one.fleet.cancel(group)
-    assert one.scheduler._batch.pool.free_blocks == 16
+    assert one.scheduler.state.batch.pool.free_blocks == 16
     assert one.complete(plan).gains == []
     one.run()
     assert one.scheduler.idle
@@ -189,7 +189,7 @@ def test_what_is_copied_is_kept_until_it_has_been(bench: MakeBench) -> None:
     group = one.arrive(list(range(14)), n=2, max_tokens=9)
     one.step()
     plan = one.plan()
-    source, pool = plan.copies.sources[0], one.scheduler._batch.pool
+    source, pool = plan.copies.sources[0], one.scheduler.state.batch.pool
     one.fleet.cancel(group)
     assert pool.references(source) == 1
     assert pool.free_blocks == one.scheduler.limits.num_blocks - 1
@@ -283,7 +283,7 @@ def test_only_confirmed_tokens_are_cached(bench: MakeBench) -> None:
     same = one.arrive([1] * 8, max_tokens=9)
     assert one.plan().rows.counts == (1,)  # the same prompt waits until it is known to have been computed
     assert same.cached_tokens is None
-    assert one.scheduler._batch.pool.cached_blocks == 0
+    assert one.scheduler.state.batch.pool.cached_blocks == 0
 
 
 def test_equal_prompts_that_come_together_are_computed_once(bench: MakeBench) -> None:
@@ -331,8 +331,8 @@ def test_when_the_maker_leaves_the_next_computes(bench: MakeBench, leaves: str) 
     if leaves == "cancelled":
         one.fleet.cancel(maker)
     else:
-        one.scheduler._batch.leave(maker.sequences[0], State.PREEMPTED)
-        one.scheduler._waiting.push(maker.sequences[0])
+        one.scheduler.state.batch.leave(maker.sequences[0], State.PREEMPTED)
+        one.scheduler.state.waiting.push(maker.sequences[0])
     one.run()
     assert not any(group.unfinished for group in same)
     assert (

@@ -1,18 +1,21 @@
 """Steps taken at once leave what steps taken one by one leave."""
 
+from array import array
 from collections import deque
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ops.simulate import stretch
 from scheduler_svc.core.fleet import Fleet
+from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.plan import StepPlan, StepResult
+from scheduler_svc.core.policies import POLICIES
+from scheduler_svc.core.request import Request
 from scheduler_svc.core.scheduler import Scheduler
-from scheduler_svc.core.stretch import TOKEN
 
 LIMITS = st.fixed_dictionaries(
     {
@@ -40,16 +43,19 @@ REQUESTS = st.lists(
 class Alone:
     """A scheduler whose worker answers every row with the same token."""
 
-    def __init__(self, fake: SimpleNamespace, limits: dict[str, int], depth: int) -> None:
-        self.fleet = Fleet(1000)
-        self.scheduler, _ = self.fleet.add_worker(fake.limits(**limits))
+    def __init__(
+        self, limits: dict[str, int], depth: int, policy: str = "fcfs", speculation: str = "off"
+    ) -> None:
+        values: dict[str, Any] = {"max_step_tokens": 16, "vocab_size": 40, **limits}
+        self.fleet = Fleet(1000, policy, speculation)
+        self.scheduler, _ = self.fleet.add_worker(WorkerLimits(**values, swap_block_us=0.4, token_us=1.0))
         self.depth = depth
         self.flights: deque[StepPlan] = deque()
         self.groups: list[Any] = []
 
-    def ask(self, fake: SimpleNamespace, prompt: list[int], max_tokens: int, n: int) -> None:
-        name = f"r{len(self.groups)}"
-        self.groups.append(self.fleet.accept(fake.request(prompt, max_tokens=max_tokens, n=n, name=name))[0])
+    def ask(self, prompt: list[int], max_tokens: int, n: int) -> None:
+        request = Request(f"r{len(self.groups)}", array("i", prompt), max_tokens, n=n)
+        self.groups.append(self.fleet.accept(request)[0])
 
     def pump(self) -> None:
         while self.scheduler.in_flight < self.depth and (plan := self.scheduler.plan()) is not None:
@@ -61,18 +67,18 @@ class Alone:
         if not self.flights:
             return False
         plan = self.flights.popleft()
-        outcome = self.scheduler.complete(StepResult(plan.step, [TOKEN] * sum(plan.rows.samples)))
+        outcome = self.scheduler.complete(StepResult(plan.step, [stretch.TOKEN] * sum(plan.rows.samples)))
         self.fleet.settle(self.scheduler, outcome)
         self.pump()
         return True
 
     def advance(self, steps: int) -> None:
-        self.scheduler.advance(steps)
-        self.flights = deque(flight.plan for flight in self.scheduler._flights)
+        stretch.advance(self.scheduler, steps)
+        self.flights = deque(flight.plan for flight in self.scheduler.flights)
 
     def state(self) -> object:
         """Everything that decides what comes next."""
-        pool = self.scheduler._batch.pool
+        pool = self.scheduler.state.batch.pool
         sequences = [
             (
                 each.state,
@@ -92,31 +98,31 @@ class Alone:
         return sequences, flights, pool._references, pool._hash_of, pool._block_of, pool._empty, idle
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, deadline=None)
 @given(limits=LIMITS, depth=st.integers(1, 3), requests=REQUESTS, seed=st.integers(0, 9))
-def test_at_once_is_one_by_one(fake: SimpleNamespace, limits, depth, requests, seed) -> None:
+def test_at_once_is_one_by_one(limits, depth, requests, seed) -> None:
     chance = Random(seed)
-    slow, fast = Alone(fake, limits, depth), Alone(fake, limits, depth)
+    slow, fast = Alone(limits, depth), Alone(limits, depth)
     coming = deque(requests)
     pause = coming[0][0]
     while True:
         while coming and pause <= 0:
             for one in (slow, fast):
-                one.ask(fake, *coming[0][1:])
+                one.ask(*coming[0][1:])
                 one.pump()
             coming.popleft()
             pause = coming[0][0] if coming else 0
-        if steps := fast.scheduler.stretch():
+        if steps := stretch.longest(fast.scheduler):
             steps = chance.randint(1, steps)
             # One that comes while the steps are under way may be submitted before they are taken.
             early = coming.popleft() if coming and pause <= steps else None
             if early:
-                fast.ask(fake, *early[1:])
+                fast.ask(*early[1:])
             fast.advance(steps)
             moved = [slow.turn() for _ in range(steps)]
             assert all(moved)
             if early:
-                slow.ask(fake, *early[1:])
+                slow.ask(*early[1:])
                 fast.pump()
                 slow.pump()
                 pause = steps + (coming[0][0] if coming else 0)
@@ -132,10 +138,10 @@ def test_at_once_is_one_by_one(fake: SimpleNamespace, limits, depth, requests, s
 
 
 @pytest.fixture
-def lone(fake: SimpleNamespace) -> Scheduler:
+def lone() -> Scheduler:
     """One sequence of 5 tokens that is to gain 20, decoding, with two plans under way."""
-    alone = Alone(fake, {"num_blocks": 30, "block_size": 4, "max_slots": 2, "max_model_len": 64}, 2)
-    alone.ask(fake, [1] * 5, 20, 1)
+    alone = Alone({"num_blocks": 30, "block_size": 4, "max_slots": 2, "max_model_len": 64}, 2)
+    alone.ask([1] * 5, 20, 1)
     for _ in range(3):
         alone.turn()
     return alone.scheduler
@@ -143,24 +149,41 @@ def lone(fake: SimpleNamespace) -> Scheduler:
 
 def test_a_stretch_goes_on_until_no_more_is_to_be_planned(lone: Scheduler) -> None:
     # Three tokens are there and two on the way: fifteen may still be planned.
-    assert lone.stretch() == 15
-    lone.advance(15)
-    assert lone.stretch() == 0
+    assert stretch.longest(lone) == 15
+    stretch.advance(lone, 15)
+    assert stretch.longest(lone) == 0
     assert lone.plan() is None
 
 
-def test_whoever_waits_ends_a_stretch(fake: SimpleNamespace, lone: Scheduler) -> None:
+def test_whoever_waits_ends_a_stretch(lone: Scheduler) -> None:
     fleet = Fleet(1000)
     fleet.add_worker(lone.limits)
-    group, _ = fleet.accept(fake.request([2, 3]))
+    group, _ = fleet.accept(Request("r", array("i", [2, 3])))
     lone.submit(group)
-    assert lone.stretch() == 0
+    assert stretch.longest(lone) == 0
 
 
-def test_a_stretch_takes_no_more_blocks_than_there_are(fake: SimpleNamespace) -> None:
-    alone = Alone(fake, {"num_blocks": 6, "block_size": 2, "max_slots": 2, "max_model_len": 64}, 1)
-    alone.ask(fake, [0, 1], 10, 1)
-    alone.ask(fake, [1, 0], 10, 1)
+def test_a_stretch_takes_no_more_blocks_than_there_are() -> None:
+    alone = Alone({"num_blocks": 6, "block_size": 2, "max_slots": 2, "max_model_len": 64}, 1)
+    alone.ask([0, 1], 10, 1)
+    alone.ask([1, 0], 10, 1)
     alone.turn()
     # Two sequences of three tokens; six blocks hold two of six, though each may get twelve long.
-    assert 0 < alone.scheduler.stretch() <= 4
+    assert 0 < stretch.longest(alone.scheduler) <= 4
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_policies_that_count_or_order_take_every_step(policy: str) -> None:
+    alone = Alone({"num_blocks": 30, "block_size": 4, "max_slots": 2, "max_model_len": 64}, 2, policy)
+    alone.ask([1] * 5, 20, 1)
+    for _ in range(3):
+        alone.turn()
+    assert stretch.longest(alone.scheduler) == (0 if policy in ("fair", "block-count") else 15)
+
+
+def test_with_drafts_every_step_is_taken() -> None:
+    limits = {"num_blocks": 30, "block_size": 4, "max_slots": 2, "max_model_len": 64}
+    alone = Alone(limits, 2, speculation="ngram")
+    alone.ask([1, 2, 3, 4, 5], 20, 1)
+    alone.turn()
+    assert stretch.longest(alone.scheduler) == 0

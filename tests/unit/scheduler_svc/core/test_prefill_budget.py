@@ -1,37 +1,36 @@
-"""Beside answers a chunk is as short as makes a step that they can wait for."""
+"""Beside decodes a prompt's chunk is short enough for a step that answers can wait for."""
 
 import pytest
 
 from scheduler_svc.core.fleet import Fleet
-from scheduler_svc.core.pace import LEAST, SHARE_US, Pace
 from scheduler_svc.core.plan import StepResult
-from scheduler_svc.core.stretch import TOKEN
+from scheduler_svc.core.prefill_budget import LEAST, SHARE_US, PrefillBudget
 
 BUDGET = 512
 
 
 def test_nothing_is_known_at_first() -> None:
-    pace = Pace()
-    assert pace.beside_answers(BUDGET) == BUDGET
-    pace.learn(LEAST - 1, 10**9)  # too few to tell
-    pace.learn(BUDGET, 0)  # nobody knows how long it took
-    assert pace.beside_answers(BUDGET) == BUDGET
+    budget = PrefillBudget()
+    assert budget.beside_decodes(BUDGET) == BUDGET
+    budget.learn(LEAST - 1, 10**9)  # too few to tell
+    budget.learn(BUDGET, 0)  # nobody knows how long it took
+    assert budget.beside_decodes(BUDGET) == BUDGET
 
 
 @pytest.mark.parametrize(("token_us", "expected"), [(20, BUDGET), (500, 300), (2500, LEAST), (10**6, LEAST)])
-def test_as_many_as_take_so_long(token_us: int, expected: int) -> None:
-    pace = Pace()
-    pace.learn(BUDGET, BUDGET * token_us)
-    assert pace.beside_answers(BUDGET) == expected
-    assert pace.beside_answers(10) == 10
+def test_beside_decodes_prompts_get_what_fits_into_the_time(token_us: int, expected: int) -> None:
+    budget = PrefillBudget()
+    budget.learn(BUDGET, BUDGET * token_us)
+    assert budget.beside_decodes(BUDGET) == expected
+    assert budget.beside_decodes(10) == 10
 
 
 def test_what_is_known_follows_what_is_seen() -> None:
-    pace = Pace()
-    pace.learn(BUDGET, BUDGET * 100)
+    budget = PrefillBudget()
+    budget.learn(BUDGET, BUDGET * 100)
     for _ in range(40):
-        pace.learn(BUDGET, BUDGET * 1000)
-    assert pace.beside_answers(BUDGET) == pytest.approx(SHARE_US / 1000, abs=1)
+        budget.learn(BUDGET, BUDGET * 1000)
+    assert budget.beside_decodes(BUDGET) == pytest.approx(SHARE_US / 1000, abs=1)
 
 
 @pytest.mark.parametrize(("token_us", "beside"), [(20, BUDGET - 1), (2500, LEAST)])
@@ -47,7 +46,7 @@ def test_a_long_prompt_beside_an_answer(fake, token_us: int, beside: int) -> Non
         assert plan is not None
         counts.append(list(plan.rows.counts))
         took = sum(plan.rows.counts) * token_us
-        scheduler.complete(StepResult(plan.step, [TOKEN] * sum(plan.rows.samples), duration_us=took))
+        scheduler.complete(StepResult(plan.step, [0] * sum(plan.rows.samples), duration_us=took))
 
     fleet.accept(fake.request([1] * (BUDGET + 100), max_tokens=200, name="answer"))
     turn()

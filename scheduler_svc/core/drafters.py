@@ -1,0 +1,83 @@
+"""Sources of drafts for speculative decoding, and how many drafts a row gets.
+
+A step costs more with drafts in it, and those that do not hold are wasted. So each sequence gets more drafts
+after some that held, fewer after some that did not, and none for a while after steps without any that held
+(`draft_state.py`). And while many sequences decode, a step computes enough without drafts.
+"""
+
+from typing import ClassVar, Protocol
+
+from scheduler_svc.core.draft_state import DraftState
+from scheduler_svc.core.limits import WorkerLimits
+from scheduler_svc.core.sequence import Sequence
+
+SHORTEST = 3
+"""Drafts that every row must have room for; with less room in a step no row gets any."""
+
+
+class Drafter(Protocol):
+    """A source of drafts."""
+
+    longest: ClassVar[int]
+    """Drafts of one row at most."""
+
+    room: ClassVar[int]
+    """Positions that the decodes of a step may have together, drafts included; measured."""
+
+    def guess(self, sequence: Sequence, count: int) -> list[int]:
+        """Up to `count` tokens that may follow the confirmed ones; -1: the worker guesses the token."""
+
+
+class NGrams:
+    """The text itself, see `lookup.py`. Drafts cost nothing until they are verified."""
+
+    longest: ClassVar[int] = 8
+    room: ClassVar[int] = 32
+
+    def guess(self, sequence: Sequence, count: int) -> list[int]:
+        assert sequence.draft_state is not None
+        return sequence.draft_state.lookup.guess(sequence.tokens, count)
+
+
+class DraftModel:
+    """A small model on the worker, which guesses one token after the other."""
+
+    longest: ClassVar[int] = 4
+    room: ClassVar[int] = 8
+
+    def guess(self, sequence: Sequence, count: int) -> list[int]:
+        return [-1] * count
+
+
+DRAFTERS: dict[str, type[Drafter]] = {"ngram": NGrams, "draft": DraftModel}
+"""By the value of the setting `speculation`."""
+
+
+class Speculation:
+    """Drafts for the sequences of one worker."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+
+    def longest(self, decodes: int) -> int:
+        """Drafts that a row may have while `decodes` sequences decode."""
+        room = self._drafter.room // max(1, decodes) - 1
+        return min(self._drafter.longest, room) if room >= SHORTEST else 0
+
+    def drafts(self, sequence: Sequence, longest: int) -> list[int]:
+        """Up to `longest` drafts for after the sequence's confirmed tokens; none for a beam."""
+        if sequence.group.beam_round is not None:
+            return []
+        if sequence.draft_state is None:
+            sequence.draft_state = DraftState(self._drafter.longest)
+        state = sequence.draft_state
+        if len(sequence.tokens) < state.resumes:
+            return []
+        return self._drafter.guess(sequence, min(longest, state.length))
+
+
+def speculation_of(name: str, limits: WorkerLimits) -> Speculation | None:
+    """The speculation that a setting asks for; None for `off`, and if the worker cannot make its drafts."""
+    if name == "off" or (name == "draft" and not limits.can_draft):
+        return None
+    return Speculation(DRAFTERS[name]())

@@ -1,0 +1,57 @@
+"""A plan in flight, and whether a result answers it."""
+
+from collections.abc import Sequence as Series
+from dataclasses import dataclass
+
+from scheduler_svc.core.errors import WorkerFault
+from scheduler_svc.core.plan import StepPlan, StepResult
+from scheduler_svc.core.sequence import Sequence
+
+REJECTED = -1
+"""In a result: stands for a token behind a draft that did not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A plan that the worker has not answered yet."""
+
+    plan: StepPlan
+    sequences: list[Sequence]
+    """The sequence of each row."""
+    epochs: list[int]
+    """The sequences' epochs when they were planned. A row's result counts only if its epoch is the same."""
+    embedded: Series[int] = ()
+    """Rows that complete an embedding."""
+
+    def check(self, result: StepResult, vocab_size: int) -> None:
+        """Raise `WorkerFault` unless the result answers this plan."""
+        plan, step = self.plan, result.step
+        if step != plan.step:
+            raise WorkerFault(f"a result of step {step} where step {plan.step} was due")
+        tokens, due = result.tokens, sum(plan.rows.samples)
+        if len(tokens) != due:
+            raise WorkerFault(f"step {step}: {len(tokens)} tokens where {due} were due")
+        if any(row >= len(self.sequences) for row in result.errors):
+            raise WorkerFault(f"step {step}: an error of a row that was not planned")
+        if any(row not in result.embeddings and row not in result.errors for row in self.embedded):
+            raise WorkerFault(f"step {step}: an embedding is missing")
+        if result.errors or plan.draft_tokens:
+            tokens = _accepted(result, plan.rows.samples)
+        if tokens and not (min(tokens) >= 0 and max(tokens) < vocab_size):
+            raise WorkerFault(f"step {step}: a token id outside the vocabulary")
+
+
+def accepted(run: Series[int]) -> int:
+    """How many of the tokens that one row sampled count: those before the first `REJECTED`."""
+    return run.index(REJECTED) if REJECTED in run else len(run)
+
+
+def _accepted(result: StepResult, row_samples: Series[int]) -> list[int]:
+    """The tokens that count: none of rows that failed, nor those behind drafts that did not hold."""
+    found, begin = list[int](), 0
+    for row, samples in enumerate(row_samples):
+        if row not in result.errors:
+            run = result.tokens[begin : begin + samples]
+            found += run[: max(1, accepted(run))]  # the first must be there
+        begin += samples
+    return found

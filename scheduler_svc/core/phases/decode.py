@@ -1,0 +1,42 @@
+"""Decodes: each running sequence whose tokens are all known computes the newest, and samples the next."""
+
+from scheduler_svc.core.capabilities import beams
+from scheduler_svc.core.capabilities.drafts import drafts_of_step
+from scheduler_svc.core.phases.preempt import grow
+from scheduler_svc.core.sequence import State
+from scheduler_svc.core.state import SchedulerState
+from scheduler_svc.core.step_builder import StepBuilder
+
+
+def add_decodes(state: SchedulerState, step: StepBuilder) -> None:
+    """Add the step's first rows, one for each sequence that can go on.
+
+    All decodes of a batch pass through this loop: a capability costs one comparison if it is not used.
+    """
+    rows, budget = step.sequences, step.budget
+    stuck = False  # an older sequence found no block and none to preempt: nor will a younger one
+    decode = State.DECODE
+    decodes = [sequence for sequence in state.batch.running if sequence.state is decode]
+    drafts = drafts_of_step(state, decodes)
+    for sequence in decodes:
+        position, group, table = sequence.planned, sequence.group, sequence.table
+        # A row at p samples the token of p + 1. The last token needs no row of its own.
+        if table is None or position + 2 > group.limit:  # without a table it was preempted by an older one
+            continue
+        beam_round = group.beam_round
+        if beam_round is not None and beams.awaits_round(sequence):
+            continue
+        if len(rows) == budget:
+            break
+        if drafts is not None and drafts.hold_back(sequence):
+            continue
+        if position == table.room and (stuck or not grow(state, step, sequence, 1)):
+            stuck = True
+            continue
+        sequence.planned = position + 1
+        rows.append(sequence)
+        if beam_round is not None:
+            beams.give_tokens(step, sequence)
+    step.set_decodes(state.policy.decodes(rows))
+    if drafts is not None:
+        drafts.add(step)

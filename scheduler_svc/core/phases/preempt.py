@@ -1,0 +1,117 @@
+"""Preemption: who gives up slot and blocks, for a sequence that waits or for one that runs out of blocks."""
+
+from scheduler_svc.core.capabilities import beams
+from scheduler_svc.core.sequence import Age, Sequence, State
+from scheduler_svc.core.state import SchedulerState
+from scheduler_svc.core.step_builder import StepBuilder
+
+
+def preempt(state: SchedulerState, victim: Sequence) -> None:
+    """Take slot and blocks from a running sequence, and let it wait."""
+    state.batch.leave(victim, State.PREEMPTED)
+    if not beams.park(victim):
+        state.waiting.push(victim)
+
+
+def make_room(state: SchedulerState) -> None:
+    """Preempt for the first sequence that waits, if the policy makes others yield to it."""
+    if (candidate := state.waiting.peek()) is not None and state.policy.preempts:
+        for victim in _victims_for(state, candidate):
+            preempt(state, victim)
+
+
+def preempt_least_needed(state: SchedulerState) -> None:
+    """Preempt one sequence where none can compute: first a beam that waits for the others of its round."""
+
+    def need(sequence: Sequence) -> tuple[bool, Age]:
+        return sequence.planned == len(sequence.tokens), sequence.age
+
+    preempt(state, max(state.batch.running, key=need))
+
+
+def grow(
+    state: SchedulerState, step: StepBuilder, sequence: Sequence, wanted: int, may_preempt: bool = True
+) -> bool:
+    """Give the sequence up to `wanted` blocks. False if it got none.
+
+    If no block is free, younger sequences without a row in this step are preempted, if that is allowed.
+    """
+    pool = state.batch.pool
+    while not pool.free_blocks:
+        if not (may_preempt and _preempt_younger(state, step, sequence)):
+            return False
+    assert sequence.table is not None
+    added = sequence.table.grow(min(wanted, pool.free_blocks))
+    step.append_blocks(sequence.slot, added)
+    return True
+
+
+def lost_tokens(state: SchedulerState, victim: Sequence) -> float:
+    """What preempting costs, in tokens that could be computed while the loss is made good.
+
+    Blocks that others share are not lost. The tokens of all other blocks are computed again, except those of
+    full blocks that host memory takes: these are brought back, and before that taken there unless they are
+    there already. A request that takes no cached prefix loses everything.
+    """
+    table, pool, limits = victim.table, state.batch.pool, state.limits
+    assert table is not None
+    if not victim.group.request.takes_prefixes:
+        return victim.planned
+    held = table.held()
+    own = [number for number, block in enumerate(held, table.dropped) if pool.references(block) == 1]
+    lost = victim.planned - (len(held) - len(own)) * limits.block_size
+    if pool.host is None:
+        return lost
+    kept = [number for number in own if number < table.named][: limits.host_blocks]
+    moves = sum(1 if victim.chain[number] in pool.host else 2 for number in kept)
+    return lost - len(kept) * limits.block_size + moves * limits.swap_tokens
+
+
+def _victims_for(state: SchedulerState, candidate: Sequence) -> list[Sequence]:
+    """The sequences to preempt so that the candidate finds a slot and blocks, youngest first.
+
+    Empty if there is room already, or if there would be none even without all that yield. Shared blocks are
+    not counted as room: neither those of a cached prefix, nor those that several victims share.
+    """
+    batch = state.batch
+    free = batch.pool.free_blocks
+    needed = state.limits.blocks_at_once(len(candidate.tokens)) + batch.reserved()
+    slots, victims = len(batch.free_slots), list[Sequence]()
+    for sequence in reversed(batch.running):
+        if slots and free >= needed:
+            return victims
+        if state.policy.yields(sequence, candidate) and not sequence.about_to_end:
+            assert sequence.table is not None
+            victims.append(sequence)
+            slots += 1
+            free += sequence.table.own_blocks()
+            needed -= batch.reserved_for(sequence)
+    # Every accepted request fits into an empty batch.
+    return victims if slots and (free >= needed or len(victims) == len(batch.running)) else []
+
+
+def _preempt_younger(state: SchedulerState, step: StepBuilder, sequence: Sequence) -> bool:
+    """Preempt the younger sequence that loses least by it, if there is one.
+
+    It must have no row in this step, take no part in a fork of it, and not be about to end. One that would
+    free nothing comes last: it helps only once those that share its blocks have gone, too. If the policy
+    preempts, those with the highest measure come first. On a tie the youngest is preempted.
+    """
+    planned = step.forked.union(step.sequences)
+    victims = [
+        each
+        for each in state.batch.running
+        if each.age > sequence.age and each not in planned and not each.about_to_end
+    ]
+    if not victims:
+        return False
+
+    def cost(victim: Sequence) -> tuple[bool, float, float, Age]:
+        assert victim.table is not None
+        frees = victim.table.own_blocks() > 0
+        measure, arrival, index = victim.age
+        rank = -measure if state.policy.preempts else 0.0
+        return not frees, rank, lost_tokens(state, victim), (-measure, -arrival, -index)
+
+    preempt(state, min(victims, key=cost))
+    return True

@@ -1,0 +1,68 @@
+"""What the phases of one worker's steps share: who waits, who runs, and who forks in the next step."""
+
+from scheduler_svc.core.batch import Batch
+from scheduler_svc.core.drafters import Speculation
+from scheduler_svc.core.limits import WorkerLimits
+from scheduler_svc.core.plan import Fork
+from scheduler_svc.core.policies.policy import Policy
+from scheduler_svc.core.prefill_budget import PrefillBudget
+from scheduler_svc.core.prefix import extend_chain, root
+from scheduler_svc.core.sequence import Sequence, SequenceGroup, State
+from scheduler_svc.core.unfinished import UnfinishedPrefixes
+
+
+class SchedulerState:
+    """The requests of one worker, and what is known of the worker."""
+
+    def __init__(
+        self, limits: WorkerLimits, slots: int, policy: Policy, speculation: Speculation | None
+    ) -> None:
+        """`limits`: its `max_step_tokens` is the token budget of a step. `slots`: rows of the batch."""
+        self.limits = limits
+        self.slots = slots
+        self.policy = policy
+        self.speculation = speculation
+        """Where drafts come from; None: from nowhere."""
+        self.waiting = policy.queue()
+        self.unfinished = UnfinishedPrefixes(self.waiting)
+        self.batch = Batch(limits, slots, self.unfinished)
+        self.groups: dict[SequenceGroup, None] = {}
+        """All groups that have not ended, whether they wait or run."""
+        self.forks: list[Fork] = []
+        """To be done in the next step."""
+        self.prefill_budget = PrefillBudget()
+
+    def name_blocks(self, sequence: Sequence) -> None:
+        """Enter the sequence's blocks that have been filled into the cache."""
+        full, block_size = sequence.computed // self.limits.block_size, self.limits.block_size
+        extend_chain(sequence.chain, root(sequence.group.request.salt), sequence.tokens, full, block_size)
+        assert sequence.table is not None
+        sequence.table.cache(sequence.chain, full)
+        self.unfinished.reached(sequence, full)
+
+    def end(self, sequence: Sequence) -> None:
+        """Take the sequence out for good. If it led its group's prompt, the next one leads."""
+        group = sequence.group
+        self.batch.leave(sequence, State.DONE)
+        group.unfinished -= 1
+        if not group.unfinished:
+            del self.groups[group]
+        elif (leader := group.leader_after(sequence)) is not None:
+            self.waiting.push(leader)
+
+    def cancel(self, group: SequenceGroup) -> None:
+        """End all of a group at once; its slots and blocks are free from now on."""
+        group.held.clear()
+        for sequence in group.alive():
+            self.end(sequence)
+
+    def withdraw(self, group: SequenceGroup) -> None:
+        """Take a group out without ending it, for another worker."""
+        if group.gained:
+            group.losses = 0
+        for sequence in group.alive():
+            if sequence.state is not State.WAITING:
+                self.batch.leave(sequence, State.WAITING)
+            sequence.chain = []  # the next worker's blocks may have another size
+        group.held.clear()
+        del self.groups[group]
