@@ -68,7 +68,7 @@ class Engine:
             self._answers.put(work)
 
     def settle(self, step: Pending) -> None:
-        """Let the runner know what a result has told, in the engine's thread."""
+        """Have the runner settle a step whose result is known, in the engine's thread."""
         if self._answers is None:
             self.runner.settle(step)
         elif step.failed:

@@ -73,8 +73,8 @@ def main() -> None:
 
 def _listen(stream: BinaryIO, orders: Orders) -> None:
     """Take orders while the rank computes; end it when rank 0 does, whatever it is waiting for."""
-    while (told := read(stream)) is not None:
-        orders.put(told)
+    while (order := read(stream)) is not None:
+        orders.put(order)
     os._exit(0)
 
 

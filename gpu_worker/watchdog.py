@@ -21,7 +21,7 @@ PATIENCE = 60.0
 FIRST = 600.0
 """Seconds that a step may take while nothing is known yet: it may have to read the weights from a disk."""
 MARGIN = 10
-"""How many times as long as the longest so far a step may take, and a larger one in proportion."""
+"""A step may take this many times as long as the longest so far, and a larger step in proportion."""
 TICKS = 12
 """Looks in the least time that a step may take."""
 
@@ -79,7 +79,7 @@ class Awake:
     """A clock that stands still while the process is stopped, its machine sleeps or its loop is blocked."""
 
     def __init__(self, most: float) -> None:
-        """It shows at most so many seconds more than at its last tick."""
+        """`most`: seconds that it shows at most beyond its last tick."""
         self._most = most
         self._shown, self._at = 0.0, time.monotonic()
 

@@ -43,18 +43,20 @@ class Group:
 
 
 def meeting_place() -> int:
-    """A file in memory, through which the ranks of a worker find each other, those that inherit it.
+    """The descriptor of a file in memory, through which the ranks of a worker find each other.
 
-    Nobody else can, and nothing of it is left behind. It stays open: torch.distributed looks there to the
-    end.
+    Only processes that inherit it can open it, and nothing of it is left behind. It stays open, because
+    torch.distributed reads it until the end.
     """
     return os.memfd_create("ranks")
 
 
 @contextmanager
 def own_cores(rank: int, count: int, threads: int) -> Iterator[None]:
-    """Back ends made in the block see the rank's own cores alone, if the threads of all ranks together
-    take all cores of the process. Otherwise the system decides."""
+    """Show back ends made in the block only the rank's own cores.
+
+    Does so if the threads of all ranks together take all cores of the process; otherwise the system decides.
+    """
     found = sorted(os.sched_getaffinity(0))
     if len(found) == count * threads:
         os.sched_setaffinity(0, found[rank * threads : (rank + 1) * threads])

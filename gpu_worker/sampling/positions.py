@@ -1,17 +1,16 @@
-"""Which tokens a step samples, where they go, and which of them hold.
+"""The positions for which a step samples tokens, and which of those tokens are kept when drafts are verified.
 
-A row of 1 + k tokens whose last k are drafts samples 1 + k tokens, each as if the drafts before it were the
-truth. So they are, as long as each draft is the very token that was sampled in its place:
+A row whose last k tokens are drafts samples 1 + k tokens, each as if the drafts before it were right. A draft
+is right if it is the token that was sampled for its position:
 
     position    7    8    9    10
     token       a    b    c    d          a is known; b, c and d are drafts
-    sampled     b    c    x    ·          for 8 to 11: b and c hold, x is the target's own, d was wrong
+    sampled     b    c    x    ·          for 8 to 11: b and c are accepted, d is rejected, x is kept instead
 
-Every draft that holds is a token gained, and so is the first one sampled after them. What is kept is what
-would have been sampled without drafts, one row after the other, because a sampled token is a function of
-the tokens before it, the seed and the position alone. In rejection sampling (Leviathan et al. 2023, "Fast
-Inference from Transformers via Speculative Decoding") a given draft is accepted with the target's
-probability of it; so it is here, over the seeds.
+Kept are the accepted drafts and the first token sampled after them. Without drafts the same tokens would be
+sampled, one step after the other, because a sampled token is a function of the tokens before it, the seed and
+the position alone. In rejection sampling (Leviathan et al. 2023, "Fast Inference from Transformers via
+Speculative Decoding") a draft is accepted with the target's probability of it; so it is here, over the seeds.
 """
 
 from dataclasses import dataclass
@@ -24,39 +23,39 @@ from gpu_worker.kernels.rows import Rows
 
 
 @dataclass(frozen=True, slots=True)
-class Samples:
-    """The sampled tokens of a step, row after row in the plan's order."""
+class SamplePositions:
+    """What a step samples, row after row in the plan's order. A row with k drafts samples 1 + k tokens."""
 
     rows: NDArray[np.intp]
-    """Rows of the plan that sample, ascending."""
+    """[rows]: the plan's rows that sample, ascending."""
     counts: Int32s
-    """How many tokens each of them samples, at least 1."""
+    """[rows]: tokens that each row samples, at least 1."""
     row_slots: Int32s
-    """Their slots."""
+    """[rows]: batch slot of each row."""
     slots: Int32s
-    """The slot of each token."""
+    """[tokens]: batch slot of each sampled token."""
     positions: Int32s
-    """What position in its sequence each token is for."""
+    """[tokens]: position in its sequence that each sampled token is for."""
     places: NDArray[np.int64]
-    """Which of the step's tokens each comes after."""
-
+    """[tokens]: index, among the step's tokens, of the one whose logits each token is sampled from."""
     numbers: NDArray[np.intp]
-    """Which of its row's tokens each is, from 0."""
+    """[tokens]: number of each token among those of its row, from 0."""
 
     @property
     def firsts(self) -> NDArray[np.intp]:
-        """Where each row's tokens begin."""
+        """[rows]: index of the first token of each row."""
         return np.flatnonzero(self.numbers == 0)
 
     @property
     def verify(self) -> bool:
-        """Some rows have drafts."""
+        """Whether some row has drafts."""
         return len(self.slots) > len(self.rows)
 
     def kept(self, sampled: NDArray[np.integer], drafts: NDArray[np.integer]) -> Int32s:
-        """How many tokens each row keeps: those up to the first that is not the draft in its place.
+        """Tokens that each row keeps, [rows]: all up to the first that differs from its draft, and that one.
 
-        `drafts`: the token that was assumed at each position; a row's last entry is past its drafts.
+        `sampled` [tokens]; `drafts` [tokens]: the token assumed at each position. The last entry of each row
+        lies behind its drafts and does not count.
         """
         count = len(sampled)
         wrong = np.flatnonzero(sampled != drafts)
@@ -68,20 +67,20 @@ class Samples:
         return (np.minimum.reduceat(ends, firsts) - firsts + 1).astype(np.int32)
 
     def among(self, kept: Int32s) -> NDArray[np.bool_]:
-        """Which tokens are kept, if each row keeps its first `kept`."""
+        """[tokens]: which tokens are kept, if each row keeps its first `kept` [rows]."""
         held: NDArray[np.bool_] = self.numbers < np.repeat(kept, self.counts)
         return held
 
 
-def samples_of(rows: Rows) -> Samples:
-    """What the rows of a step sample."""
+def sample_positions(rows: Rows) -> SamplePositions:
+    """The positions that the rows of a step sample tokens for."""
     sampling = np.flatnonzero(rows.samples)
     sampling = sampling[np.argsort(rows.index[sampling])]
     counts = rows.samples[sampling]
     back = np.arange(counts.sum()) - np.repeat(np.cumsum(counts), counts)  # -1: after the row's last token
     each = np.repeat(sampling, counts)
     ends = np.cumsum(rows.counts, dtype=np.int64)
-    return Samples(
+    return SamplePositions(
         rows=rows.index[sampling],
         counts=counts,
         row_slots=rows.slots[sampling],

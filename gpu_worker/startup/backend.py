@@ -34,7 +34,7 @@ def device_of(settings: WorkerSettings) -> torch.device:
         return torch.device("cpu")
     count, found = settings.tensor_parallel, torch.cuda.device_count()
     if found < count:
-        raise CapacityError(f"QUIRE_TENSOR_PARALLEL={count}: of so many GPUs PyTorch finds {found} here")
+        raise CapacityError(f"QUIRE_TENSOR_PARALLEL={count}: GPUs that PyTorch finds here: {found}")
     return torch.device("cuda")
 
 

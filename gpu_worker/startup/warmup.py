@@ -37,8 +37,8 @@ def full_step(limits: BatchLimits) -> StepPlan:
 def rehearse(runner: Runner) -> None:
     """Have the back end compile what it may need for any step, before somebody waits for it.
 
-    Kernels differ by how many tokens there are, by how many of them belong to a sequence, and by how far that
-    one looks back: powers of two and what lies half-way, and some contexts for each number of tokens.
+    Kernels differ by the tokens of a step, the tokens of a row, and the length of its context. So the steps
+    have powers of two and numbers half-way between them as tokens, and a few contexts for each of these.
     """
     limits, longest = runner.limits, runner.limits.max_model_len
     copied = min(1, limits.num_blocks - 1)
@@ -64,8 +64,8 @@ def _sizes(most: int) -> Iterator[int]:
 
 
 def step_of(limits: BatchLimits, contexts: list[int], counts: list[int], copied: int = 0) -> StepPlan:
-    """A row for each slot: its last `counts` of `contexts` tokens. All sample, with all that sampling can be
-    asked for. `copied`: so many blocks are.
+    """A row for each slot: its last `counts` of `contexts` tokens. All rows sample, with parameters of all
+    kinds. `copied`: number of blocks that the step copies.
 
     The sequences share the blocks of one, and that uses its own again and again if the model's window lets
     the pool be smaller: the step's numbers mean nothing.

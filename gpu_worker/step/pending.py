@@ -4,8 +4,8 @@ engine thread   begin step 1 │ begin step 2 │ ..........    begin step 3 │
 device                       │ step 1 ........ │ step 2 ........ │ step 3 ...
 answers                                         result 1          result 2
 
-So the device always has its next step before it. What only a result tells, that a model's logits were not
-finite, is settled afterwards: the next step of that sequence then gives nothing either.
+So the device always has its next step before it. That a model's logits were not finite is known only with the
+result; it is settled afterwards, and the next step of that sequence fails, too.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gpu_worker.arrays import Int32s
 from gpu_worker.kernels.sampling import Sampled
 from gpu_worker.machine.clock import DeviceClock, HostClock
-from gpu_worker.sampling.positions import Samples
+from gpu_worker.sampling.positions import SamplePositions
 from gpu_worker.step.plan import Plan
 from gpu_worker.step.pooling import Embedded
 from gpu_worker.step.result import NOT_FINITE, failed_rows, result_of
@@ -26,23 +26,23 @@ from proto.worker_pb2 import StepResult
 
 @dataclass(slots=True)
 class Pending:
-    """See above."""
+    """A step that was given to the device; `result` waits for it."""
 
     plan: Plan
-    samples: Samples
+    samples: SamplePositions
     sampled: Sampled | None
-    """In main memory, when the clock has stopped."""
+    """What was sampled, in main memory once the clock has stopped; None if nothing was."""
     kept: Int32s
-    """Tokens that each row that samples keeps."""
+    """[rows that sample]: tokens that each of them keeps."""
     embedded: Embedded | None
-    """In main memory, too."""
+    """Embeddings that the step completes, in main memory once the clock has stopped; None: there are none."""
     errors: dict[int, str]
     """What is wrong, by row of the plan."""
     tenures: NDArray[np.int64]
-    """Of each slot: which of the sequences that held it did so in this step."""
+    """[slots]: number of the sequence that held each slot in this step, counted by slot."""
     clock: HostClock | DeviceClock
     failed: Sequence[int] = field(default=())
-    """Slots whose sequences cannot go on; known with the result."""
+    """Slots whose sequences cannot go on. Known once `result` has returned."""
 
     def result(self) -> StepResult:
         """The step's answer. Waits for the device; any thread may call it, once."""

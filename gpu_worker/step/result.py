@@ -1,4 +1,4 @@
-"""What a step has to say: from the device to the message."""
+"""The result of a step: from tensors to the message."""
 
 from collections.abc import Mapping
 
@@ -7,15 +7,15 @@ from numpy.typing import NDArray
 
 from gpu_worker.arrays import Int32s
 from gpu_worker.kernels.sampling import Candidates, Logprobs, Sampled
-from gpu_worker.sampling.positions import Samples
+from gpu_worker.sampling.positions import SamplePositions
 from gpu_worker.step.plan import Plan
 from proto.worker_pb2 import RowError, StepResult
 
 NOT_FINITE = "the model's logits are not finite"
 
 
-def failed_rows(sampled: Sampled, samples: Samples, kept: Int32s) -> list[int]:
-    """Those of the plan's rows for which the model gave no usable logits. Waits for the device."""
+def failed_rows(sampled: Sampled, samples: SamplePositions, kept: Int32s) -> list[int]:
+    """Rows of the plan for which the model gave no usable logits, ascending. Waits for the device."""
     finite = sampled.finite.cpu().numpy()
     if finite.all():
         return []
@@ -24,11 +24,11 @@ def failed_rows(sampled: Sampled, samples: Samples, kept: Int32s) -> list[int]:
 
 
 def result_of(
-    plan: Plan, sampled: Sampled | None, samples: Samples, kept: Int32s, errors: Mapping[int, str]
+    plan: Plan, sampled: Sampled | None, samples: SamplePositions, kept: Int32s, errors: Mapping[int, str]
 ) -> StepResult:
     """The answer to a plan.
 
-    `kept`: how many tokens each of the rows that sample keeps; `errors`: what went wrong, by row of the plan.
+    `kept`: tokens that each row that samples keeps. `errors`: what went wrong, by row of the plan.
     """
     result = StepResult(step=plan.step)
     ends = np.cumsum(plan.row_samples, dtype=np.int32)
@@ -54,16 +54,16 @@ def result_of(
 def _add_logprobs(
     result: StepResult, found: Logprobs, entries: NDArray[np.integer], good: NDArray[np.bool_]
 ) -> None:
-    """`entries`: place in the result of each sampled token; those that are not `good` say nothing."""
-    told = good[found.rows]
-    counts = found.top_counts[told]
+    """`entries`: place in the result of each sampled token; `good`: which of these tokens it has."""
+    reported = good[found.rows]
+    counts = found.top_counts[reported]
     # Tokens want different numbers of alternatives: cut each row of the table to its own.
     within = np.arange(found.top.shape[1]) < counts[:, None]
-    result.logprob_entries = entries[found.rows][told].astype("<i4").tobytes()
-    result.logprobs = found.chosen.cpu().numpy()[told].astype("<f4").tobytes()
+    result.logprob_entries = entries[found.rows][reported].astype("<i4").tobytes()
+    result.logprobs = found.chosen.cpu().numpy()[reported].astype("<f4").tobytes()
     result.top_counts = counts.astype("<i4").tobytes()
-    result.top_tokens = found.top_tokens.cpu().numpy()[told][within].astype("<i4").tobytes()
-    result.top_logprobs = found.top.cpu().numpy()[told][within].astype("<f4").tobytes()
+    result.top_tokens = found.top_tokens.cpu().numpy()[reported][within].astype("<i4").tobytes()
+    result.top_logprobs = found.top.cpu().numpy()[reported][within].astype("<f4").tobytes()
 
 
 def _add_candidates(result: StepResult, found: Candidates, entries: NDArray[np.int32]) -> None:

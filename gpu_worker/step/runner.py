@@ -16,7 +16,7 @@ from gpu_worker.machine.clock import clock
 from gpu_worker.machine.transfer import to_device
 from gpu_worker.memory.host import HostOffer, HostPages
 from gpu_worker.models.registry import CausalLM
-from gpu_worker.sampling.positions import Samples, samples_of
+from gpu_worker.sampling.positions import SamplePositions, sample_positions
 from gpu_worker.step.batch import Batch, BatchLimits
 from gpu_worker.step.drafter import Drafter
 from gpu_worker.step.forward import Forward
@@ -69,7 +69,7 @@ class Runner:
         self.kernels = kernels
         self._copies = kernels.copies(self.caches)
         self.host = HostPages(self.caches, 0)
-        """Where blocks go for which there is no room; `sizing.py` says how many."""
+        """Host memory for blocks that KV memory has no room for; `sizing.py` decides its size."""
         self.host_offer = HostOffer()
         self.followers: Followers | None = None
         """The worker's other ranks, if this is rank 0 of several."""
@@ -108,7 +108,7 @@ class Runner:
         self.host.swap(plan.swap_out_blocks, plan.swap_out_slots, plan.swap_in_blocks, plan.swap_in_slots)
         self._copy(plan)
         rows, errors = self.batch.rows(plan)
-        samples = samples_of(rows)
+        samples = sample_positions(rows)
         sampled, embedded = self._compute(plan, rows, samples) if len(rows.index) else (None, None)
         kept = np.ones_like(samples.counts)
         if sampled is not None:
@@ -122,7 +122,7 @@ class Runner:
         return Pending(plan, samples, sampled, kept, embedded, errors, self.batch.tenures.copy(), measured)
 
     def settle(self, step: Pending) -> None:
-        """Take over what the step's result has told."""
+        """Fail the sequences whose logits the step's result has shown not to be finite."""
         self.fail([slot for slot in step.failed if self.batch.tenures[slot] == step.tenures[slot]])
 
     def fail(self, slots: Sequence[int]) -> None:
@@ -145,7 +145,9 @@ class Runner:
             sources, targets = self.batch.send(blocks)
             self._copies(sources, targets)
 
-    def _compute(self, plan: Plan, rows: Rows, samples: Samples) -> tuple[Sampled | None, Embedded | None]:
+    def _compute(
+        self, plan: Plan, rows: Rows, samples: SamplePositions
+    ) -> tuple[Sampled | None, Embedded | None]:
         """Run the model over the rows; what they sample, and the embeddings that are complete."""
         batch = self.batch
         if samples.verify:
@@ -171,7 +173,7 @@ class Runner:
             sampled = replace(sampled, candidates=candidates)
         return sampled, embedded
 
-    def _put_drafts(self, plan: Plan, samples: Samples) -> None:
+    def _put_drafts(self, plan: Plan, samples: SamplePositions) -> None:
         """Put drafts that are given where the rows' tokens are read: behind what their slots know."""
         drafts = plan.draft_tokens
         if drafts.max() >= self.limits.vocab_size:
@@ -184,11 +186,11 @@ class Runner:
         slots = self.batch.send(samples.slots[places])
         self.batch.put(slots, samples.positions[places], to_device(torch.from_numpy(drafts), self.device))
 
-    def _verify(self, samples: Samples, sampled: Sampled) -> Int32s:
-        """How many sampled tokens each row keeps. Waits for the device."""
+    def _verify(self, samples: SamplePositions, sampled: Sampled) -> Int32s:
+        """Sampled tokens that each row keeps, [rows that sample]. Waits for the device."""
         batch = self.batch
         slots, positions = batch.send(np.stack((samples.slots, samples.positions)))
         drafts = batch.tables.tokens[slots, positions]
-        # What is not kept lies behind what the slots know.
+        # Tokens that are not kept lie behind what the slots know.
         batch.put(slots, samples.positions, sampled.tokens)
         return samples.kept(sampled.tokens.cpu().numpy(), drafts.cpu().numpy())

@@ -26,7 +26,7 @@ from gpu_worker.engine import Engine
 from gpu_worker.kernels.rows import Rows
 from gpu_worker.kernels.sampling import Sampled
 from gpu_worker.machine.clock import HostClock
-from gpu_worker.sampling.positions import Samples
+from gpu_worker.sampling.positions import SamplePositions
 from gpu_worker.service import WorkerService
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
@@ -88,7 +88,9 @@ class PacedRunner(Runner):
         self._free = max(self._free, time.perf_counter()) + seconds
         return replace(step, clock=PacedClock(self._free, seconds))
 
-    def _compute(self, plan: Plan, rows: Rows, samples: Samples) -> tuple[Sampled | None, Embedded | None]:
+    def _compute(
+        self, plan: Plan, rows: Rows, samples: SamplePositions
+    ) -> tuple[Sampled | None, Embedded | None]:
         self.batch.metadata(rows)
         tokens = torch.from_numpy(samples.positions.astype("int64")) % 1000 + 300
         return Sampled(tokens, torch.ones(len(tokens), dtype=torch.bool), None), None

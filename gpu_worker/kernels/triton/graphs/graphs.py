@@ -1,7 +1,7 @@
 """Small steps as CUDA graphs: a step's hundreds of launches become one.
 
-A graph replays what was recorded, on the same memory. So it is recorded for a few sizes of a step, and what
-tells a step from others is put where the graph of the next larger size reads it: see `layouts.py`.
+A graph replays what was recorded, on the same memory. So graphs are recorded for a few sizes of a step, and a
+step's own numbers are put where the graph of the next larger size reads them: see `layouts.py`.
 """
 
 import gc
@@ -43,11 +43,11 @@ class StepGraph:
 
     layout: Layout
     given: Tensor
-    """What tells them apart, int64."""
+    """A step's own numbers, int64, as `Layout.numbers` gives them."""
     slots: Tensor
-    """The part of it that has the rows' slots."""
+    """The part of `given` that has the rows' slots."""
     replay: Callable[[], Tensor]
-    """Hidden states of what was given last."""
+    """Computes hidden states [layout.tokens, hidden_size] of the numbers in `given`."""
 
     def __call__(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """See `Forward`."""
@@ -62,7 +62,7 @@ class StepGraphs:
         """`tables`: of the batch whose rows they are. `record`: see `recorder`."""
         self._compute, self._tables, self._record = compute, tables, record
         self.graphs: list[StepGraph] = []
-        """Of several that a step fits into the first is meant."""
+        """A step goes to the first that has room for it."""
 
     @torch.inference_mode()
     def prepare(self, layouts: Sequence[Layout]) -> None:

@@ -29,20 +29,20 @@ MOST_TOKENS = 1024
 
 
 class Layout(Protocol):
-    """Of steps up to some size."""
+    """Where a recorded step of some size reads its numbers."""
 
     @property
     def tokens(self) -> int:
-        """That there is room for."""
+        """Tokens that there is room for."""
 
     def holds(self, rows: int, tokens: int) -> bool:
-        """Whether a step of so many has room."""
+        """Whether there is room for a step of this number of rows and tokens."""
 
     def numbers(self, rows: Rows) -> NDArray[np.int64]:
-        """What tells this step from others."""
+        """The step's own numbers, int64, flat or in rows of equal length; the rest is recorded."""
 
     def slots(self, given: Tensor) -> Tensor:
-        """Of the numbers the slots of the rows."""
+        """The part of the numbers, on the device, that has the rows' slots; int64."""
 
     def metadata(self, given: Tensor, tables: SlotTables) -> tuple[Tensor, StepMetadata]:
         """Token ids, int32 [tokens], and where they are, all of it read from the numbers and the tables."""
@@ -83,7 +83,7 @@ class OneEach:
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """Rows of any lengths: chunks of prompts, drafts, decodes beside them."""
+    """Rows of any lengths: chunks of prompts, drafts, and decodes beside these."""
 
     tokens: int
     rows: int
@@ -130,7 +130,7 @@ class Ragged:
 
 
 def layouts_for(max_slots: int, max_step_tokens: int) -> list[Layout]:
-    """Those that are recorded. Of several that have room for a step the first is meant.
+    """The layouts to record. A step goes to the first of them that has room for it.
 
     Products of many tokens are computed 64 or 128 at a time anyway.
     """

@@ -66,9 +66,10 @@ def penalize_rows(
 def penalized(
     logits: Tensor, rows: Tensor, slots: Tensor, positions: Tensor, longest: int, state: SamplingState
 ) -> Tensor:
-    """Of float32 [all, vocabulary] the rows `rows`, penalized; what the other rows of the result are is open.
+    """Logits float32 [all, vocabulary] with the rows `rows` penalized; the result's other rows are undefined.
 
-    `slots`: of all rows; `positions` [rows]: how many of their slots' tokens count, `longest` at most; int64.
+    `rows`: int64 [rows]. `slots`: int64 [all], the slot of each row of the logits. `positions`: int64 [rows],
+    tokens of each slot that count; none of them is more than `longest`. All are on the device.
     """
     vocabulary = logits.shape[1]
     counts = torch.zeros(logits.shape, dtype=torch.int32, device=logits.device)

@@ -53,7 +53,10 @@ def _draw(
     tokens: Tensor,
     state: SamplingState,
 ) -> None:
-    """Overwrite `tokens` of those of `rows` that draw, for `positions`. All else is of all rows."""
+    """Overwrite the tokens of those of `rows` that draw.
+
+    `rows`, `positions`: int64 [n] on the device. All other tensors are of all rows.
+    """
     numbers, integers, vocabulary = state.numbers, state.integers, logits.shape[1]
     draw_rows[(len(rows),)](
         logits,

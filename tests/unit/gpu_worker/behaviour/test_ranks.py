@@ -228,7 +228,7 @@ def test_every_rank_has_cores_of_its_own() -> None:
 def test_gpus_that_are_not_there(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(CapacityError, match="QUIRE_TENSOR_PARALLEL=2: of so many GPUs PyTorch finds 1 here"):
+    with pytest.raises(CapacityError, match="QUIRE_TENSOR_PARALLEL=2: GPUs that PyTorch finds here: 1"):
         load(settings_of(directory, tensor_parallel=2, device="cuda"))
 
 
