@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import ByteSize, Field
 
+from gpu_worker.kernels.kv_sizes import AUTO, ROW_BYTES
 from ops.runtime.settings import ModelSettings
 
 BackEnd = Literal["auto", "torch", "triton", "onednn", "portable", "avx2", "avx512", "avx512_bf16"]
@@ -25,7 +26,7 @@ class WorkerSettings(ModelSettings):
     """What the weights become when they are loaded: int8, int4, or on GPUs fp8. A step reads half the bytes
     of bfloat16, with int4 little more than a quarter, and answers differ a little."""
 
-    kv_dtype: Literal["auto", "int8", "fp8"] = "auto"
+    kv_dtype: str = Field(AUTO, pattern=f"^({'|'.join((AUTO, *ROW_BYTES))})$")
     """Type of KV memory. auto: as activations. int8: each position of a head with a scale of its own. fp8, on
     GPUs: each head with one for all time."""
 

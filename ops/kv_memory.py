@@ -8,12 +8,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from gpu_worker.kernels.kv_sizes import PageShape, token_bytes
 from gpu_worker.models.families import family_of
 from gpu_worker.models.wrapped import language_part
 
-SCALE_BYTES = 4
-"""Of the scale that each row has in int8: a key or a value of one head."""
-BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "fp8": 1, "int8": 1}
 _MAX_HEADER = 100 * 2**20  # the safetensors format allows no longer one
 _BITS = {"BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}  # of others the name ends with the bits
 
@@ -26,21 +24,19 @@ class ModelFilesError(Exception):
 class KvShape:
     """What one token leaves in the cache of every layer.
 
-    `kind` is MHA, GQA, MQA or MLA; `values` counts numbers per token and layer, keys and values
-    together, and `rows` the vectors that they make up. MLA (DeepSeek-V2, section 2.1) keeps one
-    compressed vector and one rotated key for all heads, as one row.
+    `kind` is MHA, GQA, MQA or MLA. MLA (DeepSeek-V2, section 2.1) keeps one compressed vector and one rotated
+    key for all heads, as one row.
     """
 
     kind: str
     layers: int
-    values: int
-    rows: int
+    pages: PageShape
+    """Of one layer."""
     window: int | None
 
     def token_bytes(self, dtype: str) -> int:
-        """Bytes that one token takes in all layers, as numbers of `dtype`, a key of `BYTES`."""
-        scales = self.rows * SCALE_BYTES if dtype == "int8" else 0
-        return self.layers * (self.values * BYTES[dtype] + scales)
+        """Bytes that one token takes in all layers; `dtype` as in `kv_sizes.token_bytes`."""
+        return self.layers * token_bytes(self.pages, dtype)
 
 
 @dataclass(frozen=True)
@@ -75,15 +71,16 @@ def kv_shape(config: Mapping[str, Any]) -> KvShape:
     layers = _size(config, "num_hidden_layers")
     window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
     if config.get("kv_lora_rank") is not None:
-        values = _size(config, "kv_lora_rank") + _size(config, "qk_rope_head_dim")
-        return KvShape("MLA", layers, values, 1, window)
+        rank = _size(config, "kv_lora_rank")
+        row = rank + _size(config, "qk_rope_head_dim")
+        return KvShape("MLA", layers, PageShape(1, row, rank, shared=True), window)
     heads = _size(config, "num_attention_heads")
     many = config.get("num_key_value_heads") is not None
     kv_heads = _size(config, "num_key_value_heads") if many else heads
     given = config.get("head_dim") is not None
     head_dim = _size(config, "head_dim") if given else _size(config, "hidden_size") // heads
     kind = "MHA" if kv_heads == heads else "MQA" if kv_heads == 1 else "GQA"
-    return KvShape(kind, layers, 2 * kv_heads * head_dim, 2 * kv_heads, window)
+    return KvShape(kind, layers, PageShape(kv_heads, head_dim, head_dim), window)
 
 
 def weights_bytes(model: Path) -> int:

@@ -14,44 +14,83 @@ A back end takes each weight once, when the model is loaded, and may lay it out 
 gives back is called at every step and looks nothing up any more.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from gpu_worker.arrays import Int32s
+from gpu_worker.kernels.kv_sizes import PageShape
 from gpu_worker.kernels.sampling import Sampled, SamplingState
 
-FP8 = torch.float8_e4m3fn
-"""The type of pages of fp8: a sign, 4 bits of exponent, 3 of fraction; at most 448, no infinity."""
+
+Places = tuple[Tensor, slice, Tensor]
+"""Blocks, all heads, offsets in the blocks: where rows are in pages."""
+
+Take = Callable[[tuple[int, ...], torch.dtype], Tensor]
+"""Gives an uninitialized tensor of a shape and a type, in memory for pages."""
+
+
+class KvFormat(Protocol):
+    """One way to keep keys and values in pages, as one back end computes with it.
+
+    `name`: of the format, or of the type of the activations if they are kept as they are: see `kv_sizes.py`.
+    `largest`: the largest number of a format whose heads have one scale each for all time, which must be
+    known before the first request (`startup/calibration.py`); None: there is nothing to know.
+    """
+
+    name: str
+    largest: float | None
+
+    def token_bytes(self, shape: PageShape) -> int:
+        """Bytes that one token takes in the pages of one layer."""
+
+    def allocate(self, shape: PageShape, blocks: int, block_size: int, take: Take) -> "LayerCache":
+        """The pages of one layer, uninitialized. Scales of heads are 1 until `set_scales`."""
+
+    def in_blocks(self, cache: "LayerCache") -> list[Tensor]:
+        """All that lies in blocks, whose numbers are the first dimension of each tensor; of types that
+        everything can copy."""
+
+    def set_scales(self, cache: "LayerCache", scales: Tensor) -> None:
+        """Take the scales of heads, float32 [2, kv_heads], of keys and of values. Only where `largest` is
+        not None."""
+
+    def store(self, cache: "LayerCache", places: Places, keys: Tensor, values: Tensor | None = None) -> None:
+        """Put keys and values [..., kv_heads, size] into pages that lie row by row; into shared ones keys
+        alone."""
+
+    def load(self, cache: "LayerCache", places: Places, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Keys and values [..., kv_heads, size] from pages that lie row by row, rounded to `dtype`."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
     """The pages of one layer."""
 
+    format: KvFormat
+    """What the pages' contents mean."""
+    shape: PageShape
+    """What a token leaves in them."""
     keys: Tensor
-    """[num_blocks, kv_heads, block_size, head_dim]: what one head reads of a block lies side by side."""
+    """[num_blocks, kv_heads, block_size, ...]: what one head keeps of a block lies side by side."""
     values: Tensor
-    """[num_blocks, kv_heads, block_size, value_size]; `value_size` is `head_dim` unless they are shared."""
+    """As `keys`; the same tensor if pages are shared."""
     key_scales: Tensor | None = None
-    """Of pages of int8: what one is worth in each row, float32 [num_blocks, kv_heads, block_size]."""
+    """What the format keeps beside the numbers of keys, in a shape of its own; None: nothing."""
     value_scales: Tensor | None = None
-    """As `key_scales`."""
-    head_scales: Tensor | None = field(default=None, kw_only=True)
-    """Of pages of fp8: what one is worth in each head, float32 [2, kv_heads], of keys, then of values."""
-    shared: bool = field(default=False, kw_only=True)
-    """Values are the first numbers of the keys' own rows, as in latent attention, and so are the scales. Such
-    pages lie row by row on every back end: a row is [compressed | rotated]."""
+    """As `key_scales`, of values; the same tensor if pages are shared."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a block."""
+        return self.keys.shape[2]
 
     def tensors(self) -> list[Tensor]:
-        """All that lies in blocks, whose numbers are the first dimension of each; fp8 as bytes, which is what
-        everything can copy."""
-        own = () if self.shared else (self.values, self.value_scales)
-        held = [tensor for tensor in (self.keys, self.key_scales, *own) if tensor is not None]
-        return [each.view(torch.uint8) if each.dtype == FP8 else each for each in held]
+        """See `KvFormat.in_blocks`."""
+        return self.format.in_blocks(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +299,10 @@ class Kernels(Protocol):
         A weight of the activations' type multiplies what was rounded to it, as in Llama. One of float32
         beside activations of a narrower type multiplies before, as in Gemma: rounded once, at the end.
         """
+
+    def kv_format(self, name: str, dtype: torch.dtype) -> KvFormat:
+        """How keys and values are kept. `name`: `kv_sizes.AUTO`, or one of `kv_sizes.ROW_BYTES` that the back
+        end has. `dtype`: of the activations."""
 
     def begin(self, step: StepMetadata) -> StepAttention:
         """Prepare what all layers of a step share."""

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from gpu_worker.errors import ModelError
+from gpu_worker.kernels.kv_sizes import PageShape
 from gpu_worker.models.alibi import slopes
 from gpu_worker.models.families import FAMILIES, Family, family_of
 from gpu_worker.models.rope import RopeConfig, read_rope
@@ -67,23 +68,6 @@ class LatentConfig:
     rotated: int
     """Of a key, what has the position in it, the same for all heads."""
     value: int
-
-
-@dataclass(frozen=True, slots=True)
-class PageShape:
-    """What a token leaves in the pages of a layer."""
-
-    heads: int
-    """Key heads."""
-    key_size: int
-    value_size: int
-    shared: bool = False
-    """Values are the first numbers of keys; see `LayerCache.shared`."""
-
-    @property
-    def rows(self) -> tuple[int, ...]:
-        """Sizes of what a head stores."""
-        return (self.key_size,) if self.shared else (self.key_size, self.value_size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,16 +7,18 @@ import torch
 from gpu_worker.errors import CapacityError, KernelError
 from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.kernels import CpuKernels, Int4Kernels, MatrixUnitKernels, QuantizedKernels
-from gpu_worker.kernels.interface import FP8, Kernels
+from gpu_worker.kernels.cpu.kv import FORMATS
+from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.int4 import Int4Reference
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.quantized import QuantizedReference
+from gpu_worker.kernels.reference.rows import FP8
 from gpu_worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
 BYTES = {"int8": torch.int8, "fp8": FP8}
-"""What numbers of one byte are called in settings."""
+"""Types of weights of one byte by what settings call them."""
 
 _BESIDE = {
     MatrixUnitKernels: " with oneDNN",
@@ -96,9 +98,13 @@ def _reference(settings: WorkerSettings) -> ReferenceKernels:
 
 def _kind(settings: WorkerSettings) -> type[CpuKernels]:
     """Which products the C++ back end has. Raises `KernelError` for what it has not."""
-    for name, value in (("QUIRE_KV_DTYPE", settings.kv_dtype), ("QUIRE_QUANTIZATION", settings.quantization)):
-        if value == "fp8":
-            raise KernelError(f"{name}=fp8 is for GPUs: on a CPU take int8, or QUIRE_KERNELS=torch")
+    if settings.kv_dtype not in FORMATS:
+        known = ", ".join(FORMATS)
+        raise KernelError(
+            f"QUIRE_KV_DTYPE={settings.kv_dtype} is for GPUs: on a CPU take {known} or QUIRE_KERNELS=torch"
+        )
+    if settings.quantization == "fp8":
+        raise KernelError("QUIRE_QUANTIZATION=fp8 is for GPUs: on a CPU take int8, or QUIRE_KERNELS=torch")
     if settings.quantization != "none":
         if settings.kernels == "onednn":
             named = f"QUIRE_QUANTIZATION={settings.quantization}"

@@ -1,9 +1,10 @@
-"""What a number is worth in pages of fp8: of every head, found out before the first request.
+"""Scales of the heads' keys and values, of formats of pages that have one for each head for all time.
 
-A checkpoint may bring scales, which whoever made it has measured. Otherwise a prompt of drawn tokens is
-computed with pages of the activations' type, and the largest key and value of each head, doubled, must not be
-beyond the largest number of fp8. Drawn tokens need no text, and a scale that is too large costs little in a
-format with an exponent: numbers keep their precision down to a 28000th of the largest.
+They are found out before the first request. A checkpoint may bring scales, which whoever made it has
+measured. Otherwise a prompt of drawn tokens is computed with pages of the activations' type, and the largest
+key and value of each head, doubled, must not be beyond the largest number of the format. Drawn tokens need no
+text, and a scale that is too large costs little in a format with an exponent: of fp8, numbers keep their
+precision down to a 28000th of the largest.
 
 A scale is a power of two. So two workers whose last bits differ find the same ones, but for a largest number
 that lies within those bits of such a power; and multiplying with it rounds nothing.
@@ -15,8 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import Kernels
-from gpu_worker.kernels.reference.pages import LARGEST
+from gpu_worker.kernels.interface import Kernels, KvFormat
+from gpu_worker.kernels.kv_sizes import AUTO
 from gpu_worker.memory.cache import make_caches
 from gpu_worker.models.kv_scales import stored_scales
 from gpu_worker.models.ranks import ALONE, Ranks
@@ -41,23 +42,27 @@ def head_scales(
     model: CausalLM,
     directory: Path,
     kernels: Kernels,
+    kv: KvFormat,
     longest: int,
     device: torch.device,
     ranks: Ranks = ALONE,
 ) -> list[Tensor]:
-    """For each layer float32 [2, kv_heads], of keys and of values. Raises `ModelError`.
+    """For each layer float32 [2, kv_heads], of keys and of values; nothing if the format needs none.
 
-    `longest`: tokens that the model can take. All ranks call it at the same time.
+    `longest`: tokens that the model can take. All ranks call it at the same time. Raises `ModelError`.
     """
+    if kv.largest is None:
+        return []
     config = model.config
     stored = stored_scales(directory, config.num_layers, config.pages.heads, ranks)
     if stored is not None:
         if config.pages.shared:
             stored[:, 1] = stored[:, 0]
-        log.info("scales of fp8 pages: those of the checkpoint")
+        log.info("scales of %s pages: those of the checkpoint", kv.name)
         return list(stored.to(device))
-    scales = power_of_two(HEADROOM / LARGEST * _largest(model, kernels, min(TOKENS, longest), device))
-    log.info("scales of fp8 pages: measured, from %g to %g", scales.min().item(), scales.max().item())
+    scales = power_of_two(HEADROOM / kv.largest * _largest(model, kernels, min(TOKENS, longest), device))
+    measured = scales.min().item(), scales.max().item()
+    log.info("scales of %s pages: measured, from %g to %g", kv.name, *measured)
     return list(scales)
 
 
@@ -72,11 +77,11 @@ def _largest(model: CausalLM, kernels: Kernels, tokens: int, device: torch.devic
     """Of each layer and head the largest key and value without their signs, float32 [layers, 2, kv_heads]."""
     blocks, vocabulary = -(-tokens // BLOCK_SIZE), model.config.vocab_size
     limits = BatchLimits(blocks, BLOCK_SIZE, 1, tokens, tokens, vocabulary)
-    caches = make_caches(model.config, blocks, BLOCK_SIZE, model.dtype, device)
+    caches = make_caches(model.config, blocks, BLOCK_SIZE, kernels.kv_format(AUTO, model.dtype), device)
     for tensor in (tensor for cache in caches for tensor in cache.tensors()):
         tensor.zero_()  # the last block is not filled to its end
     drawn = torch.randint(vocabulary, (tokens,), generator=torch.Generator().manual_seed(0))
     Runner(model, caches, kernels, limits).execute(prompt_step(limits, drawn.int().numpy().tobytes()))
-    pages = [each for cache in caches for each in (cache.keys, cache.keys if cache.shared else cache.values)]
+    pages = [each for cache in caches for each in (cache.keys, cache.values)]
     every = torch.stack([each.abs().amax((0, 2, 3)).float() for each in pages])
     return every.view(len(caches), 2, -1)

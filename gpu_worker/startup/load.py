@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 
 from gpu_worker.errors import WorkerError
-from gpu_worker.kernels.interface import FP8, Kernels
+from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.machine.huge_pages import populate
 from gpu_worker.models.ranks import ALONE, Ranks
@@ -14,7 +14,7 @@ from gpu_worker.models.registry import CausalLM, check_split, load_model
 from gpu_worker.ranks.group import own_cores
 from gpu_worker.ranks.processes import RankProcesses
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup.backend import BYTES, device_of, dtype_of, kernels_of
+from gpu_worker.startup.backend import device_of, dtype_of, kernels_of
 from gpu_worker.startup.calibration import head_scales
 from gpu_worker.startup.sizing import Parts, add_host_memory, enough_memory, limits_of
 from gpu_worker.startup.warmup import full_step, rehearse
@@ -66,19 +66,18 @@ def load_rank(
     model = load_model(
         settings.model, device, kernels, dtype_of(settings, device), settings.max_model_len, ranks
     )
-    kv_dtype = BYTES.get(settings.kv_dtype, model.dtype)
-    parts = Parts(model, _draft(settings, model, kernels, device, ranks), kernels, kv_dtype, device, ranks)
-    scales = _head_scales(settings, parts) if kv_dtype == FP8 else []
+    kv = kernels.kv_format(settings.kv_dtype, model.dtype)
+    parts = Parts(model, _draft(settings, model, kernels, device, ranks), kernels, kv, device, ranks)
+    every_scales = _head_scales(settings, parts)
     limits = limits_of(settings, parts)
     runner = parts.runner(limits)
-    for cache, worth in zip(runner.caches, scales, strict=False):
-        assert cache.head_scales is not None
-        cache.head_scales.copy_(worth)
+    for cache, scales in zip(runner.caches, every_scales, strict=False):
+        kv.set_scales(cache, scales)
     block_bytes = parts.block_bytes(limits.block_size)
     log.info(
         "KV memory: %s, %d blocks of %d tokens, %.0f MiB, %.1f KiB a token; "
         "%d slots, sequences up to %d tokens, steps up to %d",
-        str(kv_dtype).removeprefix("torch."),
+        kv.name,
         limits.num_blocks,
         limits.block_size,
         limits.num_blocks * block_bytes / 2**20,
@@ -119,15 +118,17 @@ def _draft(
 
 
 def _head_scales(settings: WorkerSettings, parts: Parts) -> list[torch.Tensor]:
-    """What fp8 is worth in each layer, those of the draft model after the model's own."""
+    """See `head_scales`; those of the draft model after the model's own."""
     models = [(parts.model, settings.model)]
     if parts.draft is not None and settings.draft_model is not None:
         models.append((parts.draft, settings.draft_model))
     longest = settings.max_model_len or parts.model.config.max_position
     return [
-        worth
+        scales
         for model, directory in models
-        for worth in head_scales(model, directory, parts.kernels, longest, parts.device, parts.ranks)
+        for scales in head_scales(
+            model, directory, parts.kernels, parts.kv, longest, parts.device, parts.ranks
+        )
     ]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from gpu_worker.errors import CapacityError, ModelError
-from gpu_worker.kernels.interface import Kernels, LayerCache
+from gpu_worker.kernels.interface import Kernels, KvFormat, LayerCache
 from gpu_worker.machine.main_memory import available
 from gpu_worker.memory.cache import (
     GPU_SHARE,
@@ -42,14 +42,14 @@ class Parts:
     model: CausalLM
     draft: CausalLM | None
     kernels: Kernels
-    kv_dtype: torch.dtype
+    kv: KvFormat
     device: torch.device
     ranks: Ranks
 
     def block_bytes(self, size: int) -> int:
         """Memory of one block of `size` tokens, of both models, on all ranks."""
         models = (self.model, self.draft) if self.draft else (self.model,)
-        return self.ranks.count * sum(bytes_per_block(each.config, size, self.kv_dtype) for each in models)
+        return self.ranks.count * sum(bytes_per_block(each.config, size, self.kv) for each in models)
 
     def runner(self, limits: BatchLimits) -> Runner:
         """With pages for as many blocks as the limits say."""
@@ -57,7 +57,7 @@ class Parts:
         return Runner(self.model, self._pages(self.model, limits), self.kernels, limits, drafter)
 
     def _pages(self, model: CausalLM, limits: BatchLimits) -> list[LayerCache]:
-        return make_caches(model.config, limits.num_blocks, limits.block_size, self.kv_dtype, self.device)
+        return make_caches(model.config, limits.num_blocks, limits.block_size, self.kv, self.device)
 
 
 def limits_of(settings: WorkerSettings, parts: Parts) -> BatchLimits:

@@ -19,11 +19,12 @@ from torch import Tensor
 from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.kernels import CpuKernels
 from gpu_worker.kernels.interface import Kernels, LayerCache, StepMetadata
+from gpu_worker.kernels.kv_sizes import AUTO, PageShape
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
-from gpu_worker.kernels.reference.pages import quantized
-from gpu_worker.memory.cache import SCALE
 from ops.bench import record
+from ops.bench.pages import make_pages
 
+CPU = torch.device("cpu")
 SEED = 0
 BLOCK_SIZE = 16
 KV_MEMORY = 1 << 30
@@ -47,7 +48,7 @@ class Case:
     step: StepMetadata
     layers: list[LayerCache]
     small_layers: list[LayerCache]
-    """The same in int8."""
+    """As many in int8."""
     query: Tensor
     bytes: int
     """Of the keys and values that one layer reads."""
@@ -57,7 +58,7 @@ class Case:
     """Of one layer."""
 
 
-def make_case(rows: int, tokens: int, context: int, shape: tuple[int, int, int]) -> Case:
+def make_case(kernels: Kernels, rows: int, tokens: int, context: int, shape: tuple[int, int, int]) -> Case:
     """`rows` sequences of `context` positions, the last `tokens` of which are in the step."""
     heads, kv_heads, dim = shape
     blocks = -(-context // BLOCK_SIZE)
@@ -73,27 +74,24 @@ def make_case(rows: int, tokens: int, context: int, shape: tuple[int, int, int])
         positions=positions,
         kv_entries=torch.zeros(rows * tokens, dtype=torch.int64),
     )
-    pages = (rows * blocks, kv_heads, BLOCK_SIZE, dim)
-    read = 2 * rows * context * kv_heads * dim * torch.bfloat16.itemsize
+    pages = PageShape(kv_heads, dim, dim)
+    plain, small = (kernels.kv_format(name, torch.bfloat16) for name in (AUTO, "int8"))
+    read = rows * context * plain.token_bytes(pages)
     count = max(1, min(MANY_BYTES // read, 30))
-    layers = [LayerCache(*(torch.randn(pages).bfloat16() for _ in range(2))) for _ in range(count)]
+    layers, small_layers = (
+        [make_pages(kv, pages, rows * blocks, BLOCK_SIZE, CPU) for _ in range(count)] for kv in (plain, small)
+    )
     query = torch.randn(rows * tokens, heads, dim).bfloat16()
     seen = sum(range(context - tokens + 1, context + 1))
     return Case(
         step,
         layers,
-        [_in_int8(layer) for layer in layers],
+        small_layers,
         query,
         read,
-        2 * rows * context * kv_heads * (dim + SCALE.itemsize),
+        rows * context * small.token_bytes(pages),
         rows * seen * heads * dim * 4,
     )
-
-
-def _in_int8(layer: LayerCache) -> LayerCache:
-    keys, key_scales = quantized(layer.keys)
-    values, value_scales = quantized(layer.values)
-    return LayerCache(keys, values, key_scales, value_scales)
 
 
 def seconds(case: Case, ways: list[tuple[Kernels, list[LayerCache]]], turns: int) -> list[float]:
@@ -120,7 +118,7 @@ def measure(
         for rows, tokens, context in cases:
             if 2 * rows * context * shape[1] * shape[2] * torch.bfloat16.itemsize > KV_MEMORY:
                 continue
-            case = make_case(rows, tokens, context, shape)
+            case = make_case(native, rows, tokens, context, shape)
             ways: list[tuple[Kernels, list[LayerCache]]] = [
                 (native, case.layers),
                 (native, case.small_layers),

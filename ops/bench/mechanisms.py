@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-import torch
-
+from gpu_worker.kernels.kv_sizes import AUTO
 from gpu_worker.memory.cache import make_caches
 from gpu_worker.memory.host import HostPages
 from gpu_worker.settings import WorkerSettings
@@ -186,12 +185,13 @@ def _pages(quantized: bool) -> Run:
     def run(runner: Runner, seed: int) -> Figures:
         limits, model = runner.limits, runner.model
         blocks = USERS * 640 // limits.block_size
-        dtype = torch.int8 if quantized else model.dtype
-        caches = make_caches(model.config, blocks, limits.block_size, dtype, runner.device)
+        name = "int8" if quantized else AUTO
+        kv = runner.kernels.kv_format(name, model.dtype)
+        caches = make_caches(model.config, blocks, limits.block_size, kv, runner.device)
         other = Runner(model, caches, runner.kernels, replace(limits, num_blocks=blocks))
         figures = _loop(InProcess(other), Workload(output_lengths=(32, 32)), 2 * USERS, USERS, seed)
         held = sum(tensor.nbytes for cache in caches for tensor in cache.tensors())
-        form = {"dtype": str(model.dtype).removeprefix("torch."), "kv_dtype": "int8" if quantized else "auto"}
+        form = {"dtype": str(model.dtype).removeprefix("torch."), "kv_dtype": name}
         return {
             "bytes of KV a token": held // (blocks * limits.block_size),
             "output tokens/s": figures["output tokens/s"],

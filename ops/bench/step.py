@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 
-from gpu_worker.kernels.interface import LayerCache
 from gpu_worker.memory.cache import bytes_per_block
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.settings import WorkerSettings
@@ -29,6 +28,7 @@ from ops.bench.load.client import CompletionClient
 from ops.bench.load.load import closed_loop, summarize
 from ops.bench.load.processes import running
 from ops.bench.load.workload import Workload
+from ops.bench.pages import fill
 from ops.bench.rig.in_process import InProcess
 from ops.bench.rig.plans import decodes, fits, prefill
 from ops.bench.rig.roofline import Rates, measured, work
@@ -86,33 +86,22 @@ class Model:
 
         runner = load(settings, wrap)
         for cache in runner.caches:  # memory that was never written is one page of zeros, read from the cache
-            _fill(cache)
+            fill(cache)
         threads = settings.thread_count  # before the runner's thread keeps to one core
         runner.enter()
-        size, kv_dtype = runner.limits.block_size, runner.caches[0].keys.dtype
         return cls(
             runner,
             around[0],
             threads,
             [],
             ITEM_BYTES.get(settings.quantization, runner.dtype.itemsize),
-            bytes_per_block(runner.model.config, size, kv_dtype) // size,
+            bytes_per_block(runner.model.config, 1, runner.caches[0].format),
         )
 
     def measure_rates(self) -> None:
         with ThreadPoolExecutor(1) as apart:  # the runner's own thread keeps to one core; so would PyTorch's
             self.rates.append(apart.submit(_rates, self.runner.dtype, self.threads).result())
         time.sleep(REST)
-
-
-def _fill(cache: LayerCache) -> None:
-    """Put drawn keys and values into the pages."""
-    for numbers, scales in ((cache.keys, cache.key_scales), (cache.values, cache.value_scales)):
-        if scales is None:
-            numbers.normal_()
-        else:
-            numbers.random_(-127, 128)
-            scales.fill_(1 / 64)
 
 
 @dataclass(frozen=True)

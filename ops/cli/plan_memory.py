@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from gpu_worker.kernels.kv_sizes import ROW_BYTES, TYPES
 from ops.cli.arguments import positive
-from ops.kv_memory import BYTES, ModelFilesError, kv_shape, plan, read_config, weights_bytes
+from ops.kv_memory import ModelFilesError, kv_shape, plan, read_config, weights_bytes
 from ops.runtime.hub import HubError, fetched
 
 _UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -20,7 +21,9 @@ def add_to(subcommands: Any) -> None:
         "--memory", type=_memory, default="8GiB", metavar="SIZE", help="default: %(default)s"
     )
     command.add_argument("--block-size", type=positive, default=16, metavar="TOKENS", help="default: 16")
-    command.add_argument("--dtype", choices=BYTES, default="bfloat16", help="of keys and values")
+    command.add_argument(
+        "--dtype", choices=[*TYPES, *ROW_BYTES], default="bfloat16", help="of keys and values"
+    )
     command.add_argument(
         "--context", type=positive, default=2048, metavar="TOKENS", help="length of a request; default: 2048"
     )

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_worker.kernels.interface import FP8, Rotary
+from gpu_worker.kernels.interface import Rotary
+from gpu_worker.kernels.kv_sizes import AUTO
 from gpu_worker.kernels.triton.attention.attention import TritonStep
 from gpu_worker.kernels.triton.mixture.int4_mixture import Int4Mixture
 from gpu_worker.kernels.triton.mixture.mixture import TritonMixture
@@ -26,9 +27,10 @@ from gpu_worker.kernels.triton.products.quantized import TritonQuantizedLinear
 from gpu_worker.kernels.triton.sampling.sample import sample
 from gpu_worker.sampling.parameters import SamplingTable
 from tests.support.emulated import emulate
-from tests.support.paged import Heads, make_paged
+from tests.support.paged import Heads
 from tests.support.ptx.counts import SECTOR
 from tests.support.ptx.driver import counted
+from tests.support.triton_paged import make_paged
 
 BF16 = torch.bfloat16
 PROCESSORS = 132
@@ -38,12 +40,12 @@ DECODE, PROMPT = [(1, 1024)], [(256, 512)]
 
 def launches() -> Iterator[tuple[str, Callable[[], Any]]]:
     """What is launched, and how."""
-    for name, kv in (("bfloat16", None), ("int8", torch.int8), ("fp8", FP8)):
+    for name, kv in (("bfloat16", AUTO), ("int8", "int8"), ("fp8", "fp8")):
         yield f"decode, {name} pages", attention(DECODE, LLAMA, kv)
-    yield "prompt", attention(PROMPT, LLAMA, None)
-    for name, kv in (("bfloat16", None), ("int8", torch.int8)):
+    yield "prompt", attention(PROMPT, LLAMA, AUTO)
+    for name, kv in (("bfloat16", AUTO), ("int8", "int8")):
         yield f"latent decode, {name} pages", attention(DECODE, DEEPSEEK, kv)
-    yield "rotate, int8 pages", rotation(torch.int8)
+    yield "rotate, int8 pages", rotation("int8")
     hidden = torch.randn((64, 4096)).to(BF16)
     yield "norm", lambda: TritonNorm(hidden[0], 1e-5)(hidden)
     yield "activation", lambda: gated(hidden, "silu")
@@ -58,12 +60,12 @@ def launches() -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "sampling", drawing
 
 
-def attention(rows: list[tuple[int, int]], heads: Heads, kv: torch.dtype | None) -> Callable[[], Any]:
+def attention(rows: list[tuple[int, int]], heads: Heads, kv: str) -> Callable[[], Any]:
     paged = make_paged(rows, heads, 16, BF16, kv)
     return lambda: TritonStep(paged.step, PROCESSORS).attend(paged.query, paged.plain)
 
 
-def rotation(kv: torch.dtype) -> Callable[[], Any]:
+def rotation(kv: str) -> Callable[[], Any]:
     paged = make_paged([(64, 64)], LLAMA, 16, BF16, kv)
     qkv, table = torch.randn((64, (32 + 2 * 8) * 128)).to(BF16), torch.ones((64, 64))
     return lambda: TritonStep(paged.step, PROCESSORS).rotate_and_write(qkv, Rotary(table, table), paged.plain)

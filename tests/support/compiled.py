@@ -15,9 +15,13 @@ from triton import JITFunction
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from gpu_worker.kernels.interface import FP8, AttentionSpec, LayerCache, Rotary, Routing
+from gpu_worker.kernels.interface import AttentionSpec, LayerCache, Rotary, Routing
+from gpu_worker.kernels.kv_sizes import AUTO, PageShape
+from gpu_worker.kernels.reference.rows import FP8
 from gpu_worker.kernels.triton.attention.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
+from gpu_worker.kernels.triton.formats import fp8
+from gpu_worker.kernels.triton.kv import FORMATS
 from gpu_worker.kernels.triton.mixture.int4_mixture import Int4Mixture
 from gpu_worker.kernels.triton.mixture.mixture import TritonMixture
 from gpu_worker.kernels.triton.mixture.route import TritonRoute
@@ -27,7 +31,7 @@ from gpu_worker.kernels.triton.products.quantized import TritonQuantizedLinear
 from gpu_worker.kernels.triton.sampling.sample import sample
 from gpu_worker.sampling.parameters import SamplingTable
 from tests.support.machine_code import multiplying_loop, resources
-from tests.support.paged import make_step
+from tests.support.paged import make_step, zeros
 from tests.support.ptx.driver import SHARED
 
 TYPES = {
@@ -45,7 +49,7 @@ TYPES = {
 OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
 
 
-def main(capabilities: list[int]) -> None:
+def main(capability: int) -> None:
     seen: set[str] = set()
 
     def compiled(kernel: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> None:
@@ -55,22 +59,20 @@ def main(capabilities: list[int]) -> None:
         fixed = {each.name for each in kernel.params if each.is_constexpr or values[each.name] is None}
         signature = {name: "constexpr" if name in fixed else kind(values[name]) for name in places}
         aligned = {places[name]: [["tt.divisibility", 16]] for name, of in signature.items() if of[0] == "*"}
-        for capability in capabilities:
-            if "NATIVE_FP8" in values:
-                values["NATIVE_FP8"] = capability >= 89  # as `fp8.is_native` would say there
-            source = ASTSource(kernel, signature, {places[name]: values[name] for name in fixed}, aligned)
-            if f"{capability} {source.hash()}" in seen:
-                continue
-            seen.add(f"{capability} {source.hash()}")
-            began = time.perf_counter()
-            found = compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-            seconds = time.perf_counter() - began
-            assert found.metadata.shared <= SHARED[capability]
-            cubin = found.asm["cubin"]
-            numbers = found.metadata.shared, *resources(cubin), multiplying_loop(cubin), round(seconds, 1)
-            print(capability, kernel.__name__, *numbers, flush=True)
+        source = ASTSource(kernel, signature, {places[name]: values[name] for name in fixed}, aligned)
+        if source.hash() in seen:
+            return
+        seen.add(source.hash())
+        began = time.perf_counter()
+        found = compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+        seconds = time.perf_counter() - began
+        assert found.metadata.shared <= SHARED[capability]
+        cubin = found.asm["cubin"]
+        numbers = found.metadata.shared, *resources(cubin), multiplying_loop(cubin), round(seconds, 1)
+        print(capability, kernel.__name__, *numbers, flush=True)
 
     JITFunction.run = compiled
+    fp8.capability = lambda device: divmod(capability, 10)
     launch_all()
 
 
@@ -84,16 +86,16 @@ def kind(value: Any) -> str:
 def launch_all() -> None:
     """Every kernel, in the ways that differ most."""
     decodes, mixed = [(1, 5000), (1, 40)], [(1, 9000), (300, 4000), (5, 64)]
-    for kv in (torch.bfloat16, torch.int8, FP8):
+    for kv in FORMATS:
         attend(decodes, 128, torch.bfloat16, kv, AttentionSpec())
-    attend(decodes, 80, torch.bfloat16, torch.int8, AttentionSpec(window=100, sinks=4, softcap=5.0))
-    attend(mixed, 128, torch.bfloat16, torch.bfloat16, AttentionSpec())
-    attend(mixed, 256, torch.bfloat16, torch.int8, AttentionSpec(window=100, sinks=4))
-    attend(mixed, 64, torch.float32, torch.float32, AttentionSpec())
-    for kv in (torch.bfloat16, torch.int8, FP8):
+    attend(decodes, 80, torch.bfloat16, "int8", AttentionSpec(window=100, sinks=4, softcap=5.0))
+    attend(mixed, 128, torch.bfloat16, AUTO, AttentionSpec())
+    attend(mixed, 256, torch.bfloat16, "int8", AttentionSpec(window=100, sinks=4))
+    attend(mixed, 64, torch.float32, AUTO, AttentionSpec())
+    for kv in FORMATS:
         attend_latent(decodes, 16, torch.bfloat16, kv)
-    attend_latent(mixed, 128, torch.bfloat16, torch.bfloat16)
-    attend(mixed, 128, torch.float16, FP8, AttentionSpec(window=100, sinks=4))
+    attend_latent(mixed, 128, torch.bfloat16, AUTO)
+    attend(mixed, 128, torch.float16, "fp8", AttentionSpec(window=100, sinks=4))
     hidden = torch.zeros((3, 4096), dtype=torch.bfloat16)
     TritonNorm(hidden[0], 1e-5)(hidden)
     TritonNorm(hidden[0, :128], 1e-5).each(hidden[:, :1024])
@@ -107,7 +109,7 @@ def launch_all() -> None:
     mix(1, None, Int4Mixture)
     mix(600, None, Int4Mixture)
     products_of_4_bits()
-    BlockCopies([pages(16, torch.int8)])(torch.tensor([1]), torch.tensor([2]))
+    BlockCopies([pages(PageShape(2, 16, 16), torch.bfloat16, "int8")])(torch.tensor([1]), torch.tensor([2]))
     draw()
 
 
@@ -140,35 +142,29 @@ def draw() -> None:
     sample(torch.zeros((2, 128_256)), order, torch.from_numpy(order).long(), order, state)
 
 
-def attend(
-    rows: list[tuple[int, int]], dim: int, dtype: torch.dtype, kv: torch.dtype, spec: AttentionSpec
-) -> None:
+def attend(rows: list[tuple[int, int]], dim: int, dtype: torch.dtype, kv: str, spec: AttentionSpec) -> None:
     step = TritonStep(make_step(rows, 16, torch.Generator()), processors=132)
-    cache, table = pages(dim, kv), torch.zeros((8, dim // 2))
+    cache, table = pages(PageShape(2, dim, dim), dtype, kv), torch.zeros((8, dim // 2))
     qkv = torch.zeros((sum(length for length, _ in rows), (8 + 2 * 2) * dim), dtype=dtype)
     query = step.rotate_and_write(qkv, Rotary(table, table), cache)
     step.attend(query, cache, spec, slopes=torch.zeros(8) if spec.softcap else None)
 
 
-def attend_latent(rows: list[tuple[int, int]], heads: int, dtype: torch.dtype, kv: torch.dtype) -> None:
+def attend_latent(rows: list[tuple[int, int]], heads: int, dtype: torch.dtype, kv: str) -> None:
     """At the sizes of DeepSeek's models."""
     step = TritonStep(make_step(rows, 16, torch.Generator()), processors=132)
-    keys, tokens = torch.zeros((4, 1, 16, 512 + 64), dtype=kv), sum(length for length, _ in rows)
-    scales = torch.zeros(keys.shape[:3]) if kv == torch.int8 else None
-    worth = torch.ones((2, 1)) if kv == FP8 else None
-    cache = LayerCache(keys, keys[..., :512], scales, scales, shared=True, head_scales=worth)
+    tokens = sum(length for length, _ in rows)
+    cache = pages(PageShape(1, 512 + 64, 512, shared=True), dtype, kv)
     query, latent = torch.zeros((tokens, heads, 576), dtype=dtype), torch.zeros((tokens, 576), dtype=dtype)
     table = torch.zeros((8, 32))
     step.write_latent(query, latent, Rotary(table, table), cache)
     step.attend(query, cache)
 
 
-def pages(dim: int, dtype: torch.dtype) -> LayerCache:
-    shape = (4, 2, 16, dim)
-    scales = [torch.zeros(shape[:3]) for _ in range(2)] if dtype == torch.int8 else [None, None]
-    heads = torch.ones((2, 2)) if dtype == FP8 else None
-    return LayerCache(*(torch.zeros(shape, dtype=dtype) for _ in range(2)), *scales, head_scales=heads)
+def pages(shape: PageShape, dtype: torch.dtype, kv: str) -> LayerCache:
+    return FORMATS[kv](dtype, torch.device("cpu")).allocate(shape, 4, 16, zeros)
 
 
 if __name__ == "__main__":
-    main([int(each) for each in sys.argv[1:]])
+    for each in sys.argv[1:]:
+        main(int(each))

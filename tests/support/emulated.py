@@ -3,26 +3,20 @@
 Triton has to be imported with TRITON_INTERPRET=0.
 """
 
-from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gpu_worker.kernels.triton.copies import BlockCopies
+from gpu_worker.kernels.triton.formats import fp8
 from gpu_worker.kernels.triton.kernels import INTERPRETED, TritonKernels
 from tests.support.ptx.driver import EmulatedDriver, activate
-
-MODULES = ("attention", "fp8", "latent", "mixture", "quantized", "rotate")
-"""Of the back end, that ask whether the device converts fp8 itself."""
 
 
 def emulate(capability: int) -> EmulatedDriver:
     """From here on kernels run as for a GPU of that compute capability: 80 or 90."""
     driver = activate(capability)
-
-    def is_native(device: torch.device) -> bool:
-        return capability >= 89
 
     def begin(kernels: Any, device: torch.device) -> None:
         kernels._device, kernels._processors = device, INTERPRETED
@@ -34,8 +28,7 @@ def emulate(capability: int) -> EmulatedDriver:
         copy(copies, sources, targets)
         driver.further = ()
 
-    for name in MODULES:
-        import_module(f"gpu_worker.kernels.triton.{name}").is_native = is_native  # type: ignore[attr-defined]
+    fp8.capability = lambda device: divmod(capability, 10)  # type: ignore[assignment]
     TritonKernels.__init__ = begin  # type: ignore[assignment,method-assign]
     BlockCopies.__call__ = with_pages  # type: ignore[method-assign]
     return driver

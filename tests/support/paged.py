@@ -1,14 +1,17 @@
 """Ragged steps over shuffled, poisoned pages, and what attention over them has to give, in float64."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpu_worker.kernels.interface import FP8, FULL_ATTENTION, AttentionSpec, LayerCache, StepMetadata
-from gpu_worker.kernels.reference.pages import read_pages, write_pages
+from gpu_worker.kernels.cpu import kv as cpu
+from gpu_worker.kernels.interface import FULL_ATTENTION, AttentionSpec, KvFormat, LayerCache, StepMetadata
+from gpu_worker.kernels.kv_sizes import AUTO, PageShape
+from gpu_worker.kernels.reference.kv import FORMATS
 
 NAN = float("nan")
 
@@ -19,9 +22,9 @@ class Paged:
 
     step: StepMetadata
     plain: LayerCache
-    """Pages as the reference lays them out."""
-    cache: LayerCache
-    """As the C++ kernels do."""
+    """Pages that lie row by row."""
+    cache: LayerCache | None
+    """As the C++ kernels lay them out; None: they do not have the format."""
     query: Tensor
     """[tokens, heads, head_dim]."""
     keys: list[Tensor]
@@ -92,56 +95,65 @@ def recorded(paged: Paged, tokens: int, rows: int) -> tuple[Tensor, StepMetadata
     )
 
 
+def reference_format(name: str, dtype: torch.dtype) -> KvFormat:
+    """As `Kernels.kv_format`."""
+    return FORMATS[name](dtype)
+
+
 def make_paged(
     rows: list[tuple[int, int]],
     heads: Heads,
     block_size: int,
     dtype: torch.dtype,
-    kv_dtype: torch.dtype | None = None,
+    kv: str = AUTO,
     seed: int = 0,
+    kv_format: Callable[[str, torch.dtype], KvFormat] = reference_format,
 ) -> Paged:
     """Random queries, keys and values; every entry that belongs to no position is NaN.
 
-    `kv_dtype`: None = `dtype`, or int8 or fp8; then the rows' keys and values are what that has left of them.
+    `kv`: format of the pages. The rows' keys and values are what it has left of them. `kv_format`: of the
+    back end that reads `plain`.
     """
     generator = torch.Generator().manual_seed(seed)
     step = make_step(rows, block_size, generator)
     counts = [-(-context // block_size) for _, context in rows]
-    shape = (2 * sum(counts) + 1, heads.kv, block_size, heads.dim)
-    cache = _nowhere(shape, kv_dtype or dtype, heads.rank)
+    shape = PageShape(heads.kv, heads.dim, heads.rank or heads.dim, shared=heads.rank > 0)
+    cache = nowhere(kv_format(kv, dtype), shape, 2 * sum(counts) + 1, block_size)
     written: tuple[list[Tensor], list[Tensor]] = ([], [])
     for row, (_, context) in enumerate(rows):
         at = torch.arange(context)
         places = (step.block_tables[row, at // block_size].long(), slice(None), at % block_size)
         drawn = torch.randn(2, context, heads.kv, heads.dim, generator=generator).to(dtype)
-        write_pages(cache, places, *drawn)
-        for kept, stored in zip(written, read_pages(cache, places, torch.float32), strict=True):
+        cache.format.store(cache, places, *drawn[: len(shape.rows)])
+        for kept, stored in zip(written, cache.format.load(cache, places, torch.float32), strict=True):
             kept.append(stored.double())
     tokens = sum(length for length, _ in rows)
     query = torch.randn(tokens, heads.query, heads.dim, generator=generator).to(dtype)
-    if cache.shared:
-        return Paged(step, cache, cache, query, *written)
-    return Paged(step, cache, in_vectors(cache, dtype), query, *written)
+    native = in_vectors(cache, kv, dtype) if kv in cpu.FORMATS else None
+    return Paged(step, cache, native, query, *written)
 
 
-def _nowhere(shape: tuple[int, int, int, int], dtype: torch.dtype, rank: int) -> LayerCache:
-    """Pages in which nothing was written: all is NaN, of int8 the scales."""
-    if rank:
-        keys = torch.full(shape, NAN if dtype.is_floating_point else 127, dtype=dtype)
-        scales = None if dtype.is_floating_point else torch.full(shape[:3], NAN)
-        worth = torch.full((2, shape[1]), 0.01) if dtype == FP8 else None
-        return LayerCache(keys, keys[..., :rank], scales, scales, shared=True, head_scales=worth)
-    if dtype == FP8:
-        numbers = (torch.full(shape, 0x7F, dtype=torch.uint8).view(FP8) for _ in range(2))
-        return LayerCache(*numbers, head_scales=0.01 * torch.arange(1, 2 * shape[1] + 1).view(2, -1))
-    if dtype.is_floating_point:
-        return LayerCache(*(torch.full(shape, NAN, dtype=dtype) for _ in range(2)))
-    numbers = (torch.full(shape, 127, dtype=dtype) for _ in range(2))
-    return LayerCache(*numbers, *(torch.full(shape[:3], NAN) for _ in range(2)))
+def nowhere(kv: KvFormat, shape: PageShape, blocks: int, block_size: int) -> LayerCache:
+    """Pages in which nothing was written: all is NaN, of whole numbers the scales."""
+    cache = kv.allocate(shape, blocks, block_size, lambda sizes, dtype: torch.empty(sizes, dtype=dtype))
+    for tensor in cache.tensors():
+        tensor.fill_(NAN if tensor.dtype.is_floating_point else 0x7F)  # of fp8 a NaN
+    if kv.largest is not None:
+        scales = torch.full((2, 1), 0.01) if shape.shared else torch.arange(1.0, 2 * shape.heads + 1) / 100
+        kv.set_scales(cache, scales.view(2, -1))
+    return cache
 
 
-def in_vectors(cache: LayerCache, dtype: torch.dtype) -> LayerCache:
+def zeros(sizes: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Memory for pages: see `Take`."""
+    return torch.zeros(sizes, dtype=dtype)
+
+
+def in_vectors(cache: LayerCache, kv: str, dtype: torch.dtype) -> LayerCache:
     """The same pages as the C++ kernels lay them out for activations of `dtype`: see src/pages.h."""
+    form = cpu.FORMATS[kv](dtype)
+    if cache.shape.shared:
+        return replace(cache, format=form)
     blocks, kv_heads, block_size, dim = cache.keys.shape
     pack = 4 // dtype.itemsize
     even = block_size // pack * pack
@@ -149,8 +161,8 @@ def in_vectors(cache: LayerCache, dtype: torch.dtype) -> LayerCache:
     pairs = cache.values[:, :, :even].view(blocks, kv_heads, even // pack, pack, dim).transpose(3, 4)
     last = cache.values[:, :, even:].flatten(2)
     values = torch.cat((pairs.flatten(2), last), 2)
-    laid = (each.reshape(cache.keys.shape).contiguous() for each in (keys, values))
-    return LayerCache(*laid, cache.key_scales, cache.value_scales)
+    keys, values = (each.reshape(cache.keys.shape).contiguous() for each in (keys, values))
+    return replace(cache, format=form, keys=keys, values=values)
 
 
 def dense(paged: Paged, spec: AttentionSpec = FULL_ATTENTION, slopes: Tensor | None = None) -> Tensor:

@@ -19,7 +19,7 @@ from numpy.random import Generator
 from triton import JITFunction
 from triton.backends.compiler import GPUTarget
 
-from gpu_worker.kernels.interface import FP8
+from gpu_worker.kernels.kv_sizes import AUTO
 from gpu_worker.kernels.triton.kernels import Int4Triton, QuantizedTriton, TritonKernels
 from gpu_worker.memory.cache import make_caches
 from gpu_worker.models.registry import load_model
@@ -35,18 +35,18 @@ STEPS = 60
 """Of each model, drawn."""
 STEP_TOKENS, SLOTS = 700, 300
 
-MODELS: dict[str, tuple[str, type[TritonKernels], tuple[Any, ...], torch.dtype, int]] = {
-    "Llama": ("Llama", TritonKernels, (), BF16, 9000),
-    "Llama, int8": ("Llama", QuantizedTriton, (torch.int8,), torch.int8, 9000),
-    "Gemma 2, fp8 pages": ("Gemma 2", TritonKernels, (), FP8, 9000),
-    "Qwen3, int4": ("Qwen3", Int4Triton, (), BF16, 200),
-    "Mixtral": ("Mixtral", TritonKernels, (), BF16, 9000),
-    "Mixtral, int4": ("Mixtral", Int4Triton, (), BF16, 9000),
-    "DeepSeek V2": ("DeepSeek V2", TritonKernels, (), torch.int8, 9000),
-    "BLOOM": ("BLOOM", TritonKernels, (), BF16, 9000),
+MODELS: dict[str, tuple[str, type[TritonKernels], tuple[Any, ...], str, int]] = {
+    "Llama": ("Llama", TritonKernels, (), AUTO, 9000),
+    "Llama, int8": ("Llama", QuantizedTriton, (torch.int8,), "int8", 9000),
+    "Gemma 2, fp8 pages": ("Gemma 2", TritonKernels, (), "fp8", 9000),
+    "Qwen3, int4": ("Qwen3", Int4Triton, (), AUTO, 200),
+    "Mixtral": ("Mixtral", TritonKernels, (), AUTO, 9000),
+    "Mixtral, int4": ("Mixtral", Int4Triton, (), AUTO, 9000),
+    "DeepSeek V2": ("DeepSeek V2", TritonKernels, (), "int8", 9000),
+    "BLOOM": ("BLOOM", TritonKernels, (), AUTO, 9000),
 }
-"""Family, back end and what it is given beside its device, type of the pages, longest sequence (which may be
-shorter than a step)."""
+"""Family, back end and what it is given beside its device, format of the pages, and longest sequence, which
+may be shorter than a step."""
 
 
 class Driver:
@@ -113,13 +113,13 @@ def kernels_of(back_end: type[TritonKernels], given: tuple[Any, ...]) -> TritonK
         triton.knobs.runtime.interpret = interpreted
 
 
-def runner_of(directory: Path, kernels: TritonKernels, pages: torch.dtype, longest: int) -> Runner:
+def runner_of(directory: Path, kernels: TritonKernels, pages: str, longest: int) -> Runner:
     model = load_model(directory, CPU, kernels, BF16, None)
     config = model.config
     limits = BatchLimits(
         8, 16, SLOTS, longest, STEP_TOKENS, config.vocab_size, embedding_size=config.hidden_size
     )
-    return Runner(model, make_caches(config, 8, 16, pages, CPU), kernels, limits)
+    return Runner(model, make_caches(config, 8, 16, kernels.kv_format(pages, BF16), CPU), kernels, limits)
 
 
 def rows(draw: Generator, longest: int) -> tuple[list[int], list[int]]:

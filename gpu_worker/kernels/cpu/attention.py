@@ -7,6 +7,7 @@ from ctypes import c_float, c_int, c_int64, c_void_p
 import torch
 from torch import Tensor
 
+from gpu_worker.kernels.cpu.kv.format import page_type
 from gpu_worker.kernels.cpu.library import DTYPES, address
 from gpu_worker.kernels.interface import FULL_ATTENTION, AttentionSpec, LayerCache, Rotary, StepMetadata
 from gpu_worker.kernels.reference.attention import ReferenceStep
@@ -22,13 +23,13 @@ class Attention:
     def __init__(self, library: ctypes.CDLL) -> None:
         self.attend = library.quire_attend
         self.attend.argtypes = (
-            *(c_int, c_int64, c_void_p, c_void_p, c_void_p, c_int64),
+            *(c_int, c_int, c_int64, c_void_p, c_void_p, c_void_p, c_int64),
             *(c_int64, c_int64, c_int64, c_int64, c_int64, c_float, c_float, c_int64, c_int64),
             *(c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
         )
         self.rotate_and_write = library.quire_rotate_and_write
         self.rotate_and_write.argtypes = (
-            *(c_int, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_void_p),
+            *(c_int, c_int, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_void_p),
             *(c_int64, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
         )
         self.attend.restype = self.rotate_and_write.restype = None
@@ -61,16 +62,17 @@ class CpuStep:
         )
 
     def rotate_and_write(self, qkv: Tensor, rotary: Rotary, cache: LayerCache) -> Tensor:
-        _, kv_heads, block_size, head_dim = cache.keys.shape
+        kv_heads, head_dim = cache.shape.heads, cache.shape.key_size
         heads = qkv.shape[1] // head_dim - 2 * kv_heads
         query = torch.empty((qkv.shape[0], heads, head_dim), dtype=qkv.dtype)
         self._functions.rotate_and_write(
             DTYPES[qkv.dtype],
+            page_type(cache),
             qkv.data_ptr(),
             *self._tokens,
             rotary.cos.data_ptr(),
             rotary.sin.data_ptr(),
-            block_size,
+            cache.block_size,
             heads,
             kv_heads,
             head_dim,
@@ -92,18 +94,19 @@ class CpuStep:
         spec: AttentionSpec = FULL_ATTENTION,
         slopes: Tensor | None = None,
     ) -> Tensor:
-        _, kv_heads, block_size, head_dim = cache.keys.shape
-        if cache.shared and head_dim % WHOLE:
+        head_dim, shared = cache.shape.key_size, cache.shape.shared
+        if shared and head_dim % WHOLE:
             return ReferenceStep(self._step).attend(query, cache, spec, slopes)
         heads = query.shape[1]
-        value_dim = cache.values.shape[3]
+        value_dim = cache.shape.value_size
         out = torch.empty((query.shape[0], heads * value_dim), dtype=query.dtype)
         self._functions.attend(
             DTYPES[query.dtype],
+            page_type(cache),
             *self._rows,
-            block_size,
+            cache.block_size,
             heads,
-            kv_heads,
+            cache.shape.heads,
             head_dim,
             value_dim,
             spec.scale or 1.0 / math.sqrt(head_dim),
@@ -113,7 +116,7 @@ class CpuStep:
             address(slopes),
             query.data_ptr(),
             cache.keys.data_ptr(),
-            None if cache.shared else cache.values.data_ptr(),
+            None if shared else cache.values.data_ptr(),
             address(cache.key_scales),
             address(cache.value_scales),
             out.data_ptr(),

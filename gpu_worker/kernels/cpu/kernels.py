@@ -13,6 +13,7 @@ from torch import Tensor
 from gpu_worker.arrays import Int32s
 from gpu_worker.kernels.cpu.attention import Attention, CpuStep
 from gpu_worker.kernels.cpu.int4 import Int4Gated, Int4Linear
+from gpu_worker.kernels.cpu.kv import FORMATS
 from gpu_worker.kernels.cpu.layers import CpuNorm
 from gpu_worker.kernels.cpu.linear import PackedGated, PackedLinear
 from gpu_worker.kernels.cpu.onednn import OneDnnGated, OneDnnLinear
@@ -20,6 +21,7 @@ from gpu_worker.kernels.cpu.quantized import QuantizedGated, QuantizedLinear
 from gpu_worker.kernels.cpu.sampling import Sampler
 from gpu_worker.kernels.interface import (
     Copies,
+    KvFormat,
     LayerCache,
     Linear,
     Mixture,
@@ -28,11 +30,11 @@ from gpu_worker.kernels.interface import (
     StepMetadata,
     Unary,
 )
+from gpu_worker.kernels.reference.copies import copy_blocks
 from gpu_worker.kernels.reference.mixture import ReferenceMixture
 from gpu_worker.kernels.reference.route import ReferenceRoute
 from gpu_worker.kernels.sampling import Sampled, SamplingState
 from gpu_worker.machine.huge_pages import keep_freed_memory
-from gpu_worker.memory.cache import copy_blocks
 
 
 class CpuKernels:
@@ -78,6 +80,9 @@ class CpuKernels:
 
     def norm(self, weight: Tensor, eps: float) -> CpuNorm:
         return CpuNorm(self._library, weight, eps)
+
+    def kv_format(self, name: str, dtype: torch.dtype) -> KvFormat:
+        return FORMATS[name](dtype)
 
     def begin(self, step: StepMetadata) -> CpuStep:
         return self._attention.begin(step)

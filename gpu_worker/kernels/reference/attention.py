@@ -12,7 +12,6 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from gpu_worker.kernels.interface import FULL_ATTENTION, AttentionSpec, LayerCache, Rotary, StepMetadata
 from gpu_worker.kernels.reference.latent import rotated, write_latent
-from gpu_worker.kernels.reference.pages import read_pages, write_pages
 
 GATHERED = 1 << 17
 """Entries that decodes gather at once, at most, if one row alone does not take more. Every row takes
@@ -41,16 +40,16 @@ class ReferenceStep:
         self._prepared: dict[AttentionSpec, tuple[list[Gathering], list[Gathering]]] = {}
 
     def rotate_and_write(self, qkv: Tensor, rotary: Rotary, cache: LayerCache) -> Tensor:
-        _, kv_heads, block_size, head_dim = cache.keys.shape
-        heads = qkv.view(len(qkv), -1, head_dim)
+        kv_heads, block_size = cache.shape.heads, cache.block_size
+        heads = qkv.view(len(qkv), -1, cache.shape.key_size)
         sizes = [heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads]
         query, key, value = torch.split(heads, sizes, dim=1)
         positions = self._step.positions
         cos, sin = rotary.cos[positions, None], rotary.sin[positions, None]
         blocks, offsets = self._step.kv_entries // block_size, self._step.kv_entries % block_size
         places = (blocks, slice(None), offsets)
-        fewer_bits = cache.keys.dtype.itemsize == 1  # which are rounded once, from float32
-        write_pages(cache, places, rotated(key.float() if fewer_bits else key, cos, sin), value)
+        # Keys are rounded once, from float32 to what the format keeps.
+        cache.format.store(cache, places, rotated(key.float(), cos, sin), value)
         return rotated(query, cos, sin)
 
     def write_latent(self, query: Tensor, latent: Tensor, rotary: Rotary, cache: LayerCache) -> None:
@@ -64,10 +63,10 @@ class ReferenceStep:
         slopes: Tensor | None = None,
     ) -> Tensor:
         if spec not in self._prepared:
-            block_size = cache.keys.shape[2]
+            block_size = cache.block_size
             self._prepared[spec] = (self._decodes(spec, block_size), self._chunks(spec, block_size))
         decodes, chunks = self._prepared[spec]
-        out = query.new_empty((*query.shape[:2], cache.values.shape[3]))
+        out = query.new_empty((*query.shape[:2], cache.shape.value_size))
         for some in decodes:
             out[some.tokens] = _decode(query[some.tokens], cache, some, spec, self._biases(slopes, some))
         for some in chunks:
@@ -129,7 +128,7 @@ def _decode(
 ) -> Tensor:
     """One token of each sequence: query [rows, heads, head_dim]; entries and seen [rows, longest]."""
     rows, heads, head_dim = query.shape
-    kv_heads = cache.keys.shape[1]
+    kv_heads = cache.shape.heads
     keys, values = (states.transpose(1, 2) for states in _gathered(cache, some.entries, query.dtype))
     assert some.seen is not None
     # The heads that share a key stand in for query positions: keys are read once for all of them.
@@ -176,8 +175,8 @@ def _attended(
 
 def _gathered(cache: LayerCache, entries: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Keys and values of flat entries [...]; [..., kv_heads, head_dim] each, or value_size."""
-    block_size = cache.keys.shape[2]
-    return read_pages(cache, (entries // block_size, slice(None), entries % block_size), dtype)
+    places = entries // cache.block_size, slice(None), entries % cache.block_size
+    return cache.format.load(cache, places, dtype)
 
 
 def _entries(block_tables: Tensor, positions: Tensor, block_size: int) -> Tensor:

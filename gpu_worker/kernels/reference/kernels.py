@@ -10,6 +10,7 @@ from torch.nn.functional import gelu, linear, relu, silu
 from gpu_worker.arrays import Int32s
 from gpu_worker.kernels.interface import (
     Copies,
+    KvFormat,
     LayerCache,
     Linear,
     Mixture,
@@ -21,11 +22,12 @@ from gpu_worker.kernels.interface import (
     Unary,
 )
 from gpu_worker.kernels.reference.attention import ReferenceStep
+from gpu_worker.kernels.reference.copies import copy_blocks
+from gpu_worker.kernels.reference.kv import FORMATS
 from gpu_worker.kernels.reference.mixture import ReferenceMixture
 from gpu_worker.kernels.reference.route import ReferenceRoute
 from gpu_worker.kernels.reference.sampling import sample
 from gpu_worker.kernels.sampling import Sampled, SamplingState
-from gpu_worker.memory.cache import copy_blocks
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": silu,
@@ -66,6 +68,9 @@ class ReferenceKernels:
 
     def norm(self, weight: Tensor, eps: float) -> Norm:
         return ReferenceNorm(weight, eps)
+
+    def kv_format(self, name: str, dtype: torch.dtype) -> KvFormat:
+        return FORMATS[name](dtype)
 
     def begin(self, step: StepMetadata) -> StepAttention:
         return ReferenceStep(step)

@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.interface import LayerCache, Rotary, StepMetadata
-from gpu_worker.kernels.reference.pages import write_pages
 
 
 def write_latent(
@@ -15,9 +14,8 @@ def write_latent(
     for states in (query, latent[:, None]):
         turned = states[..., -2 * rotary.cos.shape[1] :]
         turned.copy_(rotated(turned, cos, sin))
-    block_size = cache.keys.shape[2]
-    places = step.kv_entries // block_size, slice(None), step.kv_entries % block_size
-    write_pages(cache, places, latent[:, None])
+    places = step.kv_entries // cache.block_size, slice(None), step.kv_entries % cache.block_size
+    cache.format.store(cache, places, latent[:, None])
 
 
 def rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

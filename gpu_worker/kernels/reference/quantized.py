@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from gpu_worker.kernels.interface import Linear, Unary
 from gpu_worker.kernels.reference.kernels import ACTIVATIONS, ReferenceKernels
-from gpu_worker.kernels.reference.pages import quantized, widened
+from gpu_worker.kernels.reference.rows import quantized, widened
 
 ALIGNED = 16
 """Outputs and inputs are filled up with zeros to a multiple: GPUs multiply no others."""

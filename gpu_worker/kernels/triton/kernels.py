@@ -14,8 +14,8 @@ from torch import Tensor
 from gpu_worker.arrays import Int32s
 from gpu_worker.errors import KernelError
 from gpu_worker.kernels.interface import (
-    FP8,
     Copies,
+    KvFormat,
     LayerCache,
     Linear,
     Mixture,
@@ -25,10 +25,12 @@ from gpu_worker.kernels.interface import (
     Unary,
 )
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.kernels.reference.rows import FP8
 from gpu_worker.kernels.sampling import Sampled, SamplingState
 from gpu_worker.kernels.triton.attention.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
 from gpu_worker.kernels.triton.formats.fp8 import is_native
+from gpu_worker.kernels.triton.kv import FORMATS
 from gpu_worker.kernels.triton.mixture.int4_mixture import Int4Mixture
 from gpu_worker.kernels.triton.mixture.mixture import TritonMixture
 from gpu_worker.kernels.triton.mixture.route import TritonRoute
@@ -89,6 +91,9 @@ class TritonKernels(ReferenceKernels):
 
     def copies(self, caches: Sequence[LayerCache]) -> Copies:
         return BlockCopies(caches)
+
+    def kv_format(self, name: str, dtype: torch.dtype) -> KvFormat:
+        return FORMATS[name](dtype, self._device)
 
     def begin(self, step: StepMetadata) -> TritonStep:
         return TritonStep(step, self._processors)

@@ -12,10 +12,11 @@ import torch
 from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
-from gpu_worker.kernels.interface import FP8, LayerCache, StepMetadata
+from gpu_worker.kernels.interface import LayerCache, StepMetadata
+from gpu_worker.kernels.kv_sizes import AUTO, token_bytes
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from ops.bench.gpu_check.bench import Bench
-from ops.bench.gpu_check.cases import Heads, make_pages, make_step, random
+from ops.bench.gpu_check.cases import Heads, make_step, pages_for, random
 
 BLOCK_SIZE = 16
 BATCHES = (1, 8, 32, 128, 256)
@@ -35,7 +36,7 @@ def measure(bench: Bench) -> None:
     if bench.dry:
         shapes, heads = [(2, 300)], Heads(4, 2, 16)
     for batch, context in bench.mine(shapes):
-        size = batch * context * heads.kv_bytes(torch.bfloat16)
+        size = batch * context * token_bytes(heads.pages, "bfloat16")
         if size <= PAGES and bench.has_memory(3 * size) and bench.has_time(f"decode {batch} x {context}"):
             bench.note("decode", _measured(batch, context, heads, bench))
 
@@ -46,9 +47,11 @@ def _measured(batch: int, context: int, heads: Heads, bench: Bench) -> dict[str,
     query = random((batch, heads.query, heads.dim), dtype, bench)
     row: dict[str, Any] = {"batch": batch, "context": context}
     kernels = TritonKernels(bench.device)
-    for name, kv in (("bf16", dtype), ("int8", torch.int8), ("fp8", FP8)):
-        size = batch * context * heads.kv_bytes(kv)
-        layers = [make_pages(step, heads, BLOCK_SIZE, kv, bench) for _ in range(many_layers(size, bench))]
+    for name, form in (("bf16", AUTO), ("int8", "int8"), ("fp8", "fp8")):
+        kv = kernels.kv_format(form, dtype)
+        size = batch * context * kv.token_bytes(heads.pages)
+        count = many_layers(size, bench)
+        layers = [pages_for(step, heads.pages, BLOCK_SIZE, kv, bench) for _ in range(count)]
         seconds = bench.seconds(partial(_attend, kernels, step, query, layers)) / len(layers)
         row |= {f"{name} us": round(seconds * 1e6, 1), f"{name} of copy": _share(size, seconds, bench)}
         del layers
@@ -75,7 +78,7 @@ def _contiguous(
 ) -> float:
     """Seconds of a layer."""
     shape = (batch, heads.kv, context, heads.dim)
-    count = many_layers(batch * context * heads.kv_bytes(dtype), bench)
+    count = many_layers(2 * batch * context * heads.kv * heads.dim * dtype.itemsize, bench)
     pairs = [(random(shape, dtype, bench), random(shape, dtype, bench)) for _ in range(count)]
     query = random((batch, heads.query, 1, heads.dim), dtype, bench)
 

@@ -6,8 +6,10 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import FP8, LayerCache, StepMetadata
+from gpu_worker.kernels.interface import KvFormat, LayerCache, StepMetadata
+from gpu_worker.kernels.kv_sizes import PageShape
 from ops.bench.gpu_check.bench import Bench
+from ops.bench.pages import make_pages
 
 
 @dataclass(frozen=True)
@@ -18,9 +20,10 @@ class Heads:
     kv: int
     dim: int
 
-    def kv_bytes(self, dtype: torch.dtype) -> int:
-        """Of one position: its key and its value, in int8 with their scales."""
-        return 2 * self.kv * (self.dim * dtype.itemsize + (4 if dtype == torch.int8 else 0))
+    @property
+    def pages(self) -> PageShape:
+        """What a token leaves in pages."""
+        return PageShape(self.kv, self.dim, self.dim)
 
 
 def make_step(rows: list[tuple[int, int]], block_size: int, bench: Bench) -> StepMetadata:
@@ -47,31 +50,12 @@ def make_step(rows: list[tuple[int, int]], block_size: int, bench: Bench) -> Ste
     )
 
 
-def make_pages(
-    step: StepMetadata, heads: Heads, block_size: int, dtype: torch.dtype, bench: Bench
+def pages_for(
+    step: StepMetadata, shape: PageShape, block_size: int, kv: KvFormat, bench: Bench
 ) -> LayerCache:
     """Random keys and values in as many blocks as the step's rows have."""
     blocks = sum(-(-context // block_size) for context in step.context_lengths)
-    shape = (blocks, heads.kv, block_size, heads.dim)
-    if dtype == FP8:
-        keys, values = (random(shape, torch.bfloat16, bench).mul_(64).to(FP8) for _ in range(2))
-        worth = torch.full((2, heads.kv), 1 / 64, device=bench.device)
-        return LayerCache(keys, values, head_scales=worth)
-    if dtype != torch.int8:
-        return LayerCache(*(random(shape, dtype, bench) for _ in range(2)))
-    numbers = torch.empty((2, *shape), dtype=torch.int8, device=bench.device)
-    numbers.random_(-127, 128, generator=bench.generator)
-    scales = torch.full((2, *shape[:3]), 1 / 64, device=bench.device)
-    return LayerCache(*numbers, *scales)
-
-
-def make_latent_pages(
-    step: StepMetadata, rank: int, size: int, block_size: int, dtype: torch.dtype, bench: Bench
-) -> LayerCache:
-    """Random rows of `size` numbers, the first `rank` of which are values."""
-    pages = make_pages(step, Heads(1, 1, size), block_size, dtype, bench)
-    scales, worth = pages.key_scales, pages.head_scales
-    return LayerCache(pages.keys, pages.keys[..., :rank], scales, scales, shared=True, head_scales=worth)
+    return make_pages(kv, shape, blocks, block_size, bench.device, bench.generator)
 
 
 def random(shape: tuple[int, ...], dtype: torch.dtype, bench: Bench) -> Tensor:

@@ -1,20 +1,23 @@
 """The kernels against plain PyTorch on the same device, over a trimmed grid."""
 
-from copy import deepcopy
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import FP8, FULL_ATTENTION, AttentionSpec, LayerCache, Rotary, StepAttention
+from gpu_worker.kernels.interface import FULL_ATTENTION, AttentionSpec, Rotary, StepAttention
+from gpu_worker.kernels.kv_sizes import AUTO, PageShape
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.triton.copies import BlockCopies
 from gpu_worker.kernels.triton.kernels import TritonKernels
+from gpu_worker.kernels.triton.kv import FORMATS
 from ops.bench.gpu_check import int4, mixture, one_byte
 from ops.bench.gpu_check.bench import Bench
-from ops.bench.gpu_check.cases import Heads, make_latent_pages, make_pages, make_step, random
+from ops.bench.gpu_check.cases import Heads, make_step, pages_for, random
+from ops.bench.pages import copied, make_pages
 
 TOLERANCES = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 5e-3}
 """Of results up to 1, and of what is larger, as a share of it."""
@@ -40,7 +43,8 @@ class Case:
     heads: Heads = HEADS
     block_size: int = 16
     dtype: torch.dtype = torch.bfloat16
-    kv_dtype: torch.dtype = torch.bfloat16
+    kv: str = AUTO
+    """Format of the pages."""
     spec: AttentionSpec = FULL_ATTENTION
     biased: bool = False
     """With linear biases."""
@@ -49,14 +53,13 @@ class Case:
 def cases(dry: bool) -> list[Case]:
     """The grid: one thing at a time is unlike in `Case`."""
     if dry:
-        kinds = (torch.float32, torch.int8, FP8)
-        return [Case(TINY[0], Heads(4, 2, 16), dtype=torch.float32, kv_dtype=kv) for kv in kinds]
+        return [Case(TINY[0], Heads(4, 2, 16), dtype=torch.float32, kv=kv) for kv in FORMATS]
     found = []
     for rows in STEPS:
         found += [Case(rows, Heads(8, 2, dim)) for dim in (64, 80, 96, 128, 192, 256)]
         found += [Case(rows, Heads(query, kv, 128)) for query, kv in ((4, 4), (9, 3), (14, 2), (71, 1))]
         found += [Case(rows, block_size=size) for size in (8, 32, 256)]
-        found += [Case(rows, dtype=torch.float32, kv_dtype=torch.float32)]
+        found += [Case(rows, dtype=torch.float32)]
         specs = (
             AttentionSpec(window=50),
             AttentionSpec(window=1000, sinks=4),
@@ -64,10 +67,10 @@ def cases(dry: bool) -> list[Case]:
         )
         found += [Case(rows, spec=spec) for spec in specs]
         found += [Case(rows, biased=True), Case(rows, spec=specs[2], biased=True)]
-        for kv in (torch.int8, FP8):
-            found += [Case(rows, kv_dtype=kv), Case(rows, HEADS, 7, kv_dtype=kv, spec=specs[2])]
-            found += [Case(rows, Heads(8, 2, 80), dtype=torch.float16, kv_dtype=kv)]
-            found += [Case(rows, Heads(8, 2, dim), kv_dtype=kv) for dim in (64, 256)]
+        for kv in (name for name in FORMATS if name != AUTO):
+            found += [Case(rows, kv=kv), Case(rows, HEADS, 7, kv=kv, spec=specs[2])]
+            found += [Case(rows, Heads(8, 2, 80), dtype=torch.float16, kv=kv)]
+            found += [Case(rows, Heads(8, 2, dim), kv=kv) for dim in (64, 256)]
     return found
 
 
@@ -82,6 +85,7 @@ def check(bench: Bench) -> None:
         bench.expect(error <= TOLERANCES[case.dtype], f"attention is off by {error:.2g}: {case}")
         worst, count = max(worst, error / TOLERANCES[case.dtype]), count + 1
     _note("attention", count, worst, bench)
+    others: list[tuple[str, Callable[[TritonKernels, Bench], float]]]
     others = [("writing", writing), ("layers", layers), ("copies", copies), ("latent", latent)]
     others += [("bytes in pages", one_byte.written), ("products of bytes", one_byte.products)]
     others += [("mixture", mixture.check), ("products of 4 bits", int4.products)]
@@ -98,7 +102,8 @@ def _note(kind: str, count: int, worst: float, bench: Bench) -> None:
 def attention_error(case: Case, kernels: TritonKernels, bench: Bench) -> float:
     """The largest difference from the reference in float32."""
     step = make_step(case.rows, case.block_size, bench)
-    cache = make_pages(step, case.heads, case.block_size, case.kv_dtype, bench)
+    kv = kernels.kv_format(case.kv, case.dtype)
+    cache = pages_for(step, case.heads.pages, case.block_size, kv, bench)
     query = random((len(step.positions), case.heads.query, case.heads.dim), case.dtype, bench)
     slopes = 0.5 ** torch.arange(1, case.heads.query + 1, device=bench.device) if case.biased else None
     found = kernels.begin(step).attend(query, cache, case.spec, slopes)
@@ -121,9 +126,8 @@ def writing(kernels: TritonKernels, bench: Bench) -> float:
         qkv = random((len(step.positions), (heads.query + 2 * heads.kv) * heads.dim), dtype, bench)
         angles = random((64, heads.dim // 2), torch.float32, bench) * 7
         rotary = Rotary(angles.cos(), angles.sin())
-        shape = (20, heads.kv, 16, heads.dim)
-        pages = [torch.zeros(shape, dtype=dtype, device=bench.device) for _ in range(4)]
-        own, other = LayerCache(*pages[:2]), LayerCache(*pages[2:])
+        own = pages_for(step, heads.pages, 16, kernels.kv_format(AUTO, dtype), bench)
+        other = copied(own)
         query = kernels.begin(step).rotate_and_write(qkv, rotary, own)
         expected = ReferenceStep(step).rotate_and_write(qkv, rotary, other)
         pairs = ((query, expected), (own.keys, other.keys), (own.values, other.values))
@@ -152,12 +156,14 @@ def latent(kernels: TritonKernels, bench: Bench) -> float:
     """Rows written and attended to, at the sizes of DeepSeek's models, as a share of what is allowed."""
     worst, (rank, rotated) = 0.0, (20, 8) if bench.dry else (512, 64)
     dtype = torch.float32 if bench.dry else torch.bfloat16
-    kinds = ((4 if bench.dry else 128, dtype), (16, torch.int8), (16, FP8))
+    many = 4 if bench.dry else 128
+    kinds = [(many if kv == AUTO else 16, kv) for kv in FORMATS]
     for rows, (heads, kv) in product(TINY if bench.dry else STEPS, kinds):
         step = make_step(rows, 16, bench)
         tokens, size = len(step.positions), rank + rotated
-        cache = make_latent_pages(step, rank, size, 16, kv, bench)
-        caches = [cache, deepcopy(cache)]
+        shape = PageShape(1, size, rank, shared=True)
+        cache = pages_for(step, shape, 16, kernels.kv_format(kv, dtype), bench)
+        caches = [cache, copied(cache)]
         query = random((tokens, heads, size), dtype, bench)
         row = random((tokens, size), dtype, bench)
         angles = random((max(step.context_lengths), rotated // 2), torch.float32, bench) * 7
@@ -175,14 +181,15 @@ def latent(kernels: TritonKernels, bench: Bench) -> float:
     return worst
 
 
-def copies(_: TritonKernels, bench: Bench) -> float:
+def copies(kernels: TritonKernels, bench: Bench) -> float:
     """Copies of blocks in several layers; they are the same or they are wrong."""
-    tensors = [random((9, 2, 16, 32), torch.bfloat16, bench) for _ in range(6)]
+    kv = kernels.kv_format(AUTO, torch.bfloat16)
+    caches = [make_pages(kv, PageShape(2, 32, 32), 9, 16, bench.device, bench.generator) for _ in range(3)]
+    tensors = [tensor for cache in caches for tensor in cache.tensors()]
     expected = [tensor.clone() for tensor in tensors]
     sources, targets = (torch.tensor(blocks, device=bench.device) for blocks in ([3, 3, 0], [1, 8, 5]))
     for tensor in expected:
         tensor[targets] = tensor[sources]
-    caches = [LayerCache(*pair) for pair in zip(tensors[::2], tensors[1::2], strict=True)]
     BlockCopies(caches)(sources, targets)
     same = all(tensor.equal(right) for tensor, right in zip(tensors, expected, strict=True))
     return 0.0 if same else float("inf")

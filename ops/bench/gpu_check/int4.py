@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.interface import Linear
+from gpu_worker.kernels.kv_sizes import AUTO
 from gpu_worker.kernels.reference.int4 import Int4Reference
 from gpu_worker.kernels.triton.kernels import Int4Triton, TritonKernels
 from gpu_worker.kernels.triton.products.int4 import MOST
@@ -70,7 +71,7 @@ def measure(bench: Bench) -> None:
         del weights, plain, narrow
     if bench.has_time("steps of int4 weights", 30):
         kernels = Int4Triton(bench.device)
-        steps.measure_model("int4 weights", kernels, None, (1,) if bench.dry else BATCHES, bench)
+        steps.measure_model("int4 weights", kernels, AUTO, (1,) if bench.dry else BATCHES, bench)
 
 
 def _each(layers: list[Linear], x: Tensor) -> Callable[[], None]:

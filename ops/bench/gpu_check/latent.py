@@ -10,16 +10,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import FP8, LayerCache
+from gpu_worker.kernels.interface import LayerCache
+from gpu_worker.kernels.kv_sizes import AUTO, PageShape
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from ops.bench.gpu_check.attention import BLOCK_SIZE, many_layers
 from ops.bench.gpu_check.bench import Bench
-from ops.bench.gpu_check.cases import make_latent_pages, make_step, random
+from ops.bench.gpu_check.cases import make_step, pages_for, random
 
 RANK, ROTATED = 512, 64
 SHAPES = ((1, 8192), (8, 8192), (64, 2048), (64, 8192), (128, 8192), (1, 131_072))
 """Batches and contexts, with 128 heads over pages of bfloat16."""
-KINDS = {"bf16": torch.bfloat16, "int8": torch.int8, "fp8": FP8}
+KINDS = {"bf16": AUTO, "int8": "int8", "fp8": "fp8"}
 CASES = [
     *((128, "bf16", shape) for shape in SHAPES),
     *((heads, kind, (64, 8192)) for heads in (16, 128) for kind in KINDS if (heads, kind) != (128, "bf16")),
@@ -33,18 +34,16 @@ def measure(bench: Bench) -> None:
     if bench.dry:
         rank, rotated, dtype = 20, 8, torch.float32
     for heads, kind, (batch, context) in bench.mine([(4, "int8", (2, 40))] if bench.dry else CASES):
-        kv = KINDS[kind]
-        size = batch * context * ((rank + rotated) * kv.itemsize + (4 if kind == "int8" else 0))
+        kernels = TritonKernels(bench.device)
+        kv, shape = kernels.kv_format(KINDS[kind], dtype), PageShape(1, rank + rotated, rank, shared=True)
+        size = batch * context * kv.token_bytes(shape)
         name = f"latent {batch} x {context}, {heads} heads, {kind}"
         if not bench.has_memory(2 * size) or not bench.has_time(name):
             continue
         step = make_step([(1, context)] * batch, BLOCK_SIZE, bench)
-        caches = [
-            make_latent_pages(step, rank, rank + rotated, BLOCK_SIZE, kv, bench)
-            for _ in range(many_layers(size, bench))
-        ]
+        caches = [pages_for(step, shape, BLOCK_SIZE, kv, bench) for _ in range(many_layers(size, bench))]
         query = random((batch, heads, rank + rotated), dtype, bench)
-        attend = TritonKernels(bench.device).begin(step).attend
+        attend = kernels.begin(step).attend
         every = partial(_each, attend, query, caches)
         seconds = bench.seconds(every) / len(caches)
         operations = 2 * batch * context * heads * (2 * rank + rotated)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.kv_sizes import AUTO
 from gpu_worker.kernels.triton.graphs.graphs import StepGraphs, recorder
 from gpu_worker.kernels.triton.graphs.layouts import Layout
 from gpu_worker.memory.cache import make_caches
@@ -87,13 +88,13 @@ def runner_of(
     slots: int,
     longest: int,
     device: torch.device,
-    kv_dtype: torch.dtype | None = None,
+    kv: str = AUTO,
 ) -> Runner:
-    """A runner whose every slot can hold a sequence of the longest length. `kv_dtype`: None = the model's."""
+    """A runner whose every slot can hold a sequence of the longest length. `kv`: format of its pages."""
     blocks = slots * -(-longest // BLOCK_SIZE)
     limits = BatchLimits(blocks, BLOCK_SIZE, slots, longest, max(512, slots), model.config.vocab_size)
     with torch.inference_mode():
-        caches = make_caches(model.config, blocks, BLOCK_SIZE, kv_dtype or model.dtype, device)
+        caches = make_caches(model.config, blocks, BLOCK_SIZE, kernels.kv_format(kv, model.dtype), device)
         for cache in caches:
             for tensor in cache.tensors():
                 tensor.zero_()

@@ -1,17 +1,18 @@
 """Numbers of one byte: what is written to pages, products, and whole steps of them."""
 
-from dataclasses import replace
-
 import torch
 
-from gpu_worker.kernels.interface import FP8, Rotary
+from gpu_worker.kernels.interface import Rotary
+from gpu_worker.kernels.kv_sizes import AUTO
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.quantized import QuantizedReference
+from gpu_worker.kernels.reference.rows import FP8
 from gpu_worker.kernels.triton.formats.fp8 import is_native
 from gpu_worker.kernels.triton.kernels import QuantizedTriton, TritonKernels
 from ops.bench.gpu_check import steps
 from ops.bench.gpu_check.bench import Bench
-from ops.bench.gpu_check.cases import Heads, make_pages, make_step, random
+from ops.bench.gpu_check.cases import Heads, make_step, pages_for, random
+from ops.bench.pages import copied
 
 TIES = 1e-3
 """Bytes that may be other ones: a tie is rounded by the last bit of a float."""
@@ -21,8 +22,12 @@ PRODUCTS = 2e-3
 
 BATCHES = (1, 64)
 
-KINDS = {"int8 weights": (torch.int8, None), "fp8 weights": (FP8, None), "fp8 weights and pages": (FP8, FP8)}
-"""Types of weights and of pages; None: that of the activations."""
+KINDS = {
+    "int8 weights": (torch.int8, AUTO),
+    "fp8 weights": (FP8, AUTO),
+    "fp8 weights and pages": (FP8, "fp8"),
+}
+"""Types of weights, and formats of pages."""
 
 
 def written(kernels: TritonKernels, bench: Bench) -> float:
@@ -32,9 +37,9 @@ def written(kernels: TritonKernels, bench: Bench) -> float:
     qkv = random((len(step.positions), (heads.query + 2 * heads.kv) * heads.dim), torch.float32, bench)
     angles = random((256, heads.dim // 2), torch.float32, bench) * 7
     rotary = Rotary(angles.cos(), angles.sin())
-    for kv in (torch.int8, FP8):
-        own = make_pages(step, heads, 16, kv, bench)
-        other = replace(own, keys=own.keys.clone(), values=own.values.clone())
+    for name in ("int8", "fp8"):
+        own = pages_for(step, heads.pages, 16, kernels.kv_format(name, torch.float32), bench)
+        other = copied(own)
         kernels.begin(step).rotate_and_write(qkv, rotary, own)
         ReferenceStep(step).rotate_and_write(qkv, rotary, other)
         for one, right in ((own.keys, other.keys), (own.values, other.values)):

@@ -5,9 +5,10 @@ from typing import Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from gpu_worker.kernels.kv_sizes import AUTO
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from ops.bench.gpu_check.bench import Bench
-from ops.bench.gpu_check.cases import Heads, make_pages, make_step, random
+from ops.bench.gpu_check.cases import Heads, make_step, pages_for, random
 
 BLOCK_SIZE = 16
 STEPS = {
@@ -33,9 +34,10 @@ def measure(bench: Bench) -> None:
 def _measured(name: str, rows: list[tuple[int, int]], heads: Heads, bench: Bench) -> dict[str, Any]:
     dtype = torch.float32 if bench.dry else torch.bfloat16
     step = make_step(rows, BLOCK_SIZE, bench)
-    cache = make_pages(step, heads, BLOCK_SIZE, dtype, bench)
+    kernels = TritonKernels(bench.device)
+    cache = pages_for(step, heads.pages, BLOCK_SIZE, kernels.kv_format(AUTO, dtype), bench)
     query = random((len(step.positions), heads.query, heads.dim), dtype, bench)
-    attention = TritonKernels(bench.device).begin(step)
+    attention = kernels.begin(step)
     seconds = bench.seconds(lambda: attention.attend(query, cache))
     seen = sum(count * (context - count) + count * (count + 1) // 2 for count, context in rows)
     operations = 4 * heads.query * heads.dim * seen

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import torch
 
 from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.kv_sizes import AUTO, PageShape
 from gpu_worker.kernels.triton.graphs.layouts import OneEach
 from gpu_worker.kernels.triton.kernels import Int4Triton, QuantizedTriton, TritonKernels
 from gpu_worker.step.runner import Runner
@@ -27,16 +28,16 @@ WARM = 4
 
 def measure(bench: Bench) -> None:
     """One row for each batch that there is memory for: replayed from graphs, and launched one by one."""
-    measure_model("bf16", TritonKernels(bench.device), None, (1, 3) if bench.dry else BATCHES, bench)
+    measure_model("bf16", TritonKernels(bench.device), AUTO, (1, 3) if bench.dry else BATCHES, bench)
 
 
 def measure_model(
-    of: str, kernels: TritonKernels, pages: torch.dtype | None, batches: tuple[int, ...], bench: Bench
+    of: str, kernels: TritonKernels, pages: str, batches: tuple[int, ...], bench: Bench
 ) -> None:
-    """Rows for a model of these kernels. `of`: what its numbers are; `pages`: their type, None = bfloat16."""
+    """Rows for a model of these kernels. `of`: what its numbers are; `pages`: their format."""
     shape, context = (TINY, 40) if bench.dry else (EIGHT_B, CONTEXT)
-    numbers = 2 * shape["num_hidden_layers"] * shape["num_key_value_heads"] * shape["head_dim"]
-    token_bytes = numbers * (pages or torch.bfloat16).itemsize
+    kept = PageShape(shape["num_key_value_heads"], shape["head_dim"], shape["head_dim"])
+    token_bytes = shape["num_hidden_layers"] * kernels.kv_format(pages, torch.bfloat16).token_bytes(kept)
     weight_bytes = weight_bytes_of(shape, kernels)
     if not bench.has_memory(weight_bytes):
         bench.found.left_out.append(f"steps of {of}: the weights do not fit")

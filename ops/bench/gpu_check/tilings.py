@@ -6,12 +6,13 @@ from unittest import mock
 
 import torch
 
+from gpu_worker.kernels.kv_sizes import AUTO
 from gpu_worker.kernels.triton.attention import attention
 from gpu_worker.kernels.triton.attention.launch import Tiling
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from ops.bench.gpu_check.attention import BLOCK_SIZE
 from ops.bench.gpu_check.bench import Bench
-from ops.bench.gpu_check.cases import Heads, make_pages, make_step, random
+from ops.bench.gpu_check.cases import Heads, make_step, pages_for, random
 
 STEPS = {
     "decode 64 x 8k": [(1, 8192)] * 64,
@@ -31,9 +32,10 @@ def measure(bench: Bench) -> None:
             break
         step = make_step(rows, BLOCK_SIZE, bench)
         dtype = torch.float32 if bench.dry else torch.bfloat16
-        cache = make_pages(step, heads, BLOCK_SIZE, dtype, bench)
+        kernels = TritonKernels(bench.device)
+        cache = pages_for(step, heads.pages, BLOCK_SIZE, kernels.kv_format(AUTO, dtype), bench)
         query = random((len(step.positions), heads.query, heads.dim), dtype, bench)
-        attend = partial(TritonKernels(bench.device).begin(step).attend, query, cache)
+        attend = partial(kernels.begin(step).attend, query, cache)
         row = {"step": name, "chosen us": round(bench.seconds(attend) * 1e6, 1)}
         times = sorted(
             (seconds, str(one)) for one in bench.mine(tilings) if (seconds := _seconds(one, attend, bench))

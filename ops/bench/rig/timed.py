@@ -14,6 +14,7 @@ from gpu_worker.kernels.interface import (
     AttentionSpec,
     Copies,
     Kernels,
+    KvFormat,
     LayerCache,
     Linear,
     Mixture,
@@ -71,6 +72,9 @@ class TimedKernels:
 
     def norm(self, weight: Tensor, eps: float) -> Norm:
         return _TimedNorm(self._timed, self._kernels.norm(weight, eps))
+
+    def kv_format(self, name: str, dtype: torch.dtype) -> KvFormat:
+        return self._kernels.kv_format(name, dtype)
 
     def begin(self, step: StepMetadata) -> StepAttention:
         return _TimedStep(self._timed, self._kernels.begin(step))

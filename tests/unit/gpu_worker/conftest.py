@@ -18,6 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels
 from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.kv_sizes import AUTO
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from gpu_worker.memory.cache import make_caches
@@ -102,7 +103,9 @@ def make_runner(
     model = load_model(directory, CPU, kernels, dtype, ranks=ranks)
     sizes = {"vocab_size": model.config.vocab_size, "embedding_size": model.config.hidden_size}
     limits = make_limits(**{**sizes, **changes})
-    caches = make_caches(model.config, limits.num_blocks, limits.block_size, dtype, CPU)
+    caches = make_caches(
+        model.config, limits.num_blocks, limits.block_size, kernels.kv_format(AUTO, dtype), CPU
+    )
     for cache in caches:
         cache.keys.fill_(torch.nan)
         cache.values.fill_(torch.nan)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpu_worker.kernels.interface import FP8
+from gpu_worker.kernels.reference.kv import FORMATS
 from gpu_worker.memory.cache import bytes_per_block
 from gpu_worker.models.config import read_config as model_config
 from ops.cli.main import main
@@ -56,8 +56,8 @@ def test_a_family_that_calls_or_means_it_otherwise(tmp_path: Path, config: dict[
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "fp8"])
 def test_a_block_takes_what_the_worker_says(dtype: str) -> None:
-    kind = FP8 if dtype == "fp8" else getattr(torch, dtype)
-    block = bytes_per_block(model_config(_MODEL), 16, kind)
+    kv = FORMATS[dtype](torch.float32) if dtype in FORMATS else FORMATS["auto"](getattr(torch, dtype))
+    block = bytes_per_block(model_config(_MODEL), 16, kv)
     assert kv_shape(read_config(_MODEL)).token_bytes(dtype) * 16 == block
 
 

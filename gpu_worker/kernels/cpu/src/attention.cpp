@@ -349,9 +349,9 @@ struct A {
 
 using namespace quire;
 
-// Attention of one layer; see `StepAttention.attend`. `dtype` 0 float32, 1 bfloat16: of queries, output and pages,
-// which with scales are of int8. Without `values` pages are shared: a value is the first `value_dim` numbers of a key.
-extern "C" void quire_attend(int dtype, int64_t rows, const int32_t* starts, const int32_t* contexts,
+// Attention of one layer; see `StepAttention.attend`. `dtype` 0 float32, 1 bfloat16: of queries and output.
+// Without `values` pages are shared: a value is the first `value_dim` numbers of a key.
+extern "C" void quire_attend(int dtype, int page_type, int64_t rows, const int32_t* starts, const int32_t* contexts,
                              const int32_t* tables, int64_t table_stride, int64_t block_size, int64_t heads,
                              int64_t kv_heads, int64_t head_dim, int64_t value_dim, float scale, float softcap,
                              int64_t window, int64_t sinks, const float* slopes, const void* query, const void* keys,
@@ -367,10 +367,9 @@ extern "C" void quire_attend(int dtype, int64_t rows, const int32_t* starts, con
     };
     const auto of_number = [&](auto number) {
         using T = decltype(number);
-        if (values)
-            key_scales ? run(A<Tile<T>>{}, int8_t{}) : run(A<Tile<T>>{}, T{});
-        else
-            key_scales ? run(A<SharedTile<T>>{}, int8_t{}) : run(A<SharedTile<T>>{}, T{});
+        with_page<T>(page_type, [&](auto page) {
+            values ? run(A<Tile<T>>{}, page) : run(A<SharedTile<T>>{}, page);
+        });
     };
     dtype == 1 ? of_number(bf16{}) : of_number(float{});
 }

@@ -135,21 +135,19 @@ extern "C" void quire_norm(int dtype, int wide, const void* x, const void* weigh
     });
 }
 
-// See `StepAttention.rotate_and_write`; `cos` and `sin` float32 [positions, head_dim / 2]. With scales the
-// pages are of int8, without of `dtype`.
-extern "C" void quire_rotate_and_write(int dtype, const void* qkv, int64_t tokens, const int64_t* positions,
+// See `StepAttention.rotate_and_write`; `cos` and `sin` float32 [positions, head_dim / 2].
+extern "C" void quire_rotate_and_write(int dtype, int page_type, const void* qkv, int64_t tokens, const int64_t* positions,
                                        const int64_t* entries, const float* cos, const float* sin, int64_t block_size, int64_t heads,
                                        int64_t kv_heads, int64_t head_dim, void* query, void* keys, void* values,
                                        float* key_scales, float* value_scales) {
     const Pages pages{block_size, kv_heads, head_dim};
-    const auto write = [&](auto number, auto page) {
+    const auto write = [&](auto number) {
         using T = decltype(number);
-        using Page = decltype(page);
-        const Kept<Page> kept{(Page*)keys, (Page*)values, key_scales, value_scales};
-        rotate_and_write((const T*)qkv, tokens, positions, entries, cos, sin, pages, heads, (T*)query, kept);
+        with_page<T>(page_type, [&](auto page) {
+            using Page = decltype(page);
+            const Kept<Page> kept{(Page*)keys, (Page*)values, key_scales, value_scales};
+            rotate_and_write((const T*)qkv, tokens, positions, entries, cos, sin, pages, heads, (T*)query, kept);
+        });
     };
-    if (dtype == 1)
-        key_scales ? write(bf16{}, int8_t{}) : write(bf16{}, bf16{});
-    else
-        key_scales ? write(float{}, int8_t{}) : write(float{}, float{});
+    dtype == 1 ? write(bf16{}) : write(float{});
 }

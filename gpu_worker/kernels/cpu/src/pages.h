@@ -16,6 +16,18 @@
 
 namespace quire {
 
+// Formats of pages; `cpu/kv/*.py` have these numbers.
+enum PageType { PLAIN = 0, INT8 = 1 };
+
+// `run` with a number as pages of that type keep it, where activations are of type T.
+template <class T, class Run>
+void with_page(int page_type, const Run& run) {
+    switch (page_type) {
+        case PLAIN: return run(T{});
+        case INT8: return run(int8_t{});
+    }
+}
+
 // Numbers that lie side by side in 4 bytes.
 template <class T>
 constexpr int64_t PACK = 4 / sizeof(T);

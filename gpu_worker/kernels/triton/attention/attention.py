@@ -2,7 +2,6 @@
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 
 from gpu_worker.kernels.interface import FULL_ATTENTION, AttentionSpec, LayerCache, Rotary, StepMetadata
@@ -13,8 +12,7 @@ from gpu_worker.kernels.triton.attention.launch import LEAST, Launch, Tiling, la
 from gpu_worker.kernels.triton.attention.rotate import rotate_and_write
 from gpu_worker.kernels.triton.attention.tile import attend_tile
 from gpu_worker.kernels.triton.formats.factors import factor
-from gpu_worker.kernels.triton.formats.fp8 import is_native
-from gpu_worker.kernels.triton.formats.pages import pointers
+from gpu_worker.kernels.triton.kv.format import format_of, pointers
 
 TILE_BYTES = 16 << 10
 """Of the keys, or values, that a program has before it at a time."""
@@ -63,17 +61,17 @@ class TritonStep:
         spec: AttentionSpec = FULL_ATTENTION,
         slopes: Tensor | None = None,
     ) -> Tensor:
-        if cache.shared:
+        if cache.shape.shared:
             return self._attend_latent(query, cache, spec)
         out = torch.empty_like(query)
-        for launch in self._cut(query.shape[1] // cache.keys.shape[1], chunk_rows(query)):
+        for launch in self._cut(query.shape[1] // cache.shape.heads, chunk_rows(query)):
             self._attend(launch, query, cache, spec, slopes, out)
         return out.flatten(1)
 
     def _attend_latent(self, query: Tensor, cache: LayerCache, spec: AttentionSpec) -> Tensor:
         if spec.window or spec.softcap:  # which no model with such pages has
             return ReferenceStep(self._step).attend(query, cache, spec)
-        out = query.new_empty((*query.shape[:2], cache.values.shape[3]))
+        out = query.new_empty((*query.shape[:2], cache.shape.value_size))
         most = latent.tile_rows(query)
         for launch in self._cut(latent.heads_of_a_tile(query), most):
             latent.attend(launch, query, cache, spec, self._step, self._processors, factor(query), out)
@@ -96,19 +94,19 @@ class TritonStep:
     ) -> None:
         """Fill in the rows of `out` that are the launch's."""
         step, (_, heads, dim) = self._step, query.shape
-        _, kv_heads, block_size, _ = cache.keys.shape
+        kv_heads, kv = cache.shape.heads, format_of(cache)
+        reading = kv.reading(factor(query))
         in_window = spec.sinks + spec.window if spec.window else launch.longest
         splits = launch.splits(kv_heads, in_window, self._processors)
-        packed = cache.keys.itemsize == 1 and factor(query) != tl.float32
-        rows, padded = launch.step_tokens * heads, triton.next_power_of_2(max(32 if packed else 16, dim))
+        rows, padded = launch.step_tokens * heads, triton.next_power_of_2(max(16 * reading.each, dim))
         partials = logsums = None
         if splits > 1:
             partials = query.new_empty((splits, rows, dim), dtype=torch.float32)
             logsums = query.new_empty((splits, rows), dtype=torch.float32)
-        tiles = tiling(launch.size, padded, query.itemsize, 1 if packed else query.itemsize)
+        tiles = tiling(launch.size, padded, query.itemsize, query.itemsize // reading.each)
         attend_tile[(launch.count, kv_heads, splits)](
             query,
-            *pointers(cache, packed),
+            *pointers(cache, reading.word),
             slopes,
             step.block_tables,
             step.query_starts,
@@ -125,15 +123,16 @@ class TritonStep:
             GROUP=heads // kv_heads,
             DIM=dim,
             DIM_PADDED=padded,
-            BLOCK_SIZE=block_size,
+            BLOCK_SIZE=cache.block_size,
             M=launch.size,
             N=tiles.keys,
             WINDOW=spec.window,
             SINKS=spec.sinks,
             SOFTCAP=spec.softcap,
-            SCALED=cache.key_scales is not None,
-            NATIVE_FP8=is_native(query.device),
-            ASSEMBLED=not triton.knobs.runtime.interpret,
+            ROW_SCALES=kv.row_scales,
+            HEAD_SCALES=kv.head_scales,
+            EACH=reading.each,
+            WIDEN=reading.widen,
             FACTOR=factor(query),
             num_warps=tiles.warps,
             num_stages=tiles.stages,

@@ -15,8 +15,7 @@ from gpu_worker.kernels.interface import AttentionSpec, LayerCache, Rotary, Step
 from gpu_worker.kernels.triton.attention.combine import combined
 from gpu_worker.kernels.triton.attention.latent_tile import attend_latent
 from gpu_worker.kernels.triton.attention.launch import Launch, Tiling
-from gpu_worker.kernels.triton.formats.fp8 import is_native
-from gpu_worker.kernels.triton.formats.pages import pointers, store_row
+from gpu_worker.kernels.triton.kv.format import format_of, pointers
 
 
 @triton.jit(do_not_specialize_on_alignment=["positions"])
@@ -29,14 +28,12 @@ def write_rows(
     sin,
     pages,
     scales,
-    head_scales,
     HEADS: tl.constexpr,
     DIM: tl.constexpr,
     DIM_PADDED: tl.constexpr,
     TURNED: tl.constexpr,
     TURNED_PADDED: tl.constexpr,
-    SCALED: tl.constexpr,
-    NATIVE_FP8: tl.constexpr,
+    STORE: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
@@ -57,16 +54,14 @@ def write_rows(
         tl.debug_barrier()  # what one thread has rotated another stores
         dims = tl.arange(0, DIM_PADDED)
         row = tl.load(own + dims, mask=dims < DIM, other=0.0)
-        worth = 1.0
-        if head_scales is not None:
-            worth = tl.load(head_scales)
-        store_row(row.to(tl.float32), pages, scales, worth, entry, dims, DIM, SCALED, NATIVE_FP8)
+        STORE(row.to(tl.float32), pages, scales, entry, 0, dims, DIM)
 
 
 def write(query: Tensor, latent: Tensor, rotary: Rotary, cache: LayerCache, step: StepMetadata) -> None:
     """See `StepAttention.write_latent`. Tokens whose entry is negative write nothing."""
     tokens, heads, dim = query.shape
-    turned = rotary.cos.shape[1]
+    turned, kv = rotary.cos.shape[1], format_of(cache)
+    pages, _, scales, _ = pointers(cache, kv.stored)
     write_rows[(tokens, heads + 1)](
         query,
         latent,
@@ -74,22 +69,16 @@ def write(query: Tensor, latent: Tensor, rotary: Rotary, cache: LayerCache, step
         step.kv_entries,
         rotary.cos,
         rotary.sin,
-        *latent_pointers(cache),
+        pages,
+        scales,
         HEADS=heads,
         DIM=dim,
         DIM_PADDED=triton.next_power_of_2(dim),
         TURNED=turned,
         TURNED_PADDED=triton.next_power_of_2(turned),
-        SCALED=cache.key_scales is not None,
-        NATIVE_FP8=is_native(query.device),
+        STORE=kv.store_row,
         num_warps=1,
     )
-
-
-def latent_pointers(cache: LayerCache, packed: bool = False) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Rows, their scales, and those of heads, of which there is one."""
-    keys, _, scales, _, head_scales = pointers(cache, packed)
-    return keys, scales, head_scales
 
 
 def tile_rows(query: Tensor) -> int:
@@ -126,8 +115,10 @@ def attend(
     rank, group = out.shape[2], heads_of_a_tile(query)
     programs = triton.cdiv(heads, group)
     splits, rows = launch.splits(programs, launch.longest, processors), launch.step_tokens * heads
-    packed = cache.keys.itemsize == 1 and factor != tl.float32
-    least = 32 if packed else 16
+    kv = format_of(cache)
+    reading = kv.reading(factor)
+    pages, _, scales, _ = pointers(cache, reading.word)
+    least = 16 * reading.each
     padded = triton.next_power_of_2(max(least, rank))
     tiles = tiling(launch.size, padded, factor)
     partials = logsums = None
@@ -136,7 +127,8 @@ def attend(
         logsums = query.new_empty((splits, rows), dtype=torch.float32)
     attend_latent[(launch.count, programs, splits)](
         query,
-        *latent_pointers(cache, packed),
+        pages,
+        scales,
         step.block_tables,
         step.query_starts,
         step.contexts,
@@ -154,12 +146,13 @@ def attend(
         RANK_PADDED=padded,
         ROTATED=dim - rank,
         ROTATED_PADDED=triton.next_power_of_2(max(least, dim - rank)),
-        BLOCK_SIZE=cache.keys.shape[2],
+        BLOCK_SIZE=cache.block_size,
         M=launch.size,
         N=tiles.keys,
-        SCALED=cache.key_scales is not None,
-        NATIVE_FP8=is_native(query.device),
-        ASSEMBLED=not triton.knobs.runtime.interpret,
+        ROW_SCALES=kv.row_scales,
+        HEAD_SCALES=kv.head_scales,
+        EACH=reading.each,
+        WIDEN=reading.widen,
         FACTOR=factor,
         num_warps=tiles.warps,
         num_stages=tiles.stages,

@@ -14,8 +14,8 @@ import triton.language as tl
 
 from gpu_worker.kernels.triton.attention.programs import leave, own_stretch, own_tile
 from gpu_worker.kernels.triton.attention.softmax import in_ceiling, mix, outcome, products, weigh
-from gpu_worker.kernels.triton.formats.packed import apart, parts, sizes
-from gpu_worker.kernels.triton.formats.pages import find_rows, load_rows
+from gpu_worker.kernels.triton.kv.packed import apart, sizes
+from gpu_worker.kernels.triton.kv.rows import find_rows, load_rows
 
 
 @triton.jit(do_not_specialize=["table_width", "rows_in_step", "tile_tokens"])
@@ -23,7 +23,6 @@ def attend_latent(
     query,
     pages,
     scales,
-    head_scales,
     tables,
     starts,
     contexts,
@@ -44,13 +43,13 @@ def attend_latent(
     BLOCK_SIZE: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
-    SCALED: tl.constexpr,
-    NATIVE_FP8: tl.constexpr,
-    ASSEMBLED: tl.constexpr,
+    ROW_SCALES: tl.constexpr,
+    HEAD_SCALES: tl.constexpr,
+    EACH: tl.constexpr,
+    WIDEN: tl.constexpr,
     FACTOR: tl.constexpr,
 ):
     row, first, start, length, before = own_tile(tiles, starts, contexts, tile_tokens)
-    EACH: tl.constexpr = 2 if pages.dtype.element_ty == tl.int16 else 1  # numbers that are read as one
     members = tl.arange(0, M)
     tokens = first + members // GROUP
     heads = tl.program_id(1) * GROUP + members % GROUP
@@ -63,8 +62,8 @@ def attend_latent(
     q = tl.load(own + dims[None, :], mask=real[:, None] & (dims < RANK)[None, :], other=0.0)
     held = real[:, None] & (turned < ROTATED)[None, :]
     q_rotated = tl.load(own + RANK + turned[None, :], mask=held, other=0.0)
-    if head_scales is not None:
-        scale = scale * tl.load(head_scales)
+    if HEAD_SCALES:
+        scale = scale * tl.load(scales)
     scale = tl.full([M], scale, tl.float32)
     if EACH == 2:
         size = tl.maximum(sizes(q), sizes(q_rotated))
@@ -80,7 +79,7 @@ def attend_latent(
     largest = tl.full([M], float("-inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
     sums = (tl.zeros([M, RANK_PADDED // EACH], tl.float32),) * EACH
-    ceiling = tl.full([], 1e-30 if SCALED else 1.0, tl.float32)
+    ceiling = tl.full([], 1e-30 if ROW_SCALES else 1.0, tl.float32)
     for number in range(low, high):
         at = number * N + tl.arange(0, N)
         wanted = at < end
@@ -88,19 +87,19 @@ def attend_latent(
         places = pages + entries * ((RANK + ROTATED) // EACH)
         compressed = load_rows(places, wanted, RANK // EACH, RANK_PADDED // EACH, True)
         rotated = load_rows(places + RANK // EACH, wanted, ROTATED // EACH, ROTATED_PADDED // EACH, True)
-        values = parts(compressed, SCALED, NATIVE_FP8, ASSEMBLED, FACTOR)
-        rest = parts(rotated, SCALED, NATIVE_FP8, ASSEMBLED, FACTOR)
+        values = WIDEN(compressed, FACTOR)
+        rest = WIDEN(rotated, FACTOR)
         scores = products(queries, values + rest)
-        if SCALED:
-            worth = tl.load(scales + entries, mask=wanted, other=0.0)
-            scores = scores * worth[None, :]
+        if ROW_SCALES:
+            own_scales = tl.load(scales + entries, mask=wanted, other=0.0)
+            scores = scores * own_scales[None, :]
         scores = tl.where((at[None, :] <= positions[:, None]) & wanted[None, :], scores, float("-inf"))
         weights, faded, largest, total = weigh(scores, unit, largest, total)
-        if SCALED:
-            weights, faded, ceiling = in_ceiling(weights, faded, worth, ceiling)
+        if ROW_SCALES:
+            weights, faded, ceiling = in_ceiling(weights, faded, own_scales, ceiling)
         sums = mix(sums, weights, faded, values)
 
-    if head_scales is not None:
-        ceiling = tl.load(head_scales)
+    if HEAD_SCALES:
+        ceiling = tl.load(scales)
     result, logsum = outcome(sums, largest, total, ceiling)
     leave(result, logsum, out, partials, logsums, base, rows, rows_in_step, dims, real, RANK)

@@ -6,8 +6,8 @@ A program takes one token and one key head: the queries that share it, the key a
                              └────┬────┘        │       │
     program (token, 1)            └──▶ query    └──▶ pages [block, 1, offset]
 
-Read: a token's queries, keys and values once. Written: the same number of bytes, or for pages of one byte
-half as many for keys and values, of int8 with a scale of four bytes for each row.
+Read: a token's queries, keys and values once. Written: the same number of bytes, or fewer for keys and values
+where the pages' numbers are smaller.
 """
 
 import torch
@@ -16,8 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from gpu_worker.kernels.interface import LayerCache, Rotary, StepMetadata
-from gpu_worker.kernels.triton.formats.fp8 import is_native
-from gpu_worker.kernels.triton.formats.pages import pointers, store_row
+from gpu_worker.kernels.triton.kv.format import format_of, pointers
 
 
 @triton.jit(do_not_specialize_on_alignment=["positions"])
@@ -32,7 +31,6 @@ def rotate_rows(
     values,
     key_scales,
     value_scales,
-    head_scales,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     GROUP_PADDED: tl.constexpr,
@@ -40,8 +38,7 @@ def rotate_rows(
     DIM_PADDED: tl.constexpr,
     TURNED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
-    SCALED: tl.constexpr,
-    NATIVE_FP8: tl.constexpr,
+    STORE: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
@@ -68,24 +65,18 @@ def rotate_rows(
     entry = tl.load(entries + token)
     if entry >= 0:
         row = (entry // BLOCK_SIZE * KV_HEADS + kv_head) * BLOCK_SIZE + entry % BLOCK_SIZE
-        key_worth = 1.0
-        value_worth = 1.0
-        if head_scales is not None:
-            key_worth = tl.load(head_scales + kv_head)
-            value_worth = tl.load(head_scales + KV_HEADS + kv_head)
         key = own + (heads + kv_head) * DIM
         own_key = tl.load(key + dims, mask=inside, other=0.0).to(tl.float32)
         partner_key = tl.load(key + partners, mask=inside, other=0.0).to(tl.float32)
         rotated_key = own_key * cosines + partner_key * sines
-        store_row(rotated_key, keys, key_scales, key_worth, row, dims, DIM, SCALED, NATIVE_FP8)
+        STORE(rotated_key, keys, key_scales, row, kv_head, dims, DIM)
         value = tl.load(own + (heads + KV_HEADS + kv_head) * DIM + dims, mask=inside, other=0.0)
-        value = value.to(tl.float32)
-        store_row(value, values, value_scales, value_worth, row, dims, DIM, SCALED, NATIVE_FP8)
+        STORE(value.to(tl.float32), values, value_scales, row, kv_head, dims, DIM)
 
 
 def rotate_and_write(qkv: Tensor, rotary: Rotary, cache: LayerCache, step: StepMetadata) -> Tensor:
     """See `StepAttention.rotate_and_write`. Tokens whose entry is negative write nothing."""
-    _, kv_heads, block_size, dim = cache.keys.shape
+    kv_heads, dim, kv = cache.shape.heads, cache.shape.key_size, format_of(cache)
     heads = qkv.shape[1] // dim - 2 * kv_heads
     qkv = qkv.contiguous()
     query = torch.empty((len(qkv), heads, dim), dtype=qkv.dtype, device=qkv.device)
@@ -96,16 +87,15 @@ def rotate_and_write(qkv: Tensor, rotary: Rotary, cache: LayerCache, step: StepM
         rotary.cos,
         rotary.sin,
         query,
-        *pointers(cache),
+        *pointers(cache, kv.stored),
         KV_HEADS=kv_heads,
         GROUP=heads // kv_heads,
         GROUP_PADDED=triton.next_power_of_2(heads // kv_heads),
         DIM=dim,
         DIM_PADDED=triton.next_power_of_2(dim),
         TURNED=rotary.cos.shape[1],
-        BLOCK_SIZE=block_size,
-        SCALED=cache.key_scales is not None,
-        NATIVE_FP8=is_native(qkv.device),
+        BLOCK_SIZE=cache.block_size,
+        STORE=kv.store_row,
         num_warps=2,
     )
     return query

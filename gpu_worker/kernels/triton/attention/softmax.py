@@ -9,7 +9,7 @@ ceiling    float32          the largest scale of values so far; the sums are in 
 import triton
 import triton.language as tl
 
-from gpu_worker.kernels.triton.formats.packed import together
+from gpu_worker.kernels.triton.kv.packed import together
 
 
 @triton.jit
@@ -35,13 +35,13 @@ def weigh(scores, unit, largest, total):
 
 
 @triton.jit
-def in_ceiling(weights, faded, worth, ceiling):
-    """`weights` of values whose scales are `worth` [N], `faded` and `ceiling` with the tile.
+def in_ceiling(weights, faded, scales, ceiling):
+    """`weights` of values whose scales are `scales` [N], `faded` and `ceiling` with the tile.
 
     In units of the ceiling no weight grows: float16 holds it, and all that counts beside the largest.
     """
-    higher = tl.maximum(ceiling, tl.max(worth, axis=0))
-    return weights * (worth * (1.0 / higher))[None, :], faded * (ceiling / higher), higher
+    higher = tl.maximum(ceiling, tl.max(scales, axis=0))
+    return weights * (scales * (1.0 / higher))[None, :], faded * (ceiling / higher), higher
 
 
 @triton.jit
@@ -55,7 +55,7 @@ def mix(sums, weights, faded, values):
 
 
 @triton.jit
-def outcome(sums, largest, total, worth):
-    """Values on average [M, D], if one is `worth` so much, and the logarithm, to base 2, of `total` [M]."""
+def outcome(sums, largest, total, scale):
+    """Values on average [M, D], of sums in units of `scale`, and the logarithm, to base 2, of `total` [M]."""
     divisor = tl.where(total == 0.0, 1.0, total)  # nothing was seen
-    return together(sums) * (worth / divisor)[:, None], largest + tl.log2(divisor)
+    return together(sums) * (scale / divisor)[:, None], largest + tl.log2(divisor)

@@ -18,8 +18,8 @@ import triton.language as tl
 
 from gpu_worker.kernels.triton.attention.programs import leave, own_stretch, own_tile
 from gpu_worker.kernels.triton.attention.softmax import in_ceiling, mix, outcome, products, weigh
-from gpu_worker.kernels.triton.formats.packed import apart, parts, sizes
-from gpu_worker.kernels.triton.formats.pages import find_rows, load_rows
+from gpu_worker.kernels.triton.kv.packed import apart, sizes
+from gpu_worker.kernels.triton.kv.rows import find_rows, load_rows
 
 
 @triton.jit
@@ -44,7 +44,6 @@ def attend_tile(
     values,
     key_scales,
     value_scales,
-    head_scales,
     slopes,
     tables,
     starts,
@@ -67,15 +66,15 @@ def attend_tile(
     WINDOW: tl.constexpr,
     SINKS: tl.constexpr,
     SOFTCAP: tl.constexpr,
-    SCALED: tl.constexpr,
-    NATIVE_FP8: tl.constexpr,
-    ASSEMBLED: tl.constexpr,
+    ROW_SCALES: tl.constexpr,
+    HEAD_SCALES: tl.constexpr,
+    EACH: tl.constexpr,
+    WIDEN: tl.constexpr,
     FACTOR: tl.constexpr,
 ):
     row, first, start, length, before = own_tile(tiles, starts, contexts, tile_tokens)
     kv_head = tl.program_id(1)
     heads: tl.constexpr = KV_HEADS * GROUP
-    EACH: tl.constexpr = 2 if keys.dtype.element_ty == tl.int16 else 1  # numbers that are read as one
     SIZE: tl.constexpr = DIM // EACH
     PADDED: tl.constexpr = DIM_PADDED // EACH
     members = tl.arange(0, M)
@@ -87,8 +86,8 @@ def attend_tile(
     dims = tl.arange(0, DIM_PADDED)
     own = query + base * DIM + rows[:, None] * DIM + dims[None, :]
     q = tl.load(own, mask=real[:, None] & (dims < DIM)[None, :], other=0.0)
-    if head_scales is not None:
-        scale = scale * tl.load(head_scales + kv_head)
+    if HEAD_SCALES:
+        scale = scale * tl.load(key_scales + kv_head)
     scale = tl.full([M], scale, tl.float32)
     if EACH == 2:
         size = sizes(q)
@@ -122,7 +121,7 @@ def attend_tile(
     largest = tl.full([M], float("-inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
     sums = (tl.zeros([M, PADDED], tl.float32),) * EACH
-    ceiling = tl.full([], 1e-30 if SCALED else 1.0, tl.float32)
+    ceiling = tl.full([], 1e-30 if ROW_SCALES else 1.0, tl.float32)
     for masked in tl.static_range(2):
         for number in range(whole if masked else low, high if masked else whole):
             at = number * N + tl.arange(0, N)
@@ -132,8 +131,8 @@ def attend_tile(
                 wanted = (at < end) & ((at >= begin) | (at < SINKS))
             places = find_rows(row_of_table, at, wanted, kv_head, KV_HEADS, BLOCK_SIZE)
             k = load_rows(keys + places * SIZE, wanted, SIZE, PADDED, masked)
-            scores = products(queries, parts(k, SCALED, NATIVE_FP8, ASSEMBLED, FACTOR))
-            if SCALED:
+            scores = products(queries, WIDEN(k, FACTOR))
+            if ROW_SCALES:
                 scores = scores * tl.load(key_scales + places, mask=wanted, other=0.0)[None, :]
             if SOFTCAP > 0:
                 scores = capped(scores, cap[:, None])
@@ -143,12 +142,12 @@ def attend_tile(
                 scores = tl.where(seen(at, wanted, positions, WINDOW, SINKS), scores, float("-inf"))
             weights, faded, largest, total = weigh(scores, unit, largest, total)
             v = load_rows(values + places * SIZE, wanted, SIZE, PADDED, masked)
-            if SCALED:
-                worth = tl.load(value_scales + places, mask=wanted, other=0.0)
-                weights, faded, ceiling = in_ceiling(weights, faded, worth, ceiling)
-            sums = mix(sums, weights, faded, parts(v, SCALED, NATIVE_FP8, ASSEMBLED, FACTOR))
+            if ROW_SCALES:
+                scales = tl.load(value_scales + places, mask=wanted, other=0.0)
+                weights, faded, ceiling = in_ceiling(weights, faded, scales, ceiling)
+            sums = mix(sums, weights, faded, WIDEN(v, FACTOR))
 
-    if head_scales is not None:
-        ceiling = tl.load(head_scales + KV_HEADS + kv_head)
+    if HEAD_SCALES:
+        ceiling = tl.load(value_scales + kv_head)
     result, logsum = outcome(sums, largest, total, ceiling)
     leave(result, logsum, out, partials, logsums, base, rows, rows_in_step, dims, real, DIM)

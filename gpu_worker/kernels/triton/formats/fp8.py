@@ -14,10 +14,15 @@ import triton
 import triton.language as tl
 
 
-@cache
 def is_native(device: torch.device) -> bool:
     """Whether the device converts fp8 itself."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
+    return capability(device) >= (8, 9)
+
+
+@cache
+def capability(device: torch.device) -> tuple[int, int]:
+    """What a GPU can do; nothing for a CPU, where Triton interprets."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
 
 
 @triton.jit

@@ -17,8 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpu_worker.kernels.interface import FP8
-from gpu_worker.kernels.reference.pages import quantized
+from gpu_worker.kernels.reference.rows import FP8, quantized
 from gpu_worker.kernels.triton.formats.factors import factor
 from gpu_worker.kernels.triton.formats.fp8 import is_native, widen
 from gpu_worker.kernels.triton.mixture.pairs import sort_pairs

@@ -11,10 +11,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpu_worker.kernels.interface import FP8
 from gpu_worker.kernels.reference.quantized import QuantizedLinear
+from gpu_worker.kernels.reference.rows import FP8
 from gpu_worker.kernels.triton.formats.fp8 import is_native
-from gpu_worker.kernels.triton.formats.pages import store_row
+from gpu_worker.kernels.triton.formats.rows import store_scaled
 
 ROWS = 32
 """Tokens are filled up to so many, and to a multiple of 16: cuBLAS multiplies no fewer bytes."""
@@ -37,7 +37,7 @@ def quantize_rows(
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, PADDED)
     read = tl.load(hidden + row * SIZE + at, mask=at < SIZE, other=0.0).to(tl.float32)
-    store_row(read, numbers, scales, 1.0, row, at, WIDTH, True, NATIVE_FP8)
+    store_scaled(read, numbers, scales, row, at, WIDTH, NATIVE_FP8)
 
 
 @triton.jit

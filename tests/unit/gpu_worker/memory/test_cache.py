@@ -1,25 +1,23 @@
-"""Pages of any type, and copies of whole blocks."""
+"""Pages of any format: what they take, on every back end that has it."""
 
 import pytest
 import torch
 
-from gpu_worker.kernels.interface import FP8
-from gpu_worker.memory.cache import bytes_per_block, copy_blocks, make_caches
-from gpu_worker.models.config import PageShape, Shape, read_config
+from gpu_worker.kernels.cpu import kv as cpu
+from gpu_worker.kernels.kv_sizes import AUTO, ROW_BYTES, PageShape
+from gpu_worker.kernels.reference import kv as reference
+from gpu_worker.kernels.triton import kv as triton
+from gpu_worker.memory.cache import bytes_per_block, make_caches
+from gpu_worker.models.config import Shape, read_config
 
+CPU = torch.device("cpu")
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, FP8])
-def test_a_copy_has_all_of_a_block_and_touches_no_other(tiny, dtype) -> None:
-    caches = make_caches(read_config(tiny.directory), 9, 4, dtype, torch.device("cpu"))
-    tensors = [tensor for cache in caches for tensor in cache.tensors()]
-    assert len(tensors) == len(caches) * (4 if dtype == torch.int8 else 2)
-    for tensor in tensors:
-        tensor.copy_(torch.randint(100, tensor.shape))
-    before = [tensor.clone() for tensor in tensors]
-    copy_blocks(caches, torch.tensor([3, 3, 5]), torch.tensor([0, 8, 2]))
-    for tensor, old in zip(tensors, before, strict=True):
-        assert tensor[[0, 8, 2]].equal(old[[3, 3, 5]])
-        assert tensor[[1, 3, 4, 5, 6, 7]].equal(old[[1, 3, 4, 5, 6, 7]])
+BACK_ENDS = {
+    "torch": reference.FORMATS,
+    "cpp": cpu.FORMATS,
+    "triton": {name: lambda dtype, make=make: make(dtype, CPU) for name, make in triton.FORMATS.items()},
+}
+FORMATS = [(back_end, name) for back_end, formats in BACK_ENDS.items() for name in formats]
 
 
 class Latent(Shape):
@@ -28,19 +26,28 @@ class Latent(Shape):
     pages = PageShape(1, 20, 16, shared=True)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, FP8])
-def test_shared_pages_are_stored_once(dtype: torch.dtype) -> None:
-    config = Latent("any", 97, 32, 3, 1, 4, 64, (0, 0, 0), torch.float32)
-    caches = make_caches(config, 9, 4, dtype, torch.device("cpu"))
+def test_every_format_has_a_reference_and_none_is_unknown() -> None:
+    assert set(reference.FORMATS) == {AUTO, *ROW_BYTES}
+    for formats in BACK_ENDS.values():
+        assert AUTO in formats
+        assert set(formats) <= set(reference.FORMATS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(("back_end", "name"), FORMATS)
+def test_pages_take_what_is_said(tiny, back_end: str, name: str, dtype: torch.dtype, shared: bool) -> None:
+    latent = Latent("any", 97, 32, 3, 1, 4, 64, (0, 0, 0), torch.float32)
+    config = latent if shared else read_config(tiny.directory)
+    kv = BACK_ENDS[back_end][name](dtype)
+    assert kv.name == (str(dtype).removeprefix("torch.") if name == AUTO else name)
+    caches = make_caches(config, 9, 4, kv, CPU)
+    assert len(caches) == config.num_layers
     tensors = [tensor for cache in caches for tensor in cache.tensors()]
-    assert sum(tensor.nbytes for tensor in tensors) == 9 * bytes_per_block(config, 4, dtype)
+    assert {len(tensor) for tensor in tensors} == {9}
+    assert sum(tensor.nbytes for tensor in tensors) == 9 * bytes_per_block(config, 4, kv)
+    assert len({tensor.data_ptr() for tensor in tensors}) == len(tensors)
     for cache in caches:
-        cache.keys.copy_(torch.randint(-100, 100, cache.keys.shape))
-        assert cache.values.shape == (9, 1, 4, 16)
-        assert cache.values.float().equal(cache.keys[..., :16].float())
-        assert cache.value_scales is cache.key_scales
-    before = [cache.values.clone() for cache in caches]
-    copy_blocks(caches, torch.tensor([3]), torch.tensor([8]))
-    assert all(
-        cache.values[8].float().equal(old[3].float()) for cache, old in zip(caches, before, strict=True)
-    )
+        assert (cache.format, cache.shape, cache.block_size) == (kv, config.pages, 4)
+        assert (cache.values is cache.keys) == shared
+        assert cache.key_scales is None or (cache.value_scales is cache.key_scales) == shared

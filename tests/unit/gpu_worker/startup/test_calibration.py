@@ -29,7 +29,7 @@ def test_powers_of_two() -> None:
 
 def measured(directory, kernels, dtype=torch.float32):
     model = load_model(directory, CPU, kernels, dtype)
-    return torch.stack(head_scales(model, directory, kernels, 128, CPU))
+    return torch.stack(head_scales(model, directory, kernels, kernels.kv_format("fp8", dtype), 128, CPU))
 
 
 def test_both_types_find_the_same(tiny) -> None:
@@ -37,6 +37,14 @@ def test_both_types_find_the_same(tiny) -> None:
     assert found.shape == (2, 2, 2)
     assert found.log2().frac().eq(0).all()
     assert found.equal(measured(tiny.directory, ReferenceKernels(), torch.bfloat16))
+
+
+def test_formats_whose_scales_are_not_of_heads_need_none(tiny) -> None:
+    kernels = ReferenceKernels()
+    model = load_model(tiny.directory, CPU, kernels, torch.float32)
+    for name in ("auto", "int8"):
+        kv = kernels.kv_format(name, torch.float32)
+        assert head_scales(model, tiny.directory, kernels, kv, 128, CPU) == []
 
 
 def test_a_head_has_room_for_twice_of_what_was_seen(saved) -> None:
@@ -84,7 +92,8 @@ def test_scales_of_the_checkpoint(saved, names) -> None:
         assert of_rank is not None
         assert of_rank.equal(expected[..., rank : rank + 1])
     runner = load(WorkerSettings(model=directory, kv_dtype="fp8", kernels="torch", device="cpu", threads=1))
-    assert torch.stack([cache.head_scales for cache in runner.caches]).equal(expected)
+    scales = [torch.stack((cache.key_scales, cache.value_scales)) for cache in runner.caches]
+    assert torch.stack(scales).equal(expected)
 
 
 @pytest.mark.parametrize("wrong", [torch.tensor(0.0), torch.tensor(torch.nan), torch.ones(3)])

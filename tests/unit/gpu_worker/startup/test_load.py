@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gpu_worker.errors import CapacityError, KernelError, ModelError
-from gpu_worker.kernels.interface import FP8
+from gpu_worker.kernels.reference.rows import FP8
 from gpu_worker.memory.cache import blocks_within, bytes_per_block
 from gpu_worker.models.config import read_config
 from gpu_worker.models.loader import Weights
@@ -60,7 +60,7 @@ def test_pages_take_what_they_were_given(settings, tiny, caplog) -> None:
     caplog.set_level(logging.INFO)
     runner = load(settings(kv_memory=2**20))
     per_block = 2 * 2 * 2 * 8 * 4 * 16  # layers, keys and values, KV heads, head size, float32, tokens
-    assert bytes_per_block(read_config(tiny.directory), 16, torch.float32) == per_block
+    assert bytes_per_block(read_config(tiny.directory), 16, runner.caches[0].format) == per_block
     assert runner.limits.num_blocks == 2**20 // per_block
     assert runner.limits.max_model_len == 128
     assert len(caplog.messages) == 3
@@ -73,9 +73,9 @@ def test_pages_of_int8(settings, tiny, caplog, kernels, dtype) -> None:
     caplog.set_level(logging.INFO)
     runner = load(settings(kv_memory=2**20, kv_dtype="int8", kernels=kernels, dtype=dtype))
     per_block = 2 * 2 * 2 * (8 + 4) * 16  # layers, keys and values, KV heads, head size and scale, tokens
-    assert bytes_per_block(read_config(tiny.directory), 16, torch.int8) == per_block
+    assert bytes_per_block(read_config(tiny.directory), 16, runner.caches[0].format) == per_block
     assert runner.limits.num_blocks == 2**20 // per_block
-    assert sum(tensor.nbytes for cache in runner.caches for tensor in tensors_of(cache)) <= 2**20
+    assert sum(tensor.nbytes for cache in runner.caches for tensor in cache.tensors()) <= 2**20
     assert {cache.keys.dtype for cache in runner.caches} == {torch.int8}
     assert runner.dtype == getattr(torch, dtype)
     assert "KV memory: int8" in caplog.text
@@ -91,10 +91,10 @@ def test_pages_of_fp8(settings, tiny, caplog, dtype) -> None:
     per_block = 2 * 2 * 2 * 2 * 8 * 16  # models, layers, keys and values, KV heads, head size, tokens
     assert runner.limits.num_blocks == 2**20 // per_block
     assert {cache.keys.dtype for cache in runner.caches} == {FP8}
-    scales = torch.stack([cache.head_scales for cache in runner.caches])
+    scales = torch.stack([torch.stack((cache.key_scales, cache.value_scales)) for cache in runner.caches])
     assert scales[:2].equal(scales[2:])  # the draft model is the same one
     assert (scales < 1).all()  # measured
-    assert "KV memory: float8_e4m3fn" in caplog.text
+    assert "KV memory: fp8" in caplog.text
     for cache in runner.caches:
         for pages in cache.tensors():
             pages.zero_()  # the step reads what it has not written
@@ -114,11 +114,6 @@ def test_triton_computes_with_pages_and_weights_of_fp8(settings) -> None:
 def test_pages_of_fp8_are_refused_where_nobody_computes_with_them(settings) -> None:
     with pytest.raises(KernelError, match=r"QUIRE_KV_DTYPE=fp8 .* QUIRE_KERNELS=torch"):
         load(settings(kv_dtype="fp8"))
-
-
-def tensors_of(cache):
-    tensors = (cache.keys, cache.values, cache.key_scales, cache.value_scales)
-    return [tensor for tensor in tensors if tensor is not None]
 
 
 def test_pages_take_no_more_than_all_slots_need(settings) -> None:

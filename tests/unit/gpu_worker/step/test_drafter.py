@@ -24,7 +24,8 @@ def drafting(make: SimpleNamespace, target: Any, draft: Any, **changes: int) -> 
     runner = make.runner(target, **changes)
     model = load_model(draft, CPU, runner.kernels, torch.float32)
     limits = runner.limits
-    caches = make_caches(model.config, limits.num_blocks, limits.block_size, torch.float32, CPU)
+    kv = runner.caches[0].format
+    caches = make_caches(model.config, limits.num_blocks, limits.block_size, kv, CPU)
     for tensor in (each for cache in caches for each in cache.tensors()):
         tensor.fill_(torch.nan)
     drafter = Drafter(model, caches, runner.kernels)

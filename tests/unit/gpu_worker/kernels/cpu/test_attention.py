@@ -11,9 +11,11 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from gpu_worker.kernels.cpu import build
+from gpu_worker.kernels.cpu import kv as cpu
 from gpu_worker.kernels.cpu.attention import Attention
-from gpu_worker.kernels.interface import FP8, FULL_ATTENTION, AttentionSpec
+from gpu_worker.kernels.interface import FULL_ATTENTION, AttentionSpec
 from gpu_worker.kernels.reference.attention import ReferenceStep
+from gpu_worker.kernels.reference.kv import FORMATS
 from tests.support.paged import Heads, Paged, dense, make_paged
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -21,10 +23,11 @@ pytestmark = pytest.mark.usefixtures("poisoned")
 TOLERANCES = {torch.float32: 3e-6, torch.bfloat16: 1e-2}
 """Absolute and relative."""
 
-Kv = torch.dtype | None
+NUMBERS = [(dtype, kv) for kv in cpu.FORMATS for dtype in TOLERANCES]
+"""Types of the queries, and formats of the pages."""
 
-NUMBERS = [(dtype, kv) for kv in (None, torch.int8) for dtype in TOLERANCES]
-"""Types of the queries and of the pages; None: the same."""
+REFERENCE = [(dtype, kv) for kv in FORMATS for dtype in TOLERANCES]
+"""As `NUMBERS`, in plain PyTorch."""
 
 ROWS = [(1, 1), (1, 16), (1, 17), (1, 63), (1, 300), (2, 2), (5, 64), (33, 97), (70, 70), (3, 260)]
 """(tokens, context): decodes first, then drafts and chunks; on edges of blocks, tiles and segments."""
@@ -52,32 +55,32 @@ def compare(
 
 @pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
 @pytest.mark.parametrize("block_size", [1, 7, 8, 16, 32])
-def test_any_block_size(native: ctypes.CDLL, block_size: int, dtype: torch.dtype, kv: Kv) -> None:
+def test_any_block_size(native: ctypes.CDLL, block_size: int, dtype: torch.dtype, kv: str) -> None:
     check(native, make_paged(ROWS, Heads(6, 2, 64), block_size, dtype, kv))
 
 
-@pytest.mark.parametrize(("dtype", "kv"), [*NUMBERS, *((dtype, FP8) for dtype in TOLERANCES)])
+@pytest.mark.parametrize(("dtype", "kv"), REFERENCE)
 @pytest.mark.parametrize("block_size", [1, 7, 16])
-def test_the_reference(block_size: int, dtype: torch.dtype, kv: Kv) -> None:
+def test_the_reference(block_size: int, dtype: torch.dtype, kv: str) -> None:
     paged = make_paged(ROWS, Heads(6, 2, 64), block_size, dtype, kv)
     compare(ReferenceStep(paged.step).attend(paged.query, paged.plain), paged)
 
 
 @pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
 @pytest.mark.parametrize("dim", [2, 6, 16, 32, 48, 64, 80, 96, 128, 256])
-def test_any_head_dim(native: ctypes.CDLL, dim: int, dtype: torch.dtype, kv: Kv) -> None:
+def test_any_head_dim(native: ctypes.CDLL, dim: int, dtype: torch.dtype, kv: str) -> None:
     check(native, make_paged(ROWS, Heads(4, 2, dim), 16, dtype, kv))
 
 
 @pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
 @pytest.mark.parametrize("heads", [(1, 1), (3, 3), (5, 1), (9, 3), (14, 2), (32, 4), (49, 1)])
-def test_any_group(native: ctypes.CDLL, heads: tuple[int, int], dtype: torch.dtype, kv: Kv) -> None:
+def test_any_group(native: ctypes.CDLL, heads: tuple[int, int], dtype: torch.dtype, kv: str) -> None:
     check(native, make_paged(ROWS, Heads(*heads, 32), 16, dtype, kv))
 
 
 @pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
 @pytest.mark.parametrize("rows", [[(1, 3001)], [(1, 3001), (1, 2), (9, 2048)], [(130, 1027)]])
-def test_long_contexts(native: ctypes.CDLL, rows: list[tuple[int, int]], dtype: torch.dtype, kv: Kv) -> None:
+def test_long_contexts(native: ctypes.CDLL, rows: list[tuple[int, int]], dtype: torch.dtype, kv: str) -> None:
     check(native, make_paged(rows, Heads(9, 3, 64), 16, dtype, kv))
 
 
@@ -87,18 +90,18 @@ LATENT = [Heads(16, 1, 64, 40), Heads(5, 1, 32, 10), Heads(7, 1, 42, 20), Heads(
 @pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
 @pytest.mark.parametrize(("heads", "block_size"), list(zip(LATENT, [1, 7, 16, 16], strict=True)), ids=str)
 def test_values_that_are_the_first_numbers_of_keys(
-    native: ctypes.CDLL, heads: Heads, block_size: int, dtype: torch.dtype, kv: Kv
+    native: ctypes.CDLL, heads: Heads, block_size: int, dtype: torch.dtype, kv: str
 ) -> None:
     paged = make_paged([(1, 1100), *ROWS, (40, 700)], heads, block_size, dtype, kv)
     for spec in (FULL_ATTENTION, AttentionSpec(window=50), AttentionSpec(window=20, sinks=70, softcap=3.0)):
         check(native, paged, spec)
 
 
-@pytest.mark.parametrize(("dtype", "kv"), [*NUMBERS, (torch.float32, FP8)])
+@pytest.mark.parametrize(("dtype", "kv"), REFERENCE)
 @pytest.mark.parametrize("heads", LATENT, ids=str)
 @pytest.mark.parametrize("block_size", [7, 16])
 def test_the_reference_where_values_are_the_first_numbers_of_keys(
-    block_size: int, heads: Heads, dtype: torch.dtype, kv: Kv
+    block_size: int, heads: Heads, dtype: torch.dtype, kv: str
 ) -> None:
     paged = make_paged(ROWS, heads, block_size, dtype, kv)
     compare(ReferenceStep(paged.step).attend(paged.query, paged.plain), paged)
@@ -118,7 +121,7 @@ WINDOWS = [
 
 @pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
 @pytest.mark.parametrize("spec", WINDOWS, ids=str)
-def test_what_is_seen(native: ctypes.CDLL, spec: AttentionSpec, dtype: torch.dtype, kv: Kv) -> None:
+def test_what_is_seen(native: ctypes.CDLL, spec: AttentionSpec, dtype: torch.dtype, kv: str) -> None:
     paged = make_paged([*ROWS, (40, 700)], Heads(6, 2, 64), 16, dtype, kv)
     check(native, paged, spec)
     compare(ReferenceStep(paged.step).attend(paged.query, paged.plain, spec), paged, spec)
@@ -132,7 +135,7 @@ SLOPES = torch.tensor([0.5, 0.25, 0.01, 0.125, 0.9, 0.003])
 @pytest.mark.parametrize("spec", [FULL_ATTENTION, WINDOWS[4], WINDOWS[7]], ids=str)
 @pytest.mark.parametrize(("kv_heads", "block_size"), [(6, 7), (2, 16)])
 def test_linear_biases(
-    native: ctypes.CDLL, kv_heads: int, block_size: int, spec: AttentionSpec, dtype: torch.dtype, kv: Kv
+    native: ctypes.CDLL, kv_heads: int, block_size: int, spec: AttentionSpec, dtype: torch.dtype, kv: str
 ) -> None:
     paged = make_paged([*ROWS, (40, 700)], Heads(6, kv_heads, 48), block_size, dtype, kv)
     check(native, paged, spec, SLOPES)
@@ -142,7 +145,7 @@ def test_linear_biases(
 @pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
 @pytest.mark.parametrize("block_size", [1, 7, 16, 32])
 def test_blocks_out_of_the_window_are_not_looked_up(
-    native: ctypes.CDLL, block_size: int, dtype: torch.dtype, kv: Kv
+    native: ctypes.CDLL, block_size: int, dtype: torch.dtype, kv: str
 ) -> None:
     spec = AttentionSpec(window=50)
     paged = make_paged([*ROWS, (40, 700), (3, 3000)], Heads(6, 2, 64), block_size, dtype, kv)
@@ -180,11 +183,10 @@ def test_nan_in_the_pages_stays_in_its_sequence(native: ctypes.CDLL) -> None:
         sick = paged.rows()[7]
         entry = int(paged.step.kv_entries[sick.start + 20])
         pack = 4 // dtype.itemsize
-        if kv is None:
+        if paged.cache.value_scales is None:
             pairs = paged.cache.values.view(-1, 2, 16 // pack, 64, pack)
             pairs[entry // 16, :, entry % 16 // pack, :, entry % pack] = float("nan")
         else:
-            assert paged.cache.value_scales is not None
             paged.cache.value_scales[entry // 16, :, entry % 16] = float("nan")
         out = attend(native, paged)
         assert out[sick.start + 20 : sick.stop].isnan().all()
@@ -223,7 +225,7 @@ SPECS = [
 @pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
 @pytest.mark.parametrize("heads", [Heads(6, 2, 64), Heads(6, 2, 80), Heads(6, 1, 96, 52)], ids=str)
 def test_a_token_is_the_same_alone_in_a_chunk_and_in_a_batch(
-    native: ctypes.CDLL, heads: Heads, dtype: torch.dtype, kv: Kv, spec: AttentionSpec, slopes: Tensor | None
+    native: ctypes.CDLL, heads: Heads, dtype: torch.dtype, kv: str, spec: AttentionSpec, slopes: Tensor | None
 ) -> None:
     """Bit for bit: a sequence that is computed again goes on with the same tokens."""
     rows = [(1, 40), (1, 900), (40, 900), (70, 70)]
@@ -242,7 +244,7 @@ def test_a_token_is_the_same_alone_in_a_chunk_and_in_a_batch(
 @pytest.mark.parametrize("instruction_set", build.supported())
 @pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
 def test_any_number_of_threads_gives_the_same(
-    tmp_path: Path, instruction_set: str, dtype: torch.dtype, kv: Kv
+    tmp_path: Path, instruction_set: str, dtype: torch.dtype, kv: str
 ) -> None:
     outs = []
     paged = make_paged([(1, 2000), (1, 3), (50, 600)], Heads(6, 2, 64), 16, dtype, kv)

@@ -1,17 +1,20 @@
 """Norms, rotation and the way into the pages in C++, against the same in PyTorch."""
 
 import ctypes
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.testing import assert_close
 
 from gpu_worker.kernels.cpu.attention import Attention
+from gpu_worker.kernels.cpu.kv import FORMATS
 from gpu_worker.kernels.cpu.layers import CpuNorm
-from gpu_worker.kernels.interface import LayerCache, Rotary
+from gpu_worker.kernels.interface import Rotary
+from gpu_worker.kernels.kv_sizes import AUTO, PageShape
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
-from tests.support.paged import in_vectors, make_step
+from tests.support.paged import in_vectors, make_step, reference_format, zeros
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
@@ -66,16 +69,17 @@ def test_rotate_and_write(native: ctypes.CDLL, dim: int, block_size: int, dtype:
     qkv = torch.randn(tokens, (heads + 2 * kv_heads) * dim, generator=generator).to(dtype)
     angles = torch.rand(64, dim // 2, generator=generator) * 7
     rotary = Rotary(angles.cos(), angles.sin())
-    before = torch.randn(blocks, kv_heads, block_size, dim, generator=generator).to(dtype)
-    other = LayerCache(before.clone(), -before)
-    own = in_vectors(other, dtype)
+    other = reference_format(AUTO, dtype).allocate(PageShape(kv_heads, dim, dim), blocks, block_size, zeros)
+    for pages in other.tensors():
+        pages.normal_(generator=generator)
+    own = in_vectors(other, AUTO, dtype)
 
     query = Attention(native).begin(step).rotate_and_write(qkv, rotary, own)
 
     expected = ReferenceStep(step).rotate_and_write(qkv, rotary, other)
     tolerance = TOLERANCES[dtype]
     assert_close(query, expected.to(dtype), atol=tolerance, rtol=tolerance)
-    expected_pages = in_vectors(other, dtype)
+    expected_pages = in_vectors(other, AUTO, dtype)
     assert_close(own.keys, expected_pages.keys, atol=tolerance, rtol=tolerance)
     assert own.values.equal(expected_pages.values)  # not computed with, and nothing else touched
 
@@ -94,14 +98,11 @@ def test_rotate_and_write_into_pages_of_int8(
     qkv[3] = 0
     angles = torch.rand(64, dim // 2, generator=generator) * 7
     rotary = Rotary(angles.cos(), angles.sin())
-    shape = (blocks, kv_heads, block_size, dim)
-    own, other = (
-        LayerCache(
-            *(torch.full(shape, -128, dtype=torch.int8) for _ in range(2)),
-            *(torch.full(shape[:3], float("inf")) for _ in range(2)),
-        )
-        for _ in range(2)
-    )
+    other = reference_format("int8", dtype).allocate(PageShape(kv_heads, dim, dim), blocks, block_size, zeros)
+    for pages in other.tensors():
+        pages.fill_(torch.inf if pages.dtype.is_floating_point else -128)
+    own = in_vectors(other, "int8", dtype)
+    own = replace(own, key_scales=other.key_scales.clone(), value_scales=other.value_scales.clone())
 
     query = Attention(native).begin(step).rotate_and_write(qkv, rotary, own)
 
@@ -112,7 +113,7 @@ def test_rotate_and_write_into_pages_of_int8(
         assert found is not None
         assert right is not None
         assert_close(found, right, atol=0, rtol=1e-6)
-    expected_pages = in_vectors(other, dtype)
+    expected_pages = in_vectors(other, "int8", dtype)
     for numbers, same in ((own.keys, expected_pages.keys), (own.values, expected_pages.values)):
         apart = (numbers.int() - same.int()).abs()
         assert apart.max() <= 1  # a tie, which the last bit of a float decides
@@ -125,10 +126,7 @@ def test_a_row_in_int8_is_near_and_its_nan_shows(native: ctypes.CDLL) -> None:
     qkv = torch.randn(5, 3 * 40, generator=generator)
     qkv[2, 100] = float("nan")
     blocks = int(step.kv_entries.max()) // 16 + 1
-    cache = LayerCache(
-        *(torch.zeros(blocks, 1, 16, 40, dtype=torch.int8) for _ in range(2)),
-        *(torch.zeros(blocks, 1, 16) for _ in range(2)),
-    )
+    cache = FORMATS["int8"](torch.float32).allocate(PageShape(1, 40, 40), blocks, 16, zeros)
     still = Rotary(torch.ones(8, 20), torch.zeros(8, 20))
     Attention(native).begin(step).rotate_and_write(qkv, still, cache)
     places = (step.kv_entries // 16, 0, step.kv_entries % 16)

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from gpu_worker.kernels.interface import FP8
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.quantized import AT_ONCE, QuantizedReference
+from gpu_worker.kernels.reference.rows import FP8
 
 SHAPES = ((1, 1), (33, 95), (64, 576), (40, 130))
 ROWS = (1, 5, 40)

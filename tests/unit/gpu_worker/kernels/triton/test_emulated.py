@@ -15,22 +15,22 @@ FOLDER = Path(__file__).parent
 ATTENTION = "attention/test_attention.py::test_any_kind_of_step"
 SOME = {
     "80": (
-        f"{ATTENTION}[drafts-dtype1-kv1]",
-        f"{ATTENTION}[decodes-dtype1-kv2]",
+        f"{ATTENTION}[drafts-dtype1-int8]",
+        f"{ATTENTION}[decodes-dtype1-fp8]",
         "products/test_int4.py::test_every_tiling[1]",
         "test_kernels.py::test_rotate_and_write_in_int8",
         "products/test_quantized.py::test_more_tokens_than_are_filled_up_and_wide_results",
     ),
     "90": (
-        f"{ATTENTION}[mixed-dtype1-None]",
-        f"{ATTENTION}[decodes-dtype1-kv2]",
-        "attention/test_latent.py::test_any_kind_of_step[drafts-dtype1-kv1]",
+        f"{ATTENTION}[mixed-dtype1-auto]",
+        f"{ATTENTION}[decodes-dtype1-fp8]",
+        "attention/test_latent.py::test_any_kind_of_step[drafts-dtype1-int8]",
         "products/test_int4.py::test_every_tiling[17]",
         "mixture/test_mixture.py::test_in_bfloat16",
         "test_asked.py",
     ),
 }
-"""By compute capability. dtype1 is bfloat16, kv1 int8, kv2 fp8."""
+"""By compute capability. dtype1 is bfloat16."""
 
 
 @pytest.mark.timeout(300)

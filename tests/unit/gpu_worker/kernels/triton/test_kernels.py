@@ -4,14 +4,16 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from gpu_worker.kernels.interface import FP8, LayerCache, Rotary
+from gpu_worker.kernels.interface import LayerCache, Rotary
+from gpu_worker.kernels.kv_sizes import AUTO, PageShape
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.kernels import ACTIVATIONS, ReferenceKernels
 from gpu_worker.kernels.triton.attention.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from gpu_worker.kernels.triton.norm import TritonNorm, gated
-from tests.support.paged import make_step
+from tests.support.paged import make_step, zeros
+from tests.support.triton_paged import kv_format
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
@@ -75,12 +77,13 @@ def test_logits_are_not_rounded_to_the_weights_type(biased: bool) -> None:
     assert_close(logits, expected.float(), atol=1e-4, rtol=1e-6)
 
 
-def pages(blocks: int, block_size: int, dim: int, dtype: torch.dtype) -> LayerCache:
+def pages(blocks: int, block_size: int, dim: int, dtype: torch.dtype, kv: str = AUTO) -> LayerCache:
     """Zeros for two key heads."""
-    shape = (blocks, 2, block_size, dim)
-    scales = [torch.zeros(shape[:3]) for _ in range(2)] if dtype == torch.int8 else [None, None]
-    heads = torch.tensor([[0.25, 0.3], [0.001, 7.0]]) if dtype == FP8 else None
-    return LayerCache(*(torch.zeros(shape, dtype=dtype) for _ in range(2)), *scales, head_scales=heads)
+    form = kv_format(kv, dtype)
+    cache = form.allocate(PageShape(2, dim, dim), blocks, block_size, zeros)
+    if form.largest is not None:
+        form.set_scales(cache, torch.tensor([[0.25, 0.3], [0.001, 7.0]]))
+    return cache
 
 
 def rotary(dim: int, generator: torch.Generator) -> Rotary:
@@ -129,7 +132,7 @@ def test_rotate_and_write_in_int8(dtype: torch.dtype) -> None:
     qkv[4] = 0
     table = rotary(40, generator)
     blocks = int(step.kv_entries.max()) // 16 + 1
-    own, other = (pages(blocks, 16, 40, torch.int8) for _ in range(2))
+    own, other = (pages(blocks, 16, 40, dtype, "int8") for _ in range(2))
     TritonStep(step, 1).rotate_and_write(qkv, table, own)
     ReferenceStep(step).rotate_and_write(qkv, table, other)
     assert own.key_scales.isnan().sum() == 1
@@ -152,7 +155,7 @@ def test_rotate_and_write_in_fp8(dtype: torch.dtype) -> None:
     qkv[5] *= 1e-4
     table = rotary(40, generator)
     blocks = int(step.kv_entries.max()) // 16 + 1
-    own, other = (pages(blocks, 16, 40, FP8) for _ in range(2))
+    own, other = (pages(blocks, 16, 40, dtype, "fp8") for _ in range(2))
     TritonStep(step, 1).rotate_and_write(qkv, table, own)
     ReferenceStep(step).rotate_and_write(qkv, table, other)
     assert own.values.float().isnan().sum() == 1
@@ -174,12 +177,12 @@ def test_a_token_without_an_entry_writes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "dim", "block_size"),
-    [(torch.bfloat16, 6, 7), (torch.int8, 2, 1), (torch.int8, 64, 16), (FP8, 6, 7)],
+    ("kv", "dim", "block_size"),
+    [(AUTO, 6, 7), ("int8", 2, 1), ("int8", 64, 16), ("fp8", 6, 7)],
 )
-def test_blocks_are_copied_in_all_layers(dtype: torch.dtype, dim: int, block_size: int) -> None:
+def test_blocks_are_copied_in_all_layers(kv: str, dim: int, block_size: int) -> None:
     generator = torch.Generator().manual_seed(0)
-    layers = [pages(9, block_size, dim, dtype) for _ in range(3)]
+    layers = [pages(9, block_size, dim, torch.bfloat16, kv) for _ in range(3)]
     tensors = [tensor for layer in layers for tensor in layer.tensors()]
     for tensor in tensors:
         tensor.copy_(torch.randint(100, tensor.shape, generator=generator))

@@ -7,9 +7,12 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from gpu_worker.kernels.interface import FP8, FULL_ATTENTION, AttentionSpec
+from gpu_worker.kernels.interface import FULL_ATTENTION, AttentionSpec
+from gpu_worker.kernels.kv_sizes import AUTO
 from gpu_worker.kernels.triton.attention.attention import TritonStep
-from tests.support.paged import Heads, Paged, dense, make_paged, recorded
+from gpu_worker.kernels.triton.kv import FORMATS
+from tests.support.paged import Heads, Paged, dense, recorded
+from tests.support.triton_paged import make_paged
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
@@ -26,6 +29,9 @@ DRAFTS = [(1, 40), (4, 4), (3, 650), (4, 64)]
 
 STEPS = [MIXED, DECODES, DRAFTS]
 
+FEWER_BITS = [name for name in FORMATS if name != AUTO]
+"""Formats of pages."""
+
 
 def check(paged: Paged, spec: AttentionSpec = FULL_ATTENTION, slopes: Tensor | None = None) -> None:
     out = TritonStep(paged.step, PROCESSORS).attend(paged.query, paged.plain, spec, slopes)
@@ -34,10 +40,10 @@ def check(paged: Paged, spec: AttentionSpec = FULL_ATTENTION, slopes: Tensor | N
     assert_close(out.double(), dense(paged, spec, slopes), atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize("kv", [None, torch.int8, FP8])
+@pytest.mark.parametrize("kv", FORMATS)
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("rows", STEPS, ids=["mixed", "decodes", "drafts"])
-def test_any_kind_of_step(rows: list[tuple[int, int]], dtype: torch.dtype, kv: torch.dtype | None) -> None:
+def test_any_kind_of_step(rows: list[tuple[int, int]], dtype: torch.dtype, kv: str) -> None:
     check(make_paged(rows, Heads(6, 2, 64), 16, dtype, kv))
 
 
@@ -89,17 +95,17 @@ def test_what_is_seen(rows: list[tuple[int, int]], spec: AttentionSpec) -> None:
 
 
 @pytest.mark.parametrize("spec", [FULL_ATTENTION, AttentionSpec(window=40, sinks=3, softcap=5.0)], ids=str)
-@pytest.mark.parametrize("kv", [None, torch.int8])
+@pytest.mark.parametrize("kv", [AUTO, "int8"])
 @pytest.mark.parametrize("rows", STEPS, ids=["mixed", "decodes", "drafts"])
-def test_linear_biases(rows: list[tuple[int, int]], kv: torch.dtype | None, spec: AttentionSpec) -> None:
+def test_linear_biases(rows: list[tuple[int, int]], kv: str, spec: AttentionSpec) -> None:
     slopes = torch.tensor([0.5, 0.25, 0.01, 0.003])
     check(make_paged(rows, Heads(4, 2, 16), 16, torch.float32, kv), spec, slopes)
 
 
-@pytest.mark.parametrize("kv", [torch.int8, FP8])
+@pytest.mark.parametrize("kv", FEWER_BITS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("rows", STEPS, ids=["mixed", "decodes", "drafts"])
-def test_what_is_seen_of_fewer_bits(rows: list[tuple[int, int]], dtype: torch.dtype, kv: torch.dtype) -> None:
+def test_what_is_seen_of_fewer_bits(rows: list[tuple[int, int]], dtype: torch.dtype, kv: str) -> None:
     """Heads of a size that is padded, in blocks of an odd one."""
     paged = make_paged(rows, Heads(6, 2, 24), 7, dtype, kv)
     check(paged, AttentionSpec(window=40, sinks=3, softcap=5.0, scale=0.3))
@@ -110,20 +116,20 @@ def test_what_is_seen_of_fewer_bits(rows: list[tuple[int, int]], dtype: torch.dt
 @pytest.mark.parametrize("rows", STEPS, ids=["mixed", "decodes", "drafts"])
 def test_values_of_any_size(rows: list[tuple[int, int]], dtype: torch.dtype) -> None:
     """Most are below what float16 holds; the first ones are the smallest."""
-    paged = make_paged(rows, Heads(6, 2, 64), 16, dtype, torch.int8)
+    paged = make_paged(rows, Heads(6, 2, 64), 16, dtype, "int8")
     scales = paged.plain.value_scales
     assert scales is not None
     for row, (_, context) in enumerate(rows):
         at = torch.arange(context)
-        worth = 10.0 ** torch.linspace(-9, 0, context)
+        sizes = 10.0 ** torch.linspace(-9, 0, context)
         blocks = paged.step.block_tables[row, at // 16].long()
-        scales[blocks, :, at % 16] *= worth[:, None]
-        paged.values[row].mul_(worth[:, None, None])
+        scales[blocks, :, at % 16] *= sizes[:, None]
+        paged.values[row].mul_(sizes[:, None, None])
     check(paged)
 
 
-@pytest.mark.parametrize("kv", [torch.int8, FP8])
-def test_queries_of_any_size(kv: torch.dtype) -> None:
+@pytest.mark.parametrize("kv", FEWER_BITS)
+def test_queries_of_any_size(kv: str) -> None:
     """Those of no size at all see everything alike; those that float16 just holds overflow nowhere."""
     paged = make_paged(MIXED, Heads(6, 2, 64), 16, torch.float16, kv)
     paged.query[3:] *= 1e-6
@@ -148,10 +154,10 @@ def test_large_scores_do_not_overflow() -> None:
     assert_close(out.double(), dense(paged), atol=2e-3, rtol=2e-3)
 
 
-@pytest.mark.parametrize(("dtype", "kv"), [(torch.float32, None), (torch.float16, torch.int8)], ids=str)
+@pytest.mark.parametrize(("dtype", "kv"), [(torch.float32, AUTO), (torch.float16, "int8")], ids=str)
 @pytest.mark.parametrize("rows", STEPS, ids=["mixed", "decodes", "drafts"])
 def test_nan_stays_in_its_row_and_shows_there(
-    rows: list[tuple[int, int]], dtype: torch.dtype, kv: torch.dtype | None
+    rows: list[tuple[int, int]], dtype: torch.dtype, kv: str
 ) -> None:
     paged = make_paged(rows, Heads(4, 2, 16), 16, dtype, kv)
     whole = TritonStep(paged.step, PROCESSORS).attend(paged.query, paged.plain)

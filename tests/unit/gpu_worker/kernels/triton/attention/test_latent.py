@@ -6,13 +6,17 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from gpu_worker.kernels.interface import FP8, AttentionSpec, LayerCache, Rotary
+from gpu_worker.kernels.interface import AttentionSpec, LayerCache, Rotary
+from gpu_worker.kernels.kv_sizes import AUTO, PageShape
 from gpu_worker.kernels.reference.latent import write_latent
 from gpu_worker.kernels.triton.attention.attention import TritonStep
-from tests.support.paged import Heads, dense, make_paged, make_step, recorded
+from gpu_worker.kernels.triton.kv import FORMATS
+from tests.support.paged import Heads, dense, make_step, recorded, zeros
+from tests.support.triton_paged import kv_format, make_paged
 from tests.unit.gpu_worker.kernels.triton.attention.test_attention import (
     DECODES,
     DRAFTS,
+    FEWER_BITS,
     MIXED,
     PROCESSORS,
     TOLERANCES,
@@ -24,24 +28,22 @@ SMALL = Heads(6, 1, 28, rank=20)
 STEPS = [MIXED, DECODES, DRAFTS]
 
 
-def check(
-    rows: list[tuple[int, int]], heads: Heads, dtype: torch.dtype, kv: torch.dtype | None = None
-) -> None:
+def check(rows: list[tuple[int, int]], heads: Heads, dtype: torch.dtype, kv: str = AUTO) -> None:
     paged = make_paged(rows, heads, 16, dtype, kv)
     out = TritonStep(paged.step, PROCESSORS).attend(paged.query, paged.plain)
     assert out.dtype == dtype
     assert_close(out.double(), dense(paged), atol=TOLERANCES[dtype], rtol=TOLERANCES[dtype])
 
 
-@pytest.mark.parametrize("kv", [None, torch.int8, FP8])
+@pytest.mark.parametrize("kv", FORMATS)
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("rows", STEPS, ids=["mixed", "decodes", "drafts"])
-def test_any_kind_of_step(rows: list[tuple[int, int]], dtype: torch.dtype, kv: torch.dtype | None) -> None:
+def test_any_kind_of_step(rows: list[tuple[int, int]], dtype: torch.dtype, kv: str) -> None:
     check(rows, SMALL, dtype, kv)
 
 
-@pytest.mark.parametrize("kv", [torch.int8, FP8])
-def test_queries_of_any_size(kv: torch.dtype) -> None:
+@pytest.mark.parametrize("kv", FEWER_BITS)
+def test_queries_of_any_size(kv: str) -> None:
     """Those of no size at all see everything alike; those that float16 just holds overflow nowhere."""
     paged = make_paged(MIXED, SMALL, 16, torch.float16, kv)
     paged.query[3:] *= 1e-6
@@ -55,15 +57,15 @@ def test_queries_of_any_size(kv: torch.dtype) -> None:
 @pytest.mark.parametrize("rows", STEPS, ids=["mixed", "decodes", "drafts"])
 def test_rows_of_any_size(rows: list[tuple[int, int]]) -> None:
     """Weights times their scales would be below what float16 holds; the first rows are the smallest."""
-    paged = make_paged(rows, SMALL, 16, torch.float16, torch.int8)
+    paged = make_paged(rows, SMALL, 16, torch.float16, "int8")
     scales = paged.plain.key_scales
     assert scales is not None
     for row, (_, context) in enumerate(rows):
         at = torch.arange(context)
-        worth = 10.0 ** torch.linspace(-9, -4, context)
-        scales[paged.step.block_tables[row, at // 16].long(), :, at % 16] *= worth[:, None]
-        paged.keys[row].mul_(worth[:, None, None])
-        paged.values[row].mul_(worth[:, None, None])
+        sizes = 10.0 ** torch.linspace(-9, -4, context)
+        scales[paged.step.block_tables[row, at // 16].long(), :, at % 16] *= sizes[:, None]
+        paged.keys[row].mul_(sizes[:, None, None])
+        paged.values[row].mul_(sizes[:, None, None])
     out = TritonStep(paged.step, PROCESSORS).attend(paged.query, paged.plain)
     assert_close(out.double() * 1e4, dense(paged) * 1e4, atol=2e-3, rtol=2e-3)
 
@@ -103,8 +105,8 @@ def test_a_row_of_no_context_gives_zeros() -> None:
     assert out[1].isfinite().all()
 
 
-@pytest.mark.parametrize("kv", [torch.float32, torch.int8, FP8])
-def test_rows_are_rotated_and_written(kv: torch.dtype) -> None:
+@pytest.mark.parametrize("kv", FORMATS)
+def test_rows_are_rotated_and_written(kv: str) -> None:
     generator = torch.Generator().manual_seed(1)
     step = make_step([(1, 1), (1, 33), (5, 64)], 16, generator)
     query = torch.randn(len(step.positions), 3, 28, generator=generator)
@@ -126,9 +128,10 @@ def test_rows_are_rotated_and_written(kv: torch.dtype) -> None:
         assert_close(found.float(), right.float(), atol=atol, rtol=1e-6)
 
 
-def pages(blocks: int, kv: torch.dtype) -> LayerCache:
+def pages(blocks: int, kv: str) -> LayerCache:
     """Zeros."""
-    keys = torch.zeros((blocks, 1, 16, 28), dtype=kv)
-    scales = torch.zeros(keys.shape[:3]) if kv == torch.int8 else None
-    worth = torch.full((2, 1), 0.01) if kv == FP8 else None
-    return LayerCache(keys, keys[..., :20], scales, scales, shared=True, head_scales=worth)
+    form = kv_format(kv, torch.float32)
+    cache = form.allocate(PageShape(1, 28, 20, shared=True), blocks, 16, zeros)
+    if form.largest is not None:
+        form.set_scales(cache, torch.full((2, 1), 0.01))
+    return cache

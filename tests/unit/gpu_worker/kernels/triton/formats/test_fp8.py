@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch.testing import assert_close
 
-from gpu_worker.kernels.interface import FP8
+from gpu_worker.kernels.reference.rows import FP8
 from gpu_worker.kernels.triton.formats.fp8 import to_fp8, widen
 
 SIZE = 4096

@@ -110,7 +110,7 @@ def test_replayed_chunks_and_drafts(make, tiny) -> None:
 def test_a_replayed_draft_model_guesses_the_same(make, tiny) -> None:
     """The model as its own draft: all guesses hold, so that there are four tokens a step."""
     target = make.runner(tiny.directory)
-    caches = make_caches(target.model.config, 64, 4, torch.float32, torch.device("cpu"))
+    caches = make_caches(target.model.config, 64, 4, target.caches[0].format, torch.device("cpu"))
     drafter = Drafter(target.model, caches, target.kernels)
     runner = Runner(target.model, target.caches, target.kernels, target.limits, drafter)
     computed = [replayed(each.forward, runner.batch) for each in (runner, drafter)]

@@ -5,10 +5,9 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from gpu_worker.kernels.interface import FP8
 from gpu_worker.kernels.reference.int4 import Int4Reference
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
-from gpu_worker.kernels.reference.pages import quantized, widened
+from gpu_worker.kernels.reference.rows import FP8, quantized, widened
 from gpu_worker.kernels.triton.kernels import Int4Triton, QuantizedTriton, TritonKernels
 from gpu_worker.kernels.triton.mixture.pairs import sort_pairs
 

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from gpu_worker.kernels.interface import FP8
 from gpu_worker.kernels.reference.quantized import QuantizedReference
+from gpu_worker.kernels.reference.rows import FP8
 from gpu_worker.kernels.triton.kernels import QuantizedTriton
 
 pytestmark = pytest.mark.usefixtures("poisoned")

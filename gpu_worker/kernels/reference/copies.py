@@ -1,0 +1,14 @@
+"""Copies of whole blocks, in plain PyTorch."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from gpu_worker.kernels.interface import LayerCache
+
+
+def copy_blocks(caches: Sequence[LayerCache], sources: Tensor, targets: Tensor) -> None:
+    """See `Copies`."""
+    for cache in caches:
+        for tensor in cache.tensors():
+            tensor[targets] = tensor[sources]
