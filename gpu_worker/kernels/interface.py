@@ -25,7 +25,6 @@ from gpu_worker.arrays import Int32s
 from gpu_worker.kernels.kv_sizes import PageShape
 from gpu_worker.kernels.sampling import Sampled, SamplingState
 
-
 Places = tuple[Tensor, slice, Tensor]
 """Blocks, all heads, offsets in the blocks: where rows are in pages."""
 
@@ -51,15 +50,15 @@ class KvFormat(Protocol):
         """The pages of one layer, uninitialized. Scales of heads are 1 until `set_scales`."""
 
     def in_blocks(self, cache: "LayerCache") -> list[Tensor]:
-        """All that lies in blocks, whose numbers are the first dimension of each tensor; of types that
-        everything can copy."""
+        """Tensors that together hold all blocks, whose first dimension is the block's number. They are of types
+        that any device can copy."""
 
     def set_scales(self, cache: "LayerCache", scales: Tensor) -> None:
-        """Take the scales of heads, float32 [2, kv_heads], of keys and of values. Only where `largest` is
-        not None."""
+        """Set the scales of heads, float32 [2, kv_heads]: of keys, then of values. The format must have a
+        `largest` number."""
 
     def store(self, cache: "LayerCache", places: Places, keys: Tensor, values: Tensor | None = None) -> None:
-        """Put keys and values [..., kv_heads, size] into pages that lie row by row; into shared ones keys
+        """Put keys and values [..., kv_heads, size] into pages that lie row by row. Shared pages take keys
         alone."""
 
     def load(self, cache: "LayerCache", places: Places, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -123,7 +123,7 @@ def _load_native(
                 raise
             raise CapacityError(f"{directory}: no memory on {device} for the weights") from error
         tied = (f"{config.family.names.head}.weight",) if config.tie_word_embeddings else ()
-        ignored = (*_DERIVED, *ENDS, *UNUSED, *tied)  # scales are read if the pages are fp8
+        ignored = (*_DERIVED, *ENDS, *UNUSED, *tied)  # scales are read if the format of the pages has them
         unread = (name for name in checkpoint.unread() if not name.startswith(config.unused))
         if unknown := [name for name in unread if not name.endswith(ignored)]:
             raise ModelError(f"{directory}: config.json does not account for tensor {unknown[0]}")

@@ -31,6 +31,7 @@ from gpu_worker.kernels.interface import (
     Unary,
 )
 from gpu_worker.kernels.reference.copies import copy_blocks
+from gpu_worker.kernels.reference.int4 import Int4Weights
 from gpu_worker.kernels.reference.mixture import ReferenceMixture
 from gpu_worker.kernels.reference.route import ReferenceRoute
 from gpu_worker.kernels.sampling import Sampled, SamplingState
@@ -120,22 +121,14 @@ class MatrixUnitKernels(CpuKernels):
 class QuantizedKernels(CpuKernels):
     """With weights of int8; activations become int8 on their way into a product."""
 
-    _linear, _gated = QuantizedLinear, QuantizedGated
+    _linear = QuantizedLinear
+    _gated: ClassVar[type[PackedGated | QuantizedGated | Int4Gated]] = QuantizedGated
 
 
-class Int4Kernels(CpuKernels):
-    """With weights of 4 bits; those whose results are float32 or whose rows are asked for stay at 8, as in
-    `kernels/reference_int4.py`."""
+class Int4Kernels(Int4Weights, QuantizedKernels):
+    """With weights of 4 bits; those that show most stay at 8."""
 
-    _linear, _gated = QuantizedLinear, Int4Gated
+    _gated = Int4Gated
 
-    def linear(
-        self,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        dtype: torch.dtype | None = None,
-        keeps_rows: bool = False,
-    ) -> Linear:
-        if dtype == torch.float32 or keeps_rows:
-            return super().linear(weight, bias, dtype, keeps_rows)
+    def _int4(self, weight: Tensor, bias: Tensor | None) -> Linear:
         return Int4Linear(self._library, weight, bias)

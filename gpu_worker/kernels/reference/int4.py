@@ -8,7 +8,7 @@ That is 4.5 bits a weight. A group has few numbers, so that its largest is not m
 with one scale for each output 16 steps would be too few. The scale makes the largest -8, whatever its sign,
 for there is one more step below zero than above: an idea of ggml's format Q4_0 (github.com/ggml-org/ggml).
 
-Weights whose results are float32 stay at 8 bits (`reference_quantized.py`): the head, which is also the table
+Weights whose results are float32 stay at 8 bits (`reference/quantized.py`): the head, which is also the table
 of embeddings where they are tied, and routers. They are few, and what rounding takes from them shows most:
 with a head of 4 bits, too, the shipped model's perplexity would be 1.0084 times that in float32, not 1.0019.
 """
@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
-from gpu_worker.kernels.interface import Linear, Unary
-from gpu_worker.kernels.reference.quantized import AT_ONCE, QuantizedGated, QuantizedReference
+from gpu_worker.kernels.interface import Linear
+from gpu_worker.kernels.reference.quantized import AT_ONCE, QuantizedReference
 
 GROUP = 32
 """Numbers along `in` that share a scale."""
@@ -73,11 +73,8 @@ class Int4Linear:
         return linear(hidden.float(), widened(self._numbers, self._scales), bias)
 
 
-class Int4Reference(QuantizedReference):
-    """See `Kernels`."""
-
-    def __init__(self) -> None:
-        super().__init__(torch.int8)
+class Int4Weights:
+    """Stands before a back end of int8 weights: they have 4 bits, but for those whose rounding shows most."""
 
     def linear(
         self,
@@ -87,8 +84,20 @@ class Int4Reference(QuantizedReference):
         keeps_rows: bool = False,
     ) -> Linear:
         if dtype == torch.float32 or keeps_rows:
-            return super().linear(weight, bias, dtype, keeps_rows)
-        return Int4Linear(weight, bias)
+            wider: Linear = super().linear(weight, bias, dtype, keeps_rows)  # type: ignore[misc]
+            return wider
+        return self._int4(weight, bias)
 
-    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
-        return QuantizedGated(Int4Linear(weight, bias), activation)
+    def _int4(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        """Products with weights of 4 bits."""
+        raise NotImplementedError
+
+
+class Int4Reference(Int4Weights, QuantizedReference):
+    """See `Kernels`."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.int8)
+
+    def _int4(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        return Int4Linear(weight, bias)

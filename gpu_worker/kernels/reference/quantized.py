@@ -88,7 +88,7 @@ class QuantizedReference(ReferenceKernels):
         return QuantizedLinear(weight, bias, dtype or weight.dtype, self._numbers)
 
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
-        return QuantizedGated(QuantizedLinear(weight, bias, weight.dtype, self._numbers), activation)
+        return QuantizedGated(self.linear(weight, bias), activation)
 
 
 def _bytes(numbers: Tensor) -> Tensor:

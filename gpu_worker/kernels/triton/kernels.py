@@ -24,6 +24,7 @@ from gpu_worker.kernels.interface import (
     StepMetadata,
     Unary,
 )
+from gpu_worker.kernels.reference.int4 import Int4Weights
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.rows import FP8
 from gpu_worker.kernels.sampling import Sampled, SamplingState
@@ -124,7 +125,7 @@ class QuantizedTriton(TritonKernels):
         return TritonQuantizedLinear(weight, bias, dtype or weight.dtype, self._numbers)
 
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
-        product = TritonQuantizedLinear(weight, bias, weight.dtype, self._numbers)
+        product = self.linear(weight, bias)
         return lambda hidden: gated(product(hidden), activation)
 
     def mixture(
@@ -134,31 +135,19 @@ class QuantizedTriton(TritonKernels):
         return TritonMixture(experts, count, activation, self._numbers)
 
 
-class Int4Triton(QuantizedTriton):
+class Int4Triton(Int4Weights, QuantizedTriton):
     """See `Kernels`. Weights of the head and of routers are int8."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device, torch.int8)
 
-    def linear(
-        self,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        dtype: torch.dtype | None = None,
-        keeps_rows: bool = False,
-    ) -> Linear:
-        if dtype == torch.float32 or keeps_rows:
-            return super().linear(weight, bias, dtype, keeps_rows)
-        return TritonInt4Linear(weight, bias, self._processors)
-
-    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
-        product = TritonInt4Linear(weight, bias, self._processors)
-        return lambda hidden: gated(product(hidden), activation)
-
     def mixture(
         self, experts: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
     ) -> Mixture:
         return Int4Mixture(experts, count, activation)
+
+    def _int4(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        return TritonInt4Linear(weight, bias, self._processors)
 
 
 def _probe(device: torch.device) -> None:

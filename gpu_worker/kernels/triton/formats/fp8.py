@@ -1,6 +1,6 @@
 """Numbers of fp8 as bytes, a sign, 4 bits of exponent and 3 of fraction (Micikevicius et al. 2022, E4M3).
 
-    byte       s eeee fff              worth (1 + fff/8) * 2^(eeee - 7); eeee = 0: fff/8 * 2^-6; 7F: NaN
+    byte       s eeee fff              means (1 + fff/8) * 2^(eeee - 7); eeee = 0: fff/8 * 2^-6; 7F: NaN
     float16    s 0eeee fff0000000      the same, 2^-8 as large
 
 Hopper and Ada convert them in one instruction. Elsewhere, and in Triton's interpreter, whose own conversion

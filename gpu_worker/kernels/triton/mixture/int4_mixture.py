@@ -5,8 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpu_worker.kernels.triton.formats.factors import factor
-from gpu_worker.kernels.triton.mixture.mixture import OUTPUTS, ExpertWeights, TritonMixture
+from gpu_worker.kernels.triton.mixture.mixture import OUTPUTS, ExpertWeights, TritonMixture, own_pairs
 from gpu_worker.kernels.triton.norm import activated
 from gpu_worker.kernels.triton.products.int4_tile import GROUP, GROUPS, STRIP, packed, scale_of, widened
 
@@ -40,42 +39,41 @@ def multiply_tiles_int4(
     tile = tiles + 3 * tl.program_id(0)
     expert = tl.load(tile).to(tl.int64)
     if expert >= 0:
-        places = tl.load(tile + 1) + tl.arange(0, M)
-        real = places < tl.load(tile + 2)
-        pairs = tl.load(order + places, mask=real, other=0)
+        pairs, real, rows_read, targets = own_pairs(tile, order, EXPERTS_PER_TOKEN, GATED, M)
         outs = tl.program_id(1) * N + tl.arange(0, N)
         wanted = outs < OUTPUTS
         number = tl.arange(0, GROUP)
-        sources = rows + (pairs // EXPERTS_PER_TOKEN if GATED else places).to(tl.int64) * SIZE
+        sources = rows + rows_read * SIZE
         sums = tl.zeros((N, M), tl.float32)
         ups = tl.zeros((N, M), tl.float32)
         for strip in tl.range(0, STRIPS, num_stages=STAGES):
             at = (expert * STRIPS + strip) * WIDTH + outs
             held = at[:, None] * GROUP + number
             halves = tl.load(weights + held, mask=wanted[:, None], other=0)
-            worth = tl.load(scales + at, mask=wanted, other=0)
+            strip_scales = tl.load(scales + at, mask=wanted, other=0)
             if GATED:
                 up_halves = tl.load(weights + OUTPUTS * GROUP + held, mask=wanted[:, None], other=0)
-                up_worth = tl.load(scales + OUTPUTS + at, mask=wanted, other=0)
+                up_scales = tl.load(scales + OUTPUTS + at, mask=wanted, other=0)
             for group in tl.static_range(GROUPS):
                 place = (number + strip * STRIP + group * GROUP)[:, None]
                 x = tl.load(sources + place, mask=real & (place < SIZE), other=0.0).to(FACTOR)
                 product = tl.dot(widened(halves, group, FACTOR), x, input_precision="ieee")
-                sums += product * scale_of(worth, group)[:, None]
+                sums += product * scale_of(strip_scales, group)[:, None]
                 if GATED:
                     product = tl.dot(widened(up_halves, group, FACTOR), x, input_precision="ieee")
-                    ups += product * scale_of(up_worth, group)[:, None]
+                    ups += product * scale_of(up_scales, group)[:, None]
         if GATED:
             sums = activated(sums, ACTIVATION) * ups
         else:
             sums = sums * tl.load(routing_weights + pairs, mask=real, other=0.0)
-        targets = (places if GATED else pairs).to(tl.int64)
         results = out + targets * OUTPUTS + outs[:, None]
         tl.store(results, sums.to(out.dtype.element_ty), mask=real & wanted[:, None])
 
 
 class Int4ExpertWeights(ExpertWeights):
     """Weights of all experts, [count, strips, out, 32], and their scales, [count, strips, out]."""
+
+    kernel = multiply_tiles_int4
 
     def __init__(self, count: int) -> None:
         super().__init__(count, None)
@@ -91,38 +89,8 @@ class Int4ExpertWeights(ExpertWeights):
     def tile_rows(self, pairs: int, hidden: Tensor) -> int:
         return min(64, super().tile_rows(pairs, hidden))
 
-    def multiply(
-        self,
-        rows: Tensor,
-        sorted_pairs: tuple[Tensor, Tensor],
-        routing_weights: Tensor,
-        out: Tensor,
-        experts_per_token: int,
-        activation: str,
-        tile: int,
-    ) -> None:
-        """See `ExpertWeights.multiply`."""
-        order, tiles = sorted_pairs
-        size, outputs = rows.shape[1], out.shape[1]
-        multiply_tiles_int4[(len(tiles), triton.cdiv(outputs, OUTPUTS))](
-            rows,
-            order,
-            tiles,
-            self.weights,
-            self.scales,
-            routing_weights,
-            out,
-            SIZE=size,
-            OUTPUTS=outputs,
-            STRIPS=self.weights.shape[1],
-            EXPERTS_PER_TOKEN=experts_per_token,
-            ACTIVATION=activation,
-            M=tile,
-            N=OUTPUTS,
-            STAGES=4,
-            FACTOR=factor(rows),
-            num_warps=4,
-        )
+    def _tiling(self, device: torch.device, size: int, outputs: int, tile: int) -> dict[str, int]:
+        return {"N": OUTPUTS, "STRIPS": self.weights.shape[1], "STAGES": 4, "num_warps": 4}
 
 
 class Int4Mixture(TritonMixture):

@@ -11,6 +11,7 @@ once. In a prompt a tile is a full matrix, whose rows are gathered as they are r
 """
 
 from collections.abc import Iterable
+from typing import Any, ClassVar
 
 import torch
 import triton
@@ -27,6 +28,20 @@ OUTPUTS = 64
 """Outputs of an expert that a program computes."""
 DEPTH_BYTES = 128
 """Bytes of a row that a program reads at a time."""
+
+
+@triton.jit
+def own_pairs(tile, order, EXPERTS_PER_TOKEN: tl.constexpr, GATED: tl.constexpr, M: tl.constexpr):
+    """Pairs [M] of a tile, which of them there are, the rows that they read, and those that they write.
+
+    GATED: from tokens to sorted pairs; otherwise from sorted pairs to pairs.
+    """
+    places = tl.load(tile + 1) + tl.arange(0, M)
+    real = places < tl.load(tile + 2)
+    pairs = tl.load(order + places, mask=real, other=0)
+    sources = pairs // EXPERTS_PER_TOKEN if GATED else places
+    targets = places if GATED else pairs
+    return pairs, real, sources.to(tl.int64), targets.to(tl.int64)
 
 
 @triton.jit
@@ -57,12 +72,9 @@ def multiply_tiles(
     tile = tiles + 3 * tl.program_id(0)
     expert = tl.load(tile).to(tl.int64)
     if expert >= 0:
-        places = tl.load(tile + 1) + tl.arange(0, M)
-        real = places < tl.load(tile + 2)
-        pairs = tl.load(order + places, mask=real, other=0)
+        pairs, real, sources, targets = own_pairs(tile, order, EXPERTS_PER_TOKEN, GATED, M)
         outs = tl.program_id(1) * N + tl.arange(0, N)
         wanted = outs < OUTPUTS
-        sources = (pairs // EXPERTS_PER_TOKEN if GATED else places).to(tl.int64)
         # First output of the expert in `weights`; a gated expert has a gate and an up for each output.
         first = expert * (2 * OUTPUTS if GATED else OUTPUTS)
         own = weights + first * SIZE + outs[None, :] * SIZE
@@ -88,7 +100,6 @@ def multiply_tiles(
             sums = activated(sums, ACTIVATION) * ups
         else:
             sums = sums * tl.load(routing_weights + pairs, mask=real, other=0.0)[:, None]
-        targets = (places if GATED else pairs).to(tl.int64)
         at_out = out + targets[:, None] * OUTPUTS + outs[None, :]
         tl.store(at_out, sums.to(out.dtype.element_ty), mask=real[:, None] & wanted[None, :])
 
@@ -136,6 +147,7 @@ class ExpertWeights:
 
     weights: Tensor
     scales: Tensor | None = None
+    kernel: ClassVar[Any] = multiply_tiles
 
     def __init__(self, count: int, numbers: torch.dtype | None) -> None:
         self._count, self._numbers = count, numbers
@@ -180,7 +192,7 @@ class ExpertWeights:
         """See `multiply_tiles`. `sorted_pairs`: of `sort_pairs`, in tiles of `tile` pairs."""
         order, tiles = sorted_pairs
         size, outputs = rows.shape[1], out.shape[1]
-        multiply_tiles[(len(tiles), triton.cdiv(outputs, OUTPUTS))](
+        self.kernel[(len(tiles), triton.cdiv(outputs, OUTPUTS))](
             rows,
             order,
             tiles,
@@ -193,10 +205,16 @@ class ExpertWeights:
             EXPERTS_PER_TOKEN=experts_per_token,
             ACTIVATION=activation,
             M=tile,
-            N=min(OUTPUTS, max(16, triton.next_power_of_2(outputs))),
-            K=min(DEPTH_BYTES // self.weights.itemsize, max(16, triton.next_power_of_2(size))),
-            NATIVE_FP8=is_native(rows.device),
             FACTOR=factor(rows),
-            num_warps=8 if tile == 128 else 4,
-            num_stages=3,
+            **self._tiling(rows.device, size, outputs, tile),
         )
+
+    def _tiling(self, device: torch.device, size: int, outputs: int, tile: int) -> dict[str, int]:
+        """Further constants of the kernel, for rows of `size` numbers and tiles of `tile` pairs."""
+        return {
+            "N": min(OUTPUTS, max(16, triton.next_power_of_2(outputs))),
+            "K": min(DEPTH_BYTES // self.weights.itemsize, max(16, triton.next_power_of_2(size))),
+            "NATIVE_FP8": is_native(device),
+            "num_warps": 8 if tile == 128 else 4,
+            "num_stages": 3,
+        }

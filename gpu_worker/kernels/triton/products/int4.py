@@ -3,7 +3,7 @@
     up to 256 tokens    `multiply_int4`: bound by the bytes of the weights
     more                the matrix is widened as a whole, for cuBLAS: bound by arithmetic
 
-See `reference_int4.py`; activations stay as they are. How weights lie is drawn in `int4_tile.py`.
+See `reference/int4.py`; activations stay as they are. How weights lie is drawn in `int4_tile.py`.
 """
 
 from dataclasses import dataclass, replace

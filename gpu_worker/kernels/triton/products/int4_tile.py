@@ -1,6 +1,6 @@
 """The kernels of weights of 4 bits: a tile of a product, sums of its parts, and a matrix widened.
 
-A strip is 128 weights of one output, four groups with a scale each (`reference_int4.py`), in 72 bytes:
+A strip is 128 weights of one output, four groups with a scale each (`reference/int4.py`), in 72 bytes:
 
     32 half-words    number j:  │ 96 + j │ 64 + j │ 32 + j │ j │      four weights, 8 added to each, in 4 bits
     scales           float16:   │ group 3 │ 2 │ 1 │ 0 │               as one int64
@@ -47,8 +47,8 @@ def packed(weight: Tensor) -> tuple[Tensor, Tensor]:
     fours = filled.view(len(weight), -1, groups, group).transpose(0, 1).to(torch.int32)
     places = torch.arange(groups, dtype=torch.int32, device=weight.device) * 4
     halves = (fours << places[:, None]).sum(2, dtype=torch.int32)
-    worth = pad(scales, (0, -scales.shape[1] % groups)).view(torch.int64)
-    return halves.to(torch.int16), worth.t().contiguous()
+    strip_scales = pad(scales, (0, -scales.shape[1] % groups)).view(torch.int64)
+    return halves.to(torch.int16), strip_scales.t().contiguous()
 
 
 @triton.jit
@@ -119,7 +119,7 @@ def multiply_int4(
         there = (line_output < OUT) & (strip < STRIPS)
         halves = tl.load(packed + places, mask=there[:, None], other=0)
         strip = first + part
-        worth = tl.load(scales + strip * OUT + output, mask=inside & (strip < STRIPS), other=0)
+        strip_scales = tl.load(scales + strip * OUT + output, mask=inside & (strip < STRIPS), other=0)
         for group in tl.static_range(GROUPS):
             place = ((first + column // TOKENS) * STRIP + group * GROUP)[:, None] + number
             held = (column_token < tokens)[:, None] & (place < IN)
@@ -131,7 +131,7 @@ def multiply_int4(
                 left = tl.reshape(left, (TOGETHER, OUTS, GROUP))
                 right = tl.permute(tl.reshape(right, (TOGETHER, TOKENS, GROUP)), (0, 2, 1))
                 product = tl.dot(left, right, input_precision="ieee")
-            sums += product * tl.expand_dims(scale_of(worth, group), -1)
+            sums += product * tl.expand_dims(scale_of(strip_scales, group), -1)
     if TOGETHER > 1:
         sums = tl.sum(sums, axis=0)
     if bias is not None:
@@ -178,10 +178,10 @@ def widen_strips(packed, scales, matrix, IN: tl.constexpr, OUT: tl.constexpr, OU
     inside = output < OUT
     at = strip * OUT + output
     halves = tl.load(packed + at[:, None].to(tl.int64) * GROUP + number, mask=inside[:, None], other=0)
-    worth = tl.load(scales + at, mask=inside, other=0)
+    strip_scales = tl.load(scales + at, mask=inside, other=0)
     for group in tl.static_range(GROUPS):
         place = strip * STRIP + group * GROUP + number
-        weights = widened(halves, group, tl.float32) * scale_of(worth, group)[:, None]
+        weights = widened(halves, group, tl.float32) * scale_of(strip_scales, group)[:, None]
         stored = inside[:, None] & (place < IN)
         places = matrix + output[:, None].to(tl.int64) * IN + place
         tl.store(places, weights.to(matrix.dtype.element_ty), mask=stored)

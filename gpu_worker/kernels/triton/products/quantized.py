@@ -2,7 +2,7 @@
 
     hidden [tokens, in] ──quantize_rows──▶ int8 or fp8 ──product──▶ int32 or float32 ──scale_rows──▶ out
 
-See `reference_quantized.py`. Read and written beside the weights: activations once, as bytes twice, and the
+See `reference/quantized.py`. Read and written beside the weights: activations once, as bytes twice, and the
 sums, of four bytes each, twice; of one token that is little beside its weights.
 """
 

@@ -90,7 +90,8 @@ def test_weights_are_quantized_one_after_the_other(settings, saved, monkeypatch,
 
     def keep_an_eye(made):
         def make(kernels, weight, *more, **named):
-            given.append(weakref.ref(weight))
+            if not given or given[-1]() is not weight:  # a gated product may ask for a plain one
+                given.append(weakref.ref(weight))
             return made(kernels, weight, *more, **named)
 
         return make
