@@ -50,8 +50,8 @@ class KvFormat(Protocol):
         """The pages of one layer, uninitialized. Scales of heads are 1 until `set_scales`."""
 
     def in_blocks(self, cache: "LayerCache") -> list[Tensor]:
-        """Tensors that together hold all blocks: the first dimension is the block's number. Their types are
-        those that any device can copy."""
+        """Tensors that together hold all blocks, of types that any device can copy. Their first dimension is
+        the block."""
 
     def set_scales(self, cache: "LayerCache", scales: Tensor) -> None:
         """Set the scales of heads, float32 [2, kv_heads]: of keys, then of values. The format must have a

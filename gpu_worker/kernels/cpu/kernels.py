@@ -126,7 +126,7 @@ class QuantizedKernels(CpuKernels):
 
 
 class Int4Kernels(Int4Weights, QuantizedKernels):
-    """With weights of 4 bits; those that show most stay at 8."""
+    """With weights of 4 bits; weights whose rounding shows most have 8."""
 
     _gated = Int4Gated
 

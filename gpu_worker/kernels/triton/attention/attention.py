@@ -19,10 +19,10 @@ TILE_BYTES = 16 << 10
 
 
 def tiling(size: int, dim: int, query_bytes: int, page_bytes: int) -> Tiling:
-    """For tiles of `size` queries, heads of `dim`, and numbers of so many bytes.
+    """For tiles of `size` queries over heads of `dim`. `query_bytes`, `page_bytes`: of a number.
 
-    Of short rows there are more, over which a tile's own work is spread, and fewer where what is computed of
-    them would not fit into the registers beside sums and queries.
+    Short rows have more keys in a tile, over which the tile's own work is spread. They have fewer where the
+    widened keys would not fit into the registers beside sums and queries.
     """
     if query_bytes == 4:
         return Tiling(16, 8, 2)

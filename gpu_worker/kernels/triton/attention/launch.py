@@ -16,7 +16,7 @@ from torch import Tensor
 from gpu_worker.kernels.interface import StepMetadata
 
 SHORT = 64
-"""Rows of a tile up to which all tokens of a sequence are one tile, if it can have so many."""
+"""Most rows of a tile that has all tokens of a sequence."""
 LEAST = 16
 """Rows that a product of matrices has at least."""
 MOST_SPLITS = 64

@@ -32,9 +32,9 @@ DEPTH_BYTES = 128
 
 @triton.jit
 def own_pairs(tile, order, EXPERTS_PER_TOKEN: tl.constexpr, GATED: tl.constexpr, M: tl.constexpr):
-    """Pairs [M] of a tile, which of them there are, the rows that they read, and those that they write.
+    """Pairs [M] of a tile, whether each exists, the row that it reads, and the row that it writes.
 
-    GATED: from tokens to sorted pairs; otherwise from sorted pairs to pairs.
+    GATED: it reads tokens and writes sorted pairs; otherwise it reads sorted pairs and writes pairs.
     """
     places = tl.load(tile + 1) + tl.arange(0, M)
     real = places < tl.load(tile + 2)

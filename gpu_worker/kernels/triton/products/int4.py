@@ -47,7 +47,7 @@ class Tiling:
 
 
 def tiling(tokens: int, outs: int, strips: int, processors: int) -> Tiling:
-    """For a GPU of so many processors to be full: one that is half empty reads at half its rate.
+    """Fills a GPU of `processors`: one that is half empty reads at half its rate.
 
     Up to 16 tokens a tile is so small that a warp multiplies it; the strips are shared among the warps, which
     add up where they are. With more tokens, tiles of few outputs would read these too often: they are large,

@@ -17,7 +17,7 @@ from gpu_worker.kernels.triton.formats.fp8 import is_native
 from gpu_worker.kernels.triton.formats.rows import store_scaled
 
 ROWS = 32
-"""Tokens are filled up to so many, and to a multiple of 16: cuBLAS multiplies no fewer bytes."""
+"""Least tokens of a product. Fewer are filled up, and more to a multiple of 16: cuBLAS needs them."""
 
 PART = 1024
 """Outputs of a token that a program scales."""
