@@ -5,7 +5,7 @@ import math
 import torch
 
 from gpu_worker.errors import CapacityError
-from gpu_worker.kernels.interface import KvFormat, LayerCache
+from gpu_worker.kernels.attention import KvFormat, LayerCache
 from gpu_worker.machine.huge_pages import Memory
 from gpu_worker.machine.main_memory import available
 from gpu_worker.models.config import Shape

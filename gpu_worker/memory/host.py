@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gpu_worker.arrays import Int32s
 from gpu_worker.errors import CapacityError, PlanError
-from gpu_worker.kernels.interface import LayerCache
+from gpu_worker.kernels.attention import LayerCache
 from gpu_worker.machine.huge_pages import Memory, populate
 from gpu_worker.machine.transfer import indices
 

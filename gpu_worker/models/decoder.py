@@ -6,7 +6,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import Kernels, LayerCache, StepAttention, Unary
+from gpu_worker.kernels.attention import LayerCache, StepAttention
+from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.products import Unary
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.layers import Layer, ParallelLayer
 from gpu_worker.models.loader import Weights

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import Kernels, Routing
+from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.products import Routing
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.loader import Share, Weights
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.errors import ModelError
-from gpu_worker.kernels.interface import AttentionSpec, LayerCache, Rotary, StepAttention
+from gpu_worker.kernels.attention import AttentionSpec, LayerCache, Rotary, StepAttention
 from gpu_worker.models.config import Shape, architecture_of
 from gpu_worker.models.loader import shards
 from gpu_worker.models.values import Values

@@ -17,7 +17,9 @@ length of the context, and the sums would not be those of a decode.
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import AttentionSpec, Kernels, LayerCache, Rotary, StepAttention, Unary
+from gpu_worker.kernels.attention import AttentionSpec, LayerCache, Rotary, StepAttention
+from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.products import Unary
 from gpu_worker.models.config import LatentConfig, ModelConfig
 from gpu_worker.models.loader import Share, Weights
 from gpu_worker.models.rope import RopeConfig, Yarn, rotary_order

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from gpu_worker.errors import ModelError
-from gpu_worker.kernels.interface import AttentionSpec, Kernels, LayerCache, Linear, Rotary, StepAttention
+from gpu_worker.kernels.attention import AttentionSpec, LayerCache, Rotary, StepAttention
+from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.products import Linear
 from gpu_worker.kernels.reference.kernels import ACTIVATIONS
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.experts import Experts

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
-from gpu_worker.kernels.interface import Kernels, Linear, Norm, Unary
+from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.products import Linear, Norm, Unary
 from gpu_worker.kernels.reference.kernels import normalize_each
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.loader import Weights

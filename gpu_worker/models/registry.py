@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from gpu_worker.errors import CapacityError, ModelError
-from gpu_worker.kernels.interface import Kernels, LayerCache, StepAttention
+from gpu_worker.kernels.attention import LayerCache, StepAttention
+from gpu_worker.kernels.interface import Kernels
 from gpu_worker.models.config import Shape, architecture_of, read_config, read_values
 from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.families import FAMILIES, family_of

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import Rotary
+from gpu_worker.kernels.attention import Rotary
 from gpu_worker.models.values import Values
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from gpu_worker.errors import ModelError
-from gpu_worker.kernels.interface import Linear, Unary
+from gpu_worker.kernels.products import Linear, Unary
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.loader import Weights
 from gpu_worker.models.ranks import Ranks

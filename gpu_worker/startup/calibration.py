@@ -16,7 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import Kernels, KvFormat
+from gpu_worker.kernels.attention import KvFormat
+from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.kv_sizes import AUTO
 from gpu_worker.memory.cache import make_caches
 from gpu_worker.models.kv_scales import stored_scales

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from gpu_worker.errors import CapacityError, ModelError
-from gpu_worker.kernels.interface import Kernels, KvFormat, LayerCache
+from gpu_worker.kernels.attention import KvFormat, LayerCache
+from gpu_worker.kernels.interface import Kernels
 from gpu_worker.machine.main_memory import available
 from gpu_worker.memory.cache import (
     GPU_SHARE,

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from gpu_worker.arrays import Int32s
 from gpu_worker.errors import PlanError
-from gpu_worker.kernels.interface import StepMetadata
+from gpu_worker.kernels.attention import StepMetadata
 from gpu_worker.kernels.rows import Rows, SlotTables
 from gpu_worker.machine.transfer import indices
 from gpu_worker.sampling.parameters import SamplingTable, fault_in

@@ -24,7 +24,8 @@ import torch
 
 from gpu_worker.arrays import Int32s
 from gpu_worker.errors import ModelError
-from gpu_worker.kernels.interface import Kernels, LayerCache
+from gpu_worker.kernels.attention import LayerCache
+from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.rows import Rows
 from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.models.registry import CausalLM, load_model

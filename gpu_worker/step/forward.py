@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from gpu_worker.kernels.interface import Kernels, LayerCache, StepMetadata
+from gpu_worker.kernels.attention import LayerCache, StepMetadata
+from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.rows import Rows
 from gpu_worker.models.registry import CausalLM
 from gpu_worker.step.batch import Batch

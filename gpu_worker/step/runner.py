@@ -9,7 +9,8 @@ import torch
 
 from gpu_worker.arrays import Int32s
 from gpu_worker.errors import PlanError
-from gpu_worker.kernels.interface import Kernels, LayerCache
+from gpu_worker.kernels.attention import LayerCache
+from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.rows import Rows
 from gpu_worker.kernels.sampling import Sampled, candidates_of
 from gpu_worker.machine.clock import clock

@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpu_worker.kernels.attention import LayerCache, StepMetadata
 from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.kernels import CpuKernels
-from gpu_worker.kernels.interface import Kernels, LayerCache, StepMetadata
+from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.kv_sizes import AUTO, PageShape
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from ops.bench import record

@@ -2,7 +2,7 @@
 
 import torch
 
-from gpu_worker.kernels.interface import KvFormat, LayerCache
+from gpu_worker.kernels.attention import KvFormat, LayerCache
 from gpu_worker.kernels.kv_sizes import PageShape
 
 AT_ONCE = 1 << 22

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_worker.kernels.interface import Rotary
+from gpu_worker.kernels.attention import Rotary
 from gpu_worker.kernels.kv_sizes import AUTO
 from gpu_worker.kernels.triton.attention.attention import TritonStep
 from gpu_worker.kernels.triton.mixture.int4_mixture import Int4Mixture

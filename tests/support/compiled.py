@@ -15,8 +15,9 @@ from triton import JITFunction
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from gpu_worker.kernels.interface import AttentionSpec, LayerCache, Rotary, Routing
+from gpu_worker.kernels.attention import AttentionSpec, LayerCache, Rotary
 from gpu_worker.kernels.kv_sizes import AUTO, PageShape
+from gpu_worker.kernels.products import Routing
 from gpu_worker.kernels.reference.rows import FP8
 from gpu_worker.kernels.triton.attention.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies

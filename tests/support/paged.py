@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gpu_worker.kernels.attention import FULL_ATTENTION, AttentionSpec, KvFormat, LayerCache, StepMetadata
 from gpu_worker.kernels.cpu import kv as cpu
-from gpu_worker.kernels.interface import FULL_ATTENTION, AttentionSpec, KvFormat, LayerCache, StepMetadata
 from gpu_worker.kernels.kv_sizes import AUTO, PageShape
 from gpu_worker.kernels.reference.kv import FORMATS
 

@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from gpu_worker.kernels.interface import KvFormat
+from gpu_worker.kernels.attention import KvFormat
 from gpu_worker.kernels.triton.kv import FORMATS
 from tests.support import paged
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.arrays import Int32s
+from gpu_worker.kernels.attention import Copies, KvFormat, LayerCache, StepMetadata
 from gpu_worker.kernels.cpu.attention import Attention, CpuStep
 from gpu_worker.kernels.cpu.int4 import Int4Gated, Int4Linear
 from gpu_worker.kernels.cpu.kv import FORMATS
@@ -19,17 +20,7 @@ from gpu_worker.kernels.cpu.linear import PackedGated, PackedLinear
 from gpu_worker.kernels.cpu.onednn import OneDnnGated, OneDnnLinear
 from gpu_worker.kernels.cpu.quantized import QuantizedGated, QuantizedLinear
 from gpu_worker.kernels.cpu.sampling import Sampler
-from gpu_worker.kernels.interface import (
-    Copies,
-    KvFormat,
-    LayerCache,
-    Linear,
-    Mixture,
-    Route,
-    Routing,
-    StepMetadata,
-    Unary,
-)
+from gpu_worker.kernels.products import Linear, Mixture, Route, Routing, Unary
 from gpu_worker.kernels.reference.copies import copy_blocks
 from gpu_worker.kernels.reference.int4 import Int4Weights
 from gpu_worker.kernels.reference.mixture import ReferenceMixture

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from gpu_worker.kernels.interface import LayerCache
+from gpu_worker.kernels.attention import LayerCache
 
 
 def copy_blocks(caches: Sequence[LayerCache], sources: Tensor, targets: Tensor) -> None:

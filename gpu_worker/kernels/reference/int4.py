@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
-from gpu_worker.kernels.interface import Linear
+from gpu_worker.kernels.products import Linear
 from gpu_worker.kernels.reference.quantized import AT_ONCE, QuantizedReference
 
 GROUP = 32

@@ -8,19 +8,8 @@ from torch import Tensor
 from torch.nn.functional import gelu, linear, relu, silu
 
 from gpu_worker.arrays import Int32s
-from gpu_worker.kernels.interface import (
-    Copies,
-    KvFormat,
-    LayerCache,
-    Linear,
-    Mixture,
-    Norm,
-    Route,
-    Routing,
-    StepAttention,
-    StepMetadata,
-    Unary,
-)
+from gpu_worker.kernels.attention import Copies, KvFormat, LayerCache, StepAttention, StepMetadata
+from gpu_worker.kernels.products import Linear, Mixture, Norm, Route, Routing, Unary
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.copies import copy_blocks
 from gpu_worker.kernels.reference.kv import FORMATS

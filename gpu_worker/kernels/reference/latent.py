@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import LayerCache, Rotary, StepMetadata
+from gpu_worker.kernels.attention import LayerCache, Rotary, StepMetadata
 
 
 def write_latent(

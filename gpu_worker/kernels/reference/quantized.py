@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gpu_worker.kernels.interface import Linear, Unary
+from gpu_worker.kernels.products import Linear, Unary
 from gpu_worker.kernels.reference.kernels import ACTIVATIONS, ReferenceKernels
 from gpu_worker.kernels.reference.rows import quantized, widened
 

@@ -16,7 +16,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import Routing
+from gpu_worker.kernels.products import Routing
 
 SCORING: Mapping[str, Callable[[Tensor], Tensor]] = {
     "softmax": partial(torch.softmax, dim=-1),

@@ -13,17 +13,8 @@ from torch import Tensor
 
 from gpu_worker.arrays import Int32s
 from gpu_worker.errors import KernelError
-from gpu_worker.kernels.interface import (
-    Copies,
-    KvFormat,
-    LayerCache,
-    Linear,
-    Mixture,
-    Route,
-    Routing,
-    StepMetadata,
-    Unary,
-)
+from gpu_worker.kernels.attention import Copies, KvFormat, LayerCache, StepMetadata
+from gpu_worker.kernels.products import Linear, Mixture, Route, Routing, Unary
 from gpu_worker.kernels.reference.int4 import Int4Weights
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.rows import FP8

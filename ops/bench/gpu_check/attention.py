@@ -12,7 +12,7 @@ import torch
 from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
-from gpu_worker.kernels.interface import LayerCache, StepMetadata
+from gpu_worker.kernels.attention import LayerCache, StepMetadata
 from gpu_worker.kernels.kv_sizes import AUTO, token_bytes
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from ops.bench.gpu_check.bench import Bench

@@ -6,7 +6,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import KvFormat, LayerCache, StepMetadata
+from gpu_worker.kernels.attention import KvFormat, LayerCache, StepMetadata
 from gpu_worker.kernels.kv_sizes import PageShape
 from ops.bench.gpu_check.bench import Bench
 from ops.bench.pages import make_pages

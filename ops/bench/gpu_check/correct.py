@@ -7,7 +7,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import FULL_ATTENTION, AttentionSpec, Rotary, StepAttention
+from gpu_worker.kernels.attention import FULL_ATTENTION, AttentionSpec, Rotary, StepAttention
 from gpu_worker.kernels.kv_sizes import AUTO, PageShape
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.kernels import ReferenceKernels

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import Linear
 from gpu_worker.kernels.kv_sizes import AUTO
+from gpu_worker.kernels.products import Linear
 from gpu_worker.kernels.reference.int4 import Int4Reference
 from gpu_worker.kernels.triton.kernels import Int4Triton, TritonKernels
 from gpu_worker.kernels.triton.products.int4 import MOST

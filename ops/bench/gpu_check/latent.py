@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import LayerCache
+from gpu_worker.kernels.attention import LayerCache
 from gpu_worker.kernels.kv_sizes import AUTO, PageShape
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from ops.bench.gpu_check.attention import BLOCK_SIZE, many_layers

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import Routing
+from gpu_worker.kernels.products import Routing
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from gpu_worker.kernels.triton.mixture.mixture import TritonMixture

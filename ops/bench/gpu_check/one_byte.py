@@ -2,7 +2,7 @@
 
 import torch
 
-from gpu_worker.kernels.interface import Rotary
+from gpu_worker.kernels.attention import Rotary
 from gpu_worker.kernels.kv_sizes import AUTO
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.quantized import QuantizedReference

@@ -9,23 +9,18 @@ import torch
 from torch import Tensor
 
 from gpu_worker.arrays import Int32s
-from gpu_worker.kernels.interface import (
+from gpu_worker.kernels.attention import (
     FULL_ATTENTION,
     AttentionSpec,
     Copies,
-    Kernels,
     KvFormat,
     LayerCache,
-    Linear,
-    Mixture,
-    Norm,
     Rotary,
-    Route,
-    Routing,
     StepAttention,
     StepMetadata,
-    Unary,
 )
+from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.products import Linear, Mixture, Norm, Route, Routing, Unary
 from gpu_worker.kernels.sampling import Sampled, SamplingState
 
 PARTS = ("projections", "attention", "rotation and KV write", "norms", "embedding", "head", "sampling")

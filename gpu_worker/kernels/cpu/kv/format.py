@@ -1,6 +1,6 @@
 """What the C++ kernels ask of a format of pages."""
 
-from gpu_worker.kernels.interface import LayerCache
+from gpu_worker.kernels.attention import LayerCache
 
 
 class CpuFormat:

@@ -10,7 +10,7 @@ kept beside them in blocks.
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import LayerCache, Places, Take
+from gpu_worker.kernels.attention import LayerCache, Places, Take
 from gpu_worker.kernels.reference.kv.plain import Plain
 from gpu_worker.kernels.reference.rows import FP8, LARGEST, saturated, widened
 

@@ -7,7 +7,7 @@ their scales     float32 [num_blocks, kv_heads, block_size]: the row's largest n
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import LayerCache, Places, Take
+from gpu_worker.kernels.attention import LayerCache, Places, Take
 from gpu_worker.kernels.reference.kv.plain import Plain
 from gpu_worker.kernels.reference.rows import quantized, widened
 

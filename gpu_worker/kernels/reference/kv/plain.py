@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import LayerCache, Places, Take
+from gpu_worker.kernels.attention import LayerCache, Places, Take
 from gpu_worker.kernels.kv_sizes import PageShape, token_bytes
 
 

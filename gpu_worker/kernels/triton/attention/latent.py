@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpu_worker.kernels.interface import AttentionSpec, LayerCache, Rotary, StepMetadata
+from gpu_worker.kernels.attention import AttentionSpec, LayerCache, Rotary, StepMetadata
 from gpu_worker.kernels.triton.attention.combine import combined
 from gpu_worker.kernels.triton.attention.latent_tile import attend_latent
 from gpu_worker.kernels.triton.attention.launch import Launch, Tiling

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import StepMetadata
+from gpu_worker.kernels.attention import StepMetadata
 
 SHORT = 64
 """Most rows of a tile that has all tokens of a sequence."""

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpu_worker.kernels.interface import LayerCache, Rotary, StepMetadata
+from gpu_worker.kernels.attention import LayerCache, Rotary, StepMetadata
 from gpu_worker.kernels.triton.kv.format import format_of, pointers
 
 

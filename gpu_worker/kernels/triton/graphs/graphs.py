@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.interface import StepMetadata
+from gpu_worker.kernels.attention import StepMetadata
 from gpu_worker.kernels.rows import Rows, SlotTables
 from gpu_worker.kernels.triton.graphs.layouts import Layout
 from gpu_worker.machine.transfer import send_to

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpu_worker.kernels.interface import StepMetadata
+from gpu_worker.kernels.attention import StepMetadata
 from gpu_worker.kernels.rows import Rows, SlotTables
 
 MOST_ROWS = 256

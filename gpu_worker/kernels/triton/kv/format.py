@@ -18,7 +18,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from gpu_worker.kernels.interface import LayerCache
+from gpu_worker.kernels.attention import LayerCache
 
 Pointers = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 """Keys, values, and their scales."""

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpu_worker.kernels.interface import Routing
+from gpu_worker.kernels.products import Routing
 
 
 @triton.jit

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from gpu_worker.kernels.attention import LayerCache, Rotary, StepMetadata
 from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.cpu import kv as cpu
 from gpu_worker.kernels.cpu.kernels import CpuKernels
-from gpu_worker.kernels.interface import Kernels, LayerCache, Rotary, StepMetadata
+from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.kv_sizes import AUTO, PageShape
 from gpu_worker.kernels.reference import kv as reference
 from gpu_worker.kernels.reference.kernels import ReferenceKernels

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from gpu_worker.kernels.attention import FULL_ATTENTION, AttentionSpec
 from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.cpu import kv as cpu
 from gpu_worker.kernels.cpu.attention import Attention
-from gpu_worker.kernels.interface import FULL_ATTENTION, AttentionSpec
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.kv import FORMATS
 from tests.support.paged import Heads, Paged, dense, make_paged

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from gpu_worker.kernels.attention import Rotary
 from gpu_worker.kernels.cpu.attention import Attention
 from gpu_worker.kernels.cpu.kv import FORMATS
 from gpu_worker.kernels.cpu.layers import CpuNorm
-from gpu_worker.kernels.interface import Rotary
 from gpu_worker.kernels.kv_sizes import AUTO, PageShape
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.kernels import ReferenceKernels

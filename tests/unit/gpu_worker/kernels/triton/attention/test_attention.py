@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from gpu_worker.kernels.interface import FULL_ATTENTION, AttentionSpec
+from gpu_worker.kernels.attention import FULL_ATTENTION, AttentionSpec
 from gpu_worker.kernels.kv_sizes import AUTO
 from gpu_worker.kernels.triton.attention.attention import TritonStep
 from gpu_worker.kernels.triton.kv import FORMATS

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from gpu_worker.kernels.interface import AttentionSpec, LayerCache, Rotary
+from gpu_worker.kernels.attention import AttentionSpec, LayerCache, Rotary
 from gpu_worker.kernels.kv_sizes import AUTO, PageShape
 from gpu_worker.kernels.reference.latent import write_latent
 from gpu_worker.kernels.triton.attention.attention import TritonStep

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from gpu_worker.kernels.interface import Routing
+from gpu_worker.kernels.products import Routing
 from gpu_worker.kernels.reference.route import ReferenceRoute
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from gpu_worker.kernels.triton.mixture.route import TritonRoute

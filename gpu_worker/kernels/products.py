@@ -1,0 +1,71 @@
+"""Products with weights, norms, and mixtures of experts: values and protocols."""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+
+class Linear(Protocol):
+    """A product with weights [out, in], and a bias if there is one."""
+
+    def __call__(self, hidden: Tensor, /) -> Tensor:
+        """[tokens, in] to [tokens, out]."""
+
+    def add_to(self, hidden: Tensor, residual: Tensor, /) -> None:
+        """Add the product of hidden [tokens, in] to residual [tokens, out], in place."""
+
+    def rows(self, numbers: Tensor, /) -> Tensor:
+        """Rows of the weights, [n, in], for numbers int32 or int64 [n]: what an embedding looks up."""
+
+
+class Unary(Protocol):
+    """What maps [tokens, in] to [tokens, out]."""
+
+    def __call__(self, hidden: Tensor, /) -> Tensor: ...
+
+
+class Norm(Unary, Protocol):
+    """See `Kernels.norm`. What comes of a row [in] depends on that row alone."""
+
+    def each(self, rows: Tensor, /) -> None:
+        """Normalize in place, each n-th of a row by itself: [tokens, n * in], maybe a part of wider rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How experts and routing weights of a token follow from router logits: see `reference/route.py`."""
+
+    experts_per_token: int
+    """Number of experts that each token goes to (num_experts_per_tok)."""
+    scoring_func: Literal["softmax", "sigmoid"] = "softmax"
+    """Function from router logits to scores."""
+    normalized: bool = False
+    """The routing weights of a token are divided by their sum (norm_topk_prob)."""
+    scale: float = 1.0
+    """Factor of routing weights, after normalization (routed_scaling_factor)."""
+    num_groups: int = 1
+    """Number of expert groups (n_group). 1: experts have no groups."""
+    top_k_groups: int = 1
+    """Number of groups that a token selects its experts from (topk_group)."""
+    group_top_k: int = 1
+    """Number of a group's best experts whose scores, summed, are the score of the group."""
+
+
+class Route(Protocol):
+    """Selects the experts of each token."""
+
+    def __call__(self, router_logits: Tensor, /) -> tuple[Tensor, Tensor]:
+        """Router logits, float32 [tokens, experts], to routing weights, float32, and selected experts, int64,
+        both [tokens, experts_per_token]."""
+
+
+class Mixture(Protocol):
+    """The experts of a layer."""
+
+    def __call__(self, hidden: Tensor, routing_weights: Tensor, selected_experts: Tensor, /) -> Tensor:
+        """hidden [tokens, size] to float32 of the same shape: the weighted sum of each token's experts.
+
+        `routing_weights`: float32, `selected_experts`: int64, both [tokens, experts_per_token]. The experts
+        of a token are distinct.
+        """
