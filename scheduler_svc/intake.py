@@ -1,4 +1,4 @@
-"""What is checked of a request before anything is done for it.
+"""Makes the core's requests of messages, and checks what does not depend on a worker.
 
 Lengths and token ids depend on the workers and are checked in the core.
 """
@@ -67,7 +67,7 @@ def embedding_from(asked: EmbedTokensRequest, traceparent: str, deadline: float 
 
 
 def _tokens_in(packed: bytes, name: str) -> "array[int]":
-    """The tokens of a prompt, in the field of that name."""
+    """The tokens of a prompt. `name`: the message's field that has them."""
     try:
         tokens = tokens_from(packed)
     except ValueError as error:
@@ -81,7 +81,7 @@ def _beams_from(start: Start) -> BeamSearch:
     _check(beams)
     _require(start.n <= beams.beam_width, "n", "must be at most beam_width")
     known = [int(each) for each in EarlyStopping]
-    _require(int(beams.early_stopping) in known, "early_stopping", "is none that is known")
+    _require(int(beams.early_stopping) in known, "early_stopping", "is not a known value")
     _require(start.sampling.temperature == 0, "temperature", "must be 0: a beam search draws nothing")
     whole = not start.resumed or sum(so_far.finished for so_far in start.resumed) == start.n
     _require(whole, "resumed", "a beam search delivers all or nothing")
@@ -91,7 +91,7 @@ def _beams_from(start: Start) -> BeamSearch:
 def _resumed_from(start: Start) -> tuple[SoFar, ...]:
     indices = {so_far.index for so_far in start.resumed}
     _require(len(indices) == len(start.resumed), "resumed", "names a sequence twice")
-    _require(all(index < start.n for index in indices), "resumed", "names a sequence that there is not")
+    _require(all(index < start.n for index in indices), "resumed", "names a sequence that does not exist")
     return tuple(map(_so_far_from, start.resumed))
 
 

@@ -1,8 +1,8 @@
-"""The loop: what happens next, whichever worker or request it happens to.
+"""The loop over the events of all workers and requests, in order of time.
 
-Time jumps from event to event. A worker's event is the end of a step at which something has to be decided.
-Equal steps before it are taken at once (`stretch.py`); if a request comes to the worker
-meanwhile, those that are over by then.
+Time jumps from event to event. A worker's event is the end of a step after which something has to be decided.
+Equal steps before it are taken at once (`stretch.py`). If a request comes to the worker meanwhile, only those
+steps are taken that are over by then.
 """
 
 from array import array

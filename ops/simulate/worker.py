@@ -14,7 +14,7 @@ from scheduler_svc.core.sequence import SequenceGroup
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """A plan under way."""
+    """A plan in flight."""
 
     step: int
     samples: int
@@ -25,7 +25,7 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class Leap:
-    """Steps that are taken at once: each takes longer than the one before by the same time."""
+    """Steps that are taken at once. Each takes longer than the one before by the same time."""
 
     first: int
     """Picoseconds that the first step takes."""
@@ -34,11 +34,11 @@ class Leap:
     steps: int
 
     def end(self, steps: int) -> int:
-        """Picoseconds until so many of them are over."""
+        """Picoseconds until `steps` of them are over."""
         return steps * self.first + self.growth * (steps * (steps - 1) // 2)
 
     def over(self, time: int) -> int:
-        """How many are over after so many picoseconds."""
+        """How many are over after `time` picoseconds."""
         low, high = 0, self.steps
         while low < high:
             middle = (low + high + 1) // 2
@@ -50,9 +50,9 @@ class Worker:
     """A scheduler, and the time that its plans take. All times are picoseconds."""
 
     def __init__(self, scheduler: Scheduler, cost: StepCost, depth: int, leaps: bool, swap: int = 0) -> None:
-        """`depth`: plans under way at once. `swap`: time that a block takes to the host or back.
+        """`depth`: plans in flight at once. `swap`: time that a block takes to the host or back.
 
-        `leaps`: False takes each step by itself, which gives the same.
+        `leaps`: False takes each step by itself, which gives the same times.
         """
         self.scheduler = scheduler
         self.version = 0
@@ -69,7 +69,7 @@ class Worker:
 
     @property
     def wakes(self) -> int | None:
-        """When something has to be decided next; None if nothing is under way."""
+        """When something has to be decided next; None if no plan is in flight."""
         if not self._flights:
             return None
         if self._leap:
@@ -78,7 +78,7 @@ class Worker:
         return self._begun + self._swap * flight.swaps + self._cost.of(flight.shape)
 
     def pump(self, now: int) -> None:
-        """Make as many plans as may be under way."""
+        """Make as many plans as may be in flight."""
         flights, scheduler = self._flights, self.scheduler
         if not flights:
             self._begun = now
@@ -104,7 +104,7 @@ class Worker:
         )
 
     def leap(self, now: int) -> tuple[Sequence[SequenceGroup], Sequence[int]]:
-        """Take the steps of a leap that are over by now: who gained a token in each, and when they ended."""
+        """Take the steps of a leap that are over by now: the groups that gained in each, and the ends."""
         leap = self._leap
         steps = leap.over(now - self._begun) if leap else 0
         if leap is None or not steps:

@@ -2,9 +2,9 @@
 
     preempt     running sequences that the policy makes yield to the first one that waits
     decode      one token for each sequence that decodes
-    prefill     chunks of prompts, oldest first; whoever waits and is older is admitted before
+    prefill     chunks of prompts, oldest first; a waiting sequence that is older is admitted before
     fork        samples and beams that begin in the blocks of another sequence
-    admit       whoever waits, while there is room
+    admit       sequences that wait, while there is room
 
 Decodes come first, so that answers go on steadily; beside them prompts may have a smaller budget
 (`prefill_budget.py`). In every phase the older come before the younger. The policy says who is older.

@@ -5,7 +5,7 @@ context, drops the tokens between them, and goes on as if what it kept were its 
 
     text      a b c d e f g h i j k l m n o p         16 tokens, a context full
               └─────┘                 └─────┘         4 sinks, and the newest
-    context   a b c d m n o p                         positions 0 to 7, computed anew
+    context   a b c d m n o p                         positions 0 to 7, computed again
 
 The first tokens stay because attention relies on them whatever they are (Xiao et al. 2024, "Efficient
 Streaming Language Models with Attention Sinks", section 3). In the paper keys stay in the cache and are

@@ -7,8 +7,8 @@
 
 Which continuations go on is decided by `beam_search.py`. No beam can go on before all beams of its round have
 been computed, so a group that searches is not planned ahead. A beam that has reported and is preempted waits
-for the next round before it waits for a slot. So whoever gets a slot brings the round nearer to its end, and
-the end comes however small the pool is.
+for the next round before it waits for a slot. So every beam that gets a slot brings the round nearer to
+its end, and the end comes however small the pool is.
 """
 
 from collections.abc import Sequence as Series

@@ -32,7 +32,7 @@ class StepDrafts:
         self._longest = speculation.longest(len(decodes))
         self._in_flight = self._longest > 0 and any(sequence.drafted for sequence in decodes)
 
-    def hold_back(self, sequence: Sequence) -> bool:
+    def holds_back(self, sequence: Sequence) -> bool:
         """Whether a sequence must not be planned now: its drafts are in flight, or it is to get some later.
 
         Two sequences whose drafts are in flight by turns would each have a step to itself.

@@ -28,7 +28,7 @@ def add_decodes(state: SchedulerState, step: StepBuilder) -> None:
             continue
         if len(rows) == budget:
             break
-        if drafts is not None and drafts.hold_back(sequence):
+        if drafts is not None and drafts.holds_back(sequence):
             continue
         if position == table.room and (stuck or not grow(state, step, sequence, 1)):
             stuck = True

@@ -22,11 +22,11 @@ def settle(state: SchedulerState, flight: Flight, result: StepResult) -> Outcome
         _end_failed(state, flight, result, outcome)
     state.batch.pool.release(plan.copies.sources)
     state.prefill_budget.learn(sum(count for count in plan.rows.counts if count > 1), result.duration_us)
-    searching = _settle_rows(state, flight, result, outcome.gains)
+    rounds_over = _settle_rows(state, flight, result, outcome.gains)
     if flight.embedded:
         embeddings.deliver(state, flight, result, outcome)
     state.policy.gained(outcome.gains)
-    for group in searching:
+    for group in rounds_over:
         beams.finish_round(state, group, outcome)
     return outcome
 
@@ -49,7 +49,7 @@ def _settle_rows(
     """
     limits, tokens, end = state.limits, result.tokens, 0
     block_size, window, goes_on = limits.block_size, limits.window, Finish.NOT_FINISHED
-    searching = dict[SequenceGroup, None]()
+    rounds_over = dict[SequenceGroup, None]()
     counts, samples_of = flight.plan.rows.counts, flight.plan.rows.samples
     for sequence, epoch, count, sampled in zip(
         flight.sequences, flight.epochs, counts, samples_of, strict=True
@@ -64,7 +64,7 @@ def _settle_rows(
             sequence.computed += count
             if group.beam_round is not None:
                 if sampled and beams.report(sequence, result.candidates.get(end - 1, ())):
-                    searching[group] = None
+                    rounds_over[group] = None
             elif sampled:
                 token = tokens[end - 1]
                 sequence.tokens.append(token)
@@ -83,4 +83,4 @@ def _settle_rows(
             state.end(sequence)
         elif group.request.rolling:
             roll_if_full(state, sequence)
-    return searching
+    return rounds_over

@@ -16,7 +16,6 @@ from opentelemetry.trace import SpanKind, StatusCode
 from proto.sampling_pb2 import MEAN, FinishReason, SamplingParams, StopConditions
 from proto.scheduler_pb2 import EmbedTokensRequest, GenerateRequest, SequenceSoFar, Start
 from proto.scheduler_pb2_grpc import SchedulerStub, add_SchedulerServicer_to_server
-from proto.worker_pb2 import StepResult
 from proto.worker_pb2_grpc import WorkerStub, add_WorkerServicer_to_server
 from scheduler_svc import service
 from scheduler_svc.core.limits import WorkerLimits
@@ -235,32 +234,6 @@ async def test_a_cancelled_call_frees_everything(stage: Stage) -> None:
     assert (await collect(stage.stub.Generate(iter([start([2])]))))[0] == expected(stage, [2])
 
 
-async def test_a_worker_that_dies_is_not_noticed(stage: Stage) -> None:
-    await stage.join()
-    calls = [stage.stub.Generate(iter([start([i, i], n=2, max_tokens=20)])) for i in range(5)]
-    firsts = [await call.read() for call in calls]
-    stage.workers.kill()
-    while (await stage.announced.get())[0] != 0:
-        pass
-    stage.workers.join()
-    for i, (call, first) in enumerate(zip(calls, firsts, strict=True)):
-        tokens = {delta.index: unpack(delta.tokens) for delta in first.deltas}
-        for index, more in (await collect(call)).items():
-            tokens.setdefault(index, []).extend(more)
-        assert tokens == {index: expected(stage, [i, i], index, max_tokens=20) for index in range(2)}
-    assert len(stage.workers.workers) == 2
-    assert stage.all_free()
-
-
-async def test_two_workers_share_and_one_takes_over(stage: Stage) -> None:
-    await stage.join(1)
-    await stage.join(2)
-    calls = [stage.stub.Generate(iter([start([i], max_tokens=30)])) for i in range(6)]
-    answers = await asyncio.gather(*map(collect, calls))
-    assert answers == [{0: expected(stage, [i], max_tokens=30)} for i in range(6)]
-    assert all(worker.computed_tokens for worker in stage.workers.workers)
-
-
 async def test_requests_wait_for_a_worker(stage: Stage) -> None:
     call = stage.stub.Generate(iter([start([4])]))
     refused = stage.stub.Generate(iter([start([4] * 100)]))
@@ -299,24 +272,6 @@ async def test_a_row_error_ends_that_request_alone(stage: Stage) -> None:
     assert error.value.code() == grpc.StatusCode.INTERNAL
     assert (await collect(good))[0] == expected(stage, [1, 2])
     await settled(stage)
-
-
-@pytest.mark.parametrize("lie", ["step", "tokens", "ragged", "vocabulary"])
-async def test_a_worker_that_answers_nonsense_is_given_up(stage: Stage, lie: str) -> None:
-    await stage.join()
-
-    def spoil(result: StepResult) -> None:
-        stage.workers.spoil = lambda result: None
-        if lie == "step":
-            result.step += 5
-        elif lie == "vocabulary":
-            result.tokens = pack([-1])
-        else:
-            result.tokens += pack([1]) if lie == "tokens" else b"x"
-
-    stage.workers.spoil = spoil
-    assert (await collect(stage.stub.Generate(iter([start([1])]))))[0] == expected(stage, [1])
-    assert len(stage.workers.workers) == 2
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""One scheduler and its strict worker, stepped by hand."""
+"""One scheduler and its strict worker: planned ahead (`alone`), or stepped by hand in lock step (`bench`)."""
 
 from collections import deque
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler_svc.core.fleet import Fleet
+from scheduler_svc.core.plan import Outcome, StepPlan
 from scheduler_svc.core.sequence import SequenceGroup
 
 
@@ -32,7 +33,7 @@ class Alone:
     def arrive(self, prompt: list[int], **fields: Any) -> SequenceGroup:
         group, outcome = self.fleet.accept(self.fake.request(prompt, **fields))
         assert not outcome.failed
-        self.given[group] = [[] for _ in group.sequences]
+        self.given[group] = [[] for _ in range(group.request.n)]
         for so_far in group.request.resumed:
             self.given[group][so_far.index] += so_far.tokens
         return group
@@ -71,5 +72,54 @@ class Alone:
 def alone(fake: SimpleNamespace) -> Callable[..., Alone]:
     def make(depth: int = 2, **limits: int) -> Alone:
         return Alone(fake, depth, **limits)
+
+    return make
+
+
+class Bench:
+    """One scheduler with a strict worker, stepped by hand."""
+
+    def __init__(self, fake: SimpleNamespace, limits: dict[str, int], token_budget: int = 1000) -> None:
+        self.fake = fake
+        self.fleet = Fleet(token_budget)
+        self.scheduler, _ = self.fleet.add_worker(fake.limits(**limits))
+        self.worker = fake.StrictWorker(self.scheduler.limits)
+
+    def arrive(self, prompt: list[int], **fields: Any) -> SequenceGroup:
+        group, outcome = self.fleet.accept(self.fake.request(prompt, **fields))
+        assert not outcome.failed
+        return group
+
+    def plan(self) -> StepPlan:
+        plan = self.scheduler.plan()
+        assert plan is not None
+        self.scheduler.check_integrity()
+        return plan
+
+    def complete(self, plan: StepPlan) -> Outcome:
+        outcome = self.scheduler.complete(self.worker.execute(plan))
+        self.fleet.settle(self.scheduler, outcome)
+        self.scheduler.check_integrity()
+        return outcome
+
+    def step(self) -> StepPlan:
+        plan = self.plan()
+        self.complete(plan)
+        return plan
+
+    def run(self) -> int:
+        """Lock step to the end; how many steps."""
+        steps = 0
+        while (plan := self.scheduler.plan()) is not None:
+            self.complete(plan)
+            steps += 1
+            assert steps < 1000
+        return steps
+
+
+@pytest.fixture
+def bench(fake: SimpleNamespace) -> Callable[..., Bench]:
+    def make(token_budget: int = 1000, **limits: int) -> Bench:
+        return Bench(fake, limits, token_budget)
 
     return make

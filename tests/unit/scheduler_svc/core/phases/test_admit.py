@@ -1,0 +1,124 @@
+"""Admissions: in order, with what is cached, while there is room."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scheduler_svc.core.sequence import State
+
+MakeBench = Callable[..., Any]
+
+
+def test_a_prefix_is_shared_while_running_and_afterwards(bench: MakeBench) -> None:
+    one = bench(num_blocks=32)
+    prompt = list(range(16))
+    first = one.arrive(prompt, max_tokens=4)
+    one.step()
+    second = one.arrive([*prompt, 1, 2], max_tokens=4)
+    assert one.step().rows.counts == (1, 2)
+    one.run()
+    third = one.arrive(prompt, max_tokens=4)
+    # All of it is cached, yet one token must be computed: the hit ends a block earlier.
+    assert one.step().rows.counts == (4,)
+    assert [each.cached_tokens for each in (first, second, third)] == [0, 16, 12]
+    other = one.arrive(prompt, max_tokens=4, salt="tenant")
+    one.run()
+    assert other.cached_tokens == 0
+
+
+def test_output_is_cached_too(bench: MakeBench) -> None:
+    one = bench()
+    first = one.arrive([1, 2], max_tokens=11)
+    one.run()
+    again = one.arrive([*first.sequences[0].tokens, 3], max_tokens=1)
+    one.run()
+    assert again.cached_tokens == 12
+
+
+def test_equal_prompts_that_come_together_are_computed_once(bench: MakeBench) -> None:
+    one = bench(num_blocks=64, max_slots=8, token_budget=16, max_step_tokens=16)
+    groups = [one.arrive([1] * 32, max_tokens=3) for _ in range(8)]
+    one.run()
+    assert [group.cached_tokens for group in groups] == [0] + [28] * 7
+    assert one.worker.computed_tokens == 32 + 7 * 4 + 8 * 2  # prompt, its last block for the others, outputs
+
+
+def test_who_shares_less_is_let_on_sooner(bench: MakeBench) -> None:
+    one = bench(num_blocks=64, max_slots=8, token_budget=8, max_step_tokens=8)
+    one.arrive([1] * 32, max_tokens=9)
+    short = one.arrive([1] * 8 + [2] * 4, max_tokens=9)
+    long = one.arrive([1] * 24 + [2] * 4, max_tokens=9)
+    one.step()
+    assert (short.cached_tokens, long.cached_tokens) == (None, None)
+    one.step()
+    one.step()
+    one.step()
+    one.step()
+    assert short.cached_tokens == 8
+    one.run()
+    assert long.cached_tokens == 24
+
+
+def test_other_requests_overtake_one_that_waits_for_a_prefix(bench: MakeBench) -> None:
+    one = bench(num_blocks=64, token_budget=12, max_step_tokens=12)
+    one.arrive([1] * 32, max_tokens=2)
+    same = one.arrive([1] * 32, max_tokens=2)
+    other = one.arrive([2] * 4, max_tokens=2)
+    one.step()
+    one.step()
+    one.step()
+    assert same.cached_tokens is None
+    assert other.cached_tokens == 0
+
+
+@pytest.mark.parametrize("leaves", ["cancelled", "preempted"])
+def test_when_the_maker_leaves_the_next_computes(bench: MakeBench, leaves: str) -> None:
+    one = bench(num_blocks=64, token_budget=8, max_step_tokens=8)
+    maker = one.arrive([1] * 32, max_tokens=2)
+    same = [one.arrive([1] * 32, max_tokens=2) for _ in range(2)]
+    one.step()
+    if leaves == "cancelled":
+        one.fleet.cancel(maker)
+    else:
+        one.scheduler.state.batch.leave(maker.sequences[0], State.PREEMPTED)
+        one.scheduler.state.waiting.push(maker.sequences[0])
+    one.run()
+    assert not any(group.unfinished for group in same)
+    assert (
+        sorted(group.cached_tokens or 0 for group in same) == [8, 28] if leaves == "cancelled" else [28, 28]
+    )
+
+
+def test_one_that_is_cancelled_while_it_waits_for_a_prefix_is_forgotten(bench: MakeBench) -> None:
+    one = bench(num_blocks=64, token_budget=8, max_step_tokens=8)
+    one.arrive([1] * 32, max_tokens=2)
+    same = one.arrive([1] * 32, max_tokens=2)
+    one.step()
+    one.step()
+    one.fleet.cancel(same)
+    one.scheduler.check_integrity()
+    one.run()
+    assert one.worker.computed_tokens == 33
+
+
+def test_tenants_do_not_wait_for_each_others_prefixes(bench: MakeBench) -> None:
+    one = bench(num_blocks=64, max_step_tokens=64)
+    one.arrive([1] * 16, max_tokens=2, salt="one")
+    one.arrive([1] * 16, max_tokens=2, salt="two")
+    assert one.plan().rows.counts == (16, 16)
+
+
+def test_admission_keeps_a_watermark(bench: MakeBench) -> None:
+    one = bench(num_blocks=8, block_size=4)
+    one.arrive([1] * 14, max_tokens=15)
+    one.step()
+    waits = one.arrive([2] * 16, max_tokens=4)
+    one.step()
+    assert waits.sequences[0].state is State.WAITING  # four blocks are free, one of them is the watermark
+    fits = one.arrive([3] * 4, max_tokens=4)
+    one.step()
+    assert fits.sequences[0].state is State.WAITING  # nobody overtakes
+    one.run()
+    assert not waits.unfinished
+    assert not fits.unfinished
