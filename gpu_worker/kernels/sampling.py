@@ -3,6 +3,7 @@
 Each back end chooses tokens by itself, see `Kernels.sample`; `kernels/reference/sampling.py` defines which.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,13 +12,26 @@ from torch import Tensor
 
 from gpu_worker.arrays import Int32s
 from gpu_worker.machine.transfer import indices, to_host
+from proto.sampling import STAGED
 
 DRAWS = 1
 """Flag of a slot whose temperature is above 0."""
 FILTERS = 2
-"""Flag of a slot that draws with top_k, top_p or min_p."""
+"""Flag of a slot that draws with a filter, such as top_p."""
 PENALTIES = 4
-"""Flag of a slot with a presence, frequency or repetition penalty."""
+"""Flag of a slot with a penalty."""
+
+
+def _columns(*names: str) -> Mapping[str, int]:
+    return {name: column for column, name in enumerate(names)}
+
+
+NUMBERS = _columns(*(each.name for each in STAGED if not each.whole))
+"""Columns of `SamplingState.numbers` by name: the floats that `proto/sampling.proto` declares."""
+INTEGERS = _columns(
+    *(each.name for each in STAGED if each.whole), "seed", "sequence_index", "prompt_length", "dropped_tokens"
+)
+"""Columns of `SamplingState.integers` by name: the declared integers, and numbers of the sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +41,9 @@ class SamplingState:
     tokens: Tensor
     """int32 [slots, max_model_len + 1] on the device: tokens of each slot, drafts behind the known ones."""
     numbers: Tensor
-    """float32 [slots, 6] on the device: temperature, top_p, min_p, then the penalties for presence, frequency
-    and repetition."""
+    """float32 [slots, len(NUMBERS)] on the device."""
     integers: Tensor
-    """int64 [slots, 5] on the device: top_k, seed, sequence index, prompt length, dropped tokens."""
+    """int64 [slots, len(INTEGERS)] on the device."""
     flags: NDArray[np.uint8]
     """[slots] on the host: DRAWS | FILTERS | PENALTIES."""
     logprobs: NDArray[np.int8]

@@ -1,18 +1,16 @@
 """The sampling parameters of every slot: tables on the device, on the host flags of what a slot asks for."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.sampling import DRAWS, FILTERS, PENALTIES, SamplingState
+from gpu_worker.kernels.sampling import DRAWS, FILTERS, INTEGERS, NUMBERS, PENALTIES, SamplingState
 from gpu_worker.machine.transfer import to_device
-from proto.sampling_pb2 import SamplingParams
+from proto.sampling import STAGED, greedy, problem_in
+from proto.sampling_pb2 import FILTER, PENALTY, SamplingParams
 from proto.worker_pb2 import NewSlot
-
-MAX_LOGPROBS = 20
 
 
 class SamplingTable:
@@ -23,8 +21,8 @@ class SamplingTable:
         slots, device = len(tokens), tokens.device
         self.state = SamplingState(
             tokens,
-            numbers=torch.zeros((slots, 6), device=device),
-            integers=torch.zeros((slots, 5), dtype=torch.int64, device=device),
+            numbers=torch.zeros((slots, len(NUMBERS)), device=device),
+            integers=torch.zeros((slots, len(INTEGERS)), dtype=torch.int64, device=device),
             flags=np.zeros(slots, np.uint8),
             logprobs=np.full(slots, -1, np.int8),
         )
@@ -33,26 +31,19 @@ class SamplingTable:
         """Most likely tokens to report of each slot of a beam, of which the worker keeps none; 0: no beam."""
 
     def set(self, news: Sequence[NewSlot]) -> None:
-        """Take over what new sequences ask for, which `fault_in` has found nothing against."""
+        """Take over the parameters of new sequences, in which `fault_in` has found nothing wrong."""
         asking, numbers, integers = [], [], []
         for new in news:
             slot, params = new.slot, new.sampling
-            penalties = (params.presence_penalty, params.frequency_penalty, params.repetition_penalty)
-            flags = 0
-            if params.temperature > 0:
-                filters = bool(params.top_k) or params.top_p < 1 or params.min_p > 0
-                flags |= DRAWS | (FILTERS if filters else 0)
-            if penalties != (0, 0, 1):
-                flags |= PENALTIES
-            self.state.flags[slot] = flags
+            self.state.flags[slot] = flags = _flags(params)
             self.state.logprobs[slot] = params.logprobs if params.HasField("logprobs") else -1
             self.candidates[slot] = new.candidates
             if flags:
                 asking.append(slot)
-                numbers.append((params.temperature, params.top_p, params.min_p, *penalties))
-                seed = params.seed - (1 << 64) if params.seed >> 63 else params.seed  # its bits, as int64
-                place = (new.sequence_index, new.prompt_length, new.dropped_tokens)
-                integers.append((min(params.top_k, 1 << 31), seed, *place))
+                numbers.append([getattr(params, name) for name in NUMBERS])
+                integers.append(
+                    [_int64(getattr(params if name in _SAMPLED else new, name)) for name in INTEGERS]
+                )
         if asking:
             device = self.state.tokens.device
             slots = to_device(torch.tensor(asking), device)
@@ -60,18 +51,33 @@ class SamplingTable:
             self.state.integers[slots] = to_device(torch.tensor(integers), device)
 
 
+_SAMPLED = frozenset(SamplingParams.DESCRIPTOR.fields_by_name)
+_OFF = greedy()
+_FLAGGED: Mapping[int, int] = {PENALTY: PENALTIES, FILTER: FILTERS}
+_SWITCHES = [
+    (each.name, getattr(_OFF, each.name), _FLAGGED[each.stage]) for each in STAGED if each.stage in _FLAGGED
+]
+"""Filters and penalties: the name, the value at which it is off, and the flag of a slot that has another."""
+
+
+def _flags(params: SamplingParams) -> int:
+    """DRAWS | FILTERS | PENALTIES, of those that change the choice."""
+    flags = DRAWS
+    for name, off, flag in _SWITCHES:
+        if getattr(params, name) != off:
+            flags |= flag
+    return flags if params.temperature > 0 else flags & PENALTIES
+
+
+def _int64(value: int) -> int:
+    """The bits of a uint64 as int64."""
+    return value - (1 << 64) if value >> 63 else value
+
+
 def fault_in(params: SamplingParams, vocab_size: int) -> str:
     """What is wrong with sampling parameters; empty if nothing is."""
-    checks = (
-        ("temperature", params.temperature, 0.0 <= params.temperature < math.inf),
-        ("top_p", params.top_p, 0.0 < params.top_p <= 1.0),
-        ("min_p", params.min_p, 0.0 <= params.min_p <= 1.0),
-        ("presence_penalty", params.presence_penalty, abs(params.presence_penalty) <= 2.0),
-        ("frequency_penalty", params.frequency_penalty, abs(params.frequency_penalty) <= 2.0),
-        ("repetition_penalty", params.repetition_penalty, 0.0 < params.repetition_penalty < math.inf),
-        ("logprobs", params.logprobs, params.logprobs <= min(MAX_LOGPROBS, vocab_size)),
-    )
-    for name, value, good in checks:
-        if not good:
-            return f"{name} {value:g} is out of range"
+    if problem := problem_in(params):
+        return problem.message
+    if params.logprobs > vocab_size:
+        return f"logprobs must be at most the vocabulary of {vocab_size} tokens, but is {params.logprobs}"
     return ""

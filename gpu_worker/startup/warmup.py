@@ -10,7 +10,7 @@ import torch
 from gpu_worker.memory.host import HostOffer
 from gpu_worker.step.batch import BatchLimits
 from gpu_worker.step.runner import Runner
-from proto.sampling_pb2 import SamplingParams
+from proto.sampling import greedy
 from proto.worker_pb2 import NewSlot, StepPlan
 
 SAMPLE_TOKENS = 64
@@ -70,7 +70,7 @@ def step_of(limits: BatchLimits, contexts: list[int], counts: list[int], copied:
     The sequences share the blocks of one, and that uses its own again and again if the model's window lets
     the pool be smaller: the step's numbers mean nothing.
     """
-    sampling = SamplingParams(temperature=1, top_p=0.9, presence_penalty=1, repetition_penalty=1, logprobs=1)
+    sampling = greedy(temperature=1, top_p=0.9, presence_penalty=1, logprobs=1)
     blocks = (np.arange(limits.max_blocks, dtype="<i4") % limits.num_blocks).tobytes()
     rows = np.arange(len(contexts), dtype="<i4")
     return StepPlan(
@@ -112,7 +112,7 @@ def prompt_step(limits: BatchLimits, tokens: bytes) -> StepPlan:
     """A prompt alone, all of it in one step; `tokens`: little-endian int32."""
     length = len(tokens) // 4
     blocks = np.arange(-(-length // limits.block_size), dtype="<i4").tobytes()
-    sampling = SamplingParams(top_p=1, repetition_penalty=1)
+    sampling = greedy()
     new = NewSlot(slot=0, tokens=tokens, prompt_length=length, block_ids=blocks, sampling=sampling)
     zero, count = bytes(4), np.array([length], "<i4").tobytes()
     return StepPlan(

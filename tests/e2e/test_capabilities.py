@@ -15,7 +15,7 @@ from gpu_worker.memory.host import HostPages
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
 from gpu_worker.step.runner import Runner
-from proto.sampling_pb2 import SamplingParams
+from proto.sampling import greedy
 from scheduler_svc.core.beam_search import BeamSearch
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.limits import WorkerLimits
@@ -25,7 +25,7 @@ from scheduler_svc.wire import plan_to, result_from
 from tests.support import oracle
 from tests.support.deployment import ROOT, SHIPPED_MODEL
 
-GREEDY = SamplingParams(temperature=0, top_p=1, repetition_penalty=1)
+GREEDY = greedy()
 OUTPUT = 24
 BEAM_WIDTH = 3
 TEXTS = [

@@ -9,7 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
-from proto.sampling_pb2 import SamplingParams
+from proto.sampling import greedy
 from proto.worker_pb2 import NewSlot, StepPlan
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -74,11 +74,10 @@ def test_greedy_and_sampled_tokens(model) -> None:
         for device in ("cuda", "cpu")
     )
     assert cuda.limits.num_blocks > cpu.limits.num_blocks
-    greedy = SamplingParams(top_p=1, repetition_penalty=1)
     ids = torch.tensor([PROMPT], device="cuda")
     expected = reference.generate(ids, max_new_tokens=24, min_new_tokens=24, do_sample=False)[0, 11:].tolist()
-    assert run(cuda, greedy, 24) == expected
-    sampled = SamplingParams(temperature=1, top_p=0.9, top_k=40, repetition_penalty=1.1, seed=5, logprobs=2)
+    assert run(cuda, greedy(), 24) == expected
+    sampled = greedy(temperature=1, top_p=0.9, top_k=40, repetition_penalty=1.1, seed=5, logprobs=2)
     assert run(cuda, sampled, 24) == run(cpu, sampled, 24)
 
 
@@ -87,7 +86,7 @@ def test_half_precision(model) -> None:
         WorkerSettings(model=model[1], device="cuda", dtype="bfloat16", kv_memory=2**24, max_slots=4)
     )
     assert runner.dtype == torch.bfloat16
-    assert len(run(runner, SamplingParams(top_p=1, repetition_penalty=1), 8)) == 8
+    assert len(run(runner, greedy(), 8)) == 8
 
 
 @pytest.mark.parametrize("numbers", ["int8", "fp8"])
@@ -99,8 +98,7 @@ def test_numbers_of_one_byte(model, what, numbers) -> None:
     given = {"model": model[1], "dtype": "float32", "kv_memory": 2**24, "max_slots": 4, what: numbers}
     cuda = load(WorkerSettings(device="cuda", **given))
     cpu = load(WorkerSettings(device="cpu", kernels="torch", threads=2, **given))
-    greedy = SamplingParams(top_p=1, repetition_penalty=1)
-    assert run(cuda, greedy, 3) == run(cpu, greedy, 3)
+    assert run(cuda, greedy(), 3) == run(cpu, greedy(), 3)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -109,9 +107,8 @@ def test_weights_of_4_bits(model, dtype) -> None:
     given = {"model": model[1], "dtype": dtype, "kv_memory": 2**24, "max_slots": 4, "quantization": "int4"}
     cuda = load(WorkerSettings(device="cuda", **given))
     cpu = load(WorkerSettings(device="cpu", kernels="torch", threads=2, **given))
-    greedy = SamplingParams(top_p=1, repetition_penalty=1)
     steps = 3 if dtype == "float32" else 2
-    assert run(cuda, greedy, steps) == run(cpu, greedy, steps)
+    assert run(cuda, greedy(), steps) == run(cpu, greedy(), steps)
 
 
 def test_blocks_go_to_host_memory_and_come_back(model) -> None:
@@ -145,6 +142,6 @@ def test_two_gpus(model) -> None:
         runner = load(WorkerSettings(model=model[1], device="cuda", max_slots=4, **ranks))
         assert runner.forward.replayed is not None
         params = {"top_p": 1, "repetition_penalty": 1, "seed": 5}
-        found.append([run(runner, SamplingParams(temperature=t, **params), 24) for t in (0, 1)])
+        found.append([run(runner, greedy(temperature=t, **params), 24) for t in (0, 1)])
         runner.close()
     assert found[0] == found[1]

@@ -26,6 +26,8 @@ from gpu_worker.kernels.triton.products.int4 import TritonInt4Linear
 from gpu_worker.kernels.triton.products.quantized import TritonQuantizedLinear
 from gpu_worker.kernels.triton.sampling.sample import sample
 from gpu_worker.sampling.parameters import SamplingTable
+from proto.sampling import greedy
+from proto.worker_pb2 import NewSlot
 from tests.support.emulated import emulate
 from tests.support.paged import Heads
 from tests.support.ptx.counts import SECTOR
@@ -81,11 +83,11 @@ def mixture(kind: type[TritonMixture], tokens: int) -> Callable[[], Any]:
 
 
 def drawing() -> None:
-    state = SamplingTable(torch.zeros((2, 50), dtype=torch.int32)).state
-    state.flags[:] = 7
-    state.numbers[:] = torch.tensor([1.0, 0.9, 0.0, 0.0, 0.0, 1.0])
+    table = SamplingTable(torch.zeros((2, 50), dtype=torch.int32))
+    table.set([NewSlot(slot=slot, sampling=greedy(temperature=1, top_p=0.9)) for slot in range(2)])
+    table.state.flags[:] = 7
     order = np.arange(2, dtype=np.int32)
-    sample(torch.randn((2, 32_000)), order, torch.from_numpy(order).long(), order, state)
+    sample(torch.randn((2, 32_000)), order, torch.from_numpy(order).long(), order, table.state)
 
 
 def main(capability: int) -> None:

@@ -1,20 +1,26 @@
 """Sampling in C++: what `kernels/reference/sampling.py` defines, in as few passes as each row needs."""
 
 import ctypes
-from ctypes import c_int, c_int64, c_void_p
+from ctypes import c_char_p, c_int, c_int64, c_void_p
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gpu_worker.arrays import Int32s
-from gpu_worker.kernels.sampling import Sampled, SamplingState, logprobs_of
+from gpu_worker.errors import KernelError
+from gpu_worker.kernels.sampling import INTEGERS, NUMBERS, Sampled, SamplingState, logprobs_of
 
 
 class Sampler:
     """Chooses tokens for the rows of a step."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
+        """Raises `KernelError` if the library expects tables with other columns."""
+        library.quire_sampling_columns.restype = c_char_p
+        columns = library.quire_sampling_columns().decode().split()
+        if columns != [*NUMBERS, *INTEGERS]:
+            raise KernelError(f"sample.cpp reads the sampling parameters {', '.join(columns)}")
         self._sample = library.quire_sample
         arrays = (c_void_p,) * 6
         self._sample.argtypes = (c_void_p, c_int, c_int, *arrays, c_int64, c_void_p, c_void_p)

@@ -12,7 +12,16 @@ from torch import Tensor
 
 from gpu_worker.arrays import Int32s
 from gpu_worker.kernels.reference.noise import gumbel, keys
-from gpu_worker.kernels.sampling import DRAWS, FILTERS, PENALTIES, Sampled, SamplingState, logprobs_of
+from gpu_worker.kernels.sampling import (
+    DRAWS,
+    FILTERS,
+    INTEGERS,
+    NUMBERS,
+    PENALTIES,
+    Sampled,
+    SamplingState,
+    logprobs_of,
+)
 from gpu_worker.machine.transfer import indices
 
 
@@ -48,18 +57,18 @@ def _choose(
     if not len(drawing):
         return tokens
     rows = indices(drawing, logits.device)
-    temperature, *_ = _columns(state.numbers, device_slots[rows])
+    numbers, integers = _parameters(state, device_slots[rows])
     # Against the best one: a temperature close to 0 must not overflow.
     drawn = logits[rows]
-    drawn = (drawn - drawn.amax(dim=-1, keepdim=True)) / temperature
+    drawn = (drawn - drawn.amax(dim=-1, keepdim=True)) / numbers["temperature"]
     filtered = np.flatnonzero(flags[drawing] & FILTERS)
     if len(filtered):
         some = indices(filtered, logits.device)
         drawn[some] = _filter(drawn[some], device_slots[rows[some]], state)
-    _, seed, sequence, _, dropped = _columns(state.integers, device_slots[rows])
     # The place in the whole text: a context that rolls comes to the same positions again.
-    counters = indices(positions[drawing], logits.device) + dropped[:, 0]
-    noise = gumbel(keys(seed[:, 0], counters, sequence[:, 0]), drawn.shape[1])
+    counters = indices(positions[drawing], logits.device) + integers["dropped_tokens"][:, 0]
+    words = keys(integers["seed"][:, 0], counters, integers["sequence_index"][:, 0])
+    noise = gumbel(words, drawn.shape[1])
     return tokens.index_copy(0, rows, (drawn + noise).argmax(dim=-1))
 
 
@@ -68,26 +77,27 @@ def _penalize(logits: Tensor, slots: Tensor, lengths: Int32s, state: SamplingSta
 
     `lengths` [rows]: tokens of each slot that count.
     """
-    *_, presence, frequency, repetition = _columns(state.numbers, slots)
-    *_, prompt_length, _ = _columns(state.integers, slots)
+    numbers, integers = _parameters(state, slots)
+    repetition = numbers["repetition_penalty"]
     longest = int(lengths.max())
     tokens = state.tokens[slots, :longest].long()
     places = torch.arange(longest, device=logits.device)
     is_before = places < indices(lengths, logits.device)[:, None]
-    is_output = is_before & (places >= prompt_length)
+    is_output = is_before & (places >= integers["prompt_length"])
     zeros = torch.zeros_like(logits)
     seen = zeros.scatter_add(1, tokens, is_before.to(logits.dtype)) > 0
     counts = zeros.scatter_add(1, tokens, is_output.to(logits.dtype))
     repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
-    return torch.where(seen, repeated, logits) - counts * frequency - (counts > 0) * presence
+    penalized = torch.where(seen, repeated, logits) - counts * numbers["frequency_penalty"]
+    return penalized - (counts > 0) * numbers["presence_penalty"]
 
 
 def _filter(logits: Tensor, slots: Tensor, state: SamplingState) -> Tensor:
     """Set to -inf what min-p, then top-k, then top-p (Holtzman et al. 2020) leave out."""
-    _, top_p, min_p, *_ = _columns(state.numbers, slots)
-    top_k, *_ = _columns(state.integers, slots)
+    numbers, integers = _parameters(state, slots)
+    top_p, top_k = numbers["top_p"], integers["top_k"]
     # The best logit is 0 here, so its ratio to another's probability is that one's exponential.
-    logits = logits.masked_fill(logits.exp() < min_p, -torch.inf)
+    logits = logits.masked_fill(logits.exp() < numbers["min_p"], -torch.inf)
     ordered, order = logits.sort(dim=-1, descending=True, stable=True)
     ranks = torch.arange(logits.shape[1], device=logits.device)
     ordered = ordered.masked_fill((ranks >= top_k) & (top_k > 0), -torch.inf)
@@ -97,6 +107,8 @@ def _filter(logits: Tensor, slots: Tensor, state: SamplingState) -> Tensor:
     return logits.scatter(1, order, ordered.masked_fill(dropped, -torch.inf))
 
 
-def _columns(table: Tensor, slots: Tensor) -> tuple[Tensor, ...]:
-    """The columns of a table [slots, columns] for some slots [rows], [rows, 1] each."""
-    return table[slots].unsqueeze(2).unbind(1)
+def _parameters(state: SamplingState, slots: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The floats and the integers of some slots, int64 [rows], by name: [rows, 1] each."""
+    numbers = state.numbers[slots].unsqueeze(2).unbind(1)
+    integers = state.integers[slots].unsqueeze(2).unbind(1)
+    return dict(zip(NUMBERS, numbers, strict=True)), dict(zip(INTEGERS, integers, strict=True))

@@ -14,6 +14,7 @@ from gpu_worker.step.batch import Batch, BatchLimits
 from gpu_worker.step.plan import read_plan
 from ops.bench.gpu_check.bench import SEED, Bench
 from ops.bench.rig.plans import packed
+from proto.sampling import greedy
 from proto.sampling_pb2 import SamplingParams
 from proto.worker_pb2 import NewSlot, StepPlan
 
@@ -39,7 +40,7 @@ def measure(bench: Bench) -> None:
         logits = 3 * torch.randn(batch, vocabulary, device=bench.device, generator=bench.generator)
         for name, changes in ASKED.items():
             if bench.has_time(f"sampling {name} at batch {batch}"):
-                params = SamplingParams(**{"top_p": 1.0, "repetition_penalty": 1.0, "seed": SEED, **changes})
+                params = greedy(**{"seed": SEED, **changes})
                 _measure(name, logits, params, bench)
 
 

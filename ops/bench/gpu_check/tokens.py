@@ -17,12 +17,13 @@ from ops.bench.gpu_check.bench import SEED, Bench
 from ops.bench.gpu_check.models import BLOCK_SIZE, TINY, llama, replay, runner_of
 from ops.bench.rig.plans import GREEDY, packed
 from ops.runtime.settings import SHIPPED_MODEL
+from proto.sampling import greedy
 from proto.sampling_pb2 import SamplingParams
 from proto.worker_pb2 import NewSlot, StepPlan
 
 PROMPTS = 6
 OUTPUT = 48
-DRAWN = SamplingParams(temperature=1, top_p=0.9, top_k=40, repetition_penalty=1.1, seed=5, logprobs=2)
+DRAWN = greedy(temperature=1, top_p=0.9, top_k=40, repetition_penalty=1.1, seed=5, logprobs=2)
 
 
 def check(bench: Bench) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from gpu_worker.step.batch import BatchLimits
-from proto.sampling_pb2 import SamplingParams
+from proto.sampling import greedy
 from proto.worker_pb2 import NewSlot, StepPlan
 
-GREEDY = SamplingParams(temperature=0, top_p=1, repetition_penalty=1)
+GREEDY = greedy()
 
 
 def fits(limits: BatchLimits, rows: int, context: int) -> bool:

@@ -27,6 +27,7 @@ from gpu_worker.models.registry import load_model
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.step.batch import BatchLimits
 from gpu_worker.step.runner import Runner
+from proto.sampling import greedy
 from proto.sampling_pb2 import SamplingParams
 from proto.worker_pb2 import NewSlot, StepPlan, StepResult
 
@@ -49,10 +50,6 @@ def pack(numbers: Iterable[int]) -> bytes:
 def unpack(packed: bytes, kind: str = "<i4") -> list[Any]:
     found: list[Any] = np.frombuffer(packed, kind).tolist()
     return found
-
-
-def greedy(**changes: Any) -> SamplingParams:
-    return SamplingParams(**{"temperature": 0.0, "top_p": 1.0, "repetition_penalty": 1.0, **changes})
 
 
 def sampled(**changes: Any) -> SamplingParams:

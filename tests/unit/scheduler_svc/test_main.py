@@ -10,7 +10,8 @@ import grpc
 import pytest
 
 from proto.rpc import MemoryBus, Node
-from proto.sampling_pb2 import SamplingParams, StopConditions
+from proto.sampling import greedy
+from proto.sampling_pb2 import StopConditions
 from proto.scheduler_pb2 import GenerateRequest, Start
 from proto.scheduler_pb2_grpc import SchedulerStub
 from proto.worker_pb2_grpc import add_WorkerServicer_to_server
@@ -21,7 +22,7 @@ PROMPT = [3, 1, 4, 1, 5]
 
 
 def start(max_tokens: int = 12) -> GenerateRequest:
-    sampling = SamplingParams(temperature=1, top_p=1, repetition_penalty=1, seed=7)
+    sampling = greedy(temperature=1, seed=7)
     packed = struct.pack(f"<{len(PROMPT)}i", *PROMPT)
     stop = StopConditions(max_tokens=max_tokens)
     return GenerateRequest(start=Start(prompt_tokens=packed, sampling=sampling, stop=stop, n=1))

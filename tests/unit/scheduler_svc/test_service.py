@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from proto.sampling import greedy
 from proto.sampling_pb2 import MEAN, FinishReason, SamplingParams, StopConditions
 from proto.scheduler_pb2 import EmbedTokensRequest, GenerateRequest, SequenceSoFar, Start
 from proto.scheduler_pb2_grpc import SchedulerStub, add_SchedulerServicer_to_server
@@ -84,7 +85,7 @@ class Stage:
 
 
 def start(prompt: Any, *, seed: int = 7, max_tokens: int = 8, **fields: Any) -> GenerateRequest:
-    sampling = SamplingParams(temperature=1, top_p=1, repetition_penalty=1, seed=seed)
+    sampling = greedy(temperature=1, seed=seed)
     for name in [name for name in fields if name in SamplingParams.DESCRIPTOR.fields_by_name]:
         setattr(sampling, name, fields.pop(name))
     stop = StopConditions(max_tokens=max_tokens, stop_token_ids=fields.pop("stop_token_ids", []))

@@ -15,12 +15,30 @@ constexpr float INF = std::numeric_limits<float>::infinity();
 
 enum Flags { DRAWS = 1, FILTERS = 2, PENALTIES = 4 };
 
-// What a slot asks for: the columns of gpu_worker/sampling/sampling.py.
+// A slot's rows of the tables in SamplingState. The columns are those of NUMBERS and INTEGERS in
+// gpu_worker/kernels/sampling.py, which is checked when the library is loaded.
+#define NUMBERS(column)      \
+    column(temperature)      \
+    column(top_p)            \
+    column(min_p)            \
+    column(presence_penalty) \
+    column(frequency_penalty) \
+    column(repetition_penalty)
+#define INTEGERS(column)    \
+    column(top_k)           \
+    column(seed)            \
+    column(sequence_index)  \
+    column(prompt_length)   \
+    column(dropped_tokens)
+#define FLOAT(name) float name;
+#define INT64(name) int64_t name;
+#define NAME(name) #name " "
+
 struct Numbers {
-    float temperature, top_p, min_p, presence, frequency, repetition;
+    NUMBERS(FLOAT)
 };
 struct Integers {
-    int64_t top_k, seed, sequence, prompt_length, dropped;
+    INTEGERS(INT64)
 };
 
 // Scores of one row, padded to whole vectors with -inf.
@@ -219,19 +237,22 @@ void penalize(Scores& scores, const Numbers& numbers, const int32_t* tokens, int
     sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());
     for (int token : sorted) {
         float& score = scores.data()[token];
-        score = score > 0 ? score / numbers.repetition : score * numbers.repetition;
+        score = score > 0 ? score / numbers.repetition_penalty : score * numbers.repetition_penalty;
     }
     sorted.assign(tokens + std::min<int64_t>(prompt_length, count), tokens + count);
     std::sort(sorted.begin(), sorted.end());
     for (size_t first = 0, next; first < sorted.size(); first = next) {
         for (next = first; next < sorted.size() && sorted[next] == sorted[first];) ++next;
         float& score = scores.data()[sorted[first]];
-        score = score - float(next - first) * numbers.frequency - numbers.presence;
+        score = score - float(next - first) * numbers.frequency_penalty - numbers.presence_penalty;
     }
 }
 
 }  // namespace
 }  // namespace quire
+
+// The names of the columns that the tables of parameters must have, each followed by a space.
+extern "C" const char* quire_sampling_columns() { return NUMBERS(NAME) INTEGERS(NAME); }
 
 // Choose a token for each row of logits [rows, vocabulary]: for position positions[r] of slot slots[r].
 //
@@ -259,8 +280,8 @@ extern "C" void quire_sample(const float* logits, int rows, int vocabulary, cons
             scale(scores, wanted.temperature);
             if (flags[slot] & FILTERS) filter(scores, wanted, counts.top_k);
             uint32_t words[2];
-            const uint32_t place = uint32_t(positions[row] + counts.dropped);  // in the whole text
-            philox(place, uint32_t(counts.sequence), uint64_t(counts.seed), words);
+            const uint32_t place = uint32_t(positions[row] + counts.dropped_tokens);  // in the whole text
+            philox(place, uint32_t(counts.sequence_index), uint64_t(counts.seed), words);
             chosen[row] = draw(scores, words);
         } else {
             chosen[row] = best_of(scores.data(), vocabulary).token;

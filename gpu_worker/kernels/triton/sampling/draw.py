@@ -23,6 +23,16 @@ A program takes a row, and reads its scores, 4 bytes each, once in each of these
 import triton
 import triton.language as tl
 
+from gpu_worker.kernels.sampling import INTEGERS, NUMBERS
+
+TEMPERATURE = tl.constexpr(NUMBERS["temperature"])
+TOP_P = tl.constexpr(NUMBERS["top_p"])
+MIN_P = tl.constexpr(NUMBERS["min_p"])
+TOP_K = tl.constexpr(INTEGERS["top_k"])
+SEED = tl.constexpr(INTEGERS["seed"])
+SEQUENCE_INDEX = tl.constexpr(INTEGERS["sequence_index"])
+DROPPED_TOKENS = tl.constexpr(INTEGERS["dropped_tokens"])
+
 LOWEST = tl.constexpr(0x7F800000)
 """How far -inf lies below 0: see `depth`."""
 LEAST = tl.constexpr(-2.82)
@@ -138,23 +148,27 @@ def draw_rows(
     integers,
     tokens,
     vocabulary,
-    NUMBERS: tl.constexpr,
-    INTEGERS: tl.constexpr,
+    NUMBER_COLUMNS: tl.constexpr,
+    INTEGER_COLUMNS: tl.constexpr,
     TILE: tl.constexpr,
 ):
     """`tokens` of the rows that draw are overwritten; logits and scores may be one."""
     row = tl.load(rows + tl.program_id(0))
     slot = tl.load(slots + row)
-    temperature, top_p = tl.load(numbers + slot * NUMBERS), tl.load(numbers + slot * NUMBERS + 1)
-    min_p = tl.load(numbers + slot * NUMBERS + 2)
+    numbers += slot * NUMBER_COLUMNS
+    temperature, top_p, min_p = (
+        tl.load(numbers + TEMPERATURE),
+        tl.load(numbers + TOP_P),
+        tl.load(numbers + MIN_P),
+    )
     greatest = tl.load(best + row)
     logits += row * vocabulary
     scores += row * vocabulary
     # Without a best logit nothing could be drawn. (Infinity less itself is no number.)
     if (temperature > 0) & (greatest - greatest == 0):
-        own = integers + slot * INTEGERS
-        top_k, seed, sequence = tl.load(own), tl.load(own + 1), tl.load(own + 2)
-        place = tl.load(positions + tl.program_id(0)) + tl.load(own + 4)  # in the whole text
+        own = integers + slot * INTEGER_COLUMNS
+        top_k, seed, sequence = tl.load(own + TOP_K), tl.load(own + SEED), tl.load(own + SEQUENCE_INDEX)
+        place = tl.load(positions + tl.program_id(0)) + tl.load(own + DROPPED_TOKENS)  # in the whole text
         zero = tl.full([], 0, tl.int32)
         word0, word1, _, _ = tl.philox(seed, place.to(tl.int32), sequence.to(tl.int32), zero, zero)
 

@@ -11,7 +11,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpu_worker.kernels.sampling import SamplingState
+from gpu_worker.kernels.sampling import INTEGERS, NUMBERS, SamplingState
+
+PRESENCE_PENALTY = tl.constexpr(NUMBERS["presence_penalty"])
+FREQUENCY_PENALTY = tl.constexpr(NUMBERS["frequency_penalty"])
+REPETITION_PENALTY = tl.constexpr(NUMBERS["repetition_penalty"])
+PROMPT_LENGTH = tl.constexpr(INTEGERS["prompt_length"])
 
 IN_PROMPT = tl.constexpr(1 << 30)
 CHUNK = 1024
@@ -35,7 +40,7 @@ def count_tokens(
 ):
     row = tl.load(rows + tl.program_id(0))
     slot = tl.load(slots + row)
-    prompt_length = tl.load(integers + slot * COLUMNS + 3)
+    prompt_length = tl.load(integers + slot * COLUMNS + PROMPT_LENGTH)
     at = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
     known = at < tl.load(positions + tl.program_id(0))
     is_output = at >= prompt_length
@@ -50,7 +55,8 @@ def penalize_rows(
 ):
     row = tl.load(rows + tl.program_id(0))
     own = numbers + tl.load(slots + row) * COLUMNS
-    presence, frequency, repetition = tl.load(own + 3), tl.load(own + 4), tl.load(own + 5)
+    presence, frequency = tl.load(own + PRESENCE_PENALTY), tl.load(own + FREQUENCY_PENALTY)
+    repetition = tl.load(own + REPETITION_PENALTY)
     at = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
     inside = at < vocabulary
     places = row * vocabulary + at

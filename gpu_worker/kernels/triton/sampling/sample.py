@@ -69,8 +69,8 @@ def _draw(
         integers,
         tokens,
         vocabulary,
-        NUMBERS=numbers.shape[1],
-        INTEGERS=integers.shape[1],
+        NUMBER_COLUMNS=numbers.shape[1],
+        INTEGER_COLUMNS=integers.shape[1],
         TILE=min(TILE, triton.next_power_of_2(vocabulary)),
         num_warps=16,
         enable_fp_fusion=False,  # rounded as by the reference

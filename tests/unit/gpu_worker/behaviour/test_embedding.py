@@ -12,14 +12,15 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from transformers import AutoModel
 
-from proto.sampling_pb2 import MEAN, SamplingParams
+from proto.sampling import greedy
+from proto.sampling_pb2 import MEAN
 from scheduler_svc.core.request import Pooling, Request
 from tests.support.closed_loop import ClosedLoop
 from tests.unit.gpu_worker.behaviour.test_families import random_model
 
 WAYS = [Pooling.MEAN, Pooling.LAST]
 LENGTHS = [1, 3, 4, 5, 15, 16, 17, 60]
-NOTHING_DRAWN = SamplingParams(top_p=1, repetition_penalty=1)
+NOTHING_DRAWN = greedy()
 
 
 def text(length: int) -> list[int]:

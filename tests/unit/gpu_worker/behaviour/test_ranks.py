@@ -23,7 +23,6 @@ from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
 from gpu_worker.step.result import NOT_FINITE
 from gpu_worker.step.runner import Runner
-from proto.sampling_pb2 import SamplingParams
 from scheduler_svc.core.request import Pooling, Request
 from tests.support.closed_loop import ClosedLoop
 from tests.unit.gpu_worker.conftest import Driver, greedy, llama, new_slot, pack, plan, sampled, unpack
@@ -196,7 +195,7 @@ def test_all_ranks_guess_the_same(runners: tuple[Runner, Runner]) -> None:
 @pytest.mark.parametrize("pooling", [Pooling.MEAN, Pooling.LAST])
 def test_embeddings(runners: tuple[Runner, Runner], pooling: Pooling) -> None:
     tokens = array("i", PROMPT)
-    request = Request("r", tokens, sampling=SamplingParams(top_p=1, repetition_penalty=1), pooling=pooling)
+    request = Request("r", tokens, sampling=greedy(), pooling=pooling)
     alone, pair = (ClosedLoop(runner).embed(request)[0] for runner in runners)
     torch.testing.assert_close(pair, alone, atol=1e-5, rtol=1e-4)
 

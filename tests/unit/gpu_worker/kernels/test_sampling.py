@@ -230,12 +230,11 @@ def test_transformers_agrees_on_filters(make) -> None:
 
     from gpu_worker.kernels.reference.sampling import _filter
 
-    state = SamplingTable(torch.zeros((1, 9), dtype=torch.int32)).state
-    state.numbers[0] = torch.tensor([1.0, 0.7, 0.0, 0.0, 0.0, 1.0])
-    state.integers[0, 0] = 12
+    table = SamplingTable(torch.zeros((1, 9), dtype=torch.int32))
+    table.set([make.slot(0, [1], [], sampling=make.sampled(top_p=0.7, top_k=12))])
     for seed in range(20):
         values = logits(seed)[None]
-        kept = _filter(values - values.max(), torch.tensor([0]), state)[0].isfinite()
+        kept = _filter(values - values.max(), torch.tensor([0]), table.state)[0].isfinite()
         expected = TopPLogitsWarper(0.7)(None, TopKLogitsWarper(12)(None, values))[0].isfinite()
         assert torch.equal(kept, expected)
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from gpu_worker.kernels.reference.sampling import sample as reference
+from gpu_worker.kernels.sampling import INTEGERS, NUMBERS
 from gpu_worker.kernels.triton.sampling.sample import TILE, sample
 from tests.unit.gpu_worker.kernels.test_sampling import logits, random_step
 
@@ -37,14 +38,14 @@ def test_ties_at_every_edge(make) -> None:
     scores, slots, known, state = random_step(make, 4, 97)
     ask = [{"top_k": 7}, {"top_p": 0.25}, {"top_k": 40, "top_p": 0.5}, {"min_p": 1.0, "top_k": 3}]
     scores[:] = 1.5
-    state.numbers[:] = torch.tensor([1, 1, 0, 0, 0, 1.0])
     state.flags[:] = 3
+    state.numbers[:, NUMBERS["temperature"]] = 1
     for slot, wanted in enumerate(ask):
-        state.numbers[slot, 1] = wanted.get("top_p", 1.0)
-        state.numbers[slot, 2] = wanted.get("min_p", 0.0)
-        state.integers[slot, 0] = wanted.get("top_k", 0)
+        state.numbers[slot, NUMBERS["top_p"]] = wanted.get("top_p", 1.0)
+        state.numbers[slot, NUMBERS["min_p"]] = wanted.get("min_p", 0.0)
+        state.integers[slot, INTEGERS["top_k"]] = wanted.get("top_k", 0)
     for seed in range(6):
-        state.integers[:, 1] = seed
+        state.integers[:, INTEGERS["seed"]] = seed
         arguments = scores, slots, torch.from_numpy(slots).long(), known, state
         found = sample(*arguments).tokens
         assert found.tolist() == reference(*arguments).tokens.tolist()
