@@ -50,20 +50,21 @@ class TokenizerServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Generate(self, request, context):
-        """Generates text for one prompt. The caller keeps every chunk; after a failure with UNAVAILABLE
-        it calls again (any replica) with what it has in `resumed`, and the stream goes on from there.
+        """Generates text for one prompt. The caller keeps every chunk. After a failure with UNAVAILABLE it calls
+        again, any replica, with everything it has received in `resumed`, and the stream continues from there.
 
         INVALID_ARGUMENT: the request cannot be served; trailing metadata `quire-param` names the field.
-        OUT_OF_RANGE: prompt and answer do not fit into the context; metadata as above.
-        RESOURCE_EXHAUSTED: too much waits already; trailing metadata `quire-retry-after`, in seconds.
+        OUT_OF_RANGE: prompt and answer do not fit into the context; `quire-param` as above.
+        RESOURCE_EXHAUSTED: too many requests wait already; trailing metadata `quire-retry-after` is the number of
+        seconds after which to try again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Embed(self, request, context):
-        """Computes the embedding of one text. After a failure with UNAVAILABLE the caller simply calls again.
-        Errors as of Generate.
+        """Computes the embedding of one text. After a failure with UNAVAILABLE the caller calls again.
+        Errors: as in Generate.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

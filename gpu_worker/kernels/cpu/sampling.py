@@ -20,7 +20,8 @@ class Sampler:
         library.quire_sampling_columns.restype = c_char_p
         columns = library.quire_sampling_columns().decode().split()
         if columns != [*NUMBERS, *INTEGERS]:
-            raise KernelError(f"sample.cpp reads the sampling parameters {', '.join(columns)}")
+            declared = ", ".join((*NUMBERS, *INTEGERS))
+            raise KernelError(f"sample.cpp reads the columns {', '.join(columns)}; there are {declared}")
         self._sample = library.quire_sample
         arrays = (c_void_p,) * 6
         self._sample.argtypes = (c_void_p, c_int, c_int, *arrays, c_int64, c_void_p, c_void_p)

@@ -16,6 +16,7 @@ from gpu_worker.kernels.triton.sampling.sample import sample as in_triton
 from gpu_worker.sampling.parameters import SamplingTable
 from gpu_worker.step.batch import Batch
 from gpu_worker.step.plan import read_plan
+from proto.sampling import STAGED
 from tests.support.native import with_team
 from tests.unit.gpu_worker.conftest import INTERPRETED, makers
 
@@ -242,6 +243,8 @@ def test_transformers_agrees_on_filters(make) -> None:
 def random_rows(make, count: int, vocabulary: int):
     """Rows that ask for all kinds of things, over logits with many ties."""
     chance = np.random.default_rng(5)
+    known = {"temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty"}
+    others = [each for each in STAGED if each.name not in known | {"repetition_penalty"}]
     rows = []
     for number in range(count):
         params = make.sampled(
@@ -253,6 +256,7 @@ def random_rows(make, count: int, vocabulary: int):
             frequency_penalty=float(chance.choice([0.0, -0.5])),
             repetition_penalty=float(chance.choice([1.0, 1.3])),
             seed=int(chance.integers(1 << 63)),
+            **{each.name: chance.choice([each.default, each.client.high / 2]).item() for each in others},
         )
         tokens = chance.integers(0, vocabulary, int(chance.integers(1, 40))).tolist()
         values = torch.from_numpy(chance.normal(0, 3, vocabulary).astype(np.float32))
