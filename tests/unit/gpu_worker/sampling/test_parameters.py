@@ -18,8 +18,9 @@ def table() -> SamplingTable:
 
 def other_than_default(parameter: Parameter) -> float:
     """A value at which the parameter is not off."""
-    values = parameter.client
-    return values.low if values.low > 0 else (values.low + values.high) // 2 or values.high
+    low, high = parameter.client.low, parameter.client.high
+    middle = (low + high) // 2 if parameter.whole else (low + high) / 2
+    return high if middle == parameter.default else middle
 
 
 def test_every_value_is_in_the_column_of_its_name() -> None:
