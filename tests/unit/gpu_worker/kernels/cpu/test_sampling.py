@@ -1,4 +1,4 @@
-"""The C++ sampler's tables; what it chooses is tested with the other back ends' in `kernels/test_sampling.py`."""
+"""The C++ sampler refuses tables with other columns; `kernels/test_sampling.py` tests what it chooses."""
 
 from types import SimpleNamespace
 from typing import Any
