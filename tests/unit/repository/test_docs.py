@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -123,3 +124,47 @@ def test_paths_that_are_named_exist() -> None:
     named = texts(r"`((?:docs|ops|proto|gateway|tokenizer_svc|scheduler_svc|gpu_worker|tests)/[\w./*-]*)`")
     assert named
     assert [entry for entry in named if not any(ROOT.glob(entry[1].rstrip("/")))] == []
+
+
+RECIPES = (
+    *("sampling parameter", "endpoint", "policy", "model family", "kernel", "KV format", "weight format"),
+    *("source of drafts", "service", "field of a contract", "setting"),
+)
+"""Kinds of changes that docs/extend.md has a recipe for."""
+
+
+def recipes() -> dict[str, str]:
+    """Text of each section of docs/extend.md, by its heading without the article."""
+    _, *sections = re.split(r"^## An? (.+)$", (ROOT / "docs/extend.md").read_text(), flags=re.MULTILINE)
+    return dict(zip(sections[::2], sections[1::2], strict=True))
+
+
+@pytest.mark.parametrize("kind", RECIPES)
+def test_a_recipe_lists_files_that_exist(kind: str) -> None:
+    steps = re.split(r"^\d+\. ", recipes()[kind], flags=re.MULTILINE)[1:]
+    assert len(steps) >= 2
+    for step in steps:
+        files = [
+            name
+            for name in re.findall(r"`([\w./-]+)`", step)
+            if "/" in name or name.endswith((".toml", ".yml"))
+        ]
+        assert files, f"a step that names no file: {step}"
+        assert [name for name in files if not (ROOT / name).exists()] == []
+
+
+def test_the_drawing_of_folders_is_the_linter_s() -> None:
+    """The layers at the beginning of docs/understand.md are import-linter's, in its order."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = {contract["id"]: contract.get("layers") for contract in contracts}
+    drawing = (ROOT / "docs/understand.md").read_text().split("## Four processes")[0]
+    services = re.search(r"^services +(.+?)  {2,}", drawing, re.MULTILINE)
+    assert services
+    assert re.split(r" *\| *", services[1]) == layers["services"][1].split(" | ")
+    for folder, contract in (("gpu_worker", "worker"), ("gpu_worker/kernels", "back-ends")):
+        line = re.search(rf"^{folder} +(.+)$", drawing, re.MULTILINE)
+        assert line
+        drawn = [set(re.split(r" *\| *", layer)) for layer in line[1].split(" ─▶ ")]
+        held = [set(layer.split(" | ")) for layer in layers[contract]]
+        places = [next(place for place, layer in enumerate(held) if each <= layer) for each in drawn]
+        assert places == sorted(set(places)), f"{folder}: {places}"
