@@ -5,11 +5,9 @@ import threading
 
 import grpc
 import pytest
-import torch
 
-from gpu_worker.engine import Engine, Session
+from gpu_worker.engine import Engine
 from gpu_worker.service import WorkerService
-from gpu_worker.step.pending import Pending
 from proto.worker_pb2_grpc import WorkerStub, add_WorkerServicer_to_server
 
 PROMPT = [5, 17, 3, 88, 41, 9]
@@ -134,72 +132,6 @@ async def test_one_call_at_a_time(make, stub) -> None:
     assert not ready.done()
     first.cancel()
     assert (await ready).HasField("ready")
-
-
-async def test_the_next_step_is_given_before_the_result_is_waited_for(make, tiny) -> None:
-    runner = make.runner(tiny.directory)
-    begin, second = runner.begin, threading.Event()
-
-    class Slow:
-        """A step whose device is done no sooner than the next step has been given to it."""
-
-        def __init__(self, step):
-            self.step, self.failed = step, ()
-
-        def result(self):
-            assert second.wait(10)
-            return self.step.result()
-
-    def watched(plan):
-        step = begin(plan)
-        if plan.step == 2:
-            second.set()
-        return Slow(step)
-
-    runner.begin = watched
-    engine = Engine(runner, overlap=True)
-    session = Session(engine)
-    for plan in (first_plan(make), decode(make, 2)):
-        session.submit(plan)
-    session.finish()
-    found = [await asyncio.wait_for(session.events.get(), 10) for _ in range(3)]
-    await engine.stop()
-    assert found[2] is None
-    tokens = [make.unpack(result.tokens)[0] for result in found[:2]]
-    assert tokens == make.expected(tiny.model, PROMPT, 2)
-
-
-def failing_step(runner, make) -> Pending:
-    """A step under way whose only row, of slot 0, will turn out to have failed."""
-    model = runner.model.logits
-    runner.model.logits = lambda hidden: model(hidden) * torch.nan
-    failing = runner.begin(first_plan(make))
-    runner.model.logits = model
-    return failing
-
-
-async def test_what_a_late_result_tells_is_not_held_against_the_next_sequence(make, tiny) -> None:
-    """A slot whose sequence failed has been taken by another when the result comes."""
-    runner = make.runner(tiny.directory)
-    failing = failing_step(runner, make)
-    again = make.slot(0, PROMPT, [4, 5, 6, 7])
-    following = runner.begin(make.plan(2, [(0, 0, 6, 1)], new_slots=[again], freed_slots=[0]))
-    assert [error.row for error in failing.result().errors] == [0]
-    runner.settle(failing)
-    assert make.unpack(following.result().tokens) == make.expected(tiny.model, PROMPT, 1)
-    assert not runner.execute(make.plan(3, [(0, 6, 1, 1)])).errors
-
-
-async def test_nor_is_what_is_told_while_nobody_holds_the_slot(make, tiny) -> None:
-    """Its client has left in the meantime, say."""
-    runner = make.runner(tiny.directory)
-    failing = failing_step(runner, make)
-    runner.begin(make.plan(2, freed_slots=[0]))
-    assert [error.row for error in failing.result().errors] == [0]
-    runner.settle(failing)
-    again = make.slot(0, PROMPT, [4, 5, 6, 7])
-    result = runner.execute(make.plan(3, [(0, 0, 6, 1)], new_slots=[again]))
-    assert make.unpack(result.tokens) == make.expected(tiny.model, PROMPT, 1)
 
 
 async def test_a_fault_of_the_worker_ends_the_call_and_not_the_worker(make, stub, runner) -> None:
