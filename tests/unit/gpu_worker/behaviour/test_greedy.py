@@ -59,7 +59,7 @@ def test_chunks_and_decodes_in_one_ragged_step(make, tiny) -> None:
     fourth = driver.admit(0, PROMPT[4:])
     driver.step((fourth, 6), (second, 1), (third, 1))
     driver.step((fourth, 1), (third, 1))
-    while len(second.tokens) < 40:
+    while len(second.tokens) < 24:
         driver.step((third, 1), (fourth, 1), (second, 1))
     for sequence, prompt in (
         (first, PROMPT),

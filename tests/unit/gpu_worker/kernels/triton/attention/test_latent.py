@@ -20,6 +20,7 @@ from tests.unit.gpu_worker.kernels.triton.attention.test_attention import (
     MIXED,
     PROCESSORS,
     TOLERANCES,
+    WIDE,
 )
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -40,6 +41,11 @@ def check(rows: list[tuple[int, int]], heads: Heads, dtype: torch.dtype, kv: str
 @pytest.mark.parametrize("rows", STEPS, ids=["mixed", "decodes", "drafts"])
 def test_any_kind_of_step(rows: list[tuple[int, int]], dtype: torch.dtype, kv: str) -> None:
     check(rows, SMALL, dtype, kv)
+
+
+@pytest.mark.parametrize("kv", FORMATS)
+def test_chunks_of_several_tiles(kv: str) -> None:
+    check(WIDE, SMALL, torch.bfloat16, kv)
 
 
 @pytest.mark.parametrize("kv", FEWER_BITS)
@@ -74,11 +80,11 @@ def test_rows_of_any_size(rows: list[tuple[int, int]]) -> None:
 def test_any_number_of_heads(heads: int) -> None:
     """More of them than a tile holds too, and not as many in each."""
     check([(1, 70), (9, 40)], Heads(heads, 1, 24, rank=16), torch.float32)
-    check([(1, 600)], Heads(heads, 1, 24, rank=16), torch.bfloat16)
+    check([(1, 300)], Heads(heads, 1, 24, rank=16), torch.bfloat16)
 
 
 def test_sizes_of_large_models() -> None:
-    check([(1, 530), (2, 40)], Heads(16, 1, 576, rank=512), torch.bfloat16)
+    check([(1, 270), (2, 40)], Heads(16, 1, 576, rank=512), torch.bfloat16)
 
 
 def test_with_a_window_it_is_the_reference() -> None:
@@ -91,15 +97,15 @@ def test_with_a_window_it_is_the_reference() -> None:
 @pytest.mark.parametrize("processors", [1, 100], ids=["whole", "split"])
 def test_recorded_steps(processors: int) -> None:
     paged = make_paged(MIXED, Heads(6, 1, 48, 32), 16, torch.float32)
-    query, step = recorded(paged, 150, 20)
+    query, step = recorded(paged, 90, 20)
     out = TritonStep(step, processors).attend(query, paged.plain)
     expected = torch.cat((dense(paged), torch.zeros(len(query) - len(paged.query), 192)))
     assert_close(out.double(), expected, atol=3e-6, rtol=3e-6)
 
 
 def test_a_row_of_no_context_gives_zeros() -> None:
-    paged = make_paged([(1, 5), (1, 600)], SMALL, 16, torch.float32)
-    empty = replace(paged.step, contexts=torch.tensor([0, 600], dtype=torch.int32))
+    paged = make_paged([(1, 5), (1, 300)], SMALL, 16, torch.float32)
+    empty = replace(paged.step, contexts=torch.tensor([0, 300], dtype=torch.int32))
     out = TritonStep(empty, PROCESSORS).attend(paged.query, paged.plain)
     assert out[0].equal(torch.zeros(6 * 20))
     assert out[1].isfinite().all()
