@@ -23,6 +23,6 @@ def deployment(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFacto
 async def client(deployment: Deployment) -> AsyncIterator[openai.AsyncOpenAI]:
     deployment.wait_ready()
     async with openai.AsyncOpenAI(
-        base_url=f"{deployment.url}/v1", api_key="none", max_retries=0, timeout=90
+        base_url=f"{deployment.url}/v1", api_key="none", max_retries=0, timeout=240
     ) as client:
         yield client

@@ -53,7 +53,7 @@ def two_ranks(redis_server: RedisServer, tmp_path: Path) -> Iterator[Deployment]
 
 
 def client_of(deployment: Deployment) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=f"{deployment.url}/v1", api_key="none", max_retries=0, timeout=90)
+    return openai.AsyncOpenAI(base_url=f"{deployment.url}/v1", api_key="none", max_retries=0, timeout=240)
 
 
 async def begin_to_ask(
@@ -101,7 +101,7 @@ async def lost_leases(deployment: Deployment, services: tuple[str, ...]) -> Asyn
 
     before = said()
     yield
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while any(now == then for now, then in zip(said(), before, strict=True)):
             await asyncio.sleep(0.02)
 

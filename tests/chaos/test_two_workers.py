@@ -50,7 +50,7 @@ class Load:
             self.streaming.discard(number)
             self.answers.append((number, answer))
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 60) -> None:
+    async def until(self, condition: Callable[[], bool], seconds: float = 120) -> None:
         async with asyncio.timeout(seconds):
             while not condition():
                 await asyncio.sleep(0.005)

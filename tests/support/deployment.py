@@ -61,13 +61,13 @@ class Deployment:
         process.send_signal(signal.SIGKILL)
         process.wait()
 
-    def start(self, services: tuple[str, ...] = SERVICES, timeout: float = 60.0) -> Self:
+    def start(self, services: tuple[str, ...] = SERVICES, timeout: float = 120.0) -> Self:
         for service in services:
             self.spawn(service)
         self.wait_ready(timeout)
         return self
 
-    def wait_ready(self, timeout: float = 60.0) -> None:
+    def wait_ready(self, timeout: float = 120.0) -> None:
         """Return once the gateway says that it is ready; raise with the logs if it does not."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:

@@ -116,7 +116,7 @@ def _load(engine: "Competitor", model: str, users: int, bench: Bench) -> None:
 
     if not bench.has_time(f"{engine.name} at {users} users", 12):
         return
-    measured = engine.ask(_questions(users), users)
+    measured = engine.ask(_questions(users, bench), users)
     summary = summarize(measured.answers, measured.seconds)
     row = {
         "engine": engine.name,
@@ -132,10 +132,11 @@ def _load(engine: "Competitor", model: str, users: int, bench: Bench) -> None:
         bench.expect(not summary.errors, f"{summary.errors} of the chain's answers at {users} users failed")
 
 
-def _questions(users: int) -> "Sequence[Question]":
+def _questions(users: int, bench: Bench) -> "Sequence[Question]":
     from ops.bench.load.workload import Workload
 
-    conversations = Workload().conversations(max(6, ROUNDS * users), SEED + users)
+    workload = Workload(output_lengths=(8, 8)) if bench.dry else Workload()
+    conversations = workload.conversations(max(6, ROUNDS * users), SEED + users)
     return [question for (question,) in conversations]
 
 

@@ -11,14 +11,14 @@ AMPERE = ["80"] if os.environ.get("TEST_INTERPRETED") else []
 """Takes as long again."""
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_every_kernel_becomes_machine_code(tmp_path: Path) -> None:
     answer = subprocess.run(
         [sys.executable, "-m", "tests.support.compiled", "90", *AMPERE],
         env=os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=880,
     )
     assert answer.returncode == 0, answer.stderr
     lines = [line.split() for line in answer.stdout.splitlines()]
