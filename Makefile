@@ -20,7 +20,7 @@ TORCH_CPU_VERSION := 2.13.0
 # Without a GPU Triton only interprets, for tests; with one torch brings the version that it needs.
 TRITON := $(if $(filter cpu,$(TORCH)),triton==3.7.1)
 
-.PHONY: help up test kernels lint install bench report gpu-check compose-test clean
+.PHONY: help up test emulated kernels lint install bench report gpu-check compose-test clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -37,6 +37,11 @@ test: $(VENV)/.installed-dev ## style, types and all tests
 	@$(MAKE) --no-print-directory --jobs=2 lint kernels
 	@echo "== tests"
 	@$(BIN)/python -m pytest -n 2 --durations=10 $(ARGS)
+
+emulated: $(VENV)/.installed-dev ## the GPU kernels, compiled for Ampere and Hopper, in an emulator of PTX (20 minutes)
+	@for capability in 80 90; do echo "== compute capability $$capability"; \
+		TEST_EMULATED=$$capability $(BIN)/python -m pytest -n 2 tests/unit/support tests/unit/gpu_worker/kernels/triton \
+			$(ARGS) || exit 1; done
 
 # Tests want them all; who installs has only the best one compiled.
 kernels: $(VENV)/.installed

@@ -49,6 +49,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
     return Scheduling(config, log)
 
 
+EMULATED = ("test_asked.py", "test_ptx_memory.py", "test_ptx_numbers.py")
+"""Files of tests that need the PTX emulator."""
+
+
+class NotAskedFor(pytest.File):
+    """A file of tests that is skipped as a whole, without being imported."""
+
+    def collect(self) -> list[pytest.Item]:
+        pytest.skip("needs the PTX emulator: `make emulated`, or TEST_EMULATED=90")
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.File | None:
+    if module_path.name in EMULATED and not os.environ.get("TEST_EMULATED"):
+        return NotAskedFor.from_parent(parent, path=module_path)
+    return None  # collected as usual
+
+
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
     """The bundled Redis, for the whole run. Tests keep apart by key prefixes of their own."""

@@ -11,16 +11,14 @@ from tests.support.emulated import emulate
 from tests.unit.gpu_worker.conftest import makers
 
 EMULATED = os.environ.get("TEST_EMULATED")
-"""80 or 90: what compiles for such a GPU is emulated, in place of Triton's interpreter."""
+"""Compute capability, 80 or 90. Kernels are compiled for it and emulated; otherwise Triton interprets them."""
 
 if EMULATED:
     emulate(int(EMULATED))
-    collect_ignore = ["behaviour/test_compiles.py", "test_emulated.py", "behaviour/test_variants.py"]
+    collect_ignore = ["behaviour/test_compiles.py", "behaviour/test_variants.py"]
 elif torch.cuda.is_available():
     # Kernels are compiled there, for memory that is the GPU's: tests/gpu has what runs on it.
     collect_ignore_glob = ["*test_*.py"]
-else:
-    collect_ignore = ["test_asked.py"]
 
 
 @pytest.fixture(scope="session")
