@@ -15,6 +15,8 @@ PACKAGES = (
     *("grpcio", "protobuf", "redis", "hiredis", "uvloop"),
     *("torch", "triton", "transformers", "fastapi", "uvicorn"),
 )
+WIDTH = 120
+"""Characters of a line of a result file, if its parts allow it."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,21 @@ def write(path: Path, name: str, seed: int, results: dict[str, Any]) -> None:
         "versions": versions(),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(head | {"results": results}, indent=2) + "\n")
+    path.write_text(as_json(head | {"results": results}) + "\n")
+
+
+def as_json(value: Any, indent: str = "") -> str:
+    """`value` as JSON for people: what fits into a line is in one, all else has a line for each part."""
+    line = json.dumps(value)
+    if not isinstance(value, dict | list) or len(indent) + len(line) <= WIDTH:
+        return line
+    inner = indent + " "
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(str(key))}: {as_json(part, inner)}" for key, part in value.items()]
+    else:
+        parts = [as_json(part, inner) for part in value]
+    first, last = "{}" if isinstance(value, dict) else "[]"
+    return f"{first}\n{inner}" + f",\n{inner}".join(parts) + f"\n{indent}{last}"
 
 
 def read(path: Path) -> Record:

@@ -153,15 +153,19 @@ def _from(record: Record) -> str:
 
 
 def write(folder: Path) -> Path:
-    """Make `report.md` and its drawings in `folder` from the result files there. Raises `ValueError` if one
-    cannot be read."""
+    """Make `report.md` and the drawings that it shows in `folder`, from the result files there.
+
+    Raises `ValueError` if a result file cannot be read.
+    """
     records = read_all(folder / RESULTS)
     path = folder / "report.md"
-    path.write_text(text(records))
+    path.write_text(report := text(records))
     shutil.rmtree(folder / DRAWINGS, ignore_errors=True)  # those of results that are no longer there, too
     for record in records:
         if plot := PLOTS.get(record.benchmark):
-            plot(record.results, folder / DRAWINGS / record.name)
+            for drawing in plot(record.results, folder / DRAWINGS / record.name):
+                if f"]({drawing.relative_to(folder)})" not in report:
+                    drawing.unlink()
     return path
 
 

@@ -1,5 +1,6 @@
 """Drawings of results, as SVG files of a few kilobytes. Needs matplotlib, and no display."""
 
+import io
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
+from ops.bench.report.svg import shrunk
 from ops.bench.step import BATCH, CONTEXT
 
 COMPARE = {
@@ -198,6 +200,8 @@ def plot_mechanisms(results: dict[str, Any], folder: Path) -> list[Path]:
 def saved(figure: Figure, path: Path) -> Path:
     """Write the figure as SVG; the same figure gives the same file."""
     # Letters stay letters, and ids do not change from run to run: the files are small and differ little.
+    drawing = io.StringIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": path.name}):
-        figure.savefig(path, metadata={"Date": None})
+        figure.savefig(drawing, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    path.write_text(shrunk(drawing.getvalue()))
     return path

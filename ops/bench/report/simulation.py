@@ -15,6 +15,8 @@ DRAWINGS = {
     "simulate_fairness.svg": "Fairness over tenants",
 }
 """Files, and what they show."""
+IN_THE_REPORT = ("simulate_blocks.svg", "simulate_fairness.svg")
+"""The report's tables have the figures of the others."""
 SHARES = ("p50", "p90", "p99")
 SIZE = (9, 4)
 
@@ -68,12 +70,8 @@ def _blocks(runs: list[dict[str, Any]]) -> Figure:
     axes = figure.subplots()
     for run in runs:
         width, held = run["held_share_seconds"], run["held_share"]
-        axes.step(
-            [width * number for number in range(len(held))],
-            [100 * share for share in held],
-            where="post",
-            label=run["name"],
-        )
+        middles = [width * (number + 0.5) for number in range(len(held))]
+        axes.plot(middles, [100 * share for share in held], label=run["name"])
     axes.set(xlabel="seconds", ylabel="% of the blocks held", ylim=(0, 100))
     axes.grid(alpha=0.3)
     figure.legend(loc="outside upper center", ncols=2, frameon=False)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ops.bench.report.markdown import number, spread, table
-from ops.bench.report.simulation import DRAWINGS
+from ops.bench.report.simulation import DRAWINGS, IN_THE_REPORT
 
 Results = Mapping[str, Any]
 
@@ -56,7 +56,7 @@ def compared(results: Results, drawings: str) -> list[str]:
         "the first token, ITL between tokens. Urgent are those that no priority comes before. "
         "Fairness is Jain's index over tenants; in time are answers that ended within their timeout.",
         table(head, rows),
-        *(f"![{caption}]({drawings}/{name})" for name, caption in DRAWINGS.items()),
+        *(f"![{DRAWINGS[name]}]({drawings}/{name})" for name in IN_THE_REPORT),
     ]
 
 
