@@ -1,8 +1,8 @@
 """What fewer bits cost in quality: `python -m ops.bench.perplexity` writes `results/perplexity.json`.
 
 The shipped model computes its held-out documents through the worker's own runner, its plans and pages; each
-form of its numbers is set beside float32. Perplexity is that of `ops/tiny_model/evaluate.py`. What rounding
-adds up to in a deeper model is seen in the logits of one with random weights (`shapes.py`).
+form of its numbers is set beside float32. Perplexity is that of `ops/tiny_model/training/evaluate.py`.
+What rounding adds up to in a deeper model is seen in the logits of one with random weights (`shapes.py`).
 """
 
 import argparse
@@ -30,7 +30,7 @@ from ops.bench.rig.accounting import tokens as tokens_of
 from ops.bench.rig.in_process import InProcess
 from ops.bench.rig.plans import prefill
 from ops.runtime.settings import SHIPPED_MODEL
-from ops.tiny_model.evaluate import HELD_OUT_SEED, PROMPTS, held_out_ids
+from ops.tiny_model.training.evaluate import HELD_OUT_SEED, PROMPTS, held_out_ids
 
 FORMS: dict[str, dict[str, Any]] = {
     "float32": {},

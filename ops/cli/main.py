@@ -4,9 +4,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any
 
-from ops.cli import bench, down, plan_memory, simulate, status, talk, up
+from ops.cli import down, plan_memory, status, talk, up
 from ops.runtime.errors import LaunchError
 
 _DESCRIPTION = """\
@@ -26,6 +27,8 @@ Quire serves large language models through an OpenAI-compatible API.
 `quire COMMAND --help` tells more about each.
 """
 
+TOOLS = ("bench", "simulate")
+"""Commands that measure. What is installed from a wheel does not have them."""
 Subcommands = Any  # argparse's own type for it is private
 
 
@@ -44,14 +47,31 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
     subcommands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (up, status, down, talk, bench, simulate, plan_memory):
+    for command in (up, status, down, talk, plan_memory):
         command.add_to(subcommands)
+    if _has_tools():
+        from ops.cli.tools import bench, simulate
+
+        bench.add_to(subcommands)
+        simulate.add_to(subcommands)
     return top
+
+
+def _has_tools() -> bool:
+    return find_spec("ops.cli.tools") is not None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; its exit status: 0 all is well, 1 it is not, 2 it was asked wrongly."""
-    options = parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given and given[0] in TOOLS and not _has_tools():
+        print(
+            f"quire: `quire {given[0]}` is not part of the installed package; "
+            f"in a checkout of the repository run `make install`, then `.venv/bin/quire {given[0]}`",
+            file=sys.stderr,
+        )
+        return 2
+    options = parser().parse_args(given)
     try:
         status: int = options.run(options)
     except LaunchError as error:

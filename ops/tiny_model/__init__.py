@@ -1,1 +1,1 @@
-"""The small model that ships with Quire: its corpus, tokenizer, training recipe and weights."""
+"""The small model that ships with Quire, its draft model, and in `training/` what they were made with."""

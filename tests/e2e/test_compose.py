@@ -221,6 +221,46 @@ def test_what_the_dockerfile_copies_exists_and_is_not_ignored() -> None:
         assert source in kept, source
 
 
+def copied_by(stage: str) -> dict[str, str]:
+    """What a stage of the Dockerfile copies from the checkout, each with its place in the stage."""
+    (body,) = re.findall(rf"^FROM \S+ AS {stage}$(.*?)(?=^FROM |\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL)
+    lines = [line.split() for line in re.findall(r"^COPY (?!--from)(.*)$", body, re.MULTILINE)]
+    copied = {}
+    for *sources, target in lines:
+        for source in sources:
+            name = f"{target}/{Path(source).name}" if target.endswith("/") else target
+            copied[source] = name.removeprefix(".").strip("/")
+    return copied
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_an_image_has_its_own_service_and_starts_with_nothing_else_of_ours(name: str, tmp_path: Path) -> None:
+    target = OURS[name]["build"]["target"]
+    package = OURS[name]["command"][-1]
+    assert f"COPY --from=build-{target} /opt/quire /opt/quire" in DOCKERFILE
+    copied = copied_by("source") | copied_by(f"build-{target}")
+    for source, place in copied.items():
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).symlink_to(ROOT / source)
+    find = "import setuptools, json; print(json.dumps(setuptools.find_packages()))"
+    start = f"import {package}.__main__, ops.runtime.health as health; print(health.__file__)"
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+        )
+        for code in (find, start)
+    ]
+    assert found[1].returncode == 0, found[1].stderr
+    assert found[1].stdout.startswith(str(tmp_path))
+    packages = set(yaml.safe_load(found[0].stdout))
+    assert {each.split(".")[0] for each in packages} == {"proto", "ops", package}
+    assert {each for each in packages if each.startswith("ops")} == {"ops", "ops.runtime"}
+
+
 def test_stages_that_the_dockerfile_builds_on_exist() -> None:
     stages = set(re.findall(r"^FROM \S+ AS (\S+)$", DOCKERFILE, re.MULTILINE))
     used = set(re.findall(r"^COPY --from=(\S+)", DOCKERFILE, re.MULTILINE))

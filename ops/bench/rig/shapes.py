@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 
-from ops.tiny_model.tokenizer import SPECIAL_TOKENS, save_tokenizer
+from ops.tiny_model.training.tokenizer import SPECIAL_TOKENS, save_tokenizer
 
 DEVIATION = 0.02
 """Of all weights. With it logits have a deviation of about one: far from what bfloat16 can hold."""

@@ -13,15 +13,15 @@ from jinja2.exceptions import TemplateError
 from safetensors import safe_open
 from transformers import AutoTokenizer
 
-from ops.tiny_model import data, evaluate
-from ops.tiny_model.corpus import documents
-from ops.tiny_model.corpus.snippets import json_turn
-from ops.tiny_model.corpus.stories import draw_story
-from ops.tiny_model.corpus.talk import conversation
-from ops.tiny_model.tokenizer import ASSISTANT, BEGIN, END, render
+from ops.tiny_model.training import data, evaluate
+from ops.tiny_model.training.corpus import documents
+from ops.tiny_model.training.corpus.snippets import json_turn
+from ops.tiny_model.training.corpus.stories import draw_story
+from ops.tiny_model.training.corpus.talk import conversation
+from ops.tiny_model.training.tokenizer import ASSISTANT, BEGIN, END, render
 
 RECORD = json.loads(evaluate.RECORD.read_text())
-TOKENIZER: Any = AutoTokenizer.from_pretrained(evaluate.HERE / "model")
+TOKENIZER: Any = AutoTokenizer.from_pretrained(evaluate.MODELS / "model")
 
 
 @pytest.fixture(scope="module")
@@ -90,12 +90,12 @@ def test_the_chat_template_refuses_an_unknown_role() -> None:
 
 @pytest.mark.parametrize("name", ["model", "draft"])
 def test_the_weights_are_small_bfloat16_and_have_one_tokenizer(name: str) -> None:
-    path = evaluate.HERE / name / "model.safetensors"
+    path = evaluate.MODELS / name / "model.safetensors"
     assert path.stat().st_size <= 16 * 2**20
     with safe_open(path, framework="pt") as file:
         assert {file.get_tensor(key).dtype for key in file.keys()} == {torch.bfloat16}  # noqa: SIM118
     for file_name in ("tokenizer.json", "tokenizer_config.json"):
-        assert (path.parent / file_name).read_bytes() == (evaluate.HERE / "model" / file_name).read_bytes()
+        assert (path.parent / file_name).read_bytes() == (evaluate.MODELS / "model" / file_name).read_bytes()
 
 
 def test_the_model_has_grouped_queries_and_tied_embeddings(model: Any) -> None:

@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 
 from ops.bench.perplexity import FORMS, Reading, compared, prompts_of, read, runner_of
 from ops.runtime.settings import SHIPPED_MODEL
-from ops.tiny_model import evaluate
+from ops.tiny_model.training import evaluate
 
 LIMITS = {
     "bfloat16": (1.002, 0.99),

@@ -11,7 +11,7 @@ from tests.support.emulated import emulate
 from tests.unit.gpu_worker.conftest import makers
 
 EMULATED = os.environ.get("TEST_EMULATED")
-"""Compute capability, 80 or 90, for which kernels are compiled and emulated. Unset: Triton interprets them."""
+"""Compute capability, 80 or 90, for which kernels are compiled and emulated. Unset: they are interpreted."""
 
 if EMULATED:
     emulate(int(EMULATED))

@@ -37,9 +37,8 @@ def drawn(svg: str) -> list[XML.Element]:
 
 def test_every_mark_is_where_it_was(drawing) -> None:
     before, after = drawn(drawing), drawn(shrunk(drawing))
-    assert [(one.tag, one.text and one.text.strip()) for one in before] == [
-        (one.tag, one.text) if one.text else (one.tag, None) for one in after
-    ]
+    texts = [[(one.tag, (one.text or "").strip()) for one in both] for both in (before, after)]
+    assert texts[0] == texts[1]
     for old, new in zip(before, after, strict=True):
         for name in ("d", "x", "y"):
             places = [[float(each) for each in NUMBER.findall(one.get(name, ""))] for one in (old, new)]

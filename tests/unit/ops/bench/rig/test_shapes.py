@@ -5,7 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ops.bench.rig import shapes
-from ops.tiny_model.tokenizer import SPECIAL_TOKENS
+from ops.tiny_model.training.tokenizer import SPECIAL_TOKENS
 from tokenizer_svc.tokenizer import TextModel
 
 SMALL = shapes.Shape(64, 2, 4, 2, 96, 4500, tied=False)

@@ -1,4 +1,4 @@
-"""The recipe: `python -m ops.tiny_model.train` makes tokenizer, model and draft from nothing.
+"""The recipe: `python -m ops.tiny_model.training.train` makes tokenizer, model and draft from nothing.
 
 Parts can be run alone (`--part tokenizer|model|draft`). Checkpoints go to a scratch folder outside
 the repository, and a run that was stopped goes on from the last of them.
@@ -18,12 +18,12 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import GenerationConfig, LlamaForCausalLM
 
-from ops.tiny_model.data import batches, make_tokenizer, sample
-from ops.tiny_model.initialise import burstiness, hold, initialise
-from ops.tiny_model.recipe import DRAFT, MAX_LENGTH, MODEL, Recipe, config_of
-from ops.tiny_model.tokenizer import VOCAB_SIZE, save_tokenizer
+from ops.tiny_model.training.data import batches, make_tokenizer, sample
+from ops.tiny_model.training.initialise import burstiness, hold, initialise
+from ops.tiny_model.training.recipe import DRAFT, MAX_LENGTH, MODEL, Recipe, config_of
+from ops.tiny_model.training.tokenizer import VOCAB_SIZE, save_tokenizer
 
-HERE = Path(__file__).parent
+MODELS = Path(__file__).parents[1]
 
 
 def optimizer_of(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
@@ -127,7 +127,7 @@ def train(recipe: Recipe, tokenizer: Tokenizer, scratch: Path) -> None:
             print(f"{recipe.name} step {step} loss {shown:.4f} tokens/s {speed:.0f}", flush=True)
         if step % 100 == 99:
             run.save(step + 1)
-    export(run.model, tokenizer, HERE / recipe.name)
+    export(run.model, tokenizer, MODELS / recipe.name)
 
 
 def main() -> None:
@@ -148,7 +148,7 @@ def main() -> None:
     tokenizer = Tokenizer.from_file(str(path))
     for recipe in (MODEL, DRAFT):
         if args.untrained:
-            export(LlamaForCausalLM(config_of(recipe, tokenizer)), tokenizer, HERE / recipe.name)
+            export(LlamaForCausalLM(config_of(recipe, tokenizer)), tokenizer, MODELS / recipe.name)
         elif args.part in ("all", recipe.name):
             print(json.dumps(asdict(recipe)), flush=True)
             train(recipe, tokenizer, args.scratch)

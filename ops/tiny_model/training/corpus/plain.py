@@ -2,12 +2,12 @@
 
 import random
 
-from ops.tiny_model.corpus.cast import ANIMALS, EMOJI, any_kind, draw_cast
-from ops.tiny_model.corpus.grammar import capital, expand
-from ops.tiny_model.corpus.lists import shopping_note
-from ops.tiny_model.corpus.snippets import snippet
-from ops.tiny_model.corpus.stories import draw_story, titled
-from ops.tiny_model.corpus.sums import sum_table
+from ops.tiny_model.training.corpus.cast import ANIMALS, EMOJI, any_kind, draw_cast
+from ops.tiny_model.training.corpus.grammar import capital, expand
+from ops.tiny_model.training.corpus.lists import shopping_note
+from ops.tiny_model.training.corpus.snippets import snippet
+from ops.tiny_model.training.corpus.stories import draw_story, titled
+from ops.tiny_model.training.corpus.sums import sum_table
 
 _DIARY = (
     "[Today|This morning] I [went to {place}|met {pal}|stayed at home]. {weather} "

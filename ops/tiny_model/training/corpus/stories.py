@@ -3,8 +3,8 @@
 import random
 from dataclasses import dataclass
 
-from ops.tiny_model.corpus.cast import FANCY, JOBS, PLACES, THINGS, Kind, any_kind, draw_cast
-from ops.tiny_model.corpus.grammar import Beats, capital, draw, expand, read_sections
+from ops.tiny_model.training.corpus.cast import FANCY, JOBS, PLACES, THINGS, Kind, any_kind, draw_cast
+from ops.tiny_model.training.corpus.grammar import Beats, capital, draw, expand, read_sections
 
 _SECTIONS = read_sections("stories.txt")
 _OPENING, _ENDING, _SHORT = (_SECTIONS.pop(name) for name in ("opening", "ending", "short"))

@@ -7,9 +7,9 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from ops.tiny_model.corpus import Sort, documents
-from ops.tiny_model.recipe import MAX_LENGTH, Recipe
-from ops.tiny_model.tokenizer import render, train_tokenizer
+from ops.tiny_model.training.corpus import Sort, documents
+from ops.tiny_model.training.recipe import MAX_LENGTH, Recipe
+from ops.tiny_model.training.tokenizer import render, train_tokenizer
 
 TOKENIZER_SEED, TOKENIZER_DOCUMENTS = 11, 30_000
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from ops.tiny_model.corpus import Document
+from ops.tiny_model.training.corpus import Document
 
 BEGIN, SYSTEM, USER, ASSISTANT, END, PAD = SPECIAL_TOKENS = (
     "<|begin|>",

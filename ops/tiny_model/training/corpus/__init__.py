@@ -9,8 +9,8 @@ import zlib
 from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
-from ops.tiny_model.corpus.plain import plain_document
-from ops.tiny_model.corpus.talk import Message, conversation, small_talk
+from ops.tiny_model.training.corpus.plain import plain_document
+from ops.tiny_model.training.corpus.talk import Message, conversation, small_talk
 
 Document: TypeAlias = "list[Message] | str"
 """A chat as its messages, or a plain text."""

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ops.cli import bench_compare, bench_mechanisms, bench_step
 from ops.cli.arguments import numbers, positive, span
+from ops.cli.tools import bench_compare, bench_mechanisms, bench_step
 
 _DESCRIPTION = """\
 Put a load on any server with an OpenAI-compatible API, and print what it does under it.

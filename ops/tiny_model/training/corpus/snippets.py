@@ -4,8 +4,8 @@ import json
 import random
 from typing import TypeAlias
 
-from ops.tiny_model.corpus.cast import ANIMALS, HE, JOBS, PLACES, SHE, THINGS
-from ops.tiny_model.corpus.grammar import expand, read_table
+from ops.tiny_model.training.corpus.cast import ANIMALS, HE, JOBS, PLACES, SHE, THINGS
+from ops.tiny_model.training.corpus.grammar import expand, read_table
 
 Fields: TypeAlias = dict[str, object]
 

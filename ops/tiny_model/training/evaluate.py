@@ -1,4 +1,6 @@
-"""Held-out perplexities and sample answers: `python -m ops.tiny_model.evaluate` writes perplexity.json.
+"""Held-out perplexities, written to perplexity.json, and sample answers.
+
+    python -m ops.tiny_model.training.evaluate
 
 The held-out documents come from the same generator as the training text, and none of them was
 trained on. Perplexity is exp of the mean cross entropy of all tokens after the first, special
@@ -16,10 +18,11 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ops.tiny_model.corpus import Sort, documents
-from ops.tiny_model.tokenizer import render
+from ops.tiny_model.training.corpus import Sort, documents
+from ops.tiny_model.training.tokenizer import render
 
 HERE = Path(__file__).parent
+MODELS = HERE.parent
 RECORD = HERE / "perplexity.json"
 HELD_OUT_SEED = 7
 # Name of the set -> (sort of documents, number of documents).
@@ -85,8 +88,8 @@ def answer(
 
 def load(name: str) -> tuple[Any, Any]:
     """(model in float32, tokenizer) of the committed directory `name`: "model" or "draft"."""
-    model: Any = AutoModelForCausalLM.from_pretrained(HERE / name, dtype=torch.float32)
-    tokenizer: Any = AutoTokenizer.from_pretrained(HERE / name)
+    model: Any = AutoModelForCausalLM.from_pretrained(MODELS / name, dtype=torch.float32)
+    tokenizer: Any = AutoTokenizer.from_pretrained(MODELS / name)
     return model.eval(), tokenizer
 
 

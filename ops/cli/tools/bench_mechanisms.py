@@ -5,7 +5,7 @@ import sys
 from typing import Any
 
 from ops.cli.arguments import positive
-from ops.cli.bench_step import add_model_to, worker_settings
+from ops.cli.tools.bench_step import add_model_to, worker_settings
 from ops.runtime.hub import HubError
 
 _DESCRIPTION = """\

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from tokenizers import Tokenizer
 from transformers import LlamaConfig
 
-from ops.tiny_model.tokenizer import BEGIN, END, PAD, VOCAB_SIZE
+from ops.tiny_model.training.tokenizer import BEGIN, END, PAD, VOCAB_SIZE
 
 MAX_LENGTH = 2048
 

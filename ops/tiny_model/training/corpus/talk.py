@@ -4,12 +4,12 @@ import random
 from collections.abc import Callable
 from typing import TypeAlias
 
-from ops.tiny_model.corpus.cast import EMOJI
-from ops.tiny_model.corpus.grammar import read_questions
-from ops.tiny_model.corpus.lists import language_turn, list_turn, opposite_turn
-from ops.tiny_model.corpus.snippets import json_turn
-from ops.tiny_model.corpus.stories import again, draw_story, follow_up
-from ops.tiny_model.corpus.sums import count_turn, sum_turn, told_turn
+from ops.tiny_model.training.corpus.cast import EMOJI
+from ops.tiny_model.training.corpus.grammar import read_questions
+from ops.tiny_model.training.corpus.lists import language_turn, list_turn, opposite_turn
+from ops.tiny_model.training.corpus.snippets import json_turn
+from ops.tiny_model.training.corpus.stories import again, draw_story, follow_up
+from ops.tiny_model.training.corpus.sums import count_turn, sum_turn, told_turn
 
 Message: TypeAlias = dict[str, str]
 """{"role": "system" | "user" | "assistant", "content": text}, as chat templates take it."""

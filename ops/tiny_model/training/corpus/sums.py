@@ -2,7 +2,7 @@
 
 import random
 
-from ops.tiny_model.corpus.grammar import expand
+from ops.tiny_model.training.corpus.grammar import expand
 
 _WORDS = [
     *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven"),

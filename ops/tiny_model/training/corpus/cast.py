@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass
 
-from ops.tiny_model.corpus.grammar import read_sections
+from ops.tiny_model.training.corpus.grammar import read_sections
 
 _WORDS = {name: beats[0] for name, beats in read_sections("words.txt").items()}
 

@@ -2,7 +2,7 @@
 
 import random
 
-from ops.tiny_model.corpus.grammar import capital, expand, read_table
+from ops.tiny_model.training.corpus.grammar import capital, expand, read_table
 
 _TABLE = read_table("lists.txt")
 _LANGUAGES = read_table("languages.txt")
