@@ -3,15 +3,16 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from math import inf
 from typing import Any
 
 import grpc
 from opentelemetry import trace
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+from opentelemetry.trace import Span
 
-from ops.runtime.telemetry import incoming, outgoing
+from ops.runtime.telemetry import outgoing, served
+from proto.rpc.call import Status
 from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse, GenerateRequest
 from proto.scheduler_pb2_grpc import SchedulerServicer
 from scheduler_svc.call import Call
@@ -38,12 +39,12 @@ class SchedulerService(SchedulerServicer):
         self._engine = engine
 
     async def Generate(self, requests: AsyncIterator[GenerateRequest], context: Any) -> None:
-        async with _told(context, "scheduler.generate") as span:
+        async with served(tracer, "scheduler.generate", context, _status_of) as span:
             await self._generate(requests, context, span)
 
     async def Embed(self, asked: EmbedTokensRequest, context: Any) -> EmbedTokensResponse:
         response = EmbedTokensResponse()
-        async with _told(context, "scheduler.embed") as span:
+        async with served(tracer, "scheduler.embed", context, _status_of) as span:
             request = embedding_from(asked, _traceparent(span), _deadline(context))
             with self._opened(request, context, span) as (_, call):
                 found = await call.next()
@@ -94,26 +95,6 @@ class SchedulerService(SchedulerServicer):
                 self._engine.end_sequence(group, message.end_sequence)
 
 
-@asynccontextmanager
-async def _told(context: Any, name: str) -> AsyncIterator[Span]:
-    """A span of that name around a call; an error is told there, and ends the call with its status."""
-    parent = incoming(context.invocation_metadata())
-    span = tracer.start_span(name, context=parent, kind=SpanKind.SERVER)
-    try:
-        yield span
-    except SchedulerError as error:
-        _fail(span, str(error), error)
-        await context.abort(_code(error), str(error), trailing_metadata=_trailing(error))
-    except asyncio.CancelledError:
-        _fail(span, "cancelled")
-        raise
-    except Exception as error:
-        _fail(span, str(error), error)
-        raise
-    finally:
-        span.end()
-
-
 def _traceparent(span: Span) -> str:
     """The span's W3C trace context, for the worker; empty if it is not traced."""
     carried = outgoing(trace.set_span_in_context(span)) if span.get_span_context().is_valid else ()
@@ -147,10 +128,9 @@ def _facts(group: SequenceGroup) -> dict[str, str | int]:
     }
 
 
-def _fail(span: Span, message: str, error: Exception | None = None) -> None:
-    if error is not None:
-        span.record_exception(error)
-    span.set_status(Status(StatusCode.ERROR, message))
+def _status_of(error: Exception) -> Status | None:
+    """How a call ends with `error`; None for an error that nobody foresaw."""
+    return Status(_code(error), str(error), _trailing(error)) if isinstance(error, SchedulerError) else None
 
 
 def _trailing(error: SchedulerError) -> tuple[tuple[str, str], ...]:

@@ -2,17 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import grpc
 from opentelemetry import trace
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+from opentelemetry.trace import Span
 
 from ops.runtime.hub import fetched
-from ops.runtime.telemetry import Metadata, incoming, outgoing
+from ops.runtime.telemetry import Metadata, outgoing, served
 from proto.rpc import Node, Resumption
+from proto.rpc.call import Status
 from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse, GenerateRequest
 from proto.scheduler_pb2_grpc import SchedulerStub
 from proto.tokenizer_pb2 import EmbedRequest, EmbedResponse, TextRequest
@@ -43,8 +43,8 @@ async def serve(node: Node, settings: TokenizerSettings) -> None:
     add_TokenizerServicer_to_server(service, server)
     await server.start()
     await node.update(model=name, defaults=dict(model.defaults))
-    said = ", ".join(f"{key} {value}" for key, value in model.defaults.items())
-    log.info("serving %s from %s; defaults of its own: %s", name, settings.model, said or "none")
+    defaults = ", ".join(f"{key} {value}" for key, value in model.defaults.items())
+    log.info("serving %s from %s; its own sampling defaults: %s", name, settings.model, defaults or "none")
     try:
         await server.wait_for_termination()
     finally:
@@ -60,13 +60,15 @@ class TokenizerService(TokenizerServicer):
 
     async def Generate(self, request: TextRequest, context: Any) -> None:
         """See proto/tokenizer.proto."""
-        async with _told(context, "tokenizer.generate", request.request_id) as span:
+        async with served(tracer, "tokenizer.generate", context, _status_of) as span:
+            span.set_attribute("quire.request_id", request.request_id)
             await self._generate(request, context, span)
 
     async def Embed(self, request: EmbedRequest, context: Any) -> EmbedResponse:
         """See proto/tokenizer.proto."""
         response = EmbedResponse()
-        async with _told(context, "tokenizer.embed", request.request_id) as span:
+        async with served(tracer, "tokenizer.embed", context, _status_of) as span:
+            span.set_attribute("quire.request_id", request.request_id)
             asked = await tokens_request(self._model, request)
             response.tokens = len(asked.tokens) // ITEM
             span.set_attribute("quire.prompt_tokens", response.tokens)
@@ -132,30 +134,17 @@ class TokenizerService(TokenizerServicer):
             call.cancel()
 
 
-@asynccontextmanager
-async def _told(context: Any, name: str, request_id: str) -> AsyncIterator[Span]:
-    """A span of that name around a call; an error is told there, and ends the call with its status."""
-    parent = incoming(context.invocation_metadata())
-    span = tracer.start_span(name, context=parent, kind=SpanKind.SERVER)
-    span.set_attribute("quire.request_id", request_id)
-    try:
-        yield span
-    except InvalidRequestError as error:
-        _failed(span, error)
+def _status_of(error: Exception) -> Status | None:
+    """How a call ends with `error`; None for an error that nobody foresaw."""
+    if isinstance(error, InvalidRequestError):
         too_long = isinstance(error, TooLongError)
         code = grpc.StatusCode.OUT_OF_RANGE if too_long else grpc.StatusCode.INVALID_ARGUMENT
-        await context.abort(code, str(error), (("quire-param", error.param),))
-    except SchedulerError as error:
-        _failed(span, error)
-        await context.abort(grpc.StatusCode.INTERNAL, str(error))
-    except grpc.aio.AioRpcError as error:
-        _failed(span, error)
-        await context.abort(error.code(), error.details() or "", _ours(error.trailing_metadata()))
-    except asyncio.CancelledError:
-        span.set_status(Status(StatusCode.ERROR, "cancelled"))
-        raise
-    finally:
-        span.end()
+        return Status(code, str(error), (("quire-param", error.param),))
+    if isinstance(error, SchedulerError):
+        return Status(grpc.StatusCode.INTERNAL, str(error))
+    if isinstance(error, grpc.aio.AioRpcError):
+        return Status(error.code(), error.details() or "", _ours(error.trailing_metadata()))
+    return None
 
 
 def _carried(span: Span) -> Metadata:
@@ -172,8 +161,3 @@ async def _write(call: Any, message: GenerateRequest) -> None:
 def _ours(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], ...]:
     """Of a neighbour's trailing metadata, what is part of the contract."""
     return tuple((key, value) for key, value in metadata or () if key in ("quire-param", "quire-retry-after"))
-
-
-def _failed(span: Span, error: Exception) -> None:
-    span.record_exception(error)
-    span.set_status(Status(StatusCode.ERROR, str(error)))

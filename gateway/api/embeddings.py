@@ -5,7 +5,6 @@ import base64
 import struct
 from collections.abc import Sequence
 
-import grpc
 from fastapi import APIRouter, Request, Response
 
 from gateway.api.answer import compact
@@ -23,6 +22,9 @@ from proto.tokenizer_pb2_grpc import TokenizerStub
 
 AT_ONCE = 64
 """Texts of one request that are embedded at the same time: enough to fill steps and leave others a turn."""
+
+NAMES = {"prompt": "input"}
+"""Parameters of this endpoint, by their names in tokenizer.proto."""
 
 
 def router(generator: Generator) -> APIRouter:
@@ -56,18 +58,9 @@ class Embedding(Attempts):
         """The tokenizer service's response. Raises `GatewayError`."""
         resumption = Resumption()
         while self._ended_by is None:
-            call = self._begin(self._tokenizer.Embed, self._request, resumption)
-            try:
+            async with self._attempt(self._tokenizer.Embed, self._request, resumption, NAMES) as call:
                 response: EmbedResponse = await call
                 return response
-            except grpc.aio.AioRpcError as error:
-                if self._ended_by is None:
-                    await self._retry_or_raise(resumption, error, {"prompt": "input"})
-            except asyncio.CancelledError:
-                if self._ended_by is None:
-                    raise
-            finally:
-                call.cancel()
         raise self._ended_by
 
 

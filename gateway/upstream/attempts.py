@@ -6,7 +6,8 @@ call, and the next tokenizer process continues from there.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,12 +42,33 @@ class Attempts:
         if self._call is not None:
             self._call.cancel()
 
-    def _begin(self, method: Callable[..., Any], request: object, resumption: Resumption) -> Any:
-        """Start a call. Its timeout is the time that is left."""
+    @property
+    def _finished(self) -> bool:
+        """All of the answer has come, however the last call ended."""
+        return False
+
+    @asynccontextmanager
+    async def _attempt(
+        self, method: Callable[..., Any], request: object, resumption: Resumption, names: Mapping[str, str]
+    ) -> AsyncIterator[Any]:
+        """Start a call. Its timeout is the time that is left.
+
+        Swallows the call's failure when another call is worth it, or `end` was called or all has come: the
+        caller looks at `_ended_by` and `_finished`. Raises `GatewayError`; `names`: see `from_rpc`.
+        """
         self._parts.under_way += 1
         metadata = (*outgoing(), *resumption.metadata())
-        self._call = method(request, metadata=metadata, timeout=self._left(), wait_for_ready=True)
-        return self._call
+        call = self._call = method(request, metadata=metadata, timeout=self._left(), wait_for_ready=True)
+        try:
+            yield call
+        except grpc.aio.AioRpcError as error:
+            if self._ended_by is None and not self._finished:
+                await self._retry_or_raise(resumption, error, names)
+        except asyncio.CancelledError:
+            if self._ended_by is None:
+                raise
+        finally:
+            call.cancel()
 
     def _left(self) -> float | None:
         return None if self._due is None else max(0.001, self._due - time.monotonic())

@@ -6,8 +6,6 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import grpc
-
 from gateway.errors import GatewayError, ServerFault, Unavailable
 from gateway.upstream.attempts import Attempts, Parts
 from gateway.upstream.backend import Backend
@@ -57,28 +55,19 @@ class Generation(Attempts):
         `number`: this prompt's number among the prompts of the request.
         """
         resumption = Resumption()
-        while self._ended_by is None:
-            call = self._begin(self._tokenizer.Generate, self._with_so_far(), resumption)
-            try:
+        while self._ended_by is None and not self._finished:
+            request = self._with_so_far()
+            async with self._attempt(self._tokenizer.Generate, request, resumption, self._names) as call:
                 async for chunk in call:
                     resumption.progressed()
                     self._remember(chunk)
                     yield number, chunk
-                if not self._finished():
+                if not self._finished:
                     raise ServerFault("The answer ended before it was complete.")
-                return
-            except grpc.aio.AioRpcError as error:
-                if self._finished():
-                    return
-                if self._ended_by is None:
-                    await self._retry_or_raise(resumption, error, self._names)
-            except asyncio.CancelledError:
-                if self._ended_by is None:
-                    raise
-            finally:
-                call.cancel()
-        raise self._ended_by
+        if self._ended_by is not None and not self._finished:
+            raise self._ended_by
 
+    @property
     def _finished(self) -> bool:
         return all(sequence.finished for sequence in self._sequences)
 

@@ -3,7 +3,10 @@
 Without `QUIRE_OTLP_ENDPOINT` no provider is set and every call here costs next to nothing.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context
@@ -11,6 +14,11 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import Span, SpanKind, Tracer
+from opentelemetry.trace import Status as SpanStatus
+from opentelemetry.trace import StatusCode as SpanStatusCode
+
+from proto.rpc.call import Status
 
 Metadata = Sequence[tuple[str, str | bytes]]
 
@@ -41,3 +49,29 @@ def incoming(metadata: Metadata | None) -> Context:
     """The caller's span context out of a call's metadata; empty if it has none."""
     carrier = {key: value for key, value in metadata or () if isinstance(value, str)}
     return propagate.extract(carrier)
+
+
+@asynccontextmanager
+async def served(
+    tracer: Tracer, name: str, context: Any, status_of: Callable[[Exception], Status | None]
+) -> AsyncIterator[Span]:
+    """A span of that name around a call that a servicer serves.
+
+    An error is recorded in the span. If `status_of` knows a status for it, the call ends with that status;
+    otherwise the error goes on.
+    """
+    span = tracer.start_span(name, context=incoming(context.invocation_metadata()), kind=SpanKind.SERVER)
+    try:
+        yield span
+    except asyncio.CancelledError:
+        span.set_status(SpanStatus(SpanStatusCode.ERROR, "cancelled"))
+        raise
+    except Exception as error:
+        span.record_exception(error)
+        span.set_status(SpanStatus(SpanStatusCode.ERROR, str(error)))
+        status = status_of(error)
+        if status is None:
+            raise
+        await context.abort(status.code, status.details, status.trailing)
+    finally:
+        span.end()
