@@ -8,8 +8,6 @@ from typing import Any
 
 import grpc
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
@@ -23,6 +21,7 @@ from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.engine import Engine
 from scheduler_svc.service import SchedulerService
 from scheduler_svc.settings import SchedulerSettings
+from tests.support.spans import exported_to
 
 
 def pack(numbers: Any) -> bytes:
@@ -277,11 +276,7 @@ async def test_a_row_error_ends_that_request_alone(stage: Stage) -> None:
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(service, "tracer", provider.get_tracer("test"))
-    return exporter
+    return exported_to(InMemorySpanExporter(), monkeypatch, service)
 
 
 async def spans_of(spans: InMemorySpanExporter) -> list[Any]:

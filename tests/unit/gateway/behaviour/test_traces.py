@@ -5,12 +5,11 @@ import asyncio
 import grpc
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
 from gateway.http import tracing
+from tests.support.spans import exported_to
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = {"traceparent": f"00-{TRACE}-{SPAN}-01"}
@@ -36,11 +35,7 @@ class Spans(InMemorySpanExporter):
 
 @pytest.fixture
 def spans(monkeypatch):
-    exporter = Spans()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(tracing, "_tracer", provider.get_tracer("test"))
-    return exporter
+    return exported_to(Spans(), monkeypatch, tracing, "_tracer")
 
 
 def ask(**more):

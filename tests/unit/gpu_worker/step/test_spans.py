@@ -1,13 +1,12 @@
 """A traced sequence is one span; a step's span is linked to those that it serves."""
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.step import spans
 from proto.worker_pb2 import RowError, StepResult
+from tests.support.spans import exported_to
 from tests.unit.gpu_worker.conftest import makers
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -22,11 +21,7 @@ def make():
 
 @pytest.fixture
 def exporter(monkeypatch):
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(spans, "tracer", provider.get_tracer("test"))
-    return exporter
+    return exported_to(InMemorySpanExporter(), monkeypatch, spans)
 
 
 def run(tracked, plan, errors=()):
