@@ -129,7 +129,7 @@ def _facts(group: SequenceGroup) -> dict[str, str | int]:
 
 
 def _status_of(error: Exception) -> Status | None:
-    """How a call ends with `error`; None for an error that nobody foresaw."""
+    """The status with which a call ends for `error`; None for an unexpected error."""
     return Status(_code(error), str(error), _trailing(error)) if isinstance(error, SchedulerError) else None
 
 

@@ -1,4 +1,4 @@
-"""What a model's generation_config.json says of requests that leave something out.
+"""A model's own sampling parameters, from generation_config.json, for requests that leave them out.
 
 The keys mean what they mean to transformers: `do_sample` false is greedy, whatever else there is of
 drawing. What is not there is left to the API's own defaults, and so is whether to sample: transformers
@@ -34,7 +34,7 @@ _ELSEWHERE = {"do_sample", "bos_token_id", "eos_token_id", "pad_token_id", "deco
     "cache_implementation",
     "return_dict_in_generate",
 }
-"""Keys that are read elsewhere, or say nothing of what is generated."""
+"""Keys that are read elsewhere, or that do not affect what is generated."""
 
 
 def read_defaults(path: Path, values: Mapping[str, Any]) -> dict[str, float]:
@@ -61,7 +61,7 @@ def read_defaults(path: Path, values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def fill_in(request: TextRequest, defaults: Mapping[str, float]) -> None:
-    """Put the model's defaults where the request says that it has nothing of its own."""
+    """Fill in the model's defaults for parameters that the request leaves out."""
     for name in request.left_out:
         if name in defaults:
             setattr(request if name == "max_tokens" else request.sampling, name, defaults[name])

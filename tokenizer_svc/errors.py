@@ -23,11 +23,11 @@ class InvalidRequestError(TokenizerError):
 
 
 class TooLongError(InvalidRequestError):
-    """A prompt beyond any context, so long that nobody counts how far."""
+    """A prompt that is longer than any context; its tokens are not counted."""
 
 
 class SchedulerError(TokenizerError):
-    """A scheduler said what its contract does not allow."""
+    """A scheduler sent something that its contract does not allow."""
 
 
 class ModelDirectoryError(TokenizerError, StartError):

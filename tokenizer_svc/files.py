@@ -17,7 +17,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ModelDirectoryError(f"{path} is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise ModelDirectoryError(f"{path} holds no object")
+        raise ModelDirectoryError(f"{path} is not a JSON object")
     return value
 
 
@@ -36,7 +36,7 @@ def named_tokens(directory: Path) -> dict[str, str]:
 
 
 def template_source(directory: Path) -> str | None:
-    """The chat template, of several the one called default; None: there is none.
+    """The chat template (of several the one named default), or None if there is none.
 
     It is in a file of its own or in tokenizer_config.json, of models that also see in chat_template.json.
     Raises `ModelDirectoryError`.

@@ -1,4 +1,4 @@
-"""One request between its two neighbours: scheduler messages in, text chunks out, and all that was said."""
+"""One request: scheduler messages in, text chunks out, and what was delivered so far."""
 
 from collections.abc import Sequence
 
@@ -22,11 +22,11 @@ class Generation:
         self._visible = model.plain_tokens if request.skip_special_tokens else model.every_token
         self._stops = automaton(request.stop) if request.stop else None
         ends = () if request.ignore_eos else model.end_tokens
-        # The text may not show a special token; who names one as a stop string means it all the same.
+        # The text may hide special tokens; one that is named as a stop string stops the answer all the same.
         named = [model.special_tokens[text] for text in request.stop if text in model.special_tokens]
         self._stop_tokens = sorted({*ends, *request.stop_token_ids, *named})
         self._sequences: dict[int, SequenceText] = {}
-        self._told_prompt = False
+        self._sent_prompt = False
 
     @property
     def finished(self) -> bool:
@@ -41,7 +41,7 @@ class Generation:
         return sum(len(one.packed) // 4 for one in self._sequences.values())
 
     def start(self) -> Start:
-        """The scheduler's first message, with what earlier calls have delivered."""
+        """The first message to the scheduler, with what earlier calls have delivered."""
         request = self._request
         return Start(
             request_id=request.request_id,
@@ -66,7 +66,7 @@ class Generation:
         )
 
     def resume(self) -> TextChunk | None:
-        """Take up what earlier calls of the gateway were given; a chunk if something is due at once."""
+        """Continue what earlier calls of the gateway delivered. Returns a chunk if text is due at once."""
         chunk = TextChunk()
         for so_far in self._request.resumed:
             sequence = self._sequence(so_far.index)
@@ -79,23 +79,23 @@ class Generation:
                 self._add(chunk, so_far.index, gain, ())
         if not chunk.deltas and not self.finished:
             return None
-        self._tell_prompt(chunk, 0)
+        self._add_prompt(chunk, 0)
         return chunk
 
     def take(self, response: GenerateResponse) -> tuple[TextChunk | None, list[int]]:
-        """What the scheduler's message means as text, and the sequences that a stop string has ended."""
+        """A scheduler's message as text (None: nothing to send), and sequences that a stop string ended."""
         chunk, ended = TextChunk(), []
         for delta in response.deltas[:]:
             sequence = self._sequence(delta.index)
-            # What was under way when its stop string was found.
+            # The delta was under way when the sequence's stop string was found.
             if sequence.finished:
                 continue
             gain = sequence.add(delta.tokens, delta.finish_reason)
             if gain.stop_string and not delta.finish_reason:
                 ended.append(delta.index)
             self._add(chunk, delta.index, gain, delta.logprobs)
-        if not self._told_prompt:
-            self._tell_prompt(chunk, response.cached_tokens)
+        if not self._sent_prompt:
+            self._add_prompt(chunk, response.cached_tokens)
         elif not chunk.deltas:
             return None, ended
         return chunk, ended
@@ -108,8 +108,8 @@ class Generation:
             self._sequences[index] = sequence
         return sequence
 
-    def _tell_prompt(self, chunk: TextChunk, cached_tokens: int) -> None:
-        self._told_prompt = True
+    def _add_prompt(self, chunk: TextChunk, cached_tokens: int) -> None:
+        self._sent_prompt = True
         chunk.prompt.token_ids.extend(self._prompt)
         chunk.prompt.cached_tokens = cached_tokens
 

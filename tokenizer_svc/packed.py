@@ -7,12 +7,12 @@ ITEM = 4
 
 
 def pack(ids: Sequence[int]) -> bytes:
-    """Ids as bytes. Raises `struct.error` for an id that is no int32."""
+    """Ids as bytes. Raises `struct.error` for an id that is not an int32."""
     return struct.pack(f"<{len(ids)}i", *ids)
 
 
 def unpack(data: bytes) -> tuple[int, ...]:
-    """Bytes as ids. Raises `struct.error` if they are no whole number of ids."""
+    """Bytes as ids. Raises `struct.error` if their number is not a multiple of 4."""
     return struct.unpack(f"<{len(data) // ITEM}i", data)
 
 

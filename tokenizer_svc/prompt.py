@@ -19,7 +19,7 @@ MAX_PROMPT_TOKENS = 500_000
 """Half of what a message to the scheduler can carry (4 MiB); the model's own bound is the scheduler's."""
 MAX_MESSAGES = 4096
 SHORT = 8_000
-"""Characters that are encoded on the spot (about 2 ms); what is longer must not hold up the streams."""
+"""Characters that are encoded at once (about 2 ms). A longer text is encoded in a thread: streams go on."""
 
 
 async def prompt_tokens(model: TextModel, request: TextRequest) -> list[int]:
@@ -53,7 +53,7 @@ async def input_tokens(model: TextModel, request: EmbedRequest) -> list[int]:
 
 
 def check(model: TextModel, request: TextRequest) -> None:
-    """What can be said without the prompt. Raises `InvalidRequestError`."""
+    """Check everything but the prompt. Raises `InvalidRequestError`."""
     if request.n < 1:
         raise InvalidRequestError("n", "n must be at least 1")
     if request.HasField("max_tokens") and request.max_tokens < 1:
@@ -98,13 +98,13 @@ async def _encode_chat(model: TextModel, chat: Conversation) -> list[int]:
 
 
 def _message(message: ChatMessage) -> dict[str, str]:
-    """As templates take it: what is not said is not there."""
-    said = {"role": message.role, "content": message.content}
-    return said | {"name": message.name} if message.name else said
+    """A message as chat templates take it: without a name if it has none."""
+    fields = {"role": message.role, "content": message.content}
+    return fields | {"name": message.name} if message.name else fields
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    """What a template is told besides the conversation."""
+    """The chat template's variables beside the conversation. Raises `InvalidRequestError`."""
     _check_length("chat_template_kwargs", len(text))
     try:
         arguments = json.loads(text or "{}")

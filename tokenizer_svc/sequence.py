@@ -1,4 +1,4 @@
-"""One sequence of a request: its tokens and what became of them as text."""
+"""One sequence of a request: its tokens and their text."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -10,10 +10,10 @@ from tokenizer_svc.stops import StopMatcher
 
 
 class Gain(NamedTuple):
-    """What a sequence gained by some tokens."""
+    """What new tokens add to a sequence."""
 
     token_ids: Sequence[int]
-    """The tokens that count: those after a stop string's last do not."""
+    """The tokens up to the last one of a stop string, or all."""
     text: str
     finish_reason: FinishReason
     stop_string: str = ""
@@ -35,7 +35,7 @@ class SequenceText:
         self.finished = False
 
     def add(self, packed: bytes, finish_reason: FinishReason) -> Gain:
-        """Take new tokens. A `finish_reason` of STOP says that the last of them is a stop token."""
+        """Take new tokens. With a `finish_reason` of STOP the last of them is a stop token."""
         tokens = unpack(packed)
         spoken = tokens[:-1] if finish_reason == STOP else tokens
         if self._matcher is None:
@@ -57,7 +57,7 @@ class SequenceText:
         return self._end(tokens, text + rest, STOP if found else finish_reason, found)
 
     def resume(self, token_ids: Sequence[int], text_length: int, stop_tokens: Collection[int]) -> Gain:
-        """Take up a sequence that delivered `token_ids` and `text_length` characters before.
+        """Continue a sequence that has delivered `token_ids` and `text_length` characters before.
 
         The gain has no tokens: only text that was not delivered, and an end if there is one already.
         """
@@ -80,7 +80,7 @@ class SequenceText:
         return Gain(tokens, self._new(text), reason, stop_string)
 
     def _new(self, text: str) -> str:
-        """What of `text` was not delivered before."""
+        """The part of `text` that was not delivered before."""
         if not self._delivered_before:
             return text
         known = min(self._delivered_before, len(text))

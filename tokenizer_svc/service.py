@@ -1,4 +1,4 @@
-"""The tokenizer's calls: the gateway's on its left, the scheduler's on its right."""
+"""The tokenizer's calls: it serves the gateway, and calls the scheduler."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ from tokenizer_svc.settings import TokenizerSettings
 from tokenizer_svc.tokenizer import TextModel
 
 GRACE = 5.0
-"""Seconds that calls may go on once the process is asked to end; their callers then go elsewhere."""
+"""Seconds that calls may go on once the process is asked to end; then callers call another replica."""
 
 log = logging.getLogger(__name__)
 tracer = trace.get_tracer(__name__)
@@ -135,7 +135,7 @@ class TokenizerService(TokenizerServicer):
 
 
 def _status_of(error: Exception) -> Status | None:
-    """How a call ends with `error`; None for an error that nobody foresaw."""
+    """The status with which a call ends for `error`; None for an unexpected error."""
     if isinstance(error, InvalidRequestError):
         too_long = isinstance(error, TooLongError)
         code = grpc.StatusCode.OUT_OF_RANGE if too_long else grpc.StatusCode.INVALID_ARGUMENT
@@ -148,16 +148,16 @@ def _status_of(error: Exception) -> Status | None:
 
 
 def _carried(span: Span) -> Metadata:
-    """What takes the span's context on to the scheduler; nothing if it is not traced."""
+    """Metadata that carries the span's context to the scheduler; none if the call is not traced."""
     return outgoing(trace.set_span_in_context(span)) if span.get_span_context().is_valid else ()
 
 
 async def _write(call: Any, message: GenerateRequest) -> None:
-    # A call that has ended takes no more; why it ended is what reading it says.
+    # A call that has ended takes no more messages; reading it raises the reason why it ended.
     with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
         await call.write(message)
 
 
 def _ours(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], ...]:
-    """Of a neighbour's trailing metadata, what is part of the contract."""
+    """The entries of a scheduler's trailing metadata that are part of the contract."""
     return tuple((key, value) for key, value in metadata or () if key in ("quire-param", "quire-retry-after"))

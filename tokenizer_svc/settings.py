@@ -1,4 +1,4 @@
-"""What a tokenizer process can be told."""
+"""The settings of a tokenizer process."""
 
 from pydantic import Field
 
@@ -9,4 +9,4 @@ class TokenizerSettings(ModelSettings):
     """Settings of a tokenizer process."""
 
     tokenizer_calls: int = Field(256, ge=1, le=65536)
-    """How many requests this process holds at once; more wait at the door."""
+    """Most requests that this process serves at once; further ones wait at the door."""

@@ -106,7 +106,7 @@ class _PublicNamespace(Namespace):
 
 
 class _GenerationBlock(Extension):
-    """`{% generation %}` marks what the assistant said, for training; the text is the block's own."""
+    """`{% generation %}` marks the assistant's turns for training; the block renders its own text."""
 
     tags = {"generation"}  # noqa: RUF012
 

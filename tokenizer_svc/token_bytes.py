@@ -23,7 +23,7 @@ BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class TokenBytes(dict[int, bytes]):
-    """Token id -> bytes, filled as tokens come up; nothing for those skipped and those unknown.
+    """Token id -> bytes, filled as tokens come up. Skipped and unknown tokens have no bytes.
 
     `drops_space`: text starts without the space that its first token may carry.
     """
@@ -40,7 +40,7 @@ class TokenBytes(dict[int, bytes]):
 
     def __missing__(self, token: int) -> bytes:
         text = self._tokenizer.id_to_token(token)
-        # A model may have more rows than its tokenizer has tokens: what they mean is nothing.
+        # A model may have more rows than its tokenizer has tokens. Those rows have no text.
         if text is None:
             return b""
         if token in self._skipped:

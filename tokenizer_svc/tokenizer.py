@@ -1,4 +1,4 @@
-"""What a model directory says of text: vocabulary, chat template, end tokens."""
+"""What a model directory defines for text: vocabulary, chat template, end tokens."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,25 +18,25 @@ from tokenizer_svc.token_bytes import TokenBytes
 
 @dataclass(frozen=True, repr=False)
 class TextModel:
-    """A model's way with text. Nothing in it changes; all requests share it."""
+    """How a model's text becomes tokens and back. Immutable; all requests share it."""
 
     tokenizer: tokenizers.Tokenizer
     vocab_size: int
     """Token ids are below this."""
     end_tokens: tuple[int, ...]
-    """Any of them ends an answer."""
+    """Token ids, each of which ends an answer."""
     defaults: Mapping[str, float]
-    """What counts where a request leaves a field out; see `defaults.py`."""
+    """Sampling parameters for requests that leave them out; see `defaults.py`."""
     template: ChatTemplate | None
-    """None: the model holds no conversations."""
+    """None: the model has no chat template, so it takes plain prompts only."""
     every_token: TokenBytes
     """The bytes of all tokens."""
     plain_tokens: TokenBytes
-    """The bytes of all tokens, of special ones none."""
+    """The bytes of all tokens; special tokens have no bytes."""
     special_tokens: Mapping[str, int]
-    """The special ones by their text."""
+    """Ids of the special tokens, by their text."""
     pooling_ways: tuple[str, ...]
-    """How its texts are embedded; see `pooling.py`."""
+    """The kinds of pooling that the model's files name; see `pooling.py`."""
 
     @classmethod
     def load(cls, directory: Path) -> Self:
@@ -45,15 +45,15 @@ class TextModel:
             raise ModelDirectoryError(f"{directory} is not a directory")
         path = directory / "tokenizer.json"
         if not path.is_file():
-            raise ModelDirectoryError(f"{directory} is no model directory: it has no tokenizer.json")
+            raise ModelDirectoryError(f"{directory} is not a model directory: it has no tokenizer.json")
         try:
             source = path.read_text(encoding="utf-8")
             tokenizer = tokenizers.Tokenizer.from_str(source)
             decoder = json.loads(source).get("decoder")
         # The library raises plain Exception for a file that it cannot read.
         except Exception as error:
-            raise ModelDirectoryError(f"{path} is no tokenizer: {error}") from error
-        # What a file may ask for when it was made for training.
+            raise ModelDirectoryError(f"{path} is not a tokenizer: {error}") from error
+        # Truncation and padding, which a file may ask for when it was made for training.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         named = named_tokens(directory)
@@ -75,7 +75,7 @@ class TextModel:
         )
 
     def encode(self, text: str, special: bool) -> list[int]:
-        """Text as tokens; `special` adds those that the tokenizer begins and ends a text with.
+        """Text as tokens; `special` adds the tokens with which the tokenizer begins and ends a text.
 
         Takes about 1 s for a million characters, in which other threads run.
         """
@@ -88,7 +88,7 @@ class TextModel:
     ) -> list[int]:
         """A conversation as tokens, ready for the answer. The template writes special tokens itself.
 
-        `arguments`: what the template is told besides. Raises `InvalidRequestError` if the model has no
+        `arguments`: further variables of the template. Raises `InvalidRequestError` if the model has no
         template or its template refuses.
         """
         if self.template is None:
@@ -97,13 +97,13 @@ class TextModel:
 
 
 def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What config.json says of the language model, where the model has other parts as well."""
+    """The part of config.json about the language model, where the model has other parts as well."""
     inner = config.get("text_config")
     return inner if isinstance(inner, dict) else {}
 
 
 def _vocab_size(tokenizer: tokenizers.Tokenizer, config: Mapping[str, Any]) -> int:
-    """The rows of the model's embedding, which may be more than the tokenizer has tokens."""
+    """Number of rows of the model's embedding. It may be larger than the tokenizer's vocabulary."""
     size = config.get("vocab_size") or _text_config(config).get("vocab_size")
     if size is None:
         return max(tokenizer.get_vocab().values(), default=-1) + 1
@@ -115,7 +115,7 @@ def _vocab_size(tokenizer: tokenizers.Tokenizer, config: Mapping[str, Any]) -> i
 def _end_tokens(
     configs: Sequence[Mapping[str, Any]], tokenizer: tokenizers.Tokenizer, named: Mapping[str, str]
 ) -> tuple[int, ...]:
-    """The first that says something: generation_config.json, config.json, the tokenizer's eos_token."""
+    """From the first that has any: generation_config.json, config.json, the tokenizer's eos_token."""
     for source in (*configs, *map(_text_config, configs)):
         match source.get("eos_token_id"):
             case None | []:

@@ -53,7 +53,7 @@ class Attempts:
     ) -> AsyncIterator[Any]:
         """Start a call. Its timeout is the time that is left.
 
-        Swallows the call's failure when another call is worth it, or `end` was called or all has come: the
+        Swallows the call's failure when another call can help, or `end` was called or all has come: the
         caller looks at `_ended_by` and `_finished`. Raises `GatewayError`; `names`: see `from_rpc`.
         """
         self._parts.under_way += 1

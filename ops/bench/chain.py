@@ -34,7 +34,7 @@ async def under_load(
     questions: Conversations,
     users: int,
 ) -> dict[str, Any]:
-    """What so many users have of a deployment, and microseconds of CPU per generated token in each process.
+    """What `users` users get from a deployment, and microseconds of CPU a generated token in each process.
 
     `cpu_seconds`: what each process has used so far.
     """

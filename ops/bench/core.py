@@ -185,7 +185,7 @@ def measure(sizes: Sizes, seed: int) -> dict[str, Any]:
 
 
 def _limits(rows: int, step_tokens: int) -> WorkerLimits:
-    """Room for so many sequences of any length."""
+    """Room for `rows` sequences of any length."""
     return WorkerLimits(
         num_blocks=rows * LONGEST // BLOCK_SIZE * 2,
         block_size=BLOCK_SIZE,

@@ -1,4 +1,4 @@
-"""What drafts are worth, on the two models that ship with Quire: text that repeats itself, and stories.
+"""What drafts save on the two models that ship with Quire: text that repeats itself, and stories.
 
 It takes real text: drawn tokens are followed by what no small model guesses.
 """
@@ -23,7 +23,7 @@ HEROES = ("fox", "bear", "hen", "cat", "dog", "owl", "duck", "mouse")
 
 
 def drafts(kind: str, users: int, repeating: bool) -> Callable[[Runner, int], Mapping[str, float]]:
-    """One measurement: so many greedy answers at a time. `kind`: of `QUIRE_SPECULATION`."""
+    """One measurement: `users` greedy answers at a time. `kind`: of `QUIRE_SPECULATION`."""
 
     def run(_: Runner, seed: int) -> Mapping[str, float]:
         hero = [HEROES[(seed + user) % len(HEROES)] for user in range(users)]

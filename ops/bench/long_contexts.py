@@ -33,7 +33,7 @@ ROLLS = 4
 
 @contextmanager
 def stretched(context: int) -> Iterator[Path]:
-    """The shipped model, made for so many tokens by its word alone."""
+    """The shipped model, with `context` positions in its configuration: its weights were trained on fewer."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         config = json.loads((SHIPPED_MODEL / "config.json").read_text())

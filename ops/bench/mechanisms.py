@@ -1,4 +1,4 @@
-"""What each mechanism is worth: the same work with it and without it, in turns.
+"""Each mechanism on and off: the same work with it and without it, in turns.
 
 A mechanism is an entry of `MECHANISMS`, which run in this process (`ops/bench/rig/in_process.py`), so that
 nothing but the mechanism differs between the two; or of `DEPLOYED`, if only whole deployments show it.
@@ -211,7 +211,7 @@ def _users(users: int) -> Run:
 
 GROWING = Workload(prompt_lengths=(32,), output_lengths=(224, 224))
 CHATS = Workload(prompt_lengths=(96,), output_lengths=(32, 32), turns=4)
-"""Each question comes with all that was said before it."""
+"""Each question comes with the conversation before it."""
 
 DOCUMENTS = 40
 """Of the held-out ones: enough to see that nothing is wrong; `ops/bench/perplexity.py` reads them all."""

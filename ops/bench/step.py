@@ -128,7 +128,7 @@ def decode_step(model: Model, rows: int, context: int, seed: int) -> Shape:
 
 
 def prefill_step(model: Model, tokens: int, seed: int) -> Shape:
-    """A step that computes a prompt of so many tokens."""
+    """A step that computes a prompt of `tokens` tokens."""
     prompt = Workload(prompt_lengths=(tokens,)).conversations(1, seed)[0][0].prompt
     assert not isinstance(prompt, str)
     plan = prefill(model.runner.limits, prompt)
@@ -184,7 +184,7 @@ def _best(rates: Sequence[Rates]) -> Rates:
 
 
 def scheduler_step(limits: BatchLimits, running_rows: int, waiting: int) -> float:
-    """Milliseconds that a plan and its result cost the scheduler: so many decode, so many wait for a slot."""
+    """Milliseconds that a plan and its result cost the scheduler, with `waiting` requests in the queue."""
     fleet = Fleet(max(limits.max_step_tokens, running_rows))
     scheduler, _ = fleet.add_worker(
         WorkerLimits(

@@ -25,7 +25,7 @@ class ChatError(Exception):
 def chat(url: str, model: str | None) -> int:
     """Talk to `model` (None: the first that is offered) at the gateway `url` until the input ends.
 
-    A line of standard input is a turn. Returns the exit status: 0, or 1 if there is nobody to talk to
+    A line of standard input is a turn. Returns the exit status: 0, or 1 if no server answers
     or, when the input is no terminal, a turn failed.
     """
     with httpx.Client(base_url=url, headers=authorization(), timeout=TIMEOUT, trust_env=False) as client:
@@ -43,7 +43,7 @@ def chat(url: str, model: str | None) -> int:
 
 
 class Conversation:
-    """What was said so far. A turn that fails leaves it as it was."""
+    """The messages so far. A turn that fails leaves them as they were."""
 
     def __init__(self, client: httpx.Client, model: str) -> None:
         self.model = model

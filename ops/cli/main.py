@@ -20,7 +20,7 @@ Quire serves large language models through an OpenAI-compatible API.
   quire bench serve        put it under load and measure it
   quire bench compare      the same questions to other engines, in turns
   quire bench step         where the time of a step goes
-  quire bench mechanisms   what each mechanism is worth
+  quire bench mechanisms   each mechanism on and off
   quire simulate           the same on any number of workers, under virtual time
   quire plan-memory        what a model takes of memory, and how many requests fit
 

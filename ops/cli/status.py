@@ -60,7 +60,7 @@ async def _show(deployment: Deployment) -> bool:
 
 
 async def _show_redis() -> int:
-    """Print who holds a lease in the Redis that the environment names; 0 if all services are there."""
+    """Print the processes with a lease in the environment's Redis; 0 if no service is missing."""
     url = os.environ.get("QUIRE_REDIS_URL")
     if not url:
         print("nothing runs; start it with `quire up`")

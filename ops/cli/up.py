@@ -69,7 +69,7 @@ def add_to(subcommands: Any) -> None:
         choices=("auto", "float32", "bfloat16", "float16"),
         help="number format of the model (default: auto, float32 on a CPU, the model's own on a GPU)",
     )
-    up.add_argument("--policy", choices=POLICIES, help="who comes first when not all can run (default: fcfs)")
+    up.add_argument("--policy", choices=POLICIES, help="which requests run first (default: fcfs)")
     up.add_argument(
         "--speculation", choices=("off", "ngram", "draft"), help="where drafts come from (default: off)"
     )

@@ -1,4 +1,4 @@
-"""Work that goes on in the background once it has said that it is ready."""
+"""Work that goes on in the background once it has reported that it is ready."""
 
 import os
 import signal
@@ -46,7 +46,7 @@ def _become_background(writer: int) -> None:
 
 
 def _ready(log: Path) -> None:
-    """Tell the one who waits, and print to the log from now on."""
+    """Report to the waiting command that all is ready, and print to the log from now on."""
     sys.stdout.flush()
     os.write(1, _READY)
     with log.open("ab") as file:
@@ -55,7 +55,7 @@ def _ready(log: Path) -> None:
 
 
 def _show(reader: int) -> bool:
-    """Print what comes through the pipe; True if it ends with the word that all is ready."""
+    """Print what comes through the pipe; True if it ends with the report that all is ready."""
     ready = False
     while data := os.read(reader, 4096):
         ready = data.endswith(_READY)

@@ -1,4 +1,4 @@
-"""From nothing to a deployment that answers, and back."""
+"""Starts a deployment, keeps it running, and ends it."""
 
 import asyncio
 import contextlib
@@ -103,7 +103,7 @@ class Launcher:
         write(deployment)
 
     async def _models(self) -> str:
-        """What the workers say of themselves."""
+        """What the workers publish in their leases."""
         workers = [holder.info for holder in await self.leases.holders() if holder.service == "worker"]
         return ", ".join(
             f"{info.get('model')} on {info.get('device')} in {info.get('dtype')}" for info in workers

@@ -14,22 +14,22 @@ _RETRY_SECONDS = 0.1
 
 
 async def wait_ready(url: str, model: str, waiting: Callable[[str], None]) -> None:
-    """Return once the gateway has the model on offer; tells `waiting` what is missing until then."""
-    told = ""
+    """Return once the gateway offers the model. Calls `waiting` with what is missing, when that changes."""
+    reported = ""
     async with _client() as client:
         while True:
             state = await _state(client, url)
             if model in state.get("models", ()):
                 return
             missing = ", ".join(state.get("missing", ()))
-            if missing and missing != told:
-                told = missing
+            if missing and missing != reported:
+                reported = missing
                 waiting(missing)
             await asyncio.sleep(_RETRY_SECONDS)
 
 
 async def first_token(url: str, model: str, key: str) -> float:
-    """Have one real token made; seconds that it took. Raises `LaunchError` if the answer is an error.
+    """Ask for one token, and return the seconds that it took. Raises `LaunchError` if the answer is an error.
 
     `key`: an API key; empty where none is needed.
     """
@@ -47,7 +47,7 @@ async def first_token(url: str, model: str, key: str) -> float:
 
 
 async def _state(client: httpx.AsyncClient, url: str) -> dict[str, Any]:
-    """What the gateway says of its readiness; empty while it does not listen."""
+    """The gateway's answer to /health/ready; empty while it does not listen."""
     try:
         state = (await client.get(f"{url}/health/ready")).json()
         return state if isinstance(state, dict) else {}

@@ -1,4 +1,4 @@
-"""What runs, on disk: so that `quire status` and `quire down` find it, whoever started it.
+"""Records on disk of the deployments that run, so that `quire status` and `quire down` find them.
 
 <state>/<port>/deployment.json    while a deployment runs on that port
                logs/<name>.log    of the latest one
@@ -31,7 +31,7 @@ class Deployment:
     stream_prefix: str
     launcher: Identity
     processes: dict[str, Identity]
-    """By name; the launcher is not among them."""
+    """The deployment's processes by name, without the launcher."""
 
 
 def state_directory() -> Path:

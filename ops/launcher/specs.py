@@ -1,4 +1,4 @@
-"""Which processes a deployment has, and what each is told."""
+"""Which processes a deployment has, and with which settings each is started."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ SHIPPED_MODEL_NAME = "quire-tiny"
 
 @dataclass(frozen=True)
 class Options:
-    """What `quire up` was asked for. What is None is left to the services' own settings."""
+    """The options of `quire up`. None: the services' own setting."""
 
     model: Path = SHIPPED_MODEL
     workers: int = 1
@@ -33,7 +33,7 @@ class Options:
 
     @property
     def model_name(self) -> str:
-        """Under which name the model is served."""
+        """The name under which the model is served."""
         if name := os.environ.get("QUIRE_MODEL_NAME"):
             return name
         return SHIPPED_MODEL_NAME if self.model == SHIPPED_MODEL else model_name(self.model)

@@ -10,20 +10,20 @@ from ops.runtime.child import Child, Spec, describe_end
 from ops.runtime.errors import LaunchError
 
 RAPID_SECONDS = 10.0
-"""A process that ends sooner after its start than this has failed rapidly."""
+"""Seconds. A process that ends sooner after its start has failed rapidly."""
 GRACE_SECONDS = 8.0
-"""How long a process may take to end by itself; services give their calls up to five seconds."""
+"""Seconds that a process may take to end; services give their calls up to five."""
 START_LIMIT = 3
-"""A process that ends so many times while the deployment starts is given up, and all with it."""
+"""Ends of one process while the deployment starts, after which the whole deployment is given up."""
 STATUS_HOPELESS = 2
-"""Exit status of a process that no second try will mend, such as one with wrong settings."""
+"""Exit status of a process for which a second try would not help, such as one with wrong settings."""
 
 Report = Callable[[str], None]
 Buried = Callable[[Child], Awaitable[None]]
 
 
 def backoff(failures: int) -> float:
-    """Seconds before the next start, after so many rapid failures in a row: 0, 0.5, 1, 2, … 10."""
+    """Seconds before the next start, by the number of rapid failures in a row: 0, 0.5, 1, 2, … 10."""
     return 0.0 if failures <= 1 else min(10.0, 0.5 * 2.0 ** (failures - 2))
 
 

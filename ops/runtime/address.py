@@ -1,4 +1,4 @@
-"""Where a gateway listens, and where that is to be found."""
+"""The address that a gateway listens on, and the URL at which it is reached."""
 
 import socket
 
@@ -7,12 +7,12 @@ ANY = ("0.0.0.0", "::")
 
 
 def http_url(host: str, port: int) -> str:
-    """The URL of what listens there."""
+    """The URL of a server that listens there."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def url_from_here(host: str, port: int) -> str:
-    """Where this machine reaches what listens there."""
+    """The host at which this machine reaches a server that listens there."""
     return http_url("127.0.0.1" if host in ANY else host, port)
 
 

@@ -1,4 +1,4 @@
-"""API keys: those that an operator gives out, each in the name of a tenant, and the one that a client sends.
+"""API keys: the keys that an operator gives to tenants, and the key that a client sends.
 
 A key file has a line `name: key` for each key; what begins with # and empty lines do not count. A tenant may
 have several keys, so that one can be replaced while the other still holds.
@@ -12,7 +12,7 @@ _LINE = re.compile(r"(?P<name>[\w.-]{1,64})\s*:\s*(?P<key>[!-~]+)", re.ASCII)
 
 
 class KeyFileError(ValueError):
-    """A key file that is of no use; the message names the line, and never a key."""
+    """A key file that cannot be used; the message names the line, and never a key."""
 
 
 def read_keys(path: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What keeps a process, a command or a deployment from starting or running.
+"""Errors that keep a process, a command or a deployment from starting or running.
 
 StartError                             a process, which would not start at a second try either
 LaunchError          exit status 1     a deployment: the machine does not let it
@@ -7,7 +7,7 @@ LaunchError          exit status 1     a deployment: the machine does not let it
 
 
 class StartError(Exception):
-    """The process cannot start, nor will it at a second try; the message is one line for a person."""
+    """The process cannot start, and a second try would not help. The message is one line for a person."""
 
 
 class LaunchError(Exception):
@@ -17,6 +17,6 @@ class LaunchError(Exception):
 
 
 class UsageError(LaunchError):
-    """The command asks for what cannot be, such as a model directory that is none."""
+    """The command asks for something impossible, such as a model directory that does not exist."""
 
     exit_status = 2

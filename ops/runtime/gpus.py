@@ -14,7 +14,7 @@ DEVICES = Path("/dev")
 def shares(workers: int) -> list[dict[str, str]]:
     """What to add to each worker's environment; nothing if there are not enough GPUs for all of them."""
     ranks = os.environ.get("QUIRE_TENSOR_PARALLEL", "")
-    each = max(1, int(ranks)) if ranks.isdecimal() else 1  # what is no number the worker refuses
+    each = max(1, int(ranks)) if ranks.isdecimal() else 1  # the worker refuses anything but a number
     seen = _visible()
     if workers == 1 or len(seen) < workers * each:
         return [{}] * workers
@@ -22,12 +22,12 @@ def shares(workers: int) -> list[dict[str, str]]:
 
 
 def present() -> int:
-    """How many there are, whether this process may use them or not."""
+    """Number of GPUs of this machine, whether this process may use them or not."""
     return sum(each.name.removeprefix("nvidia").isdecimal() for each in DEVICES.glob("nvidia*"))
 
 
 def _visible() -> list[str]:
-    """As CUDA names them."""
+    """The GPUs that this process may use, by the names that CUDA knows."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return [name for name in chosen.split(",") if name.strip()]

@@ -21,7 +21,7 @@ _CACHED = "models--"
 
 
 class HubError(StartError):
-    """The Hub does not give the model; the message is one line."""
+    """The model cannot be fetched from the Hub; the message is one line."""
 
 
 def is_id(model: Path) -> bool:
@@ -30,7 +30,7 @@ def is_id(model: Path) -> bool:
 
 
 def model_name(model: Path) -> str:
-    """What a model is called if nobody says: the last part of its directory's path, or of its id."""
+    """A model's name if none is configured: the last part of its directory's path, or of its id."""
     if is_id(model):
         return Path(str(model).partition("@")[0]).name
     path = model.resolve()
@@ -52,13 +52,13 @@ def fetched(model: Path, say: Callable[[str], object] = lambda line: None) -> Pa
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     if not sys.stderr.isatty():
-        disable_progress_bars()  # nobody watches, and a log would get every step of them
+        disable_progress_bars()  # a log would get a line for each of their steps
     name, _, revision = str(model).partition("@")
     endpoint, cache = constants.ENDPOINT, constants.HF_HUB_CACHE
     say(f"fetch   {model} from {endpoint} to {cache}")
     try:
         directory = snapshot_download(name, revision=revision or None, cache_dir=cache, allow_patterns=FILES)
-    # HTTP, locks, disks, its own checks of an id: what comes out of there is of many kinds.
+    # HTTP, locks, disks, its own checks of an id: the library raises many kinds of errors.
     except Exception as error:
         raise HubError(f"{model}: {_reason(error, endpoint, cache)}") from error
     if not any(Path(directory).glob("*.safetensors")):

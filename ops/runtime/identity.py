@@ -1,4 +1,4 @@
-"""Processes by more than their number: a pid is reused, a pid with its start time is not."""
+"""Processes by pid and start time: a pid alone is reused, both together are not."""
 
 import os
 import select
@@ -37,7 +37,7 @@ class Identity:
         except ProcessLookupError:
             return True
         try:
-            # Checked after opening: who gets the number from now on has another descriptor.
+            # Checked after opening: a process that gets this pid from now on has another descriptor.
             if not self.alive():
                 return True
             signal.pidfd_send_signal(descriptor, number)

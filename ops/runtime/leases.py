@@ -1,4 +1,4 @@
-"""The leases in a deployment's Redis: who lives, and the end of those who do not.
+"""The leases in a deployment's Redis: which processes live; and how to end the lease of a dead one.
 
 A process's lease is the key `<prefix>alive:<process-id>`; `proto.rpc.lease` writes and renews it.
 """
@@ -70,7 +70,7 @@ class Leases:
 
 
 def without_password(url: str) -> str:
-    """The URL as it may be shown."""
+    """The URL without its password, so that it can be shown."""
     password = urlsplit(url).password
     return url.replace(f":{password}@", ":***@") if password else url
 

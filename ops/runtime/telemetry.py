@@ -55,7 +55,7 @@ def incoming(metadata: Metadata | None) -> Context:
 async def served(
     tracer: Tracer, name: str, context: Any, status_of: Callable[[Exception], Status | None]
 ) -> AsyncIterator[Span]:
-    """A span of that name around a call that a servicer serves.
+    """A span named `name` around a call that a servicer serves.
 
     An error is recorded in the span. If `status_of` knows a status for it, the call ends with that status;
     otherwise the error goes on.

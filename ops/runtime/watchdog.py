@@ -1,4 +1,4 @@
-"""Ends a process that does nothing any more, so that whoever keeps it running starts another one.
+"""Ends a process whose event loop hangs, so that the process that supervises it starts another one.
 
 One whose event loop is blocked has lost its lease, and others do its work; but it would hold its place, its
 memory and its GPU for ever.
@@ -15,9 +15,9 @@ from typing import NoReturn
 log = logging.getLogger(__name__)
 
 PATIENCE = 60.0
-"""Seconds: many times what a process may be silent for before others take its work over."""
+"""Seconds. Many times as long as a process may be silent before others take its work over."""
 TICKS = 12
-"""Looks in that time."""
+"""Number of checks within that time."""
 
 
 def end_at_once(why: str) -> NoReturn:

@@ -132,7 +132,7 @@ class Ledger:
 
 
 def _percentiles(counted: Counter[int] | Counter[float], scale: float) -> dict[str, float]:
-    """The values below or at which so many of a hundred lie, times `scale`."""
+    """Percentiles of the counted values, times `scale`: for each share the least value that reaches it."""
     ordered: Iterable[tuple[float, int]] = sorted(counted.items())
     due = {f"p{share}": counted.total() * share / 100 for share in SHARES}
     found: dict[str, float] = {}

@@ -33,9 +33,9 @@ CHUNKS = (0, 0, 2, 16, 32, 64, 128, 256, 448)
 STARTS = (0, 0, 64, 256, 1024)
 SHAPES = 120
 HELD_BACK = 4
-"""One shape in so many is not fitted."""
+"""Every fourth shape is not fitted; the error is measured on these."""
 STEPS = 9
-"""Of each shape; the median counts."""
+"""Steps that are timed of each shape; their median counts."""
 
 
 def measure(runner: Runner, count: int, seed: int) -> list[Measured]:
@@ -53,7 +53,7 @@ def measure(runner: Runner, count: int, seed: int) -> list[Measured]:
 
 
 def _fits(limits: BatchLimits, rows: int, context: int, chunk: int, start: int) -> bool:
-    """Whether so many decodes at `context` and a prompt's chunk from `start` on can be one step."""
+    """Whether `rows` decodes at `context` and a prompt's `chunk` tokens from `start` on can be one step."""
     longest = max(context, start + chunk)
     return (
         rows + chunk > 0

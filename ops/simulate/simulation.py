@@ -195,7 +195,7 @@ class Simulation:
                     self._go_on(live, now)
 
     def _go_on(self, live: Live, now: int) -> None:
-        """The next question of a chat, behind all that was said before it."""
+        """The next question of a chat, behind the conversation before it."""
         turn, *later = live.turns
         answer = array("i", [TOKEN]) * live.arrival.output_tokens
         text = live.text + answer + array("i", [next(self._names)]) * turn.prompt_tokens

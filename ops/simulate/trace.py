@@ -29,10 +29,10 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A further question of a conversation: its prompt is all that was said before, and more."""
+    """A further question of a conversation: its prompt is the conversation before it, and more."""
 
     prompt_tokens: int
-    """On top of what was said before."""
+    """Tokens of the prompt beyond the conversation before it."""
     output_tokens: int
     pause: float
     """Seconds from the end of the answer before."""

@@ -1,4 +1,4 @@
-"""What the transport needs of a queue. `RedisBus` is the real one, `MemoryBus` its reference.
+"""What the transport needs of a queue. `RedisBus` is used in deployments, `MemoryBus` is its reference.
 
 Streams have relative names. `calls:<Service>[:<pool>]` is a front door: any process adds calls, the
 service's replicas take them, competing in one consumer group. `inbox:<process-id>` has one reader.
@@ -30,11 +30,11 @@ class Received(NamedTuple):
 
     id: str
     payload: bytes | None
-    """None if the entry has not the one field that ours have."""
+    """None if the entry does not have exactly the field that our entries have."""
 
 
 class Letter(NamedTuple):
-    """A malformed entry, and why it is one."""
+    """A malformed entry, with the reason why it could not be read."""
 
     stream: str
     id: str
@@ -58,13 +58,13 @@ class Batch:
 
 
 class Link(Protocol):
-    """One process's connection to the bus. Unless said otherwise, methods raise `BusAway`."""
+    """One process's connection to the bus. Methods raise `BusAway` unless their docstring says otherwise."""
 
     async def publish(self, batch: Batch, again: bool = False) -> Sequence[str]:
-        """Write a batch; returns the ids of its `opens`, or nothing if they are not known any more.
+        """Write a batch; returns the ids of its `opens`, or nothing if the ids are no longer known.
 
-        After `BusAway` nobody knows whether it took effect: publish it `again`, before any other one.
-        Then entries may be in inboxes twice, but no call is at its door twice.
+        After `BusAway` it is unknown whether the batch took effect: publish it `again`, before any other
+        batch. Then an entry may be in an inbox twice, but no call is at its door twice.
         """
         ...
 
@@ -93,26 +93,26 @@ class Link(Protocol):
         """Let a `take` that waits return."""
 
     async def pending(self, door: str, adopt: bool) -> Sequence[Received]:
-        """What this process has taken and not settled. With `adopt` it first takes over what is pending
-        for processes without a lease, and strikes those off the door's list."""
+        """Calls that this process has taken and not settled. With `adopt` it first takes over the calls that
+        are pending for processes without a lease, and removes these processes from the door's list."""
         ...
 
     async def take_lease(self, value: bytes, seconds: float) -> None:
-        """Begin a lease, and see to it that there is an inbox."""
+        """Begin a lease, and create the inbox if there is none."""
 
     async def renew_lease(self, value: bytes, seconds: float) -> bool:
         """Renew the lease; False if it was lost.
 
-        A lease that ran out while the bus itself was down is not lost: nobody could see it missing,
-        as everyone gives everyone the time of one lease after coming back.
+        A lease that ran out while the bus itself was down is not lost: no process could see that it was
+        missing, because after the bus is back each process waits for one lease time before it judges others.
         """
         ...
 
     async def enlist(self) -> None:
-        """Be among those that `leases` tells of. A bus that is full refuses it."""
+        """Add this process to the list that `leases` reads. A bus that is full refuses it."""
 
     async def leases(self, process_ids: Sequence[str] | None = None) -> dict[str, bytes]:
-        """The leases of those of some (None: of all) processes that hold one."""
+        """The leases of the given processes, or of all (None), by process id. Expired ones are left out."""
         ...
 
     async def close(self, goodbye: bool) -> None:

@@ -1,4 +1,4 @@
-"""What both ends of a call have: messages that come in order, once each, and wait to be read."""
+"""What both ends of a call share: its status, and the messages that wait to be read, in order, each once."""
 
 from dataclasses import dataclass
 
@@ -7,10 +7,10 @@ import grpc
 from proto.rpc.mailbox import Mailbox
 
 MAX_MESSAGE_BYTES = 4 * 2**20
-"""Of one message; as gRPC's own default. Checked where it is sent, before it burdens anyone."""
+"""Largest message, as gRPC's default. The sender checks it, before the message takes anyone's memory."""
 MAX_BUFFERED = 4096
 MAX_BUFFERED_BYTES = 16 * 2**20
-"""Messages, or bytes in them, that a call holds for a reader that does not keep up."""
+"""Most messages, and most bytes in them, that a call holds for a reader that does not keep up."""
 
 CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 

@@ -20,7 +20,7 @@ Deserializer = Callable[[bytes], Any]
 
 
 class Call:
-    """A handle of a call. A call whose last handle is forgotten is cancelled."""
+    """A handle of a call. A call is cancelled when its last handle is garbage."""
 
     def __init__(
         self, core: ClientCall, serialize: Serializer | None, deserialize: Deserializer | None
@@ -32,7 +32,7 @@ class Call:
     def __del__(self) -> None:
         core = getattr(self, "_core", None)
         if core is not None and core.status is None:
-            # Garbage is collected in any thread, and when the event loop is closed as well.
+            # Garbage is collected in any thread, and also after the event loop was closed.
             with contextlib.suppress(RuntimeError):
                 core.loop.call_soon_threadsafe(core.cancel)
 
@@ -186,7 +186,7 @@ async def _half_close(core: ClientCall) -> None:
 async def _feed(
     core: ClientCall, requests: AsyncIterable[Any] | Iterable[Any], serialize: Serializer
 ) -> None:
-    """Send what an iterator gives. As in grpc.aio, one that raises cancels the call."""
+    """Send the requests of an iterator. As in grpc.aio, an iterator that raises cancels the call."""
     try:
         if isinstance(requests, AsyncIterable):
             async for request in requests:
@@ -255,20 +255,20 @@ class ManyRequests(MultiCallable):
         """Begin a call. Without an iterator its requests are written to it."""
         core = ClientCall(self._calls, self._door, bool(wait_for_ready))
         if request_iterator is not None:
-            # Its first step comes within this turn: a request that is there goes along with the opening.
+            # It takes its first step in this turn of the loop: a request that is ready goes out with OPEN.
             core.feeder = asyncio.ensure_future(_feed(core, request_iterator, self._serialize))
             core.feeder.add_done_callback(_look)
         return self._open(core, metadata, timeout)
 
 
 def _look(feeder: "asyncio.Task[None]") -> None:
-    """Retrieve the error of an iterator: the call was cancelled for it, and that is what its user sees."""
+    """Retrieve an iterator's error, which asyncio would log. The user sees that the call was cancelled."""
     if not feeder.cancelled():
         feeder.exception()
 
 
 class Channel:
-    """Has what generated stubs need of `grpc.aio.Channel`. The service is in the method's name."""
+    """The part of `grpc.aio.Channel` that generated stubs need. The service is in the method's name."""
 
     def __init__(self, calls: Calls, pool: str) -> None:
         self._calls, self._pool = calls, pool

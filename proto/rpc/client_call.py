@@ -1,4 +1,4 @@
-"""The caller's end of a call: what the node keeps of it. Users hold a handle of `proto.rpc.client`."""
+"""The caller's end of a call, which the node keeps. Users hold a handle of `proto.rpc.client`."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ from proto.rpc.resume import LOST
 from proto.wire_pb2 import ACCEPT, CANCEL, HALF_CLOSE, MESSAGE, OPEN, STATUS, Entry, Frame, Kind
 
 MAX_OPENING = 16
-"""Frames that go along with OPEN."""
+"""Most frames in the entry that opens a call."""
 CANCELLED = Status(grpc.StatusCode.CANCELLED, "Locally cancelled by application!")
 EXPIRED = Status(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
@@ -34,7 +34,8 @@ class Calls(Protocol):
 
 
 class ClientCall:
-    """At its door until a server accepts it; then with that server, in that server's epoch, to its end."""
+    """A call waits at its door until a server accepts it. Then it stays with that server, in the epoch that
+    the server had, until it ends."""
 
     def __init__(self, calls: Calls, door: str, wait_for_ready: bool) -> None:
         self.door, self.wait_for_ready = door, wait_for_ready
@@ -130,7 +131,7 @@ class ClientCall:
             self.server, self.server_epoch = sender, epoch
             self.connected.set()
         elif sender != self.server:
-            # The call came to two servers: the first one has it, and the other one has it in vain.
+            # Two servers accepted the call: the first one keeps it, and the other one is told to cancel.
             if kind == ACCEPT:
                 self._outbox.request(sender, self.number, 0, CANCEL)
             return
@@ -171,7 +172,7 @@ class ClientCall:
         return True
 
     def end(self, status: Status) -> None:
-        """End the call from this side, and let nobody work for it any more."""
+        """End the call from this side, and stop the server's work for it."""
         if self.status is not None:
             return
         if self._opening is not None:
@@ -181,11 +182,11 @@ class ClientCall:
             self._outbox.request(self.server, self.number, 0, CANCEL)
         else:
             self._withdraw()
-        # What a lost server has sent is worth having: its caller resumes from there.
+        # What a lost server has sent is kept: the caller resumes from there.
         self._finish(status, discard=status.code is not grpc.StatusCode.UNAVAILABLE)
 
     def drop(self, status: Status) -> None:
-        """End the call without a word to anyone: this process has lost its lease."""
+        """End the call and send nothing: this process has lost its lease."""
         self._opening = None
         self._finish(status)
 
@@ -207,7 +208,7 @@ class ClientCall:
             self.loop.call_soon(callback)
 
     def raise_for_status(self) -> None:
-        """Raise what a call that has not ended with OK raises: `AioRpcError`, or `CancelledError`."""
+        """Raise `AioRpcError` or `CancelledError` unless the call has ended with OK."""
         assert self.status is not None
         if self.cancelled_here:
             raise asyncio.CancelledError

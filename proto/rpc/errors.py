@@ -13,8 +13,8 @@ class TransportError(Exception):
 
 
 class BusAway(TransportError, ConnectionError):
-    """The bus cannot be reached, or was lost before it answered. Whoever reads or renews tries again."""
+    """The bus cannot be reached, or was lost before it answered. Reads and renewals are tried again."""
 
 
 class MalformedEntry(TransportError):
-    """Bytes that are no entry of frames. The message is the reason."""
+    """Bytes that are not an entry of frames. The message is the reason."""

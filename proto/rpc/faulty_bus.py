@@ -21,7 +21,7 @@ class FaultyBus:
         self.drop: Drop | None = None
         """`drop(process id, payload)`: whether an entry for an inbox gets lost."""
         self.repeat = 1
-        """How often each write reaches the bus, calls at their door included."""
+        """How many times each write reaches the bus, calls at their door included."""
         self.lose_answers = 0
         """How many of the next writes take effect and then fail, as if the connection broke."""
         self._bus = bus
@@ -56,7 +56,7 @@ class FaultyLink:
         return await work()
 
     async def _wait(self, work: Callable[[], Awaitable[T]]) -> T:
-        """A read that blocks, and is broken off by a disconnection only when it is asked again."""
+        """A read that blocks. A disconnection breaks it off only when it is called again."""
         result = await self._do(work)
         if not self._faults.connected:
             raise BusAway("disconnected")

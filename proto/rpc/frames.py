@@ -22,7 +22,7 @@ def decode(payload: bytes | None) -> Entry:
     try:
         entry = Entry.FromString(payload)
     except DecodeError:
-        raise MalformedEntry("bytes that are no entry of frames") from None
+        raise MalformedEntry("bytes that are not an entry of frames") from None
     if not entry.sender or not entry.epoch:
         raise MalformedEntry("an entry without sender or epoch")
     return entry
@@ -36,7 +36,7 @@ def decode_opening(payload: bytes | None) -> Entry:
     if not entry.requests[0].open.method:
         raise MalformedEntry("a call without a method")
     if not math.isfinite(entry.requests[0].open.deadline):
-        raise MalformedEntry("a call with a deadline that is no time")
+        raise MalformedEntry("a call with a deadline that is not a finite number")
     if any(frame.call != entry.requests[0].call for frame in entry.requests):
         raise MalformedEntry("an entry at a door with more than one call")
     return entry
@@ -50,7 +50,7 @@ def to_pairs(metadata: Metadata | None) -> list[Metadatum]:
             raise ValueError(f"metadata was invalid: key {key!r}")
         if isinstance(value, bytes) is not key.endswith("-bin"):
             raise ValueError(
-                f"metadata was invalid: bytes belong to keys in -bin and text to others, not {key!r}"
+                f"metadata was invalid: keys that end in -bin have bytes and others text, unlike {key!r}"
             )
         pairs.append(Metadatum(key=key, value=value if isinstance(value, bytes) else value.encode()))
     return pairs

@@ -1,4 +1,4 @@
-"""Leases: how processes know of each other's life.
+"""Leases: how processes know which other processes live.
 
 Each process renews the key `alive:<process-id>` well before it runs out. One that has lost it must assume
 that its peers have given its calls up, and fences itself: it drops all its calls, raises its epoch, and
@@ -28,7 +28,7 @@ RENEWALS = 3
 
 @dataclass(frozen=True)
 class Lease:
-    """What a living process says of itself."""
+    """What a living process publishes about itself."""
 
     process_id: str
     service: str
@@ -62,7 +62,7 @@ class Lease:
 
 
 class LeaseKeeper:
-    """Keeps this process's lease, and knows how far another one's absence can be trusted."""
+    """Keeps this process's lease, and knows whether a missing lease means that its process is dead."""
 
     def __init__(
         self, link: Link, process_id: str, service: str, seconds: float, fence: Callable[[], None]
@@ -88,7 +88,7 @@ class LeaseKeeper:
 
     @property
     def trustworthy(self) -> bool:
-        """Whether one without a lease is gone: all had the time to renew since the bus was away."""
+        """Whether a process without a lease is dead: all have had time to renew since the bus was away."""
         return not self._is_away and self._loop.time() >= self._trusted_from
 
     @property

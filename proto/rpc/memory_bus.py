@@ -13,7 +13,7 @@ Id = tuple[int, int]
 
 @dataclass
 class Stream:
-    """Entries by id, and who has taken which of them."""
+    """Entries by id, and which process has taken which of them."""
 
     entries: dict[Id, bytes | None] = field(default_factory=dict)
     delivered: Id = (0, 0)
@@ -148,7 +148,7 @@ class MemoryLink:
         return True
 
     async def enlist(self) -> None:
-        """See `Link.enlist`. All are."""
+        """See `Link.enlist`. Every process with a lease is listed."""
 
     async def leases(self, process_ids: Sequence[str] | None = None) -> dict[str, bytes]:
         """See `Link.leases`."""

@@ -28,11 +28,11 @@ FENCED = Status(grpc.StatusCode.UNAVAILABLE, "this process lost its lease")
 AWAY = Status(grpc.StatusCode.UNAVAILABLE, "Redis is away")
 GOODBYE_SECONDS = 2.0
 BREATHER = 512
-"""Frames after which the reader lets the readers of calls keep up."""
+"""Frames after which the inbox's reader gives the readers of calls a turn."""
 
 
 class Node:
-    """Enter it to be on the bus, leave it to be gone at once. One per process, as a rule."""
+    """Entering it connects to the bus, leaving it ends the lease at once. Usually one per process."""
 
     link: Link
     outbox: Outbox
@@ -91,7 +91,7 @@ class Node:
             async with asyncio.timeout(GOODBYE_SECONDS):
                 await self.outbox.empty()
         except TimeoutError:
-            log.warning("left with something unsaid: Redis is away")
+            log.warning("ended with frames that were not sent: Redis is away")
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -227,7 +227,7 @@ class Node:
             if call is not None:
                 call.receive(sender, epoch, frame)
             elif frame.kind == ACCEPT:
-                # Cancelled before anybody had it, and too late to withdraw it.
+                # It was cancelled before a server had accepted it, and too late to withdraw it from the door.
                 self.outbox.request(sender, frame.call, 0, CANCEL)
         for frame in entry.requests:
             served = serving.get((sender, frame.call))
@@ -269,7 +269,7 @@ class Node:
         self._served = dict.fromkeys(doors, until)
         for call in list(self._calling.values()):
             if call.server is None and not call.wait_for_ready and call.door not in doors:
-                call.end(Status(grpc.StatusCode.UNAVAILABLE, f"nobody serves {call.door}"))
+                call.end(Status(grpc.StatusCode.UNAVAILABLE, f"no process serves {call.door}"))
 
     def _fence(self) -> None:
         """Drop all calls: the peers have given them up, or do so when they see the new epoch."""
@@ -308,4 +308,4 @@ def _number(entry_id: str) -> tuple[int, int]:
 
 def _report(task: "asyncio.Task[None]") -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("a part of the transport has failed", exc_info=error)
+        log.error("a task of the transport has failed", exc_info=error)

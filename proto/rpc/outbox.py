@@ -1,8 +1,8 @@
-"""What a process has to say, gathered over a turn of its event loop.
+"""What a process sends, gathered over a turn of its event loop.
 
 Everything for one inbox becomes one entry, and all entries of a turn one pipeline: a step that produces
-a token for 256 calls of one peer costs one XADD. One pipeline is under way at a time; what is said
-meanwhile goes out together with the next one, so that a busy process sends fewer and larger ones.
+a token for 256 calls of one peer costs one XADD. One pipeline is under way at a time; what comes
+meanwhile goes out together in the next one, so that a busy process sends fewer and larger pipelines.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from proto.wire_pb2 import Entry, Frame, Kind
 
 MAX_FRAMES = 1024
 MAX_BYTES = 4 * 2**20
-"""Frames, or bytes in them, that wait to be sent before writers are asked to pause."""
+"""Frames, or bytes in them, that may wait to be sent before writers are asked to pause."""
 RETRY_SECONDS = 0.1
 
 
@@ -23,17 +23,17 @@ class Opener(Protocol):
     """A call on its way to a door."""
 
     def departed(self) -> None:
-        """Its entry is closed: later frames must wait for ACCEPT."""
+        """The opening entry is complete: later frames must wait for ACCEPT."""
 
     def at_door(self, entry_id: str) -> None:
-        """Its entry is at the door, if known under which id; else empty."""
+        """The opening entry is at the door. `entry_id` is empty if the id is not known."""
 
 
 class Outbox:
     """Takes frames at any time; `run` sends them."""
 
     def __init__(self, link: Link, process_id: str, away: Callable[[BusAway], None]) -> None:
-        """`away` is told each time that the bus cannot be reached."""
+        """`away` is called each time that the bus cannot be reached."""
         self.epoch = 1
         self.full = False
         """Whether writers should wait for `room`."""
@@ -43,7 +43,7 @@ class Outbox:
         self._settled: list[tuple[str, str]] = []
         self._letters: list[Letter] = []
         self._frames = self._bytes = self._number = self._dropped = 0
-        self._said = asyncio.Event()
+        self._has_work = asyncio.Event()
         self._room = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -52,7 +52,7 @@ class Outbox:
         """The entry that begins a call. Frames may be added to it until `opener` has departed."""
         entry = Entry(sender=self._id, epoch=self.epoch)
         self._openings[opener] = (door, entry)
-        self._said.set()
+        self._has_work.set()
         return entry
 
     def recall(self, opener: Opener) -> None:
@@ -68,14 +68,14 @@ class Outbox:
         return _fill(self._entry(process_id, body).responses.add(), call, seq, kind, body)
 
     def settle(self, door: str, entry_id: str) -> None:
-        """A call at a door needs nobody any more, or nobody else."""
+        """Settle a call at a door: it was accepted, refused or withdrawn."""
         self._settled.append((door, entry_id))
-        self._said.set()
+        self._has_work.set()
 
     def bury(self, letter: Letter) -> None:
         """Put a malformed entry where a person can look at it."""
         self._letters.append(letter)
-        self._said.set()
+        self._has_work.set()
 
     def drop(self) -> None:
         """Forget all calls' frames, sent or not: they belong to an epoch that is over."""
@@ -85,28 +85,28 @@ class Outbox:
         self._dropped += 1
 
     async def room(self) -> None:
-        """Return once there is room; to be asked when it is `full`."""
+        """Return once there is room; call it when the outbox is `full`."""
         while self.full:
             self._room.clear()
             await self._room.wait()
 
     async def empty(self) -> None:
-        """Return once all that was said has been sent."""
-        while self._said.is_set() or not self._empty.is_set():
+        """Return once everything has been sent."""
+        while self._has_work.is_set() or not self._empty.is_set():
             await self._empty.wait()
             await asyncio.sleep(0)
 
     async def run(self) -> None:
         """Send, for ever."""
         while True:
-            await self._said.wait()
+            await self._has_work.wait()
             self._empty.clear()
-            while self._said.is_set():
+            while self._has_work.is_set():
                 await self._send()
             self._empty.set()
 
     async def _send(self) -> None:
-        self._said.clear()
+        self._has_work.clear()
         openers = list(self._openings)
         batch = self._collect()
         again, dropped = False, self._dropped
@@ -147,7 +147,7 @@ class Outbox:
         entry = self._entries.get(process_id)
         if entry is None:
             entry = self._entries[process_id] = Entry(sender=self._id, epoch=self.epoch)
-            self._said.set()
+            self._has_work.set()
         return entry
 
 

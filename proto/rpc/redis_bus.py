@@ -28,13 +28,13 @@ FIELD = b"e"
 BLOCK_SECONDS = 5
 REPLY_SECONDS = 5
 READ_COUNT = 64
-"""Entries of one read: enough for a burst, few enough for readers of calls to keep up in between."""
+"""Most entries of one read: enough for a burst, few enough that readers of calls keep up in between."""
 PENDING_COUNT = 1000
 FORGOTTEN_SECONDS = 600
-"""An inbox outlives its process's last renewal for so long, then Redis drops it."""
+"""Seconds after its process's last renewal of the lease until Redis drops an inbox."""
 
-# Takes over what is pending for consumers without a lease, and strikes those off the list. Atomic, so
-# that a consumer which comes back at this very moment loses nothing.
+# Takes over the entries that are pending for consumers without a lease, and removes these consumers. Atomic,
+# so that a consumer which comes back at this very moment loses nothing.
 ADOPT = """
 local left = tonumber(ARGV[4])
 for _, row in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
@@ -81,7 +81,7 @@ class Line:
         """Raises `BusAway`."""
         connection = self._open()
         if connection is None:
-            async with self._opening:  # one for all who want it now
+            async with self._opening:  # one connection for all that want it now
                 connection = self._open()
                 if connection is None:
                     connection = self.connection = await Connection.open(self._url)
@@ -137,7 +137,7 @@ class RedisLink:
         if batch.opens and isinstance(replies[-1], list):
             replies = replies[-1]
         for reply in replies:
-            # A key that is no stream is some operator's error, which no repetition repairs.
+            # A key of another type is an operator's mistake, which no retry repairs.
             if isinstance(reply, hiredis.ReplyError) and not str(reply).startswith("WRONGTYPE"):
                 raise RedisReplyError(str(reply))
         return [reply.decode() if isinstance(reply, bytes) else "" for reply in replies[: len(batch.opens)]]
@@ -199,7 +199,7 @@ class RedisLink:
         except RedisReplyError as error:
             if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
                 raise
-            await self.join(door)  # somebody has deleted the door
+            await self.join(door)  # the door was deleted
             return ()
         return _received(reply)
 
@@ -271,7 +271,7 @@ class RedisLink:
         (values,) = await self._control.execute(("MGET", *(f"{self._prefix}alive:{one}" for one in ids)))
         found = {one: value for one, value in zip(ids, values, strict=True) if value is not None}
         if process_ids is None and len(found) < len(ids):
-            # Whoever lives after all is back on the list with its next renewal.
+            # A process that lives after all adds itself again with its next renewal.
             await self._control.execute(("SREM", self._everyone, *(set(ids) - set(found))))
         return found
 

@@ -23,15 +23,15 @@ class Resumption:
         self._failures = 0
 
     def progressed(self) -> None:
-        """Something new has come."""
+        """The call has delivered something new."""
         self._attempt = self._failures = 0
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What to send along with the next try."""
+        """Metadata for the next try."""
         return ((ATTEMPT, str(self._attempt)),) if self._attempt else ()
 
     def retry_or_raise(self, error: grpc.aio.AioRpcError) -> None:
-        """Return if the call is worth another try; else raise its error."""
+        """Return if the call should be tried again; else raise its error."""
         self._failures += 1
         if error.code() is not grpc.StatusCode.UNAVAILABLE or self._failures >= TRIES:
             raise error

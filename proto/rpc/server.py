@@ -1,4 +1,4 @@
-"""A server for generated servicers: takes calls at the front door of a service, as many as it can hold."""
+"""A server for generated servicers: takes calls at a service's front door, up to its capacity."""
 
 import asyncio
 import logging
@@ -57,7 +57,7 @@ class Presence(Protocol):
 
 
 class Server:
-    """Has what generated code needs of `grpc.aio.Server`. It serves one service, at one door."""
+    """The part of `grpc.aio.Server` that generated code needs. It serves one service, at one door."""
 
     def __init__(self, node: Presence, pool: str, capacity: int) -> None:
         self._node, self._pool, self._capacity = node, pool, capacity
@@ -82,7 +82,7 @@ class Server:
     # --- registration, as generated code of any version does it ---
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Sequence[Any]) -> None:
-        """Raises `ValueError` for a second service: capacity is one service's."""
+        """Raises `ValueError` for a second service: the capacity is that of one service."""
         for handler in generic_rpc_handlers:
             self._serve(handler.service_name())
             self._handlers.append(handler)
@@ -111,7 +111,7 @@ class Server:
         self._taker = asyncio.ensure_future(self._take())
 
     def set_capacity(self, capacity: int) -> None:
-        """How many calls it holds at once; 0 takes none. Calls that it has go on."""
+        """Hold at most this many calls at once; 0 takes no new ones. Accepted calls go on."""
         self._capacity = capacity
         if self._free > 0:
             self._room.set()
@@ -128,7 +128,7 @@ class Server:
         return True
 
     async def stop(self, grace: float | None) -> None:
-        """Take no more calls; those that have not ended after `grace` seconds end with UNAVAILABLE."""
+        """Take no more calls. Calls that have not ended after `grace` seconds end with UNAVAILABLE."""
         if self._taker is None:
             self._stopped.set()
             return
@@ -136,7 +136,7 @@ class Server:
         self._room.set()
         await self._node.retire(self)
         self._wake()
-        # If the bus is away it gives nothing either.
+        # A bus that is away gives no calls either.
         await asyncio.wait([self._taker], timeout=1.0)
         self._taker.cancel()
         if grace and self._calls:
@@ -166,12 +166,12 @@ class Server:
                 entries = ()
                 await asyncio.sleep(RETRY_SECONDS)
             self._asked = 0
-            # One that was stopped finds calls before it finds that its lease has run out. They stay pending:
-            # for it, when it has a lease again, or for another replica.
+            # A process that was stopped and goes on gets calls before it notices that its lease has run out.
+            # They stay pending: for itself once it has a lease again, or for another replica.
             if self._node.holds_lease:
                 for received in entries:
                     self._receive(received)
-            # What these calls have to say at once goes out first.
+            # First responses of these calls go out before more calls are taken.
             await asyncio.sleep(0)
 
     def _wake(self) -> None:
@@ -189,15 +189,15 @@ class Server:
             await asyncio.sleep(0.005)
 
     async def tend(self, adopt: bool) -> None:
-        """Take what was given to this process and never reached it, and with `adopt` what was given to
-        processes that are gone. Raises `BusAway`."""
+        """Take the calls that were given to this process and never reached it; with `adopt` also the calls
+        of processes that are gone. Raises `BusAway`."""
         if self._free > 0 and not self._stopping:
             for received in await self._node.link.pending(self.door, adopt):
                 if self._free > 0 and received.id not in self._seen:
                     self._receive(received)
 
     def forget(self) -> None:
-        """The process has fenced itself: what it had taken is to be looked at anew."""
+        """The process has fenced itself: calls that it had taken are pending again."""
         self._seen.clear()
         self._recent.clear()
 
@@ -216,7 +216,7 @@ class Server:
             twice = key in self._node.serving or key in self._recent
             if not twice and self._node.current(entry.sender, entry.epoch):
                 self._begin(entry)
-        # Together with its ACCEPT. Said last, so that a handler which is quick has its say in the same turn.
+        # Settled together with ACCEPT. Comes last, so that a quick handler responds in the same turn.
         self.outbox.settle(self.door, received.id)
 
     def _begin(self, entry: Entry) -> None:

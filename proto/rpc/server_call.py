@@ -27,10 +27,10 @@ class Owner(Protocol):
     def outbox(self) -> Outbox: ...
 
     def ended(self, call: "ServerCall") -> None:
-        """Its status is sent, or nobody wants it any more."""
+        """The call's status is sent, or the caller does not want it any more."""
 
     def released(self, call: "ServerCall") -> None:
-        """Its handler has returned as well: what it held is free."""
+        """The call's handler has returned as well: its place is free."""
 
 
 class ServerCall(ServicerContext):  # type: ignore[misc]
@@ -78,7 +78,7 @@ class ServerCall(ServicerContext):  # type: ignore[misc]
             await self._handle(handler)
             status = Status(self._code or grpc.StatusCode.OK, self._details, self._trailing)
         except asyncio.CancelledError:
-            # Of a call that goes on, somebody within the handler was cancelled.
+            # The call goes on: something that the handler awaited was cancelled.
             status = Status(grpc.StatusCode.CANCELLED, "the handler was cancelled", self._trailing)
         except AbortError:
             status = Status(self._code or grpc.StatusCode.UNKNOWN, self._details, self._trailing)
@@ -185,7 +185,7 @@ class ServerCall(ServicerContext):  # type: ignore[misc]
             self._stop()
 
     def drop(self) -> None:
-        """Nobody wants the answer any more: stop, and say nothing."""
+        """The answer is not wanted any more: stop, and send nothing."""
         if not self._ended:
             self._cancelled = True
             self._close()

@@ -1,7 +1,7 @@
 """Watching over the other ends of calls, while there are calls.
 
 Both ways: a call whose server has died ends at its client, and a call whose client has died ends at its
-server. And a call that would not wait ends if nobody serves its door.
+server. A call without `wait_for_ready` ends if no process serves its door.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ WATCH_SECONDS = 0.5
 
 
 class Watched(Protocol):
-    """What the watch looks at and whom it tells."""
+    """What the watch looks at, and what it informs."""
 
     def peers(self) -> set[str]:
         """Processes at the other ends of calls."""
         ...
 
     def impatient(self) -> bool:
-        """Whether a call that would not wait is still at its door."""
+        """Whether a call without `wait_for_ready` is still at its door."""
         ...
 
     async def caught_up(self) -> None:
@@ -33,7 +33,7 @@ class Watched(Protocol):
         """A peer's lease says `epoch`; None: it has none."""
 
     def served(self, doors: set[str]) -> None:
-        """The doors that somebody serves."""
+        """The doors that a living process serves."""
 
 
 class Watch:
@@ -50,7 +50,7 @@ class Watch:
         self._wanted.set()
 
     def hurry(self) -> None:
-        """There is a call that does not know whether anybody serves its door."""
+        """There is a call without `wait_for_ready` for whose door no server is known."""
         self._wanted.set()
         self._hurry.set()
 

@@ -80,7 +80,7 @@ class Bench:
         return cases[number::count]
 
     def has_time(self, what: str, seconds: float = 5.0) -> bool:
-        """Whether so many seconds are left; if not, `what` is noted as left out."""
+        """Whether `seconds` seconds are left; if not, `what` is noted as left out."""
         if time.monotonic() + seconds < self.deadline:
             return True
         if not self.compiling and what not in self.found.left_out:
@@ -88,7 +88,7 @@ class Bench:
         return False
 
     def has_memory(self, size: float) -> bool:
-        """Whether so many bytes are free, with some to spare."""
+        """Whether `size` bytes are free, with some to spare."""
         if self.dry:
             return size < 1 << 28
         gc.collect()  # runners refer to themselves

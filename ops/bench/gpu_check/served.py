@@ -1,6 +1,6 @@
 """All four services under load with the worker on the GPU, beside transformers with the same weights.
 
-A load is so many users who each ask again as soon as they have their answer: prompts of 32, 128 and 512
+A load is a number of users who each ask again as soon as they have their answer: prompts of 32, 128 and 512
 tokens in turn, answers of 64. What the chain costs the GPU is seen beside the worker alone: between two
 tokens of a user lies one step, and what of that time is not the step's the GPU is idle.
 """

@@ -72,7 +72,7 @@ class CompletionClient:
                 "prompt": question.prompt,
                 "max_tokens": question.max_tokens,
                 "temperature": self.temperature,
-                "top_p": 1,  # said, because a model may have a default of its own
+                "top_p": 1,  # given, because a model may have a default of its own
                 "ignore_eos": True,
                 "stream": True,
                 "stream_options": {"include_usage": True},

@@ -1,4 +1,4 @@
-"""Loads: conversations held in a closed loop (so many at once) or an open one (beginning at given times)."""
+"""Loads: conversations in a closed loop (a number at once) or an open one (beginning at given times)."""
 
 import asyncio
 import time

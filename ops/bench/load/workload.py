@@ -27,7 +27,7 @@ class Workload:
     shared_prefix: int = 0
     """Tokens that all conversations begin with, on top of their prompt's length."""
     turns: int = 1
-    """Questions of a conversation. Each one's prompt is all that was said before it, and more."""
+    """Questions of a conversation. The prompt of each is the conversation before it, and more."""
     vocabulary: tuple[int, int] = (300, 4000)
     """Token ids are drawn from this range (first, past the last): ordinary tokens of most models."""
 
@@ -38,12 +38,12 @@ class Workload:
         drawn = []
         for number in range(count):
             length = self.prompt_lengths[number % len(self.prompt_lengths)]
-            said = list(prefix)
+            conversation = list(prefix)
             questions = []
             for _ in range(self.turns):
-                said += self._tokens(chance, length)
-                questions.append(Question(list(said), chance.randint(*self.output_lengths)))
-                said += self._tokens(chance, questions[-1].max_tokens)
+                conversation += self._tokens(chance, length)
+                questions.append(Question(list(conversation), chance.randint(*self.output_lengths)))
+                conversation += self._tokens(chance, questions[-1].max_tokens)
             drawn.append(questions)
         return drawn
 

@@ -75,7 +75,7 @@ def at(*keys: str) -> Look:
 
 
 def over_static(users: int, figure: str) -> Look:
-    """Quire's figure over that of transformers' static batching, with so many requests at once, on the
+    """Quire's figure over that of transformers' static batching, with `users` requests at once, on the
     shape of 135 million parameters: the median of the rounds."""
 
     def look(results: Results) -> float | None:
@@ -90,7 +90,7 @@ def over_static(users: int, figure: str) -> Look:
 
 
 def over_the_best(model: str, users: int) -> Look:
-    """Quire's tokens a second over those of the engine that comes closest, with so many requests at once.
+    """Quire's tokens a second over those of the engine that comes closest, with `users` requests at once.
 
     Transformers alone are not the field, and weights are as in the checkpoint.
     """
@@ -103,14 +103,14 @@ def over_the_best(model: str, users: int) -> Look:
         field = [each for each in loads if not all(name.startswith("transformers") for name in each)]
         rates = [at("output_rate", "median")(one) for each in field for one in each.values()]
         known = [rate for rate in rates if rate is not None]
-        # Who made mistakes has no ratio, and might have been the best.
+        # An engine with wrong answers has no ratio, and might have been the best.
         return min(known) if known and len(known) == len(rates) else None
 
     return look
 
 
 def over_the_floor(model: str, decodes: int) -> Look:
-    """A step of so many decodes over the least that it could take on the machine."""
+    """A step of `decodes` decodes over the least that it could take on the machine."""
 
     def look(results: Results) -> float | None:
         steps = results["decode_by_batch"] if results["model"] == model else {}

@@ -63,7 +63,7 @@ class InProcess:
         speculation: str = "off",
     ) -> None:
         """`shares`: False gives every request a salt of its own, so that no block is another's.
-        `num_blocks`: use no more than so many of the pool's blocks. `host`: the runner's host memory."""
+        `num_blocks`: the most blocks of the pool to use. `host`: the runner's host memory."""
         limits, host = runner.limits, host or HostOffer()
         runner.reset()
         self._fleet = Fleet(step_tokens, policy, speculation)
@@ -117,7 +117,7 @@ class InProcess:
         return asked
 
     def closed_loop(self, conversations: Conversations, users: int) -> tuple[list[Answer], float]:
-        """Hold all conversations, so many at a time. The answers and the seconds it took."""
+        """Hold all conversations, `users` at a time. Returns the answers and the seconds that it took."""
         waiting = iter(conversations)
         going: dict[int, list[Question]] = {}
 

@@ -37,9 +37,9 @@ def add_to(subcommands: Any) -> None:
     )
     loop = serve.add_mutually_exclusive_group()
     loop.add_argument(
-        "--concurrency", type=numbers, default=(1, 8, 32), metavar="N,N", help="so many at once (1,8,32)"
+        "--concurrency", type=numbers, default=(1, 8, 32), metavar="N,N", help="requests at once (1,8,32)"
     )
-    loop.add_argument("--rate", type=_seconds, metavar="R", help="open loop: so many a second, Poisson")
+    loop.add_argument("--rate", type=_seconds, metavar="R", help="open loop: requests a second, Poisson")
     loop.add_argument(
         "--trace", type=Path, metavar="FILE", help='open loop: JSON lines of {"prompt", "max_tokens", "at"}'
     )

@@ -1,4 +1,4 @@
-"""`quire bench mechanisms`: what each mechanism is worth."""
+"""`quire bench mechanisms`: each mechanism on and off."""
 
 import argparse
 import sys

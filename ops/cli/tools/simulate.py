@@ -47,7 +47,7 @@ def add_to(subcommands: Any) -> None:
     load.add_argument(
         "--output", type=span, default=(64, 64), metavar="N[:M]", help="tokens of an answer (64)"
     )
-    load.add_argument("--tenants", type=positive, default=4, metavar="N", help="who share the load (4)")
+    load.add_argument("--tenants", type=positive, default=4, metavar="N", help="they share the load (4)")
     load.add_argument("--seed", type=int, default=0)
     deployment = simulate.add_argument_group("deployments")
     deployment.add_argument("--policies", type=_names, default=("fcfs",), metavar="NAME,NAME", help="(fcfs)")

@@ -118,7 +118,7 @@ def test_where_templates_are_found(byte_level: TextModel, tmp_path: Path) -> Non
     ("file", "content", "message"),
     [
         ("chat_template.jinja", b"\xff\xfe", "cannot be read"),
-        ("chat_template.json", b"[]", "holds no object"),
+        ("chat_template.json", b"[]", "is not a JSON object"),
         ("tokenizer_config.json", b'{"chat_template": 7}', "int is no text"),
         ("tokenizer_config.json", b'{"chat_template": [{"name": "default"}]}', "a name and a template"),
         ("tokenizer_config.json", b'{"chat_template": "{% if %}"}', "does not compile"),

@@ -68,7 +68,7 @@ def test_directories_that_are_none(byte_level: TextModel, tmp_path: Path) -> Non
     with pytest.raises(ModelDirectoryError, match="it has no tokenizer"):
         TextModel.load(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ModelDirectoryError, match="is no tokenizer"):
+    with pytest.raises(ModelDirectoryError, match="is not a tokenizer"):
         TextModel.load(tmp_path)
     directory(byte_level, tmp_path)
     (tmp_path / "config.json").write_text("{")

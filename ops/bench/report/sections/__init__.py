@@ -28,7 +28,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "serve": Kind("A server under a load", engines.subject, engines.served),
     "step": Kind("One step, by part", engines.subject, step.by_part),
-    "mechanisms": Kind("What each mechanism is worth", mechanisms.subject, mechanisms.worth),
+    "mechanisms": Kind("Each mechanism on and off", mechanisms.subject, mechanisms.on_and_off),
     "footprint": Kind("What a worker takes before it answers", engines.subject, anything.numbers),
     "chain": Kind("What the processes cost", lambda _: "", processes.chain),
     "paced": Kind("What the processes carry", lambda _: "", processes.paced),

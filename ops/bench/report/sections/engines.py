@@ -51,7 +51,7 @@ def compared(results: Results, drawings: str) -> list[str]:
         f"The same questions to all, in turns, {contest['rounds']} rounds: prompts of "
         f"{cell(workload['prompt_lengths'])} tokens, answers of {answers}; {terms['threads']} threads each. "
         f"{_rest(loads)}",
-        f"What each engine did with so many requests at once. {TIMES}",
+        f"What each engine did, by requests at once. {TIMES}",
         table(("at once", "engine", *SUMMARY_HEAD, "wrong answers"), figures),
         "Quire over the others: the median of the rounds, and in brackets the lowest and the highest. "
         "Of tokens a second more is better, of times less.",
@@ -100,12 +100,12 @@ def _batches(loads: list[Results]) -> list[str]:
 
 
 def _remarks(results: Results) -> list[str]:
-    said = [f"Not there: {name} ({reason})." for name, reason in results["absent"].items()]
-    said += [
+    remarks = [f"Not there: {name} ({reason})." for name, reason in results["absent"].items()]
+    remarks += [
         f"Of {one['asked']} greedy answers {one['same']} are the same as those of {one['with']}."
         for one in results["agreement"]
     ]
-    return said
+    return remarks
 
 
 def in_process(results: Results, drawings: str) -> list[str]:

@@ -15,7 +15,7 @@ def subject(results: Results) -> str:
     return next((engines.subject(one) for one in results.values()), "")
 
 
-def worth(results: Results, drawings: str) -> list[str]:
+def on_and_off(results: Results, drawings: str) -> list[str]:
     blocks = [
         "The same work with a mechanism and without it, in turns: the medians, and the ratio of the two "
         "with its lowest and highest.",
