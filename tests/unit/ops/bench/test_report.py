@@ -124,7 +124,7 @@ def test_links_of_the_committed_report_lead_somewhere() -> None:
 def test_every_drawing_that_it_shows_is_made(folder) -> None:
     shown = re.findall(r"!\[.*\]\((.+)\)", write(folder).read_text())
     assert sorted(shown) == sorted(str(path.relative_to(folder)) for path in folder.rglob("*.svg"))
-    assert {"plots/small/compare_p99.svg", "plots/step/step.svg", "plots/short/step.svg"} < set(shown)
+    assert {"plots/small/compare_throughput.svg", "plots/step/step.svg", "plots/short/step.svg"} < set(shown)
 
 
 def test_each_file_has_a_section_with_its_origin(folder) -> None:
