@@ -11,8 +11,6 @@ import time
 from queue import SimpleQueue
 from typing import BinaryIO
 
-import numpy as np
-
 from gpu_worker.errors import PlanError, WorkerError
 from gpu_worker.ranks.group import Group
 from gpu_worker.ranks.processes import Order, read
@@ -21,6 +19,7 @@ from gpu_worker.startup.backend import device_of
 from gpu_worker.startup.load import load_rank, populate_memory
 from gpu_worker.step.runner import Runner
 from ops.runtime.lifeline import tie_to_parent
+from proto import arrays
 from proto.worker_pb2 import StepPlan
 
 log = logging.getLogger(__name__)
@@ -41,7 +40,7 @@ def follow(runner: Runner, orders: Orders) -> None:
                 with contextlib.suppress(PlanError):  # rank 0 has found the same, and will say what comes now
                     runner.begin(StepPlan.FromString(body))
             case Order.FAIL:
-                runner.fail(np.frombuffer(body, "<i4").tolist())
+                runner.fail(arrays.unpack(body).tolist())
             case Order.RESET:
                 runner.reset()
 

@@ -45,12 +45,12 @@ class WorkerServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Execute(self, request_iterator, context):
-        """Lends the worker to one scheduler for as long as the call lives. The worker's first event is
-        `ready`, with an empty pool; then every plan is answered by one result, in order. Several
-        plans may be under way at once. When the call ends, however it ends, the worker forgets it all.
+        """Leases the worker to one scheduler for as long as the call lives. The worker's first event is `ready`,
+        with an empty pool. From then on the worker answers every plan with one result, in order. Several plans
+        may be under way at once. When the call ends, however it ends, the worker forgets all of its sequences.
 
-        INVALID_ARGUMENT: a plan that contradicts itself or the worker's state as a whole. What is
-        wrong with one row alone ends in that row's error, and the call goes on.
+        INVALID_ARGUMENT: a plan contradicts itself or the worker's state as a whole. An error of one row alone
+        is reported in the result, and the call goes on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -6,6 +6,7 @@ Lengths and token ids depend on the workers and are checked in the core.
 from array import array
 from math import inf
 
+from proto import arrays
 from proto.sampling import MAX_SEQUENCES, greedy, problem_in
 from proto.sampling_pb2 import BeamSearch as BeamSearchMessage
 from proto.sampling_pb2 import SamplingParams, StopConditions
@@ -13,7 +14,6 @@ from proto.scheduler_pb2 import EmbedTokensRequest, SequenceSoFar, Start
 from scheduler_svc.core.beam_search import BeamSearch, EarlyStopping
 from scheduler_svc.core.errors import RequestRefused
 from scheduler_svc.core.request import Pooling, Request, SoFar
-from scheduler_svc.wire import tokens_from
 
 NOTHING_DRAWN = greedy()
 """For a text that is embedded: nothing is sampled."""
@@ -69,7 +69,7 @@ def embedding_from(asked: EmbedTokensRequest, traceparent: str, deadline: float 
 def _tokens_in(packed: bytes, name: str) -> "array[int]":
     """The tokens of a prompt. `name`: the message's field that has them."""
     try:
-        tokens = tokens_from(packed)
+        tokens = arrays.unpack(packed)
     except ValueError as error:
         raise RequestRefused("prompt", f"{name} is not a list of int32") from error
     _require(len(tokens) > 0, "prompt", "the prompt is empty")
@@ -97,7 +97,7 @@ def _resumed_from(start: Start) -> tuple[SoFar, ...]:
 
 def _so_far_from(so_far: SequenceSoFar) -> SoFar:
     try:
-        return SoFar(so_far.index, tokens_from(so_far.tokens), so_far.finished)
+        return SoFar(so_far.index, arrays.unpack(so_far.tokens), so_far.finished)
     except ValueError as error:
         raise RequestRefused("resumed", "tokens is not a list of int32") from error
 

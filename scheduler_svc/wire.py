@@ -1,14 +1,13 @@
 """Between the core's values and the messages of worker.proto and scheduler.proto.
 
-Arrays are little-endian on the wire whatever the machine is.
+The arrays of a plan need no code here: `arrays.fill` finds them in the core's `StepPlan` by their names.
 """
 
-import struct
-import sys
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
+from proto import arrays
+from proto import worker_pb2 as worker
 from proto.sampling_pb2 import FinishReason, Pooling, SamplingParams
 from proto.scheduler_pb2 import GenerateResponse, TokenLogprobs
 from proto.worker_pb2 import NewSlot, StepPlan, StepResult, WorkerReady
@@ -20,28 +19,6 @@ from scheduler_svc.core.rolling import prompt_in
 
 Logprobs = Mapping[int, TokenLogprobs]
 """By index into a result's tokens."""
-
-
-def pack(numbers: Sequence[int]) -> bytes:
-    """int32[]."""
-    return struct.pack(f"<{len(numbers)}i", *numbers)
-
-
-def tokens_from(packed: bytes) -> "array[int]":
-    """int32[] as an array. Raises `ValueError` if the bytes are not a whole number of int32."""
-    tokens = array("i")
-    tokens.frombytes(packed)
-    if sys.byteorder == "big":
-        tokens.byteswap()
-    return tokens
-
-
-def tokens_to(tokens: "array[int]") -> bytes:
-    """An array as int32[]."""
-    if sys.byteorder == "big":
-        tokens = tokens[:]
-        tokens.byteswap()
-    return tokens.tobytes()
 
 
 def limits_from(ready: WorkerReady) -> WorkerLimits:
@@ -66,29 +43,10 @@ def limits_from(ready: WorkerReady) -> WorkerLimits:
 
 
 def plan_to(plan: core.StepPlan) -> StepPlan:
-    """A plan as a message: a few hundred bytes for tens of decodes, whatever their lengths."""
-    return StepPlan(
-        step=plan.step,
-        freed_slots=pack(plan.freed_slots),
-        new_slots=[_new_slot_to(new) for new in plan.new_slots],
-        block_slots=pack(plan.table_appends.slots),
-        block_ids=pack(plan.table_appends.blocks),
-        row_slots=pack(plan.rows.slots),
-        row_starts=pack(plan.rows.starts),
-        row_counts=pack(plan.rows.counts),
-        row_samples=bytes(plan.rows.samples),
-        draft_tokens=pack(plan.draft_tokens),
-        cut_slots=pack(plan.table_cuts.slots),
-        cut_blocks=pack(plan.table_cuts.lengths),
-        copy_sources=pack(plan.copies.sources),
-        copy_targets=pack(plan.copies.targets),
-        swap_out_blocks=pack(plan.swap_out.blocks),
-        swap_out_slots=pack(plan.swap_out.host_slots),
-        swap_in_slots=pack(plan.swap_in.host_slots),
-        swap_in_blocks=pack(plan.swap_in.blocks),
-        given_slots=pack(plan.given_tokens.slots),
-        given_tokens=pack(plan.given_tokens.tokens),
-    )
+    """A plan as a message: a few kilobytes for hundreds of decodes, whatever their lengths."""
+    message = StepPlan(step=plan.step, new_slots=[_new_slot_to(new) for new in plan.new_slots])
+    arrays.fill(message, plan)
+    return message
 
 
 def _new_slot_to(new: core.NewSlot) -> NewSlot:
@@ -96,10 +54,10 @@ def _new_slot_to(new: core.NewSlot) -> NewSlot:
     assert isinstance(request.sampling, SamplingParams)
     return NewSlot(
         slot=new.slot,
-        tokens=tokens_to(new.tokens),
+        tokens=arrays.pack(new.tokens),
         prompt_length=prompt_in(len(request.prompt), new.dropped_tokens),
         dropped_tokens=new.dropped_tokens,
-        block_ids=pack(new.block_ids),
+        block_ids=arrays.pack(new.block_ids),
         sampling=request.sampling,
         sequence_index=new.sequence_index,
         traceparent=request.traceparent,
@@ -113,52 +71,55 @@ def _new_slot_to(new: core.NewSlot) -> NewSlot:
 def result_from(message: StepResult) -> tuple[core.StepResult, Logprobs]:
     """A worker's answer, and the log probabilities that came with it. Raises `WorkerFault`."""
     try:
-        tokens = _ints(message.tokens)
-        logprobs = _logprobs_from(message) if message.logprob_entries else {}
-        candidates = _candidates_from(message) if message.candidate_entries else {}
-        embeddings = _embeddings_from(message) if message.embedded_rows else {}
-    except (struct.error, ValueError, IndexError) as error:
+        arrays.check(message)
+        tokens = arrays.unpack(message.tokens).tolist()
+        logprobs = _logprobs_from(message.logprobs) if message.HasField("logprobs") else {}
+        candidates = _candidates_from(message.candidates) if message.HasField("candidates") else {}
+        embeddings = _embeddings_from(message.embeddings) if message.HasField("embeddings") else {}
+    except ValueError as error:
         raise WorkerFault(f"step {message.step}: malformed arrays: {error}") from error
     errors = {error.row: error.message for error in message.errors}
     result = core.StepResult(message.step, tokens, errors, candidates, embeddings, message.duration_us)
     return result, logprobs
 
 
-def _logprobs_from(message: StepResult) -> dict[int, TokenLogprobs]:
-    entries = _ints(message.logprob_entries)
-    chosen = struct.unpack(f"<{len(entries)}f", message.logprobs)
-    counts = _ints(message.top_counts)
-    size = 4 * sum(counts)
-    if len(counts) != len(entries) or not size == len(message.top_tokens) == len(message.top_logprobs):
-        raise ValueError("alternatives and their counts")
+def _logprobs_from(message: worker.Logprobs) -> dict[int, TokenLogprobs]:
+    entries, counts = arrays.unpack(message.entries), arrays.unpack(message.top_counts)
+    chosen = arrays.unpack(message.logprobs, arrays.FLOAT32)
+    tokens, logprobs = message.top.tokens, message.top.logprobs
+    _check_counts(counts, len(tokens) // 4, "alternatives")
     found, start = {}, 0
     for entry, logprob, count in zip(entries, chosen, counts, strict=True):
         end = start + 4 * count
         found[entry] = TokenLogprobs(
-            logprob=logprob,
-            top_tokens=message.top_tokens[start:end],
-            top_logprobs=message.top_logprobs[start:end],
+            logprob=logprob, top_tokens=tokens[start:end], top_logprobs=logprobs[start:end]
         )
         start = end
     return found
 
 
-def _candidates_from(message: StepResult) -> dict[int, list[Candidate]]:
-    entries, counts = _ints(message.candidate_entries), _ints(message.candidate_counts)
-    tokens, logprobs = _ints(message.candidate_tokens), message.candidate_logprobs
-    numbers = struct.unpack(f"<{len(tokens)}f", logprobs)
-    if len(entries) != len(counts) or sum(counts) != len(tokens):
-        raise ValueError("candidates and their counts")
-    every = map(Candidate, tokens, numbers)
+def _candidates_from(message: worker.Candidates) -> dict[int, list[Candidate]]:
+    entries, counts = arrays.unpack(message.entries), arrays.unpack(message.counts)
+    tokens, logprobs = arrays.unpack(message.top.tokens), arrays.unpack(message.top.logprobs, arrays.FLOAT32)
+    _check_counts(counts, len(tokens), "candidates")
+    every = map(Candidate, tokens, logprobs)
     return {entry: list(islice(every, count)) for entry, count in zip(entries, counts, strict=True)}
 
 
-def _embeddings_from(message: StepResult) -> dict[int, bytes]:
-    rows = _ints(message.embedded_rows)
-    size, rest = divmod(len(message.embeddings), len(rows))
+def _check_counts(counts: Sequence[int], lines: int, name: str) -> None:
+    """Raise `ValueError` unless the counts divide up that many lines."""
+    if sum(counts) != lines or min(counts, default=0) < 0:
+        raise ValueError(f"{lines} {name} where their counts add up to {sum(counts)}")
+
+
+def _embeddings_from(message: worker.Embeddings) -> dict[int, bytes]:
+    rows, vectors = arrays.unpack(message.rows), message.vectors
+    if not rows:
+        return {}
+    size, rest = divmod(len(vectors), len(rows))
     if rest or not size or size % 4:
         raise ValueError("embeddings and their rows")
-    return {row: message.embeddings[size * at : size * (at + 1)] for at, row in enumerate(rows)}
+    return {row: vectors[size * at : size * (at + 1)] for at, row in enumerate(rows)}
 
 
 def response_to(gains: Iterable[core.Gain], logprobs: Logprobs) -> GenerateResponse:
@@ -173,16 +134,11 @@ def response_to(gains: Iterable[core.Gain], logprobs: Logprobs) -> GenerateRespo
         if finish:
             delta.finish_reason = _FINISH[finish]
         if token >= 0:
-            delta.tokens += _INT.pack(token)
+            delta.tokens += arrays.pack_one(token)
             if logprobs and (found := logprobs.get(entry)) is not None:
                 delta.logprobs.append(found)
     return response
 
 
 _POOLING = (Pooling.NO_POOLING, Pooling.MEAN, Pooling.LAST)
-_INT = struct.Struct("<i")
 _FINISH = (FinishReason.NOT_FINISHED, FinishReason.STOP, FinishReason.LENGTH)
-
-
-def _ints(packed: bytes) -> tuple[int, ...]:
-    return struct.unpack(f"<{len(packed) // 4}i", packed)

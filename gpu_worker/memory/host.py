@@ -63,8 +63,9 @@ class HostPages:
         """Forget all contents; the memory stays."""
         self._filled[:] = False
 
-    def swap(self, out_blocks: Int32s, out_slots: Int32s, in_blocks: Int32s, in_slots: Int32s) -> None:
-        """Move blocks out to slots, then slots in to blocks. Raises `PlanError` before anything has moved."""
+    def swap(self, out_blocks: Int32s, out_slots: Int32s, in_slots: Int32s, in_blocks: Int32s) -> None:
+        """Copy blocks to host slots, then host slots to blocks; the columns of `SwapOut` and `SwapIn` in
+        worker.proto. Raises `PlanError` before anything has moved."""
         outs, ins = len(out_blocks) > 0, len(in_blocks) > 0
         if outs:
             self._check(out_blocks, out_slots, out_slots)
@@ -72,7 +73,7 @@ class HostPages:
         if ins:
             self._check(in_blocks, in_slots, in_blocks)
             if not self._filled[in_slots].all():
-                raise PlanError("swap_in_slots: a slot that holds nothing")
+                raise PlanError("swap_in.host_slots: a host slot that holds nothing")
         if outs:
             self.take(out_blocks, out_slots)
         if ins:
@@ -104,7 +105,7 @@ class HostPages:
     def _check(self, blocks: Int32s, slots: Int32s, targets: Int32s) -> None:
         """Raise unless all of them exist and no target is named twice."""
         if slots.min() < 0 or slots.max() >= self.slots:
-            raise PlanError(f"a swap with a slot that is not one of {self.slots}")
+            raise PlanError(f"a swap with a host slot that is not one of {self.slots}")
         if blocks.min() < 0 or blocks.max() >= len(self._tensors[0]):
             raise PlanError(f"a swap of a block that is not one of {len(self._tensors[0])}")
         if len(np.unique(targets)) != len(targets):

@@ -23,12 +23,12 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import IO
 
-import numpy as np
 import torch
 
 from gpu_worker.ranks.group import Group, meeting_place
 from gpu_worker.settings import WorkerSettings
 from ops.runtime.child import describe_end
+from proto import arrays
 from proto.worker_pb2 import StepPlan
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class RankProcesses:
 
     def fail(self, slots: Sequence[int]) -> None:
         """Have every process give up the sequences of these slots."""
-        self._tell(Order.FAIL, np.array(slots, "<i4").tobytes())
+        self._tell(Order.FAIL, arrays.pack(slots))
 
     def reset(self) -> None:
         """Have every process forget all sequences."""

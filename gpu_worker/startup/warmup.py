@@ -10,8 +10,9 @@ import torch
 from gpu_worker.memory.host import HostOffer
 from gpu_worker.step.batch import BatchLimits
 from gpu_worker.step.runner import Runner
+from proto import arrays
 from proto.sampling import greedy
-from proto.worker_pb2 import NewSlot, StepPlan
+from proto.worker_pb2 import Copies, NewSlot, Rows, StepPlan
 
 SAMPLE_TOKENS = 64
 """Tokens of the prompt whose time is taken on a CPU, which they keep busy; a GPU takes a whole step's."""
@@ -71,8 +72,7 @@ def step_of(limits: BatchLimits, contexts: list[int], counts: list[int], copied:
     the pool be smaller: the step's numbers mean nothing.
     """
     sampling = greedy(temperature=1, top_p=0.9, presence_penalty=1, logprobs=1)
-    blocks = (np.arange(limits.max_blocks, dtype="<i4") % limits.num_blocks).tobytes()
-    rows = np.arange(len(contexts), dtype="<i4")
+    blocks = arrays.pack([number % limits.num_blocks for number in range(limits.max_blocks)])
     return StepPlan(
         step=1,
         new_slots=[
@@ -85,12 +85,13 @@ def step_of(limits: BatchLimits, contexts: list[int], counts: list[int], copied:
             )
             for slot, context in enumerate(contexts)
         ],
-        row_slots=rows.tobytes(),
-        row_starts=np.subtract(contexts, counts).astype("<i4").tobytes(),
-        row_counts=np.array(counts, "<i4").tobytes(),
-        row_samples=b"\1" * len(rows),
-        copy_sources=bytes(4 * copied),
-        copy_targets=np.arange(1, 1 + copied, dtype="<i4").tobytes(),
+        rows=Rows(
+            slots=arrays.pack(range(len(contexts))),
+            starts=arrays.pack([context - count for context, count in zip(contexts, counts, strict=True)]),
+            counts=arrays.pack(counts),
+            samples=b"\1" * len(contexts),
+        ),
+        copies=Copies(sources=bytes(4 * copied), targets=arrays.pack(range(1, 1 + copied))),
     )
 
 
@@ -111,13 +112,11 @@ def host_offer(runner: Runner) -> HostOffer:
 def prompt_step(limits: BatchLimits, tokens: bytes) -> StepPlan:
     """A prompt alone, all of it in one step; `tokens`: little-endian int32."""
     length = len(tokens) // 4
-    blocks = np.arange(-(-length // limits.block_size), dtype="<i4").tobytes()
+    blocks = arrays.pack(range(-(-length // limits.block_size)))
     sampling = greedy()
     new = NewSlot(slot=0, tokens=tokens, prompt_length=length, block_ids=blocks, sampling=sampling)
-    zero, count = bytes(4), np.array([length], "<i4").tobytes()
-    return StepPlan(
-        step=1, new_slots=[new], row_slots=zero, row_starts=zero, row_counts=count, row_samples=b"\1"
-    )
+    rows = Rows(slots=bytes(4), starts=bytes(4), counts=arrays.pack([length]), samples=b"\1")
+    return StepPlan(step=1, new_slots=[new], rows=rows)
 
 
 def _seconds(runner: Runner, work: Callable[[], object]) -> float:

@@ -20,13 +20,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpu_worker.arrays import Int32s
+from gpu_worker.arrays import Int32s, int32s
 from gpu_worker.errors import PlanError
 from gpu_worker.kernels.attention import StepMetadata
 from gpu_worker.kernels.rows import Rows, SlotTables
 from gpu_worker.machine.transfer import indices
 from gpu_worker.sampling.parameters import SamplingTable, fault_in
-from gpu_worker.step.plan import Plan, int32s
+from gpu_worker.step.plan import Plan
 from gpu_worker.step.pooling import SlotPooling, pooling_fault
 from proto.worker_pb2 import NewSlot
 
@@ -89,20 +89,23 @@ class Batch:
 
     def apply(self, plan: Plan) -> None:
         """Take over a plan's changes. Raises `PlanError` if they do not fit; then only `reset` helps."""
-        self._free(plan.freed_slots)
-        for forks, news in groupby(plan.new_slots, lambda new: new.forked_tokens > 0):
+        message = plan.message
+        self._free(int32s(message.freed_slots))
+        for forks, news in groupby(message.new_slots, lambda new: new.forked_tokens > 0):
             for group in ([new] for new in news) if forks else (list(news),):
                 self._take(group)
-        self._cut(plan.cut_slots, plan.cut_blocks)
-        self._add_blocks(plan.block_slots, plan.block_ids)
-        if len(plan.given_slots):
-            self._give(plan.given_slots, plan.given_tokens)
+        if message.HasField("table_cuts"):
+            self._cut(int32s(message.table_cuts.slots), int32s(message.table_cuts.lengths))
+        if message.HasField("table_appends"):
+            self._add_blocks(int32s(message.table_appends.slots), int32s(message.table_appends.blocks))
+        if message.HasField("given_tokens"):
+            self._give(int32s(message.given_tokens.slots), int32s(message.given_tokens.tokens))
 
     def rows(self, plan: Plan) -> tuple[Rows, dict[int, str]]:
         """The rows that can run, and by row what is wrong with the others. Raises `PlanError`."""
         slots, starts, counts = plan.row_slots, plan.row_starts, plan.row_counts
         exists = (slots >= 0) & (slots < self.limits.max_slots)
-        self._check_held(slots[exists], "row_slots")
+        self._check_held(slots[exists], "rows.slots")
         held = np.where(exists, slots, 0)
         samples = plan.row_samples.astype(np.int32)
         known, ends = self.known[held], starts + counts  # a sum that overflows is negative
@@ -189,7 +192,7 @@ class Batch:
     def _take(self, news: Sequence[NewSlot]) -> None:
         """Take on new sequences: none of which is forked, or one that is. A copy for each kind of number."""
         begins = np.array([new.forked_tokens for new in news], np.int32)
-        tokens = [int32s(new.tokens, "tokens") for new in news]
+        tokens = [int32s(new.tokens) for new in news]
         for new, given in zip(news, tokens, strict=True):
             self._hold(new, given)
         good = [index for index, new in enumerate(news) if new.slot not in self._faults]
@@ -205,7 +208,7 @@ class Batch:
         places = np.arange(counts.sum()) + np.repeat(begins - np.cumsum(counts) + counts, counts)
         sent = self.send(np.stack((np.repeat(slots, counts), places, np.concatenate(tokens))))
         self.tables.tokens[sent[0], sent[1]] = sent[2].int()
-        blocks = [int32s(new.block_ids, "block_ids") for new in news]
+        blocks = [int32s(new.block_ids) for new in news]
         self._add_blocks(np.repeat(slots, list(map(len, blocks))), np.concatenate(blocks))
 
     def _hold(self, new: NewSlot, tokens: Int32s) -> None:
@@ -236,7 +239,7 @@ class Batch:
     def _add_blocks(self, slots: Int32s, block_ids: Int32s) -> None:
         if not len(slots):
             return
-        self._check_held(slots, "block_slots")
+        self._check_held(slots, "table_appends.slots")
         # Several blocks for one slot go side by side, in the plan's order.
         order = np.argsort(slots, kind="stable")
         slots, block_ids = slots[order], block_ids[order]
@@ -256,14 +259,14 @@ class Batch:
     def _cut(self, slots: Int32s, blocks: Int32s) -> None:
         if not len(slots):
             return
-        self._check_held(slots, "cut_slots")
+        self._check_held(slots, "table_cuts.slots")
         if not ((blocks >= 0) & (blocks <= self._table_lengths[slots])).all():
-            raise PlanError("cut_blocks: a block table is not that long")
+            raise PlanError("table_cuts.lengths: a block table is not that long")
         self._table_lengths[slots] = blocks
 
     def _give(self, slots: Int32s, tokens: Int32s) -> None:
         """Put tokens that the scheduler has chosen behind what their slots know, in order."""
-        self._check_held(slots, "given_slots")
+        self._check_held(slots, "given_tokens.slots")
         written = []
         for slot, token in zip(slots.tolist(), tokens.tolist(), strict=True):
             known = int(self.known[slot])

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpu_worker.arrays import Int32s
+from gpu_worker.arrays import Int32s, packed_float32s, packed_int32s
 from gpu_worker.kernels.rows import Rows
 from gpu_worker.machine.transfer import indices, to_host
 from gpu_worker.models.registry import CausalLM
@@ -41,8 +41,8 @@ class Embedded:
         """Put those that are finite into a step's answer, errors for the others. Waits for the device."""
         vectors = self.vectors.cpu().numpy()
         good = np.isfinite(vectors).all(axis=1)
-        result.embedded_rows = self.rows[good].astype("<i4").tobytes()
-        result.embeddings = vectors[good].astype("<f4").tobytes()
+        result.embeddings.rows = packed_int32s(self.rows[good])
+        result.embeddings.vectors = packed_float32s(vectors[good])
         result.errors.extend(RowError(row=int(row), message=NOT_FINITE) for row in self.rows[~good])
 
 

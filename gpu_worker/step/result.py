@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_worker.arrays import Int32s
+from gpu_worker.arrays import Int32s, packed_float32s, packed_int32s
 from gpu_worker.kernels.sampling import Candidates, Logprobs, Sampled
 from gpu_worker.sampling.positions import SamplePositions
 from gpu_worker.step.plan import Plan
@@ -30,9 +30,9 @@ def result_of(
 
     `kept`: tokens that each row that samples keeps. `errors`: what went wrong, by row of the plan.
     """
-    result = StepResult(step=plan.step)
+    result = StepResult(step=plan.message.step)
     ends = np.cumsum(plan.row_samples, dtype=np.int32)
-    tokens = np.full(ends[-1] if len(ends) else 0, -1, "<i4")
+    tokens = np.full(ends[-1] if len(ends) else 0, -1, np.int32)
     if sampled is not None:
         good = samples.among(kept)
         if errors:
@@ -47,7 +47,7 @@ def result_of(
             _add_candidates(result, sampled.candidates, entries)
     for row in sorted(errors):
         result.errors.append(RowError(row=row, message=errors[row]))
-    result.tokens = tokens.tobytes()
+    result.tokens = packed_int32s(tokens)
     return result
 
 
@@ -59,17 +59,19 @@ def _add_logprobs(
     counts = found.top_counts[reported]
     # Tokens want different numbers of alternatives: cut each row of the table to its own.
     within = np.arange(found.top.shape[1]) < counts[:, None]
-    result.logprob_entries = entries[found.rows][reported].astype("<i4").tobytes()
-    result.logprobs = found.chosen.cpu().numpy()[reported].astype("<f4").tobytes()
-    result.top_counts = counts.astype("<i4").tobytes()
-    result.top_tokens = found.top_tokens.cpu().numpy()[reported][within].astype("<i4").tobytes()
-    result.top_logprobs = found.top.cpu().numpy()[reported][within].astype("<f4").tobytes()
+    message = result.logprobs
+    message.entries = packed_int32s(entries[found.rows][reported])
+    message.logprobs = packed_float32s(found.chosen.cpu().numpy()[reported])
+    message.top_counts = packed_int32s(counts)
+    message.top.tokens = packed_int32s(found.top_tokens.cpu().numpy()[reported][within])
+    message.top.logprobs = packed_float32s(found.top.cpu().numpy()[reported][within])
 
 
 def _add_candidates(result: StepResult, found: Candidates, entries: NDArray[np.int32]) -> None:
     """`entries`: place in the result of each sampled row."""
     within = np.arange(found.tokens.shape[1]) < found.counts[:, None]
-    result.candidate_entries = entries[found.rows].astype("<i4").tobytes()
-    result.candidate_counts = found.counts.astype("<i4").tobytes()
-    result.candidate_tokens = found.tokens.cpu().numpy()[within].astype("<i4").tobytes()
-    result.candidate_logprobs = found.logprobs.cpu().numpy()[within].astype("<f4").tobytes()
+    message = result.candidates
+    message.entries = packed_int32s(entries[found.rows])
+    message.counts = packed_int32s(found.counts)
+    message.top.tokens = packed_int32s(found.tokens.cpu().numpy()[within])
+    message.top.logprobs = packed_float32s(found.logprobs.cpu().numpy()[within])

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from gpu_worker.arrays import Int32s
+from gpu_worker.arrays import Int32s, int32s
 from gpu_worker.errors import PlanError
 from gpu_worker.kernels.attention import LayerCache
 from gpu_worker.kernels.interface import Kernels
@@ -106,8 +106,8 @@ class Runner:
         measured = clock(self.device)
         plan = read_plan(message, self.limits.max_step_tokens)
         self.batch.apply(plan)
-        self.host.swap(plan.swap_out_blocks, plan.swap_out_slots, plan.swap_in_blocks, plan.swap_in_slots)
-        self._copy(plan)
+        self._swap(message)
+        self._copy(message)
         rows, errors = self.batch.rows(plan)
         samples = sample_positions(rows)
         sampled, embedded = self._compute(plan, rows, samples) if len(rows.index) else (None, None)
@@ -138,9 +138,17 @@ class Runner:
         if self.followers is not None:
             self.followers.close()
 
-    def _copy(self, plan: Plan) -> None:
-        if len(plan.copy_sources):
-            blocks = np.stack((plan.copy_sources, plan.copy_targets)).astype(np.int64)
+    def _swap(self, message: StepPlan) -> None:
+        outs, ins = message.swap_out, message.swap_in
+        if outs.blocks or ins.blocks:
+            self.host.swap(
+                int32s(outs.blocks), int32s(outs.host_slots), int32s(ins.host_slots), int32s(ins.blocks)
+            )
+
+    def _copy(self, message: StepPlan) -> None:
+        copies = message.copies
+        if copies.sources:
+            blocks = np.stack((int32s(copies.sources), int32s(copies.targets))).astype(np.int64)
             if blocks.min() < 0 or blocks.max() >= self.limits.num_blocks:
                 raise PlanError(f"a copy of a block that is not one of {self.limits.num_blocks}")
             sources, targets = self.batch.send(blocks)

@@ -5,12 +5,12 @@ its slot. A step serves many requests, so its span is a child of none and is lin
 Without a traced sequence all of this is a look into an empty dictionary.
 """
 
-import numpy as np
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import INVALID_SPAN, Link, Span, Status, StatusCode
 
 from ops.runtime.telemetry import incoming
+from proto import arrays
 from proto.worker_pb2 import NewSlot, StepPlan, StepResult
 
 tracer = trace.get_tracer("quire.worker")
@@ -35,12 +35,12 @@ class Spans:
         """The step's span, begun; one that nobody sees if it serves no traced sequence."""
         if not self._sequences:
             return INVALID_SPAN
-        slots = _int32s(plan.row_slots)
+        slots = _int32s(plan.rows.slots)
         links = [Link(self._sequences[slot].get_span_context()) for slot in slots if slot in self._sequences]
         if not links:
             return INVALID_SPAN
         span = tracer.start_span("worker.step", context=Context(), links=links)
-        tokens = sum(_int32s(plan.row_counts))
+        tokens = sum(_int32s(plan.rows.counts))
         span.set_attributes({"quire.step": plan.step, "quire.rows": len(slots), "quire.tokens": tokens})
         return span
 
@@ -48,7 +48,7 @@ class Spans:
         """Record the errors of rows on their sequences."""
         if not self._sequences or not result.errors:
             return
-        slots = _int32s(plan.row_slots)
+        slots = _int32s(plan.rows.slots)
         for error in result.errors:
             if span := self._sequences.get(slots[error.row]):
                 span.set_status(Status(StatusCode.ERROR, error.message))
@@ -81,5 +81,4 @@ class Spans:
 
 def _int32s(packed: bytes) -> list[int]:
     """A malformed array is for the runner to refuse."""
-    numbers: list[int] = np.frombuffer(packed[: len(packed) // 4 * 4], "<i4").tolist()
-    return numbers
+    return arrays.unpack(packed[: len(packed) // 4 * 4]).tolist()

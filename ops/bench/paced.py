@@ -84,7 +84,7 @@ class PacedRunner(Runner):
 
     def begin(self, message: StepPlan) -> Pending:
         step = super().begin(message)
-        seconds = self._seconds if message.row_slots else 0.0
+        seconds = self._seconds if message.rows.slots else 0.0
         self._free = max(self._free, time.perf_counter()) + seconds
         return replace(step, clock=PacedClock(self._free, seconds))
 

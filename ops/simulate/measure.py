@@ -21,10 +21,11 @@ from gpu_worker.step.runner import Runner
 from ops.bench.core import Decoding
 from ops.bench.record import percentile, write
 from ops.bench.rig.in_process import Engine
-from ops.bench.rig.plans import GREEDY, decodes, fits, packed
+from ops.bench.rig.plans import GREEDY, decodes, fits
 from ops.runtime.settings import SHIPPED_MODEL
 from ops.simulate import STEP_COST
 from ops.simulate.cost import Measured, Shape, fit
+from proto.arrays import pack
 from proto.worker_pb2 import NewSlot, StepPlan
 
 ROWS = (0, 1, 2, 4, 8, 16, 32, 48, 63)
@@ -89,23 +90,23 @@ def _plans(
     """Steps in which `rows` sequences decode, and a prompt of its own computes a chunk in each."""
     first = rows * -(-context // limits.block_size)
     blocks = range(first, first + -(-(start + chunk) // limits.block_size))
-    prompt = packed([1 + seed % 7] * (start + chunk))
+    prompt = pack([1 + seed % 7] * (start + chunk))
     for plan in decodes(limits, rows, context, STEPS, seed):
         if chunk:
             if plan.step > 1:
-                plan.freed_slots = packed([rows])
+                plan.freed_slots = pack([rows])
             new = NewSlot(
                 slot=rows,
                 tokens=prompt,
                 prompt_length=start + chunk,
-                block_ids=packed(blocks),
+                block_ids=pack(blocks),
                 sampling=GREEDY,
             )
             plan.new_slots.append(new)
-            plan.row_slots += packed([rows])
-            plan.row_starts += packed([start])
-            plan.row_counts += packed([chunk])
-            plan.row_samples += b"\1"
+            plan.rows.slots += pack([rows])
+            plan.rows.starts += pack([start])
+            plan.rows.counts += pack([chunk])
+            plan.rows.samples += b"\1"
         yield plan
 
 

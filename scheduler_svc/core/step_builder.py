@@ -39,7 +39,8 @@ class StepBuilder:
     freed_slots: list[int] = field(default_factory=list)
     new_slots: list[NewSlot] = field(default_factory=list)
     _table_cuts: Pairs = field(default_factory=list)
-    _table_appends: Pairs = field(default_factory=list)
+    _append_slots: list[int] = field(default_factory=list)
+    _append_blocks: list[int] = field(default_factory=list)
     _given_tokens: Pairs = field(default_factory=list)
     _swap_out: Pairs = field(default_factory=list)
     _swap_in: Pairs = field(default_factory=list)
@@ -54,9 +55,10 @@ class StepBuilder:
         """The slot's block table keeps its first `length` blocks."""
         self._table_cuts.append((slot, length))
 
-    def append_blocks(self, slot: int, blocks: Iterable[int]) -> None:
+    def append_blocks(self, slot: int, blocks: list[int]) -> None:
         """The slot's block table gains `blocks` at its end."""
-        self._table_appends.extend([(slot, block) for block in blocks])
+        self._append_slots.extend([slot] * len(blocks))
+        self._append_blocks.extend(blocks)
 
     def give_token(self, slot: int, token: int) -> None:
         """The slot's next token is `token`."""
@@ -102,7 +104,6 @@ class StepBuilder:
             name: table(*zip(*pairs, strict=True))
             for name, table, pairs in (
                 ("table_cuts", TableCuts, self._table_cuts),
-                ("table_appends", TableAppends, self._table_appends),
                 ("given_tokens", GivenTokens, self._given_tokens),
                 ("swap_out", SwapOut, self._swap_out),
                 ("swap_in", SwapIn, self._swap_in),
@@ -114,6 +115,7 @@ class StepBuilder:
             self.step,
             tuple(self.freed_slots),
             tuple(self.new_slots),
+            table_appends=TableAppends(tuple(self._append_slots), tuple(self._append_blocks)),
             rows=Rows(
                 tuple(self._row_slots),
                 tuple(self._row_starts),

@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
 from proto.sampling import greedy
-from proto.worker_pb2 import NewSlot, StepPlan
+from proto.worker_pb2 import NewSlot, Rows, StepPlan
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
@@ -49,14 +49,12 @@ def run(runner, params, steps):
     first = NewSlot(slot=1, block_ids=pack(blocks, 2, 5), **sequence)
     second = NewSlot(slot=0, block_ids=pack(7, 4, 9), **sequence)
     plans = [
-        StepPlan(
-            new_slots=[first], row_slots=pack(1), row_starts=pack(0), row_counts=pack(11), row_samples=b"\1"
-        )
+        StepPlan(new_slots=[first], rows=Rows(slots=pack(1), starts=pack(0), counts=pack(11), samples=b"\1"))
     ]
     for step in range(1, steps):
         start, count = (0, 11) if step == 1 else (9 + step, 1)
-        rows = {"row_slots": pack(0, 1), "row_starts": pack(start, 10 + step), "row_counts": pack(count, 1)}
-        plans.append(StepPlan(new_slots=[second] if step == 1 else [], row_samples=b"\1\1", **rows))
+        rows = Rows(slots=pack(0, 1), starts=pack(start, 10 + step), counts=pack(count, 1), samples=b"\1\1")
+        plans.append(StepPlan(new_slots=[second] if step == 1 else [], rows=rows))
     tokens = []
     for number, plan in enumerate(plans, 1):
         plan.step = number

@@ -13,7 +13,7 @@ from gpu_worker.kernels.triton.sampling import sample as in_triton
 from gpu_worker.step.batch import Batch, BatchLimits
 from gpu_worker.step.plan import read_plan
 from ops.bench.gpu_check.bench import SEED, Bench
-from ops.bench.rig.plans import packed
+from proto.arrays import pack
 from proto.sampling import greedy
 from proto.sampling_pb2 import SamplingParams
 from proto.worker_pb2 import NewSlot, StepPlan
@@ -51,7 +51,7 @@ def _measure(name: str, logits: torch.Tensor, params: SamplingParams, bench: Ben
     new = [
         NewSlot(
             slot=slot,
-            tokens=packed(chance.integers(0, vocabulary, KNOWN).tolist()),
+            tokens=pack(chance.integers(0, vocabulary, KNOWN).tolist()),
             prompt_length=KNOWN // 2,
             sampling=params,
         )

@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 import numpy as np
 import torch
 
+from gpu_worker.arrays import packed_int32s
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.triton.graphs.layouts import layouts_for
@@ -15,11 +16,12 @@ from gpu_worker.models.registry import load_model
 from gpu_worker.step.runner import Runner
 from ops.bench.gpu_check.bench import SEED, Bench
 from ops.bench.gpu_check.models import BLOCK_SIZE, TINY, llama, replay, runner_of
-from ops.bench.rig.plans import GREEDY, packed
+from ops.bench.rig.plans import GREEDY
 from ops.runtime.settings import SHIPPED_MODEL
+from proto.arrays import pack, unpack
 from proto.sampling import greedy
 from proto.sampling_pb2 import SamplingParams
-from proto.worker_pb2 import NewSlot, StepPlan
+from proto.worker_pb2 import NewSlot, Rows, StepPlan
 
 PROMPTS = 6
 OUTPUT = 48
@@ -96,17 +98,19 @@ def generate(
         plan = StepPlan(
             step=step + 1,
             new_slots=new,
-            row_slots=packed(going),
-            row_starts=packed(starts),
-            row_counts=packed([end - start for start, end in zip(starts, known, strict=True)]),
-            row_samples=b"\1" * len(going),
+            rows=Rows(
+                slots=pack(going),
+                starts=pack(starts),
+                counts=pack([end - start for start, end in zip(starts, known, strict=True)]),
+                samples=b"\1" * len(going),
+            ),
         )
         with _watch() if watched and runner.device.type == "cuda" else nullcontext():
             pending = runner.begin(plan)
         result = pending.result()
         if result.errors:
             raise RuntimeError(result.errors[0].message)
-        for slot, token in zip(going, np.frombuffer(result.tokens, "<i4").tolist(), strict=True):
+        for slot, token in zip(going, unpack(result.tokens), strict=True):
             answers[slot].append(token)
     return answers
 
@@ -127,8 +131,8 @@ def _new(
     blocks = limits.max_model_len // BLOCK_SIZE
     return NewSlot(
         slot=slot,
-        tokens=chance.integers(10, limits.vocab_size, length, "<i4").tobytes(),
+        tokens=packed_int32s(chance.integers(10, limits.vocab_size, length, np.int32)),
         prompt_length=length,
-        block_ids=packed(range(slot * blocks, (slot + 1) * blocks)),
+        block_ids=pack(range(slot * blocks, (slot + 1) * blocks)),
         sampling=params,
     )

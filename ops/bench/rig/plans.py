@@ -1,13 +1,14 @@
 """Plans made by hand, for steps of a chosen shape: so many rows, each so far along."""
 
-from array import array
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from gpu_worker.arrays import packed_int32s
 from gpu_worker.step.batch import BatchLimits
+from proto.arrays import pack
 from proto.sampling import greedy
-from proto.worker_pb2 import NewSlot, StepPlan
+from proto.worker_pb2 import NewSlot, Rows, StepPlan
 
 GREEDY = greedy()
 
@@ -33,9 +34,9 @@ def decodes(limits: BatchLimits, rows: int, context: int, steps: int, seed: int)
     new = [
         NewSlot(
             slot=slot,
-            tokens=chance.integers(0, limits.vocab_size, prompt, "<i4").tobytes(),
+            tokens=packed_int32s(chance.integers(0, limits.vocab_size, prompt, np.int32)),
             prompt_length=prompt,
-            block_ids=packed(range(slot * blocks, (slot + 1) * blocks)),
+            block_ids=pack(range(slot * blocks, (slot + 1) * blocks)),
             sampling=GREEDY,
         )
         for slot in range(rows)
@@ -44,10 +45,12 @@ def decodes(limits: BatchLimits, rows: int, context: int, steps: int, seed: int)
         yield StepPlan(
             step=step + 1,
             new_slots=new if not step else (),
-            row_slots=packed(range(rows)),
-            row_starts=packed([prompt - 1 + step] * rows),
-            row_counts=packed([1] * rows),
-            row_samples=b"\1" * rows,
+            rows=Rows(
+                slots=pack(range(rows)),
+                starts=pack([prompt - 1 + step] * rows),
+                counts=pack([1] * rows),
+                samples=b"\1" * rows,
+            ),
         )
 
 
@@ -65,9 +68,9 @@ def repeated(
         new.append(
             NewSlot(
                 slot=slot,
-                tokens=chance.integers(0, limits.vocab_size, context, "<i4").tobytes(),
+                tokens=packed_int32s(chance.integers(0, limits.vocab_size, context, np.int32)),
                 prompt_length=context,
-                block_ids=packed(range(begun, begun + blocks)),
+                block_ids=pack(range(begun, begun + blocks)),
                 sampling=GREEDY,
             )
         )
@@ -76,10 +79,12 @@ def repeated(
         yield StepPlan(
             step=step + 1,
             new_slots=new if not step else (),
-            row_slots=packed(range(len(rows))),
-            row_starts=packed([context - count for count, context in rows]),
-            row_counts=packed([count for count, _ in rows]),
-            row_samples=bytes(len(rows)),
+            rows=Rows(
+                slots=pack(range(len(rows))),
+                starts=pack([context - count for count, context in rows]),
+                counts=pack([count for count, _ in rows]),
+                samples=bytes(len(rows)),
+            ),
         )
 
 
@@ -88,21 +93,10 @@ def prefill(limits: BatchLimits, tokens: Sequence[int]) -> StepPlan:
     blocks = -(-len(tokens) // limits.block_size)
     new = NewSlot(
         slot=0,
-        tokens=packed(tokens),
+        tokens=pack(tokens),
         prompt_length=len(tokens),
-        block_ids=packed(range(blocks)),
+        block_ids=pack(range(blocks)),
         sampling=GREEDY,
     )
-    return StepPlan(
-        step=1,
-        new_slots=[new],
-        row_slots=packed([0]),
-        row_starts=packed([0]),
-        row_counts=packed([len(tokens)]),
-        row_samples=b"\1",
-    )
-
-
-def packed(numbers: Sequence[int] | range) -> bytes:
-    """int32[], little-endian on the machines that this runs on."""
-    return array("i", numbers).tobytes()
+    rows = Rows(slots=pack([0]), starts=pack([0]), counts=pack([len(tokens)]), samples=b"\1")
+    return StepPlan(step=1, new_slots=[new], rows=rows)

@@ -62,19 +62,18 @@ def new_slot(slot: int, tokens: list[int], block_ids: Iterable[int], **changes: 
 
 
 def plan(step: int, rows: Iterable[tuple[int, int, int, int]] = (), **fields: Any) -> StepPlan:
-    """Rows are (slot, start, count, samples); array fields are given as lists."""
-    columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
-    names = ("freed_slots", "block_slots", "block_ids", "draft_tokens", "cut_slots", "cut_blocks")
-    arrays = {name: pack(fields.pop(name, ())) for name in names}
-    return StepPlan(
-        step=step,
-        row_slots=pack(columns[0]),
-        row_starts=pack(columns[1]),
-        row_counts=pack(columns[2]),
-        row_samples=bytes(columns[3]),
-        **arrays,
-        **fields,
-    )
+    """Rows are (slot, start, count, samples). An array is given as its numbers, a table as its columns."""
+    message = StepPlan(step=step, new_slots=fields.pop("new_slots", ()))
+    if columns := list(zip(*rows, strict=True)):
+        fields["rows"] = columns
+    for name, value in fields.items():
+        if name in ("freed_slots", "draft_tokens"):
+            setattr(message, name, pack(value))
+            continue
+        table = getattr(message, name)
+        for column, numbers in zip(table.DESCRIPTOR.fields, value, strict=True):
+            setattr(table, column.name, bytes(numbers) if column.name == "samples" else pack(numbers))
+    return message
 
 
 def make_limits(**changes: int) -> BatchLimits:
@@ -161,11 +160,9 @@ class Driver:
             planned,
             new_slots=self.new,
             freed_slots=self.freed,
-            block_slots=[slot for slot, _ in gains],
-            block_ids=[block for _, block in gains],
+            table_appends=([slot for slot, _ in gains], [block for _, block in gains]),
             draft_tokens=[token for sequence, _ in rows for token in drafts.get(sequence.slot, ())],
-            cut_slots=list(self.cut),
-            cut_blocks=list(self.cut.values()),
+            table_cuts=(list(self.cut), list(self.cut.values())),
         )
         self.new, self.freed, self.cut = [], [], {}
         result = self.runner.execute(message)

@@ -7,7 +7,7 @@ import asyncio
 import struct
 import zlib
 from array import array
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
@@ -348,6 +348,10 @@ def unpack(packed: bytes) -> list[int]:
     return list(struct.unpack(f"<{len(packed) // 4}i", packed))
 
 
+def numbers(packed: bytes) -> tuple[int, ...]:
+    return tuple(unpack(packed))
+
+
 def decoded(plan: messages.StepPlan) -> StepPlan:
     """A plan as the strict worker takes it, decoded by other code than what encoded it."""
     new_slots = [
@@ -364,21 +368,19 @@ def decoded(plan: messages.StepPlan) -> StepPlan:
         for new in plan.new_slots
     ]
 
-    def columns(*names: str) -> Iterator[tuple[int, ...]]:
-        return (tuple(unpack(getattr(plan, name))) for name in names)
-
+    rows = plan.rows
     return StepPlan(
         plan.step,
-        tuple(unpack(plan.freed_slots)),
+        numbers(plan.freed_slots),
         tuple(new_slots),
-        TableCuts(*columns("cut_slots", "cut_blocks")),
-        TableAppends(*columns("block_slots", "block_ids")),
-        GivenTokens(*columns("given_slots", "given_tokens")),
-        SwapOut(*columns("swap_out_blocks", "swap_out_slots")),
-        SwapIn(*columns("swap_in_slots", "swap_in_blocks")),
-        Copies(*columns("copy_sources", "copy_targets")),
-        Rows(*columns("row_slots", "row_starts", "row_counts"), tuple(plan.row_samples)),
-        tuple(unpack(plan.draft_tokens)),
+        TableCuts(numbers(plan.table_cuts.slots), numbers(plan.table_cuts.lengths)),
+        TableAppends(numbers(plan.table_appends.slots), numbers(plan.table_appends.blocks)),
+        GivenTokens(numbers(plan.given_tokens.slots), numbers(plan.given_tokens.tokens)),
+        SwapOut(numbers(plan.swap_out.blocks), numbers(plan.swap_out.host_slots)),
+        SwapIn(numbers(plan.swap_in.host_slots), numbers(plan.swap_in.blocks)),
+        Copies(numbers(plan.copies.sources), numbers(plan.copies.targets)),
+        Rows(numbers(rows.slots), numbers(rows.starts), numbers(rows.counts), tuple(rows.samples)),
+        numbers(plan.draft_tokens),
     )
 
 
@@ -451,23 +453,23 @@ class FakeWorkers(WorkerServicer):  # type: ignore[misc]
         message = messages.StepResult(step=result.step, tokens=pack(result.tokens), duration_us=1)
         if result.candidates:
             every = result.candidates.values()
-            message.candidate_entries = pack(list(result.candidates))
-            message.candidate_counts = pack([len(some) for some in every])
-            message.candidate_tokens = pack([each.token for some in every for each in some])
-            numbers = [each.logprob for some in every for each in some]
-            message.candidate_logprobs = struct.pack(f"<{len(numbers)}f", *numbers)
+            message.candidates.entries = pack(list(result.candidates))
+            message.candidates.counts = pack([len(some) for some in every])
+            message.candidates.top.tokens = pack([each.token for some in every for each in some])
+            logprobs = [each.logprob for some in every for each in some]
+            message.candidates.top.logprobs = struct.pack(f"<{len(logprobs)}f", *logprobs)
         if result.embeddings:
-            message.embedded_rows = pack(list(result.embeddings))
-            message.embeddings = b"".join(result.embeddings.values())
+            message.embeddings.rows = pack(list(result.embeddings))
+            message.embeddings.vectors = b"".join(result.embeddings.values())
         message.errors.extend(messages.RowError(row=row, message=text) for row, text in result.errors.items())
         wants = any(slot.sampling.HasField("logprobs") for slot in plan.new_slots)
         if wants:
             count = len(result.tokens)
-            message.logprob_entries = pack(range(count))
-            message.logprobs = struct.pack(f"<{count}f", *[-0.5] * count)
-            message.top_counts = pack([2] * count)
-            message.top_tokens = pack([each for token in result.tokens for each in (token, 0)])
-            message.top_logprobs = struct.pack(f"<{2 * count}f", *[-0.5, -1.5] * count)
+            message.logprobs.entries = pack(range(count))
+            message.logprobs.logprobs = struct.pack(f"<{count}f", *[-0.5] * count)
+            message.logprobs.top_counts = pack([2] * count)
+            message.logprobs.top.tokens = pack([each for token in result.tokens for each in (token, 0)])
+            message.logprobs.top.logprobs = struct.pack(f"<{2 * count}f", *[-0.5, -1.5] * count)
         self.spoil(message)
         return message
 

@@ -152,9 +152,9 @@ async def test_n_sequences_share_the_prompt(stage: Stage) -> None:
     tokens = await collect(stage.stub.Generate(iter([start(prompt, n=3)])))
     assert tokens == {index: expected(stage, prompt, index) for index in range(3)}
     # The first computes twelve tokens; the others fork from it, each with a copy of the third block.
-    prefills = [count for plan in stage.workers.plans for count in unpack(plan.row_counts) if count > 1]
+    prefills = [count for plan in stage.workers.plans for count in unpack(plan.rows.counts) if count > 1]
     assert prefills == [12]
-    assert sum(len(unpack(plan.copy_sources)) for plan in stage.workers.plans) == 2
+    assert sum(len(unpack(plan.copies.sources)) for plan in stage.workers.plans) == 2
 
 
 async def test_the_second_request_reports_its_cached_tokens(stage: Stage) -> None:

@@ -6,11 +6,23 @@ from typing import Any
 
 import pytest
 
+from proto import worker_pb2 as worker
 from proto.sampling_pb2 import FinishReason, SamplingParams
-from proto.worker_pb2 import RowError, StepResult, WorkerReady
+from proto.worker_pb2 import Candidates, Embeddings, Logprobs, RankedTokens, RowError, StepResult, WorkerReady
 from scheduler_svc import wire
 from scheduler_svc.core.errors import WorkerFault
-from scheduler_svc.core.plan import Gain, NewSlot, Rows, StepPlan, TableAppends
+from scheduler_svc.core.plan import (
+    Copies,
+    Gain,
+    GivenTokens,
+    NewSlot,
+    Rows,
+    StepPlan,
+    SwapIn,
+    SwapOut,
+    TableAppends,
+    TableCuts,
+)
 from scheduler_svc.core.request import Finish, Request
 
 
@@ -27,23 +39,48 @@ def test_a_plan() -> None:
             7,
             freed_slots=(4,),
             new_slots=(new,),
+            table_cuts=TableCuts((1,), (2,)),
             table_appends=TableAppends((3, 3), (5, 6)),
-            rows=Rows((3, 1), (0, 8), (3, 1), (1, 0)),
+            given_tokens=GivenTokens((1,), (0,)),
+            swap_out=SwapOut((0, 9), (8, 7)),
+            swap_in=SwapIn((6,), (10,)),
+            copies=Copies((11,), (12,)),
+            rows=Rows((3, 1), (0, 8), (3, 3), (1, 3)),
+            draft_tokens=(-1, -1),
         )
     )
     assert message.step == 7
     assert message.freed_slots == int32(4)
-    assert (message.block_slots, message.block_ids) == (int32(3, 3), int32(5, 6))
-    assert (message.row_slots, message.row_starts) == (int32(3, 1), int32(0, 8))
-    assert (message.row_counts, message.row_samples) == (int32(3, 1), b"\x01\x00")
+    assert message.table_cuts == worker.TableCuts(slots=int32(1), lengths=int32(2))
+    assert message.table_appends == worker.TableAppends(slots=int32(3, 3), blocks=int32(5, 6))
+    assert message.given_tokens == worker.GivenTokens(slots=int32(1), tokens=int32(0))
+    assert message.swap_out == worker.SwapOut(blocks=int32(0, 9), host_slots=int32(8, 7))
+    assert message.swap_in == worker.SwapIn(host_slots=int32(6), blocks=int32(10))
+    assert message.copies == worker.Copies(sources=int32(11), targets=int32(12))
+    assert message.rows == worker.Rows(
+        slots=int32(3, 1), starts=int32(0, 8), counts=int32(3, 3), samples=b"\x01\x03"
+    )
+    assert message.draft_tokens == int32(-1, -1)
     (slot,) = message.new_slots
     assert (slot.slot, slot.sequence_index, slot.prompt_length) == (3, 1, 2)
     assert (slot.tokens, slot.block_ids) == (int32(1, 2, 300), int32(9))
     assert (slot.sampling, slot.traceparent) == (sampling, "00-ab-cd-01")
 
 
+def test_the_core_s_plan_has_the_fields_of_the_message_in_their_order() -> None:
+    """`wire` finds them by their names."""
+    empty = StepPlan(1)
+    fields = worker.StepPlan.DESCRIPTOR.fields
+    assert list(empty._fields) == [field.name for field in fields]
+    for name, value in zip(empty._fields, empty, strict=True):
+        if value and name != "step":
+            columns = worker.StepPlan.DESCRIPTOR.fields_by_name[name].message_type.fields
+            assert list(value._fields) == [column.name for column in columns]
+    assert wire.plan_to(empty) == worker.StepPlan(step=1), "an empty table is left out"
+
+
 def test_a_plan_for_256_decodes_is_small() -> None:
-    rows = list(range(256))
+    rows = tuple(range(256))
     plan = StepPlan(1, rows=Rows(rows, rows, (1,) * 256, (1,) * 256))
     assert wire.plan_to(plan).ByteSize() < 4096
 
@@ -52,15 +89,16 @@ def test_a_result_with_logprobs() -> None:
     message = StepResult(
         step=3,
         tokens=int32(5, 6, -1),
-        logprob_entries=int32(0, 1),
-        logprobs=struct.pack("<2f", -0.5, -1.5),
-        top_counts=int32(0, 2),
-        top_tokens=int32(6, 8),
-        top_logprobs=struct.pack("<2f", -1.5, -2.5),
+        logprobs=Logprobs(
+            entries=int32(0, 1),
+            logprobs=struct.pack("<2f", -0.5, -1.5),
+            top_counts=int32(0, 2),
+            top=RankedTokens(tokens=int32(6, 8), logprobs=struct.pack("<2f", -1.5, -2.5)),
+        ),
         errors=[RowError(row=2, message="why")],
     )
     result, logprobs = wire.result_from(message)
-    assert (result.step, result.tokens, result.errors) == (3, (5, 6, -1), {2: "why"})
+    assert (result.step, result.tokens, result.errors) == (3, [5, 6, -1], {2: "why"})
     assert (logprobs[0].logprob, logprobs[0].top_tokens) == (-0.5, b"")
     assert (logprobs[1].top_tokens, logprobs[1].top_logprobs) == (int32(6, 8), struct.pack("<2f", -1.5, -2.5))
     gains = [
@@ -75,13 +113,21 @@ def test_a_result_with_logprobs() -> None:
     assert [each.logprob for each in second.logprobs] == [-0.5, -1.5]
 
 
+def logprobs_of(count: int, top: RankedTokens) -> Logprobs:
+    return Logprobs(entries=int32(0), logprobs=b"1234", top_counts=int32(count), top=top)
+
+
 @pytest.mark.parametrize(
     "fields",
     [
         {"tokens": b"abc"},
-        {"logprob_entries": int32(0)},
-        {"logprob_entries": int32(0), "logprobs": b"1234"},
-        {"logprob_entries": int32(0), "logprobs": b"1234", "top_counts": int32(2), "top_tokens": int32(1)},
+        {"logprobs": Logprobs(entries=int32(0))},
+        {"logprobs": Logprobs(entries=int32(0), logprobs=b"1234")},
+        {"logprobs": logprobs_of(2, RankedTokens(tokens=int32(1)))},
+        {"logprobs": logprobs_of(2, RankedTokens(tokens=int32(1), logprobs=b"1234"))},
+        {"logprobs": logprobs_of(-1, RankedTokens())},
+        {"candidates": Candidates(entries=int32(0), counts=int32(1))},
+        {"candidates": Candidates(counts=int32(0))},
     ],
 )
 def test_a_malformed_result_is_a_fault(fields: dict[str, Any]) -> None:
@@ -95,7 +141,9 @@ def test_a_worker_with_nothing_to_offer_is_a_fault() -> None:
 
 
 def test_embeddings() -> None:
-    message = StepResult(step=1, embedded_rows=int32(0, 2), embeddings=struct.pack("<4f", 1, 2, 3, 4))
+    message = StepResult(
+        step=1, embeddings=Embeddings(rows=int32(0, 2), vectors=struct.pack("<4f", 1, 2, 3, 4))
+    )
     found, _ = wire.result_from(message)
     assert found.embeddings == {0: struct.pack("<2f", 1, 2), 2: struct.pack("<2f", 3, 4)}
 
@@ -103,4 +151,4 @@ def test_embeddings() -> None:
 @pytest.mark.parametrize("data", [b"", bytes(9), bytes(4), bytes(6)])
 def test_embeddings_that_do_not_fit_their_rows(data: bytes) -> None:
     with pytest.raises(WorkerFault, match="embeddings"):
-        wire.result_from(StepResult(step=1, embedded_rows=int32(0, 2), embeddings=data))
+        wire.result_from(StepResult(step=1, embeddings=Embeddings(rows=int32(0, 2), vectors=data)))

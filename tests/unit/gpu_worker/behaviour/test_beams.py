@@ -18,16 +18,16 @@ def expected(model: Any, tokens: list[int], count: int) -> tuple[list[int], list
     return top.indices.tolist(), top.values.tolist()
 
 
-def given(make: SimpleNamespace, slots: list[int], tokens: list[int]) -> dict[str, bytes]:
-    return {"given_slots": make.pack(slots), "given_tokens": make.pack(tokens)}
+def given(slots: list[int], tokens: list[int]) -> dict[str, Any]:
+    return {"given_tokens": (slots, tokens)}
 
 
 def reported(make: SimpleNamespace, result: Any) -> tuple[list[int], list[int], list[int], list[float]]:
     return (
-        make.unpack(result.candidate_entries),
-        make.unpack(result.candidate_counts),
-        make.unpack(result.candidate_tokens),
-        make.unpack(result.candidate_logprobs, "<f4"),
+        make.unpack(result.candidates.entries),
+        make.unpack(result.candidates.counts),
+        make.unpack(result.candidates.top.tokens),
+        make.unpack(result.candidates.top.logprobs, "<f4"),
     )
 
 
@@ -41,7 +41,7 @@ def test_candidates_are_the_most_likely_tokens(make: SimpleNamespace, tiny: Simp
     assert (entries, counts, found) == ([1], [3], tokens)
     assert numbers == pytest.approx(logprobs, abs=1e-4)
     # Not the best one is what it goes on with.
-    fields = {"block_slots": [1], "block_ids": [8], **given(make, [1], [tokens[2]])}
+    fields = {"table_appends": ([1], [8]), **given([1], [tokens[2]])}
     second = runner.execute(make.plan(2, [(0, 5, 1, 1), (1, 4, 1, 1)], **fields))
     assert reported(make, second)[2] == expected(tiny.model, [*PROMPT[:4], tokens[2]], 3)[0]
     greedy = [make.unpack(result.tokens)[0] for result in (first, second)]
@@ -63,7 +63,7 @@ def test_what_is_wrong_with_a_given_token_ends_that_sequence(
     runner = make.runner(tiny.directory)
     slots = [make.slot(number, PROMPT, [2 * number, 2 * number + 1], candidates=2) for number in (0, 1)]
     runner.execute(make.plan(1, [(0, 0, 5, 1), (1, 0, 5, 1)], new_slots=slots))
-    result = runner.execute(make.plan(2, [(0, 5, 1, 1), (1, 5, 1, 1)], **given(make, [0, 1], [97, 96])))
+    result = runner.execute(make.plan(2, [(0, 5, 1, 1), (1, 5, 1, 1)], **given([0, 1], [97, 96])))
     assert [(error.row, error.message) for error in result.errors] == [
         (0, "token 97 is not in the vocabulary of 97")
     ]
@@ -83,5 +83,5 @@ def test_a_plan_that_gives_to_nobody(
 ) -> None:
     runner = make.runner(tiny.directory)
     new = [make.slot(0, PROMPT, [5, 6], candidates=2)]
-    with pytest.raises(PlanError, match="given_slots"):
-        runner.execute(make.plan(1, [(0, 0, 5, 1)], new_slots=new, **given(make, slots, tokens)))
+    with pytest.raises(PlanError, match="given_tokens"):
+        runner.execute(make.plan(1, [(0, 0, 5, 1)], new_slots=new, **given(slots, tokens)))

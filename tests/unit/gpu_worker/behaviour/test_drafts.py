@@ -89,7 +89,7 @@ def test_log_probabilities_come_with_every_token_that_is_kept(make, tiny) -> Non
     sequence, other = driver.admit(1, PROMPT, sampling=sampling), driver.admit(2, PROMPT)
     truth = make.expected(tiny.model, PROMPT, 4)
     results = [driver.step((sequence, 11), (other, 11)), *(driver.step((sequence, 1)) for _ in range(3))]
-    alone = [make.unpack(result.logprobs, "<f4")[0] for result in results]
+    alone = [make.unpack(result.logprobs.logprobs, "<f4")[0] for result in results]
 
     driver = make.Driver(make.runner(tiny.directory))
     sequence, other = driver.admit(1, PROMPT, sampling=sampling), driver.admit(2, PROMPT)
@@ -97,9 +97,9 @@ def test_log_probabilities_come_with_every_token_that_is_kept(make, tiny) -> Non
     drafts = {1: [truth[1], truth[2], (truth[3] + 1) % VOCAB, 0], 2: [(truth[1] + 1) % VOCAB]}
     result = driver.step((other, 1), (sequence, 1), drafts=drafts)
     assert make.unpack(result.tokens) == [truth[1], -1, *truth[1:], -1, -1]
-    assert make.unpack(result.logprob_entries) == [2, 3, 4]
-    assert make.unpack(result.logprobs, "<f4") == pytest.approx(alone[1:], abs=1e-4)
-    assert len(make.unpack(result.top_tokens)) == 6
+    assert make.unpack(result.logprobs.entries) == [2, 3, 4]
+    assert make.unpack(result.logprobs.logprobs, "<f4") == pytest.approx(alone[1:], abs=1e-4)
+    assert len(make.unpack(result.logprobs.top.tokens)) == 6
 
 
 def test_a_given_draft_holds_as_often_as_the_model_would_say_it(make, tiny) -> None:
@@ -150,9 +150,9 @@ def test_a_given_draft_holds_as_often_as_the_model_would_say_it(make, tiny) -> N
         ({"rows": [(0, 11, 2, 2)], "draft_tokens": [97]}, "vocabulary"),
         ({"rows": [(0, 11, 2, 2)], "draft_tokens": [-1]}, "draft model"),
         ({"rows": [(0, 11, 1, 1)], "draft_tokens": [1]}, "draft_tokens"),
-        ({"rows": [(0, 11, 1, 1)], "cut_slots": [0], "cut_blocks": [9]}, "cut_blocks"),
-        ({"rows": [(0, 11, 1, 1)], "cut_slots": [5], "cut_blocks": [0]}, "cut_slots"),
-        ({"rows": [(0, 11, 1, 1)], "cut_slots": [0]}, "cut_blocks"),
+        ({"rows": [(0, 11, 1, 1)], "table_cuts": ([0], [9])}, "table_cuts.lengths"),
+        ({"rows": [(0, 11, 1, 1)], "table_cuts": ([5], [0])}, "table_cuts.slots"),
+        ({"rows": [(0, 11, 1, 1)], "table_cuts": ([0], [])}, "table_cuts: .*1 slots, 0 lengths"),
     ],
 )
 def test_what_contradicts_itself_is_refused(make, tiny, fields, what) -> None:

@@ -102,7 +102,7 @@ def test_a_mean_with_a_hole_is_refused(make: SimpleNamespace, tiny: SimpleNamesp
     result = runner.execute(make.plan(1, [(2, 4, 4, 0)], new_slots=[new]))
     (error,) = result.errors
     assert "positions 4 to 7 of what is embedded" in error.message
-    assert result.embedded_rows == b""
+    assert result.embeddings.rows == b""
 
 
 @pytest.mark.parametrize(
@@ -125,4 +125,4 @@ def test_states_that_are_not_finite_fail_alone(make: SimpleNamespace, tiny: Simp
     slots = [make.slot(slot, text(3), [slot], pooling=MEAN) for slot in range(2)]
     result = runner.execute(make.plan(1, [(0, 0, 3, 0), (1, 0, 3, 0)], new_slots=slots))
     assert [error.row for error in result.errors] == [0]
-    assert make.unpack(result.embedded_rows) == [1]
+    assert make.unpack(result.embeddings.rows) == [1]

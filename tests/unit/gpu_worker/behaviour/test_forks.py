@@ -16,8 +16,8 @@ def step(
     return runner.execute(make.plan(number, rows, **fields))
 
 
-def copies(make: SimpleNamespace, sources: list[int], targets: list[int]) -> dict[str, bytes]:
-    return {"copy_sources": make.pack(sources), "copy_targets": make.pack(targets)}
+def copies(sources: list[int], targets: list[int]) -> dict[str, Any]:
+    return {"copies": (sources, targets)}
 
 
 def forked(
@@ -41,12 +41,12 @@ def test_a_fork_goes_on_as_the_sequence_itself_does(
 ) -> None:
     expected = make.expected(tiny.model, PROMPT, 6)
     child = forked(make, 1, PROMPT[9:], [9], 9)
-    first = step(make, runner, 2, [(0, 10, 1, 1), (1, 9, 1, 1)], new_slots=[child], **copies(make, [7], [9]))
+    first = step(make, runner, 2, [(0, 10, 1, 1), (1, 9, 1, 1)], new_slots=[child], **copies([7], [9]))
     found = [make.unpack(first.tokens)]
     for number in range(3, 6):
         rows = [(0, 8 + number, 1, 1), (1, 7 + number, 1, 1)]
-        more = {"block_slots": [0], "block_ids": [20]} if number == 4 else {}
-        more = {"block_slots": [1], "block_ids": [21]} if number == 5 else more
+        more = {"table_appends": ([0], [20])} if number == 4 else {}
+        more = {"table_appends": ([1], [21])} if number == 5 else more
         result = step(make, runner, number, rows, **more)
         assert not result.errors
         found.append(make.unpack(result.tokens))
@@ -59,7 +59,7 @@ def test_a_fork_with_another_end_does_not_touch_what_it_came_from(
 ) -> None:
     other = [*PROMPT[:9], 41, 42]
     child = forked(make, 1, other[9:], [9], 9)
-    result = step(make, runner, 2, [(0, 10, 1, 1), (1, 9, 2, 1)], new_slots=[child], **copies(make, [7], [9]))
+    result = step(make, runner, 2, [(0, 10, 1, 1), (1, 9, 2, 1)], new_slots=[child], **copies([7], [9]))
     again, one = make.unpack(result.tokens)
     assert again == make.expected(tiny.model, PROMPT, 2)[1]
     assert one == make.expected(tiny.model, other, 1)[0]
@@ -79,7 +79,7 @@ def test_the_seed_and_the_index_of_a_fork_are_its_own(make: SimpleNamespace, run
         for slot in range(1, 7)
     ]
     rows = [(slot, 9, 1, 1) for slot in range(1, 7)]
-    result = step(make, runner, 2, rows, new_slots=children, **copies(make, [7] * 6, list(range(10, 16))))
+    result = step(make, runner, 2, rows, new_slots=children, **copies([7] * 6, list(range(10, 16))))
     assert len(set(make.unpack(result.tokens))) > 1
 
 
@@ -115,4 +115,4 @@ def test_copies_that_cannot_be_are_refused(
     make: SimpleNamespace, runner: Any, sources: list[int], targets: list[int]
 ) -> None:
     with pytest.raises(PlanError, match="cop"):
-        step(make, runner, 2, [(0, 10, 1, 1)], **copies(make, sources, targets))
+        step(make, runner, 2, [(0, 10, 1, 1)], **copies(sources, targets))

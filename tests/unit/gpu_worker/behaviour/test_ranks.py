@@ -25,7 +25,7 @@ from gpu_worker.step.result import NOT_FINITE
 from gpu_worker.step.runner import Runner
 from scheduler_svc.core.request import Pooling, Request
 from tests.support.closed_loop import ClosedLoop
-from tests.unit.gpu_worker.conftest import Driver, greedy, llama, new_slot, pack, plan, sampled, unpack
+from tests.unit.gpu_worker.conftest import Driver, greedy, llama, new_slot, plan, sampled, unpack
 
 PROMPT = [5, 17, 3, 88, 41, 41, 9, 60, 2, 73, 28]
 POISON = 66
@@ -154,25 +154,24 @@ def test_candidates_forks_copies_and_host_memory(runners: tuple[Runner, Runner])
     fork = new_slot(1, [9], [3], prompt_length=11, forked_from=0, forked_tokens=11)
     plans = [
         plan(1, [(0, 0, 11, 1)], new_slots=[new_slot(0, PROMPT, [0, 1, 2], candidates=4)]),
-        plan(2, [(0, 11, 1, 1)], given_slots=pack([0]), given_tokens=pack([7])),
-        plan(3, [(1, 11, 1, 1)], new_slots=[fork], copy_sources=pack([2]), copy_targets=pack([3])),
-        plan(4, swap_out_blocks=pack([0, 1]), swap_out_slots=pack([2, 0])),
+        plan(2, [(0, 11, 1, 1)], given_tokens=([0], [7])),
+        plan(3, [(1, 11, 1, 1)], new_slots=[fork], copies=([2], [3])),
+        plan(4, swap_out=([0, 1], [2, 0])),
         plan(
             5,
             [(2, 8, 3, 1)],
             new_slots=[new_slot(2, PROMPT, [9, 8, 7])],
-            swap_in_slots=pack([2, 0]),
-            swap_in_blocks=pack([9, 8]),
+            swap_in=([2, 0], [9, 8]),
         ),
     ]
     alone, pair = ([runner.execute(each) for each in plans] for runner in runners)
     assert not any(result.errors for result in alone)
     for ours, theirs in zip(pair, alone, strict=True):
-        assert (ours.tokens, ours.candidate_tokens) == (theirs.tokens, theirs.candidate_tokens)
-        logprobs = (unpack(each.candidate_logprobs, "<f4") for each in (ours, theirs))
+        assert (ours.tokens, ours.candidates.top.tokens) == (theirs.tokens, theirs.candidates.top.tokens)
+        logprobs = (unpack(each.candidates.top.logprobs, "<f4") for each in (ours, theirs))
         np.testing.assert_allclose(*logprobs, atol=1e-5)
-    assert [len(result.candidate_tokens) // 4 for result in alone] == [4, 4, 0, 0, 0]
-    best, _, *_ = unpack(alone[0].candidate_tokens)
+    assert [len(result.candidates.top.tokens) // 4 for result in alone] == [4, 4, 0, 0, 0]
+    best, _, *_ = unpack(alone[0].candidates.top.tokens)
     assert unpack(alone[4].tokens) == [best], "blocks that were away hold what they held"
 
 

@@ -63,25 +63,25 @@ def test_a_sequence_goes_on_from_blocks_that_were_away(make: SimpleNamespace, ti
         return list(make.unpack(result.tokens))
 
     found = step(1, [(0, 0, 10, 1)], new_slots=[make.slot(0, PROMPT, [5, 6, 7])])
-    away = {"swap_out_blocks": make.pack([6, 5]), "swap_out_slots": make.pack([0, 3])}
+    away = {"swap_out": ([6, 5], [0, 3])}
     other = make.slot(1, [7, 9, 11, 13, 15, 17, 19, 21], [6, 5])  # overwrites both in the same step
     step(2, [(1, 0, 8, 1)], freed_slots=[0], new_slots=[other], **away)
-    back = {"swap_in_slots": make.pack([3, 0]), "swap_in_blocks": make.pack([20, 21])}
+    back = {"swap_in": ([3, 0], [20, 21])}
     again = make.slot(0, PROMPT + found, [20, 21, 22], prompt_length=len(PROMPT))
     found += step(3, [(0, 8, 3, 1)], new_slots=[again], **back)
     assert found == make.expected(tiny.model, PROMPT, 2)
 
 
 BAD = {
-    "no such slot": {"swap_out_blocks": [5], "swap_out_slots": [4]},
-    "a negative slot": {"swap_in_blocks": [5], "swap_in_slots": [-1]},
-    "no such block": {"swap_out_blocks": [64], "swap_out_slots": [0]},
-    "a negative block": {"swap_in_blocks": [-1], "swap_in_slots": [0]},
-    "one slot for two": {"swap_out_blocks": [5, 6], "swap_out_slots": [1, 1]},
-    "one block for two": {"swap_in_blocks": [5, 5], "swap_in_slots": [0, 2]},
-    "an empty slot": {"swap_in_blocks": [5], "swap_in_slots": [1]},
-    "lengths": {"swap_out_blocks": [5, 6], "swap_out_slots": [1]},
-    "lengths in": {"swap_in_blocks": [5], "swap_in_slots": [0, 2]},
+    "no such slot": {"swap_out": ([5], [4])},
+    "a negative slot": {"swap_in": ([-1], [5])},
+    "no such block": {"swap_out": ([64], [0])},
+    "a negative block": {"swap_in": ([0], [-1])},
+    "one slot for two": {"swap_out": ([5, 6], [1, 1])},
+    "one block for two": {"swap_in": ([0, 2], [5, 5])},
+    "an empty slot": {"swap_in": ([1], [5])},
+    "lengths": {"swap_out": ([5, 6], [1])},
+    "lengths in": {"swap_in": ([0, 2], [5])},
 }
 
 
@@ -89,20 +89,20 @@ BAD = {
 def test_swaps_that_cannot_be_are_refused(make: SimpleNamespace, tiny: SimpleNamespace, what: str) -> None:
     runner = make.runner(tiny.directory)
     runner.host = HostPages(runner.caches, 4)
-    first = {"swap_out_blocks": make.pack([5, 6]), "swap_out_slots": make.pack([0, 2])}
+    first = {"swap_out": ([5, 6], [0, 2])}
     runner.execute(make.plan(1, [(0, 0, 10, 1)], new_slots=[make.slot(0, PROMPT, [5, 6, 7])], **first))
     with pytest.raises(PlanError, match="swap"):
-        runner.execute(make.plan(2, **{name: make.pack(values) for name, values in BAD[what].items()}))
+        runner.execute(make.plan(2, **BAD[what]))
 
 
 def test_contents_do_not_outlive_the_call(make: SimpleNamespace, tiny: SimpleNamespace) -> None:
     runner = make.runner(tiny.directory)
     runner.host = HostPages(runner.caches, 4)
-    out = {"swap_out_blocks": make.pack([5]), "swap_out_slots": make.pack([0])}
+    out = {"swap_out": ([5], [0])}
     runner.execute(make.plan(1, [(0, 0, 10, 1)], new_slots=[make.slot(0, PROMPT, [5, 6, 7])], **out))
     runner.reset()
     with pytest.raises(PlanError, match="holds nothing"):
-        runner.execute(make.plan(1, swap_in_slots=make.pack([0]), swap_in_blocks=make.pack([5])))
+        runner.execute(make.plan(1, swap_in=([0], [5])))
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_a_cpu_has_no_host_memory_unless_asked(loaded: Callable[..., Any], make:
         runner = loaded(memory)
         assert runner.host_offer.host_blocks == runner.host.slots == 0
         with pytest.raises(PlanError, match="slot"):
-            runner.execute(make.plan(1, swap_out_slots=make.pack([0]), swap_out_blocks=make.pack([5])))
+            runner.execute(make.plan(1, swap_out=([5], [0])))
 
 
 def test_host_memory_says_what_it_costs(loaded: Callable[..., Any], make: SimpleNamespace) -> None:

@@ -165,4 +165,4 @@ def test_the_largest_step_is_a_valid_one(make, tiny, changes) -> None:
     message = full_step(runner.limits)
     assert not runner.execute(message).errors
     assert int(runner.batch.known.max()) == runner.limits.max_model_len + 1
-    assert sum(make.unpack(message.row_counts)) == runner.limits.max_step_tokens
+    assert sum(make.unpack(message.rows.counts)) == runner.limits.max_step_tokens

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gpu_worker.errors import PlanError
+from proto.worker_pb2 import Rows, StepPlan, TableAppends
 
 PROMPT = [5, 17, 3, 88, 41, 9]
 
@@ -23,11 +24,11 @@ def runner(make, tiny):
 WHOLE = {
     "a step number again": lambda make: make.plan(1),
     "a step number skipped": lambda make: make.plan(3),
-    "half a number": lambda make: make.plan(2).__class__(step=2, row_slots=b"abc"),
-    "half a block": lambda make: make.plan(2).__class__(step=2, block_ids=b"abcdef"),
-    "columns differ": lambda make: make.plan(2).__class__(step=2, row_slots=make.pack([2])),
-    "blocks for nobody": lambda make: make.plan(2, block_ids=[3]),
-    "blocks for an empty slot": lambda make: make.plan(2, block_slots=[3], block_ids=[3]),
+    "half a number": lambda make: StepPlan(step=2, rows=Rows(slots=b"abc")),
+    "half a block": lambda make: StepPlan(step=2, table_appends=TableAppends(blocks=b"abcdef")),
+    "columns of rows differ": lambda make: StepPlan(step=2, rows=Rows(slots=make.pack([2]))),
+    "blocks for nobody": lambda make: make.plan(2, table_appends=([], [3])),
+    "blocks for an empty slot": lambda make: make.plan(2, table_appends=([3], [3])),
     "row of an empty slot": lambda make: make.plan(2, [(0, 0, 1, 0)]),
     "two rows of one slot": lambda make: make.plan(2, [(2, 0, 1, 0), (2, 1, 1, 0)]),
     "a row of nothing": lambda make: make.plan(2, [(2, 5, 0, 1)]),
@@ -114,7 +115,7 @@ def test_a_slot_that_has_failed_fails_until_it_is_freed(make, runner, tiny) -> N
     """Else the chunk after one that failed would be computed upon pages that nobody has written."""
     new = make.slot(5, PROMPT, [4])
     first = runner.execute(make.plan(2, [(5, 0, 5, 0)], new_slots=[new]))
-    under_way = runner.execute(make.plan(3, [(5, 5, 1, 1)], block_slots=[5], block_ids=[6]))
+    under_way = runner.execute(make.plan(3, [(5, 5, 1, 1)], table_appends=([5], [6])))
     assert [error.message for error in first.errors] == [error.message for error in under_way.errors]
     assert make.unpack(under_way.tokens) == [-1]
     again = make.slot(5, PROMPT, [4, 6])
@@ -134,7 +135,7 @@ def test_a_sequence_ends_at_the_longest_one_inside_a_block(make, tiny) -> None:
 
 
 def test_blocks_that_come_later_are_checked_too(make, runner) -> None:
-    result = runner.execute(make.plan(2, [(2, 5, 1, 1)], block_slots=[2], block_ids=[99]))
+    result = runner.execute(make.plan(2, [(2, 5, 1, 1)], table_appends=([2], [99])))
     assert make.unpack(result.tokens) == [-1]
     assert "block 99 of 16" in result.errors[0].message
 
@@ -144,8 +145,7 @@ def test_blocks_of_several_slots_keep_their_order(make, runner, tiny) -> None:
         make.plan(
             2,
             new_slots=[make.slot(0, PROMPT + PROMPT, [3]), make.slot(1, PROMPT[:2], [])],
-            block_slots=[0, 1, 0, 2],
-            block_ids=[12, 2, 4, 11],
+            table_appends=([0, 1, 0, 2], [12, 2, 4, 11]),
         )
     )
     tables = runner.batch.tables.blocks
@@ -179,7 +179,7 @@ def test_a_row_whose_logits_are_not_finite_fails_alone(make, tiny, tmp_path) -> 
     assert [(error.row, error.message) for error in result.errors] == [
         (0, "the model's logits are not finite")
     ]
-    assert make.unpack(result.logprob_entries) == [2]
+    assert make.unpack(result.logprobs.entries) == [2]
     # A plan under way builds on the token that never was; and NaN left in pages reaches nobody.
     result = runner.execute(make.plan(3, [(0, 2, 1, 1)]))
     assert make.unpack(result.tokens) == [-1]
@@ -196,18 +196,18 @@ def test_logprobs_in_a_result(make, runner, tiny) -> None:
     runner.execute(make.plan(2, [(2, 5, 1, 1)], new_slots=news))
     rows = [(0, 0, 2, 0), (4, 0, 5, 0), (1, 0, 6, 1)]
     result = runner.execute(make.plan(3, rows))
-    assert make.unpack(result.logprob_entries) == [0]
+    assert make.unpack(result.logprobs.entries) == [0]
     rows = [(0, 2, 4, 1), (3, 0, 6, 1), (4, 5, 1, 1), (2, 6, 1, 1)]  # a decode among chunks
     result = runner.execute(make.plan(4, rows))
     with torch.inference_mode():
         logprobs = tiny.model(torch.tensor([PROMPT])).logits[0, -1].log_softmax(-1)
     best = logprobs.topk(3)
-    assert make.unpack(result.logprob_entries) == [0, 2]
-    assert make.unpack(result.top_counts) == [3, 1]
-    assert make.unpack(result.top_tokens) == [*best.indices.tolist(), best.indices[0].item()]
-    np.testing.assert_allclose(make.unpack(result.logprobs, "<f4"), [best.values[0]] * 2, atol=1e-5)
+    assert make.unpack(result.logprobs.entries) == [0, 2]
+    assert make.unpack(result.logprobs.top_counts) == [3, 1]
+    assert make.unpack(result.logprobs.top.tokens) == [*best.indices.tolist(), best.indices[0].item()]
+    np.testing.assert_allclose(make.unpack(result.logprobs.logprobs, "<f4"), [best.values[0]] * 2, atol=1e-5)
     np.testing.assert_allclose(
-        make.unpack(result.top_logprobs, "<f4"), [*best.values, best.values[0]], atol=1e-5
+        make.unpack(result.logprobs.top.logprobs, "<f4"), [*best.values, best.values[0]], atol=1e-5
     )
 
 

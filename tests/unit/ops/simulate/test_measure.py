@@ -31,7 +31,7 @@ def test_a_step_has_the_shape_it_is_measured_for(runner, rows, context, chunk, s
     # Times are those from the second step to the last but one; of these the one in the middle.
     middle = plans[measure.STEPS // 2]
     starts, counts = (
-        np.frombuffer(packed, "<i4").tolist() for packed in (middle.row_starts, middle.row_counts)
+        np.frombuffer(packed, "<i4").tolist() for packed in (middle.rows.starts, middle.rows.counts)
     )
     assert Shape.of(SimpleNamespace(rows=SimpleNamespace(starts=starts, counts=counts))) == measured.shape
     assert 0 < measured.seconds < 1
