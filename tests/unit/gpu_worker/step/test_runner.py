@@ -80,17 +80,17 @@ def test_blocks_are_copied_before_they_are_read(
 ) -> None:
     runner.execute(first(make))
     moved = make.slot(1, PROMPT, [20, 21])
-    copies = {"copy_sources": make.pack(BLOCKS[:2]), "copy_targets": make.pack([20, 21])}
-    result = runner.execute(make.plan(2, [(1, 5, 1, 1)], new_slots=[moved], **copies))
+    copies = (BLOCKS[:2], [20, 21])
+    result = runner.execute(make.plan(2, [(1, 5, 1, 1)], new_slots=[moved], copies=copies))
     assert make.unpack(result.tokens) == make.expected(tiny.model, PROMPT, 1)
 
 
 @pytest.mark.parametrize("block", [-1, 64])
-@pytest.mark.parametrize("side", ["copy_sources", "copy_targets"])
+@pytest.mark.parametrize("side", ["sources", "targets"])
 def test_a_copy_of_a_block_that_is_none(make: SimpleNamespace, runner: Runner, side: str, block: int) -> None:
-    blocks = {"copy_sources": make.pack([1]), "copy_targets": make.pack([2]), side: make.pack([block])}
+    columns = {"sources": [1], "targets": [2], side: [block]}
     with pytest.raises(PlanError, match="not one of 64"):
-        runner.execute(make.plan(1, **blocks))
+        runner.execute(make.plan(1, copies=columns.values()))
 
 
 # --- what a result tells ---
