@@ -1,10 +1,12 @@
 """Fewer bits keep what the model has learnt: over pages and plans, against what transformers measured."""
 
 import json
+from collections.abc import Iterator
 
 import pytest
 from transformers import AutoTokenizer
 
+from ops.bench import perplexity
 from ops.bench.perplexity import FORMS, Reading, compared, prompts_of, read, runner_of
 from ops.runtime.settings import SHIPPED_MODEL
 from ops.tiny_model.training import evaluate
@@ -36,6 +38,14 @@ def reading(form: str, texts: tuple[list[list[int]], list[list[int]]]) -> Readin
 def texts() -> tuple[list[list[int]], list[list[int]]]:
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED_MODEL)
     return evaluate.held_out_ids(tokenizer, "held_out_few"), prompts_of(tokenizer)[:3]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_answers() -> Iterator[None]:
+    """That there are answers is what is looked at here, not what they say."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(perplexity, "ANSWER", 8)
+        yield
 
 
 @pytest.fixture(scope="module")
