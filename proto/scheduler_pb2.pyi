@@ -1,3 +1,4 @@
+from proto import arrays_pb2 as _arrays_pb2
 from proto import sampling_pb2 as _sampling_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor

@@ -58,8 +58,8 @@ class SchedulerServicer:
 
         INVALID_ARGUMENT: can never be served; trailing metadata `quire-param` names the field.
         OUT_OF_RANGE: prompt and answer do not fit into the context; metadata as above.
-        RESOURCE_EXHAUSTED: too much waits already; trailing metadata `quire-retry-after` is the number of
-        seconds after which what waits now will have begun.
+        RESOURCE_EXHAUSTED: the queue is full; trailing metadata `quire-retry-after` is the number of seconds
+        after which all requests that wait now will have begun.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -67,7 +67,7 @@ class SchedulerServicer:
 
     def Embed(self, request, context):
         """Computes the embedding of one text. After a failure with UNAVAILABLE the caller simply calls again.
-        Errors as of Generate.
+        Computes the embedding of one text. Fails as Generate does.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

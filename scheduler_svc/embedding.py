@@ -1,8 +1,8 @@
 """Embeddings with fewer dimensions than the model's."""
 
-import sys
-from array import array
 from math import hypot
+
+from proto import arrays
 
 
 def first_dimensions(embedding: bytes, count: int) -> bytes:
@@ -12,12 +12,6 @@ def first_dimensions(embedding: bytes, count: int) -> bytes:
     """
     if not 0 < count < len(embedding) // 4:
         return embedding
-    numbers = array("f")
-    numbers.frombytes(embedding[: 4 * count])
-    if sys.byteorder == "big":
-        numbers.byteswap()
+    numbers = arrays.unpack(embedding[: 4 * count], arrays.FLOAT32)
     length = hypot(*numbers) or 1.0
-    shortened = array("f", [number / length for number in numbers])
-    if sys.byteorder == "big":
-        shortened.byteswap()
-    return shortened.tobytes()
+    return arrays.pack([number / length for number in numbers], arrays.FLOAT32)

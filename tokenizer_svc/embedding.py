@@ -1,10 +1,10 @@
 """From a text that is to be embedded to what the scheduler is asked."""
 
+from proto import arrays
 from proto.sampling_pb2 import Pooling
 from proto.scheduler_pb2 import EmbedTokensRequest
 from proto.tokenizer_pb2 import EmbedRequest
 from tokenizer_svc.errors import InvalidRequestError
-from tokenizer_svc.packed import pack
 from tokenizer_svc.pooling import pooling_of
 from tokenizer_svc.prompt import input_tokens
 from tokenizer_svc.tokenizer import TextModel
@@ -17,7 +17,7 @@ async def tokens_request(model: TextModel, request: EmbedRequest) -> EmbedTokens
     pooling = request.pooling or pooling_of(model.pooling_ways)
     return EmbedTokensRequest(
         request_id=request.request_id,
-        tokens=pack(await input_tokens(model, request)),
+        tokens=arrays.pack(await input_tokens(model, request)),
         pooling=pooling,
         dimensions=request.dimensions,
         cache_salt=request.cache_salt,

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
+from proto import arrays
 from proto.sampling_pb2 import StopConditions
 from proto.scheduler_pb2 import GenerateResponse, SequenceSoFar, Start, TokenLogprobs
 from proto.tokenizer_pb2 import TextChunk, TextRequest, TokenText
 from tokenizer_svc.detokenizer import Detokenizer
-from tokenizer_svc.packed import pack, unpack, unpack_floats
 from tokenizer_svc.sequence import Gain, SequenceText
 from tokenizer_svc.stops import StopMatcher, automaton
 from tokenizer_svc.tokenizer import TextModel
@@ -45,7 +45,7 @@ class Generation:
         request = self._request
         return Start(
             request_id=request.request_id,
-            prompt_tokens=pack(self._prompt),
+            prompt_tokens=arrays.pack(self._prompt),
             sampling=request.sampling,
             stop=StopConditions(
                 max_tokens=request.max_tokens,
@@ -71,7 +71,7 @@ class Generation:
         for so_far in self._request.resumed:
             sequence = self._sequence(so_far.index)
             if so_far.finished:
-                sequence.packed += pack(so_far.token_ids)
+                sequence.packed += arrays.pack(so_far.token_ids)
                 sequence.finished = True
                 continue
             gain = sequence.resume(so_far.token_ids, so_far.text_length, self._stop_tokens)
@@ -126,7 +126,9 @@ class Generation:
     def _logprobs(self, token: int, entry: TokenLogprobs) -> TokenText:
         text = self._token_text(token, entry.logprob)
         text.unseen = not self._visible[token]
-        text.top.extend(map(self._token_text, unpack(entry.top_tokens), unpack_floats(entry.top_logprobs)))
+        tokens = arrays.unpack(entry.top_tokens)
+        logprobs = arrays.unpack(entry.top_logprobs, arrays.FLOAT32)
+        text.top.extend(map(self._token_text, tokens, logprobs))
         return text
 
     def _token_text(self, token: int, logprob: float) -> TokenText:

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from proto import arrays
 from proto.sampling_pb2 import NOT_FINISHED, STOP, FinishReason
 from tokenizer_svc.detokenizer import Detokenizer
-from tokenizer_svc.packed import pack, unpack
 from tokenizer_svc.stops import StopMatcher
 
 
@@ -36,7 +36,7 @@ class SequenceText:
 
     def add(self, packed: bytes, finish_reason: FinishReason) -> Gain:
         """Take new tokens. With a `finish_reason` of STOP the last of them is a stop token."""
-        tokens = unpack(packed)
+        tokens = arrays.unpack(packed)
         spoken = tokens[:-1] if finish_reason == STOP else tokens
         if self._matcher is None:
             text, used = self._detokenizer.add(spoken), len(spoken)
@@ -63,7 +63,7 @@ class SequenceText:
         """
         self._delivered_before = text_length
         ended = bool(token_ids) and token_ids[-1] in stop_tokens
-        gain = self.add(pack(token_ids), STOP if ended else NOT_FINISHED)
+        gain = self.add(arrays.pack(token_ids), STOP if ended else NOT_FINISHED)
         return Gain((), gain.text, gain.finish_reason, gain.stop_string)
 
     def _match(self, matcher: StopMatcher, tokens: Sequence[int]) -> tuple[str, int]:

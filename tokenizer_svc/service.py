@@ -21,7 +21,6 @@ from tokenizer_svc.defaults import fill_in
 from tokenizer_svc.embedding import tokens_request
 from tokenizer_svc.errors import InvalidRequestError, SchedulerError, TooLongError
 from tokenizer_svc.generation import Generation
-from tokenizer_svc.packed import ITEM
 from tokenizer_svc.prompt import check, prompt_tokens
 from tokenizer_svc.settings import TokenizerSettings
 from tokenizer_svc.tokenizer import TextModel
@@ -70,7 +69,7 @@ class TokenizerService(TokenizerServicer):
         async with served(tracer, "tokenizer.embed", context, _status_of) as span:
             span.set_attribute("quire.request_id", request.request_id)
             asked = await tokens_request(self._model, request)
-            response.tokens = len(asked.tokens) // ITEM
+            response.tokens = len(asked.tokens) // 4
             span.set_attribute("quire.prompt_tokens", response.tokens)
             response.embedding = await self._embed(asked, _carried(span), context)
         return response

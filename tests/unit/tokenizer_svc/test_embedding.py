@@ -7,10 +7,10 @@ from typing import Any
 import grpc
 import pytest
 
+from proto.arrays import unpack
 from proto.sampling_pb2 import LAST, MEAN, NO_POOLING
 from proto.tokenizer_pb2 import EmbedRequest, TokenIds
 from tokenizer_svc.errors import InvalidRequestError
-from tokenizer_svc.packed import unpack
 from tokenizer_svc.pooling import pooling_of
 from tokenizer_svc.tokenizer import TextModel
 
@@ -47,7 +47,7 @@ async def test_a_text_becomes_tokens(stub: Any, scheduler: Any, byte_level: Text
 async def test_tokens_stay_as_they_are(stub: Any, scheduler: Any) -> None:
     scheduler.embeddings = [gives]
     assert (await stub.Embed(EmbedRequest(tokens=TokenIds(ids=[5, 9])))).tokens == 2
-    assert unpack(scheduler.texts[0].tokens) == (5, 9)
+    assert tuple(unpack(scheduler.texts[0].tokens)) == (5, 9)
     assert scheduler.texts[0].pooling == LAST
 
 

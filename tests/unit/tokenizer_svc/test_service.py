@@ -8,11 +8,11 @@ from typing import Any
 import grpc
 import pytest
 
+from proto.arrays import pack, unpack
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED, STOP, FinishReason, SamplingParams
 from proto.scheduler_pb2 import GenerateResponse, SequenceDelta, TokenLogprobs
 from proto.tokenizer_pb2 import ChatMessage, Conversation, TextChunk, TextRequest, TextSoFar, TokenIds
 from proto.tokenizer_pb2_grpc import TokenizerStub
-from tokenizer_svc.packed import pack, unpack
 from tokenizer_svc.tokenizer import TextModel
 
 HI = ChatMessage(role="user", content="hi")
@@ -85,7 +85,7 @@ async def test_text_in_text_out(stub: Any, scheduler: Any, byte_level: TextModel
     assert chunks[0].prompt.cached_tokens == 16
     assert not any(chunk.HasField("prompt") for chunk in chunks[1:])
     (start,) = scheduler.starts
-    assert unpack(start.prompt_tokens) == tuple(prompt)
+    assert tuple(unpack(start.prompt_tokens)) == tuple(prompt)
     assert (start.request_id, start.n, start.cache_salt, start.sampling) == ("r", 1, "mine", sampling)
     assert start.stop.max_tokens == 50
     assert list(start.stop.stop_token_ids) == [1, 9]
@@ -99,7 +99,7 @@ async def test_prompts_of_all_kinds(
     long = "the lazy dog " * 2000
     for request in (ask(tokens=TokenIds(ids=[5, 6])), ask(chat=chat, ignore_eos=True), ask(text=long)):
         assert text_of(await collect(stub, request)) == ANSWER
-    prompts = [unpack(start.prompt_tokens) for start in scheduler.starts]
+    prompts = [tuple(unpack(start.prompt_tokens)) for start in scheduler.starts]
     assert prompts[0] == (5, 6)
     assert prompts[1] == tuple(byte_level.encode("<s>[user] hi\n[assistant]", special=False))
     assert prompts[2] == tuple(byte_level.encode(long, special=True))
@@ -227,8 +227,8 @@ async def test_only_unfinished_sequences_go_on(stub: Any, scheduler: Any, answer
     assert text_of(chunks) == ""
     assert text_of(chunks, 1) == ANSWER
     first, second = scheduler.starts[0].resumed
-    assert (first.finished, unpack(first.tokens)) == (True, tuple(answer))
-    assert (second.finished, second.index, unpack(second.tokens)) == (False, 1, tuple(answer[:4]))
+    assert (first.finished, tuple(unpack(first.tokens))) == (True, tuple(answer))
+    assert (second.finished, second.index, tuple(unpack(second.tokens))) == (False, 1, tuple(answer[:4]))
 
 
 @pytest.mark.parametrize("lost_after", [0, 1, 7, 12])
@@ -246,7 +246,7 @@ async def test_another_scheduler_takes_over(
     assert text_of(chunks) == ANSWER
     assert tokens_of(chunks) == answer
     assert [chunk.HasField("prompt") for chunk in chunks].count(True) == 1
-    resumed = [unpack(so_far.tokens) for so_far in scheduler.starts[-1].resumed]
+    resumed = [tuple(unpack(so_far.tokens)) for so_far in scheduler.starts[-1].resumed]
     assert resumed == ([tuple(answer[:lost_after])] if lost_after else [])
 
 
