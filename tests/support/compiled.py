@@ -2,7 +2,8 @@
 
 Launches are intercepted: what would have been launched, with its very arguments, is compiled to machine code.
 Prints each kernel with the shared memory that a program of it takes, a thread's registers, the bytes that did
-not fit into them, the instructions of the loop that multiplies, and the seconds that it took to compile.
+not fit into them, of attention the instructions of the loop that multiplies, and the seconds of compiling. To
+disassemble a kernel takes as long as to compile it.
 """
 
 import sys
@@ -69,7 +70,8 @@ def main(capability: int) -> None:
         seconds = time.perf_counter() - began
         assert found.metadata.shared <= SHARED[capability]
         cubin = found.asm["cubin"]
-        numbers = found.metadata.shared, *resources(cubin), multiplying_loop(cubin), round(seconds, 1)
+        loop = multiplying_loop(cubin) if kernel.__name__.startswith("attend") else "-"
+        numbers = found.metadata.shared, *resources(cubin), loop, round(seconds, 1)
         print(capability, kernel.__name__, *numbers, flush=True)
 
     JITFunction.run = compiled

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,10 +11,11 @@ AMPERE = ["80"] if os.environ.get("TEST_INTERPRETED") else []
 
 
 @pytest.mark.timeout(900)
-def test_every_kernel_becomes_machine_code(tmp_path: Path) -> None:
+def test_every_kernel_becomes_machine_code() -> None:
+    """What Triton has compiled before, of the same sources, it takes from its cache."""
     answer = subprocess.run(
         [sys.executable, "-m", "tests.support.compiled", "90", *AMPERE],
-        env=os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)},
+        env=os.environ | {"TRITON_INTERPRET": "0"},
         capture_output=True,
         text=True,
         timeout=880,
@@ -35,4 +35,4 @@ def test_every_kernel_becomes_machine_code(tmp_path: Path) -> None:
     # What a decode of 64 or 128 positions, or of 32 rows, may take while they are read: docs/gpu.md.
     for kernel, limits in {"attend_tile": (400, 800, 640), "attend_latent": (710, 890, 770)}.items():
         loops = [int(line[5]) for line in lines if line[:2] == ["90", kernel]][:3]
-        assert all(loop <= most for loop, most in zip(loops, limits, strict=True)), (kernel, loops)
+        assert all(0 < loop <= most for loop, most in zip(loops, limits, strict=True)), (kernel, loops)
