@@ -1,10 +1,10 @@
-"""The thread that runs the model: takes plans from a queue, one after the other.
+"""The engine thread: runs the model, plan after plan, from a queue.
 
-event loop       call.submit(plan) ──▶ queue ──▶ engine thread: give the step to the device
-                 call.events ◀── call_soon_threadsafe ◀── answers: its result, or what went wrong
+event loop       session.submit(plan) ──▶ queue ──▶ engine thread: gives the step to the device
+                 session.events ◀── call_soon_threadsafe ◀── answers: the step's result, or an error
 
-On a CPU a step that was given is over, and the engine thread answers itself. On a GPU it goes on to the next
-plan, and a second thread waits for results: see `pending.py`.
+On a CPU a step is over when the engine thread has given it to the device, so this thread answers, too. On a
+GPU the engine thread goes on to the next plan, and a second thread waits for results: see `pending.py`.
 """
 
 import asyncio
@@ -29,59 +29,65 @@ log = logging.getLogger(__name__)
 Work = Callable[[], None]
 
 PATIENCE = 3.0
-"""Seconds that each thread may take to end: more than a step; of both less than the launcher waits."""
+"""Seconds that each thread may take to end: longer than a step, less than half the launcher's wait."""
 
 
 class Engine:
-    """Owns the runner and the one thread that touches it."""
+    """Owns the runner, and the one thread that calls it."""
 
     def __init__(self, runner: Runner, overlap: bool | None = None) -> None:
-        """Call within the event loop that will take the results.
+        """To be created within the event loop that takes the results.
 
-        `overlap`: results are waited for in a thread of their own; None: if the device is a GPU.
+        `overlap`: whether a second thread waits for results. None: on a GPU it does.
         """
         self.limits = runner.limits
         self.loop = asyncio.get_running_loop()
         self.runner = runner
         self.lost: asyncio.Future[None] = self.loop.create_future()
-        """Ends with `DeviceError` if the device does nothing more: whoever serves must give way to others."""
+        """Raises `DeviceError` once the device has failed for good. Then this process must end."""
         self.watchdog = Watchdog()
-        """Knows whether the device does something."""
+        """Finds out if the device hangs."""
         self._work: SimpleQueue[Work | None] = SimpleQueue()
         self._answers: SimpleQueue[Work | None] | None = None
         self._threads = [threading.Thread(target=self._run, name="engine", daemon=True)]
         if overlap or (overlap is None and runner.device.type == "cuda"):
             self._answers = SimpleQueue()
-            self._threads.append(threading.Thread(target=_work_off, args=(self._answers,), daemon=True))
+            self._threads.append(threading.Thread(target=_run_queue, args=(self._answers,), daemon=True))
         for thread in self._threads:
             thread.start()
 
-    def do(self, work: Work) -> None:
-        """Run `work` in the engine's thread, after what it was given before."""
+    def submit(self, work: Work) -> None:
+        """Run `work` in the engine thread, after all work that was submitted before."""
         self._work.put(work)
 
     def answer(self, work: Work) -> None:
-        """Run what waits for results, after what was to be answered before. For the engine's thread."""
+        """Run `work`, which may wait for the device, after all earlier answers.
+
+        To be called by the engine thread. With overlap the second thread runs `work`.
+        """
         if self._answers is None:
             work()
         else:
             self._answers.put(work)
 
     def settle(self, step: Pending) -> None:
-        """Have the runner settle a step whose result is known, in the engine's thread."""
+        """Let the runner settle a step whose result is known, in the engine thread."""
         if self._answers is None:
             self.runner.settle(step)
         elif step.failed:
-            self.do(partial(self.runner.settle, step))
+            self.submit(partial(self.runner.settle, step))
 
     def check_device(self, error: Exception) -> None:
-        """After an error in a step, in whichever thread: find out whether there can be more steps."""
+        """Find out, after an error in a step, whether the device still works. Any thread may call this."""
         if is_lost(self.runner.device):
             lost = DeviceError(f"the GPU is lost to this process: {error}")
             self.loop.call_soon_threadsafe(self._lose, lost)
 
     async def stop(self) -> None:
-        """End the threads after what they were given before; leave those that wait for a device in vain."""
+        """End the threads once they have done their work.
+
+        A thread that takes longer than `PATIENCE` is left behind: it waits for a device that hangs.
+        """
         self._work.put(None)
         for thread in self._threads:
             await asyncio.to_thread(thread.join, PATIENCE)
@@ -92,38 +98,38 @@ class Engine:
 
     def _run(self) -> None:
         self.runner.enter()
-        _work_off(self._work)
+        _run_queue(self._work)
         if self._answers is not None:
             self._answers.put(None)
 
 
-def _work_off(queue: SimpleQueue[Work | None]) -> None:
+def _run_queue(queue: SimpleQueue[Work | None]) -> None:
     while (work := queue.get()) is not None:
         work()
 
 
 class Session:
-    """One Execute call: the worker belongs to one scheduler until it ends."""
+    """One Execute call. The worker serves one scheduler until the session ends."""
 
     def __init__(self, engine: Engine) -> None:
         self.events: asyncio.Queue[StepResult | Exception | None] = asyncio.Queue()
-        """Results in the order of plans, then None, or an exception if the session was cut short."""
+        """Results in the order of plans. Then None, or the exception that ended the session."""
         self._engine = engine
         self._spans = Spans()
         self._over = False
 
     def submit(self, plan: StepPlan) -> None:
-        """Run a step; its event will come."""
-        self._engine.do(lambda: self._begin(plan))
+        """Run a step. Its result comes through `events`."""
+        self._engine.submit(lambda: self._begin(plan))
 
     def finish(self) -> None:
-        """No more plans will come."""
-        self._engine.do(lambda: self._engine.answer(lambda: self._tell(None)))
+        """End `events` with None once all plans are answered. No plan may follow."""
+        self._engine.submit(lambda: self._engine.answer(lambda: self._emit(None)))
 
     def end(self) -> None:
-        """Drop plans that have not begun and forget all sequences, before anything of a later call runs."""
+        """Drop plans that have not begun and forget all sequences, before a later session's first plan."""
         self._over = True
-        self._engine.do(self._reset)
+        self._engine.submit(self._reset)
 
     def _begin(self, plan: StepPlan) -> None:
         if self._over:
@@ -143,7 +149,7 @@ class Session:
     def _answer(self, plan: StepPlan, span: Span, step: Pending) -> None:
         try:
             result = step.result()
-        except Exception as error:  # the device's, which shows when it is waited for
+        except Exception as error:  # a device reports its errors when it is waited for
             self._over = True
             self._fail(plan, span, error)
             return
@@ -151,13 +157,14 @@ class Session:
         self._engine.settle(step)
         span.end()
         self._spans.fail(plan, result)
-        self._tell(result)
+        self._emit(result)
 
     def _fail(self, plan: StepPlan, span: Span, error: Exception) -> None:
-        """Whatever it is, it ends this call and not the thread; with ranks that are out of step now, all.
+        """End the call with an error. The thread goes on.
 
-        What the device does not survive ends the process: all later calls would end so, too, and cost their
-        requests an attempt each.
+        With several ranks any error but a `PlanError` ends the whole worker, because the ranks' batches may
+        differ now. An error after which the device no longer works ends the process: otherwise every later
+        call would fail, and cost each of its requests an attempt.
         """
         span.set_status(Status(StatusCode.ERROR, str(error)))
         span.end()
@@ -167,11 +174,11 @@ class Session:
             log.error("step %d failed", plan.step, exc_info=error)
             self._engine.check_device(error)
         self._engine.watchdog.answered()
-        self._tell(error)
+        self._emit(error)
 
     def _reset(self) -> None:
         self._spans.close()
         self._engine.runner.reset()
 
-    def _tell(self, event: StepResult | Exception | None) -> None:
+    def _emit(self, event: StepResult | Exception | None) -> None:
         self._engine.loop.call_soon_threadsafe(self.events.put_nowait, event)

@@ -1,18 +1,18 @@
-"""What can go wrong in a worker.
+"""The errors of a worker.
 
     WorkerError
     ├── ModelError      the directory is not a model that can be served    the process does not start
     ├── CapacityError   weights, a step or one sequence do not fit         the process does not start
-    ├── KernelError     compiled kernels cannot be had                     PyTorch computes instead
-    ├── DeviceError     the GPU does nothing more for this process         the process ends
+    ├── KernelError     compiled kernels cannot be used here               PyTorch computes instead
+    ├── DeviceError     the GPU no longer works for this process           the process ends
     └── PlanError       a plan contradicts itself or the batch             INVALID_ARGUMENT, the call ends
 
-What is wrong with one row alone is no exception: it is a `RowError` in the step's result.
+An error of one row alone is no exception. It is a `RowError` in the step's result.
 """
 
 
 class WorkerError(Exception):
-    """Base of all; the message is one line for a person."""
+    """Base of all errors here. The message is one line for a person."""
 
 
 class ModelError(WorkerError):
@@ -20,16 +20,16 @@ class ModelError(WorkerError):
 
 
 class CapacityError(WorkerError):
-    """The memory does not hold the weights, a full step, or one sequence of the longest allowed length."""
+    """Weights, a full step, or one sequence of the longest length do not fit into memory."""
 
 
 class KernelError(WorkerError):
-    """Compiled kernels cannot be had here: no compiler, or not what this machine can run."""
+    """Compiled kernels cannot be used: there is no compiler, or this machine cannot run them."""
 
 
 class DeviceError(WorkerError):
-    """A GPU failed in a way that only a new process recovers from."""
+    """A GPU failed in such a way that only a new process can use it again."""
 
 
 class PlanError(WorkerError):
-    """A plan that cannot be applied; what came before it is not to be trusted either."""
+    """A plan contradicts itself or the batch. Earlier plans may have gone wrong, too, so the call ends."""

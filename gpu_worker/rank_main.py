@@ -1,4 +1,4 @@
-"""`python -m gpu_worker.rank_main`: a rank that rank 0 has started (`ranks/processes.py`)."""
+"""`python -m gpu_worker.rank_main`: the process of a rank, which rank 0 starts (`ranks/processes.py`)."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 Orders = SimpleQueue[tuple[Order, bytes]]
 
 _FIRST = 2.0
-"""Seconds that rank 0 has to end first: what is wrong here may be wrong there, too, or rank 0 may be gone."""
+"""Seconds that this rank waits before it reports an error. Rank 0 may end first, for the same reason."""
 
 
 def follow(runner: Runner, orders: Orders) -> None:
@@ -37,7 +37,7 @@ def follow(runner: Runner, orders: Orders) -> None:
         order, body = orders.get()
         match order:
             case Order.PLAN:
-                with contextlib.suppress(PlanError):  # rank 0 has found the same, and will say what comes now
+                with contextlib.suppress(PlanError):  # rank 0 raises the same and decides what comes next
                     runner.begin(StepPlan.FromString(body))
             case Order.FAIL:
                 runner.fail(arrays.unpack(body).tolist())
@@ -46,10 +46,10 @@ def follow(runner: Runner, orders: Orders) -> None:
 
 
 def main() -> None:
-    """Load this rank's share of the model, then follow."""
-    tie_to_parent()  # even if it is stopped when rank 0 ends
+    """Load this rank's share of the model, then carry out orders."""
+    tie_to_parent()  # so that it ends with rank 0 even while it is stopped
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # it ends with rank 0, which may have something to finish
+        signal.signal(number, signal.SIG_IGN)  # rank 0 ends this process, once it has finished its work
     started = read(sys.stdin.buffer)
     if started is None:
         return
@@ -67,11 +67,11 @@ def main() -> None:
         time.sleep(_FIRST)
         hopeless = isinstance(error, WorkerError)
         log.error("%s", error, exc_info=None if hopeless else error)
-        os._exit(2 if hopeless else 1)  # Python's own way out would wait for the thread that listens
+        os._exit(2 if hopeless else 1)  # `sys.exit` would wait for the listening thread
 
 
 def _listen(stream: BinaryIO, orders: Orders) -> None:
-    """Take orders while the rank computes; end it when rank 0 does, whatever it is waiting for."""
+    """Queue orders while the rank computes. End the process when rank 0 ends, even if the rank waits."""
     while (order := read(stream)) is not None:
         orders.put(order)
     os._exit(0)

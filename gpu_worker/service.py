@@ -1,4 +1,4 @@
-"""The servicer of `quire.Worker`: between a gRPC call and the engine's thread."""
+"""The servicer of `quire.Worker`: connects a gRPC call with the engine thread."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ class WorkerService(WorkerServicer):
     """See worker.proto."""
 
     def __init__(self, engine: Engine, model: str) -> None:
-        """`model`: name under which it is served."""
+        """`model`: name under which the model is served."""
         self._engine = engine
         self._in_session = asyncio.Lock()
         limits = engine.limits
@@ -46,7 +46,7 @@ class WorkerService(WorkerServicer):
             session.end()
             self._in_session.release()
 
-        # A call may end while nothing runs here, in the middle of sending: so not in a `finally`.
+        # A `finally` would not do: a call may end while it sends, and then this generator is not run again.
         context.add_done_callback(end)
         yield WorkerEvent(ready=self._ready)
         while (event := await session.events.get()) is not None:
@@ -59,7 +59,7 @@ class WorkerService(WorkerServicer):
 
 
 async def _read(requests: AsyncIterator[StepPlan], session: Session) -> None:
-    """Hand on the plans until the scheduler has no more."""
+    """Submit all plans of the scheduler, then finish the session."""
     async for plan in requests:
         session.submit(plan)
     session.finish()

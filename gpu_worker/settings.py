@@ -13,57 +13,58 @@ BackEnd = Literal["auto", "torch", "triton", "onednn", "portable", "avx2", "avx5
 
 
 class WorkerSettings(ModelSettings):
-    """What a worker must know. The defaults serve the shipped model on a laptop."""
+    """Settings of a worker. The defaults serve the shipped model on a laptop."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the model runs. auto: a GPU if there is one."""
+    """Device that the model runs on. auto: a GPU if there is one."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of weights and activations. auto: float32 on a CPU, so that resumed answers are
-    exact; the checkpoint's own on a GPU."""
+    """Type of weights and activations. auto: on a CPU float32, so that resumed answers are exact; on a GPU
+    the checkpoint's own type."""
 
     quantization: Literal["none", "int8", "int4", "fp8"] = "none"
-    """What the weights become when they are loaded: int8, int4, or on GPUs fp8. A step reads half the bytes
-    of bfloat16, with int4 little more than a quarter, and answers differ a little."""
+    """Type to which weights are quantized when they are loaded. fp8 needs a GPU. A step reads half the bytes
+    of bfloat16, and little more than a quarter with int4. Answers differ a little."""
 
     kv_dtype: str = Field(AUTO, pattern=f"^({'|'.join((AUTO, *ROW_BYTES))})$")
-    """Type of KV memory. auto: as activations. int8: each position of a head with a scale of its own. fp8, on
-    GPUs: each head with one for all time."""
+    """Type of keys and values in KV memory. auto: the type of activations. int8: with a scale for each
+    position of each head. fp8, on GPUs only: with one fixed scale for each head."""
 
     draft_model: Path | None = None
-    """Directory or id of a small model of the same vocabulary, which guesses what the model will say next."""
+    """Directory or id of a draft model: a small model of the same vocabulary that proposes next tokens."""
 
     block_size: int = Field(16, ge=1, le=1024)
     """Tokens per block of KV memory."""
 
     max_slots: int | None = Field(None, ge=1, le=4096)
-    """Sequences that the batch holds at once. Default: see `sizing.SLOTS`."""
+    """Sequences that the batch can hold at once. Default: `sizing.SLOTS`."""
 
     step_tokens: int | None = Field(None, ge=1)
-    """Tokens that one step may compute at most. Default: see `sizing.STEP_TOKENS`."""
+    """Tokens that one step may compute at most. Default: `sizing.STEP_TOKENS`."""
 
     max_model_len: int = Field(0, ge=0)
-    """Longest sequence, prompt and output together. 0: the model's own limit."""
+    """Tokens of the longest sequence, prompt and output together. 0: the model's own limit."""
 
     kv_memory: ByteSize | None = Field(None, gt=0)
-    """KV memory, such as `512MiB`. Default: what is left beside weights and activations."""
+    """Size of KV memory, such as `512MiB`. Default: most of the free memory beside weights and activations on
+    a GPU, a quarter of the free memory on a CPU."""
 
     host_memory: ByteSize | None = Field(None, ge=0)
-    """Memory of the host for blocks that KV memory has no room for, such as `4GiB`. Default: a share of
-    what is free if KV memory is a GPU's; none on a CPU, where both would be the same memory."""
+    """Size of host memory for blocks that are swapped out of KV memory, such as `4GiB`. Default: with a GPU a
+    share of the free main memory; with a CPU none, because both would be the same memory."""
 
     tensor_parallel: int = Field(1, ge=1, le=64)
-    """Ranks: processes that each hold and compute a part of the model, on GPUs or cores of their own."""
+    """Number of ranks: processes that each compute a part of the model, on a GPU or cores of their own."""
 
     threads: int = Field(0, ge=0, le=1024)
-    """CPU threads of the model, of all ranks together. 0: all cores that the process may use."""
+    """CPU threads of the model, for all ranks together. 0: one for each core that the process may use."""
 
     kernels: BackEnd = "auto"
-    """What computes. auto: Triton on a GPU; on a CPU C++ for the best instruction set that the machine
-    has, with oneDNN for the products in bfloat16 if it has matrix units. PyTorch where these cannot be had. A
-    name forces one."""
+    """Back end. auto: Triton on a GPU; on a CPU C++ for the best instruction set of the machine, with oneDNN
+    for products in bfloat16 if the machine has matrix units; PyTorch where these cannot be used. Any other
+    value forces that back end."""
 
     @property
     def thread_count(self) -> int:
-        """CPU threads, counted out."""
+        """Number of CPU threads: `threads`, or the cores that the process may use."""
         return self.threads or len(os.sched_getaffinity(0))

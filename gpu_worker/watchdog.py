@@ -1,10 +1,10 @@
-"""A device that hangs: a kernel that has no end, a rank for which the others wait in vain.
+"""The watchdog: finds out if the device hangs, in a kernel that never ends or a rank that never answers.
 
-Nothing fails then and the lease is renewed, but no result will come. The process that sees to it ends itself:
-with it goes its lease, and the scheduler takes its sequences elsewhere.
+When a device hangs nothing fails and the lease is renewed, but no result comes. So the worker's process ends
+itself. Then its lease ends, and the scheduler takes its sequences to another worker.
 
-A step may be slow, though. How slow is known only from those before: on a CPU it takes from milliseconds to
-minutes, by model and machine.
+A step may also be slow. On a CPU it takes from milliseconds to minutes, by model and machine. So the limit
+depends on how long the steps before it took.
 """
 
 import asyncio
@@ -16,30 +16,33 @@ from proto import arrays
 from proto.worker_pb2 import StepPlan
 
 PATIENCE = 60.0
-"""Seconds that any step may take, as one for which kernels are compiled."""
+"""Seconds that any step may take, because kernels may be compiled in it."""
 FIRST = 600.0
-"""Seconds that a step may take while nothing is known yet: it may have to read the weights from a disk."""
+"""Seconds that the first step may take, because it may read the weights from a disk."""
 MARGIN = 10
-"""A step may take this many times as long as the longest so far, and a larger step in proportion."""
+"""A step may take this many times as long as the longest step so far; a larger step in proportion."""
 TICKS = 12
-"""Looks in the least time that a step may take."""
+"""Times that the watchdog looks at the clock in `PATIENCE` seconds."""
 
 
 class Watchdog:
-    """Told by the engine's threads what begins and what is answered."""
+    """Measures how long the device takes. The engine's threads report the begin and end of each step."""
 
     def __init__(self, patience: float = PATIENCE, first: float = FIRST) -> None:
         self._patience, self._first = patience, first
         self._lock = threading.Lock()
         self._unanswered: deque[int] = deque()
-        """Tokens of each step, in order."""
+        """Tokens of each step that has begun and has no answer, oldest first."""
         self._since = 0.0
-        self._longest, self._most = 0.0, 0
-        """Seconds and tokens, at most, of a step so far."""
-        self._clock = Awake(2 * patience / TICKS)
+        """Time from which the oldest of these steps is being computed."""
+        self._longest = 0.0
+        """Seconds of the longest step so far."""
+        self._largest = 0
+        """Tokens of the largest step so far; 0: there was none."""
+        self._clock = AwakeClock(2 * patience / TICKS)
 
     def begun(self, plan: StepPlan) -> None:
-        """A step is now being given to the device."""
+        """Report that a step is being given to the device."""
         counts = plan.rows.counts
         tokens = sum(arrays.unpack(counts[: len(counts) // 4 * 4]))  # the runner refuses a malformed one
         with self._lock:
@@ -48,15 +51,15 @@ class Watchdog:
             self._unanswered.append(max(1, tokens))
 
     def answered(self) -> None:
-        """The oldest step is over, in whatever way."""
+        """Report that the oldest step has ended, with a result or an error."""
         with self._lock:
             now = self._clock.now()
             self._longest = max(self._longest, now - self._since)
-            self._most = max(self._most, self._unanswered.popleft())
+            self._largest = max(self._largest, self._unanswered.popleft())
             self._since = now
 
     async def hung(self) -> str:
-        """Return once the device counts as hung, and say why. To be awaited all the time."""
+        """Wait until the device hangs. Returns the reason as a line for a person."""
         while True:
             await asyncio.sleep(self._patience / TICKS)
             with self._lock:
@@ -69,24 +72,24 @@ class Watchdog:
                     )
 
     def _limit(self, tokens: int) -> float:
-        """Seconds that a step may take."""
-        if not self._most:
+        """Seconds that a step of `tokens` tokens may take."""
+        if not self._largest:
             return self._first
-        return max(self._patience, MARGIN * self._longest * max(1.0, tokens / self._most))
+        return max(self._patience, MARGIN * self._longest * max(1.0, tokens / self._largest))
 
 
-class Awake:
+class AwakeClock:
     """A clock that stands still while the process is stopped, its machine sleeps or its loop is blocked."""
 
     def __init__(self, most: float) -> None:
-        """`most`: seconds that it shows at most beyond its last tick."""
+        """`most`: seconds by which the clock may advance from one tick to the next."""
         self._most = most
         self._shown, self._at = 0.0, time.monotonic()
 
     def now(self) -> float:
-        """Seconds."""
+        """Time that the clock shows. Seconds."""
         return self._shown + min(time.monotonic() - self._at, self._most)
 
     def tick(self) -> None:
-        """To be called more often than it stands still by itself."""
+        """Let the clock advance by `most` seconds more. To be called more often than every `most` seconds."""
         self._shown, self._at = self.now(), time.monotonic()

@@ -48,7 +48,7 @@ class SlotTables:
         """Tokens of the longest sequence."""
         return self.tokens.shape[1] - 1
 
-    def places(self, slots: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def lookup(self, slots: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Token ids at positions of slots, int32 [n], and their entries in the pages, int64 [n].
 
         All on the device; slots and positions int64 [n].

@@ -1,4 +1,4 @@
-"""How long the device takes for a step, and how one waits for its end."""
+"""Clocks that measure how long the device takes for a step, and wait for its end."""
 
 import time
 
@@ -6,21 +6,21 @@ import torch
 
 
 class HostClock:
-    """A step's time where it is over when it was begun."""
+    """Measures a step on a device that has computed when a call returns: a CPU."""
 
     def __init__(self) -> None:
         self._begin = time.perf_counter_ns()
 
     def stop(self) -> None:
-        """Everything of the step has been given to the device."""
+        """To be called when all work of the step has been given to the device."""
 
     def wait(self) -> int:
-        """Wait until the device is done; the microseconds that it took."""
+        """Wait until the device has ended the step. Returns the microseconds that the step took."""
         return (time.perf_counter_ns() - self._begin) // 1000
 
 
 class DeviceClock:
-    """See `HostClock`: a step's time between two events of its stream."""
+    """Measures a step on a GPU, between two events of its stream. See `HostClock`."""
 
     def __init__(self) -> None:
         self._begin, self._end = _event(), _event()
@@ -35,11 +35,11 @@ class DeviceClock:
 
 
 def _event() -> torch.cuda.Event:
-    """One that is slept for: a thread that spun would take a core from the services."""
+    """An event whose waiting thread sleeps. A thread that spins would take a core from the services."""
     event: torch.cuda.Event = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
     return event
 
 
 def clock(device: torch.device) -> HostClock | DeviceClock:
-    """Begin to measure a step."""
+    """A clock that begins to measure a step on `device` now."""
     return DeviceClock() if device.type == "cuda" else HostClock()

@@ -1,15 +1,14 @@
-"""Whether a GPU can still be computed with after something has gone wrong.
+"""Whether a GPU still works for this process after an error.
 
-What it has no memory for it leaves undone, and goes on. But after an access to an address that is nobody's,
-or an error of the hardware, every later call of the process fails too, and nothing but a new process helps
-(CUDA Runtime API, `cudaErrorIllegalAddress` and others).
+After a lack of memory it does. After an access to an illegal address or a hardware error every later call of
+the process fails, and only a new process helps (CUDA Runtime API, `cudaErrorIllegalAddress` and others).
 """
 
 import torch
 
 
 def is_lost(device: torch.device) -> bool:
-    """Whether the device does nothing more for this process. Waits for what it was given."""
+    """Whether all further calls to the device would fail in this process. Waits for the device's work."""
     if device.type != "cuda":
         return False
     try:

@@ -1,7 +1,7 @@
-"""Memory: for weights and pages in huge pages where there are any, for activations that which was freed.
+"""Main memory: huge pages for weights and KV pages, and reuse of freed memory for activations.
 
-Weights are read from end to end in every step. In pages of 4 KiB the processor would look up an address
-for every 4 KiB that it reads; in huge ones for every 2 MiB.
+Weights are read from end to end in every step. With pages of 4 KiB the processor looks up an address for
+every 4 KiB that it reads, with huge pages for every 2 MiB.
 """
 
 import contextlib
@@ -15,37 +15,40 @@ import torch
 from torch import Tensor
 
 CHUNK = 64 << 20
-"""Bytes that are mapped at once, so that small matrices lie side by side in huge pages."""
+"""Bytes that are mapped at once, so that small matrices share huge pages."""
 
 PIECE = 2 << 20
-"""Bytes that are asked for at once: a huge page."""
+"""Bytes that `populate` asks for at once: one huge page."""
 
 LINE = 64
-"""Bytes of a cache line: where a tensor begins."""
+"""Bytes of a cache line. Every tensor begins at a multiple of it."""
 
 _MADV_POPULATE_WRITE = 23  # mman.h
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def keep_freed_memory() -> None:
-    """Have the process keep what it frees for what it allocates next.
+    """Let the process keep freed memory for its next allocations.
 
-    Activations come and go at every step; given back to the system, each page of them would be asked
-    for and cleared again. Does nothing where the C library knows no `mallopt`.
+    Activations are allocated and freed at every step. If freed memory went back to the system, each page
+    would have to be provided and cleared again. Does nothing where the C library has no `mallopt`.
     """
     _set_thresholds(1 << 30)
 
 
 def return_freed_memory() -> None:
-    """Have the process give back what it frees, if it is large: matrices that are packed and then dropped.
+    """Let the process return large freed memory to the system, such as matrices that have been packed.
 
-    Left alone, the C library learns from the first of them to keep the others.
+    By default the C library would keep it: it raises its threshold when the first such matrix is freed.
     """
     _set_thresholds(1 << 20)
 
 
 def _set_thresholds(size: int) -> None:
-    """From how many bytes on memory is mapped by itself, and how many free ones are kept."""
+    """Set the C library's two thresholds to `size` bytes.
+
+    Larger allocations get a mapping of their own. More free memory than this goes back to the system.
+    """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_MMAP_THRESHOLD, size)
@@ -53,14 +56,14 @@ def _set_thresholds(size: int) -> None:
 
 
 class Memory:
-    """Hands out memory piece by piece; a chunk is given back when all of its pieces are gone."""
+    """Hands out parts of mapped chunks. A chunk is unmapped when all tensors in it are gone."""
 
     def __init__(self) -> None:
         self._chunk: mmap.mmap | None = None
         self._used = 0
 
     def take(self, words: int) -> Tensor:
-        """int32 [words], zero, at the beginning of a cache line."""
+        """A tensor int32 [words] of zeros that begins at a cache line."""
         size = max(words, 1) * 4
         if self._chunk is None or self._used + size > len(self._chunk):
             self._chunk, self._used = _map(max(size, CHUNK)), 0
@@ -70,10 +73,10 @@ class Memory:
 
 
 def forget(tensor: Tensor) -> None:
-    """Give back the memory behind a tensor of a mapped file, which is not looked at again. One that is not in
-    main memory stays as it is.
+    """Release the memory of a tensor in a mapped file. The tensor must not be read again.
 
-    The file's pages stay in the system's cache, but no longer count as this process's.
+    The file's pages stay in the system's cache, but no longer count as this process's memory. Does nothing
+    for a tensor that is not in main memory.
     """
     if not tensor.is_cpu:
         return
@@ -84,18 +87,19 @@ def forget(tensor: Tensor) -> None:
 
 
 def _madvise(begin: int, length: int, advice: int) -> int:
-    """Python's own would hold up all other threads, and takes only its own maps."""
+    """Call `madvise` of the C library. Python's own holds the GIL, and takes only Python's own maps."""
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     return int(madvise(begin, length, advice))
 
 
 def populate(tensors: Sequence[Tensor]) -> threading.Thread:
-    """Have the system find the memory behind the tensors before they are written to, from the beginning on.
+    """Let the system provide the memory of the tensors before they are written to, from their beginnings on.
 
-    A process is given memory when it first writes there, and waits for it; long, where others share the
-    host. A thread of the lowest priority asks for it beforehand. What is there already does not change.
-    The thread ends by itself, at once where the system has no such call (Linux has since 5.14).
+    The system provides memory when a process first writes to it, and the process waits. That takes long on a
+    host that others share. So a thread of the lowest priority asks for the memory beforehand. Memory that is
+    already there does not change. The thread ends by itself, at once if the system has no such call (Linux
+    has it since 5.14).
     """
     thread = threading.Thread(target=_populate, args=(list(tensors),), name="populate", daemon=True)
     thread.start()
@@ -104,7 +108,9 @@ def populate(tensors: Sequence[Tensor]) -> threading.Thread:
 
 def _populate(tensors: list[Tensor]) -> None:
     with contextlib.suppress(OSError, AttributeError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)  # on Linux of this thread alone
+        os.setpriority(
+            os.PRIO_PROCESS, threading.get_native_id(), 19
+        )  # on Linux this is the priority of this thread alone
     for start in range(0, max(tensor.nbytes for tensor in tensors), PIECE):
         for tensor in tensors:
             begin = tensor.data_ptr() + start

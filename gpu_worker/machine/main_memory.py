@@ -1,7 +1,7 @@
-"""Main memory that may still be taken: what the machine has left, and the control groups of this process.
+"""Free main memory: the least of what the machine and the control groups of this process have left.
 
-A container's limit is that of its group. To pass it raises nothing: the kernel ends the process, perhaps much
-later, when memory that it was given is first written to.
+A container's limit is the limit of its control group. No error is raised when it is exceeded: the kernel ends
+the process, perhaps much later, when allocated memory is first written to.
 """
 
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from gpu_worker.errors import CapacityError
 
 GROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
-"""A line for each hierarchy: number, controllers, path of the process's group."""
+"""The process's control groups. A line for each hierarchy: number, controllers, path of the group."""
 
 
 def available() -> int:
-    """Bytes that this process may take without swapping, and without being ended for it."""
+    """Bytes that this process may allocate without swapping, and without being ended by the kernel."""
     return min([_of_machine(), *_of_groups()])
 
 
@@ -27,8 +27,10 @@ def _of_machine() -> int:
 
 
 def _of_groups() -> Iterator[int]:
-    """What each group has left, from the process's own up. Files in memory that could be dropped do not count
-    as used."""
+    """Bytes that each control group has left, from the process's own group up.
+
+    Cached files that the kernel can drop do not count as used.
+    """
     lines = MEMBERSHIP.read_text().splitlines() if MEMBERSHIP.is_file() else []
     for _, controllers, path in (line.split(":", 2) for line in lines):
         if not controllers:  # version 2
@@ -46,6 +48,6 @@ def _of_groups() -> Iterator[int]:
 
 
 def _number(file: Path) -> int | None:
-    """None: there is no such file, or no limit in it."""
+    """The number in `file`; None if there is no such file, or its text is `max`: no limit."""
     text = file.read_text().strip() if file.is_file() else "max"
     return None if text == "max" else int(text)

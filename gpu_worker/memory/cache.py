@@ -1,4 +1,4 @@
-"""KV memory: how much of it there is, and the pages that it is cut into."""
+"""KV memory: its size in blocks, and the tensors that hold its pages."""
 
 import math
 
@@ -11,24 +11,24 @@ from gpu_worker.machine.main_memory import available
 from gpu_worker.models.config import Shape
 
 CPU_SHARE = 0.25
-"""Part of the free memory that pages take on a CPU, which the model shares with everything else."""
+"""Share of the free main memory that pages take on a CPU. Everything else on the machine uses it, too."""
 
 GPU_SHARE = 0.92
-"""Part of what weights and activations leave that pages take on a GPU."""
+"""Share that pages take of the GPU memory that weights and activations leave free."""
 
 HOST_SHARE = 0.25
-"""Part of the free main memory that takes what pages have no room for, of all GPUs of the machine."""
+"""Share of the free main memory that holds swapped blocks, for all GPUs of the machine together."""
 
 
 def bytes_per_block(config: Shape, block_size: int, kv: KvFormat) -> int:
-    """Memory of one block in all layers."""
+    """Bytes of one block in all layers."""
     return config.num_layers * block_size * kv.token_bytes(config.pages)
 
 
 def blocks_within(memory: int, block_bytes: int, needed: int, useful: int) -> int:
-    """Blocks that fit into `memory` bytes, no more than are `useful`.
+    """Number of blocks that fit into `memory` bytes, at most `useful`.
 
-    Raises `CapacityError` if those are fewer than the `needed` ones of one longest sequence.
+    `needed`: blocks of one sequence of the longest length. Raises `CapacityError` if fewer fit.
     """
     blocks = min(memory // block_bytes, useful)
     if blocks < needed:
@@ -42,7 +42,7 @@ def blocks_within(memory: int, block_bytes: int, needed: int, useful: int) -> in
 def make_caches(
     config: Shape, blocks: int, block_size: int, kv: KvFormat, device: torch.device
 ) -> list[LayerCache]:
-    """Pages for every layer, uninitialized: attention reads only what was written.
+    """Pages of `blocks` blocks for every layer, uninitialized: attention reads only what was written.
 
     Raises `CapacityError` if the device does not have the memory.
     """
@@ -61,7 +61,7 @@ def make_caches(
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that the device has left."""
+    """Free bytes of a GPU's memory, or the share of free main memory that pages may take on a CPU."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free

@@ -1,12 +1,13 @@
-"""Host memory for blocks that the pool has no room for: a slot holds one block of all layers.
+"""Host memory for blocks that are swapped out of KV memory. A host slot holds one block of all layers.
 
     slot 0   │ keys of layer 0 │ values of layer 0 │ keys of layer 1 │ ...      bytes, one after the other
     slot 1   │ ...
 
-A block is gathered from all layers on the device and moves in one piece; so do several whose slots lie side
-by side. The buffer that they are gathered in is of bounded size: what is more goes part by part. On a GPU
-the memory is pinned and nothing waits: copies go to the stream that the steps run on, in whose order they are
-done before, or after, whatever else touches the same blocks and slots, or the buffer.
+A block is gathered from all layers into a buffer on the device, and moves to the host in one copy. Blocks
+whose slots are adjacent move together. The buffer has a bounded size, so many blocks move part by part.
+
+On a GPU host memory is pinned, and nothing waits for a copy. Copies go to the stream that the steps run on.
+The stream's order keeps them apart from other work on the same blocks, slots and buffer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,24 +24,27 @@ from gpu_worker.machine.huge_pages import Memory, populate
 from gpu_worker.machine.transfer import indices
 
 PIECE = 16 << 20
-"""Bytes of host memory that are asked for at once, when their slots are first used: pinning takes time, which
-is hidden as long as it is less than that of the step before."""
+"""Bytes of host memory that are allocated at once, when one of their slots is first used. Pinning them takes
+time. It delays no step as long as it takes less than the step before."""
 
 BUFFER = 16 << 20
-"""Bytes of the device that blocks are gathered in."""
+"""Bytes of the buffer on the device into which blocks are gathered."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostOffer:
-    """What `ready` tells the scheduler of host memory; see `WorkerReady` in worker.proto."""
+    """What a worker tells the scheduler about its host memory, in `WorkerReady` of worker.proto."""
 
     host_blocks: int = 0
+    """Host slots; each holds one block. 0: there is no host memory."""
     swap_block_us: float = 0.0
+    """Time to copy one block to the host, or back. Microseconds."""
     token_us: float = 0.0
+    """Time to compute one more token of a prompt. Microseconds."""
 
 
 class HostPages:
-    """Slots 0 to `slots` - 1 for blocks of `caches`, whatever these are."""
+    """Host slots 0 to `slots` - 1, each for one block of all `caches`, in any KV format."""
 
     def __init__(self, caches: Sequence[LayerCache], slots: int) -> None:
         self.slots = slots
@@ -56,16 +60,19 @@ class HostPages:
 
     @property
     def block_bytes(self) -> int:
-        """Of one block in all layers."""
+        """Bytes of one block in all layers."""
         return sum(self._sizes)
 
     def reset(self) -> None:
-        """Forget all contents; the memory stays."""
+        """Forget the contents of all slots. The memory stays allocated."""
         self._filled[:] = False
 
     def swap(self, out_blocks: Int32s, out_slots: Int32s, in_slots: Int32s, in_blocks: Int32s) -> None:
-        """Copy blocks to host slots, then host slots to blocks; the columns of `SwapOut` and `SwapIn` in
-        worker.proto. Raises `PlanError` before anything has moved."""
+        """Copy blocks to host slots, then host slots to blocks.
+
+        Arguments are the columns of `SwapOut` and `SwapIn` in worker.proto. Raises `PlanError` before
+        anything moves, if a number is out of range, a target is named twice, or an empty host slot is read.
+        """
         outs, ins = len(out_blocks) > 0, len(in_blocks) > 0
         if outs:
             self._check(out_blocks, out_slots, out_slots)
@@ -75,20 +82,20 @@ class HostPages:
             if not self._filled[in_slots].all():
                 raise PlanError("swap_in.host_slots: a host slot that holds nothing")
         if outs:
-            self.take(out_blocks, out_slots)
+            self.swap_out(out_blocks, out_slots)
         if ins:
-            self.give(in_slots, in_blocks)
+            self.swap_in(in_slots, in_blocks)
 
-    def take(self, blocks: Int32s, slots: Int32s) -> None:
-        """Copy blocks to slots."""
+    def swap_out(self, blocks: Int32s, slots: Int32s) -> None:
+        """Copy blocks to host slots, without checks."""
         for some, numbers, rows in self._parts(slots, blocks):
             for tensor, part in zip(self._tensors, torch.split(rows, self._sizes, dim=1), strict=True):
                 part.copy_(tensor[numbers].flatten(1).view(torch.uint8))
             for run, memory in self._runs(some):
                 memory.copy_(rows[run], non_blocking=True)
 
-    def give(self, slots: Int32s, blocks: Int32s) -> None:
-        """Copy slots to blocks."""
+    def swap_in(self, slots: Int32s, blocks: Int32s) -> None:
+        """Copy host slots to blocks, without checks."""
         for some, numbers, rows in self._parts(slots, blocks):
             for run, memory in self._runs(some):
                 rows[run].copy_(memory, non_blocking=True)
@@ -97,13 +104,13 @@ class HostPages:
                 tensor[numbers] = aligned.view(len(some), *tensor.shape[1:])
 
     def populate(self) -> None:
-        """Have the system find the memory of a CPU's slots before it is written to; see `memory.populate`."""
+        """Let the system provide the memory of all slots before its first use; see `huge_pages.populate`."""
         pieces = [self._piece(number) for number in range(-(-self.slots // self._per_piece))]
         if pieces:
             populate(pieces)
 
     def _check(self, blocks: Int32s, slots: Int32s, targets: Int32s) -> None:
-        """Raise unless all of them exist and no target is named twice."""
+        """Raise `PlanError` unless all blocks and slots exist and no target is named twice."""
         if slots.min() < 0 or slots.max() >= self.slots:
             raise PlanError(f"a swap with a host slot that is not one of {self.slots}")
         if blocks.min() < 0 or blocks.max() >= len(self._tensors[0]):
@@ -112,8 +119,11 @@ class HostPages:
             raise PlanError("two swaps to one place")
 
     def _parts(self, slots: Int32s, blocks: Int32s) -> Iterator[tuple[Int32s, Tensor, Tensor]]:
-        """As many as the buffer holds at a time: ascending slots, so that those side by side move together,
-        the blocks on the device, and rows of the buffer, uint8 [slots, bytes of a block]."""
+        """The pairs of slot and block, cut into parts that fit into the buffer. Slots ascend.
+
+        Each part is its slots [n], its block ids int64 [n] on the device, and rows of the buffer,
+        uint8 [n, bytes of a block].
+        """
         if self._gathered is None:
             shape = (min(self._at_once, self.slots), self.block_bytes)
             self._gathered = torch.empty(shape, dtype=torch.uint8, device=self._device)
@@ -125,7 +135,7 @@ class HostPages:
             yield some, numbers[first : first + self._at_once], self._gathered[: len(some)]
 
     def _runs(self, slots: Int32s) -> Iterator[tuple[slice, Tensor]]:
-        """Ascending slots, cut where the next does not lie behind the one before: which, and their memory."""
+        """Ascending slots, cut into runs of adjacent ones: the run's range in `slots`, and its memory."""
         pieces = slots // self._per_piece
         cuts = np.flatnonzero((np.diff(slots) != 1) | (np.diff(pieces) != 0)) + 1
         for first, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(slots)], strict=True):
@@ -133,7 +143,10 @@ class HostPages:
             yield slice(first, end), self._piece(int(pieces[first]))[begin : begin + end - first]
 
     def _piece(self, number: int) -> Tensor:
-        """uint8 [slots of a piece, bytes of a block]."""
+        """Memory of piece `number`, allocated if it is new: uint8 [slots of a piece, bytes of a block].
+
+        Raises `CapacityError` if there is no memory left.
+        """
         if number not in self._pieces:
             slots = min(self._per_piece, self.slots - number * self._per_piece)
             size = slots * self.block_bytes

@@ -1,4 +1,4 @@
-"""Ranks as processes joined by torch.distributed: NCCL between GPUs, gloo between CPUs."""
+"""The ranks of a worker as a process group of torch.distributed: NCCL between GPUs, gloo between CPUs."""
 
 import os
 from collections.abc import Iterator
@@ -10,15 +10,20 @@ from torch import Tensor
 
 
 class Group:
-    """See `Ranks`. One in a process at a time, because torch.distributed keeps its own in a global."""
+    """See `Ranks`. A process has at most one, because torch.distributed keeps its group in a global."""
 
     def __init__(self, rank: int, count: int, device: torch.device, place: int) -> None:
-        """Returns when all have come. `place`: where they find each other; see `meeting_place`."""
+        """Join the group. Returns when all ranks have joined.
+
+        `place`: descriptor of the file through which the ranks find each other; see `meeting_place`.
+        """
         self.rank, self.count = rank, count
         self._device = device
         if device.type == "cuda":
             torch.cuda.set_device(rank)
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # not whatever the host's name leads to
+        os.environ.setdefault(
+            "GLOO_SOCKET_IFNAME", "lo"
+        )  # by default gloo takes the interface of the host's name
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, f"file:///proc/self/fd/{place}", rank=rank, world_size=count)
 
@@ -37,25 +42,26 @@ class Group:
         return int(found)
 
     def close(self) -> None:
-        """Leave the group. NCCL would wait there for ranks that have ended; it ends with the process."""
+        """Leave the group; on GPUs only the process's end does, because NCCL would wait for ended ranks."""
         if self._device.type != "cuda":
             dist.destroy_process_group()
 
 
 def meeting_place() -> int:
-    """The descriptor of a file in memory, through which the ranks of a worker find each other.
+    """The descriptor of a file in memory through which the ranks of a worker find each other.
 
-    Only processes that inherit it can open it, and nothing of it is left behind. It stays open, because
-    torch.distributed reads it until the end.
+    Only processes that inherit the descriptor can open the file, and the file ends with them. It stays open
+    because torch.distributed reads it until the end.
     """
     return os.memfd_create("ranks")
 
 
 @contextmanager
 def own_cores(rank: int, count: int, threads: int) -> Iterator[None]:
-    """Show back ends made in the block only the rank's own cores.
+    """Restrict back ends that are made within the context to the rank's own cores.
 
-    Does so if the threads of all ranks together take all cores of the process; otherwise the system decides.
+    This is done if the threads of all ranks together take all cores of the process. Otherwise the system
+    distributes the threads.
     """
     found = sorted(os.sched_getaffinity(0))
     if len(found) == count * threads:

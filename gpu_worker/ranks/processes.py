@@ -1,13 +1,15 @@
-"""The other ranks of a worker, as rank 0 sees them: processes that it starts, sends plans to, and ends with.
+"""The other ranks of a worker: processes that rank 0 starts, sends plans to, and ends.
 
     scheduler ──plan──▶ rank 0 ──plan──▶ rank 1          every rank applies every plan to its own batch and
               ◀─result──  │  ◀── sums ──▶ │              pages, and samples the same tokens: rank 0 answers
 
-Rank 0 sends what it does itself, in the same order, as frames through pipes: kind (1 byte), length of the
-body (4 bytes, little-endian), body. `gpu_worker/rank_main.py` reads them.
+For everything that it does, rank 0 sends an order to the other ranks, in the same sequence. An order is a
+frame in a pipe: kind (1 byte), length of the body (4 bytes, little-endian), body. `gpu_worker/rank_main.py`
+reads the orders.
 
-A worker lives as long as all of its ranks. If one ends, rank 0 does at once, and with it the worker's lease,
-so that the scheduler takes its sequences elsewhere. If rank 0 ends, so do the pipes, and with them the rest.
+A worker lives as long as all of its ranks. If another rank ends, rank 0 ends at once, and so does the
+worker's lease. Then the scheduler takes its sequences to another worker. If rank 0 ends, its pipes are
+closed, and the other ranks end.
 """
 
 import contextlib
@@ -41,27 +43,27 @@ _HEADER = struct.Struct("<BI")
 
 
 class Order(IntEnum):
-    """The kinds of frame, and their bodies."""
+    """The kinds of order. Each has a body."""
 
     START = 0
-    """JSON: `rank`, the `place` where the ranks meet, `settings`. The first frame."""
+    """The first order. JSON: `rank`, `settings`, and the descriptor `place` for `Group`."""
     PLAN = 1
-    """A StepPlan: begin this step."""
+    """Begin a step. A StepPlan."""
     FAIL = 2
-    """Packed little-endian int32: give up the sequences of these slots."""
+    """Let all further rows of these slots fail. Packed little-endian int32."""
     RESET = 3
-    """Empty: forget all sequences."""
+    """Forget all sequences. Empty."""
 
 
 def write(stream: IO[bytes], order: Order, body: bytes = b"") -> None:
-    """Send one frame. Raises `OSError` if nobody reads any more."""
+    """Send one order. Raises `OSError` if the other end of the pipe is closed."""
     stream.write(_HEADER.pack(order, len(body)))
     stream.write(body)
     stream.flush()
 
 
 def read(stream: IO[bytes]) -> tuple[Order, bytes] | None:
-    """The next frame; None once the pipe has ended."""
+    """The next order and its body; None once the pipe is closed."""
     header = stream.read(_HEADER.size)
     if len(header) < _HEADER.size:
         return None
@@ -71,12 +73,12 @@ def read(stream: IO[bytes]) -> tuple[Order, bytes] | None:
 
 
 class RankProcesses:
-    """Ranks 1 and higher of this process's worker. See `Followers` of the runner."""
+    """Ranks 1 and higher of this process's worker. Implements `Followers` of the runner."""
 
     def __init__(self, settings: WorkerSettings, device: torch.device) -> None:
-        """Start the processes; return once all have joined the group.
+        """Start the processes. Returns once all ranks have joined the group.
 
-        `settings`: the worker's, with the threads of one rank. `device`: where rank 0 computes.
+        `settings`: the worker's settings, with the threads of one rank. `device`: the device of rank 0.
         """
         self._closing = False
         self._ending = threading.Lock()
@@ -84,31 +86,31 @@ class RankProcesses:
         self._processes = [self._start(rank, place, settings) for rank in range(1, settings.tensor_parallel)]
         try:
             self.group = Group(0, settings.tensor_parallel, device, place)
-            """The group of all ranks, as rank 0 sees it."""
+            """The group of all ranks, with this process as rank 0."""
         except Exception:
             self._end_processes()
             raise
 
     def begin(self, plan: StepPlan) -> None:
-        """Send the step's plan to every process. Raises `OSError` if one has ended."""
-        self._tell(Order.PLAN, plan.SerializeToString())
+        """Let every process begin the step. Raises `OSError` if one has ended."""
+        self._send(Order.PLAN, plan.SerializeToString())
 
     def fail(self, slots: Sequence[int]) -> None:
-        """Have every process give up the sequences of these slots."""
-        self._tell(Order.FAIL, arrays.pack(slots))
+        """Let all further rows of these slots fail in every process."""
+        self._send(Order.FAIL, arrays.pack(slots))
 
     def reset(self) -> None:
-        """Have every process forget all sequences."""
-        self._tell(Order.RESET)
+        """Let every process forget all sequences."""
+        self._send(Order.RESET)
 
     def close(self) -> None:
-        """End the processes, once they have done what they were sent."""
+        """End the processes once they have carried out their orders."""
         self._end_processes()
         self.group.close()
 
     def abandon(self, error: Exception) -> None:
-        """End the worker, because this rank cannot go on and the others would wait for it for ever."""
-        time.sleep(_PATIENCE)  # if it is for another rank that this one failed, that one's end says more
+        """End the worker, because this rank has failed and the other ranks would wait for it for ever."""
+        time.sleep(_PATIENCE)  # if another rank's end made this one fail, `_watch` logs that end instead
         log.error("rank 0 failed", exc_info=error)
         self._end("rank 0 ends, and the worker with it", 1)
 
@@ -134,7 +136,7 @@ class RankProcesses:
         threading.Thread(target=self._watch, args=(rank, process), name=f"rank {rank}", daemon=True).start()
         return process
 
-    def _tell(self, order: Order, body: bytes = b"") -> None:
+    def _send(self, order: Order, body: bytes = b"") -> None:
         for process in self._processes:
             assert process.stdin is not None
             write(process.stdin, order, body)
@@ -145,7 +147,7 @@ class RankProcesses:
             self._end(f"rank {rank} {describe_end(status)}, and the worker with it", max(status, 1))
 
     def _end(self, why: str, status: int) -> None:
-        """End this process, whatever its threads are waiting for."""
+        """End this process with `status`, even if its threads wait for something."""
         with self._ending:
             log.error(why)
             os._exit(status)

@@ -36,15 +36,15 @@ class SamplePositions:
     """[tokens]: batch slot of each sampled token."""
     positions: Int32s
     """[tokens]: position in its sequence that each sampled token is for."""
-    places: NDArray[np.int64]
+    logits_indices: NDArray[np.int64]
     """[tokens]: index, among the step's tokens, of the one whose logits each token is sampled from."""
-    numbers: NDArray[np.intp]
+    indices_in_row: NDArray[np.intp]
     """[tokens]: number of each token among those of its row, from 0."""
 
     @property
     def firsts(self) -> NDArray[np.intp]:
         """[rows]: index of the first token of each row."""
-        return np.flatnonzero(self.numbers == 0)
+        return np.flatnonzero(self.indices_in_row == 0)
 
     @property
     def verify(self) -> bool:
@@ -68,7 +68,7 @@ class SamplePositions:
 
     def among(self, kept: Int32s) -> NDArray[np.bool_]:
         """[tokens]: which tokens are kept, if each row keeps its first `kept` [rows]."""
-        held: NDArray[np.bool_] = self.numbers < np.repeat(kept, self.counts)
+        held: NDArray[np.bool_] = self.indices_in_row < np.repeat(kept, self.counts)
         return held
 
 
@@ -86,6 +86,6 @@ def sample_positions(rows: Rows) -> SamplePositions:
         row_slots=rows.slots[sampling],
         slots=rows.slots[each],
         positions=((rows.starts + rows.counts)[each] + back + 1).astype(np.int32),
-        places=ends[each] + back,
-        numbers=rows.samples[each] + back,
+        logits_indices=ends[each] + back,
+        indices_in_row=rows.samples[each] + back,
     )

@@ -1,4 +1,4 @@
-"""What computes: device, type of numbers and back end, from the settings."""
+"""The choice of device, dtype and back end, from the settings."""
 
 import logging
 
@@ -18,18 +18,21 @@ from gpu_worker.settings import WorkerSettings
 log = logging.getLogger(__name__)
 
 BYTES = {"int8": torch.int8, "fp8": FP8}
-"""Types of weights of one byte by what settings call them."""
+"""Types of quantized weights of one byte, by their name in the settings."""
 
 _BESIDE = {
     MatrixUnitKernels: " with oneDNN",
     QuantizedKernels: " with weights in int8",
     Int4Kernels: " with weights in int4",
 }
-"""What the log adds about a back end."""
+"""Text that the log adds for some back ends."""
 
 
 def device_of(settings: WorkerSettings) -> torch.device:
-    """Where the model runs: of several GPUs, the one that this process has chosen. Raises `CapacityError`."""
+    """The device that the model runs on. With several GPUs it is the process's current one.
+
+    Raises `CapacityError` if there are fewer GPUs than the settings need.
+    """
     if settings.device == "cpu" or not torch.cuda.is_available():
         if settings.device == "cuda":
             raise CapacityError("QUIRE_DEVICE=cuda: PyTorch finds no GPU here")
@@ -41,7 +44,7 @@ def device_of(settings: WorkerSettings) -> torch.device:
 
 
 def dtype_of(settings: WorkerSettings, device: torch.device) -> torch.dtype | None:
-    """None: the checkpoint's."""
+    """Type of weights and activations; None: the checkpoint's own type."""
     if settings.dtype == "auto":
         return torch.float32 if device.type == "cpu" else None
     dtype: torch.dtype = getattr(torch, settings.dtype)
@@ -49,7 +52,7 @@ def dtype_of(settings: WorkerSettings, device: torch.device) -> torch.dtype | No
 
 
 def kernels_of(settings: WorkerSettings, device: torch.device) -> Kernels:
-    """The back end. Raises `KernelError` if one was asked for that cannot be had."""
+    """The back end. Raises `KernelError` if the settings name one that cannot be used here."""
     if (device.type == "cuda" and settings.kernels == "auto") or settings.kernels == "triton":
         return _triton(settings, device)
     if device.type != "cpu" or settings.kernels == "torch" or settings.dtype == "float16":
@@ -69,8 +72,11 @@ def kernels_of(settings: WorkerSettings, device: torch.device) -> Kernels:
 
 
 def _triton(settings: WorkerSettings, device: torch.device) -> Kernels:
-    """The back end for GPUs; PyTorch if Triton cannot be had, and neither it nor narrower weights, which
-    PyTorch would widen in every step, were asked for."""
+    """The back end for GPUs; PyTorch if Triton cannot be used here.
+
+    Raises `KernelError` instead if the settings name Triton, or ask for quantized weights: PyTorch would
+    widen these in every step.
+    """
     try:
         from gpu_worker.kernels.triton.kernels import Int4Triton, QuantizedTriton, TritonKernels
 
@@ -97,7 +103,10 @@ def _reference(settings: WorkerSettings) -> ReferenceKernels:
 
 
 def _kind(settings: WorkerSettings) -> type[CpuKernels]:
-    """Which products the C++ back end has. Raises `KernelError` for what it has not."""
+    """The C++ back end with the matrix products that the settings need.
+
+    Raises `KernelError` if C++ has no kernels for the settings.
+    """
     if settings.kv_dtype not in FORMATS:
         known = ", ".join(FORMATS)
         raise KernelError(

@@ -1,13 +1,12 @@
-"""Scales of the heads' keys and values, of formats of pages that have one for each head for all time.
+"""Scales of keys and values, for KV formats with one fixed scale for each head.
 
-They are found out before the first request. A checkpoint may bring scales, which whoever made it has
-measured. Otherwise a prompt of drawn tokens is computed with pages of the activations' type, and the largest
-key and value of each head, doubled, must not be beyond the largest number of the format. Drawn tokens need no
-text, and a scale that is too large costs little in a format with an exponent: of fp8, numbers keep their
-precision down to a 28000th of the largest.
+Scales are set before the first request. If the checkpoint brings measured scales, these are used. Otherwise a
+prompt of random tokens is computed with pages of the activations' type. Each head's scale is such that twice
+its largest key or value fits into the format. Random tokens need no text. A scale that is too large costs
+little in a format with an exponent: fp8 numbers keep their precision down to a 28000th of the largest.
 
-A scale is a power of two. So two workers whose last bits differ find the same ones, but for a largest number
-that lies within those bits of such a power; and multiplying with it rounds nothing.
+A scale is a power of two, so multiplying with it rounds nothing. Two workers whose results differ in the last
+bits find the same scales, unless a largest number is as close as that to a power of two.
 """
 
 import logging
@@ -30,13 +29,13 @@ from gpu_worker.step.runner import Runner
 log = logging.getLogger(__name__)
 
 TOKENS = 512
-"""Of the prompt, at most."""
+"""Tokens of the random prompt, at most."""
 
 BLOCK_SIZE = 16
-"""Of the pages that it is computed with."""
+"""Tokens per block of the pages that the random prompt is computed with."""
 
 HEADROOM = 2.0
-"""How many times as large as any seen a number may be."""
+"""Factor by which keys and values may exceed the largest ones of the random prompt."""
 
 
 def head_scales(
@@ -48,9 +47,10 @@ def head_scales(
     device: torch.device,
     ranks: Ranks = ALONE,
 ) -> list[Tensor]:
-    """For each layer float32 [2, kv_heads], of keys and of values; nothing if the format needs none.
+    """For each layer float32 [2, kv_heads]: scales of keys, then of values. Empty if the format has none.
 
-    `longest`: tokens that the model can take. All ranks call it at the same time. Raises `ModelError`.
+    `longest`: tokens of the longest sequence that is served. All ranks must call this at the same time.
+    Raises `ModelError` if the checkpoint's scales do not fit the model.
     """
     if kv.largest is None:
         return []
@@ -68,19 +68,19 @@ def head_scales(
 
 
 def power_of_two(numbers: Tensor) -> Tensor:
-    """The least power of two above each; 1 where the number is 0 or not finite."""
+    """The least power of two above each number; 1 where the number is 0 or not finite."""
     exponents = torch.frexp(numbers).exponent
     ordinary = (numbers > 0) & numbers.isfinite()
     return torch.where(ordinary, torch.ldexp(torch.ones_like(numbers), exponents), 1.0)
 
 
 def _largest(model: CausalLM, kernels: Kernels, tokens: int, device: torch.device) -> Tensor:
-    """Of each layer and head the largest key and value without their signs, float32 [layers, 2, kv_heads]."""
+    """The largest absolute key and value of each layer and head, float32 [layers, 2, kv_heads]."""
     blocks, vocabulary = -(-tokens // BLOCK_SIZE), model.config.vocab_size
     limits = BatchLimits(blocks, BLOCK_SIZE, 1, tokens, tokens, vocabulary)
     caches = make_caches(model.config, blocks, BLOCK_SIZE, kernels.kv_format(AUTO, model.dtype), device)
     for tensor in (tensor for cache in caches for tensor in cache.tensors()):
-        tensor.zero_()  # the last block is not filled to its end
+        tensor.zero_()  # the prompt may not fill the last block
     drawn = torch.randint(vocabulary, (tokens,), generator=torch.Generator().manual_seed(0))
     Runner(model, caches, kernels, limits).execute(prompt_step(limits, drawn.int().numpy().tobytes()))
     pages = [each for cache in caches for each in (cache.keys, cache.values)]

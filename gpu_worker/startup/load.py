@@ -1,4 +1,4 @@
-"""From settings to a runner: weights, KV memory, and what else it has."""
+"""From settings to a runner: weights, KV memory, host memory, CUDA graphs and the other ranks."""
 
 import logging
 from collections.abc import Callable
@@ -26,12 +26,12 @@ log = logging.getLogger(__name__)
 
 
 def load(settings: WorkerSettings, around: Callable[[Kernels], Kernels] = lambda kernels: kernels) -> Runner:
-    """Load the model and set up its memory. Raises `ModelError`, `CapacityError` and `HubError`.
+    """Load the model and set up its memory.
 
-    Of several ranks this is the first: the others load their shares, too, and follow the runner until it is
-    closed.
+    With several ranks this process is rank 0. It starts the others, which load their shares and follow the
+    runner until it is closed. `around`: wraps the back end, for measurements.
 
-    `around`: what is to stand between the runner and its back end, when something is measured.
+    Raises `ModelError`, `CapacityError`, `KernelError` and `HubError`.
     """
     settings = _with_directories(settings)
     count, device = settings.tensor_parallel, device_of(settings)
@@ -57,7 +57,7 @@ def load(settings: WorkerSettings, around: Callable[[Kernels], Kernels] = lambda
 def load_rank(
     settings: WorkerSettings, ranks: Ranks, around: Callable[[Kernels], Kernels] = lambda kernels: kernels
 ) -> Runner:
-    """As `load`, this rank alone; all ranks of a worker do it at the same time."""
+    """Load this rank's share alone. All ranks of a worker must call this at the same time. See `load`."""
     device = device_of(settings)
     threads = settings.thread_count
     torch.set_num_threads(threads)
@@ -91,13 +91,13 @@ def load_rank(
         with enough_memory(limits, device):
             rehearse(runner)
             _record(runner)
-            runner.execute(full_step(limits))  # what it takes of memory beside all else stays at hand
+            runner.execute(full_step(limits))  # the allocator keeps the memory that this step takes
         runner.reset()
     return runner
 
 
 def _with_directories(settings: WorkerSettings) -> WorkerSettings:
-    """The same, with models that were named by id fetched. Raises `HubError`."""
+    """The same settings with directories: models that are named by id are downloaded. Raises `HubError`."""
     draft = settings.draft_model
     return settings.model_copy(
         update={
@@ -110,7 +110,7 @@ def _with_directories(settings: WorkerSettings) -> WorkerSettings:
 def _draft(
     settings: WorkerSettings, model: CausalLM, kernels: Kernels, device: torch.device, ranks: Ranks
 ) -> CausalLM | None:
-    """The draft model, if one was asked for."""
+    """The draft model; None if the settings name none."""
     if settings.draft_model is None:
         return None
     longest = settings.max_model_len or model.config.max_position
@@ -118,7 +118,7 @@ def _draft(
 
 
 def _head_scales(settings: WorkerSettings, parts: Parts) -> list[torch.Tensor]:
-    """See `head_scales`; those of the draft model after the model's own."""
+    """`head_scales` of the model's layers, then of the draft model's."""
     models = [(parts.model, settings.model)]
     if parts.draft is not None and settings.draft_model is not None:
         models.append((parts.draft, settings.draft_model))
@@ -133,7 +133,10 @@ def _head_scales(settings: WorkerSettings, parts: Parts) -> list[torch.Tensor]:
 
 
 def _record(runner: Runner) -> None:
-    """Replay small steps of the model and of the draft model, if all of one size are the same launches."""
+    """Record CUDA graphs of small steps of the model and the draft model.
+
+    Does nothing for back ends and models whose kernel launches depend on more than the size of a step.
+    """
     kernels, drafter = runner.kernels, runner.drafter
     if not (isinstance(kernels, ReferenceKernels) and kernels.replayable):
         return
@@ -141,15 +144,15 @@ def _record(runner: Runner) -> None:
     from gpu_worker.kernels.triton.graphs.layouts import layouts_for
 
     record = recorder()
-    for computes in (runner, drafter) if drafter is not None else (runner,):
-        if computes.model.config.replayable:
-            graphs = StepGraphs(computes.forward.compute, runner.batch.tables, record)
+    for owner in (runner, drafter) if drafter is not None else (runner,):
+        if owner.model.config.replayable:
+            graphs = StepGraphs(owner.forward.compute, runner.batch.tables, record)
             graphs.prepare(layouts_for(runner.limits.max_slots, runner.limits.max_step_tokens))
-            computes.forward.replayed = graphs
+            owner.forward.graphs = graphs
 
 
 def populate_memory(runner: Runner) -> None:
-    """Have the system find a CPU's pages and host memory before they are written to."""
+    """Let the system provide a CPU's KV pages and host memory before they are written to."""
     if runner.device.type == "cpu":
         populate([tensor for cache in runner.caches for tensor in cache.tensors()])
         runner.host.populate()

@@ -1,4 +1,4 @@
-"""How much a worker's batch can hold: blocks of KV memory, on the device and on the host."""
+"""The sizes of a worker's batch: slots, and blocks of KV memory on the device and on the host."""
 
 import logging
 from collections.abc import Iterator
@@ -32,28 +32,36 @@ from ops.runtime.gpus import present
 log = logging.getLogger(__name__)
 
 SLOTS = {"cpu": 64, "cuda": 256}
+"""Default number of slots by kind of device."""
 STEP_TOKENS = {"cpu": 512, "cuda": 2048}
-"""By kind of device. In the time in which it reads the weights a GPU computes some hundreds of tokens."""
+"""Default token budget of a step by kind of device. A GPU computes some hundreds of tokens in the time in
+which it reads the weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a runner is made of, but for its memory."""
+    """What a runner is made of, except its KV memory."""
 
     model: CausalLM
+    """The model that is served."""
     draft: CausalLM | None
+    """The draft model; None if there is none."""
     kernels: Kernels
+    """The back end."""
     kv: KvFormat
+    """Format of the KV pages of both models."""
     device: torch.device
+    """The device of weights and pages."""
     ranks: Ranks
+    """This rank among all ranks of the worker."""
 
     def block_bytes(self, size: int) -> int:
-        """Memory of one block of `size` tokens, of both models, on all ranks."""
+        """Bytes of one block of `size` tokens, in both models and on all ranks together."""
         models = (self.model, self.draft) if self.draft else (self.model,)
         return self.ranks.count * sum(bytes_per_block(each.config, size, self.kv) for each in models)
 
     def runner(self, limits: BatchLimits) -> Runner:
-        """With pages for as many blocks as the limits say."""
+        """A runner with pages of `limits.num_blocks` blocks."""
         drafter = Drafter(self.draft, self._pages(self.draft, limits), self.kernels) if self.draft else None
         return Runner(self.model, self._pages(self.model, limits), self.kernels, limits, drafter)
 
@@ -62,7 +70,11 @@ class Parts:
 
 
 def limits_of(settings: WorkerSettings, parts: Parts) -> BatchLimits:
-    """What the batch can hold, with as many blocks as there is memory for."""
+    """The sizes of the batch, with as many blocks as memory allows.
+
+    Raises `ModelError` if QUIRE_MAX_MODEL_LEN is beyond the model's limit, `CapacityError` if one sequence of
+    the longest length does not fit.
+    """
     config, size = parts.model.config, settings.block_size
     longest = settings.max_model_len or config.max_position
     if longest > config.max_position:
@@ -93,7 +105,7 @@ def limits_of(settings: WorkerSettings, parts: Parts) -> BatchLimits:
 
 
 def _left_on_gpu(parts: Parts, limits: BatchLimits) -> int:
-    """Bytes that a rank's pages may take: what a step of the largest size leaves free, less a margin."""
+    """Bytes that a rank's pages may take: `GPU_SHARE` of what the largest step leaves free."""
     device = parts.device
     runner = parts.runner(limits)
     torch.cuda.reset_peak_memory_stats(device)
@@ -108,7 +120,7 @@ def _left_on_gpu(parts: Parts, limits: BatchLimits) -> int:
 
 @contextmanager
 def enough_memory(limits: BatchLimits, device: torch.device) -> Iterator[None]:
-    """For steps before the first request. Raises `CapacityError` if there is not."""
+    """Run steps before the first request. Raises `CapacityError` if the GPU's memory is too small."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -120,7 +132,10 @@ def enough_memory(limits: BatchLimits, device: torch.device) -> Iterator[None]:
 
 
 def add_host_memory(settings: WorkerSettings, runner: Runner, ranks: Ranks) -> None:
-    """Give the runner as many slots of host memory as were asked for. Raises `CapacityError`."""
+    """Give the runner the host memory that the settings ask for.
+
+    Raises `CapacityError` if it does not hold one block or is more than is free.
+    """
     size = runner.host.block_bytes * ranks.count
     if settings.host_memory is None:
         own = ranks.count / max(ranks.count, present())  # other workers may have the machine's other GPUs

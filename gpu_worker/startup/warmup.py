@@ -1,5 +1,8 @@
-"""Before the first step: one of the largest size, to see what memory it takes; steps of every kind, so that a
-GPU's kernels are compiled; and what it costs to compute a token and to move a block."""
+"""Steps before the first request.
+
+A step of the largest size shows how much memory steps take. Steps of every kind make a GPU's kernels compile.
+Timed steps and copies show what it costs to compute a token and to move a block.
+"""
 
 import time
 from collections.abc import Callable, Iterator
@@ -15,18 +18,19 @@ from proto.sampling import greedy
 from proto.worker_pb2 import Copies, NewSlot, Rows, StepPlan
 
 SAMPLE_TOKENS = 64
-"""Tokens of the prompt whose time is taken on a CPU, which they keep busy; a GPU takes a whole step's."""
+"""Tokens of the prompt that is timed on a CPU: enough to keep it busy. On a GPU a full step is timed."""
 
 SAMPLE_BLOCKS = 4
-"""Blocks that are moved when that time is taken: as many as a step may well have to move."""
+"""Blocks that are moved when the time of a copy is taken: about what one step moves."""
 
 REPEATS = 5
-"""The best counts: the first makes ready what later ones find."""
+"""Times that each measurement is repeated. The least time counts, because the first run is slower."""
 
 
 def full_step(limits: BatchLimits) -> StepPlan:
-    """Every slot at the end of the longest sequence: one decode each, and a chunk of a prefill that
-    takes what is left of the step's budget.
+    """A step of the largest size: every slot holds a sequence of the longest length.
+
+    One row prefills a chunk that takes the rest of the step's token budget. All other rows decode.
     """
     rows = min(limits.max_slots, limits.max_step_tokens)
     longest = limits.max_model_len
@@ -36,10 +40,10 @@ def full_step(limits: BatchLimits) -> StepPlan:
 
 
 def rehearse(runner: Runner) -> None:
-    """Have the back end compile what it may need for any step, before somebody waits for it.
+    """Run steps of many sizes, so that the back end compiles all kernels before the first request.
 
-    Kernels differ by the tokens of a step, the tokens of a row, and the length of its context. So the steps
-    have powers of two and numbers half-way between them as tokens, and a few contexts for each of these.
+    Kernels differ by the tokens of a step, the tokens of a row, and the length of its context. So there are
+    steps of 1, 2, 3, 4, 6, 8, 12, ... tokens, and of several contexts for each of the smaller numbers.
     """
     limits, longest = runner.limits, runner.limits.max_model_len
     copied = min(1, limits.num_blocks - 1)
@@ -54,7 +58,7 @@ def rehearse(runner: Runner) -> None:
 
 
 def _sizes(most: int) -> Iterator[int]:
-    """Powers of two and what lies half-way between them, and `most`."""
+    """Powers of two below `most`, the numbers half-way between them, and `most`."""
     size = 1
     while size < most:
         yield size
@@ -65,11 +69,13 @@ def _sizes(most: int) -> Iterator[int]:
 
 
 def step_of(limits: BatchLimits, contexts: list[int], counts: list[int], copied: int = 0) -> StepPlan:
-    """A row for each slot: its last `counts` of `contexts` tokens. All rows sample, with parameters of all
-    kinds. `copied`: number of blocks that the step copies.
+    """A step with a row for each sequence. All rows sample, with parameters of all kinds.
 
-    The sequences share the blocks of one, and that uses its own again and again if the model's window lets
-    the pool be smaller: the step's numbers mean nothing.
+    `contexts`: tokens of each sequence. `counts`: its last tokens, which its row computes. `copied`: number
+    of blocks that the step copies.
+
+    All sequences share the same blocks. If the pool is smaller than a block table, blocks repeat within it,
+    too. So the results mean nothing.
     """
     sampling = greedy(temperature=1, top_p=0.9, presence_penalty=1, logprobs=1)
     blocks = arrays.pack([number % limits.num_blocks for number in range(limits.max_blocks)])
@@ -96,21 +102,21 @@ def step_of(limits: BatchLimits, contexts: list[int], counts: list[int], copied:
 
 
 def host_offer(runner: Runner) -> HostOffer:
-    """What the scheduler must know to choose between moving a block and computing it again."""
+    """Measure what it costs to move a block and to compute a token. The scheduler chooses between them."""
     limits, host = runner.limits, runner.host
     busy = SAMPLE_TOKENS if runner.device.type == "cpu" else limits.max_step_tokens
     tokens = min(busy, limits.max_step_tokens, limits.max_model_len)
     blocks = min(SAMPLE_BLOCKS, limits.num_blocks, host.slots)
     numbers = np.arange(blocks, dtype=np.int32)
     with torch.inference_mode():
-        out = _seconds(runner, lambda: host.take(numbers, numbers))
-        back = _seconds(runner, lambda: host.give(numbers, numbers))
+        out = _seconds(runner, lambda: host.swap_out(numbers, numbers))
+        back = _seconds(runner, lambda: host.swap_in(numbers, numbers))
     computing = _seconds(runner, lambda: runner.execute(prompt_step(limits, bytes(4 * tokens))))
     return HostOffer(host.slots, 1e6 * (out + back) / 2 / blocks, 1e6 * computing / tokens)
 
 
 def prompt_step(limits: BatchLimits, tokens: bytes) -> StepPlan:
-    """A prompt alone, all of it in one step; `tokens`: little-endian int32."""
+    """A step that computes a whole prompt and nothing else. `tokens`: packed little-endian int32."""
     length = len(tokens) // 4
     blocks = arrays.pack(range(-(-length // limits.block_size)))
     sampling = greedy()
@@ -120,7 +126,7 @@ def prompt_step(limits: BatchLimits, tokens: bytes) -> StepPlan:
 
 
 def _seconds(runner: Runner, work: Callable[[], object]) -> float:
-    """The least of some times, with nothing left to do on the device; the runner is as new afterwards."""
+    """Least seconds of `REPEATS` runs of `work`, the device's work included. Resets the runner."""
     times = []
     for _ in range(REPEATS):
         started = time.perf_counter()

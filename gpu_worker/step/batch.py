@@ -1,4 +1,4 @@
-"""The batch that the worker keeps: what every slot holds, on the device and, as far as needed, here.
+"""The batch that the worker keeps: the tokens, blocks and parameters of every slot.
 
     slot   tokens [max_model_len + 1]            block table [max_blocks]
      0     p p p p p o o o · · · · · · · ·       4 9 2 · ·
@@ -7,8 +7,8 @@
                    └─ known = 4: a sampled token is written here by the device itself, so the next
                       step finds it without a round trip through the host
 
-The host keeps only numbers that follow from the plans alone (how many tokens are known, how many
-blocks a table has), which is what plans are checked against.
+Tokens and block tables are on the device. The host keeps the number of known tokens and the length of the
+block table of each slot. These numbers follow from the plans alone, and plans are checked against them.
 """
 
 from collections.abc import Sequence
@@ -33,34 +33,43 @@ from proto.worker_pb2 import NewSlot
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """What a batch can hold; what `ready` tells the scheduler."""
+    """The sizes of a batch. A session's `WorkerReady` tells them to the scheduler."""
 
     num_blocks: int
+    """Blocks in the pool."""
     block_size: int
+    """Tokens per block."""
     max_slots: int
+    """Sequences that the batch can hold at once."""
     max_model_len: int
+    """Tokens of the longest sequence, prompt and output together."""
     max_step_tokens: int
+    """Tokens that one step may compute at most."""
     vocab_size: int
+    """Token ids are below this."""
     window: int = 0
-    """Positions that a token sees at most, its own included; 0: all."""
+    """Attention window: positions that a token attends to at most, its own included. 0: all positions."""
     embedding_size: int = 0
-    """Numbers of a hidden state."""
+    """Numbers of an embedding: the size of a hidden state."""
 
     @property
     def max_blocks(self) -> int:
-        """Longest block table."""
+        """Blocks of the longest sequence: the length of its block table."""
         return -(-self.max_model_len // self.block_size)
 
     @property
     def blocks_at_once(self) -> int:
-        """Blocks that the longest sequence holds at once: with a window, those of it and of a step."""
+        """Blocks that the longest sequence holds at once.
+
+        With an attention window these are the blocks of the window and of one step's tokens.
+        """
         if not self.window:
             return self.max_blocks
         return min(self.max_blocks, -(-(self.window + self.max_step_tokens) // self.block_size) + 1)
 
 
 class Batch:
-    """Slot-indexed state, changed by plans."""
+    """The state of every slot. Plans change it."""
 
     def __init__(self, limits: BatchLimits, device: torch.device) -> None:
         self.limits = limits
@@ -74,45 +83,51 @@ class Batch:
         self.sampling = SamplingTable(self.tables.tokens)
         self.pooling = SlotPooling(slots, limits.embedding_size, device)
         self.known = np.zeros(slots, np.int32)
-        """Tokens that each slot was given or has sampled."""
-        self.tenures = np.zeros(slots, np.int64)
-        """How many sequences have held each slot."""
-        self._held = np.zeros(slots, np.bool_)
+        """int32 [slots]: number of tokens that each slot was given or has sampled."""
+        self.generations = np.zeros(slots, np.int64)
+        """int64 [slots]: number of sequences that have been in each slot so far."""
+        self._occupied = np.zeros(slots, np.bool_)
         self._table_lengths = np.zeros(slots, np.int32)
         self._faults: dict[int, str] = {}
 
     def reset(self) -> None:
         """Forget all sequences."""
-        self.tenures += 1
-        self._held[:] = False
+        self.generations += 1
+        self._occupied[:] = False
         self._faults.clear()
 
     def apply(self, plan: Plan) -> None:
-        """Take over a plan's changes. Raises `PlanError` if they do not fit; then only `reset` helps."""
+        """Apply the changes of a plan to slots, block tables and tokens.
+
+        Raises `PlanError` if the plan contradicts the batch. The batch is undefined then until `reset`.
+        """
         message = plan.message
-        self._free(int32s(message.freed_slots))
+        self._free_slots(int32s(message.freed_slots))
         for forks, news in groupby(message.new_slots, lambda new: new.forked_tokens > 0):
             for group in ([new] for new in news) if forks else (list(news),):
-                self._take(group)
+                self._admit(group)
         if message.HasField("table_cuts"):
-            self._cut(int32s(message.table_cuts.slots), int32s(message.table_cuts.lengths))
+            self._cut_tables(int32s(message.table_cuts.slots), int32s(message.table_cuts.lengths))
         if message.HasField("table_appends"):
             self._add_blocks(int32s(message.table_appends.slots), int32s(message.table_appends.blocks))
         if message.HasField("given_tokens"):
-            self._give(int32s(message.given_tokens.slots), int32s(message.given_tokens.tokens))
+            self._append_given_tokens(int32s(message.given_tokens.slots), int32s(message.given_tokens.tokens))
 
     def rows(self, plan: Plan) -> tuple[Rows, dict[int, str]]:
-        """The rows that can run, and by row what is wrong with the others. Raises `PlanError`."""
+        """The rows that can run, and an error message for each other row, by its index in the plan.
+
+        Raises `PlanError` if a row names a slot without a sequence.
+        """
         slots, starts, counts = plan.row_slots, plan.row_starts, plan.row_counts
         exists = (slots >= 0) & (slots < self.limits.max_slots)
-        self._check_held(slots[exists], "rows.slots")
+        self._check_occupied(slots[exists], "rows.slots")
         held = np.where(exists, slots, 0)
         samples = plan.row_samples.astype(np.int32)
         known, ends = self.known[held], starts + counts  # a sum that overflows is negative
-        told = ends - plan.row_drafts  # where drafts begin
+        first_draft = ends - plan.row_drafts
         room = np.minimum(self._table_lengths[held] * self.limits.block_size, self.limits.max_model_len)
-        good = exists & (starts >= 0) & (ends > starts) & (told <= known) & (ends <= room)
-        good &= (samples == 0) | (told == known)
+        good = exists & (starts >= 0) & (ends > starts) & (first_draft <= known) & (ends <= room)
+        good &= (samples == 0) | (first_draft == known)
         if self.pooling.kinds[held].any():
             good &= self.pooling.in_order(held, starts, samples)
         if self._faults:
@@ -128,9 +143,9 @@ class Batch:
         return Rows(index, slots[index], starts[index], counts[index], samples[index]), errors
 
     def metadata(self, rows: Rows) -> tuple[StepMetadata, Tensor, Tensor]:
-        """Where the rows' tokens are; the token ids int32 [tokens]; the rows' slots int64 [rows].
+        """The step's metadata, its token ids int32 [tokens], and the slots of its rows int64 [rows].
 
-        One copy to the device: everything else is worked out there.
+        All numbers go to the device in one copy. The device computes the rest from them.
         """
         token_slots, positions, query_starts = rows.tokens()
         contexts = rows.starts + rows.counts
@@ -138,7 +153,7 @@ class Batch:
         sent = self.send(np.concatenate(parts, dtype=np.int64, casting="same_kind"))
         d_slots, d_positions, d_rows, d_contexts, d_starts = torch.split(sent, [len(part) for part in parts])
         widest = -(-int(contexts.max()) // self.limits.block_size)
-        tokens, entries = self.tables.places(d_slots, d_positions)
+        tokens, entries = self.tables.lookup(d_slots, d_positions)
         step = StepMetadata(
             decodes=int(np.count_nonzero(rows.counts == 1)),
             query_lengths=tuple(rows.counts.tolist()),
@@ -151,50 +166,59 @@ class Batch:
         )
         return step, tokens, d_rows
 
-    def put(self, device_slots: Tensor, positions: Int32s, tokens: Tensor) -> None:
-        """Write tokens to positions of slots; what of them is known is for the caller to say."""
+    def write_tokens(self, device_slots: Tensor, positions: Int32s, tokens: Tensor) -> None:
+        """Write tokens to positions of slots. `known` stays as it is: see `advance`."""
         self.tables.tokens[device_slots, self.send(positions)] = tokens.int()
 
-    def keep(self, slots: Int32s, counts: Int32s) -> None:
-        """So many sampled tokens are known of each slot from now on; none of a beam: its are given."""
+    def advance(self, slots: Int32s, counts: Int32s) -> None:
+        """Count `counts` [slots] more tokens of each slot as known.
+
+        Beams are left out, because the scheduler chooses their tokens and gives them in a later plan.
+        """
         self.known[slots] += np.where(self.sampling.candidates[slots] > 0, 0, counts)
 
     def fail(self, slot: int, what: str) -> None:
-        """Every row of the slot fails until it is freed: what its sequence is to build on is not there."""
+        """Let every row of the slot fail with the message `what` until the slot is freed.
+
+        The first message of a sequence stays.
+        """
         self._faults.setdefault(slot, what)
 
     def send(self, array: NDArray[np.integer]) -> Tensor:
-        """Numbers on the device, int64."""
+        """The array as an int64 tensor of the same shape on the device."""
         return indices(array, self.device)
 
-    def _check_held(self, slots: Int32s, name: str) -> None:
-        """Raise unless all slots exist and hold a sequence."""
+    def _check_occupied(self, slots: Int32s, name: str) -> None:
+        """Raise `PlanError` unless all slots exist and hold a sequence. `name`: the field of the plan."""
         if not len(slots):
             return
-        if slots.min() < 0 or slots.max() >= self.limits.max_slots or not self._held[slots].all():
-            wrong = next(slot for slot in slots.tolist() if not self._holds(slot))
+        if slots.min() < 0 or slots.max() >= self.limits.max_slots or not self._occupied[slots].all():
+            wrong = next(slot for slot in slots.tolist() if not self._is_occupied(slot))
             raise PlanError(f"{name}: slot {wrong} holds no sequence")
 
-    def _holds(self, slot: int) -> bool:
-        return 0 <= slot < self.limits.max_slots and bool(self._held[slot])
+    def _is_occupied(self, slot: int) -> bool:
+        return 0 <= slot < self.limits.max_slots and bool(self._occupied[slot])
 
-    def _free(self, slots: Int32s) -> None:
+    def _free_slots(self, slots: Int32s) -> None:
         if not len(slots):
             return
-        self._check_held(slots, "freed_slots")
+        self._check_occupied(slots, "freed_slots")
         if len(np.unique(slots)) != len(slots):
             raise PlanError("freed_slots: a slot is freed twice")
-        self._held[slots] = False
+        self._occupied[slots] = False
         if self._faults:
             for slot in slots.tolist():
                 self._faults.pop(slot, None)
 
-    def _take(self, news: Sequence[NewSlot]) -> None:
-        """Take on new sequences: none of which is forked, or one that is. A copy for each kind of number."""
+    def _admit(self, news: Sequence[NewSlot]) -> None:
+        """Put new sequences into their slots: one forked sequence, or any number that are not forked.
+
+        Each table on the device is written once for all of them.
+        """
         begins = np.array([new.forked_tokens for new in news], np.int32)
         tokens = [int32s(new.tokens) for new in news]
         for new, given in zip(news, tokens, strict=True):
-            self._hold(new, given)
+            self._admit_on_host(new, given)
         good = [index for index, new in enumerate(news) if new.slot not in self._faults]
         if not good:
             return
@@ -205,22 +229,25 @@ class Batch:
             self.pooling.set(new.slot, new)
         self.sampling.set(news)
         slots, counts = np.array([new.slot for new in news], np.int32), np.array(list(map(len, tokens)))
-        places = np.arange(counts.sum()) + np.repeat(begins - np.cumsum(counts) + counts, counts)
-        sent = self.send(np.stack((np.repeat(slots, counts), places, np.concatenate(tokens))))
+        positions = np.arange(counts.sum()) + np.repeat(begins - np.cumsum(counts) + counts, counts)
+        sent = self.send(np.stack((np.repeat(slots, counts), positions, np.concatenate(tokens))))
         self.tables.tokens[sent[0], sent[1]] = sent[2].int()
         blocks = [int32s(new.block_ids) for new in news]
         self._add_blocks(np.repeat(slots, list(map(len, blocks))), np.concatenate(blocks))
 
-    def _hold(self, new: NewSlot, tokens: Int32s) -> None:
-        """Take on a sequence as far as the host is concerned; with it fails what is wrong with it."""
+    def _admit_on_host(self, new: NewSlot, tokens: Int32s) -> None:
+        """Write what the host keeps of a new sequence. A fault in its `NewSlot` makes all of its rows fail.
+
+        Raises `PlanError` if the slot does not exist or already holds a sequence.
+        """
         slot, limits = new.slot, self.limits
         if slot >= limits.max_slots:
             raise PlanError(f"new_slots: slot {slot} of {limits.max_slots}")
-        if self._held[slot]:
+        if self._occupied[slot]:
             raise PlanError(f"new_slots: slot {slot} holds a sequence already")
-        self._held[slot] = True
-        self._faults.pop(slot, None)  # of the sequence before it, told after that one had left
-        self.tenures[slot] += 1
+        self._occupied[slot] = True
+        self._faults.pop(slot, None)  # a late fault of the sequence that was here before
+        self.generations[slot] += 1
         self.known[slot] = new.forked_tokens + len(tokens)
         self._table_lengths[slot] = new.forked_tokens // limits.block_size
         fault = self._fault_in_tokens(new, tokens) or fault_in(new.sampling, limits.vocab_size)
@@ -230,7 +257,7 @@ class Batch:
             self.fail(slot, fault)
 
     def _fork(self, new: NewSlot) -> None:
-        """The beginning of what its parent has is its own, too."""
+        """Copy the parent's first `forked_tokens` tokens, and the table entries of their full blocks."""
         parent, begun = new.forked_from, new.forked_tokens
         blocks = begun // self.limits.block_size
         self.tables.tokens[new.slot, :begun] = self.tables.tokens[parent, :begun]
@@ -239,34 +266,34 @@ class Batch:
     def _add_blocks(self, slots: Int32s, block_ids: Int32s) -> None:
         if not len(slots):
             return
-        self._check_held(slots, "table_appends.slots")
+        self._check_occupied(slots, "table_appends.slots")
         # Several blocks for one slot go side by side, in the plan's order.
         order = np.argsort(slots, kind="stable")
         slots, block_ids = slots[order], block_ids[order]
         owners, first, gains = np.unique(slots, return_index=True, return_counts=True)
-        places = self._table_lengths[slots] + np.arange(len(slots)) - np.repeat(first, gains)
-        good = (block_ids >= 0) & (block_ids < self.limits.num_blocks) & (places < self.limits.max_blocks)
+        columns = self._table_lengths[slots] + np.arange(len(slots)) - np.repeat(first, gains)
+        good = (block_ids >= 0) & (block_ids < self.limits.num_blocks) & (columns < self.limits.max_blocks)
         if not good.all():
             for slot, block in zip(slots[~good].tolist(), block_ids[~good].tolist(), strict=True):
                 in_range = 0 <= block < self.limits.num_blocks
                 what = "is one too many" if in_range else f"of {self.limits.num_blocks}"
                 self.fail(slot, f"block {block} {what} in the block table")
-            slots, block_ids, places = slots[good], block_ids[good], places[good]
-        sent = self.send(np.stack((slots, places, block_ids)))
+            slots, block_ids, columns = slots[good], block_ids[good], columns[good]
+        sent = self.send(np.stack((slots, columns, block_ids)))
         self.tables.blocks[sent[0], sent[1]] = sent[2].int()
         self._table_lengths[owners] += gains.astype(np.int32)
 
-    def _cut(self, slots: Int32s, blocks: Int32s) -> None:
+    def _cut_tables(self, slots: Int32s, blocks: Int32s) -> None:
         if not len(slots):
             return
-        self._check_held(slots, "table_cuts.slots")
+        self._check_occupied(slots, "table_cuts.slots")
         if not ((blocks >= 0) & (blocks <= self._table_lengths[slots])).all():
             raise PlanError("table_cuts.lengths: a block table is not that long")
         self._table_lengths[slots] = blocks
 
-    def _give(self, slots: Int32s, tokens: Int32s) -> None:
-        """Put tokens that the scheduler has chosen behind what their slots know, in order."""
-        self._check_held(slots, "given_tokens.slots")
+    def _append_given_tokens(self, slots: Int32s, tokens: Int32s) -> None:
+        """Append tokens that the scheduler has chosen to the known tokens of their slots, in order."""
+        self._check_occupied(slots, "given_tokens.slots")
         written = []
         for slot, token in zip(slots.tolist(), tokens.tolist(), strict=True):
             known = int(self.known[slot])
@@ -283,7 +310,7 @@ class Batch:
 
     def _fault_in_fork(self, new: NewSlot) -> str:
         parent, begun = new.forked_from, new.forked_tokens
-        if parent == new.slot or not self._holds(parent):
+        if parent == new.slot or not self._is_occupied(parent):
             return f"forked from slot {parent}, which holds no other sequence"
         if parent in self._faults:
             return self._faults[parent]
@@ -312,9 +339,9 @@ class Batch:
         if slot in self._faults:
             return self._faults[slot]
         known, end = int(self.known[slot]), start + count
-        told = end - int(plan.row_drafts[row])
-        if start < 0 or told > known:
-            return f"positions {start} to {told - 1} of {known} known tokens"
+        first_draft = end - int(plan.row_drafts[row])
+        if start < 0 or first_draft > known:
+            return f"positions {start} to {first_draft - 1} of {known} known tokens"
         if end > self.limits.max_model_len:
             return f"position {end - 1} of a sequence of at most {self.limits.max_model_len} tokens"
         room = int(self._table_lengths[slot]) * self.limits.block_size
@@ -322,4 +349,4 @@ class Batch:
             return f"position {end - 1} has no block, the block table ends at {room}"
         if self.pooling.kinds[slot]:
             return f"positions {start} to {end - 1} of what is embedded: not in order, or sampled"
-        return f"a token for position {told}, which is known up to {known}"
+        return f"a token for position {first_draft}, which is known up to {known}"

@@ -1,18 +1,19 @@
-"""A small model that guesses what the large one will say next.
+"""A draft model: a small model that proposes the next tokens of the target model.
 
-It has pages of its own in the same blocks: a block that is shared, copied or moved is so for both models. To
-keep it that way it computes in every step whatever the large one is about to compute, and guesses on the way:
+Both models use the same block ids, and each has pages of its own. A block that is shared, copied or moved is
+so in both models. Therefore the draft model computes every token that the target model computes, in the same
+step and before it. In the same passes it proposes drafts:
 
     row          a b c d · · ·       known up to d; three drafts are wanted
-    1st pass     a b c d             guesses e
-    2nd pass             e           guesses f
-    3rd pass               f         guesses g
+    1st pass     a b c d             proposes e
+    2nd pass             e           proposes f
+    3rd pass               f         proposes g
     4th pass                 g
 
-Its guesses are drawn as the large model's tokens are, with the same noise at the same position: both choose
-the token with the greatest sum of logit and noise. So where the two distributions are alike, the two draws
-mostly are one (Gumbel coupling; Daliri, Musco and Suresh 2025, "Coupling without Communication and
-Drafter-Invariant Speculative Decoding").
+Drafts are sampled as the target model's tokens are, with the same noise at the same position: both models
+choose the token with the greatest sum of logit and noise. Where the two distributions are alike, the two
+models mostly choose the same token (Gumbel coupling; Daliri, Musco and Suresh 2025, "Coupling without
+Communication and Drafter-Invariant Speculative Decoding").
 """
 
 import json
@@ -34,18 +35,20 @@ from gpu_worker.step.forward import Forward
 
 
 class Drafter:
-    """A draft model with its pages."""
+    """A draft model with its KV pages."""
 
     def __init__(self, model: CausalLM, caches: Sequence[LayerCache], kernels: Kernels) -> None:
-        """`caches`: as many blocks as the large model's, of the same size."""
+        """`caches`: the draft model's pages, with the target model's number of blocks and block size."""
         self.model = model
         self.caches = caches
         self.forward = Forward(model, caches, kernels)
         self._kernels = kernels
 
-    def follow(self, batch: Batch, rows: Rows, guesses: Int32s) -> None:
-        """Compute the tokens of the rows, of which the last `guesses` [rows] are guessed here and written
-        to the batch's tokens."""
+    def propose(self, batch: Batch, rows: Rows, guesses: Int32s) -> None:
+        """Compute all tokens of the rows, and write the drafts among them to the batch's tokens.
+
+        `guesses` [rows]: drafts that the model proposes for each row. They are the row's last tokens.
+        """
         slots, starts, counts, left = rows.slots, rows.starts, rows.counts - guesses, guesses
         while True:
             order = np.argsort(counts, kind="stable")
@@ -60,7 +63,7 @@ class Drafter:
             places, device_slots = batch.send(np.stack((lasts, slots)))
             logits = self.model.logits(hidden[places])
             guessed = self._kernels.sample(logits, slots, device_slots, starts, batch.sampling.state)
-            batch.put(device_slots, starts, guessed.tokens)
+            batch.write_tokens(device_slots, starts, guessed.tokens)
 
 
 def load_draft(
@@ -72,10 +75,13 @@ def load_draft(
     longest: int,
     ranks: Ranks = ALONE,
 ) -> CausalLM:
-    """The draft model for `model`, which lies in `target` and computes sequences of up to `longest` tokens.
-    It is split among the ranks as that one is, so that all of them guess the same.
+    """Load the draft model in `directory` for the target model `model`.
 
-    Raises `ModelError` if the two do not fit together.
+    `target`: directory of the target model. `longest`: tokens of the longest sequence that is served. The
+    draft model is split among the ranks like the target model, so that all ranks propose the same tokens.
+
+    Raises `ModelError` if the vocabularies differ, or the draft model takes shorter sequences or looks back
+    further than the target model.
     """
     draft = load_model(directory, device, kernels, model.dtype, longest, ranks)
     theirs, ours = draft.config, model.config
@@ -93,7 +99,7 @@ def load_draft(
 
 
 def _vocabulary(directory: Path) -> object:
-    """The tokens by number, as far as there is a file that says."""
+    """The vocabulary and the added tokens in `tokenizer.json`; None if there is no such file."""
     path = directory / "tokenizer.json"
     if not path.is_file():
         return None

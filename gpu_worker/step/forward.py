@@ -1,4 +1,4 @@
-"""A model over its pages: from the tokens of a step's rows to hidden states."""
+"""The forward pass of a step: from its rows' tokens to hidden states."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 
 class Forward:
-    """Computes steps, launch by launch or replayed."""
+    """Runs a model over its KV pages, kernel by kernel or by replaying a CUDA graph."""
 
     def __init__(self, model: CausalLM, caches: Sequence[LayerCache], kernels: Kernels) -> None:
         self._model, self._caches, self._kernels = model, caches, kernels
-        self.replayed: StepGraphs | None = None
-        """What computes small steps faster, if there is something."""
+        self.graphs: StepGraphs | None = None
+        """CUDA graphs of small steps; None if the model's steps are not replayed."""
 
     def __call__(self, batch: Batch, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Hidden states [tokens, hidden_size], and slots int64 [rows], on the device: until the next call.
+        """Hidden states [tokens, hidden_size] and slots int64 [rows], both on the device.
 
-        Keys and values go into the pages.
+        The next call may overwrite both. Keys and values are written to the pages.
         """
-        if self.replayed is not None and (graph := self.replayed.of(rows)) is not None:
+        if self.graphs is not None and (graph := self.graphs.find(rows)) is not None:
             return graph(rows)
         step, tokens, slots = batch.metadata(rows)
         return self.compute(tokens, step), slots
 
     def compute(self, tokens: Tensor, step: StepMetadata) -> Tensor:
-        """Hidden states of token ids, int32 [tokens]."""
+        """Hidden states [tokens, hidden_size] of the token ids `tokens`, int32 [tokens]."""
         return self._model(tokens, self._kernels.begin(step), self._caches)

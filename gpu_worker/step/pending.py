@@ -1,11 +1,11 @@
-"""A step that was given to the device, and may still run there.
+"""A step that the device was given and may still be computing.
 
 engine thread   begin step 1 │ begin step 2 │ ..........    begin step 3 │
 device                       │ step 1 ........ │ step 2 ........ │ step 3 ...
 answers                                         result 1          result 2
 
-So the device always has its next step before it. That a model's logits were not finite is known only with the
-result; it is settled afterwards, and the next step of that sequence fails, too.
+So the device always has its next step queued. Whether a model's logits were finite is known only with the
+result. If they were not, `Runner.settle` lets the sequence fail in all steps that begin afterwards.
 """
 
 from collections.abc import Sequence
@@ -26,26 +26,27 @@ from proto.worker_pb2 import StepResult
 
 @dataclass(slots=True)
 class Pending:
-    """A step that was given to the device; `result` waits for it."""
+    """A step that the device was given. `result` waits for its end."""
 
     plan: Plan
     samples: SamplePositions
     sampled: Sampled | None
-    """What was sampled, in main memory once the clock has stopped; None if nothing was."""
+    """Sampled tokens, in main memory once the device has ended the step; None if no row samples."""
     kept: Int32s
-    """[rows that sample]: tokens that each of them keeps."""
+    """[rows that sample]: tokens that each row keeps after its drafts were verified."""
     embedded: Embedded | None
-    """Embeddings that the step completes, in main memory once the clock has stopped; None: there are none."""
+    """Embeddings that the step completes, in main memory once the device has ended it; None if none are."""
     errors: dict[int, str]
-    """What is wrong, by row of the plan."""
-    tenures: NDArray[np.int64]
-    """[slots]: number of the sequence that held each slot in this step, counted by slot."""
+    """Error message of each row that fails, by its index in the plan."""
+    generations: NDArray[np.int64]
+    """[slots]: `Batch.generations` when the step began: which of a slot's sequences the step was for."""
     clock: HostClock | DeviceClock
+    """Measures how long the device takes for the step."""
     failed: Sequence[int] = field(default=())
-    """Slots whose sequences cannot go on. Known once `result` has returned."""
+    """Slots whose logits were not finite, so that their sequences fail. Set by `result`."""
 
     def result(self) -> StepResult:
-        """The step's answer. Waits for the device; any thread may call it, once."""
+        """The answer to the plan. Waits for the device. To be called once, by any thread."""
         duration = self.clock.wait()
         if self.sampled is not None:
             rows = failed_rows(self.sampled, self.samples, self.kept)

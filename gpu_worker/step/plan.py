@@ -1,4 +1,4 @@
-"""A plan whose arrays are whole, and what can be checked of it without knowing the batch."""
+"""A plan with unpacked arrays, and the checks that need no knowledge of the batch."""
 
 from dataclasses import dataclass
 
@@ -13,27 +13,32 @@ from proto.worker_pb2 import StepPlan
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A StepPlan and the arrays of its rows; worker.proto explains them."""
+    """A StepPlan and the arrays of its rows, as in worker.proto."""
 
     message: StepPlan
-    """Its arrays are whole, and the columns of its tables of one length."""
+    """The plan. Its arrays are well-formed, and the columns of each table have one length."""
     row_slots: Int32s
+    """[rows]: batch slot of each row."""
     row_starts: Int32s
+    """[rows]: position of each row's first token in its sequence."""
     row_counts: Int32s
+    """[rows]: tokens of each row, drafts included."""
     row_samples: NDArray[np.uint8]
+    """[rows]: tokens that each row samples."""
     draft_tokens: Int32s
+    """[drafts]: the drafts of all rows, row after row; -1: the draft model proposes it."""
     row_drafts: Int32s
-    """How many of each row's tokens, its last ones, are drafts."""
+    """[rows]: drafts of each row. They are its last tokens."""
 
     @property
     def row_guesses(self) -> Int32s:
-        """How many drafts of each row the draft model is to guess: all of them or none."""
+        """[rows]: drafts that the draft model proposes for each row: all of the row's drafts or none."""
         rows = np.repeat(np.arange(len(self.row_slots)), self.row_drafts)
         return np.bincount(rows[self.draft_tokens < 0], minlength=len(self.row_slots)).astype(np.int32)
 
 
 def read_plan(message: StepPlan, max_step_tokens: int) -> Plan:
-    """The plan of a message. Raises `PlanError` if its arrays contradict each other."""
+    """Unpack and check a plan. Raises `PlanError` if it contradicts itself or computes too many tokens."""
     try:
         arrays.check(message)
     except arrays.ArrayError as error:

@@ -1,8 +1,10 @@
-"""Embeddings: a text's hidden states, after the model's last norm, become one vector of length 1.
+"""Embeddings: a text's hidden states, after the model's last norm, are pooled into one vector of length 1.
 
-chunks   a b c d │ e f g        of one text, in two steps
-MEAN     ^ ^ ^ ^   ^ ^ ^        what is added to the sum of its slot; the vector's direction is all that
-LAST                   ^        counts, so that nothing is divided by the number of tokens
+chunks   a b c d │ e f g        one text, computed in two steps
+MEAN     ^ ^ ^ ^   ^ ^ ^        hidden states of all tokens are added to the sum of the text's slot
+LAST                   ^        the hidden state of the last token alone is added
+
+In the end the sum is scaled to length 1. So the mean need not be divided by the number of tokens.
 """
 
 from dataclasses import dataclass
@@ -26,19 +28,19 @@ _KINDS = frozenset(map(int, Pooling.values()))
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """Embeddings that are complete with a step, on the device at first."""
+    """Embeddings that a step completes."""
 
     rows: NDArray[np.intp]
-    """Rows of the plan, ascending."""
+    """Index in the plan of each row whose text is complete, ascending."""
     vectors: Tensor
-    """float32 [rows, embedding_size]."""
+    """float32 [rows, embedding_size]: the embedding of each row's text."""
 
     def on_host(self) -> "Embedded":
-        """The same in main memory, once the device has come to it."""
+        """The same embeddings in main memory, once the device has done the copy."""
         return Embedded(self.rows, to_host(self.vectors))
 
     def add_to(self, result: StepResult) -> None:
-        """Put those that are finite into a step's answer, errors for the others. Waits for the device."""
+        """Add finite embeddings to a step's result, and an error for each other one. Waits for the device."""
         vectors = self.vectors.cpu().numpy()
         good = np.isfinite(vectors).all(axis=1)
         result.embeddings.rows = packed_int32s(self.rows[good])
@@ -47,34 +49,38 @@ class Embedded:
 
 
 class SlotPooling:
-    """Of every slot, whether and how it is pooled, and what has been added up of its text."""
+    """How the text of each slot is pooled, and the sum of its hidden states so far."""
 
     def __init__(self, slots: int, size: int, device: torch.device) -> None:
-        """`size`: numbers of a hidden state."""
+        """`slots`: slots of the batch. `size`: numbers of a hidden state."""
         self.kinds = np.zeros(slots, np.uint8)
-        """`Pooling` of each slot."""
+        """uint8 [slots]: `Pooling` of each slot."""
         self._summed = np.zeros(slots, np.int32)
-        """Positions that each slot has in its sum, if it is a mean."""
+        """[slots]: positions that have been computed of each slot that is pooled."""
         self._sums = torch.zeros((slots, size), device=device)
 
     def set(self, slot: int, new: NewSlot) -> None:
-        """Take over what a new sequence asks for, which `pooling_fault` has found nothing against."""
+        """Begin the text of a new sequence. `pooling_fault` has found no fault in it."""
         self.kinds[slot] = new.pooling
         self._summed[slot] = 0
         if new.pooling:
             self._sums[slot] = 0
 
     def in_order(self, slots: Int32s, starts: Int32s, samples: Int32s) -> NDArray[np.bool_]:
-        """Which rows leave out nothing of a mean, and sample only if nothing is to be embedded."""
+        """[rows]: whether each row may be pooled.
+
+        A row of a mean must begin where the row before it ended. A row that is pooled must not sample.
+        """
         kinds = self.kinds[slots]
         whole: NDArray[np.bool_] = (kinds != Pooling.MEAN) | (starts == self._summed[slots])
         whole &= (kinds == Pooling.NO_POOLING) | (samples == 0)
         return whole
 
     def add(self, rows: Rows, known: Int32s, hidden: Tensor, model: CausalLM) -> Embedded | None:
-        """Add up the rows' hidden states [tokens, size]; the embeddings that are complete, None if none is.
+        """Add the rows' hidden states [tokens, size] to their slots' sums.
 
-        `known`: tokens of each slot.
+        Returns the embeddings of the texts that are complete; None if no text is. `known` [slots]: number of
+        tokens of each slot.
         """
         kinds, ends = self.kinds[rows.slots], rows.starts + rows.counts
         if not kinds.any():
@@ -86,8 +92,8 @@ class SlotPooling:
             return None
         # The last `added` tokens of each row.
         after = np.cumsum(rows.counts, dtype=np.int64)
-        places = np.arange(added.sum()) + np.repeat(after - np.cumsum(added), added)
-        sent = self._send(np.stack((places, np.repeat(rows.slots, added))))
+        sources = np.arange(added.sum()) + np.repeat(after - np.cumsum(added), added)
+        sent = self._send(np.stack((sources, np.repeat(rows.slots, added))))
         self._sums.index_add_(0, sent[1], model.normed(hidden[sent[0]]).float())
         done = np.flatnonzero(complete)
         if not len(done):
@@ -101,7 +107,7 @@ class SlotPooling:
 
 
 def pooling_fault(new: NewSlot) -> str:
-    """What is wrong with how a new sequence is to be pooled; empty if nothing is."""
+    """An error message if a new sequence cannot be pooled as it asks; empty if it can."""
     if int(new.pooling) not in _KINDS:
         return f"pooling {new.pooling} is not known"
     if new.pooling and (new.candidates or new.forked_tokens):

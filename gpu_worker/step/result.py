@@ -1,4 +1,4 @@
-"""The result of a step: from tensors to the message."""
+"""The result of a step: from tensors to a `StepResult`."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ NOT_FINITE = "the model's logits are not finite"
 
 
 def failed_rows(sampled: Sampled, samples: SamplePositions, kept: Int32s) -> list[int]:
-    """Rows of the plan for which the model gave no usable logits, ascending. Waits for the device."""
+    """Indices in the plan of the rows whose logits were not finite, ascending. Waits for the device."""
     finite = sampled.finite.cpu().numpy()
     if finite.all():
         return []
@@ -26,9 +26,9 @@ def failed_rows(sampled: Sampled, samples: SamplePositions, kept: Int32s) -> lis
 def result_of(
     plan: Plan, sampled: Sampled | None, samples: SamplePositions, kept: Int32s, errors: Mapping[int, str]
 ) -> StepResult:
-    """The answer to a plan.
+    """The result of a plan's step.
 
-    `kept`: tokens that each row that samples keeps. `errors`: what went wrong, by row of the plan.
+    `kept` [rows that sample]: tokens that each row keeps. `errors`: error messages by row of the plan.
     """
     result = StepResult(step=plan.message.step)
     ends = np.cumsum(plan.row_samples, dtype=np.int32)
@@ -37,7 +37,7 @@ def result_of(
         good = samples.among(kept)
         if errors:
             good &= ~np.isin(np.repeat(samples.rows, samples.counts), list(errors))
-        # A token's place in the result.
+        # Index in the result of each sampled token.
         entries = np.repeat((ends - plan.row_samples)[samples.rows] - samples.firsts, samples.counts)
         entries += np.arange(len(entries))
         tokens[entries[good]] = sampled.tokens.cpu().numpy()[good]
@@ -54,10 +54,10 @@ def result_of(
 def _add_logprobs(
     result: StepResult, found: Logprobs, entries: NDArray[np.integer], good: NDArray[np.bool_]
 ) -> None:
-    """`entries`: place in the result of each sampled token; `good`: which of these tokens it has."""
+    """`entries` [tokens]: index in the result of each sampled token. `good` [tokens]: tokens to report."""
     reported = good[found.rows]
     counts = found.top_counts[reported]
-    # Tokens want different numbers of alternatives: cut each row of the table to its own.
+    # Each token asks for its own number of alternatives: each row of the table is cut to that number.
     within = np.arange(found.top.shape[1]) < counts[:, None]
     message = result.logprobs
     message.entries = packed_int32s(entries[found.rows][reported])
@@ -68,7 +68,7 @@ def _add_logprobs(
 
 
 def _add_candidates(result: StepResult, found: Candidates, entries: NDArray[np.int32]) -> None:
-    """`entries`: place in the result of each sampled row."""
+    """`entries`: index in the result of each row that samples."""
     within = np.arange(found.tokens.shape[1]) < found.counts[:, None]
     message = result.candidates
     message.entries = packed_int32s(entries[found.rows])

@@ -1,4 +1,4 @@
-"""One step: apply the plan, run the model, sample, answer."""
+"""The runner: applies a plan to the batch, runs the model, samples, and gives the result."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,26 +29,26 @@ from proto.worker_pb2 import StepPlan, StepResult
 
 
 class Followers(Protocol):
-    """The other ranks of a worker, which do what rank 0 does, in the same order."""
+    """The other ranks of a worker. They repeat what rank 0 does, in the same order."""
 
     def begin(self, plan: StepPlan) -> None:
-        """Have the other ranks begin a step."""
+        """Let the other ranks begin a step."""
 
     def fail(self, slots: Sequence[int]) -> None:
-        """Have the other ranks give up the sequences of these slots."""
+        """Let the sequences in these slots fail on the other ranks."""
 
     def reset(self) -> None:
-        """Have the other ranks forget all sequences."""
+        """Let the other ranks forget all sequences."""
 
     def close(self) -> None:
-        """End the other ranks, once they have done what they were sent."""
+        """End the other ranks once they have carried out their orders."""
 
     def abandon(self, error: Exception) -> None:
-        """End the whole worker: rank 0 cannot go on, and the others would wait for it for ever."""
+        """End the whole worker, because rank 0 has failed and the other ranks would wait for it for ever."""
 
 
 class Runner:
-    """A model with its KV memory and its batch. Belongs to one thread."""
+    """A model with its KV memory and its batch. All calls are made by one thread."""
 
     def __init__(
         self,
@@ -66,22 +66,22 @@ class Runner:
         self.forward = Forward(model, caches, kernels)
         self.drafter = drafter
         self.caches = [*caches, *(drafter.caches if drafter else ())]
-        """All pages that a block has, those of the draft model after the model's own."""
+        """KV pages of every layer: the model's layers, then the draft model's."""
         self.kernels = kernels
         self._copies = kernels.copies(self.caches)
         self.host = HostPages(self.caches, 0)
-        """Host memory for blocks that KV memory has no room for; `sizing.py` decides its size."""
+        """Host memory for blocks that do not fit into KV memory. `sizing.py` decides its size."""
         self.host_offer = HostOffer()
         self.followers: Followers | None = None
-        """The worker's other ranks, if this is rank 0 of several."""
+        """The worker's other ranks; None if there are none, or this is not rank 0."""
         self._step = 0
 
     def enter(self) -> None:
-        """Called once by the thread that the runner is to belong to."""
+        """To be called once by the thread that makes all further calls."""
         self.kernels.enter()
 
     def reset(self) -> None:
-        """Forget everything: the next plan is number 1 of an empty batch."""
+        """Forget all sequences. The next plan has number 1 and finds an empty batch."""
         if self.followers is not None:
             self.followers.reset()
         self.batch.reset()
@@ -89,7 +89,7 @@ class Runner:
         self._step = 0
 
     def execute(self, message: StepPlan) -> StepResult:
-        """Run one step and wait for its result. Raises `PlanError`, after which only `reset` helps."""
+        """Run one step and wait for its result. Raises `PlanError`; then `reset` must follow."""
         step = self.begin(message)
         result = step.result()
         self.settle(step)
@@ -97,7 +97,7 @@ class Runner:
 
     @torch.inference_mode()
     def begin(self, message: StepPlan) -> Pending:
-        """Give a step to the device. Raises `PlanError`, after which only `reset` helps."""
+        """Give a step to the device. Raises `PlanError`; then `reset` must follow."""
         if self.followers is not None:
             self.followers.begin(message)
         if message.step != self._step + 1:
@@ -115,26 +115,28 @@ class Runner:
         if sampled is not None:
             if samples.verify:
                 kept = self._verify(samples, sampled)
-            self.batch.keep(samples.row_slots, kept)
+            self.batch.advance(samples.row_slots, kept)
             sampled = sampled.on_host()
         if embedded is not None:
             embedded = embedded.on_host()
         measured.stop()
-        return Pending(plan, samples, sampled, kept, embedded, errors, self.batch.tenures.copy(), measured)
+        return Pending(
+            plan, samples, sampled, kept, embedded, errors, self.batch.generations.copy(), measured
+        )
 
     def settle(self, step: Pending) -> None:
-        """Fail the sequences whose logits the step's result has shown not to be finite."""
-        self.fail([slot for slot in step.failed if self.batch.tenures[slot] == step.tenures[slot]])
+        """Let the sequences fail whose logits were not finite, as the step's result has shown."""
+        self.fail([slot for slot in step.failed if self.batch.generations[slot] == step.generations[slot]])
 
     def fail(self, slots: Sequence[int]) -> None:
-        """Give up the sequences of these slots, whose logits were not finite."""
+        """Let all further rows of these slots fail, because their logits were not finite."""
         if slots and self.followers is not None:
             self.followers.fail(slots)
         for slot in slots:
             self.batch.fail(slot, NOT_FINITE)
 
     def close(self) -> None:
-        """End the other ranks. Nothing can be run any more."""
+        """End the other ranks. No step can be run after that."""
         if self.followers is not None:
             self.followers.close()
 
@@ -157,49 +159,55 @@ class Runner:
     def _compute(
         self, plan: Plan, rows: Rows, samples: SamplePositions
     ) -> tuple[Sampled | None, Embedded | None]:
-        """Run the model over the rows; what they sample, and the embeddings that are complete."""
+        """Run the model over the rows. Returns sampled tokens and complete embeddings; either may be None."""
         batch = self.batch
         if samples.verify:
             self._put_drafts(plan, samples)
         if self.drafter is not None:
-            self.drafter.follow(batch, rows, plan.row_guesses[rows.index])
+            self.drafter.propose(batch, rows, plan.row_guesses[rows.index])
         hidden, device_slots = self.forward(batch, rows)
         embedded = batch.pooling.add(rows, batch.known, hidden, self.model)
-        places = samples.places
-        if not len(places):
+        sources = samples.logits_indices
+        if not len(sources):
             return None, embedded
-        if len(places) < len(hidden) or samples.verify:  # otherwise every token is a row's only one, in order
-            sent = batch.send(np.stack((places, samples.slots)))
+        # Otherwise each row has one token, and the order is the same.
+        if len(sources) < len(hidden) or samples.verify:
+            sent = batch.send(np.stack((sources, samples.slots)))
             hidden, device_slots = hidden[sent[0]], sent[1]
         logits = self.model.logits(hidden)
         sampled = self.kernels.sample(
             logits, samples.slots, device_slots, samples.positions, batch.sampling.state
         )
         if not samples.verify:
-            batch.put(device_slots, samples.positions, sampled.tokens)
+            batch.write_tokens(device_slots, samples.positions, sampled.tokens)
         candidates = candidates_of(logits, batch.sampling.candidates[samples.slots])
         if candidates is not None:
             sampled = replace(sampled, candidates=candidates)
         return sampled, embedded
 
     def _put_drafts(self, plan: Plan, samples: SamplePositions) -> None:
-        """Put drafts that are given where the rows' tokens are read: behind what their slots know."""
+        """Write the plan's drafts to the batch's tokens, after the known tokens of their slots.
+
+        Raises `PlanError` if a draft is not in the vocabulary, or there is no draft model to propose it.
+        """
         drafts = plan.draft_tokens
         if drafts.max() >= self.limits.vocab_size:
             raise PlanError(f"draft_tokens: not in the vocabulary of {self.limits.vocab_size}")
         if drafts.min() < 0 and self.drafter is None:
             raise PlanError("draft_tokens: there is no draft model to guess them")
         drafts = drafts[np.repeat(np.isin(np.arange(len(plan.row_slots)), samples.rows), plan.row_drafts)]
-        places = np.flatnonzero(samples.numbers + 1 < np.repeat(samples.counts, samples.counts))
-        places, drafts = places[drafts >= 0], drafts[drafts >= 0]
-        slots = self.batch.send(samples.slots[places])
-        self.batch.put(slots, samples.positions[places], to_device(torch.from_numpy(drafts), self.device))
+        given = np.flatnonzero(samples.indices_in_row + 1 < np.repeat(samples.counts, samples.counts))
+        given, drafts = given[drafts >= 0], drafts[drafts >= 0]
+        slots = self.batch.send(samples.slots[given])
+        self.batch.write_tokens(
+            slots, samples.positions[given], to_device(torch.from_numpy(drafts), self.device)
+        )
 
     def _verify(self, samples: SamplePositions, sampled: Sampled) -> Int32s:
-        """Sampled tokens that each row keeps, [rows that sample]. Waits for the device."""
+        """[rows that sample]: sampled tokens that each row keeps. Waits for the device."""
         batch = self.batch
         slots, positions = batch.send(np.stack((samples.slots, samples.positions)))
         drafts = batch.tables.tokens[slots, positions]
-        # Tokens that are not kept lie behind what the slots know.
-        batch.put(slots, samples.positions, sampled.tokens)
+        # Tokens that are not kept come after the known tokens of their slots, where nothing reads them.
+        batch.write_tokens(slots, samples.positions, sampled.tokens)
         return samples.kept(sampled.tokens.cpu().numpy(), drafts.cpu().numpy())

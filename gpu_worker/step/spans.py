@@ -1,8 +1,8 @@
-"""Spans of the worker: one per traced sequence, and one per step that serves any of them.
+"""Spans of the worker: one for each traced sequence, and one for each step with a traced sequence.
 
-A sequence's span is a child of the request's, from the plan that brought it to the one that frees
-its slot. A step serves many requests, so its span is a child of none and is linked to all.
-Without a traced sequence all of this is a look into an empty dictionary.
+A sequence's span is a child of its request's span. It lasts from the plan that brings the sequence to the
+plan that frees its slot. A step serves many requests. So its span has no parent, and a link to the span of
+each traced sequence. Without a traced sequence a step costs one look into an empty dictionary.
 """
 
 from opentelemetry import trace
@@ -23,7 +23,7 @@ class Spans:
         self._sequences: dict[int, Span] = {}
 
     def admit(self, plan: StepPlan) -> None:
-        """Call before the step: ends the spans of freed slots, begins those of new ones."""
+        """End the spans of freed slots and begin those of new sequences. To be called before the step."""
         if self._sequences:
             for slot in _int32s(plan.freed_slots):
                 self._end(slot)
@@ -32,7 +32,7 @@ class Spans:
                 self._begin(new)
 
     def step(self, plan: StepPlan) -> Span:
-        """The step's span, begun; one that nobody sees if it serves no traced sequence."""
+        """Begin the step's span. A span that records nothing if the step has no traced sequence."""
         if not self._sequences:
             return INVALID_SPAN
         slots = _int32s(plan.rows.slots)
@@ -45,7 +45,7 @@ class Spans:
         return span
 
     def fail(self, plan: StepPlan, result: StepResult) -> None:
-        """Record the errors of rows on their sequences."""
+        """Record the errors of rows in the spans of their sequences."""
         if not self._sequences or not result.errors:
             return
         slots = _int32s(plan.rows.slots)
@@ -54,7 +54,7 @@ class Spans:
                 span.set_status(Status(StatusCode.ERROR, error.message))
 
     def close(self) -> None:
-        """End what is still open: the call is over."""
+        """End all spans, because the call is over."""
         for slot in list(self._sequences):
             self._end(slot)
 
@@ -80,5 +80,5 @@ class Spans:
 
 
 def _int32s(packed: bytes) -> list[int]:
-    """A malformed array is for the runner to refuse."""
+    """The whole numbers of an array. A malformed one loses its last bytes here; the runner refuses it."""
     return arrays.unpack(packed[: len(packed) // 4 * 4]).tolist()

@@ -18,7 +18,7 @@ from typing import Any
 
 from ops.bench.load.workload import Workload
 from ops.bench.record import percentile, write
-from ops.bench.rig.accounting import replayed, tokens
+from ops.bench.rig.accounting import continuous_batch, tokens
 from ops.bench.rig.plans import GREEDY
 from scheduler_svc.core.blocks import BlockPool
 from scheduler_svc.core.fleet import Fleet
@@ -161,7 +161,7 @@ def wasted(sizes: Sizes, seed: int) -> dict[str, float]:
     """KV memory of a load of 32, 128 and 512 tokens, in tokens: room that tables held, and what was in it."""
     conversations = Workload().conversations(sizes.requests, seed)
     questions = [question for (question,) in conversations]
-    books = replayed(questions, sizes.users, _limits(sizes.users, STEP_TOKENS), STEP_TOKENS, DEPTH)
+    books = continuous_batch(questions, sizes.users, _limits(sizes.users, STEP_TOKENS), STEP_TOKENS, DEPTH)
     held, used = sum(books.held), sum(books.used)
     return {
         "requests": sizes.requests,

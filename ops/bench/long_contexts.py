@@ -21,7 +21,7 @@ from gpu_worker.startup.load import load
 from gpu_worker.step.runner import Runner
 from ops.bench.load.workload import Question
 from ops.bench.record import percentile, write
-from ops.bench.rig.in_process import Asked, InProcess
+from ops.bench.rig.in_process import InProcess, TrackedRequest
 from ops.runtime.settings import SHIPPED_MODEL
 
 PROMPT = 32_000
@@ -48,7 +48,7 @@ def beside_a_long_prompt(runner: Runner, step_tokens: int, seed: int) -> dict[st
     engine = InProcess(runner, step_tokens=step_tokens, shares=False)
     length = BEFORE + PROMPT // (step_tokens - USERS) + 8
     users = [engine.ask(Question(_drawn(chance, 16), length)) for _ in range(USERS)]
-    late = list[Asked]()
+    late = list[TrackedRequest]()
 
     def come(step: int) -> None:
         if step == BEFORE:

@@ -12,14 +12,14 @@ from ops.simulate.fairness import fairness
 from ops.simulate.trace import Arrival, Turn
 from scheduler_svc.core.errors import IntegrityError
 
-MOMENTS = 64
+FAIRNESS_SAMPLES = 64
 """How often in a run fairness is looked at."""
 MICROSECOND = SECOND // 10**6
-SHARES = (50, 90, 99)
+PERCENTILES = (50, 90, 99)
 
 
 @dataclass(slots=True)
-class Live:
+class LiveRequest:
     """A request on its way. Times in picoseconds."""
 
     asked: int
@@ -54,19 +54,19 @@ class Ledger:
         self._demand: Counter[str] = Counter()
         self._served: Counter[str] = Counter()
         self._fairness: list[float] = []
-        self._look_every = -(-requests // MOMENTS)
+        self._sample_every = -(-requests // FAIRNESS_SAMPLES)
 
-    def ask(self, live: Live) -> None:
+    def ask(self, live: LiveRequest) -> None:
         """A request has come."""
         self.asked += 1
         self._demand[live.arrival.tenant] += len(live.text) + live.missing
 
-    def refuse(self, live: Live) -> None:
+    def refuse(self, live: LiveRequest) -> None:
         """It could never be served."""
         self.refused += 1
         self._demand[live.arrival.tenant] -= len(live.text) + live.missing
 
-    def token(self, live: Live, now: int) -> None:
+    def token(self, live: LiveRequest, now: int) -> None:
         """A request has gained a token."""
         if live.latest:
             self._gaps[(now - live.latest) // MICROSECOND] += 1
@@ -78,7 +78,7 @@ class Ledger:
         live.missing -= 1
         self.output_tokens += 1
 
-    def tokens(self, lives: Sequence[Live], ends: Sequence[int]) -> None:
+    def tokens(self, lives: Sequence[LiveRequest], ends: Sequence[int]) -> None:
         """Each of these requests has gained a token at each of these times."""
         for live in lives:
             self.token(live, ends[0])
@@ -88,7 +88,7 @@ class Ledger:
             self._gaps[(end - before) // MICROSECOND] += len(lives)
         self.output_tokens += (len(ends) - 1) * len(lives)
 
-    def end(self, live: Live, cached: int, now: int) -> None:
+    def end(self, live: LiveRequest, cached: int, now: int) -> None:
         """A request has ended; `cached` tokens of its prompt had not to be computed.
 
         Raises `IntegrityError` if it has not had every token.
@@ -102,7 +102,7 @@ class Ledger:
         self._whole.append((now - live.asked) / SECOND)
         self.in_time += self._whole[-1] <= live.arrival.timeout
         self._served[live.arrival.tenant] += len(live.text) + live.arrival.output_tokens
-        if self.ended % self._look_every == 0:
+        if self.ended % self._sample_every == 0:
             tenants = sorted(self._demand)
             self._fairness.append(
                 fairness([self._demand[each] for each in tenants], [self._served[each] for each in tenants])
@@ -134,7 +134,7 @@ class Ledger:
 def _percentiles(counted: Counter[int] | Counter[float], scale: float) -> dict[str, float]:
     """Percentiles of the counted values, times `scale`: for each share the least value that reaches it."""
     ordered: Iterable[tuple[float, int]] = sorted(counted.items())
-    due = {f"p{share}": counted.total() * share / 100 for share in SHARES}
+    due = {f"p{share}": counted.total() * share / 100 for share in PERCENTILES}
     found: dict[str, float] = {}
     seen = 0
     for value, count in ordered:

@@ -13,7 +13,7 @@ from itertools import count
 
 from ops.simulate import SWAP_US
 from ops.simulate.cost import MICROSECOND, SECOND, StepCost
-from ops.simulate.ledger import Ledger, Live
+from ops.simulate.ledger import Ledger, LiveRequest
 from ops.simulate.stretch import TOKEN
 from ops.simulate.trace import Arrival
 from ops.simulate.worker import Worker
@@ -80,10 +80,10 @@ class Simulation:
             swap = round(setting.swap_us * MICROSECOND)
             self._workers.append(Worker(scheduler, cost, setting.depth, leaps, swap))
         self.ledger = Ledger(requests, setting.workers * setting.pool_blocks)
-        self._lives: dict[SequenceGroup, Live] = {}
+        self._lives: dict[SequenceGroup, LiveRequest] = {}
         self._events: list[tuple[int, int, int]] = []
         """(time, worker, version of its plans)."""
-        self._coming: list[tuple[int, int, Live]] = []
+        self._coming: list[tuple[int, int, LiveRequest]] = []
         """(time, order, request): the next one of the load, and further questions of chats."""
         self._names = count(1)
         self._prefixes: dict[str, int] = {}
@@ -119,20 +119,20 @@ class Simulation:
             heappop(events)
         return events[0][0] if events else None
 
-    def _await(self, live: Live | None, order: int) -> None:
+    def _await(self, live: LiveRequest | None, order: int) -> None:
         if live is not None:
             heappush(self._coming, (live.asked, order, live))
 
-    def _live(self, arrival: Arrival) -> Live:
+    def _live(self, arrival: Arrival) -> LiveRequest:
         """A request of the load, with its text."""
         shared = self._prefixes.get(arrival.prefix, 0)
         if arrival.prefix and not shared:
             shared = self._prefixes[arrival.prefix] = next(self._names)
         own = arrival.prompt_tokens - arrival.shared_tokens
         text = array("i", [shared]) * arrival.shared_tokens + array("i", [next(self._names)]) * own
-        return Live(round(arrival.at * SECOND), arrival, text, arrival.turns, arrival.output_tokens)
+        return LiveRequest(round(arrival.at * SECOND), arrival, text, arrival.turns, arrival.output_tokens)
 
-    def _arrive(self, live: Live) -> None:
+    def _arrive(self, live: LiveRequest) -> None:
         now, tenant = live.asked, live.arrival.tenant
         self.ledger.ask(live)
         request = Request(
@@ -194,12 +194,12 @@ class Simulation:
                 if live.turns:
                     self._go_on(live, now)
 
-    def _go_on(self, live: Live, now: int) -> None:
+    def _go_on(self, live: LiveRequest, now: int) -> None:
         """The next question of a chat, behind the conversation before it."""
         turn, *later = live.turns
         answer = array("i", [TOKEN]) * live.arrival.output_tokens
         text = live.text + answer + array("i", [next(self._names)]) * turn.prompt_tokens
         at = now + round(turn.pause * SECOND)
         arrival = Arrival(at / SECOND, len(text), turn.output_tokens, tenant=live.arrival.tenant)
-        question = Live(at, arrival, text, tuple(later), turn.output_tokens)
+        question = LiveRequest(at, arrival, text, tuple(later), turn.output_tokens)
         self._await(question, next(self._names))

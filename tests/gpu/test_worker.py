@@ -120,10 +120,10 @@ def test_blocks_go_to_host_memory_and_come_back(model) -> None:
     before = [tensor.clone() for tensor in tensors]
     away, slots = np.arange(40, dtype=np.int32), np.arange(40, dtype=np.int32)[::-1].copy()
     with torch.inference_mode():
-        runner.host.take(away, slots)
+        runner.host.swap_out(away, slots)
         for tensor in tensors:
             tensor[:40] = 0
-        runner.host.give(slots, away + 40)
+        runner.host.swap_in(slots, away + 40)
     for tensor, old in zip(tensors, before, strict=True):
         assert tensor[40:80].equal(old[:40])
         assert tensor[80:].equal(old[80:])
@@ -138,7 +138,7 @@ def test_two_gpus(model) -> None:
     for count in (2, 1):
         ranks = {"tensor_parallel": count, "dtype": "float32", "kv_memory": 2**24}
         runner = load(WorkerSettings(model=model[1], device="cuda", max_slots=4, **ranks))
-        assert runner.forward.replayed is not None
+        assert runner.forward.graphs is not None
         params = {"top_p": 1, "repetition_penalty": 1, "seed": 5}
         found.append([run(runner, greedy(temperature=t, **params), 24) for t in (0, 1)])
         runner.close()

@@ -1,8 +1,8 @@
-"""The choice of next tokens from logits, in plain PyTorch: it defines what the other back ends choose.
+"""Sampling of next tokens from logits, in plain PyTorch. It defines what the other back ends sample.
 
-A row's token depends on its own logits, parameters, seed and position alone. Each kind of work is
-done for those rows that ask for it; a greedy row costs an argmax. What the rows ask for is known on
-the host, so nothing here waits for the device.
+A row's token depends only on its own logits, parameters, seed and position. Penalties, filters and draws are
+computed only for the rows that need them; a greedy row costs an argmax. The host knows which rows need which,
+so nothing here waits for the device.
 """
 
 import numpy as np
@@ -28,18 +28,18 @@ from gpu_worker.machine.transfer import indices
 def sample(
     logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, state: SamplingState
 ) -> Sampled:
-    """Choose a token for each row of logits [rows, vocab_size], of any float type. They stay as they are.
+    """Sample a token for each row of logits [rows, vocab_size], of any float type. `logits` does not change.
 
     Row i is for position positions[i] of slot slots[i]. `device_slots`: the slots again, int64 [rows] on the
-    device. The slot's tokens before that position are in `state.tokens`; the last of them may be drafts.
+    device. `state.tokens` has the slot's tokens before that position; the last of them may be drafts.
     """
     raw = logits.float()
-    best, tokens = raw.max(dim=-1)  # the first of equal maxima; NaN wins over everything
+    best, tokens = raw.max(dim=-1)  # the first of equal maxima; NaN counts as the greatest
     flags = state.flags[slots]
-    asking = np.flatnonzero(flags)
-    if len(asking):
-        rows = indices(asking, raw.device)
-        chosen = _choose(raw[rows], device_slots[rows], positions[asking], flags[asking], state)
+    not_greedy = np.flatnonzero(flags)
+    if len(not_greedy):
+        rows = indices(not_greedy, raw.device)
+        chosen = _choose(raw[rows], device_slots[rows], positions[not_greedy], flags[not_greedy], state)
         tokens = tokens.index_copy(0, rows, chosen)
     return Sampled(tokens, best.isfinite(), logprobs_of(raw, slots, tokens, state))
 
@@ -47,7 +47,7 @@ def sample(
 def _choose(
     logits: Tensor, device_slots: Tensor, positions: Int32s, flags: NDArray[np.uint8], state: SamplingState
 ) -> Tensor:
-    """Tokens int64 [rows] of rows that ask for more than the most likely one. Changes `logits`."""
+    """Tokens int64 [rows] of rows with penalties or a temperature above 0. Changes `logits`."""
     penalized = np.flatnonzero(flags & PENALTIES)
     if len(penalized):
         rows = indices(penalized, logits.device)
@@ -58,14 +58,14 @@ def _choose(
         return tokens
     rows = indices(drawing, logits.device)
     numbers, integers = _parameters(state, device_slots[rows])
-    # Against the best one: a temperature close to 0 must not overflow.
+    # The best logit is subtracted first, so that a temperature close to 0 does not overflow.
     drawn = logits[rows]
     drawn = (drawn - drawn.amax(dim=-1, keepdim=True)) / numbers["temperature"]
     filtered = np.flatnonzero(flags[drawing] & FILTERS)
     if len(filtered):
         some = indices(filtered, logits.device)
         drawn[some] = _filter(drawn[some], device_slots[rows[some]], state)
-    # The place in the whole text: a context that rolls comes to the same positions again.
+    # The position in the whole text, because a rolling context reaches the same positions again.
     counters = indices(positions[drawing], logits.device) + integers["dropped_tokens"][:, 0]
     words = keys(integers["seed"][:, 0], counters, integers["sequence_index"][:, 0])
     noise = gumbel(words, drawn.shape[1])
@@ -73,17 +73,18 @@ def _choose(
 
 
 def _penalize(logits: Tensor, slots: Tensor, lengths: Int32s, state: SamplingState) -> Tensor:
-    """Repetition (Keskar et al. 2019) on prompt and output, then frequency and presence on output.
+    """Logits with penalties.
 
-    `lengths` [rows]: tokens of each slot that count.
+    Repetition (Keskar et al. 2019) counts prompt and output; frequency and presence count output alone.
+    `lengths` [rows]: number of each slot's tokens that count.
     """
     numbers, integers = _parameters(state, slots)
     repetition = numbers["repetition_penalty"]
     longest = int(lengths.max())
     tokens = state.tokens[slots, :longest].long()
-    places = torch.arange(longest, device=logits.device)
-    is_before = places < indices(lengths, logits.device)[:, None]
-    is_output = is_before & (places >= integers["prompt_length"])
+    positions = torch.arange(longest, device=logits.device)
+    is_before = positions < indices(lengths, logits.device)[:, None]
+    is_output = is_before & (positions >= integers["prompt_length"])
     zeros = torch.zeros_like(logits)
     seen = zeros.scatter_add(1, tokens, is_before.to(logits.dtype)) > 0
     counts = zeros.scatter_add(1, tokens, is_output.to(logits.dtype))
@@ -93,10 +94,10 @@ def _penalize(logits: Tensor, slots: Tensor, lengths: Int32s, state: SamplingSta
 
 
 def _filter(logits: Tensor, slots: Tensor, state: SamplingState) -> Tensor:
-    """Set to -inf what min-p, then top-k, then top-p (Holtzman et al. 2020) leave out."""
+    """Set logits to -inf that min-p, then top-k, then top-p (Holtzman et al. 2020) drop."""
     numbers, integers = _parameters(state, slots)
     top_p, top_k = numbers["top_p"], integers["top_k"]
-    # The best logit is 0 here, so its ratio to another's probability is that one's exponential.
+    # The best logit is 0 here, so exp(logit) is a token's probability over that of the best token.
     logits = logits.masked_fill(logits.exp() < numbers["min_p"], -torch.inf)
     ordered, order = logits.sort(dim=-1, descending=True, stable=True)
     ranks = torch.arange(logits.shape[1], device=logits.device)
@@ -108,7 +109,7 @@ def _filter(logits: Tensor, slots: Tensor, state: SamplingState) -> Tensor:
 
 
 def _parameters(state: SamplingState, slots: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The floats and the integers of some slots, int64 [rows], by name: [rows, 1] each."""
+    """The float and the integer parameters of `slots`, int64 [rows], by name: [rows, 1] each."""
     numbers = state.numbers[slots].unsqueeze(2).unbind(1)
     integers = state.integers[slots].unsqueeze(2).unbind(1)
     return dict(zip(NUMBERS, numbers, strict=True)), dict(zip(INTEGERS, integers, strict=True))

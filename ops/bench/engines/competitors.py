@@ -23,7 +23,7 @@ from ops.bench.engines.resting import Resting
 from ops.bench.load.client import Answer, CompletionClient
 from ops.bench.load.processes import START_SECONDS, Running, running
 from ops.bench.load.workload import Question
-from ops.bench.rig.accounting import Books, replayed
+from ops.bench.rig.accounting import Books, continuous_batch
 from ops.bench.serve import model_of
 from ops.launcher.redis_server import free_port
 from scheduler_svc.core.limits import WorkerLimits
@@ -55,7 +55,7 @@ class Quire:
             max_step_tokens=step_tokens,
             vocab_size=2**31 - 1,
         )
-        books = replayed(questions, users, limits, step_tokens, settings.plan_depth or LEAST)
+        books = continuous_batch(questions, users, limits, step_tokens, settings.plan_depth or LEAST)
         return Measured(measured.answers, measured.seconds, books)
 
     def cpu_seconds(self) -> dict[str, float]:

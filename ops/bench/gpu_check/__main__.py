@@ -58,10 +58,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _check(parts: "list[Part]", out: Path, deadline: float, dry: bool) -> int:
     from ops.bench import record
-    from ops.bench.gpu_check.bench import SEED, Found, Rates
+    from ops.bench.gpu_check.bench import SEED, Findings, Rates
     from ops.bench.gpu_check.part import run
 
-    found, rates = Found(), Rates()
+    found, rates = Findings(), Rates()
     seconds: dict[str, float] = {}
     for part in parts:
         began = time.monotonic()

@@ -35,7 +35,7 @@ def measure(bench: Bench) -> None:
     heads = Heads(32, 8, 128)
     if bench.dry:
         shapes, heads = [(2, 300)], Heads(4, 2, 16)
-    for batch, context in bench.mine(shapes):
+    for batch, context in bench.own_share(shapes):
         size = batch * context * token_bytes(heads.pages, "bfloat16")
         if size <= PAGES and bench.has_memory(3 * size) and bench.has_time(f"decode {batch} x {context}"):
             bench.note("decode", _measured(batch, context, heads, bench))
@@ -50,7 +50,7 @@ def _measured(batch: int, context: int, heads: Heads, bench: Bench) -> dict[str,
     for name, form in (("bf16", AUTO), ("int8", "int8"), ("fp8", "fp8")):
         kv = kernels.kv_format(form, dtype)
         size = batch * context * kv.token_bytes(heads.pages)
-        count = many_layers(size, bench)
+        count = layers_per_turn(size, bench)
         layers = [pages_for(step, heads.pages, BLOCK_SIZE, kv, bench) for _ in range(count)]
         seconds = bench.seconds(partial(_attend, kernels, step, query, layers)) / len(layers)
         row |= {f"{name} us": round(seconds * 1e6, 1), f"{name} of copy": _share(size, seconds, bench)}
@@ -78,7 +78,7 @@ def _contiguous(
 ) -> float:
     """Seconds of a layer."""
     shape = (batch, heads.kv, context, heads.dim)
-    count = many_layers(2 * batch * context * heads.kv * heads.dim * dtype.itemsize, bench)
+    count = layers_per_turn(2 * batch * context * heads.kv * heads.dim * dtype.itemsize, bench)
     pairs = [(random(shape, dtype, bench), random(shape, dtype, bench)) for _ in range(count)]
     query = random((batch, heads.query, 1, heads.dim), dtype, bench)
 
@@ -89,7 +89,7 @@ def _contiguous(
     return bench.seconds(work) / count
 
 
-def many_layers(size: int, bench: Bench) -> int:
+def layers_per_turn(size: int, bench: Bench) -> int:
     """How many layers of `size` bytes a turn goes through."""
     return 1 if bench.dry else max(1, min(MANY_BYTES // size, 128))
 

@@ -32,7 +32,7 @@ class Rates:
 
 
 @dataclass
-class Found:
+class Findings:
     """What came of a part."""
 
     rows: dict[str, list[Row]] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Found:
     wrong: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
-    def add(self, other: "Found") -> None:
+    def add(self, other: "Findings") -> None:
         for table, rows in other.rows.items():
             self.rows.setdefault(table, []).extend(rows)
         self.wrong += other.wrong
@@ -59,13 +59,13 @@ class Bench:
     compiling: bool = False
     """Nothing is measured: all is done once, so that kernels are compiled."""
 
-    def prepare(self, tell: Callable[[Found], None] = lambda _: None) -> Found:
+    def prepare(self, tell: Callable[[Findings], None] = lambda _: None) -> Findings:
         """Take the device. What is found goes into what is returned, and with each row to `tell`."""
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.dry = self.device.type == "cpu"
         self.name = "interpreter" if self.dry else torch.cuda.get_device_name(self.device)
         self.generator = torch.Generator(self.device).manual_seed(SEED)
-        self.found, self._tell = Found(), tell
+        self.found, self._tell = Findings(), tell
         return self.found
 
     def note(self, table: str, row: Row) -> None:
@@ -74,7 +74,7 @@ class Bench:
             self.found.rows.setdefault(table, []).append(row)
             self._tell(self.found)
 
-    def mine(self, cases: Sequence[T]) -> Sequence[T]:
+    def own_share(self, cases: Sequence[T]) -> Sequence[T]:
         """Those that fall to this process."""
         number, count = self.shard
         return cases[number::count]

@@ -78,7 +78,7 @@ def check(bench: Bench) -> None:
     """Of each kind of kernel how many cases there were, and the worst difference."""
     kernels = TritonKernels(bench.device)
     worst, count = 0.0, 0
-    for case in bench.mine(cases(bench.dry)):
+    for case in bench.own_share(cases(bench.dry)):
         if not bench.has_time(f"attention {case}"):
             break
         error = attention_error(case, kernels, bench)
@@ -89,7 +89,7 @@ def check(bench: Bench) -> None:
     others = [("writing", writing), ("layers", layers), ("copies", copies), ("latent", latent)]
     others += [("bytes in pages", one_byte.written), ("products of bytes", one_byte.products)]
     others += [("mixture", mixture.check), ("products of 4 bits", int4.products)]
-    for name, part in bench.mine(others):
+    for name, part in bench.own_share(others):
         worst = part(kernels, bench)
         bench.expect(worst <= 1, f"{name}: off by {worst:.2g} times what is allowed")
         _note(name, 1, worst, bench)
@@ -108,10 +108,10 @@ def attention_error(case: Case, kernels: TritonKernels, bench: Bench) -> float:
     slopes = 0.5 ** torch.arange(1, case.heads.query + 1, device=bench.device) if case.biased else None
     found = kernels.begin(step).attend(query, cache, case.spec, slopes)
     expected = ReferenceStep(step).attend(query.float(), cache, case.spec, slopes)
-    return apart(found, expected)
+    return max_error(found, expected)
 
 
-def apart(found: Tensor, expected: Tensor) -> float:
+def max_error(found: Tensor, expected: Tensor) -> float:
     """The largest difference, as a share of what is larger than 1; infinite if there is a NaN."""
     right = expected.float()
     error = (found.float() - right).abs() / right.abs().clamp(min=1)
@@ -131,7 +131,7 @@ def writing(kernels: TritonKernels, bench: Bench) -> float:
         query = kernels.begin(step).rotate_and_write(qkv, rotary, own)
         expected = ReferenceStep(step).rotate_and_write(qkv, rotary, other)
         pairs = ((query, expected), (own.keys, other.keys), (own.values, other.values))
-        worst = max(worst, *(apart(*pair) / TOLERANCES[dtype] for pair in pairs))
+        worst = max(worst, *(max_error(*pair) / TOLERANCES[dtype] for pair in pairs))
     return worst
 
 
@@ -148,8 +148,8 @@ def layers(kernels: TritonKernels, bench: Bench) -> float:
     )
     narrow, row = gate.bfloat16(), hidden.bfloat16()
     logits = kernels.linear(narrow, dtype=torch.float32)(row)
-    unrounded = apart(logits, row.double() @ narrow.double().t()) / UNROUNDED
-    return max(unrounded, *(apart(*pair) / TOLERANCES[torch.float32] for pair in pairs))
+    unrounded = max_error(logits, row.double() @ narrow.double().t()) / UNROUNDED
+    return max(unrounded, *(max_error(*pair) / TOLERANCES[torch.float32] for pair in pairs))
 
 
 def latent(kernels: TritonKernels, bench: Bench) -> float:
@@ -177,7 +177,7 @@ def latent(kernels: TritonKernels, bench: Bench) -> float:
             own = query.clone()
             attention.write_latent(own, row.clone(), rotary, cache)
             found.append((attention.attend(own.to(wide), cache), own))
-        worst = max(worst, *(apart(*pair) / TOLERANCES[dtype] for pair in zip(*found, strict=True)))
+        worst = max(worst, *(max_error(*pair) / TOLERANCES[dtype] for pair in zip(*found, strict=True)))
     return worst
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from gpu_worker.kernels.attention import LayerCache
 from gpu_worker.kernels.kv_sizes import AUTO, PageShape
 from gpu_worker.kernels.triton.kernels import TritonKernels
-from ops.bench.gpu_check.attention import BLOCK_SIZE, many_layers
+from ops.bench.gpu_check.attention import BLOCK_SIZE, layers_per_turn
 from ops.bench.gpu_check.bench import Bench
 from ops.bench.gpu_check.cases import make_step, pages_for, random
 
@@ -33,7 +33,7 @@ def measure(bench: Bench) -> None:
     rank, rotated, dtype = RANK, ROTATED, torch.bfloat16
     if bench.dry:
         rank, rotated, dtype = 20, 8, torch.float32
-    for heads, kind, (batch, context) in bench.mine([(4, "int8", (2, 40))] if bench.dry else CASES):
+    for heads, kind, (batch, context) in bench.own_share([(4, "int8", (2, 40))] if bench.dry else CASES):
         kernels = TritonKernels(bench.device)
         kv, shape = kernels.kv_format(KINDS[kind], dtype), PageShape(1, rank + rotated, rank, shared=True)
         size = batch * context * kv.token_bytes(shape)
@@ -41,7 +41,7 @@ def measure(bench: Bench) -> None:
         if not bench.has_memory(2 * size) or not bench.has_time(name):
             continue
         step = make_step([(1, context)] * batch, BLOCK_SIZE, bench)
-        caches = [pages_for(step, shape, BLOCK_SIZE, kv, bench) for _ in range(many_layers(size, bench))]
+        caches = [pages_for(step, shape, BLOCK_SIZE, kv, bench) for _ in range(layers_per_turn(size, bench))]
         query = random((batch, heads, rank + rotated), dtype, bench)
         attend = kernels.begin(step).attend
         every = partial(_each, attend, query, caches)

@@ -46,7 +46,7 @@ def measure(bench: Bench) -> None:
     for name, rows in kinds.items():
         tokens = sum(count for count, _ in rows)
         layouts = layouts_for(runner.limits.max_slots, runner.limits.max_step_tokens)
-        layout = next(each for each in layouts if each.holds(len(rows), tokens))
+        layout = next(each for each in layouts if each.fits(len(rows), tokens))
         replay(runner, [layout], bench)
         replayed = seconds(rows)
         row = {

@@ -106,5 +106,5 @@ def replay(runner: Runner, layouts: Sequence[Layout], bench: Bench) -> StepGraph
     record = (lambda compute: compute) if bench.dry else recorder()
     graphs = StepGraphs(runner.forward.compute, runner.batch.tables, record)
     graphs.prepare(layouts)
-    runner.forward.replayed = graphs
+    runner.forward.graphs = graphs
     return graphs

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from ops.bench.gpu_check.bench import Bench, Found, Rates
+from ops.bench.gpu_check.bench import Bench, Findings, Rates
 
 CONTEXT = multiprocessing.get_context("forkserver")
 PRELOADED = ["ops.bench.gpu_check.parts"]
@@ -40,7 +40,7 @@ class Part:
     """Processes that share its work, where time is not taken: kernels are compiled side by side."""
 
 
-def run(part: Part, deadline: float, rates: Rates, shards: int) -> Found:
+def run(part: Part, deadline: float, rates: Rates, shards: int) -> Findings:
     """What the part has found until the deadline, on `time.monotonic`'s clock."""
     CONTEXT.set_forkserver_preload(PRELOADED)
     with ThreadPoolExecutor(shards) as threads:
@@ -48,18 +48,18 @@ def run(part: Part, deadline: float, rates: Rates, shards: int) -> Found:
             threads.submit(_follow, part, Bench(deadline, rates, (number, shards)))
             for number in range(shards)
         ]
-        found = Found()
+        found = Findings()
         for one in every:
             found.add(one.result())
     return found
 
 
-def _follow(part: Part, bench: Bench) -> Found:
+def _follow(part: Part, bench: Bench) -> Findings:
     receiver, sender = CONTEXT.Pipe(duplex=False)
     process = CONTEXT.Process(target=_work, args=(part.measure, bench, sender))
     process.start()
     sender.close()
-    found, over = Found(), False
+    found, over = Findings(), False
     try:
         while not over and receiver.poll(max(0.0, bench.deadline + GRACE - time.monotonic())):
             found, over = receiver.recv()

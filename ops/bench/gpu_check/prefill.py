@@ -26,7 +26,7 @@ def measure(bench: Bench) -> None:
     heads, kinds = Heads(32, 8, 128), STEPS
     if bench.dry:
         heads, kinds = Heads(4, 2, 16), {"tiny": [(1, 30), (40, 40), (9, 20)]}
-    for name in bench.mine(list(kinds)):
+    for name in bench.own_share(list(kinds)):
         if bench.has_time(f"prefill {name}"):
             bench.note("prefill", _measured(name, kinds[name], heads, bench))
 

@@ -69,9 +69,11 @@ def _measure(name: str, logits: torch.Tensor, params: SamplingParams, bench: Ben
 
     own, found = by(in_triton.sample)
     other, expected = by(sample)
-    apart = int((found.tokens != expected.tokens).sum())
+    differing = int((found.tokens != expected.tokens).sum())
     # The logarithms differ in the last place: a draw may turn where two scores all but meet.
-    bench.expect(apart <= rows // 50, f"sampling {name}: {apart} of {rows} tokens are not the reference's")
+    bench.expect(
+        differing <= rows // 50, f"sampling {name}: {differing} of {rows} tokens are not the reference's"
+    )
     row = {"asked": name, "batch": rows, "us": round(own * 1e6, 1), "PyTorch us": round(other * 1e6, 1)}
     bench.note("sampling", row)
 

@@ -11,7 +11,7 @@ import torch
 
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.kv_sizes import AUTO, PageShape
-from gpu_worker.kernels.triton.graphs.layouts import OneEach
+from gpu_worker.kernels.triton.graphs.layouts import DecodeLayout
 from gpu_worker.kernels.triton.kernels import Int4Triton, QuantizedTriton, TritonKernels
 from gpu_worker.step.runner import Runner
 from ops.bench.gpu_check.bench import SEED, Bench
@@ -52,7 +52,7 @@ def measure_model(
             break
         runner = runner_of(model, kernels, batch, context, bench.device, pages)
         launched = seconds(runner, batch, context, bench)
-        (graph,) = replay(runner, [OneEach(batch)], bench).graphs
+        (graph,) = replay(runner, [DecodeLayout(batch)], bench).graphs
         replayed = seconds(runner, batch, context, bench)
         moved = weight_bytes + batch * (context - STEPS // 2) * token_bytes
         floor = moved / bench.rates.bandwidth if bench.rates.bandwidth else 0.0

@@ -89,7 +89,7 @@ def static_batch(questions: Sequence[Question]) -> Books:
     )
 
 
-def replayed(
+def continuous_batch(
     questions: Sequence[Question], users: int, limits: WorkerLimits, step_tokens: int, depth: int
 ) -> Books:
     """What Quire's plans say: its own scheduler plans a closed loop of `users` for a worker that only counts.

@@ -39,7 +39,7 @@ class Times:
 
 
 @dataclass
-class Asked:
+class TrackedRequest:
     """A request on its way, and what came of it."""
 
     question: Question
@@ -82,7 +82,7 @@ class InProcess:
         )
         self._depth = depth
         self._shares = shares
-        self._asked: dict[SequenceGroup, Asked] = {}
+        self._asked: dict[SequenceGroup, TrackedRequest] = {}
         self._runner = runner
         self.tally = Tally(limits.block_size)
         """What the plans computed and held."""
@@ -94,9 +94,9 @@ class InProcess:
 
     def ask(
         self, question: Question, n: int = 1, tenant: str = "", rolling: bool = False, beams: int = 0
-    ) -> Asked:
+    ) -> TrackedRequest:
         """Take on a request; `run` or `step` answers it. `beams`: width of a beam search; 0 samples."""
-        asked = Asked(question, Answer(sent=time.perf_counter()), [[] for _ in range(n)])
+        asked = TrackedRequest(question, Answer(sent=time.perf_counter()), [[] for _ in range(n)])
         number = len(self._asked)
         request = Request(
             str(number),
@@ -140,7 +140,9 @@ class InProcess:
             for _ in self._ended(engine, after_step):
                 pass
 
-    def _ended(self, engine: "Engine", after_step: Callable[[int], None] = lambda _: None) -> Iterator[Asked]:
+    def _ended(
+        self, engine: "Engine", after_step: Callable[[int], None] = lambda _: None
+    ) -> Iterator[TrackedRequest]:
         """Requests as they end, until none is left."""
         while True:
             started = time.perf_counter()
@@ -154,12 +156,12 @@ class InProcess:
                 return
             message = engine.result()
             started = time.perf_counter()
-            ended = self._take(message)
+            ended = self._record(message)
             self.times.planning += time.perf_counter() - started
             yield from ended
             after_step(self.times.steps)
 
-    def _take(self, message: StepResult) -> list[Asked]:
+    def _record(self, message: StepResult) -> list[TrackedRequest]:
         """Note what a result brought; the requests that it ended."""
         result, _ = result_from(message)
         if result.errors:

@@ -96,7 +96,7 @@ async def events(call: Session, count: int) -> list[Any]:
 async def done(engine: Engine) -> None:
     """Returns when the engine's thread has done what it was given so far."""
     reached = threading.Event()
-    engine.do(reached.set)
+    engine.submit(reached.set)
     await asyncio.to_thread(wait_for, reached)
 
 
@@ -162,7 +162,7 @@ async def test_the_end_of_a_call_drops_what_has_not_begun_and_comes_before_the_n
 ) -> None:
     engine = start()
     may_go = threading.Event()
-    engine.do(lambda: wait_for(may_go))
+    engine.submit(lambda: wait_for(may_go))
     first, second = Session(engine), Session(engine)
     first.submit(StepPlan(step=1))
     first.end()

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from gpu_worker.watchdog import TICKS, Awake, Watchdog
+from gpu_worker.watchdog import TICKS, AwakeClock, Watchdog
 from tests.unit.gpu_worker.conftest import plan
 
 PATIENCE = 0.24
@@ -94,7 +94,7 @@ async def test_a_stopped_process_waits_for_nothing(watchdog) -> None:
 
 
 def test_the_clock_shows_little_more_than_at_its_last_tick() -> None:
-    clock = Awake(most=0.02)
+    clock = AwakeClock(most=0.02)
     time.sleep(0.1)
     assert clock.now() == pytest.approx(0.02)
     clock.tick()

@@ -1,7 +1,8 @@
-"""Small steps as CUDA graphs: a step's hundreds of launches become one.
+"""CUDA graphs of small steps: one launch replaces the hundreds of kernel launches of a step.
 
-A graph replays what was recorded, on the same memory. So graphs are recorded for a few sizes of a step, and a
-step's own numbers are put where the graph of the next larger size reads them: see `layouts.py`.
+A graph repeats the recorded kernels on the same memory. So graphs are recorded for some sizes of a step. A
+step takes the graph of the next larger size, and its inputs are copied to where that graph reads them: see
+`layouts.py`.
 """
 
 import gc
@@ -24,7 +25,7 @@ from gpu_worker.machine.transfer import send_to
 log = logging.getLogger(__name__)
 
 Compute = Callable[[Tensor, StepMetadata], Tensor]
-"""The decoder: hidden states [tokens, hidden_size] of token ids int32 [tokens]."""
+"""The forward pass: from token ids int32 [tokens] to hidden states [tokens, hidden_size]."""
 
 NO_ROWS = Rows(np.zeros(0, np.intp), *(np.zeros(0, np.int32) for _ in range(4)))
 
@@ -32,57 +33,60 @@ T = TypeVar("T")
 
 
 class Recorder(Protocol):
-    """Makes of a computation what computes the same again, on the same memory."""
+    """Records a computation. Returns a function that repeats it on the same memory."""
 
     def __call__(self, compute: Callable[[], T], /) -> Callable[[], T]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class StepGraph:
-    """Steps of one layout."""
+    """The recorded steps of one layout."""
 
     layout: Layout
-    given: Tensor
-    """A step's own numbers, int64, as `Layout.numbers` gives them."""
+    """The size of the recorded step, and where it reads its inputs."""
+    inputs: Tensor
+    """int64: the inputs of a step, as `Layout.inputs` packs them. The graph reads this tensor."""
     slots: Tensor
-    """The part of `given` that has the rows' slots."""
+    """int64: the part of `inputs` that has the rows' slots."""
     replay: Callable[[], Tensor]
-    """Computes hidden states [layout.tokens, hidden_size] of the numbers in `given`."""
+    """Computes hidden states [layout.tokens, hidden_size] from `inputs`."""
 
     def __call__(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        """See `Forward`."""
-        send_to(torch.from_numpy(self.layout.numbers(rows)), self.given)
+        """Compute a step: hidden states [tokens, hidden_size], and slots int64 [rows]. See `Forward`."""
+        send_to(torch.from_numpy(self.layout.inputs(rows)), self.inputs)
         return self.replay()[: rows.counts.sum()], self.slots[: len(rows.slots)]
 
 
 class StepGraphs:
-    """A decoder whose small steps are replayed."""
+    """The CUDA graphs of one model."""
 
     def __init__(self, compute: Compute, tables: SlotTables, record: Recorder) -> None:
-        """`tables`: of the batch whose rows they are. `record`: see `recorder`."""
+        """`compute`: the model's forward pass. `tables`: the batch's tables. `record`: see `recorder`."""
         self._compute, self._tables, self._record = compute, tables, record
         self.graphs: list[StepGraph] = []
-        """A step goes to the first that has room for it."""
+        """Graphs in the order of search: a step takes the first one into which it fits."""
 
     @torch.inference_mode()
     def prepare(self, layouts: Sequence[Layout]) -> None:
-        """Record steps of these layouts, the largest first: the others find room in its memory."""
+        """Record steps of these layouts, the largest first, so that the others can reuse its memory."""
         recorded = {layout: self._recorded(layout) for layout in sorted(layouts, key=_tokens, reverse=True)}
         self.graphs = [recorded[layout] for layout in layouts]
         most = max(map(_tokens, layouts))
         log.info("steps of up to %d tokens are replayed, in %d sizes", most, len(layouts))
 
-    def of(self, rows: Rows) -> StepGraph | None:
-        """What replays such a step, if there is room for it in one that was recorded."""
+    def find(self, rows: Rows) -> StepGraph | None:
+        """The graph for a step of these rows; None if the step fits into no graph."""
         count, tokens = len(rows.slots), int(rows.counts.sum())
-        return next((graph for graph in self.graphs if graph.layout.holds(count, tokens)), None)
+        return next((graph for graph in self.graphs if graph.layout.fits(count, tokens)), None)
 
     def _recorded(self, layout: Layout) -> StepGraph:
-        given = torch.from_numpy(layout.numbers(NO_ROWS)).to(self._tables.tokens.device)
-        return StepGraph(layout, given, layout.slots(given), self._record(partial(self._run, layout, given)))
+        inputs = torch.from_numpy(layout.inputs(NO_ROWS)).to(self._tables.tokens.device)
+        return StepGraph(
+            layout, inputs, layout.slots(inputs), self._record(partial(self._run, layout, inputs))
+        )
 
-    def _run(self, layout: Layout, given: Tensor) -> Tensor:
-        return self._compute(*layout.metadata(given, self._tables))
+    def _run(self, layout: Layout, inputs: Tensor) -> Tensor:
+        return self._compute(*layout.metadata(inputs, self._tables))
 
 
 def _tokens(layout: Layout) -> int:
@@ -90,18 +94,18 @@ def _tokens(layout: Layout) -> int:
 
 
 def recorder() -> Recorder:
-    """Records CUDA graphs, all of which share one pool of memory: only one is replayed at a time.
+    """A recorder of CUDA graphs. All of its graphs share one pool of memory: only one is replayed at a time.
 
-    They have a stream of their own, too, because PyTorch frees what cuBLAS works in on a stream as soon as
-    one of the graphs that were recorded there is gone.
+    The graphs are recorded on a stream of their own. PyTorch frees cuBLAS's workspace of a stream as soon as
+    one of the graphs that were recorded on it is freed.
     """
     pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
 
     def record(compute: Callable[[], T]) -> Callable[[], T]:
-        compute()  # compiles kernels, and lets libraries allocate what they keep
+        compute()  # compiles kernels, and lets libraries allocate their workspaces
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        # NCCL's own threads look after sums while this one records.
+        # NCCL's own threads may call CUDA while this thread records.
         with _uncollected(), torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
             out = compute()
 
@@ -109,7 +113,7 @@ def recorder() -> Recorder:
             graph.replay()
             return out
 
-        replay()  # the first time takes longer: the graph is brought to the device
+        replay()  # the first replay takes longer: it loads the graph onto the device
         return replay
 
     return record
@@ -117,7 +121,7 @@ def recorder() -> Recorder:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """While a graph is recorded nothing may be unloaded, not another graph or kernel that nobody needs."""
+    """Switch the garbage collector off: while a graph is recorded no other graph or kernel may be freed."""
     collects = gc.isenabled()
     gc.disable()
     try:

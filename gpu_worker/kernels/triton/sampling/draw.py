@@ -1,23 +1,23 @@
-"""Drawing tokens from filtered logits, as `gpu_worker/sampling/sampler.py` defines it, without sorting any.
+"""Draws tokens from filtered logits without sorting. `kernels/reference/sampling.py` defines the result.
 
-A row's tokens have an order: greater scores first, of equal ones the lower token. Each filter keeps a
-beginning of that order, and a beginning is known by its last token alone, its edge:
+A row's tokens are ordered by score, the greatest first. Of equal scores the lower token comes first. Each
+filter keeps the first tokens of that order, up to an edge:
 
     order     ▇ ▇ ▆ ▅ ▅ ▃ ▂ ▂ ▁ ▁ ▁ ▁ · · ·
     min-p     ─────────────────┘                  the edge follows from the best score
-    top-k     ───────────┘                        found by bisection: how many are before a score?
-    top-p     ? ? ? ? ? ?                         only asked of a token that was drawn
+    top-k     ───────────┘                        found by bisection: how many tokens are before a score?
+    top-p     ? ? ? ? ? ?                         only checked for a token that was drawn
 
-Among the tokens before an edge the greatest sum of score and noise wins. Whether top-p keeps the winner is to
-ask how much lies before it; if that is too much, neither it nor what follows it is kept, and it is the new
-edge. That ends soon: a token is drawn with the probability that it has, so all but 1 - top_p of the first
-winners are kept.
+Among the tokens up to the edge the one with the greatest sum of score and noise is drawn. Top-p keeps it if
+the tokens before it have less than `top_p` of the mass. Otherwise top-p drops it and all tokens after it, so
+it becomes the new edge, and a token before it is drawn. Few such rounds are needed: tokens are drawn with
+their probabilities, so the first drawn token is kept with a probability of at least `top_p`.
 
-A program takes a row, and reads its scores, 4 bytes each, once in each of these passes:
+A program handles one row. It reads the row's scores, 4 bytes each, once in each of these passes:
 
-    1                   the best score is subtracted, the temperature divided by; written
-    2 + up to 14        with top-k: each asks for four scores how many are before them
-    1, with top-p 2 or more
+    1                   subtracts the best score, divides by the temperature, writes the score
+    2 + up to 14        with top-k: each counts the tokens before four scores
+    1                   draws; with top-p 2 or more
 """
 
 import triton
@@ -34,27 +34,28 @@ SEQUENCE_INDEX = tl.constexpr(INTEGERS["sequence_index"])
 DROPPED_TOKENS = tl.constexpr(INTEGERS["dropped_tokens"])
 
 LOWEST = tl.constexpr(0x7F800000)
-"""How far -inf lies below 0: see `depth`."""
+"""The `depth` of -inf."""
 LEAST = tl.constexpr(-2.82)
-"""Less than what the best score, 0, has at least once its noise is added: -log(-log(2^-24))."""
+"""A number below the least noise, -log(-log(2^-24)), and so below the best score, 0, with any noise."""
 PIVOTS = tl.constexpr(4)
+"""Scores that one pass of the bisection for top-k compares all tokens with."""
 
 
 @triton.jit
 def depth(scores):
-    """How many floats lie between a score and 0, the best one: ascending where scores descend."""
+    """Number of floats between a score and 0, the best score. It ascends where scores descend."""
     return scores.to(tl.int32, bitcast=True) & 0x7FFFFFFF
 
 
 @triton.jit
 def is_before(depths, at, edge, last):
-    """Tokens up to the edge: those less deep, and of that very depth those up to token `last`."""
+    """Whether each token comes before the edge: it is less deep, or as deep and not beyond token `last`."""
     return (depths < edge) | ((depths == edge) & (at <= last))
 
 
 @triton.jit
 def uniform(at, word0, word1):
-    """Numbers in (0, 1), a token each: see `gpu_worker/sampling/noise.py`."""
+    """A random number in (0, 1) for each token: see `kernels/reference/noise.py`."""
     bits = (at.to(tl.uint32) * 0x9E3779B1 + word0) ^ word1
     bits ^= bits >> 16
     bits *= 0x21F0AAAD
@@ -66,14 +67,14 @@ def uniform(at, word0, word1):
 
 @triton.jit
 def gumbel(chance):
-    """-log(-log(1 - chance)). In float64: a GPU's own logarithm is too coarse where noise is large."""
+    """-log(-log(1 - chance)), in float64: a GPU's own logarithm is too coarse where noise is large."""
     waited = -tl.log(1.0 - chance.to(tl.float64))
     return -tl.log(waited.to(tl.float32).to(tl.float64)).to(tl.float32)
 
 
 @triton.jit
 def scale(logits, scores, best, temperature, floor, vocabulary, TILE: tl.constexpr):
-    """Write the scores; how many of them are no deeper than `floor`."""
+    """Write the scores of a row. Returns the number of scores that are no deeper than `floor`."""
     count = 0
     for start in range(0, vocabulary, TILE):
         at = start + tl.arange(0, TILE)
@@ -86,9 +87,12 @@ def scale(logits, scores, best, temperature, floor, vocabulary, TILE: tl.constex
 
 @triton.jit
 def edge_of_best(scores, wanted, floor, count, vocabulary, TILE: tl.constexpr):
-    """The edge of the best `wanted` of `count` tokens that are no deeper than `floor`, and its last token."""
+    """The edge after the best `wanted` tokens of the `count` that are no deeper than `floor`.
+
+    Returns its depth and the last token of that depth before the edge.
+    """
     above, within = tl.full([], -1, tl.int64), floor.to(tl.int64)
-    before = 0  # as many are no deeper than `above`, and `count` no deeper than `within`
+    before = 0  # `before` tokens are no deeper than `above`, `count` tokens are no deeper than `within`
     steps = tl.arange(0, PIVOTS) + 1
     while (within - above > 1) & (count > wanted):
         pivots = above + (within - above) * steps // (PIVOTS + 1)
@@ -104,7 +108,7 @@ def edge_of_best(scores, wanted, floor, count, vocabulary, TILE: tl.constexpr):
         above = tl.max(tl.where(enough, above, pivots), axis=0)
     edge = within.to(tl.int32)
     last = vocabulary
-    if count > wanted:  # equal ones: the lower tokens
+    if count > wanted:  # of the tokens at the edge, which are equal, keep the lower ones
         missing = wanted - before
         for start in range(0, vocabulary, TILE):
             at = start + tl.arange(0, TILE)
@@ -117,7 +121,10 @@ def edge_of_best(scores, wanted, floor, count, vocabulary, TILE: tl.constexpr):
 
 @triton.jit
 def winner(scores, edge, last, word0, word1, vocabulary, TILE: tl.constexpr):
-    """Of the tokens up to the edge: their mass, the best one's being 1, and the one that is drawn, or -1."""
+    """The mass of the tokens before the edge, and the token drawn from them; -1 if there is none.
+
+    The best token has mass 1.
+    """
     mass = tl.full([], 0.0, tl.float64)
     top, drawn = tl.full([], LEAST, tl.float32), -1
     for start in range(0, vocabulary, TILE):
@@ -126,7 +133,8 @@ def winner(scores, edge, last, word0, word1, vocabulary, TILE: tl.constexpr):
         own = tl.where(is_before(depth(own), at, edge, last), own, float("-inf"))
         mass += tl.sum(tl.exp(own).to(tl.float64), axis=0)
         chance = uniform(at, word0, word1)
-        # Noise above some t takes a number below 1 - exp(-exp(-t)) < exp(-t): in few tiles one can win.
+        # Noise above t needs a chance below 1 - exp(-exp(-t)) < exp(-t). In few tiles a token can win, so the
+        # logarithms of the others are not computed.
         if tl.max((chance < tl.exp(own - top) * 1.0001).to(tl.int32), axis=0) > 0:
             noisy = own + gumbel(chance)
             most = tl.max(noisy, axis=0)
@@ -152,7 +160,7 @@ def draw_rows(
     INTEGER_COLUMNS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """`tokens` of the rows that draw are overwritten; logits and scores may be one."""
+    """Overwrite `tokens` of the rows that draw. `logits` and `scores` may be the same tensor."""
     row = tl.load(rows + tl.program_id(0))
     slot = tl.load(slots + row)
     numbers += slot * NUMBER_COLUMNS
@@ -164,20 +172,21 @@ def draw_rows(
     greatest = tl.load(best + row)
     logits += row * vocabulary
     scores += row * vocabulary
-    # Without a best logit nothing could be drawn. (Infinity less itself is no number.)
+    # A row without a finite best logit draws nothing: infinity less itself is NaN.
     if (temperature > 0) & (greatest - greatest == 0):
         own = integers + slot * INTEGER_COLUMNS
         top_k, seed, sequence = tl.load(own + TOP_K), tl.load(own + SEED), tl.load(own + SEQUENCE_INDEX)
-        place = tl.load(positions + tl.program_id(0)) + tl.load(own + DROPPED_TOKENS)  # in the whole text
+        # The position in the whole text, tokens that a rolling context has dropped included.
+        position = tl.load(positions + tl.program_id(0)) + tl.load(own + DROPPED_TOKENS)
         zero = tl.full([], 0, tl.int32)
-        word0, word1, _, _ = tl.philox(seed, place.to(tl.int32), sequence.to(tl.int32), zero, zero)
+        word0, word1, _, _ = tl.philox(seed, position.to(tl.int32), sequence.to(tl.int32), zero, zero)
 
         edge = tl.full([], LOWEST, tl.int32)
         last = vocabulary
-        if min_p > 0:  # exp(score) rounds to no less
+        if min_p > 0:  # the edge is the least score whose rounded exp is at least min_p
             edge = depth(tl.log(min_p.to(tl.float64) * (1 - 2.0**-25)).to(tl.float32))
         count = scale(logits, scores, greatest, temperature, edge, vocabulary, TILE)
-        tl.debug_barrier()  # what one thread wrote another reads
+        tl.debug_barrier()  # threads read scores that other threads wrote
         if (top_k > 0) & (top_k < count):
             edge, last = edge_of_best(scores, top_k.to(tl.int32), edge, count, vocabulary, TILE)
 

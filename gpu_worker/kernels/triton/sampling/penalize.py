@@ -1,9 +1,9 @@
 """Penalties on logits, as `kernels/reference/sampling.py` defines them: a pass over tokens, one over logits.
 
-    counts   int32 [rows, vocabulary]     how often each token is in the row's output, below the bit that says
-                                          that it is in the prompt
+    counts   int32 [rows, vocabulary]     the lower bits: how often each token is in the row's output
+                                          bit IN_PROMPT: set if the token is in the row's prompt
 
-The first pass reads 4 bytes for each token so far, the second reads 8 for each logit and writes 4.
+The first pass reads 4 bytes for each token so far. The second pass reads 8 bytes for each logit and writes 4.
 """
 
 import torch
@@ -19,8 +19,9 @@ REPETITION_PENALTY = tl.constexpr(NUMBERS["repetition_penalty"])
 PROMPT_LENGTH = tl.constexpr(INTEGERS["prompt_length"])
 
 IN_PROMPT = tl.constexpr(1 << 30)
+"""Bit of a count that is set if the token is in the prompt."""
 CHUNK = 1024
-"""Tokens, or logits, that a program takes."""
+"""Tokens, or logits, that one program handles."""
 
 
 @triton.jit(
@@ -72,10 +73,11 @@ def penalize_rows(
 def penalized(
     logits: Tensor, rows: Tensor, slots: Tensor, positions: Tensor, longest: int, state: SamplingState
 ) -> Tensor:
-    """Logits float32 [all, vocabulary] with the rows `rows` penalized; the result's other rows are undefined.
+    """Penalized logits, float32 [all, vocabulary]. Only the rows `rows` of the result are defined.
 
-    `rows`: int64 [rows]. `slots`: int64 [all], the slot of each row of the logits. `positions`: int64 [rows],
-    tokens of each slot that count; none of them is more than `longest`. All are on the device.
+    `rows`: int64 [rows], the rows of the logits to penalize. `slots`: int64 [all], the slot of each row of
+    the logits. `positions`: int64 [rows], number of each slot's tokens that count. `longest`: no position is
+    above this. All tensors are on the device.
     """
     vocabulary = logits.shape[1]
     counts = torch.zeros(logits.shape, dtype=torch.int32, device=logits.device)
@@ -102,6 +104,6 @@ def penalized(
         vocabulary,
         COLUMNS=state.numbers.shape[1],
         CHUNK=CHUNK,
-        enable_fp_fusion=False,  # rounded twice, as by the reference
+        enable_fp_fusion=False,  # product and sum are rounded each, as in the reference
     )
     return out

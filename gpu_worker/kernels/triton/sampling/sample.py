@@ -1,10 +1,10 @@
-"""Sampling in Triton: what `kernels/reference/sampling.py` defines, in as many launches for any batch.
+"""Sampling in Triton, as `kernels/reference/sampling.py` defines it, in few launches for a batch of any size.
 
     greedy       │ best of each row │
     drawing      │ best of each row │ draw │
     penalties    │ best of each row │ count tokens │ penalize │ best of each row again │ draw │
 
-Which rows ask for what is known on the host, so nothing here waits for the device.
+The host knows which rows need which work, so nothing here waits for the device.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ from gpu_worker.kernels.triton.sampling.penalize import penalized
 from gpu_worker.machine.transfer import indices
 
 TILE = 8192
-"""Logits that a program has before it at a time."""
+"""Logits that a program handles at a time."""
 
 
 def sample(
@@ -27,19 +27,20 @@ def sample(
 ) -> Sampled:
     """See `Kernels.sample`."""
     raw = logits.float().contiguous()
-    best, tokens = raw.max(dim=-1)  # the first of equal maxima; NaN wins over everything
-    finite = best - best == 0  # infinity less itself is no number
+    best, tokens = raw.max(dim=-1)  # the first of equal maxima; NaN counts as the greatest
+    finite = best - best == 0  # infinity less itself is NaN
     flags = state.flags[slots]
-    asking = np.flatnonzero(flags)
-    if len(asking):
-        rows, places = indices(np.stack((asking, positions[asking])), raw.device)
+    not_greedy = np.flatnonzero(flags)
+    if len(not_greedy):
+        rows, lengths = indices(np.stack((not_greedy, positions[not_greedy])), raw.device)
         own, scores = raw, torch.empty_like(raw)
         if (flags & PENALTIES).any():
-            own = scores = penalized(raw, rows, device_slots, places, int(positions[asking].max()), state)
+            longest = int(positions[not_greedy].max())
+            own = scores = penalized(raw, rows, device_slots, lengths, longest, state)
             best, chosen = own.max(dim=-1)
             tokens = tokens.index_copy(0, rows, chosen[rows])
         if (flags & DRAWS).any():
-            _draw(own, scores, rows, device_slots, places, best, tokens, state)
+            _draw(own, scores, rows, device_slots, lengths, best, tokens, state)
     return Sampled(tokens, finite, logprobs_of(raw, slots, tokens, state))
 
 
@@ -53,9 +54,9 @@ def _draw(
     tokens: Tensor,
     state: SamplingState,
 ) -> None:
-    """Overwrite the tokens of those of `rows` that draw.
+    """Overwrite `tokens` of the rows among `rows` that draw.
 
-    `rows`, `positions`: int64 [n] on the device. All other tensors are of all rows.
+    `rows`, `positions`: int64 [n] on the device. All other tensors have an entry for every row of the logits.
     """
     numbers, integers, vocabulary = state.numbers, state.integers, logits.shape[1]
     draw_rows[(len(rows),)](
@@ -73,5 +74,5 @@ def _draw(
         INTEGER_COLUMNS=integers.shape[1],
         TILE=min(TILE, triton.next_power_of_2(vocabulary)),
         num_warps=16,
-        enable_fp_fusion=False,  # rounded as by the reference
+        enable_fp_fusion=False,  # rounded as in the reference
     )

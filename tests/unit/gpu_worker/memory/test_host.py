@@ -43,10 +43,10 @@ def test_what_comes_back_is_what_went(
     before = [tensor.clone() for tensor in tensors]
     pages = HostPages(caches, 7)
     assert pages.block_bytes == sum(tensor[0].nbytes for tensor in tensors)
-    pages.take(numbers(3, 8, 0, 5), numbers(6, 1, 2, 0))
+    pages.swap_out(numbers(3, 8, 0, 5), numbers(6, 1, 2, 0))
     for tensor in tensors:
         tensor.zero_()
-    pages.give(numbers(0, 6, 2, 1), numbers(2, 3, 7, 4))
+    pages.swap_in(numbers(0, 6, 2, 1), numbers(2, 3, 7, 4))
     for tensor, old in zip(tensors, before, strict=True):
         assert tensor[[2, 3, 7, 4]].equal(old[[5, 3, 0, 8]])
         assert not tensor[[0, 1, 5, 6, 8]].any()

@@ -19,8 +19,8 @@ def test_rows_come_in_the_plans_order_with_their_drafts() -> None:
     assert found.row_slots.tolist() == [4, 5]
     assert found.slots.tolist() == [4, 4, 4, 4, 5]
     assert found.positions.tolist() == [8, 9, 10, 11, 10]
-    assert found.places.tolist() == [4, 5, 6, 7, 0], "behind the tokens of the rows before"
-    assert found.numbers.tolist() == [0, 1, 2, 3, 0]
+    assert found.logits_indices.tolist() == [4, 5, 6, 7, 0], "behind the tokens of the rows before"
+    assert found.indices_in_row.tolist() == [0, 1, 2, 3, 0]
     assert found.firsts.tolist() == [0, 4]
     assert found.verify
     assert not sample_positions(rows((0, 5, 9, 1, 1))).verify

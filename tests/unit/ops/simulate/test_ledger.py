@@ -5,14 +5,14 @@ from array import array
 import pytest
 
 from ops.simulate.cost import SECOND
-from ops.simulate.ledger import Ledger, Live
+from ops.simulate.ledger import Ledger, LiveRequest
 from ops.simulate.trace import Arrival
 from scheduler_svc.core.errors import IntegrityError
 
 
 def test_tokens_are_booked_one_by_one_and_many_at_once() -> None:
     lives = [
-        Live(at, Arrival(0, 5, 4, tenant="me", priority=at, timeout=8.5), array("i", [1] * 5), (), 4)
+        LiveRequest(at, Arrival(0, 5, 4, tenant="me", priority=at, timeout=8.5), array("i", [1] * 5), (), 4)
         for at in (0, SECOND)
     ]
     one_by_one, at_once = Ledger(2, 10), Ledger(2, 10)

@@ -3,7 +3,7 @@
 import pytest
 
 from ops.bench.load.workload import Question, Workload
-from ops.bench.rig.accounting import Books, replayed, static_batch
+from ops.bench.rig.accounting import Books, continuous_batch, static_batch
 from scheduler_svc.core.limits import WorkerLimits
 
 LIMITS = WorkerLimits(
@@ -32,7 +32,7 @@ def test_a_static_batch_of_one_wastes_nothing() -> None:
 
 
 def test_replayed_plans_hold_whole_blocks_and_no_padding() -> None:
-    books = replayed(asked((5, 3)), 1, LIMITS, step_tokens=32, depth=1)
+    books = continuous_batch(asked((5, 3)), 1, LIMITS, step_tokens=32, depth=1)
     assert books.needed == books.computed == 7
     assert books.used == [5, 6, 7]
     assert books.held == [8, 8, 8]
@@ -43,7 +43,7 @@ def test_replayed_plans_hold_whole_blocks_and_no_padding() -> None:
 def test_replayed_plans_compute_what_is_needed_whatever_the_batch(depth: int, users: int) -> None:
     drawn = Workload((3, 17, 40), (1, 9)).conversations(12, seed=1)
     questions = [conversation[0] for conversation in drawn]
-    books = replayed(questions, users, LIMITS, step_tokens=32, depth=depth)
+    books = continuous_batch(questions, users, LIMITS, step_tokens=32, depth=depth)
     assert books.needed == books.computed
     assert all(used <= held <= 64 * 4 for used, held in zip(books.used, books.held, strict=True))
     assert max(books.held) > 40
@@ -51,7 +51,7 @@ def test_replayed_plans_compute_what_is_needed_whatever_the_batch(depth: int, us
 
 def test_a_prefix_that_is_cached_is_not_computed_again() -> None:
     questions = [Question([*range(200, 216), 900 + n], 4) for n in range(2)]
-    books = replayed(questions, 1, LIMITS, step_tokens=32, depth=1)
+    books = continuous_batch(questions, 1, LIMITS, step_tokens=32, depth=1)
     assert books.computed == books.needed - 16
     assert max(books.held) == 20
     assert books.used == [17, 18, 19, 20] * 2

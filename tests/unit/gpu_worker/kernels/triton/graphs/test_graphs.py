@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.triton.graphs.graphs import StepGraphs, recorder
-from gpu_worker.kernels.triton.graphs.layouts import Layout, OneEach, Ragged, layouts_for
+from gpu_worker.kernels.triton.graphs.layouts import DecodeLayout, Layout, RaggedLayout, layouts_for
 from gpu_worker.memory.cache import make_caches
 from gpu_worker.step.batch import Batch
 from gpu_worker.step.drafter import Drafter
@@ -19,14 +19,14 @@ from gpu_worker.step.runner import Runner
 
 def test_layouts() -> None:
     layouts = layouts_for(max_slots=40, max_step_tokens=100)
-    one_each = [layout.tokens for layout in layouts if isinstance(layout, OneEach)]
+    one_each = [layout.tokens for layout in layouts if isinstance(layout, DecodeLayout)]
     assert one_each == [*range(1, 17), 20, 24, 28, 32, 40]
     assert layouts[len(one_each) :] == [
-        *(Ragged(8, rows) for rows in (4, 8)),
-        *(Ragged(16, rows) for rows in (4, 16)),
-        *(Ragged(32, rows) for rows in (4, 16, 32)),
-        *(Ragged(64, rows) for rows in (4, 16, 40)),
-        *(Ragged(100, rows) for rows in (4, 16, 40)),
+        *(RaggedLayout(8, rows) for rows in (4, 8)),
+        *(RaggedLayout(16, rows) for rows in (4, 16)),
+        *(RaggedLayout(32, rows) for rows in (4, 16, 32)),
+        *(RaggedLayout(64, rows) for rows in (4, 16, 40)),
+        *(RaggedLayout(100, rows) for rows in (4, 16, 40)),
     ]
 
 
@@ -34,14 +34,14 @@ def test_there_is_a_layout_for_all_steps_up_to_the_largest() -> None:
     layouts = layouts_for(max_slots=1000, max_step_tokens=2048)
     for rows, tokens in product((*range(1, 70), 255, 256), (*range(1, 70), 300, 511, 900, 1024)):
         if rows <= tokens:
-            layout = next(layout for layout in layouts if layout.holds(rows, tokens))
+            layout = next(layout for layout in layouts if layout.fits(rows, tokens))
             if rows == tokens:
-                assert isinstance(layout, OneEach)
+                assert isinstance(layout, DecodeLayout)
                 assert layout.tokens <= max(tokens + 1, 1.25 * tokens)
             else:
                 assert layout.tokens <= max(8, min(2 * tokens, tokens + 128))
     for rows, tokens in ((257, 257), (257, 400), (1, 1025)):
-        assert not any(layout.holds(rows, tokens) for layout in layouts)
+        assert not any(layout.fits(rows, tokens) for layout in layouts)
 
 
 def replayed(forward: Forward, batch: Batch, layouts: Sequence[Layout] = ()) -> list[Tensor]:
@@ -58,14 +58,21 @@ def replayed(forward: Forward, batch: Batch, layouts: Sequence[Layout] = ()) -> 
 
         return replay
 
-    forward.replayed = StepGraphs(forward.compute, batch.tables, record)
-    forward.replayed.prepare(layouts or layouts_for(batch.limits.max_slots, batch.limits.max_step_tokens))
+    forward.graphs = StepGraphs(forward.compute, batch.tables, record)
+    forward.graphs.prepare(layouts or layouts_for(batch.limits.max_slots, batch.limits.max_step_tokens))
     return computed
 
 
 def test_replayed_steps_give_the_same_tokens(make, tiny) -> None:
     """Batches that grow and shrink, prompts in chunks beside them, and one step that there is no room for."""
-    layouts = [OneEach(1), OneEach(3), OneEach(6), Ragged(7, 2), Ragged(12, 3), Ragged(19, 4)]
+    layouts = [
+        DecodeLayout(1),
+        DecodeLayout(3),
+        DecodeLayout(6),
+        RaggedLayout(7, 2),
+        RaggedLayout(12, 3),
+        RaggedLayout(19, 4),
+    ]
     runner = make.runner(tiny.directory)
     computed = replayed(runner.forward, runner.batch, layouts)
     prompts = [[5, 17, 3, 88], [41, 9, 60], [2, 73, 28, 4, 4], [7], [*range(30, 50)]]
