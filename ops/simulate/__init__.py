@@ -1,10 +1,10 @@
-"""Many workers and requests under virtual time: the scheduler's own core, and a model of what steps cost."""
+"""The simulator: workers and requests in virtual time, with the scheduler's core and a model of costs."""
 
 from pathlib import Path
 
 RESULTS = Path(__file__).parents[1] / "bench" / "results"
 STEP_COST = RESULTS / "step_cost.json"
-"""What steps of the shipped model cost; measured."""
+"""Measured cost of the shipped model's steps."""
 
 SWAP_US = 100.0
-"""Microseconds that a block of the shipped model takes to the host, or back, to one digit."""
+"""Microseconds to copy one block of the shipped model to the host, or back, rounded to one digit."""

@@ -1,4 +1,4 @@
-"""Loads that are drawn: the same seed draws the same requests."""
+"""Random loads. The same seed gives the same requests."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -7,44 +7,49 @@ from random import Random
 from ops.simulate.trace import Arrival, Turn
 
 BURST = 32
-"""Requests that come at once in a burst."""
+"""Requests of a burst, which arrive at the same time."""
 TURNS = 4
 """Questions of a chat."""
 THINKING = 10.0
-"""Seconds between an answer and the next question of a chat, in the mean."""
+"""Mean seconds between an answer and the next question of a chat."""
 SYSTEM_PROMPTS = 8
-"""Different ones; like the tenants, the first comes most often."""
+"""Number of system prompts. The n-th is used 1/n as often as the first."""
 SYSTEM_TOKENS = 512
+"""Tokens of a system prompt."""
 FLOOD = 10
-"""How much more often than each other tenant the first one asks in a flood."""
+"""Number of requests of the first tenant in a flood for each request of another tenant."""
 PRIORITIES = 3
+"""Number of priorities: 0 to 2."""
 TIMEOUTS = (1.0, 30.0)
-"""Least and most seconds."""
+"""Least and greatest timeout. Seconds."""
 KINDS = ("poisson", "bursts", "chats", "shared", "flood")
 
 
 @dataclass(frozen=True)
 class Load:
-    """What is drawn."""
+    """Parameters of a random load."""
 
     kind: str = "poisson"
-    """poisson: each by itself; bursts: many at once; chats: questions that follow answers; shared: each by
-    itself, behind one of a few system prompts; flood: one tenant asks much more often than the others."""
+    """poisson: single requests. bursts: many requests at once. chats: questions that follow answers. shared:
+    single requests that begin with one of a few system prompts. flood: single requests, most of them of one
+    tenant."""
     requests: int = 1000
+    """Number of requests, all questions of chats included."""
     rate: float = 10.0
-    """Requests a second, in the mean."""
+    """Mean number of requests per second."""
     prompt_lengths: tuple[int, ...] = (32, 128, 512)
-    """Tokens that are a prompt's own; taken in turn."""
+    """Tokens of a prompt without its system prompt, taken in turn."""
     output_lengths: tuple[int, int] = (64, 64)
-    """Least and most tokens of an answer, drawn evenly between them."""
+    """Least and greatest number of an answer's tokens. Lengths are uniform between the two."""
     tenants: int = 4
-    """How many share the load: the n-th asks 1/n as often as the first, but in a flood."""
+    """Number of tenants. The n-th asks 1/n as often as the first, except in a flood."""
     seed: int = 0
+    """Seed of all random numbers."""
 
     def arrivals(self) -> Iterator[Arrival]:
-        """As many requests as there are to be, in order of time; further questions of a chat count.
+        """The requests in order of time. An arrival of a chat has all of the chat's questions.
 
-        Each but those of chats has a priority and a timeout, drawn evenly, for the policies that want them.
+        Except in chats each request has a uniformly random priority and timeout, for policies that use them.
         """
         chance, urgency = Random(self.seed), Random(f"urgency {self.seed}")
         together = {"bursts": BURST, "chats": TURNS}.get(self.kind, 1)

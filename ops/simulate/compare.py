@@ -1,4 +1,4 @@
-"""One load on every combination of settings, and the table of what came of it."""
+"""Compares all combinations of settings under one load, and prints a table of the results."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -30,18 +30,25 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Grid:
-    """The values whose combinations are compared."""
+    """The values of settings whose combinations are compared."""
 
     policies: Sequence[str] = ("fcfs",)
+    """Scheduling policies."""
     workers: Sequence[int] = (1,)
+    """Numbers of workers."""
     pool_blocks: Sequence[int] = (2048,)
+    """Blocks in the pool of each worker."""
     step_tokens: Sequence[int] = (512,)
+    """Token budgets of a step."""
     slots: int = 64
+    """Slots of each worker's batch."""
     host_blocks: Sequence[int] = (0,)
+    """Host slots of each worker, one block each."""
     swap_us: float = SWAP_US
+    """Microseconds to copy one block to the host, or back."""
 
     def settings(self) -> list[Setting]:
-        """Every combination, the last value changing fastest."""
+        """All combinations. The last setting changes fastest."""
         combinations = product(
             self.policies, self.workers, self.pool_blocks, self.step_tokens, self.host_blocks
         )
@@ -51,7 +58,7 @@ class Grid:
         ]
 
     def name(self, setting: Setting) -> str:
-        """What tells the setting from the others."""
+        """The values in which the combinations differ, as the setting's name in tables."""
         parts = [
             (self.policies, setting.policy),
             (self.workers, f"{setting.workers} workers"),
@@ -64,7 +71,7 @@ class Grid:
 
 
 def compare(grid: Grid, draw: Draw, requests: int, cost: StepCost, progress: Progress) -> dict[str, Any]:
-    """The same load, drawn anew each time, on every setting. Raises `TraceError`."""
+    """Simulate the load that `draw` gives with every setting. Raises `TraceError`."""
     runs = []
     for setting in grid.settings():
         name = grid.name(setting)
@@ -75,7 +82,7 @@ def compare(grid: Grid, draw: Draw, requests: int, cost: StepCost, progress: Pro
 
 
 def table(found: dict[str, Any]) -> str:
-    """For a terminal; times in milliseconds."""
+    """A table of the results for a terminal. Times are milliseconds."""
     rows = [["", *COLUMNS]]
     for run in found["runs"]:
         first, between = run["first_token_ms"], run["between_tokens_ms"]

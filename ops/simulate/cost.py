@@ -1,10 +1,10 @@
-"""What a step costs: a sum over what it computes, fitted to steps that were measured.
+"""The time that a step takes: a linear function of its shape, fitted to measured steps.
 
     time = step + row * decode rows + prefill * prompt tokens
          + context * (earlier tokens that decodes read) + pair * (earlier tokens that prompt tokens read)
 
-No part may be negative. Virtual time is counted in whole picoseconds: then many steps at once end exactly
-when the same steps one by one do.
+No coefficient may be negative. Virtual time is in whole picoseconds. So steps that are simulated at once end
+at exactly the same time as the same steps one by one.
 """
 
 import json
@@ -20,26 +20,27 @@ import numpy as np
 from scheduler_svc.core.plan import StepPlan
 
 SECOND = 10**12
-"""Picoseconds."""
+"""Picoseconds of a second."""
 MICROSECOND = 10**6
+"""Picoseconds of a microsecond."""
 TERMS = ("step", "row", "prefill", "context", "pair")
 
 
 class Shape(NamedTuple):
-    """What a step computes."""
+    """The work of a step."""
 
     rows: int
-    """That compute one token: decodes."""
+    """Number of decodes: rows of one token."""
     context: int
-    """Tokens that they read, their own included."""
+    """Sum of the decodes' context lengths: tokens that they read, their own included."""
     prefill: int = 0
-    """Tokens of longer rows: prompts' chunks."""
+    """Tokens in longer rows: chunks of prompts."""
     pairs: int = 0
-    """Tokens that each of those reads, summed."""
+    """Sum over the tokens of longer rows: tokens that each of them reads, itself included."""
 
     @classmethod
     def of(cls, plan: StepPlan) -> "Shape":
-        """Of a plan's rows."""
+        """The shape of a plan's step."""
         starts, counts = plan.rows.starts, plan.rows.counts
         if sum(counts) == len(counts):
             return cls(len(counts), sum(starts) + len(counts))
@@ -54,24 +55,31 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True)
 class Measured:
-    """A step that was computed, and the seconds that it took."""
+    """A measured step."""
 
     shape: Shape
+    """What the step computed."""
     seconds: float
+    """Seconds that the step took."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """Picoseconds of each term."""
+    """The coefficients of a step's time. Picoseconds."""
 
     step: int
+    """For the step itself."""
     row: int
+    """For each decode."""
     prefill: int
+    """For each token of a prompt."""
     context: int
+    """For each token that a decode reads."""
     pair: int
+    """For each token that a prompt's token reads."""
 
     def of(self, shape: Shape) -> int:
-        """Picoseconds of a step. One without rows, which only hands back slots, takes none."""
+        """Picoseconds of a step. A step without rows only frees slots and takes no time."""
         rows, context, prefill, pairs = shape
         if not rows and not prefill:
             return 0
@@ -80,25 +88,26 @@ class StepCost:
         )
 
     def errors(self, steps: Sequence[Measured]) -> list[float]:
-        """How far off each prediction is, as a share of the time measured."""
+        """Relative error of each step's predicted time: |predicted - measured| / measured."""
         return [abs(self.of(each.shape) / SECOND - each.seconds) / each.seconds for each in steps]
 
     def milliseconds(self) -> dict[str, float]:
+        """The coefficients in milliseconds, by name."""
         return {term: cost / (SECOND // 1000) for term, cost in zip(TERMS, astuple(self), strict=True)}
 
     @classmethod
     def from_milliseconds(cls, terms: dict[str, float]) -> "StepCost":
-        """Raises `ValueError` if a term is missing, unknown or negative."""
+        """The inverse of `milliseconds`. Raises `ValueError` if a term is missing, unknown or negative."""
         if set(terms) != set(TERMS) or not all(cost >= 0 for cost in terms.values()):
             raise ValueError(f"each of {', '.join(TERMS)} must be there, and none below 0")
         return cls(**{term: round(cost * (SECOND // 1000)) for term, cost in terms.items()})
 
 
 def fit(steps: Sequence[Measured]) -> StepCost:
-    """The cost that misses the steps by least: least squares of the errors as shares, no term negative.
+    """Fit the coefficients to measured steps: least squares of the relative errors, without negative terms.
 
-    There are so few terms that every set of them is tried: the best one that fits without a negative
-    term is the solution.
+    A fit is made with every subset of the five terms. The best one without a negative coefficient is the
+    solution.
     """
     terms = np.array([_terms(each.shape) for each in steps], float) / [[each.seconds] for each in steps]
     best, least = np.zeros(len(TERMS)), inf
@@ -113,7 +122,7 @@ def fit(steps: Sequence[Measured]) -> StepCost:
 
 
 def load(path: Path) -> StepCost:
-    """The cost in a file that `ops.simulate.measure` wrote. Raises `ValueError` that names the file."""
+    """Read the cost from a file of `ops.simulate.measure`. Raises `ValueError` that names the file."""
     try:
         return StepCost.from_milliseconds(json.loads(path.read_text())["results"]["cost_ms"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

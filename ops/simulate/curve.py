@@ -1,18 +1,18 @@
-"""A quantity over time, in a bounded number of bins however long the time gets."""
+"""A quantity over time, in a bounded number of bins for any length of time."""
 
 BINS = 128
 
 
 class Curve:
-    """Adds up what holds from one time to another; bins grow twice as wide whenever time outgrows them."""
+    """Integrals of a step function over `BINS` equal bins. When time exceeds the bins their width doubles."""
 
     def __init__(self, width: int = 1) -> None:
-        """`width`: of the first bins. Times are whole numbers, as `width` is."""
+        """`width`: time of each bin at first. All times are whole numbers."""
         self.width = width
         self._sums = [0.0] * BINS
 
     def add(self, begin: int, end: int, value: float) -> None:
-        """`value` holds from `begin` until `end`, beside what else has been added."""
+        """Add `value` to the function from `begin` until `end`."""
         while end > self.width * BINS:
             self.width *= 2
             pairs = zip(self._sums[::2], self._sums[1::2], strict=True)
@@ -24,6 +24,6 @@ class Curve:
             begin = until
 
     def means(self, end: int) -> list[float]:
-        """The mean of each bin until `end`, of which the last may be only a part."""
+        """The function's mean in each bin until `end`. The last bin may end there."""
         full = [(place, min(self.width, end - place * self.width)) for place in range(BINS)]
         return [self._sums[place] / width for place, width in full if width > 0]

@@ -1,7 +1,7 @@
-"""How fairly tenants are served: Jain's index over what each got, as a share of what it should have got.
+"""Fairness between tenants: Jain's index of the service that each got over the service that it was due.
 
-What a tenant should have got is its part when all service is shared out evenly and nobody gets more than
-it asked for (max-min fairness). The index is 1 if all got that, and 1/n if one of n got everything.
+A tenant is due its max-min fair share: all service is divided evenly, and nobody gets more than it asked for.
+The index is 1 if all tenants got their due, and 1/n if one of n tenants got everything.
 Jain, Chiu and Hawe, A Quantitative Measure of Fairness and Discrimination (DEC-TR-301, 1984), section 3.
 """
 
@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 
 def jain(shares: Sequence[float]) -> float:
-    """1 if all shares are equal; 1 if there are none, too."""
+    """Jain's index of the shares: 1 if all are equal, or if there are none."""
     squares = sum(share * share for share in shares)
     return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0
 
 
 def max_min(asked: Sequence[float], total: float) -> list[float]:
-    """`total` shared out so that nobody could get more without one who has less getting less still."""
+    """Divide `total` by max-min fairness. `asked`: the most that each may get. Returns the parts."""
     parts = [0.0] * len(asked)
     order = sorted(range(len(asked)), key=asked.__getitem__)
     for place, number in enumerate(order):
@@ -25,6 +25,6 @@ def max_min(asked: Sequence[float], total: float) -> list[float]:
 
 
 def fairness(asked: Sequence[float], got: Sequence[float]) -> float:
-    """Jain's index of what each of those who asked got, over its part of what all got."""
+    """Jain's index of `got` over the max-min fair shares of the sum of `got`."""
     parts = max_min(asked, sum(got))
     return jain([have / part for have, part in zip(got, parts, strict=True) if part > 0])

@@ -1,4 +1,4 @@
-"""What came of a simulated load: every token is booked here when it is there."""
+"""The ledger of a simulated load: records every token, and gives the figures of the run."""
 
 from array import array
 from collections import Counter
@@ -13,42 +13,51 @@ from ops.simulate.trace import Arrival, Turn
 from scheduler_svc.core.errors import IntegrityError
 
 FAIRNESS_SAMPLES = 64
-"""How often in a run fairness is looked at."""
+"""Number of times in a run that fairness is measured."""
 MICROSECOND = SECOND // 10**6
 PERCENTILES = (50, 90, 99)
 
 
 @dataclass(slots=True)
 class LiveRequest:
-    """A request on its way. Times in picoseconds."""
+    """A request that has not ended."""
 
     asked: int
+    """Time at which the request arrived. Picoseconds."""
     arrival: Arrival
+    """The request as the load has it."""
     text: "array[int]"
-    """The prompt."""
+    """The tokens of the prompt."""
     turns: tuple[Turn, ...]
-    """What is asked after it."""
+    """Further questions of its conversation."""
     missing: int
-    """Tokens of the answer that are yet to come."""
+    """Tokens of the answer that have not come yet."""
     latest: int = 0
-    """When the newest token came."""
+    """Time of the newest token; 0: there is none. Picoseconds."""
 
 
 class Ledger:
-    """Books of one run."""
+    """The records of one run. All times that are passed in are picoseconds."""
 
     def __init__(self, requests: int, capacity: int) -> None:
-        """`requests`: how many are about to come; `capacity`: blocks of all workers."""
-        self.asked = self.ended = self.in_time = self.refused = self.preempted = 0
-        """Requests; in time: those that ended within their timeout; preempted counts how often."""
+        """`requests`: number of requests that will arrive. `capacity`: blocks of all workers' pools."""
+        self.asked = self.ended = self.refused = 0
+        """Requests that have arrived, that have ended, and that could never be served."""
+        self.in_time = 0
+        """Requests that ended within their timeout."""
+        self.preempted = 0
+        """Number of preemptions."""
         self.prompt_tokens = self.cached_tokens = self.output_tokens = 0
+        """Tokens of ended requests' prompts, those of them that were cached, and all output tokens."""
         self.held = Curve(SECOND // 1000)
-        """Blocks held by running sequences."""
+        """Blocks that running sequences hold, over time."""
         self.finished_at = 0
+        """Time at which the last request ended."""
         self._capacity = capacity
         self._first = array("d")
+        """Seconds to the first token of each request."""
         self._urgent = array("d")
-        """As `_first`, of those that no priority comes before."""
+        """Seconds to the first token of each request of priority 0 or lower, the earliest."""
         self._whole = array("d")
         self._gaps: Counter[int] = Counter()
         self._demand: Counter[str] = Counter()
@@ -57,17 +66,17 @@ class Ledger:
         self._sample_every = -(-requests // FAIRNESS_SAMPLES)
 
     def ask(self, live: LiveRequest) -> None:
-        """A request has come."""
+        """Record that a request has arrived."""
         self.asked += 1
         self._demand[live.arrival.tenant] += len(live.text) + live.missing
 
     def refuse(self, live: LiveRequest) -> None:
-        """It could never be served."""
+        """Record that a request can never be served."""
         self.refused += 1
         self._demand[live.arrival.tenant] -= len(live.text) + live.missing
 
     def token(self, live: LiveRequest, now: int) -> None:
-        """A request has gained a token."""
+        """Record that a request has gained a token."""
         if live.latest:
             self._gaps[(now - live.latest) // MICROSECOND] += 1
         else:
@@ -79,7 +88,7 @@ class Ledger:
         self.output_tokens += 1
 
     def tokens(self, lives: Sequence[LiveRequest], ends: Sequence[int]) -> None:
-        """Each of these requests has gained a token at each of these times."""
+        """Record that each of `lives` has gained a token at each of the times `ends`."""
         for live in lives:
             self.token(live, ends[0])
             live.latest = ends[-1]
@@ -89,9 +98,9 @@ class Ledger:
         self.output_tokens += (len(ends) - 1) * len(lives)
 
     def end(self, live: LiveRequest, cached: int, now: int) -> None:
-        """A request has ended; `cached` tokens of its prompt had not to be computed.
+        """Record that a request has ended. `cached`: tokens of its prompt that were not computed.
 
-        Raises `IntegrityError` if it has not had every token.
+        Raises `IntegrityError` if a token of its answer is missing.
         """
         if live.missing:
             raise IntegrityError(f"a request of {live.arrival.output_tokens} tokens misses {live.missing}")
@@ -109,7 +118,7 @@ class Ledger:
             )
 
     def summary(self) -> dict[str, object]:
-        """Figures of the run. Times in milliseconds, rates a second; blocks as shares of what there is."""
+        """Figures of the run. Their names have the units; rates are per second, shares are of all blocks."""
         seconds = self.finished_at / SECOND
         held = [each / self._capacity for each in self.held.means(self.finished_at)]
         return {
@@ -132,7 +141,7 @@ class Ledger:
 
 
 def _percentiles(counted: Counter[int] | Counter[float], scale: float) -> dict[str, float]:
-    """Percentiles of the counted values, times `scale`: for each share the least value that reaches it."""
+    """`PERCENTILES` of the counted values, times `scale`. Each is the least value that reaches its share."""
     ordered: Iterable[tuple[float, int]] = sorted(counted.items())
     due = {f"p{share}": counted.total() * share / 100 for share in PERCENTILES}
     found: dict[str, float] = {}

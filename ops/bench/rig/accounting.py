@@ -1,8 +1,8 @@
-"""What a batch computes and holds, against what its requests need.
+"""Accounting of a batch: tokens and memory that it uses, compared with what its requests need.
 
-A request of p prompt tokens and an answer of o needs p + o - 1 tokens computed, because its last token is
-never fed back; and after any step memory for the tokens that it has computed so far, until it ends.
-All else is waste: padding, rows that have ended, memory held for what may never come.
+A request of p prompt tokens and o answer tokens needs p + o - 1 tokens computed, because its last token is
+not an input of the model. Until it ends it needs memory for the tokens that were computed so far. Everything
+else is waste: padding, rows that have ended, memory reserved for tokens that may never come.
 """
 
 from array import array
@@ -21,16 +21,16 @@ from scheduler_svc.core.request import Request
 
 @dataclass(frozen=True)
 class Books:
-    """Of one run. Tokens; `held` and `used` have one entry for each step."""
+    """The accounts of one run. All numbers are tokens."""
 
     needed: int = 0
     """Tokens that had to be computed."""
     computed: int = 0
-    """Tokens that were."""
+    """Tokens that were computed."""
     held: list[int] = field(default_factory=list)
-    """Room in the KV memory that running requests held."""
+    """KV memory that running requests held after each step."""
     used: list[int] = field(default_factory=list)
-    """How much of it had keys and values in it that a running request still needs."""
+    """Part of `held` with keys and values that a running request still needed, after each step."""
 
     @property
     def efficiency(self) -> float:
@@ -46,7 +46,7 @@ class Books:
         )
 
     def summary(self, bytes_per_token: int) -> dict[str, float]:
-        """For a result: the efficiency, and memory in MiB, at its peak and in the mean over steps."""
+        """Figures for a result: the efficiency, and memory in MiB as peak and mean over the steps."""
         mib = bytes_per_token / 2**20
         wasted = [held - used for held, used in zip(self.held, self.used, strict=True)]
         return {
@@ -61,19 +61,19 @@ class Books:
 
 
 def tokens(question: Question) -> list[int]:
-    """Its prompt. Raises `TypeError` if that is text."""
+    """Token ids of the question's prompt. Raises `TypeError` if the prompt is text."""
     if isinstance(question.prompt, str):
         raise TypeError("prompts of token ids are needed, not text")
     return question.prompt
 
 
 def needed(questions: Iterable[Question]) -> int:
-    """Tokens that must be computed to answer them all."""
+    """Tokens that must be computed to answer all questions."""
     return sum(len(tokens(question)) + question.max_tokens - 1 for question in questions)
 
 
 def static_batch(questions: Sequence[Question]) -> Books:
-    """One padded batch: every row is as long as the longest and runs as many steps."""
+    """Accounts of one padded batch: every row is as long, and runs as many steps, as the longest."""
     rows = len(questions)
     longest = max(len(tokens(question)) for question in questions)
     steps = max(question.max_tokens for question in questions)
@@ -92,9 +92,10 @@ def static_batch(questions: Sequence[Question]) -> Books:
 def continuous_batch(
     questions: Sequence[Question], users: int, limits: WorkerLimits, step_tokens: int, depth: int
 ) -> Books:
-    """What Quire's plans say: its own scheduler plans a closed loop of `users` for a worker that only counts.
+    """Accounts of Quire's scheduler, which plans a closed loop of `users` for a worker that only counts.
 
-    `depth`: plans under way at once. Unlike in a deployment, a user asks again before the next plan is made.
+    `depth`: plans in flight at once. A user asks again before the next plan is made; in a deployment this
+    takes a little longer.
     """
     fleet = Fleet(step_tokens)
     scheduler, _ = fleet.add_worker(limits)
@@ -125,12 +126,15 @@ def continuous_batch(
 
 
 class Tally:
-    """Keeps the slots that plans tell of, as a worker does, and counts instead of computing."""
+    """Applies plans to block tables as a worker does, and counts tokens instead of computing them."""
 
     def __init__(self, block_size: int) -> None:
         self.computed = 0
+        """Tokens that plans have computed."""
         self.held: list[int] = []
+        """See `Books.held`."""
         self.used: list[int] = []
+        """See `Books.used`."""
         self._block_size = block_size
         self._tables: dict[int, list[int]] = {}
         self._lengths: dict[int, int] = {}
@@ -159,7 +163,7 @@ class Tally:
             self.used.append(sum(full.values()))
 
     def _filled(self) -> dict[int, int]:
-        """Tokens in each block that is held; a block that tables share counts once."""
+        """Number of tokens in each block of a table, by block id. A block that tables share counts once."""
         full: dict[int, int] = {}
         for slot, table in self._tables.items():
             length = self._lengths.get(slot, 0)

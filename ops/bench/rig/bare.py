@@ -1,4 +1,4 @@
-"""The model without the chain: one prefill step at a time, as fast as the worker's own code runs it.
+"""A runner without scheduler and gateway: times prefill steps one by one.
 
 `python -m ops.bench.rig.bare` loads the model that `QUIRE_MODEL` names, prints `ready`, and answers each
 line `<prompt tokens> <steps> <seed>` on its standard input with the steps' milliseconds as JSON.
@@ -16,7 +16,7 @@ from ops.bench.rig.plans import prefill
 
 
 def prefill_milliseconds(runner: Runner, tokens: list[int]) -> float:
-    """Time of a step that computes a prompt in an empty batch and samples its first token."""
+    """Milliseconds of a step that computes a prompt in an empty batch and samples one token."""
     runner.reset()
     plan = prefill(runner.limits, tokens)
     begun = time.perf_counter()

@@ -1,7 +1,7 @@
-"""The scheduler's core and the worker's runner in one process: the chain without processes and streams.
+"""The scheduler's core and the worker's runner in one process, without streams between them.
 
-Plans are made in the caller's thread while the runner computes in another, as many ahead as in a
-deployment. What a deployment adds to this is what its processes cost.
+Plans are made in the caller's thread while the runner computes in another thread. As many plans are in flight
+as in a deployment. The difference in speed to a deployment is the cost of its processes.
 """
 
 import queue
@@ -29,27 +29,30 @@ from scheduler_svc.wire import plan_to, result_from
 
 @dataclass
 class Times:
-    """Seconds that went by in each part of a run."""
+    """Where the time of a run went."""
 
     planning: float = 0.0
-    """In the scheduler: plans made and results taken in."""
+    """Seconds in the scheduler: plans are made and results are taken in."""
     computing: float = 0.0
-    """In steps, as the worker measures them."""
+    """Seconds in steps, as the worker measures them."""
     steps: int = 0
+    """Number of steps."""
 
 
 @dataclass
 class TrackedRequest:
-    """A request on its way, and what came of it."""
+    """A request and its answer so far."""
 
     question: Question
+    """The prompt and the length of the answer."""
     answer: Answer
+    """Times and number of the answer's tokens."""
     tokens: list[list[int]] = field(default_factory=list)
-    """Output of each sequence."""
+    """Output tokens of each of the request's sequences."""
 
 
 class InProcess:
-    """One runner with a scheduler of its own."""
+    """A runner and a scheduler for it, in this process."""
 
     def __init__(
         self,
@@ -62,8 +65,11 @@ class InProcess:
         host: HostOffer | None = None,
         speculation: str = "off",
     ) -> None:
-        """`shares`: False gives every request a salt of its own, so that no block is another's.
-        `num_blocks`: the most blocks of the pool to use. `host`: the runner's host memory."""
+        """`depth`: plans in flight at once. `step_tokens`: token budget of a step.
+
+        `shares`: whether requests share blocks of equal prefixes. False gives each request a salt of its own.
+        `num_blocks`: blocks of the pool to use at most. `host`: the runner's host memory.
+        """
         limits, host = runner.limits, host or HostOffer()
         runner.reset()
         self._fleet = Fleet(step_tokens, policy, speculation)
@@ -85,17 +91,22 @@ class InProcess:
         self._asked: dict[SequenceGroup, TrackedRequest] = {}
         self._runner = runner
         self.tally = Tally(limits.block_size)
-        """What the plans computed and held."""
+        """Counts the tokens and blocks of the plans."""
         self.times = Times()
+        """Where the time of the run has gone so far."""
         self.admissions = 0
-        """Sequences that were given a slot; more than were asked for if some were preempted."""
+        """Number of times that a sequence was given a slot. A preempted sequence counts again."""
         self.swaps = 0
-        """Blocks that moved to the host or back."""
+        """Number of blocks that were moved to the host or back."""
 
     def ask(
         self, question: Question, n: int = 1, tenant: str = "", rolling: bool = False, beams: int = 0
     ) -> TrackedRequest:
-        """Take on a request; `run` or `step` answers it. `beams`: width of a beam search; 0 samples."""
+        """Submit a request, which `run` answers. Raises `ValueError` if it can never be served.
+
+        `n`: number of answers. `rolling`: whether the context rolls. `beams`: width of a beam search; 0: no
+        beam search.
+        """
         asked = TrackedRequest(question, Answer(sent=time.perf_counter()), [[] for _ in range(n)])
         number = len(self._asked)
         request = Request(
@@ -117,7 +128,7 @@ class InProcess:
         return asked
 
     def closed_loop(self, conversations: Conversations, users: int) -> tuple[list[Answer], float]:
-        """Hold all conversations, `users` at a time. Returns the answers and the seconds that it took."""
+        """Run all conversations, `users` at a time. Returns their answers and the seconds that all took."""
         waiting = iter(conversations)
         going: dict[int, list[Question]] = {}
 
@@ -135,7 +146,7 @@ class InProcess:
         return [asked.answer for asked in self._asked.values()], time.perf_counter() - begun
 
     def run(self, after_step: Callable[[int], None] = lambda _: None) -> None:
-        """Answer all that was asked; `after_step`, told how many steps there were, may ask for more."""
+        """Answer all requests. `after_step` gets the number of steps after each, and may submit more."""
         with Engine(self._runner) as engine:
             for _ in self._ended(engine, after_step):
                 pass
@@ -143,7 +154,7 @@ class InProcess:
     def _ended(
         self, engine: "Engine", after_step: Callable[[int], None] = lambda _: None
     ) -> Iterator[TrackedRequest]:
-        """Requests as they end, until none is left."""
+        """The requests in the order in which they end, until none is left."""
         while True:
             started = time.perf_counter()
             while self._scheduler.in_flight < self._depth and (plan := self._scheduler.plan()) is not None:
@@ -162,7 +173,7 @@ class InProcess:
             after_step(self.times.steps)
 
     def _record(self, message: StepResult) -> list[TrackedRequest]:
-        """Note what a result brought; the requests that it ended."""
+        """Take in the result of a step. Returns the requests that ended with it."""
         result, _ = result_from(message)
         if result.errors:
             raise RuntimeError(next(iter(result.errors.values())))
@@ -185,7 +196,7 @@ class InProcess:
 
 
 class Engine:
-    """The thread that computes: takes plans, gives results."""
+    """A thread that runs the model: takes plans, gives results in the same order."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -205,7 +216,7 @@ class Engine:
         self._plans.put(plan)
 
     def result(self) -> StepResult:
-        """The next one. Raises what the step raised."""
+        """Wait for the next result. Raises the step's exception if it failed."""
         result = self._results.get()
         if isinstance(result, Exception):
             raise result
@@ -221,5 +232,5 @@ class Engine:
 
 
 def gaps(answers: Sequence[Answer]) -> list[float]:
-    """Times between tokens of all answers, in milliseconds."""
+    """Milliseconds between one token and the next, of all answers."""
     return [1000 * gap for answer in answers for gap in answer.gaps]

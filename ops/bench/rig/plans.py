@@ -1,4 +1,4 @@
-"""Plans made by hand, for steps of a chosen shape: so many rows, each so far along."""
+"""Plans for steps of a chosen shape: a number of rows, each at a chosen position."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,7 +14,7 @@ GREEDY = greedy()
 
 
 def fits(limits: BatchLimits, rows: int, context: int) -> bool:
-    """Whether so many sequences of `context` tokens can be in the batch, each with blocks of its own."""
+    """Whether `rows` sequences of `context` tokens fit into the batch, each with blocks of its own."""
     blocks = -(-context // limits.block_size)
     return (
         rows <= min(limits.max_slots, limits.max_step_tokens)
@@ -24,9 +24,9 @@ def fits(limits: BatchLimits, rows: int, context: int) -> bool:
 
 
 def decodes(limits: BatchLimits, rows: int, context: int, steps: int, seed: int) -> Iterator[StepPlan]:
-    """Plans 1 to `steps`: in every one each of `rows` sequences computes a token, the last at `context`.
+    """Plans 1 to `steps`, in each of which all of `rows` sequences decode. They end with `context` tokens.
 
-    Their prompts were never computed: what lies in the pages stands for their keys and values.
+    The prompts are never computed. The pages' contents, whatever they are, serve as their keys and values.
     """
     chance = np.random.default_rng(seed)
     blocks = -(-context // limits.block_size)
@@ -57,9 +57,10 @@ def decodes(limits: BatchLimits, rows: int, context: int, steps: int, seed: int)
 def repeated(
     limits: BatchLimits, rows: Sequence[tuple[int, int]], steps: int, seed: int
 ) -> Iterator[StepPlan]:
-    """Plans 1 to `steps`: every one computes the same, of each row (tokens, context) its last tokens.
+    """Plans 1 to `steps`, which all compute the same rows and sample nothing.
 
-    Nothing is sampled. What lies in the pages stands for the keys and values before them.
+    `rows`: (tokens, context) of each row, which computes the last `tokens` of `context` tokens. The pages'
+    contents, whatever they are, serve as keys and values of the tokens before.
     """
     chance = np.random.default_rng(seed)
     new, begun = [], 0
@@ -89,7 +90,7 @@ def repeated(
 
 
 def prefill(limits: BatchLimits, tokens: Sequence[int]) -> StepPlan:
-    """Plan 1: a prompt in one step, in an empty batch; its first token is sampled."""
+    """Plan 1, which computes a whole prompt in an empty batch and samples one token."""
     blocks = -(-len(tokens) // limits.block_size)
     new = NewSlot(
         slot=0,

@@ -1,11 +1,11 @@
-"""Models with the shapes of well-known ones and random weights: speed depends on the shape alone.
+"""Models with the shapes of well-known models and random weights: speed depends on the shape alone.
 
-`python -m ops.bench.rig.shapes 135m DIR` writes one that every engine can load: config.json, weights in
-bfloat16 and a tokenizer that covers the whole vocabulary. The same seed writes the same bytes.
+`python -m ops.bench.rig.shapes 135m DIR` writes a model that every engine can load: config.json, weights in
+bfloat16, and a tokenizer of the whole vocabulary. The same seed writes the same bytes.
 
-The tokenizer is byte-level BPE: special tokens, the 256 bytes, then all pairs of letters and digits, then
-triples of them as far as the vocabulary goes. The rows of the head for the first two kinds are zero, so that
-a greedy answer is made of letters and digits: its text is whole after every token.
+The tokenizer is byte-level BPE. Its tokens are special tokens, the 256 bytes, all pairs of letters and
+digits, then triples of them until the vocabulary is full. The head's rows of special tokens and bytes are
+zero. So a greedy answer has only letters and digits, and its text is complete after every token.
 """
 
 import argparse
@@ -26,26 +26,34 @@ from torch import Tensor
 from ops.tiny_model.training.tokenizer import SPECIAL_TOKENS, save_tokenizer
 
 DEVIATION = 0.02
-"""Of all weights. With it logits have a deviation of about one: far from what bfloat16 can hold."""
+"""Standard deviation of all weights. It makes logits of about 1, far below the largest bfloat16."""
 MAX_LENGTH = 2048
+"""Tokens of the longest sequence that a model takes."""
 BYTES = 256
+"""Tokens of single bytes."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A Llama: sizes in elements."""
+    """The shape of a Llama model."""
 
     hidden: int
+    """Numbers of a hidden state."""
     layers: int
+    """Decoder layers."""
     heads: int
+    """Query heads."""
     kv_heads: int
+    """Key and value heads."""
     intermediate: int
+    """Inner size of an MLP."""
     vocabulary: int
+    """Tokens of the vocabulary."""
     tied: bool
-    """Whether the head is the embedding."""
+    """Whether the head's weights are the embedding's."""
 
     def config(self) -> dict[str, Any]:
-        """What config.json says."""
+        """The contents of config.json."""
         return {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
@@ -76,7 +84,10 @@ SHAPES = {
 
 
 def made(name: str, seed: int = 0, folder: Path | None = None) -> Path:
-    """The directory of `SHAPES[name]`, written first if `folder` (default: the user's cache) lacks it."""
+    """The directory of a model of shape `SHAPES[name]` in `folder` (default: the user's cache).
+
+    The model is written first if it is not there.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "quire" / "bench"
     directory = (folder or cache) / (name if seed == 0 else f"{name}-{seed}")
     if not (directory / "config.json").exists():
@@ -85,9 +96,9 @@ def made(name: str, seed: int = 0, folder: Path | None = None) -> Path:
 
 
 def write(shape: Shape, directory: Path, seed: int = 0, device: str = "cpu") -> None:
-    """Write the model's files. config.json comes last: where it is, the model is whole.
+    """Write the model's files. config.json comes last, so a directory with it has a complete model.
 
-    `device`: where weights are drawn; each kind of device draws others.
+    `device`: device that draws the weights. Other kinds of device draw other weights.
     """
     directory.mkdir(parents=True, exist_ok=True)
     save_tokenizer(tokenizer(shape.vocabulary), directory, MAX_LENGTH)
@@ -125,7 +136,7 @@ def _weights(shape: Shape, chance: torch.Generator) -> Iterator[tuple[str, Tenso
 
 
 def tokenizer(vocabulary: int) -> Tokenizer:
-    """A tokenizer of `vocabulary` tokens, each with a text of its own."""
+    """A tokenizer of `vocabulary` tokens with different texts. Raises `ValueError` if none is possible."""
     letters = string.ascii_letters + string.digits
     pairs = [one + other for one, other in itertools.product(letters, repeat=2)]
     merges = [(pair[0], pair[1]) for pair in pairs]

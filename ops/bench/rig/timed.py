@@ -1,4 +1,4 @@
-"""A back end around another one: it notes how long each kind of kernel takes."""
+"""A back end that wraps another one and measures the time of each kind of kernel."""
 
 import time
 from collections import defaultdict
@@ -27,12 +27,12 @@ PARTS = ("projections", "attention", "rotation and KV write", "norms", "embeddin
 
 
 class TimedKernels:
-    """See `Kernels`. For devices that have computed when a call returns, which CPUs have."""
+    """See `Kernels`. For CPUs alone, where the work is done when a call returns."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
         self.seconds: dict[str, float] = defaultdict(float)
-        """By part, since `clear`."""
+        """Seconds of each of `PARTS` since `clear`."""
 
     def clear(self) -> None:
         self.seconds.clear()
@@ -47,7 +47,7 @@ class TimedKernels:
         dtype: torch.dtype | None = None,
         keeps_rows: bool = False,
     ) -> Linear:
-        # The head asks for another type than its inputs', and so does a router, which is small.
+        # Only the head and routers ask for a type other than their inputs'. A router takes little time.
         part = "projections" if dtype is None else "head"
         return _TimedLinear(self._timed, part, self._kernels.linear(weight, bias, dtype, keeps_rows))
 

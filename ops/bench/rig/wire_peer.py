@@ -1,4 +1,4 @@
-"""One process of the wire benchmark: a server, or a client that measures what it is asked for.
+"""One process of the wire benchmark: a server, or a client that measures calls to it.
 
     python -m ops.bench.rig.wire_peer server|client redis|grpc ADDRESS
 
@@ -25,13 +25,16 @@ STEP_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class Question:
+    """A measurement to make."""
+
     kind: str
-    """unary, steps or flood."""
+    """unary: one call after the other. steps: streams of a message per step. flood: streams at full speed."""
     calls: int
-    """Calls at a time."""
+    """Streaming calls at a time."""
     count: int
-    """Calls in all (unary) or messages per call."""
+    """Number of unary calls, or number of messages of each streaming call."""
     payload: bytes
+    """Body of each message."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self) | {"payload": self.payload.hex()})
@@ -44,10 +47,14 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
+    """The result of a measurement."""
+
     seconds: float
+    """Seconds that the measurement took."""
     messages: int
+    """Messages that the client received."""
     latencies: list[float]
-    """Seconds of each unary call."""
+    """Seconds of each unary call; empty for streaming calls."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -58,7 +65,7 @@ class Answer:
 
 
 class Echo:
-    """What is served."""
+    """The service of the benchmark."""
 
     def __init__(self) -> None:
         self._step = asyncio.Event()
@@ -67,7 +74,7 @@ class Echo:
         return request
 
     async def steps(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
-        """One message at each step."""
+        """Send one message at each step."""
         question = Question.decode(request.decode())
         for _ in range(question.count):
             await self._step.wait()
@@ -79,7 +86,7 @@ class Echo:
             yield question.payload
 
     async def step(self) -> None:
-        """Take steps, for ever: everyone who waits is given one turn."""
+        """Step for ever, every `STEP_SECONDS`. Each step wakes all calls that wait for it."""
         while True:
             await asyncio.sleep(STEP_SECONDS)
             step, self._step = self._step, asyncio.Event()
@@ -126,7 +133,7 @@ async def call(transport: str, address: str) -> None:
 
 
 async def measure(channel: Any, question: Question) -> Answer:
-    """Do what is asked, and time it."""
+    """Make the calls that `question` asks for, and measure them."""
     start = time.perf_counter()
     if question.kind == "unary":
         method = channel.unary_unary("/bench.Echo/unary")
