@@ -63,7 +63,7 @@ def read_config(model: Path) -> dict[str, Any]:
     architectures = whole.get("architectures")
     name = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
     family = family_of(name, inner)
-    return family.usual(inner) if family else inner
+    return family.canonical(inner) if family else inner
 
 
 def kv_shape(config: Mapping[str, Any]) -> KvShape:

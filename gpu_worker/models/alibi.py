@@ -2,11 +2,11 @@
 
 
 def slopes(heads: int, steepest: float = 8.0) -> tuple[float, ...]:
-    """What each head's scores lose for every position between query and key.
+    """Slope of each head: its scores are lowered by the slope for each position between query and key.
 
-    From 2^(-steepest / heads) down to 2^-steepest, each by the same factor, if `heads` is a power of two.
-    Otherwise those of the power below it come first; then, as many as are missing, every other one of the
-    power above it.
+    If `heads` is a power of two, slopes are a geometric series from 2^(-steepest / heads) to 2^-steepest.
+    Otherwise the slopes of the next lower power of two come first, then every other slope of the next higher
+    power of two.
     """
     below = 1 << (heads.bit_length() - 1)
     first = [2 ** (-steepest * number / below) for number in range(1, below + 1)]

@@ -1,4 +1,4 @@
-"""What config.json says of a model, in one shape whatever its family and version of transformers."""
+"""config.json as a `ModelConfig`, the same for all families and versions of transformers."""
 
 import json
 import math
@@ -28,7 +28,7 @@ _ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
 }
-"""What kernels call an activation, by what transformers does."""
+"""Names of activations: transformers' to ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +57,23 @@ class ExpertsConfig:
 
 @dataclass(frozen=True, slots=True)
 class LatentConfig:
-    """Latent attention: sizes, of one head but for the ranks (DeepSeek-V2, arXiv:2405.04434, section 2.1)."""
+    """Multi-head latent attention, with DeepSeek's names (DeepSeek-V2, arXiv:2405.04434, section 2.1)."""
 
-    rank: int
-    """Numbers that keys and values of all heads are compressed to."""
-    query_rank: int
-    """As `rank`, of queries; 0: they are not compressed."""
-    key: int
-    """Of a key, what comes out of the compressed numbers."""
-    rotated: int
-    """Of a key, what has the position in it, the same for all heads."""
-    value: int
+    kv_lora_rank: int
+    """Size of the compressed row that keys and values of all heads are computed from."""
+    q_lora_rank: int
+    """Size of the compressed row that queries are computed from. 0: queries are not compressed."""
+    qk_nope_head_dim: int
+    """Dimensions of a head's queries and keys that are not rotated."""
+    qk_rope_head_dim: int
+    """Dimensions of queries and keys that are rotated. All heads share one rotated key."""
+    v_head_dim: int
+    """Dimensions of a head's values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a worker must know of any model."""
+    """Sizes and types that a worker needs of any model."""
 
     architecture: str
     vocab_size: int
@@ -81,31 +82,31 @@ class Shape:
     num_kv_heads: int
     head_dim: int
     max_position: int
-    """Longest sequence that the model was made for. Tokens."""
+    """Longest sequence that the model was trained for, in tokens."""
     windows: tuple[int, ...]
-    """Positions that a token sees in each layer, its own included; 0: all before it."""
+    """Attention window of each layer, in positions, the token's own included. 0: full attention."""
     dtype: torch.dtype
     """Type of the checkpoint's weights."""
 
     @property
     def window(self) -> int:
-        """Positions that the layer with the widest view sees; 0: all. What lies before them is not needed."""
+        """The largest attention window of all layers, in positions. 0: a layer has full attention."""
         return max(self.windows) if all(self.windows) else 0
 
     @property
     def pages(self) -> PageShape:
-        """Of one layer; the same for all."""
+        """Sizes of one layer's pages. All layers have the same."""
         return PageShape(self.num_kv_heads, self.head_dim, self.head_dim)
 
     @property
     def replayable(self) -> bool:
-        """What a device is told to do in a step follows from the step's shape alone."""
+        """Whether a step's launches follow from its shape alone, so that a CUDA graph can replay them."""
         return False
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig(Shape):
-    """A decoder of `families/`."""
+    """The configuration of a decoder of `families/`."""
 
     family: Family
     intermediate_size: int
@@ -114,7 +115,7 @@ class ModelConfig(Shape):
     activation: str
     """silu, gelu, gelu_tanh or relu."""
     ropes: tuple[RopeConfig, ...]
-    """Of each layer."""
+    """Rotary embedding of each layer."""
     tie_word_embeddings: bool
     qkv_bias: bool
     out_bias: bool
@@ -122,38 +123,44 @@ class ModelConfig(Shape):
     parallel: bool
     """See `Family.parallel`."""
     attention_scale: float | None = None
-    """What scores are multiplied by. None: 1/sqrt(head_dim)."""
+    """Factor of attention scores. None: 1/sqrt(head_dim)."""
     slopes: tuple[float, ...] = ()
-    """Of each head's linear bias (`alibi.py`); empty: there are none."""
-    qkv_limit: float | None = None
-    """Queries, keys and values are clamped to it, and to its negative."""
+    """Slope of each head's linear bias (`alibi.py`). Empty: the model has no linear biases."""
+    clip_qkv: float | None = None
+    """Queries, keys and values are clamped to [-clip_qkv, clip_qkv]. None: they are not."""
     embedding_scale: float = 1.0
-    """What embeddings are multiplied by. What all blocks' contributions would be divided by is in it:
-    the norms that read the stream do not see how large it is, if `norm_eps` is as much smaller."""
+    """Factor of embeddings, divided by residual_multiplier if config.json has one.
+
+    Instead of multiplying each contribution to the residual by residual_multiplier, embeddings are divided by
+    it. All that reads the residual is norms, which give the same if `norm_eps` is divided by its square.
+    """
     attention_softcap: float = 0.0
-    """As `logit_softcap`, of scores."""
+    """Attention scores x become softcap * tanh(x / softcap). 0: scores are not capped."""
     logit_softcap: float = 0.0
-    """Logits x become softcap * tanh(x / softcap); 0: they stay as they are."""
+    """Logits x become softcap * tanh(x / softcap). 0: logits are not capped."""
     logit_scale: float = 1.0
-    """What logits are multiplied by."""
+    """Factor of logits."""
     experts: ExpertsConfig | None = None
+    """None: all layers have an MLP."""
     key_copies: int = 1
-    """Ranks that have the same key heads; see `split.share_of`."""
+    """Number of ranks that compute the same key heads; see `split.rank_config`."""
     latent: LatentConfig | None = None
-    """If attention is latent: then `head_dim` is what is rotated."""
-    guessing_layers: int = 0
-    """Layers behind the last one that guess tokens further on. They are not used."""
+    """None: attention is not latent. With latent attention `head_dim` is `qk_rope_head_dim`."""
+    nextn_predict_layers: int = 0
+    """Number of multi-token prediction layers after the last decoder layer. They are not loaded."""
 
     @property
     def pages(self) -> PageShape:
         if self.latent is None:
             return PageShape(self.num_kv_heads, self.head_dim, self.head_dim)
-        return PageShape(1, self.latent.rank + self.latent.rotated, self.latent.rank, shared=True)
+        return PageShape(
+            1, self.latent.kv_lora_rank + self.latent.qk_rope_head_dim, self.latent.kv_lora_rank, shared=True
+        )
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """What names of a checkpoint's tensors begin with that are not needed."""
-        names, last = self.family.names, self.num_layers + self.guessing_layers
+        """Prefixes of the names of tensors that a checkpoint may have and that are not loaded."""
+        names, last = self.family.names, self.num_layers + self.nextn_predict_layers
         return tuple(names.base + names.layer.format(number) for number in range(self.num_layers, last))
 
     @property
@@ -172,7 +179,7 @@ def read_config(directory: Path) -> ModelConfig:
     if family is None:
         known = ", ".join(FAMILIES)
         raise values.wrong("architectures", f"{architecture} is not supported ({known})")
-    return _config_of(architecture, family, Values(values.path, family.usual(values.values)))
+    return _config_of(architecture, family, Values(values.path, family.canonical(values.values)))
 
 
 def read_values(directory: Path) -> Values:
@@ -193,14 +200,14 @@ def read_values(directory: Path) -> Values:
 
 
 def _has_plain_weights(quantization: Any) -> bool:
-    """Whether a checkpoint's `quantization_config` is none, or speaks of keys and values alone."""
+    """Whether `quantization_config` is missing, or only says how keys and values are quantized."""
     if not isinstance(quantization, dict):
         return quantization is None
     return bool(quantization.get("kv_cache_scheme")) and not quantization.get("config_groups")
 
 
 def architecture_of(values: Values) -> str:
-    """What config.json calls the architecture. Raises `ModelError`."""
+    """The name under `architectures`. Raises `ModelError` if there is not exactly one."""
     architectures = values.get("architectures")
     if not isinstance(architectures, list) or len(architectures) != 1:
         raise values.wrong("architectures", f"exactly one is needed, not {architectures!r}")
@@ -235,22 +242,22 @@ def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig
         activation=_choice(values, "hidden_act", _ACTIVATIONS, "silu"),
         ropes=_ropes(family, values, head_dim, windows),
         tie_word_embeddings=values.flag("tie_word_embeddings"),
-        qkv_bias=_says(values, family.qkv_bias),
-        out_bias=_says(values, family.out_bias),
-        mlp_bias=_says(values, family.mlp_bias),
-        parallel=_says(values, family.parallel),
+        qkv_bias=_flag(values, family.qkv_bias),
+        out_bias=_flag(values, family.out_bias),
+        mlp_bias=_flag(values, family.mlp_bias),
+        parallel=_flag(values, family.parallel),
         dtype=_choice(values, "dtype" if values.get("dtype") else "torch_dtype", _DTYPES, "float32"),
         windows=windows,
         attention_scale=scale,
         slopes=_slopes(family, values, heads, scale or head_dim**-0.5),
-        qkv_limit=values.maybe("clip_qkv"),
+        clip_qkv=values.maybe("clip_qkv"),
         embedding_scale=values.number("embedding_multiplier", 1.0) / residual,
         attention_softcap=values.maybe("attn_logit_softcapping") or 0.0,
         logit_softcap=values.maybe("final_logit_softcapping") or 0.0,
         logit_scale=values.number("logit_scale", 1.0) / values.number("logits_scaling", 1.0),
         experts=_experts(family, values, layers),
         latent=_latent(values) if family.latent else None,
-        guessing_layers=values.count("num_nextn_predict_layers"),
+        nextn_predict_layers=values.count("num_nextn_predict_layers"),
     )
 
 
@@ -260,10 +267,10 @@ def _attention_scale(values: Values) -> float | None:
 
 
 def _slopes(family: Family, values: Values, heads: int, scale: float) -> tuple[float, ...]:
-    if not _says(values, family.linear_biases):
+    if not _flag(values, family.alibi):
         return ()
     found = slopes(heads, values.number("alibi_bias_max", 8.0))
-    return tuple(slope * scale for slope in found) if family.scales_biases else found
+    return tuple(slope * scale for slope in found) if family.scales_alibi else found
 
 
 def _choice(values: Values, key: str, choices: Mapping[str, T], default: str) -> T:
@@ -273,40 +280,47 @@ def _choice(values: Values, key: str, choices: Mapping[str, T], default: str) ->
     return choices[name]
 
 
-def _says(values: Values, fact: bool | str) -> bool:
-    """What the family fixes, or leaves to a key."""
+def _flag(values: Values, fact: bool | str) -> bool:
+    """A fact that the family fixes, or the value of the key that the family names."""
     return values.flag(fact) if isinstance(fact, str) else fact
 
 
 def _ropes(family: Family, values: Values, head_dim: int, windows: tuple[int, ...]) -> tuple[RopeConfig, ...]:
-    """`rope_parameters` since transformers 5; before it `rope_theta` and perhaps `rope_scaling`.
+    """Rotary embedding of each layer.
 
-    Layers with windows may have an embedding of their own, as in Gemma 3; some layers none, as in SmolLM 3.
+    transformers 5 writes `rope_parameters`, earlier versions `rope_theta` and `rope_scaling`. Layers with a
+    window may have another embedding than layers with full attention, as in Gemma 3. Some layers may have
+    none, as in SmolLM 3.
     """
-    if not family.rotary or _says(values, family.linear_biases):
+    if not family.rotary or _flag(values, family.alibi):
         return (RopeConfig(),) * len(windows)
     key = "rope_parameters" if values.get("rope_parameters") else "rope_scaling"
     given = values.object(key)
-    wide = narrow = values
+    full = windowed = values
     if given.get("full_attention"):
-        wide, narrow = (values.but(key, given.get(kind)) for kind in ("full_attention", "sliding_attention"))
+        full, windowed = (
+            values.but(key, given.get(kind)) for kind in ("full_attention", "sliding_attention")
+        )
     elif values.get("rope_local_base_freq"):
-        narrow = values.but(key, {"rope_theta": values.number("rope_local_base_freq")})
+        windowed = values.but(key, {"rope_theta": values.number("rope_local_base_freq")})
     theta, longest = values.number("rope_theta", 10000.0), values.positive("max_position_embeddings", 2048)
-    of_wide, of_narrow = (read_rope(each, key, head_dim, theta, longest) for each in (wide, narrow))
-    everywhere = family.rotates_unwindowed or not any(windows)
+    of_full, of_windowed = (read_rope(each, key, head_dim, theta, longest) for each in (full, windowed))
+    everywhere = family.rotates_full_attention or not any(windows)
     rotates = values.get("no_rope_layers", [everywhere or window > 0 for window in windows])
     if not isinstance(rotates, list) or len(rotates) != len(windows):
         raise values.wrong("no_rope_layers", f"a list of {len(windows)} is needed, not {rotates!r}")
     return tuple(
-        (of_narrow if window else of_wide) if rotated else RopeConfig()
+        (of_windowed if window else of_full) if rotated else RopeConfig()
         for window, rotated in zip(windows, rotates, strict=True)
     )
 
 
 def _windows(values: Values, layers: int) -> tuple[int, ...]:
-    """`layer_types` says which layers have a sliding window; without it all have, or those from
-    `max_window_layers` on, or every one but each `sliding_window_pattern`-th."""
+    """Attention window of each layer.
+
+    `layer_types` names the layers with a sliding window. Without it they are the layers from
+    `max_window_layers` on (default: all), except each `sliding_window_pattern`-th.
+    """
     if values.get("sliding_window") is None or not values.flag("use_sliding_window", True):
         return (0,) * layers
     window = values.positive("sliding_window")
@@ -337,7 +351,7 @@ def _experts(family: Family, values: Values, layers: int) -> ExpertsConfig | Non
         num_experts,
         top_k,
         size,
-        _says(values, experts.normalized),
+        _flag(values, experts.normalized),
         _expert_layers(values, layers),
         values.count("shared_expert_intermediate_size", size * values.count("n_shared_experts")),
         num_groups,

@@ -14,22 +14,22 @@ from gpu_worker.models.layers import Layer, ParallelLayer
 from gpu_worker.models.loader import Weights
 from gpu_worker.models.norms import read_norm
 from gpu_worker.models.rope import rotary_tables
-from gpu_worker.models.split import Vocabulary, share_of
+from gpu_worker.models.split import Vocabulary, rank_config
 
 Embed = Callable[[Tensor, Tensor], Tensor]
-"""Of tokens and their positions, [tokens] each: what goes into the first layer, [tokens, hidden_size]."""
+"""From tokens and their positions, [tokens] each, to the inputs of the first layer, [tokens, hidden_size]."""
 
 
 class Decoder:
     """A decoder for causal language modelling. See `models.registry.CausalLM`."""
 
     def __init__(self, config: ModelConfig, weights: Weights, kernels: Kernels, positions: int) -> None:
-        """`positions`: longest sequence. Raises `ModelError`."""
-        self.config = config = share_of(config, weights.ranks.count)
+        """`positions`: longest sequence, in positions. Raises `ModelError`."""
+        self.config = config = rank_config(config, weights.ranks.count)
         self.dtype = weights.dtype
         names = config.family.names
         base = weights.under(names.base) if weights.has_any(names.base) else weights
-        rows, self._head = _ends(config, base, weights, kernels)
+        rows, self._head = _embedding_and_head(config, base, weights, kernels)
         self._embed = _embedding(config, base, kernels, rows)
         self._norm = read_norm(config, base, kernels, names.final_norm, config.hidden_size)
         layers = replace(base, transposed=config.family.transposed)
@@ -57,10 +57,10 @@ class Decoder:
         return self._head(self._norm(hidden))
 
 
-def _ends(
+def _embedding_and_head(
     config: ModelConfig, base: Weights, weights: Weights, kernels: Kernels
 ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """What looks up embeddings, and what gives logits; of one matrix if they are tied."""
+    """The embedding's look-up and the head. They share a matrix if they are tied."""
     names, words = config.family.names, Vocabulary(config.vocab_size, weights.ranks)
     table = words.read(base, f"{names.embedding}.weight", config.hidden_size)
     if config.tie_word_embeddings:
@@ -94,7 +94,7 @@ def _embedding(
         return lambda tokens, _: norm(rows(tokens))
     scale = config.embedding_scale
     if family.scales_embeddings:
-        scale = torch.tensor(size**0.5, dtype=base.dtype).item()  # rounded as the weights are
+        scale = torch.tensor(size**0.5, dtype=base.dtype).item()  # rounded to the weights' type
     if scale != 1.0:
         return lambda tokens, _: rows(tokens) * scale
     return lambda tokens, _: rows(tokens)

@@ -12,11 +12,11 @@ from torch import Tensor
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Routing
 from gpu_worker.models.config import ModelConfig
-from gpu_worker.models.loader import Share, Weights
+from gpu_worker.models.loader import RankRows, Weights
 
 
 class Experts:
-    """A layer's mixture of experts, in the place of an MLP. See `layers.Adds`."""
+    """A layer's mixture of experts, in the place of an MLP. See `layers.ResidualAdd`."""
 
     def __init__(self, config: ModelConfig, weights: Weights, kernels: Kernels) -> None:
         shape, names = config.experts, config.family.experts
@@ -86,6 +86,6 @@ def _weights(config: ModelConfig, weights: Weights, size: int) -> tuple[Tensor, 
     """Weights of an expert: gate and up, [2 * size, hidden_size], and down, [hidden_size, size]."""
     names, hidden = config.family.experts, config.hidden_size
     assert names is not None
-    up, _ = weights.split_outputs({name: [Share(size)] for name in names.up}, hidden, False)
+    up, _ = weights.split_outputs({name: [RankRows(size)] for name in names.up}, hidden, False)
     down, _ = weights.split_inputs(names.down, hidden, size, False)
     return up, down

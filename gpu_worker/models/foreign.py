@@ -1,9 +1,9 @@
 """Any other causal LM of transformers, through its attention interface, on the same paged cache.
 
-Its modelling code runs unchanged. It calls a function for attention, with queries and keys already rotated;
-that function is ours, and sees a step's ragged batch as one sequence of one batch. What the model does
-besides must treat each token by itself: a state of its own (Mamba), or biases in place of positions (ALiBi),
-would be lost. That is found out when the model is loaded, by a trial.
+The modelling code of transformers runs unchanged. It calls a function for attention, with queries and keys
+already rotated. That function is ours, and gets a step's ragged batch as a batch of one sequence. Everything
+else in the model must treat each token by itself: a recurrent state (Mamba) or linear biases (ALiBi) would
+give wrong results. A trial when the model is loaded refuses such models.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,16 +20,16 @@ from gpu_worker.models.loader import shards
 from gpu_worker.models.values import Values
 
 Attend = Callable[[int, Tensor, Tensor, Tensor, AttentionSpec], Tensor]
-"""Of a layer: queries [tokens, heads, head_dim], keys and values [tokens, kv_heads, head_dim], what is seen.
-Gives [tokens, heads * head_dim]."""
+"""Attention of one layer: number of the layer, queries [tokens, heads, head_dim], keys and values [tokens,
+kv_heads, head_dim], spec; to [tokens, heads * head_dim]."""
 
 _HARMLESS = frozenset(
     {"dropout", "is_causal", "position_ids", "use_cache", "cache_position", "output_attentions"}
 )
-"""What attention is told besides, and needs not know here."""
+"""Arguments that transformers passes to attention and that are ignored here."""
 
 
-class Foreign:
+class TransformersModel:
     """See `models.registry.CausalLM`."""
 
     def __init__(self, model: Any, positions: int) -> None:
@@ -41,8 +41,8 @@ class Foreign:
         name = f"quire-{id(self)}"
         _register(name, self._attention)
         model.set_attn_implementation(name)
-        # The head's own code, on hidden states that are there already.
-        setattr(model, model.base_model_prefix, _Passed())
+        # The model's own code computes logits, from hidden states instead of tokens.
+        setattr(model, model.base_model_prefix, _PassThrough())
         self.config = _shape(self, model.config)
         ones = torch.ones(
             positions or self.config.max_position, self.config.head_dim // 2, device=model.device
@@ -66,7 +66,7 @@ class Foreign:
         return logits.float()
 
     def run(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """Hidden states [tokens, hidden_size] with that for attention."""
+        """Hidden states [tokens, hidden_size], with `attend` as attention."""
         self._attend = attend
         out = self._inner(input_ids=tokens[None].long(), position_ids=positions[None], use_cache=False)
         hidden: Tensor = out[0][0]
@@ -75,7 +75,8 @@ class Foreign:
     def _attention(
         self, module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **given: Any
     ) -> tuple[Tensor, None]:
-        """What transformers calls: [1, heads, tokens, head_dim] to [1, tokens, heads, head_dim]."""
+        """The function that transformers calls: [1, heads, tokens, head_dim] to [1, tokens, heads,
+        head_dim]."""
         window, softcap = given.pop("sliding_window", None), given.pop("softcap", None)
         scale = given.pop("scaling", None)
         unknown = [name for name, value in given.items() if value is not None and name not in _HARMLESS]
@@ -88,12 +89,12 @@ class Foreign:
         return out.view(1, query.shape[2], query.shape[1], -1), None
 
 
-class _Passed(torch.nn.Module):
-    """In place of the decoder under a head: gives what it is given."""
+class _PassThrough(torch.nn.Module):
+    """Takes the place of the decoder under a head, and returns its inputs as hidden states."""
 
     @property
-    def decoder(self) -> "_Passed":
-        """Heads that reach past the base model, as OPT's does, get the same."""
+    def decoder(self) -> "_PassThrough":
+        """For models that call `decoder` of the base model, as OPT does."""
         return self
 
     def forward(self, inputs_embeds: Tensor, **_: Any) -> Any:
@@ -102,9 +103,9 @@ class _Passed(torch.nn.Module):
         return BaseModelOutputWithPast(last_hidden_state=inputs_embeds)
 
 
-def load_foreign(
+def load_with_transformers(
     directory: Path, values: Values, device: torch.device, dtype: torch.dtype | None, positions: int
-) -> Foreign:
+) -> TransformersModel:
     """Load a model with transformers; `dtype`, `positions`: see `load_model`. Raises `ModelError`."""
     architecture = architecture_of(values)
     try:
@@ -117,20 +118,23 @@ def load_foreign(
         if values.get("auto_map"):
             what = "is not supported: its own code would have to be run (auto_map), which is never done"
         raise values.wrong("architectures", f"{architecture} {what}")
-    shards(directory)  # says in one line what is missing, or that there are only pickles
+    shards(directory)  # raises an error of one line if files are missing, or if there are only pickles
     try:
         model = getattr(transformers, architecture).from_pretrained(
             directory, dtype=dtype or "auto", use_safetensors=True, local_files_only=True
         )
-        return Foreign(model.eval().to(device), positions)
+        return TransformersModel(model.eval().to(device), positions)
     except ModelError as error:
         raise values.wrong("architectures", f"{architecture} is not supported: {error}") from error
-    except Exception as error:  # whatever it is that transformers says of such a directory
+    except Exception as error:  # transformers raises errors of all kinds
         raise ModelError(f"{directory}: transformers cannot load {architecture}: {_line(error)}") from error
 
 
-def _shape(model: Foreign, config: Any) -> Shape:
-    """From what attention is called with, in a trial: one token alone, and after another sequence's token."""
+def _shape(model: TransformersModel, config: Any) -> Shape:
+    """Sizes from the arguments of attention in a trial.
+
+    The trial runs one token alone, and beside a token of another sequence: its result must be the same.
+    """
     heads: dict[int, tuple[torch.Size, torch.Size]] = {}
 
     def attend(layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
@@ -169,7 +173,7 @@ def _shape(model: Foreign, config: Any) -> Shape:
 
 
 def _register(name: str, attention: Callable[..., tuple[Tensor, None]]) -> None:
-    """Make the function known by that name, and that it needs no mask."""
+    """Register `attention` with transformers under `name`, without masks."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(name, attention)

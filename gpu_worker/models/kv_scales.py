@@ -1,4 +1,4 @@
-"""The scales of keys and values that a checkpoint was calibrated with, if it has them."""
+"""Calibrated scales of keys and values in a checkpoint."""
 
 import re
 from pathlib import Path
@@ -11,19 +11,19 @@ from gpu_worker.models.loader import open_checkpoint
 from gpu_worker.models.ranks import ALONE, Ranks
 
 ENDS = (".k_scale", ".v_scale", ".k_proj.output_scale", ".v_proj.output_scale")
-"""Of their names: as vLLM and compressed-tensors write them, and as the latter's first versions did."""
+"""Ends of the scales' names: of vLLM and compressed-tensors, then of first versions of compressed-tensors."""
 
 UNUSED = (".q_scale", ".prob_scale")
-"""Ends of names of scales beside them, for products within attention that are not computed in fp8 here."""
+"""Ends of names of other scales, for queries and attention weights in fp8, which are not used here."""
 
 _NAME = re.compile(r"\.(\d+)\.(?:.+\.)?([kv])(?:_scale|_proj\.output_scale)$")
 
 
 def stored_scales(directory: Path, layers: int, kv_heads: int, ranks: Ranks = ALONE) -> Tensor | None:
-    """float32 [layers, 2, kv_heads], of the rank's keys and values; None if the checkpoint has none.
+    """Scales of the rank's keys and values, float32 [layers, 2, kv_heads]; None if the checkpoint has none.
 
-    A stored number is the key, or value, divided by its scale. Raises `ModelError` if one is missing, is not
-    positive, or is neither one for all heads nor one for each.
+    Pages hold keys and values divided by their scale. Raises `ModelError` if a scale is missing or not
+    positive, or if a tensor has neither one scale nor one for each head.
     """
     scales = torch.zeros(layers, 2, kv_heads)
     with open_checkpoint(directory) as checkpoint:
@@ -43,7 +43,7 @@ def stored_scales(directory: Path, layers: int, kv_heads: int, ranks: Ranks = AL
 
 
 def _own(scales: Tensor, kv_heads: int, ranks: Ranks) -> Tensor:
-    """Those of the rank's heads; nothing if there are neither one nor as many as heads."""
+    """Scales of the rank's heads; empty if their number is neither one nor the number of heads."""
     if len(scales) in (1, ranks.count * kv_heads):
         return scales if len(scales) == 1 else scales[ranks.rank * kv_heads :][:kv_heads]
     if kv_heads == 1 and ranks.count % len(scales) == 0:  # several ranks have the same head

@@ -1,8 +1,8 @@
 """A decoder layer: attention over the paged cache, and an MLP or a mixture of experts.
 
-Query, key and value projections are one matrix, and so are gate and up: fewer, larger products. What a
-family has is decided when a layer is made; a step looks nothing up. Numbers in the configuration are those of
-one rank (`split.py`).
+Query, key and value projections are one matrix, and so are gate and up: fewer, larger products. The
+differences between families are resolved when a layer is constructed, not in a step. Sizes in the
+configuration are those of one rank (`split.py`).
 """
 
 from collections.abc import Callable, Sequence
@@ -20,21 +20,21 @@ from gpu_worker.kernels.reference.kernels import ACTIVATIONS
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.experts import Experts
 from gpu_worker.models.latent import LatentAttention
-from gpu_worker.models.loader import Share, Weights
-from gpu_worker.models.norms import HeadNorms, NormedSum, read_norm, unchanged
+from gpu_worker.models.loader import RankRows, Weights
+from gpu_worker.models.norms import PostNorm, QueryKeyNorm, identity, read_norm
 from gpu_worker.models.rope import rotary_order
-from gpu_worker.models.split import summed
+from gpu_worker.models.split import all_reduced
 
 
-class Adds(Protocol):
-    """What adds something to the residual stream."""
+class ResidualAdd(Protocol):
+    """Adds its result to the residual: a projection, an MLP, a mixture of experts."""
 
     def add_to(self, hidden: Tensor, residual: Tensor, /) -> None:
-        """Add what comes of hidden [tokens, in] to residual [tokens, out], in place."""
+        """Add the result for hidden [tokens, in] to residual [tokens, out], in place."""
 
 
 class Attention:
-    """Attention with grouped queries over the paged cache."""
+    """Grouped-query attention over the paged cache."""
 
     def __init__(self, config: ModelConfig, number: int, weights: Weights, kernels: Kernels) -> None:
         names = config.family.names
@@ -46,12 +46,12 @@ class Attention:
         self._slopes = _slopes(config, weights)
         self._norms = _head_norms(config, number, weights, kernels)
         out = kernels.linear(*weights.split_inputs(names.out, config.hidden_size, query, config.out_bias))
-        self._out = _added(config, weights, kernels, out, names.after_attention)
+        self._out = _residual_add(config, weights, kernels, out, names.after_attention)
 
     def add_to(
         self, hidden: Tensor, residual: Tensor, rotary: Rotary, step: StepAttention, cache: LayerCache
     ) -> None:
-        """Add what attention says of hidden [tokens, hidden_size] to residual, in place."""
+        """Add the result of attention for hidden [tokens, hidden_size] to residual, in place."""
         query = step.rotate_and_write(self._norms(self._qkv(hidden)), rotary, cache)
         self._out.add_to(step.attend(query, cache, self._spec, self._slopes), residual)
 
@@ -62,35 +62,35 @@ class MLP:
     def __init__(self, config: ModelConfig, weights: Weights, kernels: Kernels) -> None:
         names, hidden, inner = config.family.names, config.hidden_size, config.intermediate_size
         down = kernels.linear(*weights.split_inputs(names.down, hidden, inner, config.mlp_bias))
-        rows = [Share(inner)] * (2 if config.family.gated else 1)
+        rows = [RankRows(inner)] * (2 if config.family.gated else 1)
         up = weights.split_outputs(_in_tensors(names.up, rows), hidden, config.mlp_bias)
         if config.family.gated:
             self._inner = kernels.gated(*up, config.activation)
         else:
             product, activate = kernels.linear(*up), ACTIVATIONS[config.activation]
             self._inner = lambda hidden: activate(product(hidden))
-        self._down = _added(config, weights, kernels, down, names.after_mlp)
+        self._down = _residual_add(config, weights, kernels, down, names.after_mlp)
 
     def add_to(self, hidden: Tensor, residual: Tensor) -> None:
         self._down.add_to(self._inner(hidden), residual)
 
 
 class Layer:
-    """Attention, then the MLP or the experts, which read what attention has added to the residual stream."""
+    """Attention, then an MLP or a mixture of experts, which reads the residual with attention's result."""
 
     def __init__(self, config: ModelConfig, number: int, weights: Weights, kernels: Kernels) -> None:
         names, hidden = config.family.names, config.hidden_size
 
         def norm(name: str | None) -> Callable[[Tensor], Tensor]:
-            return read_norm(config, weights, kernels, name, hidden) if name else unchanged
+            return read_norm(config, weights, kernels, name, hidden) if name else identity
 
         self._attention_norm, self._mlp_norm = norm(names.before_attention), norm(names.before_mlp)
         self._attention = (LatentAttention if config.latent else Attention)(config, number, weights, kernels)
         experts = config.experts is not None and number in config.experts.layers
-        self._mlp: Adds = (Experts if experts else MLP)(config, weights, kernels)
+        self._mlp: ResidualAdd = (Experts if experts else MLP)(config, weights, kernels)
 
     def add_to(self, hidden: Tensor, rotary: Rotary, step: StepAttention, cache: LayerCache) -> None:
-        """Add what the layer has to say to the residual stream, hidden [tokens, hidden_size], in place."""
+        """Add the results of attention and MLP to the residual, hidden [tokens, hidden_size], in place."""
         self._attention.add_to(self._attention_norm(hidden), hidden, rotary, step, cache)
         self._mlp.add_to(self._mlp_norm(hidden), hidden)
 
@@ -102,38 +102,38 @@ class ParallelLayer(Layer):
     def add_to(self, hidden: Tensor, rotary: Rotary, step: StepAttention, cache: LayerCache) -> None:
         """See `Layer.add_to`."""
         normed = self._attention_norm(hidden)
-        mlp_input = normed if self._mlp_norm is unchanged else self._mlp_norm(hidden)
+        mlp_input = normed if self._mlp_norm is identity else self._mlp_norm(hidden)
         self._attention.add_to(normed, hidden, rotary, step, cache)
         self._mlp.add_to(mlp_input, hidden)
 
 
-def _in_tensors(names: tuple[str, ...], shares: Sequence[Share]) -> dict[str, Sequence[Share]]:
-    """What lies in which tensor: each in one of its own, or all in one."""
+def _in_tensors(names: tuple[str, ...], parts: Sequence[RankRows]) -> dict[str, Sequence[RankRows]]:
+    """Parts of a joint matrix by tensor: each part in a tensor of its own, or all in one tensor."""
     if len(names) == 1:
-        return {names[0]: shares}
-    return {name: [share] for name, share in zip(names, shares, strict=True)}
+        return {names[0]: parts}
+    return {name: [part] for name, part in zip(names, parts, strict=True)}
 
 
-def _added(
+def _residual_add(
     config: ModelConfig, weights: Weights, kernels: Kernels, product: Linear, norm: str | None
-) -> Adds:
-    """What adds all ranks' product to the stream, through the norm of that name if the family has one."""
-    product = summed(product, weights.ranks)
+) -> ResidualAdd:
+    """`product`, summed over ranks, and normalized before it is added if the family has norm `norm`."""
+    product = all_reduced(product, weights.ranks)
     if norm is None:
         return product
-    return NormedSum(product, read_norm(config, weights, kernels, norm, config.hidden_size))
+    return PostNorm(product, read_norm(config, weights, kernels, norm, config.hidden_size))
 
 
 def _projections(config: ModelConfig, number: int, weights: Weights) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of query, key and value: heads one after the other, their dimensions in the order in
-    which kernels rotate them."""
+    """Weight and bias of the joint projection of queries, keys and values, head after head. The dimensions of
+    a head have the order that kernels rotate."""
     heads, kv_heads, size = config.num_heads, config.num_kv_heads, config.head_dim
     query, key = heads * size, kv_heads * size
-    keys = Share(key, config.key_copies)
-    # Of one key head for all, queries, key and value lie one after the other in any case.
+    keys = RankRows(key, config.key_copies)
+    # With one key head the order by key head is the order queries, keys, values.
     by_head = config.family.by_head and weights.ranks.count * kv_heads > config.key_copies
-    shares = [Share(query + 2 * key)] if by_head else [Share(query), keys, keys]
-    parts = _in_tensors(config.family.names.qkv, shares)
+    rows = [RankRows(query + 2 * key)] if by_head else [RankRows(query), keys, keys]
+    parts = _in_tensors(config.family.names.qkv, rows)
     weight, bias = weights.split_outputs(parts, config.hidden_size, config.qkv_bias)
     order = torch.arange(query + 2 * key, device=weight.device).view(-1, size)
     if by_head:
@@ -149,7 +149,7 @@ def _projections(config: ModelConfig, number: int, weights: Weights) -> tuple[Te
 
 
 def _slopes(config: ModelConfig, weights: Weights) -> Tensor | None:
-    """Of this rank's heads, float32 [heads], if there are linear biases."""
+    """Slopes of this rank's heads, float32 [heads]. None: the model has no linear biases."""
     first = weights.ranks.rank * config.num_heads
     mine = config.slopes[first : first + config.num_heads]
     return torch.tensor(mine, device=weights.device) if mine else None
@@ -159,16 +159,16 @@ def _head_norms(
     config: ModelConfig, number: int, weights: Weights, kernels: Kernels
 ) -> Callable[[Tensor], Tensor]:
     names, size = config.family.names, config.head_dim
-    if config.qkv_limit:
-        return partial(torch.clamp_, min=-config.qkv_limit, max=config.qkv_limit)
+    if config.clip_qkv:
+        return partial(torch.clamp_, min=-config.clip_qkv, max=config.clip_qkv)
     if names.query_norm is None or names.key_norm is None:
-        return unchanged
+        return identity
     if rotary_order(config.ropes[number], size) is not None:
         raise ModelError("norms of queries and keys beside a partial rotary embedding are not supported")
     rows = config.num_heads * size, config.num_kv_heads * size
-    sizes = rows if config.family.norms_whole else (size, size)
+    sizes = rows if config.family.norms_all_heads else (size, size)
     query, key = (
         read_norm(config, weights, kernels, name, each)
         for name, each in zip((names.query_norm, names.key_norm), sizes, strict=True)
     )
-    return HeadNorms(query, key, *rows)
+    return QueryKeyNorm(query, key, *rows)

@@ -1,4 +1,4 @@
-"""Weights out of safetensors files: memory-mapped, one tensor at a time, never a pickle."""
+"""Weights from safetensors files: memory-mapped, one tensor at a time, never a pickle."""
 
 import json
 import logging
@@ -27,11 +27,11 @@ class Checkpoint:
     """The tensors of a model directory by name."""
 
     def __init__(self, files: Mapping[str, tuple[Any, str]]) -> None:
-        """`files`: for each tensor the open safetensors file that has it, and what it is called there."""
+        """`files`: for each tensor its open safetensors file, and its name in the file."""
         self._files = files
         self._read: set[str] = set()
         self.parameters = 0
-        """Numbers in the tensors that were taken."""
+        """Total number of elements of the tensors that `take` has returned."""
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """A tensor, memory-mapped. Raises `ModelError` if it is missing or has another shape."""
@@ -55,29 +55,30 @@ class Checkpoint:
         return tensor
 
     def names(self) -> Set[str]:
-        """Of all tensors."""
+        """Names of all tensors."""
         return self._files.keys()
 
     def unread(self) -> list[str]:
-        """Tensors that nobody has asked for."""
+        """Names of tensors that `take` has not returned, sorted."""
         return sorted(self._files.keys() - self._read)
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """Rows of a matrix that one rank has."""
+class RankRows:
+    """A part of a matrix whose rows are split among ranks."""
 
     rows: int
+    """Number of rows of one rank."""
     copies: int = 1
-    """Ranks that have the same ones."""
+    """Number of consecutive ranks that have the same rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
     """A checkpoint's tensors as a decoder asks for them: converted, on the device, merged.
 
-    Every one is read when it is asked for, so that no more than one lies in memory beside what the
-    back end has made of the others. Of a matrix that is split among ranks, only this one's part is read.
+    A tensor is read when it is asked for, so that memory holds at most one tensor besides the weights that
+    the back end has laid out. Of a matrix that is split among ranks only this rank's part is read.
     """
 
     checkpoint: Checkpoint
@@ -85,23 +86,23 @@ class Weights:
     device: torch.device
     prefix: str = ""
     transposed: bool = False
-    """Matrices lie as [columns, rows] in the checkpoint."""
+    """The checkpoint has matrices as [columns, rows]."""
     ranks: Ranks = ALONE
 
     def under(self, prefix: str) -> "Weights":
-        """Those whose names begin so, by the rest of their names."""
+        """The tensors whose names begin with `prefix`, by the rest of their names."""
         return replace(self, prefix=self.prefix + prefix)
 
     def of(self, dtype: torch.dtype) -> "Weights":
-        """The same in another type."""
+        """The same tensors, converted to another type."""
         return replace(self, dtype=dtype)
 
     def has(self, name: str) -> bool:
-        """Whether there is a tensor of that name."""
+        """Whether there is a tensor `name`."""
         return self.prefix + name in self.checkpoint.names()
 
     def has_any(self, prefix: str) -> bool:
-        """Whether a tensor's name begins so."""
+        """Whether the name of any tensor begins with `prefix`."""
         return any(name.startswith(self.prefix + prefix) for name in self.checkpoint.names())
 
     def read(self, name: str, *shape: int) -> Tensor:
@@ -109,47 +110,51 @@ class Weights:
         return self.rows(name, slice(0, shape[0]), *shape)
 
     def rows(self, name: str, rows: slice, *shape: int) -> Tensor:
-        """Some rows of a tensor of that shape. Raises `ModelError`."""
+        """Rows `rows` of a tensor of shape `shape`. Raises `ModelError`."""
         return self._merge([(name, shape[0], [rows])], shape[1:])
 
     def merged(self, parts: Mapping[str, int], columns: int, biased: bool) -> tuple[Tensor, Tensor | None]:
-        """Weight [sum of rows, columns] and bias, if there is one, of several products in one.
+        """Weight [sum of rows, columns], and bias if `biased`, of several products merged into one.
 
-        `parts`: the rows of each by its name; all ranks have all of them. Raises `ModelError`.
+        `parts`: number of rows of each product, by the name of its tensor. All ranks have all rows. Raises
+        `ModelError`.
         """
         everywhere = self.ranks.count
         return self.split_outputs(
-            {name: [Share(n, everywhere)] for name, n in parts.items()}, columns, biased
+            {name: [RankRows(n, everywhere)] for name, n in parts.items()}, columns, biased
         )
 
     def split_outputs(
-        self, parts: Mapping[str, Sequence[Share]], columns: int, biased: bool
+        self, parts: Mapping[str, Sequence[RankRows]], columns: int, biased: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """As `merged`, of products whose outputs are split: weight [sum of this rank's rows, columns].
+        """As `merged`, for products whose outputs are split among ranks: weight [sum of this rank's rows,
+        columns].
 
-        `parts`: what lies in the tensor of that name, one after the other, each of it split.
+        `parts`: for each tensor the parts that lie in it, one after the other, each of which is split.
         """
-        cuts = {name: self._cut(shares) for name, shares in parts.items()}
+        cuts = {name: self._cut(each) for name, each in parts.items()}
         weight = self._merge([(f"{name}.weight", *cut) for name, cut in cuts.items()], (columns,))
         bias = [(f"{name}.bias", *cut) for name, cut in cuts.items()]
         return weight, self._merge(bias, ()) if biased else None
 
     def split_inputs(self, name: str, rows: int, columns: int, biased: bool) -> tuple[Tensor, Tensor | None]:
-        """Of a product whose inputs are split: weight [rows, this rank's columns], and the bias, on one rank
-        alone: sums over the ranks have it once."""
+        """Weight [rows, this rank's columns], and bias, of a product whose inputs are split among ranks.
+
+        Only rank 0 has the bias, so that the sum over ranks has it once.
+        """
         first, whole = self.ranks.rank * columns, self.ranks.count * columns
         every = [slice(0, rows)]
         weight = self._merge([(f"{name}.weight", rows, every)], (whole,), slice(first, first + columns))
         bias = self._merge([(f"{name}.bias", rows, every)], ()) if biased else None
         return weight, bias if self.ranks.rank == 0 else None
 
-    def _cut(self, shares: Sequence[Share]) -> tuple[int, list[slice]]:
-        """Rows of a whole tensor, and which of them are this rank's."""
+    def _cut(self, parts: Sequence[RankRows]) -> tuple[int, list[slice]]:
+        """Number of rows of a whole tensor, and slices of this rank's rows."""
         whole, mine = 0, []
-        for share in shares:
-            first = whole + self.ranks.rank // share.copies * share.rows
-            mine.append(slice(first, first + share.rows))
-            whole += share.rows * self.ranks.count // share.copies
+        for part in parts:
+            first = whole + self.ranks.rank // part.copies * part.rows
+            mine.append(slice(first, first + part.rows))
+            whole += part.rows * self.ranks.count // part.copies
         return whole, mine
 
     def _merge(
@@ -158,7 +163,7 @@ class Weights:
         rest: tuple[int, ...],
         columns: slice = slice(None),
     ) -> Tensor:
-        """`parts`: names of tensors [rows, *rest], how many rows each has, and which of them to take."""
+        """`parts`: name of each tensor [rows, *rest], its number of rows, and the slices of rows to take."""
         count = sum(rows.stop - rows.start for _, _, taken in parts for rows in taken)
         width = [len(range(size)[columns]) for size in rest]
         merged = torch.empty((count, *width), dtype=self.dtype, device=self.device)
@@ -178,8 +183,8 @@ class Weights:
 def open_checkpoint(directory: Path) -> Iterator[Checkpoint]:
     """Open the safetensors of a directory: a single file, or shards and their index.
 
-    Raises `ModelError` if there are none, if one is truncated or no safetensors file, or if the
-    index does not fit them.
+    Raises `ModelError` if there is no such file, if a file is truncated or no safetensors file, or if a file
+    does not have the tensors that the index says.
     """
     with ExitStack() as opened:
         files: dict[str, Any] = {}
@@ -201,7 +206,7 @@ def open_checkpoint(directory: Path) -> Iterator[Checkpoint]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON. Raises `ValueError` if a name comes twice: which one holds, nobody could say."""
+    """An object of JSON. Raises `ValueError` if a name comes twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -210,7 +215,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def shards(directory: Path) -> dict[Path, set[str] | None]:
-    """Files of the checkpoint, and which tensors each must have; None = whatever it has."""
+    """Files of the checkpoint, and the tensors that each must have. None: any tensors."""
     index = directory / _INDEX
     if index.is_file():
         try:

@@ -1,4 +1,4 @@
-"""Normalization in all the places where families have it."""
+"""Norms of all families: of the residual, of queries and keys, and of results before they are added."""
 
 import torch
 from torch import Tensor
@@ -12,29 +12,29 @@ from gpu_worker.models.loader import Weights
 
 
 def read_norm(config: ModelConfig, weights: Weights, kernels: Kernels, name: str, size: int) -> Norm:
-    """The norm that a family has, with the weights of that name. Raises `ModelError`."""
+    """A norm of the family's kind, with the weights of tensor `name`. Raises `ModelError`."""
     eps, weight = config.norm_eps, f"{name}.weight"
     match config.family.norm:
         case "rms":
             return kernels.norm(weights.read(weight, size), eps)
-        case "wide":
+        case "rms_float32":
             return kernels.norm(weights.of(torch.float32).read(weight, size), eps)
-        case "shifted":
+        case "rms_one_plus":
             return kernels.norm(1 + weights.of(torch.float32).read(weight, size), eps)
         case "layer":
             bias = weights.read(f"{name}.bias", size) if weights.has(f"{name}.bias") else None
             return LayerNorm(weights.read(weight, size), bias, eps)
-        case "bare":
+        case "layer_without_weight":
             return LayerNorm(torch.ones(size, dtype=weights.dtype, device=weights.device), None, eps)
 
 
-def unchanged(hidden: Tensor) -> Tensor:
-    """Where a family has no norm."""
+def identity(hidden: Tensor) -> Tensor:
+    """Takes the place of a norm that a family does not have."""
     return hidden
 
 
 class LayerNorm:
-    """Ba et al. 2016, in plain PyTorch on every device."""
+    """Layer normalization (Ba et al. 2016), in plain PyTorch on every device."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, eps: float) -> None:
         self._weight, self._bias, self._eps = weight, bias, eps
@@ -47,26 +47,26 @@ class LayerNorm:
         normalize_each(self, len(self._weight), rows)
 
 
-class HeadNorms:
-    """Norms of queries and keys before they are rotated, in place.
+class QueryKeyNorm:
+    """QK-norm: norms of queries and keys before they are rotated, in place.
 
-    Each head by itself (Henry et al. 2020), or all heads of a token as one row, as in OLMo 2.
+    Each head is normalized by itself (Henry et al. 2020), or all heads of a token as one row, as in OLMo 2.
     """
 
     def __init__(self, query: Norm, key: Norm, queries: int, keys: int) -> None:
-        """`queries`, `keys`: numbers of a token's."""
+        """`queries`, `keys`: dimensions of a token's queries and keys, of all heads together."""
         self._query, self._key = query, key
         self._queries, self._keys = slice(0, queries), slice(queries, queries + keys)
 
     def __call__(self, qkv: Tensor) -> Tensor:
-        """Of [tokens, queries + keys + values]; the same tensor."""
+        """`qkv`: [tokens, queries + keys + values]. Returns the same tensor."""
         self._query.each(qkv[:, self._queries])
         self._key.each(qkv[:, self._keys])
         return qkv
 
 
-class NormedSum:
-    """A product that is normalized before it is added to the stream. See `Linear.add_to`."""
+class PostNorm:
+    """A product whose result is normalized before it is added to the residual. See `Linear.add_to`."""
 
     def __init__(self, product: Linear, norm: Unary) -> None:
         self._product, self._norm = product, norm

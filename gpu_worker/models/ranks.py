@@ -18,13 +18,13 @@ class Ranks(Protocol):
         """Number of ranks."""
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Add up what the ranks have, in place; returns the same tensor."""
+        """All-reduce: add up the ranks' tensors, in place. Returns the same tensor."""
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """[rows, n] of every rank, side by side in the ranks' order: [rows, count * n]."""
+        """All-gather: the ranks' tensors [rows, n] side by side, in the ranks' order: [rows, count * n]."""
 
     def least(self, number: int) -> int:
-        """The least of the numbers that the ranks have."""
+        """The smallest of the ranks' numbers."""
 
 
 @dataclass(frozen=True, slots=True)

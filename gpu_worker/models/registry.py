@@ -15,11 +15,11 @@ from gpu_worker.kernels.interface import Kernels
 from gpu_worker.models.config import Shape, architecture_of, read_config, read_values
 from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.families import FAMILIES, family_of
-from gpu_worker.models.foreign import load_foreign
+from gpu_worker.models.foreign import load_with_transformers
 from gpu_worker.models.kv_scales import ENDS, UNUSED
 from gpu_worker.models.loader import Weights, open_checkpoint
 from gpu_worker.models.ranks import ALONE, Ranks
-from gpu_worker.models.split import share_of
+from gpu_worker.models.split import rank_config
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class CausalLM(Protocol):
 
     @property
     def config(self) -> Shape:
-        """Its sizes."""
+        """Sizes of the model."""
 
     dtype: torch.dtype
     """Type of activations."""
@@ -41,14 +41,14 @@ class CausalLM(Protocol):
         """
 
     def normed(self, hidden: Tensor) -> Tensor:
-        """Hidden states [rows, hidden_size] after the last norm: what the head sees, and what is embedded."""
+        """Hidden states [rows, hidden_size] after the last norm: inputs of the head, and embeddings."""
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """float32 [rows, vocab_size] for those hidden states [rows, hidden_size] that need them."""
+        """Logits, float32 [rows, vocab_size], for hidden states [rows, hidden_size] before the last norm."""
 
 
 _DERIVED = ("rotary_emb.inv_freq", ".attn.bias", ".attention.bias", ".masked_bias")
-"""Ends of names of tensors that old checkpoints carry and that follow from the configuration."""
+"""Ends of names of tensors that old checkpoints have although they follow from the configuration."""
 
 
 def load_model(
@@ -61,10 +61,10 @@ def load_model(
 ) -> CausalLM:
     """Load the model of a Hugging Face directory.
 
-    `dtype`: None = the checkpoint's. `max_positions`: longest sequence; 0 = the model's own limit. Of several
-    `ranks` each gets its share, and sizes in its configuration are those of the share.
-    The weights' memory plus that of one matrix is needed. Raises `ModelError`, or `CapacityError` if
-    that is more than there is; both in one line.
+    `dtype`: None = the checkpoint's. `max_positions`: longest sequence; 0 = the model's own limit. With
+    several `ranks` each loads its part, and sizes in its configuration are those of the part. Loading needs
+    memory for the weights and one more matrix. Raises `CapacityError` if there is less memory, and
+    `ModelError` if the model cannot be loaded; both have messages of one line.
     """
     started = time.monotonic()
     values = read_values(directory)
@@ -79,7 +79,7 @@ def load_model(
             log.info(
                 "%s: transformers runs a %s that is unlike others in %s", directory, architecture, unlike
             )
-        model = load_foreign(directory, values, device, dtype, max_positions)
+        model = load_with_transformers(directory, values, device, dtype, max_positions)
         parameters = model.parameters
     log.info(
         "%s: %s, %.1f M parameters, %s on %s, loaded in %.1f s",
@@ -94,13 +94,13 @@ def load_model(
 
 
 def check_split(directory: Path, count: int) -> None:
-    """Raise `ModelError` if a model cannot be split among so many ranks."""
+    """Raise `ModelError` if a model cannot be split among `count` ranks."""
     values = read_values(directory)
     architecture = architecture_of(values)
     if family_of(architecture, values.values) is None:
         raise ModelError(f"QUIRE_TENSOR_PARALLEL={count}: {architecture} of transformers cannot be split")
     try:
-        share_of(read_config(directory), count)
+        rank_config(read_config(directory), count)
     except ModelError as error:
         raise ModelError(f"{directory}: {error}") from error
 
@@ -113,7 +113,7 @@ def _load_native(
     max_positions: int,
     ranks: Ranks,
 ) -> tuple[Decoder, int]:
-    """The decoder, and how many numbers its checkpoint has."""
+    """The decoder, and its number of parameters."""
     config = read_config(directory)
     with open_checkpoint(directory) as checkpoint, torch.inference_mode():
         weights = Weights(checkpoint, dtype or config.dtype, device, ranks=ranks)

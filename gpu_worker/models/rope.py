@@ -1,9 +1,8 @@
-"""Rotary position embeddings (Su et al. 2021), and how they are stretched to longer contexts.
+"""Rotary position embeddings (Su et al. 2021), and their scaling to longer contexts.
 
-Kernels rotate all pairs of dimensions (i, i + head_dim / 2) of a head. Where a model pairs others, or
-leaves some alone, the rows of its query and key projections are put into that order when they are loaded:
-scores are sums over dimensions, so that any order will do that both have. Pairs that are left alone turn
-by an angle of zero.
+Kernels rotate all pairs of dimensions (i, i + head_dim / 2) of a head. Some models rotate other pairs, or
+only some dimensions. The rows of their query and key projections are reordered when they are loaded. Scores
+do not change, because they are sums over dimensions. Dimensions that are not rotated get an angle of zero.
 """
 
 import math
@@ -18,46 +17,51 @@ from gpu_worker.models.values import Values
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """Positions divided by `factor`."""
+    """Linear scaling."""
 
     factor: float
+    """Positions are divided by it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Llama3:
-    """Long wavelengths stretched, short ones left alone (Grattafiori et al. 2024, section 3.1)."""
+    """Long wavelengths are stretched, short ones are kept (Grattafiori et al. 2024, section 3.1)."""
 
     factor: float
     low_freq_factor: float
     high_freq_factor: float
-    original: int
-    """Positions that the model was first trained with, here and below."""
+    original_max_position: int
+    """Context of the first training, in positions (original_max_position_embeddings)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Yarn:
-    """As `Llama3`, by a pair's place instead of its wavelength (Peng et al. 2023)."""
+    """YaRN (Peng et al. 2023): as `Llama3`, by the number of a pair instead of its wavelength."""
 
     factor: float
-    fast: float
-    slow: float
+    beta_fast: float
+    beta_slow: float
     truncate: bool
-    amplitude: float
-    """What cosines and sines are multiplied by, here and below."""
-    original: int
-    sharpness: float = 1.0
-    """What latent attention multiplies scores by besides."""
+    attention_factor: float
+    """Factor of cosines and sines."""
+    original_max_position: int
+    """Context of the first training, in positions."""
+    score_scale: float = 1.0
+    """Another factor of scores, of latent attention alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class LongRope:
-    """Each pair by a factor of its own (Ding et al. 2024): one set of them for sequences up to `original`
-    positions, one for longer ones."""
+    """LongRoPE (Ding et al. 2024): each pair of dimensions has a factor of its own."""
 
-    short: tuple[float, ...]
-    long: tuple[float, ...]
-    amplitude: float
-    original: int
+    short_factor: tuple[float, ...]
+    """Factors if sequences have at most `original_max_position` positions."""
+    long_factor: tuple[float, ...]
+    """Factors if sequences may be longer."""
+    attention_factor: float
+    """Factor of cosines and sines."""
+    original_max_position: int
+    """Context of the first training, in positions."""
 
 
 Scaling = Linear | Llama3 | Yarn | LongRope
@@ -65,18 +69,18 @@ Scaling = Linear | Llama3 | Yarn | LongRope
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """One embedding."""
+    """A rotary embedding."""
 
     theta: float = 10000.0
-    dims: int = 0
-    """How many dimensions of a head are rotated, its first ones. 0: none."""
+    rotary_dim: int = 0
+    """Number of dimensions of a head that are rotated, its first ones. 0: none."""
     interleaved: bool = False
-    """Pairs are (2i, 2i + 1) instead of (i, i + dims / 2)."""
+    """Pairs are (2i, 2i + 1) instead of (i, i + rotary_dim / 2)."""
     scaling: Scaling | None = None
 
 
 def read_rope(values: Values, key: str, head_dim: int, theta: float, max_position: int) -> RopeConfig:
-    """The embedding that the object `key` describes; `theta` unless it says otherwise.
+    """The embedding that object `key` of config.json describes. `theta`: the base if the object has none.
 
     Raises `ModelError` with the key at fault.
     """
@@ -109,27 +113,28 @@ def _scaling(values: Values, key: str, given: Values, dims: int, max_position: i
     if kind == "llama3":
         low, high = given.number("low_freq_factor"), given.number("high_freq_factor")
         return Llama3(factor, low, high, original)
-    amplitude = given.maybe("attention_factor")
+    attention_factor = given.maybe("attention_factor")
     if kind == "yarn":
         return Yarn(
             factor,
             given.number("beta_fast", 32),
             given.number("beta_slow", 1),
             given.flag("truncate", True),
-            _yarn_amplitude(given, factor) if amplitude is None else amplitude,
+            _yarn_attention_factor(given, factor) if attention_factor is None else attention_factor,
             original,
             _yarn_scale(factor, given.number("mscale_all_dim")) ** 2 if given.get("mscale_all_dim") else 1.0,
         )
-    if amplitude is None:
-        amplitude = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
-    rope = LongRope(given.numbers("short_factor"), given.numbers("long_factor"), amplitude, original)
-    if not len(rope.short) == len(rope.long) == dims // 2:
+    if attention_factor is None:
+        attention_factor = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    rope = LongRope(given.numbers("short_factor"), given.numbers("long_factor"), attention_factor, original)
+    if not len(rope.short_factor) == len(rope.long_factor) == dims // 2:
         raise values.wrong(key, f"short_factor and long_factor have not {dims // 2} numbers each")
     return rope
 
 
-def _yarn_amplitude(given: Values, factor: float) -> float:
-    """As in DeepSeek's code where it says more than the paper: two scales, one over the other."""
+def _yarn_attention_factor(given: Values, factor: float) -> float:
+    """`attention_factor` if config.json has none. With mscale and mscale_all_dim: as DeepSeek's code computes
+    it."""
     if given.get("mscale") and given.get("mscale_all_dim"):
         return _yarn_scale(factor, given.number("mscale")) / _yarn_scale(
             factor, given.number("mscale_all_dim")
@@ -142,20 +147,20 @@ def _yarn_scale(factor: float, weight: float) -> float:
 
 
 def rotary_tables(config: RopeConfig, head_dim: int, positions: int, device: torch.device) -> Rotary:
-    """Cosines and sines for so many positions."""
-    half = config.dims // 2
+    """Cosines and sines for positions 0 to `positions` - 1."""
+    half = config.rotary_dim // 2
     angles = torch.zeros(positions, head_dim // 2)
     angles[:, :half] = torch.outer(torch.arange(positions).float(), _frequencies(config, positions))
     cos, sin = angles.cos(), angles.sin()
     if isinstance(config.scaling, Yarn | LongRope):
-        cos[:, :half] *= config.scaling.amplitude
-        sin[:, :half] *= config.scaling.amplitude
+        cos[:, :half] *= config.scaling.attention_factor
+        sin[:, :half] *= config.scaling.attention_factor
     return Rotary(cos.to(device), sin.to(device))
 
 
 def _frequencies(config: RopeConfig, positions: int) -> Tensor:
-    """Radians per position, float32 [dims / 2], where sequences have up to `positions`."""
-    scaling, dims = config.scaling, config.dims
+    """Radians per position, float32 [rotary_dim / 2]. `positions`: longest sequence."""
+    scaling, dims = config.scaling, config.rotary_dim
     frequencies = 1.0 / config.theta ** (torch.arange(0, dims, 2).float() / max(dims, 1))
     match scaling:
         case None:
@@ -163,16 +168,18 @@ def _frequencies(config: RopeConfig, positions: int) -> Tensor:
         case Linear():
             return frequencies / scaling.factor
         case LongRope():
-            factors = scaling.long if positions > scaling.original else scaling.short
+            factors = (
+                scaling.long_factor if positions > scaling.original_max_position else scaling.short_factor
+            )
             return frequencies / torch.tensor(factors)
         case Llama3():
-            # Wavelengths longer than the old context are stretched, those much shorter are left alone,
-            # and between the two the share moves linearly with the frequency.
-            turns = scaling.original * frequencies / (2 * math.pi)
+            # Wavelengths longer than the original context are stretched, much shorter ones are kept. In
+            # between the kept fraction is linear in the frequency.
+            turns = scaling.original_max_position * frequencies / (2 * math.pi)
             low, high = scaling.low_freq_factor, scaling.high_freq_factor
             kept = ((turns - low) / (high - low)).clamp(0.0, 1.0)
         case Yarn():
-            first, last = (_pair(config, scaling, turns) for turns in (scaling.fast, scaling.slow))
+            first, last = (_pair(config, scaling, turns) for turns in (scaling.beta_fast, scaling.beta_slow))
             if scaling.truncate:
                 first, last = math.floor(first), math.ceil(last)
             first, last = max(first, 0), min(last, dims - 1)
@@ -181,13 +188,18 @@ def _frequencies(config: RopeConfig, positions: int) -> Tensor:
 
 
 def _pair(config: RopeConfig, scaling: Yarn, turns: float) -> float:
-    """Number of the pair, with a fraction, that turns so often within the first context."""
-    return config.dims * math.log(scaling.original / (turns * 2 * math.pi)) / (2 * math.log(config.theta))
+    """Number of the pair, with a fraction, that makes `turns` turns within the original context."""
+    return (
+        config.rotary_dim
+        * math.log(scaling.original_max_position / (turns * 2 * math.pi))
+        / (2 * math.log(config.theta))
+    )
 
 
 def rotary_order(config: RopeConfig, head_dim: int) -> Tensor | None:
-    """Which of the model's dimensions goes where in a head, int64 [head_dim]; None: all stay."""
-    dims, half = config.dims, head_dim // 2
+    """The model's dimension at each place in a kernel's head, int64 [head_dim]. None: the order is the
+    same."""
+    dims, half = config.rotary_dim, head_dim // 2
     if not dims or (dims == head_dim and not config.interleaved):
         return None
     rotated = torch.arange(dims)

@@ -1,15 +1,16 @@
 """One model on several ranks (Shoeybi et al. 2019, "Megatron-LM: Training Multi-Billion Parameter Language
 Models Using Model Parallelism").
 
-Each block's first product is split by its outputs, its second by its inputs, so that the ranks meet once a
-block, where they add up what each has to say to the stream:
+The first product of attention and of an MLP is split by outputs, the second by inputs. Ranks exchange data
+once for each, in an all-reduce of the second product's results:
 
                  ┌─ rank 0:  heads 0 to 3    out, of these ─┐
-    hidden ──────┤                                          ├─ sum ──▶ residual, alike on all ranks
+    hidden ──────┤                                          ├─ sum ──▶ residual, the same on all ranks
                  └─ rank 1:  heads 4 to 7    out, of these ─┘
 
-Embeddings and head are split by tokens: embeddings are added up, of which all but one are zero, and logits
-put side by side. So all ranks sample from the same logits, bit by bit, and need not tell each other what.
+Embedding and head are split by tokens of the vocabulary. Embeddings are summed over ranks, of which all but
+one have zero. Logits are gathered. So all ranks sample from the same logits, bit by bit, and need not
+exchange tokens.
 """
 
 from collections.abc import Callable
@@ -25,11 +26,12 @@ from gpu_worker.models.loader import Weights
 from gpu_worker.models.ranks import Ranks
 
 
-def share_of(config: ModelConfig, count: int) -> ModelConfig:
+def rank_config(config: ModelConfig, count: int) -> ModelConfig:
     """The configuration of one of `count` ranks: whole heads, and a part of the dimensions of MLPs and
     experts.
 
-    Key heads that are fewer than the ranks are on several of them. Raises `ModelError` if it cannot be split.
+    If there are fewer key heads than ranks, several ranks have the same key heads. Raises `ModelError` if the
+    model cannot be split.
     """
     if count == 1:
         return config
@@ -39,7 +41,7 @@ def share_of(config: ModelConfig, count: int) -> ModelConfig:
             raise ModelError(f"QUIRE_TENSOR_PARALLEL={count} does not divide {number} {what}")
         return number // count
 
-    if config.family.norms_whole:
+    if config.family.norms_all_heads:
         raise ModelError(f"QUIRE_TENSOR_PARALLEL={count}: {config.architecture} has norms over all heads")
     kv_heads, experts = config.num_kv_heads, config.experts
     if experts is not None:
@@ -63,13 +65,13 @@ def share_of(config: ModelConfig, count: int) -> ModelConfig:
     )
 
 
-def summed(product: Linear, ranks: Ranks) -> Linear:
-    """A product whose inputs are split, as all ranks have it together."""
-    return product if ranks.count == 1 else Summed(product, ranks)
+def all_reduced(product: Linear, ranks: Ranks) -> Linear:
+    """A product whose inputs are split, with results summed over ranks."""
+    return product if ranks.count == 1 else AllReduced(product, ranks)
 
 
-class Summed:
-    """See `Linear`: each rank has a part of every sum. Parts are added in the type that they are given in."""
+class AllReduced:
+    """See `Linear`. Each rank has a part of every sum. Parts are added in the results' type."""
 
     def __init__(self, product: Linear, ranks: Ranks) -> None:
         self._product, self._ranks = product, ranks
@@ -83,7 +85,7 @@ class Summed:
 
 
 class Vocabulary:
-    """The tokens, of which each rank has as many: their embeddings, and their rows of the head."""
+    """Embedding and head, split by tokens: each rank has the rows of equally many tokens."""
 
     def __init__(self, size: int, ranks: Ranks) -> None:
         self._size, self._ranks = size, ranks
@@ -91,14 +93,15 @@ class Vocabulary:
         self._first = ranks.rank * self._each
 
     def read(self, weights: Weights, name: str, *columns: int) -> Tensor:
-        """This rank's rows of a matrix [tokens, columns], or of a bias; zero past the last token."""
+        """This rank's rows of a matrix [tokens, columns], or of a bias [tokens]. Rows past the last token are
+        zero."""
         rows = slice(min(self._first, self._size), min(self._first + self._each, self._size))
         table = weights.rows(name, rows, self._size, *columns)
         missing = self._each - len(table)
         return pad(table, (0, 0) * len(columns) + (0, missing)) if missing else table
 
     def embedding(self, rows: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """What looks up any token's embedding, made of what looks up this rank's rows."""
+        """A look-up of any token's embedding. `rows`: looks up this rank's rows."""
         if self._ranks.count == 1:
             return rows
 
@@ -110,7 +113,7 @@ class Vocabulary:
         return look_up
 
     def logits(self, head: Unary) -> Unary:
-        """What gives all logits, made of what gives those of this rank's tokens."""
+        """A head with all logits. `head`: has the logits of this rank's tokens."""
         if self._ranks.count == 1:
             return head
         return lambda hidden: self._ranks.gather(head(hidden))[:, : self._size].contiguous()

@@ -1,4 +1,4 @@
-"""Look-ups in config.json that say which key of which file is wrong."""
+"""Typed values of config.json. Errors name the file and the key."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ class Values:
     values: Mapping[str, Any]
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Whatever it is."""
+        """The value of any type, or `default` if the key is missing."""
         value = self.values.get(key)
         return default if value is None else value
 
     def wrong(self, key: str, what: str) -> ModelError:
-        """The error that says so."""
+        """An error that names the file and the key, followed by `what`."""
         return ModelError(f"{self.path}: {key}: {what}")
 
     def positive(self, key: str, default: int | None = None) -> int:
@@ -43,7 +43,7 @@ class Values:
         return float(value)
 
     def maybe(self, key: str) -> float | None:
-        """A positive number, if there is one."""
+        """A positive number, or None if the key is missing."""
         return None if self.get(key) is None else self.number(key)
 
     def flag(self, key: str, default: bool = False) -> bool:
@@ -53,14 +53,14 @@ class Values:
         return value
 
     def object(self, key: str) -> "Values":
-        """An object within; an empty one if it is missing."""
+        """The object of a key, empty if the key is missing."""
         value = self.get(key, {})
         if not isinstance(value, dict):
             raise self.wrong(key, f"an object is needed, not {value!r}")
         return Values(self.path, value)
 
     def but(self, key: str, value: Any) -> "Values":
-        """The same with another value of one key."""
+        """These values with another value of one key."""
         return Values(self.path, {**self.values, key: value})
 
     def numbers(self, key: str) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""Language models within models that also see. Text is served; what else a checkpoint has is left alone."""
+"""Language models within vision-language models. Only text is served; other tensors are not loaded."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -7,12 +7,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Wrapped:
-    """What stands under `text_config`."""
+    """The language model of a vision-language model, configured by the object `text_config`."""
 
     language: str
-    """What config.json would call the language model if it stood alone."""
+    """Architecture of the language model on its own."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """What a key means when it is left out there."""
+    """Values of keys that are missing in `text_config`."""
 
 
 WRAPPED: Mapping[str, Wrapped] = {
@@ -27,14 +27,14 @@ WRAPPED: Mapping[str, Wrapped] = {
     ),
     "Mistral3ForConditionalGeneration": Wrapped("MistralForCausalLM"),
 }
-"""By what config.json calls the whole."""
+"""Language models by the architecture of the whole model."""
 
 _OF_BOTH = ("dtype", "torch_dtype", "tie_word_embeddings", "quantization_config")
-"""Keys that stand beside `text_config` and are meant for it too."""
+"""Keys beside `text_config` that hold for the language model too."""
 
 _WITHIN = {"language_model.": "", "model.language_model.": "model."}
-"""What the language model's tensors begin with, in older and in newer checkpoints, and would if it stood
-alone."""
+"""Prefix of the language model's tensors within the whole, in older and newer checkpoints, to their prefix in
+a checkpoint of the language model on its own."""
 
 _BESIDE = tuple(
     base + part for base in ("", "model.") for part in ("vision_tower.", "multi_modal_projector.")
@@ -42,7 +42,7 @@ _BESIDE = tuple(
 
 
 def language_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """config.json as it would be if the language model in it stood alone; of others their own."""
+    """config.json of the language model on its own. Other models' config.json is returned as it is."""
     architectures = config.get("architectures")
     one = str(architectures[0]) if isinstance(architectures, list) and len(architectures) == 1 else ""
     wrapped, text = WRAPPED.get(one), config.get("text_config")
@@ -54,7 +54,7 @@ def language_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def language_tensors(names: Iterable[str]) -> dict[str, str]:
-    """What a checkpoint calls the language model's tensors, by what it would if that stood alone."""
+    """Names of the language model's tensors in the checkpoint, by their names in a checkpoint of its own."""
     names = list(names)
     if not any(name.startswith(tuple(_WITHIN)) for name in names):
         return {name: name for name in names}

@@ -1,8 +1,7 @@
-"""The table of architectures: what is the same for all models of a family and stands in no config.json.
+"""The table of architectures: what all models of a family have in common and no config.json says.
 
-A decoder is always the same chain of blocks (`decoder.py`); what differs is which norms stand where, what
-is biased, how positions get in, and what the checkpoint calls all of it. A new family of this kind is an
-entry in the file of those that it is most like.
+Every decoder is the same chain of layers (`decoder.py`). Families differ in their norms, biases, positions
+and the names of the checkpoint's tensors. A new family is an entry in the file of the families most like it.
 """
 
 from collections.abc import Mapping
@@ -16,10 +15,10 @@ __all__ = ["FAMILIES", "Family", "family_of"]
 _GROUPS = (llama, gemma, olmo, experts, layer_norms, parallel, linear_biases)
 
 FAMILIES: Mapping[str, Family] = {name: each for group in _GROUPS for name, each in group.FAMILIES.items()}
-"""By what config.json calls its architecture."""
+"""Families by the name of their architecture in config.json."""
 
 
 def family_of(architecture: str, values: Mapping[str, Any]) -> Family | None:
-    """The entry for such a config.json, if there is one."""
+    """The family of a model with these values in config.json. None: transformers runs it."""
     family = FAMILIES.get(architecture)
     return family.fitting(values) if family else None

@@ -1,4 +1,4 @@
-"""What an entry of the table of architectures says: `Family`, with the names of its checkpoint's tensors."""
+"""`Family`, an entry of the table of architectures, with the names of its checkpoint's tensors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,28 +7,29 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a checkpoint calls its tensors, without `.weight` and `.bias`. None: the family has none of it."""
+    """Names of a checkpoint's tensors, without `.weight` and `.bias`. None: the family has no such tensor."""
 
     base: str = "model."
-    """What all names but the head's begin with; some checkpoints leave it out."""
+    """Prefix of all names except the head's. Some checkpoints leave it out."""
     embedding: str = "embed_tokens"
     positions: str | None = None
-    """The table of learned positions."""
+    """Table of learned positions."""
     embedding_norm: str | None = None
     layer: str = "layers.{}."
-    """What the names of a layer begin with, with its number; those below follow it."""
+    """Prefix of a layer's tensors, after `base`, with the layer's number. The names below follow it."""
     before_attention: str | None = "input_layernorm"
     after_attention: str | None = None
-    """Of what attention adds, before it is added."""
+    """Norm of attention's result, before it is added to the residual."""
     before_mlp: str | None = "post_attention_layernorm"
     after_mlp: str | None = None
+    """Norm of the MLP's result, before it is added to the residual."""
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-    """One after the other, or one name for all three."""
+    """Names of the three projections, or one name for all three in one tensor."""
     query_norm: str | None = None
     key_norm: str | None = None
     out: str = "self_attn.o_proj"
     up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
-    """Gate and up, or one name for both; where nothing is gated, what goes into the activation."""
+    """Names of gate and up, or one name for both in one tensor. Without gates: the name of up."""
     down: str = "mlp.down_proj"
     final_norm: str = "norm"
     head: str = "lm_head"
@@ -69,36 +70,47 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class Latent:
-    """Latent attention: what the checkpoint calls its tensors."""
+    """Multi-head latent attention: names of the checkpoint's tensors."""
 
     query: str = "self_attn.q_proj"
-    """Where queries are not compressed; where they are, what follows."""
+    """Projection of queries that are not compressed."""
     query_down: str = "self_attn.q_a_proj"
+    """Projection to compressed queries."""
     query_norm: str = "self_attn.q_a_layernorm"
     query_up: str = "self_attn.q_b_proj"
+    """Projection from compressed queries to queries."""
     down: str = "self_attn.kv_a_proj_with_mqa"
-    """To the compressed numbers of keys and values, and the rotated ones."""
+    """Projection to the compressed row of keys and values and the rotated key."""
     norm: str = "self_attn.kv_a_layernorm"
     up: str = "self_attn.kv_b_proj"
-    """From them, key and value of one head after the other."""
+    """Projection from the compressed row to key and value of each head, head after head."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """An architecture. Of `bool | str` a name is the key in config.json that says so."""
+    """An architecture. Of a field `bool | str` a string is the key of config.json that has the value."""
 
     names: Names = field(default_factory=Names)
     keys: Mapping[str, str] = field(default_factory=dict)
-    """What its config.json calls that which others call otherwise: by the usual name. `a.b`: b within a."""
+    """The family's own names of keys of config.json, by canonical name. `a.b`: key b of object a.
+
+    Canonical names are those that `models/config.py` reads, mostly Llama's.
+    """
     expects: Mapping[str, Any] = field(default_factory=dict)
-    """Values of keys that the entry stands for; null and missing are no other than false."""
+    """Values of keys that a config.json must have to match this entry. Null and missing count as false."""
     otherwise: "Family | None" = None
-    """What it is with other values of those keys. None: what it is then, transformers runs."""
+    """The entry to try if `expects` does not match. None: transformers runs such a model."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """What a key means when it is left out, by its usual name, where that is not what it means for Llama."""
-    norm: Literal["rms", "wide", "shifted", "layer", "bare"] = "rms"
-    """Root mean square; `wide`: multiplied by its weight before rounding; `shifted`: that, with 1 + weight;
-    `layer`: layer normalization, with a bias if the checkpoint has one; `bare`: that, with no weight."""
+    """Values of missing keys, by canonical name, where they differ from Llama's."""
+    norm: Literal["rms", "rms_float32", "rms_one_plus", "layer", "layer_without_weight"] = "rms"
+    """Kind of all norms.
+
+    rms                     RMS norm, rounded to the activations' type and then multiplied by its weight
+    rms_float32             RMS norm, multiplied by its weight in float32 and then rounded
+    rms_one_plus            as rms_float32, multiplied by 1 + weight
+    layer                   layer norm, with a bias if the checkpoint has one
+    layer_without_weight    layer norm without weight and bias
+    """
     qkv_bias: bool | str = "attention_bias"
     out_bias: bool | str = "attention_bias"
     mlp_bias: bool | str = "mlp_bias"
@@ -109,54 +121,52 @@ class Family:
     """Attention and MLP read the same residual stream, instead of the MLP after attention. They share a norm
     if there is no `before_mlp`."""
     rotary: bool = True
-    rotates_unwindowed: bool = True
-    """If not, layers that see everything, beside others with windows, have no positions."""
-    linear_biases: bool | str = False
-    """Positions get in as biases of attention's scores (`alibi.py`), and not by rotation."""
-    scales_biases: bool = False
-    """Those are multiplied by what scores are multiplied by."""
+    rotates_full_attention: bool = True
+    """False: if some layers have windows, layers with full attention have no rotary embedding."""
+    alibi: bool | str = False
+    """Positions are linear biases of attention scores (`alibi.py`) instead of rotary embeddings."""
+    scales_alibi: bool = False
+    """Linear biases are multiplied by the factor of attention scores."""
     position_offset: int = 0
-    """Learned positions begin at that row of their table."""
-    norms_whole: bool = False
-    """Queries and keys are normalized over all their heads at once, not each head by itself."""
-    one_key_head: bool | str = False
-    """All query heads share one key head, whatever else config.json says."""
+    """Row of position 0 in the table of learned positions."""
+    norms_all_heads: bool = False
+    """Queries and keys are normalized over all heads together, not each head by itself."""
+    multi_query: bool | str = False
+    """Multi-query attention: all query heads share one key head, whatever config.json says of key heads."""
     by_head: bool = False
-    """Rows of the joint projection are, for one key head after the other, its queries, key and value."""
+    """Rows of the joint projection are ordered by key head: each head's queries, key and value."""
     transposed: bool = False
-    """Weights of the layers' products are [in, out]."""
+    """The checkpoint has the weights of layers as [in, out]."""
     scales_embeddings: bool = False
-    """Embeddings are multiplied by the square root of their size."""
+    """Embeddings are multiplied by sqrt(hidden_size)."""
     windowed: bool = False
-    """Its `sliding_window` is meant; others carry one that nobody reads."""
+    """`sliding_window` in config.json is used. Other families may have the key, but do not use it."""
     experts: Experts | None = None
     latent: Latent | None = None
 
-    def usual(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """What config.json says, by usual names, with the family's defaults where it says nothing."""
-        renamed = {
-            usual: found for usual, own in self.keys.items() if (found := _at(values, own)) is not None
-        }
+    def canonical(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of config.json by canonical name, with the family's defaults for missing keys."""
+        renamed = {name: found for name, own in self.keys.items() if (found := _at(values, own)) is not None}
         given = {key: value for key, value in values.items() if value is not None}
-        usual = {**self.defaults, **given, **renamed}
-        if self.one_key_head is True or usual.get(str(self.one_key_head)) is True:
-            usual["num_key_value_heads"] = 1
-        return usual
+        canonical = {**self.defaults, **given, **renamed}
+        if self.multi_query is True or canonical.get(str(self.multi_query)) is True:
+            canonical["num_key_value_heads"] = 1
+        return canonical
 
     def fitting(self, values: Mapping[str, Any]) -> "Family | None":
-        """This entry, or the one of `otherwise` that stands for such a config.json."""
+        """This entry, or the first entry of `otherwise` that matches config.json. None: no entry matches."""
         if not self.unlike(values):
             return self
         return self.otherwise.fitting(values) if self.otherwise else None
 
     def unlike(self, values: Mapping[str, Any]) -> list[str]:
-        """Keys whose values are others than the entry stands for."""
-        usual = self.usual(values)
-        return [key for key, value in self.expects.items() if (usual.get(key) or None) != (value or None)]
+        """Keys whose values are not those of `expects`."""
+        found = self.canonical(values)
+        return [key for key, value in self.expects.items() if (found.get(key) or None) != (value or None)]
 
 
 def _at(values: Mapping[str, Any], path: str) -> Any:
-    """What stands at `a.b`: under b in the object under a; None if there is nothing."""
+    """The value at `a.b`: of key b in the object of key a. None if there is none."""
     key, _, rest = path.partition(".")
     found = values.get(key)
     return _at(found, rest) if rest and isinstance(found, Mapping) else None if rest else found

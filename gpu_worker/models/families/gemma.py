@@ -1,4 +1,4 @@
-"""Scaled embeddings, and from Gemma 2 on norms before and behind each block."""
+"""Gemma: scaled embeddings, and from Gemma 2 on norms before and after attention and MLP."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,12 +6,12 @@ from dataclasses import replace
 from gpu_worker.models.families.family import Family, Names
 
 _GEMMA = Family(
-    norm="shifted",
+    norm="rms_one_plus",
     keys={"hidden_act": "hidden_activation"},
     defaults={"hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True, "head_dim": 256},
     scales_embeddings=True,
 )
-SANDWICHED = Names(
+PRE_AND_POST_NORMS = Names(
     after_attention="post_attention_layernorm",
     before_mlp="pre_feedforward_layernorm",
     after_mlp="post_feedforward_layernorm",
@@ -21,13 +21,13 @@ FAMILIES: Mapping[str, Family] = {
     "GemmaForCausalLM": _GEMMA,
     "Gemma2ForCausalLM": replace(
         _GEMMA,
-        names=SANDWICHED,
+        names=PRE_AND_POST_NORMS,
         defaults={**_GEMMA.defaults, "sliding_window_pattern": 2},
         windowed=True,
     ),
     "Gemma3ForCausalLM": replace(
         _GEMMA,
-        names=replace(SANDWICHED, query_norm="self_attn.q_norm", key_norm="self_attn.k_norm"),
+        names=replace(PRE_AND_POST_NORMS, query_norm="self_attn.q_norm", key_norm="self_attn.k_norm"),
         defaults={
             **_GEMMA.defaults,
             "sliding_window_pattern": 6,

@@ -1,4 +1,4 @@
-"""Layer norms, and mostly no gates: GPT-2 and what is like it."""
+"""GPT-2 and families like it: layer norms, and mostly MLPs without gates."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -51,7 +51,7 @@ FAMILIES: Mapping[str, Family] = {
             "scale_attn_weights": True,
         },
         expects={"scale_attn_weights": True},
-        one_key_head="multi_query",
+        multi_query="multi_query",
         by_head=True,
         transposed=False,
     ),

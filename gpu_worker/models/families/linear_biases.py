@@ -1,4 +1,4 @@
-"""Positions as biases of scores. Falcon has them in its smallest models alone."""
+"""Families with linear biases (ALiBi). Of Falcon only the smallest models have them."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -36,12 +36,12 @@ _FALCON = Family(
     out_bias="bias",
     mlp_bias="bias",
     gated=False,
-    linear_biases="alibi",
-    scales_biases=True,
-    one_key_head="multi_query",
+    alibi="alibi",
+    scales_alibi=True,
+    multi_query="multi_query",
     by_head=True,
 )
-"""One block after the other, as in the smallest ones."""
+"""The MLP reads what attention has added, as in the smallest models."""
 _PARALLEL_FALCON = replace(_FALCON, names=replace(_MEGATRON, before_mlp=None), parallel=True)
 
 FAMILIES: Mapping[str, Family] = {
@@ -61,7 +61,7 @@ FAMILIES: Mapping[str, Family] = {
         out_bias=True,
         mlp_bias=True,
         gated=False,
-        linear_biases=True,
+        alibi=True,
         by_head=True,
     ),
     "MptForCausalLM": Family(
@@ -114,17 +114,17 @@ FAMILIES: Mapping[str, Family] = {
         out_bias=False,
         mlp_bias=False,
         gated=False,
-        linear_biases=True,
+        alibi=True,
     ),
     "FalconForCausalLM": replace(
         _PARALLEL_FALCON,
         names=replace(_MEGATRON, before_attention="ln_attn", before_mlp="ln_mlp"),
         expects={"new_decoder_architecture": True, "num_ln_in_parallel_attn": 2},
-        one_key_head=False,
+        multi_query=False,
         otherwise=replace(
             _PARALLEL_FALCON,
             expects={"new_decoder_architecture": True},
-            one_key_head=False,
+            multi_query=False,
             otherwise=replace(_PARALLEL_FALCON, expects={"parallel_attn": True}, otherwise=_FALCON),
         ),
     ),

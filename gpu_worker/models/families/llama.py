@@ -1,4 +1,4 @@
-"""Root mean square norms before each block, rotary embeddings, gates: Llama and what is like it."""
+"""Llama and families like it: RMS norms before attention and MLP, rotary embeddings, gated MLPs."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,26 +1,26 @@
-"""Norms behind each block alone: OLMo from 2 on, and EXAONE 4. In the first OLMo: layer norms, bare."""
+"""OLMo 2 and 3 and EXAONE 4: norms only after attention and MLP. OLMo 1: layer norms without weights."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 
 from gpu_worker.models.families.family import Family
-from gpu_worker.models.families.gemma import SANDWICHED
+from gpu_worker.models.families.gemma import PRE_AND_POST_NORMS
 
 _OLMO2 = Family(
     names=replace(
-        SANDWICHED,
+        PRE_AND_POST_NORMS,
         before_attention=None,
         before_mlp=None,
         query_norm="self_attn.q_norm",
         key_norm="self_attn.k_norm",
     ),
     defaults={"rms_norm_eps": 1e-5},
-    norm="wide",
-    norms_whole=True,
+    norm="rms_float32",
+    norms_all_heads=True,
 )
 
 FAMILIES: Mapping[str, Family] = {
-    "OlmoForCausalLM": Family(defaults={"norm_eps": 1e-5}, norm="bare", mlp_bias=False),
+    "OlmoForCausalLM": Family(defaults={"norm_eps": 1e-5}, norm="layer_without_weight", mlp_bias=False),
     "Olmo2ForCausalLM": _OLMO2,
     "Olmo3ForCausalLM": replace(
         _OLMO2,
@@ -39,7 +39,7 @@ FAMILIES: Mapping[str, Family] = {
         qkv_bias=False,
         out_bias=False,
         mlp_bias=False,
-        rotates_unwindowed=False,
+        rotates_full_attention=False,
         windowed=True,
     ),
 }

@@ -95,7 +95,7 @@ FAMILIES: Mapping[str, Family] = {
     "Cohere2ForCausalLM": replace(
         _COHERE,
         defaults={**_COHERE.defaults, "sliding_window_pattern": 4},
-        rotates_unwindowed=False,
+        rotates_full_attention=False,
         windowed=True,
     ),
 }

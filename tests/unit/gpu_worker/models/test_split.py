@@ -12,7 +12,7 @@ from gpu_worker.kernels.cpu.kernels import CpuKernels, QuantizedKernels
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models.config import read_config
 from gpu_worker.models.registry import load_model
-from gpu_worker.models.split import share_of
+from gpu_worker.models.split import rank_config
 from tests.support.logits import watch_logits
 from tests.support.ranks import Meeting, Thread, Together, same
 from tests.unit.gpu_worker.behaviour.test_families import ALIKE, MODELS, PROMPT, random_model
@@ -149,16 +149,16 @@ def test_a_rank_holds_its_part_alone(directory: Any) -> None:
 def test_what_cannot_be_split_is_refused(directory: Any) -> None:
     llama = read_config(directory("Llama"))
     with pytest.raises(ModelError, match="QUIRE_TENSOR_PARALLEL=3 does not divide 4 attention heads"):
-        share_of(llama, 3)
+        rank_config(llama, 3)
     with pytest.raises(ModelError, match="QUIRE_TENSOR_PARALLEL=3 does not divide 2 key heads"):
-        share_of(replace(llama, num_heads=6), 3)
+        rank_config(replace(llama, num_heads=6), 3)
     with pytest.raises(ModelError, match="=2 does not divide 49 intermediate dimensions of the MLP"):
-        share_of(replace(llama, intermediate_size=49), 2)
+        rank_config(replace(llama, intermediate_size=49), 2)
     mixture = read_config(directory("Mixtral"))
     assert mixture.experts is not None
     with pytest.raises(ModelError, match="=2 does not divide 3 intermediate dimensions of an expert"):
-        share_of(replace(mixture, experts=replace(mixture.experts, intermediate_size=3)), 2)
+        rank_config(replace(mixture, experts=replace(mixture.experts, intermediate_size=3)), 2)
     with pytest.raises(ModelError, match="=4: FalconForCausalLM has 2 key heads"):
-        share_of(read_config(directory("Falcon, two norms")), 4)
+        rank_config(read_config(directory("Falcon, two norms")), 4)
     with pytest.raises(ModelError, match="=2: Olmo2ForCausalLM has norms over all heads"):
-        share_of(read_config(directory("OLMo 2")), 2)
+        rank_config(read_config(directory("OLMo 2")), 2)
