@@ -1,8 +1,8 @@
-"""What decoders are computed with: one small interface, and a back end for each kind of device.
+"""The interface between models and back ends. There is a back end for each kind of device.
 
-A back end takes each weight once, when the model is loaded, and may lay it out as it likes; what it
-gives back is called at every step and looks nothing up any more. It sees tensors and small frozen values:
-of `attention.py`, `products.py`, `sampling.py` and `rows.py`.
+A back end takes each weight once, when the model is loaded, and may lay it out in its own way. It returns an
+object that is called in every step. A back end gets tensors and small frozen values, which `attention.py`,
+`products.py`, `sampling.py` and `rows.py` define.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ class Kernels(Protocol):
     """A back end. The others are tested against `kernels/reference`."""
 
     def enter(self) -> None:
-        """Called once by the thread that will compute from now on, before anything else."""
+        """Called once by the thread that computes steps, before its first step."""
 
     def linear(
         self,
@@ -30,15 +30,16 @@ class Kernels(Protocol):
         dtype: torch.dtype | None = None,
         keeps_rows: bool = False,
     ) -> Linear:
-        """Products with weight [out, in] and bias [out]; results of type `dtype`, by default the inputs'.
+        """A product with weight [out, in] and bias [out]. Results have type `dtype`, by default the inputs'.
 
-        `keeps_rows`: its `rows` will be asked for.
+        `keeps_rows`: `Linear.rows` will be called.
         """
 
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
-        """Gated activation (Shazeer 2020): activation(gate) * up of one product with weight [2 * out, in].
+        """Gated activation (Shazeer 2020): activation(gate) * up, of one product with weight [2 * out, in].
 
-        The first half of the rows are the gate's. `activation`: silu, gelu or gelu_tanh.
+        The first half of the weight's rows is the gate, the second half up. `activation`: silu, gelu or
+        gelu_tanh.
         """
 
     def mixture(
@@ -55,10 +56,11 @@ class Kernels(Protocol):
         not to routing weights."""
 
     def norm(self, weight: Tensor, eps: float) -> Norm:
-        """Root mean square normalization (Zhang and Sennrich 2019), computed in float32; weight [in].
+        """RMS norm (Zhang and Sennrich 2019), computed in float32; weight [in].
 
-        A weight of the activations' type multiplies what was rounded to it, as in Llama. One of float32
-        beside activations of a narrower type multiplies before, as in Gemma: rounded once, at the end.
+        If the weight has the activations' type, normalized numbers are rounded to that type and then
+        multiplied, as in Llama. If the weight is float32 and activations are narrower, they are multiplied
+        and then rounded, as in Gemma.
         """
 
     def kv_format(self, name: str, dtype: torch.dtype) -> KvFormat:

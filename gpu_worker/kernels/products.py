@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Linear(Protocol):
-    """A product with weights [out, in], and a bias if there is one."""
+    """A product with a weight [out, in], and a bias [out] if there is one."""
 
     def __call__(self, hidden: Tensor, /) -> Tensor:
         """[tokens, in] to [tokens, out]."""
@@ -16,20 +16,21 @@ class Linear(Protocol):
         """Add the product of hidden [tokens, in] to residual [tokens, out], in place."""
 
     def rows(self, numbers: Tensor, /) -> Tensor:
-        """Rows of the weights, [n, in], for numbers int32 or int64 [n]: what an embedding looks up."""
+        """Rows of the weight, [n, in], for their numbers, int32 or int64 [n]: the look-up of an embedding."""
 
 
 class Unary(Protocol):
-    """What maps [tokens, in] to [tokens, out]."""
+    """A function from [tokens, in] to [tokens, out]."""
 
     def __call__(self, hidden: Tensor, /) -> Tensor: ...
 
 
 class Norm(Unary, Protocol):
-    """See `Kernels.norm`. What comes of a row [in] depends on that row alone."""
+    """See `Kernels.norm`. The result of a row [in] depends on that row alone."""
 
     def each(self, rows: Tensor, /) -> None:
-        """Normalize in place, each n-th of a row by itself: [tokens, n * in], maybe a part of wider rows."""
+        """Normalize each of n parts of a row by itself, in place: [tokens, n * in]. `rows` may be a slice of
+        wider rows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from gpu_worker.kernels.triton.mixture.int4_mixture import Int4Mixture
 from gpu_worker.kernels.triton.mixture.mixture import TritonMixture
 from gpu_worker.kernels.triton.mixture.route import TritonRoute
 from gpu_worker.kernels.triton.norm import TritonNorm, gated
-from gpu_worker.kernels.triton.products.int4 import MOST, TritonInt4Linear
+from gpu_worker.kernels.triton.products.int4 import MOST_TOKENS, TritonInt4Linear
 from gpu_worker.kernels.triton.products.quantized import TritonQuantizedLinear
 from gpu_worker.kernels.triton.sampling.sample import sample
 from gpu_worker.sampling.parameters import SamplingTable
@@ -128,8 +128,8 @@ def mix(tokens: int, numbers: torch.dtype | None, kind: type[TritonMixture] = Tr
 
 def products_of_4_bits() -> None:
     """Every size of a tile: a GPU of one processor takes those that are for many outputs."""
-    hidden = torch.zeros((MOST + 1, 2048), dtype=torch.bfloat16)
-    for processors, rows in ((1, (16, 64)), (132, (8, 32, 64, MOST + 1))):
+    hidden = torch.zeros((MOST_TOKENS + 1, 2048), dtype=torch.bfloat16)
+    for processors, rows in ((1, (16, 64)), (132, (8, 32, 64, MOST_TOKENS + 1))):
         product = TritonInt4Linear(torch.zeros((384, 2048), dtype=torch.bfloat16), None, processors)
         for tokens in rows:
             product(hidden[:tokens])

@@ -1,16 +1,17 @@
-"""Products whose weights are numbers of 4 bits, in plain PyTorch.
+"""Products with weights of 4 bits, in plain PyTorch.
 
-    weight        [out, in]       whole numbers from -8 to 7, with a scale for each 32 along `in`
-    activations   [tokens, in]    as they are
+    weight        [out, in]       from -8 to 7, with a float16 scale for each group of 32 along `in`
+    activations   [tokens, in]    not quantized
     product       activations * (weight * scale)^T, in float32
 
-That is 4.5 bits a weight. A group has few numbers, so that its largest is not much larger than the others:
-with one scale for each output 16 steps would be too few. The scale makes the largest -8, whatever its sign,
-for there is one more step below zero than above: an idea of ggml's format Q4_0 (github.com/ggml-org/ggml).
+That is 4.5 bits a weight. Groups are small, so that a group's largest weight is not much larger than the
+others: with one scale for each output 16 values would be too few. The scale makes the largest weight -8,
+whatever its sign, because there is one more value below zero than above. That is an idea of ggml's format
+Q4_0 (github.com/ggml-org/ggml).
 
-Weights whose results are float32 stay at 8 bits (`reference/quantized.py`): the head, which is also the table
-of embeddings where they are tied, and routers. They are few, and what rounding takes from them shows most:
-with a head of 4 bits, too, the shipped model's perplexity would be 1.0084 times that in float32, not 1.0019.
+Weights whose results are float32 have 8 bits (`reference/quantized.py`): the head, which is also the
+embedding table if they are tied, and routers. They are few, and rounding them costs most: with a head of 4
+bits the shipped model's perplexity would be 1.0084 times the perplexity in float32, instead of 1.0019 times.
 """
 
 import torch
@@ -21,41 +22,41 @@ from gpu_worker.kernels.products import Linear
 from gpu_worker.kernels.reference.quantized import AT_ONCE, QuantizedReference
 
 GROUP = 32
-"""Numbers along `in` that share a scale."""
+"""Weights along `in` that share a scale."""
 
 
-def grouped(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Weight [out, in] as numbers, int8 [out, in], and scales, float16 [out, groups].
+def quantize_groups(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Quantize weight [out, in] to numbers, int8 [out, in], and scales, float16 [out, groups].
 
-    A weight is rounded to its number times its group's scale, ties to even numbers. Where a scale would be
-    smaller than any of float16, numbers are zero; of a group with a weight that is not finite it is not
-    finite either, so that products show it.
+    Weights are rounded to the nearest multiple of their group's scale, ties to even. If a scale is too small
+    for float16, the group's numbers are zero. If a weight of a group is not finite, its scale is not finite
+    either, so that products are not finite.
     """
-    parts = [_grouped(part.float()) for part in torch.split(weight, AT_ONCE)]
+    parts = [_quantize_groups(part.float()) for part in torch.split(weight, AT_ONCE)]
     numbers, scales = zip(*parts, strict=True)
     return torch.cat(numbers), torch.cat(scales)
 
 
-def _grouped(weight: Tensor) -> tuple[Tensor, Tensor]:
+def _quantize_groups(weight: Tensor) -> tuple[Tensor, Tensor]:
     filled = pad(weight, (0, -weight.shape[1] % GROUP)).reshape(len(weight), -1, GROUP)
     high, low = filled.amax(-1), filled.amin(-1)
-    extreme = torch.where(-low > high, low, high)  # of two that are as large, the one above zero
+    extreme = torch.where(-low > high, low, high)  # of two of equal size the positive one
     scales = (extreme / -8).half()
     divisors = scales.float()[..., None]
     numbers = torch.where(divisors == 0, 0.0, filled / divisors).nan_to_num().round().clamp(-8, 7)
     return numbers.to(torch.int8).flatten(1)[:, : weight.shape[1]], scales
 
 
-def widened(numbers: Tensor, scales: Tensor) -> Tensor:
-    """What `grouped` has left of a weight, float32 [out, in]."""
+def dequantized(numbers: Tensor, scales: Tensor) -> Tensor:
+    """Weight, float32 [out, in], from the results of `quantize_groups`."""
     return numbers * scales.float().repeat_interleave(GROUP, 1)[:, : numbers.shape[1]]
 
 
 class Int4Linear:
-    """See `Linear`. `rows` are what rounding has left of the weight's rows."""
+    """See `Linear`. `rows` are dequantized rows of the weight."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._numbers, self._scales = grouped(weight)
+        self._numbers, self._scales = quantize_groups(weight)
         self._bias, self._dtype = bias, weight.dtype
 
     def __call__(self, hidden: Tensor) -> Tensor:
@@ -65,12 +66,12 @@ class Int4Linear:
         residual.copy_(self._product(hidden) + residual)
 
     def rows(self, numbers: Tensor) -> Tensor:
-        return widened(self._numbers[numbers], self._scales[numbers]).to(self._dtype)
+        return dequantized(self._numbers[numbers], self._scales[numbers]).to(self._dtype)
 
     def _product(self, hidden: Tensor) -> Tensor:
         """float32 [tokens, out]."""
         bias = None if self._bias is None else self._bias.float()
-        return linear(hidden.float(), widened(self._numbers, self._scales), bias)
+        return linear(hidden.float(), dequantized(self._numbers, self._scales), bias)
 
 
 class Int4Weights:

@@ -1,4 +1,4 @@
-"""Everything in plain PyTorch: what the other back ends are tested against, and what runs anywhere."""
+"""The back end in plain PyTorch: it runs on any device, and other back ends are tested against it."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -30,10 +30,11 @@ class ReferenceKernels:
     """See `Kernels`."""
 
     replayable = False
-    """Whether what it launches for a step of one token a row depends on the number of rows alone."""
+    """Whether a decode step's launches depend on its number of rows alone, so that CUDA graphs can replay
+    them."""
 
     def enter(self) -> None:
-        """PyTorch's threads serve whichever calls."""
+        """PyTorch's threads work for any calling thread."""
 
     def linear(
         self,
@@ -117,5 +118,5 @@ class ReferenceNorm:
 
 
 def normalize_each(norm: Unary, size: int, rows: Tensor) -> None:
-    """See `Norm.each`, of norms of `size` numbers that give new rows."""
+    """`Norm.each` for a norm of `size` numbers that returns new rows."""
     rows.copy_(norm(rows.contiguous().view(-1, size)).view(rows.shape))

@@ -1,11 +1,11 @@
-"""Products whose weights are numbers of one byte, in plain PyTorch.
+"""Products with weights and activations of one byte, int8 or fp8, in plain PyTorch.
 
-    weight        [out, in]       int8 or fp8, each output with a scale: its largest / 127 or / 448
-    activations   [tokens, in]    the same, each token with a scale, found anew in every product
+    weight        [out, in]       with a scale for each output: its largest absolute value / 127 (fp8: / 448)
+    activations   [tokens, in]    with a scale for each token, computed in every product
     product       (activations * weight^T) * scale of the token * scale of the output
 
-So the sums are of numbers of one byte, which matrix units multiply twice as fast as those of two, and only
-they are read. Sums of int8 are exact, and then rounded to float32; those of fp8 are float32.
+Matrix units multiply one-byte numbers twice as fast as two-byte numbers, and weights take half the bytes to
+read. Sums of int8 are exact, and are then rounded to float32. Sums of fp8 are float32.
 """
 
 import torch
@@ -17,23 +17,25 @@ from gpu_worker.kernels.reference.kernels import ACTIVATIONS, ReferenceKernels
 from gpu_worker.kernels.reference.rows import quantized, widened
 
 ALIGNED = 16
-"""Outputs and inputs are filled up with zeros to a multiple: GPUs multiply no others."""
+"""Outputs and inputs are filled up with zeros to a multiple of 16, which GPUs need."""
 
 AT_ONCE = 4096
-"""Outputs that are quantized together: in float32 they take memory beside the weights."""
+"""Outputs that are quantized at a time. It bounds the memory of their float32 copies."""
 
 
 class QuantizedLinear:
-    """See `Linear`. `rows` are what quantization has left of the weight's rows."""
+    """See `Linear`. `rows` are dequantized rows of the weight."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, numbers: torch.dtype) -> None:
-        """`dtype`: of the results. `numbers`: int8 or fp8."""
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, weight_dtype: torch.dtype
+    ) -> None:
+        """`dtype`: of the results. `weight_dtype`: int8 or fp8."""
         self._out, self._in = weight.shape
-        self._dtype, self._kept = dtype, weight.dtype
+        self._dtype, self._rows_dtype = dtype, weight.dtype
         self._bias = bias
-        parts = [quantized(part, numbers) for part in torch.split(weight, AT_ONCE)]
+        parts = [quantized(part, weight_dtype) for part in torch.split(weight, AT_ONCE)]
         filled = (0, -self._in % ALIGNED, 0, -self._out % ALIGNED)
-        self._numbers = pad(torch.cat([_bytes(part) for part, _ in parts]), filled).view(numbers)
+        self._numbers = pad(torch.cat([_bytes(part) for part, _ in parts]), filled).view(weight_dtype)
         self._scales = torch.cat([scales for _, scales in parts])
 
     def __call__(self, hidden: Tensor) -> Tensor:
@@ -44,7 +46,7 @@ class QuantizedLinear:
 
     def rows(self, numbers: Tensor) -> Tensor:
         taken = _bytes(self._numbers)[numbers, : self._in].view(self._numbers.dtype)
-        return widened(taken.float(), self._scales[numbers], self._kept)
+        return widened(taken.float(), self._scales[numbers], self._rows_dtype)
 
     def _product(self, hidden: Tensor) -> Tensor:
         """float32 [tokens, out]."""
@@ -56,7 +58,7 @@ class QuantizedLinear:
 
 def multiplied(left: Tensor, right: Tensor) -> Tensor:
     """left [tokens, in] times right [out, in], both int8 or both fp8: float32 [tokens, out]."""
-    wide = torch.float64 if left.dtype == torch.int8 else torch.float32  # which holds their sums exactly
+    wide = torch.float64 if left.dtype == torch.int8 else torch.float32  # holds sums exactly
     return (left.to(wide) @ right.to(wide).t()).float()
 
 
@@ -74,9 +76,9 @@ class QuantizedGated:
 class QuantizedReference(ReferenceKernels):
     """See `Kernels`."""
 
-    def __init__(self, numbers: torch.dtype) -> None:
-        """`numbers`: int8 or fp8."""
-        self._numbers = numbers
+    def __init__(self, weight_dtype: torch.dtype) -> None:
+        """`weight_dtype`: int8 or fp8."""
+        self._weight_dtype = weight_dtype
 
     def linear(
         self,
@@ -85,12 +87,12 @@ class QuantizedReference(ReferenceKernels):
         dtype: torch.dtype | None = None,
         keeps_rows: bool = False,
     ) -> Linear:
-        return QuantizedLinear(weight, bias, dtype or weight.dtype, self._numbers)
+        return QuantizedLinear(weight, bias, dtype or weight.dtype, self._weight_dtype)
 
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
         return QuantizedGated(self.linear(weight, bias), activation)
 
 
 def _bytes(numbers: Tensor) -> Tensor:
-    """As everything can cut, fill up and put together."""
+    """As bytes, which PyTorch can pad and concatenate; it cannot do so with fp8."""
     return numbers.view(torch.uint8)

@@ -1,9 +1,10 @@
-"""Blocks are copied in all layers by one launch.
+"""One launch copies blocks in all layers.
 
-    addresses   int64 [tensors]    where the pages of each layer begin: keys, values, perhaps scales
-    words       int32 [tensors]    of four bytes, or of one, that a block of each takes
+    addresses   int64 [tensors]    start of each layer's keys, values and scales
+    words       int32 [tensors]    size of a block in each tensor, in words of 4 bytes, or of 1 byte
 
-A program takes a piece of one block of one tensor. Read and written: copies * bytes of a block in all layers.
+A program copies a piece of one block of one tensor. Each copy reads and writes the block's bytes in all
+layers.
 """
 
 from collections.abc import Sequence
@@ -31,10 +32,10 @@ def copy_blocks(addresses, words, sources, targets, WORD: tl.constexpr, PIECE: t
 
 
 class BlockCopies:
-    """Copies within the pages of certain layers."""
+    """Copies of blocks within the pages of `layers`."""
 
     def __init__(self, layers: Sequence[LayerCache]) -> None:
-        """The pages must stay where they are."""
+        """The tensors of `layers` must not move."""
         self._tensors = [tensor for layer in layers for tensor in layer.tensors()]
         sizes = [tensor[0].nbytes for tensor in self._tensors]
         wide = all(size % 4 == 0 for size in sizes)
@@ -46,6 +47,6 @@ class BlockCopies:
         self._words = torch.tensor(words, dtype=torch.int32, device=device)
 
     def __call__(self, sources: Tensor, targets: Tensor) -> None:
-        """Copy whole blocks within every layer; block numbers int64 [n], no target among the sources."""
+        """Copy whole blocks within every layer. Block numbers int64 [n]; no target is among the sources."""
         grid = (len(sources), len(self._tensors), triton.cdiv(self._longest, PIECE))
         copy_blocks[grid](self._addresses, self._words, sources, targets, WORD=self._word, PIECE=PIECE)

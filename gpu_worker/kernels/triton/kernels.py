@@ -99,12 +99,12 @@ class TritonKernels(ReferenceKernels):
 class QuantizedTriton(TritonKernels):
     """See `Kernels`."""
 
-    def __init__(self, device: torch.device, numbers: torch.dtype) -> None:
-        """`numbers`: int8 or fp8. Raises `KernelError` if the device does not multiply them."""
+    def __init__(self, device: torch.device, weight_dtype: torch.dtype) -> None:
+        """`weight_dtype`: int8 or fp8. Raises `KernelError` if the device does not multiply them."""
         super().__init__(device)
-        if numbers == FP8 and device.type == "cuda" and not is_native(device):
+        if weight_dtype == FP8 and device.type == "cuda" and not is_native(device):
             raise KernelError("this GPU multiplies no fp8, which Ada and Hopper do: take int8")
-        self._numbers = numbers
+        self._weight_dtype = weight_dtype
 
     def linear(
         self,
@@ -113,7 +113,7 @@ class QuantizedTriton(TritonKernels):
         dtype: torch.dtype | None = None,
         keeps_rows: bool = False,
     ) -> Linear:
-        return TritonQuantizedLinear(weight, bias, dtype or weight.dtype, self._numbers)
+        return TritonQuantizedLinear(weight, bias, dtype or weight.dtype, self._weight_dtype)
 
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
         product = self.linear(weight, bias)
@@ -122,8 +122,8 @@ class QuantizedTriton(TritonKernels):
     def mixture(
         self, experts: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
     ) -> Mixture:
-        """Weights alone are of one byte here, and widened on their way: activations stay what they are."""
-        return TritonMixture(experts, count, activation, self._numbers)
+        """Experts have quantized weights, but activations are not quantized."""
+        return TritonMixture(experts, count, activation, self._weight_dtype)
 
 
 class Int4Triton(Int4Weights, QuantizedTriton):

@@ -1,9 +1,9 @@
-"""Root mean square normalization and the gated activation: one pass over each row.
+"""RMS norm and gated activation: one pass over each row.
 
-    norm      read and written: tokens * size numbers       a program takes a row, or one head of it
-    gated     read: tokens * 2 * size, written: tokens * size
+    norm      reads and writes tokens * size numbers               a program takes a row, or one head of a row
+    gated     reads tokens * 2 * size, writes tokens * size        a program takes a part of a row
 
-A residual is not added here: the product before it does, where its sums still are in registers.
+The residual is not added here, but by the product before, while its sums are in registers.
 """
 
 import torch
@@ -14,13 +14,13 @@ from torch import Tensor
 
 @triton.jit
 def norm_rows(hidden, weight, out, stride, eps, SIZE: tl.constexpr, PADDED: tl.constexpr):
-    """`stride`: from a token to the next, of which each has one row or more; `out` may be `hidden`."""
+    """`stride`: numbers from a token to the next. A token has one row or more. `out` may be `hidden`."""
     row = tl.program_id(0).to(tl.int64) * stride + tl.program_id(1) * SIZE
     at = tl.arange(0, PADDED)
     inside = at < SIZE
     numbers = tl.load(hidden + row + at, mask=inside, other=0.0).to(tl.float32)
     scale = tl.rsqrt(tl.sum(numbers * numbers, axis=0) / SIZE + eps)
-    # Rounded to the weight's type before it is weighted, as the models were trained.
+    # Rounded to the weight's type before the product with it, as the models were trained.
     normed = (numbers * scale).to(weight.dtype.element_ty).to(tl.float32)
     weights = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + row + at, (normed * weights).to(out.dtype.element_ty), mask=inside)
@@ -28,7 +28,7 @@ def norm_rows(hidden, weight, out, stride, eps, SIZE: tl.constexpr, PADDED: tl.c
 
 @triton.jit
 def activated(gate, ACTIVATION: tl.constexpr):
-    """float32; silu, gelu or gelu_tanh."""
+    """Activation of gates, float32. ACTIVATION: silu, gelu or gelu_tanh."""
     if ACTIVATION == "silu":
         result = gate / (1.0 + tl.exp(-gate))
     elif ACTIVATION == "gelu":
@@ -46,9 +46,9 @@ def gate_rows(both, out, SIZE: tl.constexpr, PART: tl.constexpr, ACTIVATION: tl.
     inside = at < SIZE
     gate = tl.load(both + token * 2 * SIZE + at, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(both + (token * 2 + 1) * SIZE + at, mask=inside, other=0.0).to(tl.float32)
-    open_by = activated(gate, ACTIVATION)
+    result = activated(gate, ACTIVATION) * up
     out_at = out + token * SIZE + at
-    tl.store(out_at, (open_by * up).to(out.dtype.element_ty), mask=inside)
+    tl.store(out_at, result.to(out.dtype.element_ty), mask=inside)
 
 
 class TritonNorm:
@@ -82,7 +82,7 @@ class TritonNorm:
 
 
 PART = 1024
-"""Numbers of a gated row that a program takes."""
+"""Outputs of a row that a program of `gate_rows` takes."""
 
 
 def gated(both: Tensor, activation: str = "silu") -> Tensor:

@@ -10,7 +10,7 @@ from gpu_worker.kernels.kv_sizes import AUTO
 from gpu_worker.kernels.products import Linear
 from gpu_worker.kernels.reference.int4 import Int4Reference
 from gpu_worker.kernels.triton.kernels import Int4Triton, TritonKernels
-from gpu_worker.kernels.triton.products.int4 import MOST
+from gpu_worker.kernels.triton.products.int4 import MOST_TOKENS
 from ops.bench.gpu_check import steps
 from ops.bench.gpu_check.bench import Bench
 from ops.bench.gpu_check.cases import random
@@ -19,7 +19,7 @@ ALLOWED = {torch.float32: 1e-4, torch.bfloat16: 5e-3, torch.float16: 1e-3}
 """Of products, relative (2-norms): the order of sums, and that results are rounded; so are, where a matrix is
 widened as a whole, its weights."""
 
-TOKENS = (1, 8, 16, 32, 64, 128, MOST, MOST + 1, 2048)
+TOKENS = (1, 8, 16, 32, 64, 128, MOST_TOKENS, MOST_TOKENS + 1, 2048)
 SHAPES = {"qkv": (6144, 4096), "out": (4096, 4096), "gate, up": (28_672, 4096), "down": (4096, 14_336)}
 """[out, in] of the products of a Llama of 8 billion weights."""
 
@@ -38,7 +38,7 @@ def products(_: TritonKernels, bench: Bench) -> float:
             weight, bias = random((outs, size), dtype, bench), random((outs,), dtype, bench)
             own = Int4Triton(bench.device).linear(weight, bias)
             expected = Int4Reference().linear(weight, bias)
-            for tokens in (2, 17) if bench.dry else (1, 16, 17, 64, MOST + 1):
+            for tokens in (2, 17) if bench.dry else (1, 16, 17, 64, MOST_TOKENS + 1):
                 x = random((tokens, size), dtype, bench)
                 residual, right = x.new_ones((tokens, outs)), expected(x)
                 own.add_to(x, residual)

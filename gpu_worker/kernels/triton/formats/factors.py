@@ -1,4 +1,4 @@
-"""What the kernels multiply matrices of."""
+"""Types of the operands of matrix products."""
 
 import torch
 import triton
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def factor(query: Tensor) -> tl.dtype:
-    """Type of the numbers that are multiplied. (The interpreter knows no products of bfloat16.)"""
+    """Type of the operands of products with `query`. The interpreter cannot multiply bfloat16."""
     if query.dtype == torch.bfloat16 and not triton.knobs.runtime.interpret:
         return tl.bfloat16
     return tl.float16 if query.dtype == torch.float16 else tl.float32

@@ -1,10 +1,10 @@
-"""Numbers of fp8 as bytes, a sign, 4 bits of exponent and 3 of fraction (Micikevicius et al. 2022, E4M3).
+"""Numbers of fp8 as bytes: a sign, 4 bits of exponent, 3 of fraction (Micikevicius et al. 2022, E4M3).
 
-    byte       s eeee fff              means (1 + fff/8) * 2^(eeee - 7); eeee = 0: fff/8 * 2^-6; 7F: NaN
-    float16    s 0eeee fff0000000      the same, 2^-8 as large
+    byte       s eeee fff              (1 + fff/8) * 2^(eeee - 7); eeee = 0: fff/8 * 2^-6; 7F: NaN
+    float16    s 0eeee fff0000000      the same bits mean 2^-8 times the number
 
-Hopper and Ada convert them in one instruction. Elsewhere, and in Triton's interpreter, whose own conversion
-does not round to even, a few operations on the bits give the same.
+Hopper and Ada convert fp8 in one instruction. Other GPUs do not, and the conversion of Triton's interpreter
+does not round to even: there a few operations on the bits give the same result.
 """
 
 from functools import cache
@@ -27,7 +27,7 @@ def capability(device: torch.device) -> tuple[int, int]:
 
 @triton.jit
 def to_fp8(numbers, NATIVE: tl.constexpr):
-    """float32 as bytes, to the nearest, ties to even; what is beyond 448 becomes 448, NaN stays."""
+    """float32 to fp8, as bytes: rounded to the nearest, ties to even, clamped to 448. NaN stays NaN."""
     bounded = tl.where(numbers > 448.0, 448.0, tl.where(numbers < -448.0, -448.0, numbers))
     if NATIVE:
         result = bounded.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
@@ -46,7 +46,7 @@ def to_fp8(numbers, NATIVE: tl.constexpr):
 
 @triton.jit
 def widen(numbers, FACTOR: tl.constexpr, NATIVE: tl.constexpr):
-    """Numbers of a page as FACTOR; bytes without sign are fp8. Exact but for numbers wider than FACTOR."""
+    """Numbers as FACTOR; uint8 is fp8. Exact, except for types wider than FACTOR."""
     if numbers.dtype != tl.uint8:
         result = numbers.to(FACTOR)
     elif NATIVE:

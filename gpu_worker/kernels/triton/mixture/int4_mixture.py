@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.triton.mixture.mixture import OUTPUTS, ExpertWeights, TritonMixture, own_pairs
 from gpu_worker.kernels.triton.norm import activated
-from gpu_worker.kernels.triton.products.int4_tile import GROUP, GROUPS, STRIP, packed, scale_of, widened
+from gpu_worker.kernels.triton.products.int4_tile import GROUP, GROUPS, STRIP, packed, scale_of, unpacked
 
 
 @triton.jit
@@ -49,18 +49,18 @@ def multiply_tiles_int4(
         for strip in tl.range(0, STRIPS, num_stages=STAGES):
             at = (expert * STRIPS + strip) * WIDTH + outs
             held = at[:, None] * GROUP + number
-            halves = tl.load(weights + held, mask=wanted[:, None], other=0)
+            words = tl.load(weights + held, mask=wanted[:, None], other=0)
             strip_scales = tl.load(scales + at, mask=wanted, other=0)
             if GATED:
-                up_halves = tl.load(weights + OUTPUTS * GROUP + held, mask=wanted[:, None], other=0)
+                up_words = tl.load(weights + OUTPUTS * GROUP + held, mask=wanted[:, None], other=0)
                 up_scales = tl.load(scales + OUTPUTS + at, mask=wanted, other=0)
             for group in tl.static_range(GROUPS):
                 place = (number + strip * STRIP + group * GROUP)[:, None]
                 x = tl.load(sources + place, mask=real & (place < SIZE), other=0.0).to(FACTOR)
-                product = tl.dot(widened(halves, group, FACTOR), x, input_precision="ieee")
+                product = tl.dot(unpacked(words, group, FACTOR), x, input_precision="ieee")
                 sums += product * scale_of(strip_scales, group)[:, None]
                 if GATED:
-                    product = tl.dot(widened(up_halves, group, FACTOR), x, input_precision="ieee")
+                    product = tl.dot(unpacked(up_words, group, FACTOR), x, input_precision="ieee")
                     ups += product * scale_of(up_scales, group)[:, None]
         if GATED:
             sums = activated(sums, ACTIVATION) * ups
@@ -96,5 +96,5 @@ class Int4ExpertWeights(ExpertWeights):
 class Int4Mixture(TritonMixture):
     """See `Mixture`."""
 
-    def _new_weights(self, count: int, numbers: torch.dtype | None) -> ExpertWeights:
+    def _new_weights(self, count: int, weight_dtype: torch.dtype | None) -> ExpertWeights:
         return Int4ExpertWeights(count)

@@ -112,12 +112,12 @@ class TritonMixture:
         experts: Iterable[tuple[Tensor, Tensor]],
         count: int,
         activation: str,
-        numbers: torch.dtype | None = None,
+        weight_dtype: torch.dtype | None = None,
     ) -> None:
-        """`numbers`: type that weights are rounded to, int8 or fp8, with a scale for each output. None:
+        """`weight_dtype`: type that weights are rounded to, int8 or fp8, with a scale for each output. None:
         weights stay as they are."""
         self._count, self._activation = count, activation
-        self._up, self._down = self._new_weights(count, numbers), self._new_weights(count, numbers)
+        self._up, self._down = self._new_weights(count, weight_dtype), self._new_weights(count, weight_dtype)
         for number, (up, down) in enumerate(experts):
             self._up.take(number, up)
             self._down.take(number, down)
@@ -138,8 +138,8 @@ class TritonMixture:
         self._down.multiply(activations, sorted_pairs, weights, results, top_k, "", rows)
         return results.view(tokens, top_k, size).sum(1)
 
-    def _new_weights(self, count: int, numbers: torch.dtype | None) -> "ExpertWeights":
-        return ExpertWeights(count, numbers)
+    def _new_weights(self, count: int, weight_dtype: torch.dtype | None) -> "ExpertWeights":
+        return ExpertWeights(count, weight_dtype)
 
 
 class ExpertWeights:
@@ -149,14 +149,14 @@ class ExpertWeights:
     scales: Tensor | None = None
     kernel: ClassVar[Any] = multiply_tiles
 
-    def __init__(self, count: int, numbers: torch.dtype | None) -> None:
-        self._count, self._numbers = count, numbers
+    def __init__(self, count: int, weight_dtype: torch.dtype | None) -> None:
+        self._count, self._weight_dtype = count, weight_dtype
 
     def take(self, number: int, weight: Tensor) -> None:
         scales = None
-        if self._numbers is not None:
-            weight, scales = quantized(weight, self._numbers)
-            weight = weight.view(torch.uint8) if self._numbers == FP8 else weight
+        if self._weight_dtype is not None:
+            weight, scales = quantized(weight, self._weight_dtype)
+            weight = weight.view(torch.uint8) if self._weight_dtype == FP8 else weight
         self._put(number, weight, scales)
 
     def _put(self, number: int, weight: Tensor, scales: Tensor | None) -> None:

@@ -1,18 +1,18 @@
-"""The kernels of weights of 4 bits: a tile of a product, sums of its parts, and a matrix widened.
+"""Kernels for weights of 4 bits: a tile of a product, the sum of splits, and dequantization.
 
-A strip is 128 weights of one output, four groups with a scale each (`reference/int4.py`), in 72 bytes:
+A strip is 128 weights of one output: four groups with a scale each (`reference/int4.py`), in 72 bytes:
 
-    32 half-words    number j:  │ 96 + j │ 64 + j │ 32 + j │ j │      four weights, 8 added to each, in 4 bits
-    scales           float16:   │ group 3 │ 2 │ 1 │ 0 │               as one int64
+    32 words of 16 bits    word j:    │ 96 + j │ 64 + j │ 32 + j │ j │   four weights + 8, 4 bits each
+    scales                 float16:   │ group 3 │ 2 │ 1 │ 0 │            as one int64
 
-So the numbers at the same bits are a group, in its order: a shift and a mask bring it down, two weights at a
-time. What is there then is the end of a fraction. Under the bits of 128 it is 128 + 8 + weight, exactly:
+The same 4 bits of all words are a group, in order. A shift and a mask unpack them, two weights at a time. The
+unpacked bits are set as the end of a fraction whose exponent means 128, which gives 128 + 8 + weight exactly:
 
-    bfloat16      0 10000110 000wwww      less 136 it is the weight      (float16: 1024, less 1032)
+    bfloat16      0 10000110 000wwww      minus 136 it is the weight      (float16: 1024, minus 1032)
 
-Weights are multiplied as the whole numbers that they are, and each group's sums by its scale, in float32: no
-weight is rounded again. They are the left factor, which is taken out of registers; so a tile's sums are
-[outputs, tokens].
+Weights are multiplied as whole numbers. The sums of each group are multiplied by its scale in float32, so
+that no weight is rounded again. Weights are the left operand, which matrix units read from registers; so the
+sums of a tile are [outputs, tokens].
 """
 
 import torch
@@ -21,12 +21,14 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gpu_worker.kernels.reference.int4 import grouped
+from gpu_worker.kernels.reference.int4 import quantize_groups
 
 STRIP: tl.constexpr = tl.constexpr(128)
-"""Weights of an output that lie together."""
+"""Weights of an output in a strip."""
 GROUP: tl.constexpr = tl.constexpr(32)
+"""Weights of a group."""
 GROUPS: tl.constexpr = tl.constexpr(4)
+"""Groups of a strip."""
 
 COMPILED: tl.constexpr = tl.constexpr(not triton.knobs.runtime.interpret)
 PAIRS: tl.constexpr = tl.constexpr(
@@ -35,44 +37,44 @@ PAIRS: tl.constexpr = tl.constexpr(
         for group in range(4)
     )
 )
-"""Two half-words at once, in PTX: `half-word >> 4 * group & 15 | exponent`. Of that line a compiler makes
-twice as many instructions, and at few tokens it is instructions that a product waits for."""
+"""PTX for two words at once: `word >> 4 * group & 15 | exponent`. A compiler makes twice as many instructions
+of that expression, and a product of few tokens is bound by instructions."""
 
 
 def packed(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Weight [out, in] as half-words int16 [strips, out, 32] and scales int64 [strips, out]."""
+    """Weight [out, in] as words int16 [strips, out, 32] and scales int64 [strips, out]."""
     strip, group, groups = int(STRIP), int(GROUP), int(GROUPS)
-    numbers, scales = grouped(weight)
+    numbers, scales = quantize_groups(weight)
     filled = pad(numbers + 8, (0, -numbers.shape[1] % strip), value=8)
     fours = filled.view(len(weight), -1, groups, group).transpose(0, 1).to(torch.int32)
     places = torch.arange(groups, dtype=torch.int32, device=weight.device) * 4
-    halves = (fours << places[:, None]).sum(2, dtype=torch.int32)
+    words = (fours << places[:, None]).sum(2, dtype=torch.int32)
     strip_scales = pad(scales, (0, -scales.shape[1] % groups)).view(torch.int64)
-    return halves.to(torch.int16), strip_scales.t().contiguous()
+    return words.to(torch.int16), strip_scales.t().contiguous()
 
 
 @triton.jit
-def widened(halves, group: tl.constexpr, FACTOR: tl.constexpr):
-    """Weights of a group as FACTOR, exactly, of half-words [..., GROUP]."""
+def unpacked(words, group: tl.constexpr, FACTOR: tl.constexpr):
+    """Weights of a group as FACTOR, exactly, from words [..., GROUP]."""
     half: tl.constexpr = tl.float16 == FACTOR
     if COMPILED and tl.float32 != FACTOR:
-        exponent = tl.full(halves.shape, 0x6400 if half else 0x4300, tl.int16)
+        exponent = tl.full(words.shape, 0x6400 if half else 0x4300, tl.int16)
         bits = tl.inline_asm_elementwise(
-            PAIRS[group], "=r,r,r", [halves, exponent], dtype=tl.int16, is_pure=True, pack=2
+            PAIRS[group], "=r,r,r", [words, exponent], dtype=tl.int16, is_pure=True, pack=2
         )
         weights = bits.to(FACTOR, bitcast=True) - (1032.0 if half else 136.0)
     else:
-        weights = (((halves >> (4 * group)) & 15).to(tl.float32) - 8.0).to(FACTOR)
+        weights = (((words >> (4 * group)) & 15).to(tl.float32) - 8.0).to(FACTOR)
     return weights
 
 
 @triton.jit
 def scale_of(scales, group: tl.constexpr):
-    """float32, of a group."""
+    """Scale of a group as float32, from scales of strips."""
     return (scales >> (16 * group)).to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
 
 
-@triton.jit(do_not_specialize=["tokens", "span_strips"])
+@triton.jit(do_not_specialize=["tokens", "split_strips"])
 def multiply_int4(
     hidden,
     packed,
@@ -80,7 +82,7 @@ def multiply_int4(
     bias,
     out,
     tokens,
-    span_strips,
+    split_strips,
     IN: tl.constexpr,
     OUT: tl.constexpr,
     STRIPS: tl.constexpr,
@@ -91,17 +93,19 @@ def multiply_int4(
     ADDED: tl.constexpr,
     FACTOR: tl.constexpr,
 ):
-    """A program takes TOKENS tokens, OUTS outputs and `span_strips` strips; `out` has a result for each span.
+    """A program takes TOKENS tokens, OUTS outputs and `split_strips` strips; `out` has a result for each
+    split.
 
-    packed [STRIPS, OUT, GROUP], scales [STRIPS, OUT]. TOGETHER: strips at once, a warp each, which has sums
-    of its own; they are added up at the end. ADDED: to what `out` has. FACTOR: type of numbers multiplied.
+    packed [STRIPS, OUT, GROUP], scales [STRIPS, OUT]. TOGETHER: strips multiplied at a time, each by a warp
+    of its own; the warps' sums are added up at the end. ADDED: results are added to `out`. FACTOR: type of
+    the operands.
     """
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     output = tl.program_id(1) * OUTS + tl.arange(0, OUTS)
     number = tl.arange(0, GROUP)
     wanted, inside = token < tokens, output < OUT
-    # What is taken together is loaded as the lines of one matrix: of three dimensions Triton would lay it so
-    # in shared memory that eight lines which are needed at once begin in the same bank.
+    # Strips of one turn are loaded as the lines of one matrix. Triton's layout of three dimensions in shared
+    # memory would put eight lines that are needed at once into the same bank.
     line, column = tl.arange(0, TOGETHER * OUTS), tl.arange(0, TOGETHER * TOKENS)
     line_output = tl.program_id(1) * OUTS + line % OUTS
     column_token = tl.program_id(0) * TOKENS + column % TOKENS
@@ -112,19 +116,19 @@ def multiply_int4(
     else:
         part = tl.arange(0, TOGETHER)[:, None]
         sums = tl.zeros((TOGETHER, OUTS, TOKENS), tl.float32)
-    span = tl.program_id(2)
-    for first in tl.range(span * span_strips, (span + 1) * span_strips, TOGETHER, num_stages=STAGES):
+    split = tl.program_id(2)
+    for first in tl.range(split * split_strips, (split + 1) * split_strips, TOGETHER, num_stages=STAGES):
         strip = first + line // OUTS
         places = (strip * OUT + line_output).to(tl.int64)[:, None] * GROUP + number
         there = (line_output < OUT) & (strip < STRIPS)
-        halves = tl.load(packed + places, mask=there[:, None], other=0)
+        words = tl.load(packed + places, mask=there[:, None], other=0)
         strip = first + part
         strip_scales = tl.load(scales + strip * OUT + output, mask=inside & (strip < STRIPS), other=0)
         for group in tl.static_range(GROUPS):
             place = ((first + column // TOKENS) * STRIP + group * GROUP)[:, None] + number
             held = (column_token < tokens)[:, None] & (place < IN)
             numbers = tl.load(row + place, mask=held, other=0.0)
-            left, right = widened(halves, group, FACTOR), numbers.to(FACTOR)
+            left, right = unpacked(words, group, FACTOR), numbers.to(FACTOR)
             if TOGETHER == 1:
                 product = tl.dot(left, tl.trans(right), input_precision="ieee")
             else:
@@ -136,7 +140,7 @@ def multiply_int4(
         sums = tl.sum(sums, axis=0)
     if bias is not None:
         sums += tl.load(bias + output, mask=inside, other=0.0).to(tl.float32)[:, None]
-    results = out + (span * tokens + token).to(tl.int64) * OUT + output[:, None]
+    results = out + (split * tokens + token).to(tl.int64) * OUT + output[:, None]
     stored = inside[:, None] & wanted
     if ADDED:
         sums += tl.load(results, mask=stored, other=0.0).to(tl.float32)
@@ -144,23 +148,23 @@ def multiply_int4(
 
 
 @triton.jit(do_not_specialize=["tokens"])
-def add_spans(
+def add_splits(
     sums,
     bias,
     out,
     tokens,
-    SPANS: tl.constexpr,
+    SPLITS: tl.constexpr,
     OUT: tl.constexpr,
     PART: tl.constexpr,
     ADDED: tl.constexpr,
 ):
-    """A program takes PART outputs of a token, of sums [SPANS, tokens, OUT]. ADDED: to what `out` has."""
+    """A program adds up PART outputs of a token over SPLITS, sums [SPLITS, tokens, OUT]. ADDED: to `out`."""
     token = tl.program_id(0)
     output = tl.program_id(1) * PART + tl.arange(0, PART)
     inside = output < OUT
     result = tl.zeros((PART,), tl.float32)
-    for span in tl.static_range(SPANS):
-        result += tl.load(sums + (span * tokens + token).to(tl.int64) * OUT + output, mask=inside, other=0.0)
+    for split in tl.static_range(SPLITS):
+        result += tl.load(sums + (split * tokens + token).to(tl.int64) * OUT + output, mask=inside, other=0.0)
     if bias is not None:
         result += tl.load(bias + output, mask=inside, other=0.0).to(tl.float32)
     places = out + token.to(tl.int64) * OUT + output
@@ -170,18 +174,18 @@ def add_spans(
 
 
 @triton.jit
-def widen_strips(packed, scales, matrix, IN: tl.constexpr, OUT: tl.constexpr, OUTS: tl.constexpr):
-    """A program widens a strip of OUTS outputs, rounded to the type of `matrix`, [OUT, IN]."""
+def dequantize_strips(packed, scales, matrix, IN: tl.constexpr, OUT: tl.constexpr, OUTS: tl.constexpr):
+    """A program dequantizes a strip of OUTS outputs, rounded to the type of `matrix`, [OUT, IN]."""
     strip = tl.program_id(0)
     output = tl.program_id(1) * OUTS + tl.arange(0, OUTS)
     number = tl.arange(0, GROUP)
     inside = output < OUT
     at = strip * OUT + output
-    halves = tl.load(packed + at[:, None].to(tl.int64) * GROUP + number, mask=inside[:, None], other=0)
+    words = tl.load(packed + at[:, None].to(tl.int64) * GROUP + number, mask=inside[:, None], other=0)
     strip_scales = tl.load(scales + at, mask=inside, other=0)
     for group in tl.static_range(GROUPS):
         place = strip * STRIP + group * GROUP + number
-        weights = widened(halves, group, tl.float32) * scale_of(strip_scales, group)[:, None]
+        weights = unpacked(words, group, tl.float32) * scale_of(strip_scales, group)[:, None]
         stored = inside[:, None] & (place < IN)
         places = matrix + output[:, None].to(tl.int64) * IN + place
         tl.store(places, weights.to(matrix.dtype.element_ty), mask=stored)

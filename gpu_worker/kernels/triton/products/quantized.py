@@ -1,9 +1,9 @@
-"""Products of numbers of one byte on GPUs: PyTorch's matrix products, cuBLAS's, between two kernels.
+"""Products of int8 or fp8 on GPUs: cuBLAS's, called through PyTorch, between two kernels.
 
     hidden [tokens, in] ──quantize_rows──▶ int8 or fp8 ──product──▶ int32 or float32 ──scale_rows──▶ out
 
-See `reference/quantized.py`. Read and written beside the weights: activations once, as bytes twice, and the
-sums, of four bytes each, twice; of one token that is little beside its weights.
+See `reference/quantized.py`. Besides the weights, activations are read once, quantized activations are
+written and read, and sums of 4 bytes are written and read. For one token that is little beside the weights.
 """
 
 import torch
@@ -17,10 +17,10 @@ from gpu_worker.kernels.triton.formats.fp8 import is_native
 from gpu_worker.kernels.triton.formats.rows import store_scaled
 
 ROWS = 32
-"""Least tokens of a product. Fewer are filled up, and more to a multiple of 16: cuBLAS needs them."""
+"""Tokens are filled up to at least 32, and to a multiple of 16: cuBLAS multiplies no fewer."""
 
 PART = 1024
-"""Outputs of a token that a program scales."""
+"""Outputs of a token that a program of `scale_rows` takes."""
 
 
 @triton.jit
@@ -33,7 +33,7 @@ def quantize_rows(
     PADDED: tl.constexpr,
     NATIVE_FP8: tl.constexpr,
 ):
-    """A program takes a row; WIDTH: of what is stored, zeros from SIZE on."""
+    """A program quantizes a row of SIZE numbers. WIDTH: of a stored row, which has zeros from SIZE on."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, PADDED)
     read = tl.load(hidden + row * SIZE + at, mask=at < SIZE, other=0.0).to(tl.float32)
@@ -52,7 +52,8 @@ def scale_rows(
     PART: tl.constexpr,
     ADDED: tl.constexpr,
 ):
-    """A program takes a part of a row, which is WIDTH long in `sums`. ADDED: to what `out` has."""
+    """A program scales PART outputs of a row. WIDTH: of a row of `sums`. ADDED: results are added to
+    `out`."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * PART + tl.arange(0, PART)
     inside = at < SIZE
@@ -69,8 +70,10 @@ def scale_rows(
 class TritonQuantizedLinear(QuantizedLinear):
     """See `QuantizedLinear`."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, numbers: torch.dtype) -> None:
-        super().__init__(weight, bias, dtype, numbers)
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, weight_dtype: torch.dtype
+    ) -> None:
+        super().__init__(weight, bias, dtype, weight_dtype)
         self._native, self._one = is_native(weight.device), torch.ones((), device=weight.device)
 
     def __call__(self, hidden: Tensor) -> Tensor:
@@ -97,7 +100,7 @@ class TritonQuantizedLinear(QuantizedLinear):
             PADDED=padded,
             NATIVE_FP8=self._native,
             num_warps=min(16, max(1, padded // 256)),
-            enable_fp_fusion=False,  # rounded twice, as by the reference
+            enable_fp_fusion=False,  # round twice, as the reference does
         )
         sums = self._sums(numbers)
         scale_rows[(tokens, triton.cdiv(self._out, PART))](
@@ -114,7 +117,7 @@ class TritonQuantizedLinear(QuantizedLinear):
         )
 
     def _sums(self, numbers: Tensor) -> Tensor:
-        """int32 or float32 [tokens, outputs, filled up]."""
+        """int32 or float32 [tokens, outputs], both filled up."""
         weight = self._numbers.t()
         if numbers.dtype == torch.int8:
             return torch._int_mm(numbers, weight)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from gpu_worker.kernels.reference.int4 import GROUP, Int4Reference, grouped, widened
+from gpu_worker.kernels.reference.int4 import GROUP, Int4Reference, dequantized, quantize_groups
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.quantized import AT_ONCE, QuantizedLinear
 
@@ -20,7 +20,7 @@ def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Ten
 
 def test_the_largest_of_a_group_is_kept_whatever_its_sign() -> None:
     weight = torch.tensor([[4.0, -2.0, 1.0, 3.5], [-4.0, 2.0, -1.0, -3.5], [4.0, -4.0, 0.0, 0.2]])
-    numbers, scales = grouped(weight)
+    numbers, scales = quantize_groups(weight)
     assert scales.tolist() == [[-0.5], [0.5], [-0.5]]
     assert numbers.tolist() == [[-8, 4, -2, -7], [-8, 4, -2, -7], [-8, 7, 0, 0]]
     assert numbers.dtype == torch.int8
@@ -28,24 +28,24 @@ def test_the_largest_of_a_group_is_kept_whatever_its_sign() -> None:
 
 
 def test_ties_are_rounded_to_even_and_by_the_rounded_scale() -> None:
-    numbers, _ = grouped(torch.tensor([[-8.0, 0.5, 1.5, 2.5, -0.5, 7.5]]))
+    numbers, _ = quantize_groups(torch.tensor([[-8.0, 0.5, 1.5, 2.5, -0.5, 7.5]]))
     assert numbers.tolist() == [[-8, 0, 2, 2, 0, 7]]
     # 2049 / 8 is 256.125, which float16 has as 256.0 or 256.25: rounded to even, 256.
-    numbers, scales = grouped(torch.tensor([[-2049.0, 384.0, 384.1]]))
+    numbers, scales = quantize_groups(torch.tensor([[-2049.0, 384.0, 384.1]]))
     assert scales.tolist() == [[256.0]]
     assert numbers.tolist() == [[-8, 2, 2]]
 
 
 def test_every_group_has_its_own_scale_and_the_last_may_be_short() -> None:
     weight = torch.cat((torch.full((2, GROUP), 80.0), torch.full((2, 3), -0.08)), dim=1)
-    numbers, scales = grouped(weight)
+    numbers, scales = quantize_groups(weight)
     assert numbers.eq(-8).all()
     assert_close(scales.float(), torch.tensor([[-10.0, 0.01]] * 2), atol=1e-5, rtol=1e-3)
-    assert_close(widened(numbers, scales), weight, atol=0, rtol=1e-3)
+    assert_close(dequantized(numbers, scales), weight, atol=0, rtol=1e-3)
 
 
 def test_nothing_is_left_of_groups_too_small_for_float16() -> None:
-    numbers, scales = grouped(torch.tensor([[0.0, 0.0], [1e-8, -2e-8], [1e-5, -2e-5]]))
+    numbers, scales = quantize_groups(torch.tensor([[0.0, 0.0], [1e-8, -2e-8], [1e-5, -2e-5]]))
     assert numbers[:2].eq(0).all()
     assert scales[:2].eq(0).all()
     assert numbers[2].tolist() == [4, -8]
@@ -87,7 +87,7 @@ def test_numbers_that_fit_are_exact() -> None:
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
 def test_gated(activation: str) -> None:
     weight, x = drawn(2 * 48, 64), drawn(7, 64, seed=1)
-    left = widened(*grouped(weight))
+    left = dequantized(*quantize_groups(weight))
     found = Int4Reference().gated(weight, activation=activation)(x)
     assert_close(found, ReferenceKernels().gated(left, activation=activation)(x), atol=1e-4, rtol=1e-4)
 
@@ -104,7 +104,7 @@ def test_the_head_and_embeddings_stay_at_eight_bits() -> None:
 
 def test_many_outputs_are_rounded_in_parts() -> None:
     weight = drawn(AT_ONCE + 3, 8)
-    numbers, scales = grouped(weight)
-    last = grouped(weight[-3:])
+    numbers, scales = quantize_groups(weight)
+    last = quantize_groups(weight[-3:])
     assert numbers[-3:].equal(last[0])
     assert scales[-3:].equal(last[1])

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from gpu_worker.kernels.reference.int4 import Int4Reference, grouped, widened
+from gpu_worker.kernels.reference.int4 import Int4Reference, dequantized, quantize_groups
 from gpu_worker.kernels.triton.kernels import Int4Triton
-from gpu_worker.kernels.triton.products.int4 import MOST, TritonInt4Linear, tiling
+from gpu_worker.kernels.triton.products.int4 import MOST_TOKENS, TritonInt4Linear, tiling
 from gpu_worker.kernels.triton.products.int4_tile import packed
 from tests.unit.gpu_worker.behaviour.test_greedy import PROMPT
 from tests.unit.gpu_worker.conftest import Driver, make_runner
@@ -31,7 +31,15 @@ def kernels() -> Int4Triton:
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize(
     ("rows", "outs", "size"),
-    [(1, 70, 95), (3, 16, 128), (9, 33, 600), (16, 5, 1), (17, 70, 300), (40, 129, 161), (MOST + 1, 65, 130)],
+    [
+        (1, 70, 95),
+        (3, 16, 128),
+        (9, 33, 600),
+        (16, 5, 1),
+        (17, 70, 300),
+        (40, 129, 161),
+        (MOST_TOKENS + 1, 65, 130),
+    ],
 )
 def test_linear(dtype: torch.dtype, rows: int, outs: int, size: int) -> None:
     weight, bias = drawn(outs, size, dtype=dtype), drawn(outs, seed=1, dtype=dtype)
@@ -71,17 +79,17 @@ def test_every_tiling(rows: int) -> None:
         assert_close(residual, sums[0], atol=0.02, rtol=0.02)
     chosen = [tiling(rows, 300, 9, processors) for processors in (1, 132)]
     assert chosen[0] != chosen[1]
-    assert (chosen[1].spans == 2) == (rows > 16)
+    assert (chosen[1].splits == 2) == (rows > 16)
 
 
 def test_a_gpu_is_full_whatever_the_number_of_tokens() -> None:
     """Five warps or more for each of 132 processors, of the products of a Llama of 8 billion weights."""
-    for tokens in (1, 8, 16, 17, 32, 33, 64, 65, 128, 129, MOST):
+    for tokens in (1, 8, 16, 17, 32, 33, 64, 65, 128, 129, MOST_TOKENS):
         for outs, strips in ((6144, 32), (4096, 32), (28_672, 32), (4096, 112)):
             chosen = tiling(tokens, outs, strips, 132)
             tiles = -(-tokens // chosen.tokens) * -(-outs // chosen.outs)
-            assert tiles * chosen.spans * chosen.warps >= 5 * 132
-            assert chosen.spans <= strips // 4
+            assert tiles * chosen.splits * chosen.warps >= 5 * 132
+            assert chosen.splits <= strips // 4
 
 
 def test_rows_do_not_depend_on_those_beside_them() -> None:
@@ -103,22 +111,22 @@ def test_bits_under_an_exponent_are_the_number(dtype: torch.dtype, exponent: int
 
 def test_where_weights_and_scales_lie() -> None:
     weight = drawn(5, 200)
-    halves, scales = packed(weight)
-    numbers, worth = grouped(weight)
-    assert halves.shape == (2, 5, 32)
+    words, scales = packed(weight)
+    numbers, strip_scales = quantize_groups(weight)
+    assert words.shape == (2, 5, 32)
     assert scales.shape == (2, 5)
     for strip, out, group, number in ((0, 0, 0, 0), (0, 4, 3, 31), (1, 2, 1, 5), (1, 3, 2, 7)):
-        bits = int(halves[strip, out, number]) >> 4 * group & 15
+        bits = int(words[strip, out, number]) >> 4 * group & 15
         assert bits - 8 == numbers[out, strip * 128 + group * 32 + number]
-    found = scales.t().contiguous().view(torch.float16)[:, : worth.shape[1]]
-    assert found.equal(worth)
-    assert (int(halves[1, 0, 8]) >> 8 & 15) - 8 == 0  # the 201st weight, which there is not
+    found = scales.t().contiguous().view(torch.float16)[:, : strip_scales.shape[1]]
+    assert found.equal(strip_scales)
+    assert (int(words[1, 0, 8]) >> 8 & 15) - 8 == 0  # the 201st weight, which there is not
 
 
 def test_rows_are_what_is_left_of_the_weight() -> None:
     weight = drawn(50, 130)
     found = kernels().linear(weight).rows(torch.tensor([3, 49, 3]))
-    assert_close(found, widened(*grouped(weight))[[3, 49, 3]], atol=0, rtol=0)
+    assert_close(found, dequantized(*quantize_groups(weight))[[3, 49, 3]], atol=0, rtol=0)
 
 
 def test_the_head_stays_at_eight_bits() -> None:
@@ -132,8 +140,8 @@ def test_the_head_stays_at_eight_bits() -> None:
 
 def test_many_tokens_take_the_widened_matrix() -> None:
     product = kernels().linear(drawn(20, 40))
-    x = drawn(MOST + 1, 40, seed=1)
-    assert_close(product(x)[:MOST], product(x[:MOST]), atol=1e-5, rtol=1e-5)
+    x = drawn(MOST_TOKENS + 1, 40, seed=1)
+    assert_close(product(x)[:MOST_TOKENS], product(x[:MOST_TOKENS]), atol=1e-5, rtol=1e-5)
 
 
 def test_a_model_says_what_it_says_over_the_reference(tiny: SimpleNamespace) -> None:
