@@ -1,8 +1,8 @@
 """Compiles the C++ kernels, once per machine and version of their sources.
 
-One library per instruction set, all from the same sources: the machine's own is compiled on first use
-(or by `python -m gpu_worker.kernels.cpu.build`, which installation runs) and kept in a cache, under a
-name that changes with sources and flags. Where they lie ready, no compiler is needed.
+There is a library for each instruction set, all from the same sources. The machine's own is compiled on first
+use (or by `python -m gpu_worker.kernels.cpu.build`, which installation runs) and kept in a cache, under a
+name that changes with sources and flags. A machine whose cache has the library needs no compiler.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ INSTRUCTION_SETS: dict[str, tuple[str, ...]] = {
     "avx2": ("-mavx2", "-mfma", "-mf16c"),
     "portable": (),
 }
-"""Compiler flags of each, best first."""
+"""Compiler flags of each instruction set, best first."""
 
 _NEEDS = {
     "avx512_bf16": {
@@ -52,7 +52,7 @@ _NEEDS = {
     "avx2": {"avx2", "fma", "f16c"},
     "portable": set[str](),
 }
-"""What /proc/cpuinfo calls the features that each needs."""
+"""Features that each instruction set needs, by their names in /proc/cpuinfo."""
 
 # Finite-math shortcuts stay off: infinities mask scores, and NaN must stay visible.
 _FLAGS = (
@@ -74,12 +74,12 @@ def supported() -> list[str]:
 
 
 def has_amx() -> bool:
-    """Whether the processor multiplies matrices of bfloat16 in units of their own."""
+    """Whether the processor has matrix units for bfloat16 (AMX)."""
     return "amx_bf16" in _features()
 
 
 def _features() -> set[str]:
-    """What the processor can, in the words of /proc/cpuinfo."""
+    """Features of the processor, by their names in /proc/cpuinfo."""
     if platform.machine() == "x86_64":
         for line in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith("flags"):
@@ -101,7 +101,7 @@ def _compile(command: list[str], path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise KernelError(f"the compiled CPU kernels cannot be kept: {error}") from error
-    # Beside its place and then moved: another process may compile the same at the same time.
+    # Compiled in a temporary folder and then moved: another process may compile the same library.
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
         sources = sorted(map(str, SOURCES.glob("*.cpp")))
@@ -127,7 +127,7 @@ def _cache() -> Path:
 
 
 def _fingerprint(flags: list[str]) -> str:
-    """Changes with whatever changes the library."""
+    """A hash of flags, machine and sources."""
     digest = hashlib.blake2b("\0".join([*flags, platform.machine()]).encode(), digest_size=8)
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")

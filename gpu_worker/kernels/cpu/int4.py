@@ -1,7 +1,7 @@
 """The products of `linear.py` with weights of 4 bits: little more than half the bytes of int8.
 
-Weights are quantized once, with one scale for each group of 32 along `in`; activations become int8 in every
-call, with one scale for each row. Both are symmetric; the sums of a group are exact integers.
+Weights are quantized once, with a scale for each group of 32 along `in`. Activations are quantized to int8 in
+every call, with a scale for each row. Both are symmetric. The sums of a group are exact integers.
 """
 
 import ctypes
@@ -12,14 +12,14 @@ from gpu_worker.kernels.cpu.library import address
 from gpu_worker.kernels.cpu.linear import Packed, PackedGated, PackedLinear
 
 GROUP = 32
-"""Numbers along `in` that have a scale in common; `src/int4.cpp` says the same."""
+"""Weights along `in` that share a scale, as in `src/int4.cpp`."""
 
 GROUP_BYTES = 2 + GROUP // 2
-"""A scale in float16, and the numbers."""
+"""Bytes of a group: a float16 scale, and the weights."""
 
 
 class _Int4(Packed):
-    """Panels of groups."""
+    """Weights in panels of groups."""
 
     symbol = "quire_int4"
 
@@ -30,7 +30,7 @@ class _Int4(Packed):
 
 
 class Int4Linear(_Int4, PackedLinear):
-    """As `PackedLinear`; `rows` are what quantization has left of the weight's rows."""
+    """As `PackedLinear`; `rows` are dequantized rows of the weight."""
 
 
 class Int4Gated(_Int4, PackedGated):

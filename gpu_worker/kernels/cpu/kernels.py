@@ -1,4 +1,4 @@
-"""The back end for CPUs: everything on a step's way in C++. See `Kernels`."""
+"""The back end for CPUs, in C++. See `Kernels`."""
 
 import ctypes
 import os
@@ -36,15 +36,15 @@ class CpuKernels:
     _gated: ClassVar[type[PackedGated | QuantizedGated | Int4Gated]] = PackedGated
 
     def __init__(self, library: ctypes.CDLL, cores: Sequence[int] = ()) -> None:
-        """`cores`: one for each thread of the library's team, if they have places of their own."""
+        """`cores`: the core of each thread of the library's thread pool. Empty: threads are not pinned."""
         self._cores = cores
         self._library = library
         self._sampler = Sampler(library)
         self._attention = Attention(library)
 
     def enter(self) -> None:
-        """Put the thread on the team's first core. What PyTorch computes, it computes alone from now on:
-        threads of its own would inherit that core."""
+        """Pin the calling thread to the first core. PyTorch computes in one thread from now on, because its
+        own threads would inherit that core."""
         keep_freed_memory()
         if self._cores:
             torch.set_num_threads(1)
@@ -89,10 +89,10 @@ class CpuKernels:
 
 
 class MatrixUnitKernels(CpuKernels):
-    """With the products by oneDNN, which knows how to use a processor's matrix units (AMX)."""
+    """With products by oneDNN, which uses a processor's matrix units (AMX)."""
 
     def enter(self) -> None:
-        """PyTorch's threads and the team's take turns on the same cores."""
+        """PyTorch's threads and the thread pool's compute on the same cores, one after the other."""
         keep_freed_memory()
         self._library.quire_take_turns()
 
@@ -110,14 +110,14 @@ class MatrixUnitKernels(CpuKernels):
 
 
 class QuantizedKernels(CpuKernels):
-    """With weights of int8; activations become int8 on their way into a product."""
+    """With weights of int8. Each product quantizes its activations to int8."""
 
     _linear = QuantizedLinear
     _gated: ClassVar[type[PackedGated | QuantizedGated | Int4Gated]] = QuantizedGated
 
 
 class Int4Kernels(Int4Weights, QuantizedKernels):
-    """With weights of 4 bits; weights whose rounding shows most have 8."""
+    """With weights of 4 bits, and 8 bits where `Int4Weights` says so."""
 
     _gated = Int4Gated
 

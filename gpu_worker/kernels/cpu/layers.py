@@ -1,4 +1,4 @@
-"""The small kernels between a layer's products: see src/layers.cpp."""
+"""RMS norm by the C++ kernels: see `src/layers.cpp`."""
 
 import ctypes
 from ctypes import c_float, c_int, c_int64, c_void_p

@@ -1,8 +1,8 @@
-"""The compiled kernels as a library: loaded once, with its team of threads.
+"""The compiled kernels as a library, loaded once, with its thread pool (`src/team.h`).
 
-Functions take addresses and numbers and are called through ctypes: a call costs about a microsecond,
-and the library depends on no version of Python or PyTorch. Whoever calls keeps the tensors alive and
-checks their shapes: the library does not.
+Functions take addresses and numbers and are called through ctypes. A call costs about a microsecond, and the
+library does not depend on versions of Python or PyTorch. The caller keeps tensors alive and checks their
+shapes; the library does not.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from gpu_worker.kernels.cpu import build
 from gpu_worker.machine.huge_pages import return_freed_memory
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
-"""What the library calls a type of weights and activations."""
+"""The library's numbers of types of weights and activations."""
 
 
 @cache
@@ -36,10 +36,11 @@ def load(instruction_set: str, threads: int) -> ctypes.CDLL:
 
 
 def cores(threads: int) -> list[int]:
-    """The core for each of the team's threads, the caller's first; none if it has fewer threads than cores.
+    """The core of each thread of the pool, the caller's first. Empty if the number of threads and cores
+    differ.
 
-    A thread that is woken is often put on the core of the one that wakes it, and then both wait. A team
-    that does not take all cores may have to share them with another one: there the system decides.
+    Linux often puts a woken thread on the core of the thread that wakes it, and then both wait. A pool that
+    does not use all cores may share them with another pool, and is not pinned.
     """
     found = sorted(os.sched_getaffinity(0))
     return found if len(found) == threads else []
@@ -51,5 +52,5 @@ def _places(threads: int) -> ctypes.Array[ctypes.c_int] | None:
 
 
 def address(tensor: Tensor | None) -> int | None:
-    """Address of a tensor's first number; None (null) for None. For arguments declared `c_void_p`."""
+    """Address of a tensor's first number; None, which is null, for None. For arguments of type `c_void_p`."""
     return None if tensor is None else tensor.data_ptr()

@@ -1,7 +1,7 @@
-"""Matrix products y = x W^T + b of the C++ kernels: weights packed into panels (`src/panels.h`).
+"""Matrix products y = x W^T + b of the C++ kernels, with weights packed into panels (`src/panels.h`).
 
-What a row comes to depends neither on the rows beside it nor on the number of threads, bit by bit: a
-sequence continues with the same tokens whatever runs with it.
+The result of a row depends neither on other rows nor on the number of threads, bit by bit. So a sequence has
+the same tokens whatever runs beside it.
 """
 
 import ctypes
@@ -13,16 +13,16 @@ from gpu_worker.kernels.cpu.library import DTYPES, address
 from gpu_worker.machine.huge_pages import Memory
 
 COLUMNS = 32
-"""Columns of a panel; `src/panels.h` says the same."""
+"""Columns of a panel, as in `src/panels.h`."""
 
 ACTIVATIONS = {"none": 0, "silu": 1, "gelu_tanh": 2, "gelu": 3}
-"""What the library calls an activation; `src/activation.h` has them in this order."""
+"""The library's numbers of activations, in the order of `src/activation.h`."""
 
 _MEMORY = Memory()
 
 
 class Matrix(ctypes.Structure):
-    """A packed matrix, as the library sees it (`src/matrix.h`)."""
+    """A packed weight matrix, as the library reads it (`src/matrix.h`)."""
 
     _fields_ = (
         ("panels", ctypes.c_void_p),
@@ -38,7 +38,7 @@ class Matrix(ctypes.Structure):
 
 
 class Packed:
-    """Weights in panels, and the product with them. Its subclasses say what the panels hold."""
+    """Weights in panels, and the product with them. Subclasses define what a panel holds."""
 
     symbol = "quire_linear"
     """The library's function that multiplies."""
@@ -91,7 +91,7 @@ class Packed:
         self._matrix.panels = address(self._panels)
 
     def _in_columns(self, numbers: Tensor) -> Tensor:
-        """Numbers of the outputs in the order of the panels' columns; zero where there is none."""
+        """Numbers of the outputs in the order of the panels' columns, zero for columns without an output."""
         if not self.gated:
             columns = numbers.new_zeros(self.count * COLUMNS)
             columns[: len(numbers)] = numbers
@@ -106,7 +106,7 @@ class Packed:
         return self._panels.nbytes
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[rows, in] to [rows, out], in the type of the weights as they were given, or float32 if `wide`."""
+        """[rows, in] to [rows, out], in the original type of the weights, or float32 if `wide`."""
         x = self._checked(x)
         rows = x.shape[0]
         out = torch.empty((rows, self.out_features), dtype=self.out_dtype)
@@ -114,7 +114,7 @@ class Packed:
         return out
 
     def add_to(self, x: Tensor, out: Tensor) -> None:
-        """out [rows, out] += what a call gives, rounded only once; `out` must be contiguous."""
+        """Add the product to out [rows, out], rounded only once. `out` must be contiguous."""
         x = self._checked(x)
         rows = x.shape[0]
         if (
@@ -132,9 +132,9 @@ class Packed:
 
 
 class PackedLinear(Packed):
-    """A linear layer; weight [out, in], float32 or bfloat16. The weight given may be freed.
+    """See `Linear`; weight [out, in], float32 or bfloat16. The weight given may be freed.
 
-    `wide`: results are float32, unrounded, whatever the inputs are.
+    `wide`: results are float32, not rounded to the inputs' type.
     """
 
     def __init__(
@@ -143,9 +143,9 @@ class PackedLinear(Packed):
         super().__init__(library, weight, bias, wide=wide)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Rows [n, in] of the weight, for embeddings tied to the head; ids: integers [n].
+        """Rows [n, in] of the weight, for embeddings tied to the head. `ids`: integers [n].
 
-        Raises `IndexError` for an id that is no row.
+        Raises `IndexError` for an id without a row.
         """
         ids = ids.long().contiguous()
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self.out_features:
@@ -159,9 +159,9 @@ class PackedLinear(Packed):
 
 
 class PackedGated(Packed):
-    """activation(x Wg^T + bg) * (x Wu^T + bu): [rows, in] to [rows, inter].
+    """activation(x Wg^T + bg) * (x Wu^T + bu): [rows, in] to [rows, inner].
 
-    weight [2 * inter, in], bias [2 * inter]: gates first, then ups. activation: silu, gelu_tanh, gelu.
+    weight [2 * inner, in], bias [2 * inner]: gates first, then ups. activation: silu, gelu_tanh, gelu.
     """
 
     def __init__(

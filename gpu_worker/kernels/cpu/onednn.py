@@ -1,5 +1,5 @@
 """The products of `linear.py` by oneDNN, through PyTorch: for processors with matrix units (AMX), which the
-C++ kernels do not use. Here a row may come to something else, by rounding, with other rows beside it.
+C++ kernels do not use. By rounding, the result of a row may depend on the other rows.
 """
 
 import torch
@@ -8,16 +8,16 @@ from torch import Tensor
 from gpu_worker.kernels.reference.kernels import ACTIVATIONS
 
 ROWS = 32
-"""Rows that oneDNN is told to expect when it chooses how weights lie in memory."""
+"""Number of rows for which oneDNN chooses the layout of the weights."""
 
 
 class OneDnnLinear:
-    """See `PackedLinear`. `rows` needs the weight as it was given, which is kept if asked to be."""
+    """See `PackedLinear`. `rows` needs the original weight, which is kept with `keeps_rows`."""
 
     def __init__(
         self, weight: Tensor, bias: Tensor | None = None, keeps_rows: bool = False, wide: bool = False
     ) -> None:
-        """`wide`: results are float32, rounded to the inputs' type before."""
+        """`wide`: results are float32, but rounded to the inputs' type."""
         self.out_features, self.in_features = weight.shape
         self.dtype = weight.dtype
         self.out_dtype = torch.float32 if wide else weight.dtype
@@ -37,18 +37,18 @@ class OneDnnLinear:
         return out.to(self.out_dtype)
 
     def add_to(self, x: Tensor, out: Tensor) -> None:
-        """out [rows, out] += what a call gives."""
+        """Add the product to out [rows, out]."""
         out += self(x)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Rows [n, in] of the weight; ids: integers [n]. Raises `IndexError` for an id that is no row."""
+        """Rows [n, in] of the weight. `ids`: integers [n]. Raises `IndexError` for an id without a row."""
         if self._given is None:
             raise ValueError("the rows were not kept")
         return self._given.index_select(0, ids.long())
 
 
 class OneDnnGated:
-    """See `PackedGated`; the activation is a step of its own."""
+    """See `PackedGated`. The activation is computed after the product, by PyTorch."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> None:
         if len(weight) % 2:
@@ -62,10 +62,10 @@ class OneDnnGated:
         return self._both.nbytes
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[rows, in] to [rows, inter]."""
+        """[rows, in] to [rows, inner]."""
         gate, up = self._both(x).chunk(2, dim=-1)
         return self._activate(gate) * up
 
     def add_to(self, x: Tensor, out: Tensor) -> None:
-        """out [rows, inter] += what a call gives."""
+        """Add the result to out [rows, inner]."""
         out += self(x)

@@ -1,7 +1,7 @@
 """The products of `linear.py` with weights of int8: half the bytes to read in every step.
 
-Weights are quantized once, with one scale for each output; activations in every call, with one scale for
-each row (dynamic quantization). Both are symmetric; sums are exact integers.
+Weights are quantized once, with a scale for each output. Activations are quantized in every call, with a
+scale for each row (dynamic quantization). Both are symmetric. Sums are exact integers.
 """
 
 import ctypes
@@ -13,11 +13,11 @@ from gpu_worker.kernels.cpu.library import address
 from gpu_worker.kernels.cpu.linear import COLUMNS, Packed, PackedGated, PackedLinear
 
 LONGEST = 1 << 16
-"""Numbers along `in` whose products, 255 * 127 at most, add up to less than 2**31."""
+"""Longest row: the products of its numbers, at most 255 * 127 each, add up to less than 2**31."""
 
 
 class _Quantized(Packed):
-    """Panels of int8, their scales and their corrections."""
+    """Weights in panels of int8, with scales and corrections (`src/quantized.cpp`)."""
 
     symbol = "quire_quantized"
 
@@ -40,7 +40,7 @@ class _Quantized(Packed):
 
 
 class QuantizedLinear(_Quantized, PackedLinear):
-    """As `PackedLinear`; `rows` are what quantization has left of the weight's rows."""
+    """As `PackedLinear`; `rows` are dequantized rows of the weight."""
 
 
 class QuantizedGated(_Quantized, PackedGated):

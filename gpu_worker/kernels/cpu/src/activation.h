@@ -1,4 +1,4 @@
-// Activations of 16 numbers at a time.
+// Activation functions, of 16 lanes.
 #pragma once
 
 #include "vmath.h"

@@ -1,4 +1,4 @@
-// What becomes of a tile's sums: bias, gate, residual, and rounding to the type of the activations.
+// The epilogue of a product, from a tile's sums to results: bias, gate, residual, rounding.
 #pragma once
 
 #include "activation.h"
@@ -6,13 +6,13 @@
 
 namespace quire {
 
-// Where a product goes.
+// The results of a product.
 struct Output {
     void* numbers;      // [rows, width]
-    int64_t width;      // outputs; of a gated matrix, the pairs of gate and up
+    int64_t width;      // number of outputs; gate and up are one output
     const float* bias;  // one for each column of all panels, or null
     Activation activation;  // `none`: the panels are not gated
-    bool add;           // to what is there already
+    bool add;           // add to the numbers that are there, the residual
 };
 
 template <class Number>

@@ -1,11 +1,11 @@
-// Numbers of float16: a sign, 5 bits of exponent, 10 of fraction.
+// float16: a sign, 5 bits of exponent, 10 of fraction.
 #pragma once
 
 #include "simd.h"
 
 namespace quire {
 
-// What multiplies a float32 whose exponent was a float16's: the two count from different ends.
+// Factor that corrects the exponent of a float32 made of the bits of a float16: their biases differ.
 constexpr float REBIASED = 0x1p112f;
 
 inline f32x16 from_halves(u16x16 halves) {
@@ -24,16 +24,16 @@ inline f32x16 from_halves(u16x16 halves) {
 #endif
 }
 
-// To the nearest, ties to even; NaN stays NaN.
+// Rounds to the nearest, ties to even. NaN stays NaN.
 inline uint16_t to_half(float number) {
     uint32_t bits;
     std::memcpy(&bits, &number, sizeof(bits));
     const uint32_t sign = bits >> 16 & 0x8000;
     bits &= 0x7FFFFFFF;
     if (bits > 0x7F800000) return uint16_t(sign | 0x7E00);
-    if (bits >= 0x47800000) return uint16_t(sign | 0x7C00);  // 2^16: becomes infinity, as what rounds to it does below
+    if (bits >= 0x47800000) return uint16_t(sign | 0x7C00);  // from 2^16 on: infinity; smaller numbers that round to 2^16 become infinity below
     if (bits >= 0x38800000) return uint16_t(sign | (bits + 0xFFF + (bits >> 13 & 1) - 0x38000000) >> 13);
-    float small;  // below 2^-14 all halves are as far apart as the float32 from 1/2 on
+    float small;  // below 2^-14 float16 are as far apart as float32 from 1/2 on
     std::memcpy(&small, &bits, sizeof(small));
     small += 0.5f;
     std::memcpy(&bits, &small, sizeof(bits));

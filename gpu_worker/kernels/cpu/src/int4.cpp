@@ -1,14 +1,14 @@
 // Products with weights of 4 bits: as quantized.cpp, with little more than half the bytes to read.
 //
-// Along `in` 32 numbers are a group. A weight is a whole multiple, -8 to 7, of its group's step, a float16:
-// 4.5 bits in all. Of a panel the groups lie one behind the other, nine cache lines each:
+// 32 weights along `in` are a group. A weight is a whole number, -8 to 7, times the group's scale, a float16: 4.5 bits
+// a weight. The groups of a panel follow each other, nine cache lines each:
 //
-//     group 0                                                                         group 1
-//     steps of output 0, 1, .. 31 │ word 0: output 0, 1, .. 31 │ word 1 │ 2 │ word 3   steps of ..
+//     group 0                                                                          group 1
+//     scales of output 0, 1, .. 31 │ word 0: output 0, 1, .. 31 │ word 1 │ 2 │ word 3   scales of ..
 //
-// A word is eight weights of one output, kept 8 higher, without sign: numbers 0 to 3 are the lower halves of
-// its bytes and 4 to 7 the upper ones, so that a mask makes bytes of them that lie like those of activations.
-// The sums of a group are exact integers; groups are added up in float32, from the first to the last.
+// A word is eight weights of one output, stored 8 higher, unsigned. Numbers 0 to 3 are the lower halves of its bytes,
+// numbers 4 to 7 the upper halves, so that a mask gives four bytes in the order of the activations' bytes. The sums of
+// a group are exact integers. Groups are added up in float32, from the first to the last.
 #include "activations.h"
 #include "half.h"
 
@@ -19,14 +19,14 @@ constexpr int GROUP = 32;
 constexpr int WORDS = GROUP / 8;
 constexpr int OFFSET = 8;
 
-// A row of activations: its bytes, a group's in so many words, and for each group what sums with it are too large
-// by: OFFSET times the sum of its numbers.
+// Words of a group's activations. After the bytes of all groups a row has an excess for each group: OFFSET times the
+// sum of its numbers, by which sums with the group's unsigned weights are too large.
 constexpr int BYTE_WORDS = GROUP / 4;
 
 int64_t groups_of(const Matrix& matrix) { return (matrix.in + GROUP - 1) / GROUP; }
 
-// Words of four bytes: weights without sign times activations, without rounding. Where two products are added
-// up at a time, a group's stay within 16 bits: 8 words of 2 products, 15 * 127 each at most.
+// The product of words of four bytes, unsigned weights and signed activations, as exact integers. Where an instruction
+// adds up two products in 16 bits, a group fits: 8 words of 2 products, at most 15 * 127 each.
 struct Bytes {
 #if defined(__AVX512VNNI__)
     using Sum = i32x16;
@@ -60,10 +60,10 @@ struct Bytes {
 #endif
 };
 
-// Panels of groups.
+// Multiplication of panels of groups. See `Words`.
 struct Groups {
     using Sum = f32x16;
-    static constexpr int ROWS = TILE_ROWS > 2 ? TILE_ROWS / 2 : TILE_ROWS;  // half the registers are sums of groups
+    static constexpr int ROWS = TILE_ROWS > 2 ? TILE_ROWS / 2 : TILE_ROWS;  // half of the registers hold sums of a group
     static constexpr int64_t SIZE = LANES + WORDS * COLUMNS;
 
     // See `Words::multiply`.
@@ -125,10 +125,10 @@ Quantized quantize_groups(const Matrix& matrix, const void* x, int64_t count) {
     });
 }
 
-// Where the bits of a group's number are within its word.
+// Position of a number's lowest bit in its word.
 int place(int64_t number) { return number % 4 * 8 + number % 8 / 4 * 4; }
 
-// A group of weights, `count` and then zeros: writes its words, COLUMNS apart, and returns its step.
+// Quantize a group of weights, `count` and then zeros. Writes its words, COLUMNS apart; returns its scale as float16.
 template <class Number>
 uint16_t pack(const Number* from, int64_t count, uint32_t* to) {
     float numbers[GROUP] = {}, extreme = 0;
@@ -138,12 +138,12 @@ uint16_t pack(const Number* from, int64_t count, uint32_t* to) {
         if (size > largest || (size == largest && extreme < 0) || std::isnan(size)) extreme = numbers[at];
     }
     const uint16_t half = to_half(extreme / -OFFSET);
-    const float step = from_half(half);
+    const float scale = from_half(half);
     const f32x16 lowest = splat(-OFFSET), highest = splat(OFFSET - 1);
     for (int number = 0; number < GROUP; number += LANES) {
-        f32x16 steps = step == 0 ? f32x16{} : load(numbers + number) / step;
-        steps = select(steps < lowest, lowest, select(steps > highest, highest, steps));
-        const u32x16 nibbles = ((u32x16)(steps + Steps::ROUNDS) + OFFSET) & 15;
+        f32x16 multiples = scale == 0 ? f32x16{} : load(numbers + number) / scale;
+        multiples = select(multiples < lowest, lowest, select(multiples > highest, highest, multiples));
+        const u32x16 nibbles = ((u32x16)(multiples + Scale::ROUNDS) + OFFSET) & 15;
         uint32_t words[LANES / 8] = {};
         for (int lane = 0; lane < LANES; ++lane) words[lane / 8] |= nibbles[lane] << place(lane);
         for (int word = 0; word < LANES / 8; ++word) to[(number / 8 + word) * COLUMNS] = words[word];
@@ -161,7 +161,7 @@ extern "C" void quire_int4_pack(const quire::Matrix* matrix, const void* weight,
     parallel_for(matrix->count(), [&](int64_t panel, int) {
         for (int column = 0; column < COLUMNS; ++column) {
             const int64_t row = matrix->source(panel, column);
-            if (row < 0) continue;  // steps of zero
+            if (row < 0) continue;  // scales of zero
             for (int64_t group = 0; group < groups; ++group) {
                 uint32_t* to = panels + (panel * groups + group) * Groups::SIZE;
                 const int64_t at = group * GROUP, from = row * in + at;
@@ -184,8 +184,8 @@ extern "C" void quire_int4_rows(const quire::Matrix* matrix, const int64_t* ids,
         for (int64_t at = 0; at < matrix->in; ++at) {
             const uint32_t* group = from + at / GROUP * Groups::SIZE;
             const uint32_t word = group[LANES + at % GROUP / 8 * COLUMNS + column];
-            const float step = from_half(reinterpret_cast<const uint16_t*>(group)[column]);
-            matrix->write(out, number * matrix->in + at, (int(word >> place(at) & 15) - OFFSET) * step);
+            const float scale = from_half(reinterpret_cast<const uint16_t*>(group)[column]);
+            matrix->write(out, number * matrix->in + at, (int(word >> place(at) & 15) - OFFSET) * scale);
         }
     });
 }
@@ -198,7 +198,7 @@ extern "C" void quire_int4(const quire::Matrix* matrix, const void* x, int64_t r
     for_each_tile<Groups>(source.rows, matrix->panels, matrix->count(), groups_of(*matrix),
                           [&](int64_t panel, int64_t row, int count, Tile<f32x16>& tile) {
                               for (int number = 0; number < count; ++number)
-                                  for (f32x16& sums : tile.sums[number]) sums *= source.steps[row + number];
+                                  for (f32x16& sums : tile.sums[number]) sums *= source.scales[row + number];
                               if (matrix->writes_float32())
                                   finish<float>(output, panel, row, count, tile);
                               else

@@ -1,5 +1,5 @@
-// What stands between a layer's products: normalization; rotation of queries and keys, and the way of keys
-// and values into the pages.
+// The kernels between a layer's products: RMS norm; rotary embedding of queries and keys, and writing keys and values
+// to pages.
 #include <type_traits>
 #include <vector>
 
@@ -11,9 +11,9 @@
 namespace quire {
 namespace {
 
-constexpr int64_t TOKENS = 8;  // that a task takes
+constexpr int64_t TOKENS = 8;  // tokens of a task
 
-// `task(token)` for every token.
+// Call `task(token)` for every token.
 template <class Task>
 void each_token(int64_t tokens, const Task& task) {
     parallel_for((tokens + TOKENS - 1) / TOKENS, [&](int64_t part, int) {
@@ -21,7 +21,7 @@ void each_token(int64_t tokens, const Task& task) {
     });
 }
 
-// y = weight * round(x / sqrt(mean(x^2) + eps)), rounded to the type W of the weight as transformers does.
+// RMS norm: y = weight * round(x / sqrt(mean(x^2) + eps)), rounded to the type W of the weight, as in transformers.
 template <class T, class W>
 void normalize(const T* x, const W* weight, float eps, int64_t size, T* y) {
     f32x16 squares = {};
@@ -90,7 +90,7 @@ void rotate_and_write(const T* qkv, int64_t tokens, const int64_t* positions, co
                       const float* sin, const Pages& pages, int64_t heads, T* query, const Kept<Page>& kept) {
     const int64_t dim = pages.head_dim, half = dim / 2, kv_heads = pages.kv_heads;
     each_token(tokens, [&](int64_t token) {
-        // Rounded once: to the pages' type, or from float32 to whole steps.
+        // Rounded once: to the pages' type, or from float32 to int8.
         thread_local std::vector<std::conditional_t<std::is_same_v<T, Page>, T, float>> key;
         thread_local std::vector<uint8_t> bytes[2];
         key.resize(dim);
@@ -121,9 +121,9 @@ void rotate_and_write(const T* qkv, int64_t tokens, const int64_t* positions, co
 
 using namespace quire;
 
-// `dtype` everywhere: 0 float32, 1 bfloat16.
+// `dtype`: 0 float32, 1 bfloat16.
 
-// `wide`: the weight is float32 whatever x is.
+// `wide`: the weight is float32, whatever `dtype` is.
 extern "C" void quire_norm(int dtype, int wide, const void* x, const void* weight, float eps, int64_t tokens, int64_t size, void* y) {
     each_token(tokens, [&](int64_t token) {
         if (dtype == 1 && wide)

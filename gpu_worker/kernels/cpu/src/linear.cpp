@@ -1,7 +1,7 @@
-// Products with weights of float32 and bfloat16: y = x W^T + b, and its gated form.
+// Products with weights of float32 and bfloat16: y = x W^T + b, and gated products.
 #include "matrix.h"
 
-// Write a matrix's panels from its rows.
+// Pack a matrix: write its panels from its rows.
 extern "C" void quire_linear_pack(const quire::Matrix* matrix, const uint8_t* weight, uint32_t* panels) {
     using namespace quire;
     const int64_t words = matrix->words(), bytes = matrix->row_bytes();
@@ -19,7 +19,7 @@ extern "C" void quire_linear_pack(const quire::Matrix* matrix, const uint8_t* we
     });
 }
 
-// Original rows of a matrix that is not gated: out [count, in]. The ids are rows of it.
+// Rows of a matrix that is not gated: out [count, in]. `ids`: numbers of the rows.
 extern "C" void quire_linear_rows(const quire::Matrix* matrix, const int64_t* ids, int64_t count, uint8_t* out) {
     using namespace quire;
     const int64_t words = matrix->words(), bytes = matrix->row_bytes();
@@ -34,7 +34,7 @@ extern "C" void quire_linear_rows(const quire::Matrix* matrix, const int64_t* id
     });
 }
 
-// x [rows, in] to out [rows, width], or added to it; both of the matrix's type.
+// Multiply x [rows, in], to out [rows, width]; `add`: add the result to out. x has the matrix's type.
 extern "C" void quire_linear(const quire::Matrix* matrix, const void* x, int64_t rows, void* out, int add) {
     using namespace quire;
     const Rows source = in_words(x, rows, matrix->row_bytes());

@@ -1,4 +1,4 @@
-// A packed matrix, as the Python side describes it.
+// A packed weight matrix, described by Python.
 #pragma once
 
 #include "activation.h"
@@ -9,18 +9,18 @@ namespace quire {
 
 enum class Type : int32_t { float32, bfloat16 };
 
-// See `Matrix` in linear.py, which has the same fields. Without an activation the matrix is [width, in];
-// with one it is gated: gates and then ups, [2 * width, in].
+// `Matrix` in linear.py has the same fields. Without an activation the matrix is [width, in]. With an activation it is
+// gated: gates and then ups, [2 * width, in].
 struct Matrix {
     const uint32_t* panels;
     const float* bias;           // one for each column of all panels, or null
-    const float* scales;         // of a quantized matrix: what one step is worth, one for each column
-    const int32_t* corrections;  // of a quantized matrix: what the sum of a column is too large by
+    const float* scales;         // int8: one for each column; otherwise null
+    const int32_t* corrections;  // int8: excess of each column's sums (see quantized.cpp); otherwise null
     int64_t in;
     int64_t width;
     Type type;  // of x, of the result, and of weights that are not quantized
     Activation activation;
-    int32_t wide;  // 1: the result is float32 whatever x is
+    int32_t wide;  // 1: results are float32, whatever `type` is
 
     bool gated() const { return activation != Activation::none; }
     int64_t row_bytes() const { return in * (type == Type::float32 ? sizeof(float) : sizeof(bf16)); }
@@ -30,7 +30,7 @@ struct Matrix {
         return (width + columns - 1) / columns;
     }
 
-    // The row of the original matrix that a column of a panel is, or -1 for none.
+    // The row of the original matrix in a column of a panel, or -1 if the column is padding.
     int64_t source(int64_t panel, int column) const {
         if (!gated()) {
             const int64_t row = panel * COLUMNS + column;
@@ -42,7 +42,7 @@ struct Matrix {
 
     bool writes_float32() const { return wide || type == Type::float32; }
 
-    // One number of rows of the original matrix.
+    // Write one number at `place` of rows of the original matrix.
     void write(void* rows, int64_t place, float number) const {
         if (type == Type::float32) {
             static_cast<float*>(rows)[place] = number;

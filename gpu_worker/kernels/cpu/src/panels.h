@@ -1,13 +1,13 @@
-// How a weight matrix [out, in] lies in memory, and the product of a few rows with one piece of it.
+// Weight panels, the layout of a weight matrix [out, in], and the product of a tile of rows with a panel.
 //
-// Numbers along `in` are grouped into words of 32 bits (one float32, two bfloat16, four int8), and 32
-// outputs form a panel, which is read once from its beginning to its end:
+// Numbers along `in` form words of 32 bits (one float32, two bfloat16, four int8). 32 outputs form a panel, which is
+// read once from its beginning to its end:
 //
 //     panel 0                                            panel 1
 //     word 0: output 0, 1, .. 31 │ word 1: output 0 ..   word 0: output 32, 33 ..
 //
-// What is missing in the last word or the last panel is zero. In a gated panel the first 16 columns are
-// gates and the other 16 are the ups that belong to them.
+// Missing numbers of the last word and the last panel are zero. The first 16 columns of a gated panel are gates, the
+// other 16 columns are their ups.
 #pragma once
 
 #include <array>
@@ -21,22 +21,22 @@ namespace quire {
 
 constexpr int COLUMNS = 2 * LANES;
 
-// Rows that are multiplied at a time: as many as have their sums in registers.
+// Rows of a tile: their sums fit in registers.
 #if defined(__AVX512F__)
 constexpr int TILE_ROWS = 12;
 #else
 constexpr int TILE_ROWS = 2;
 #endif
 
-// Rows for which a panel is gone through by one thread.
+// Rows that a task multiplies with a panel.
 constexpr int TASK_ROWS = 8 * TILE_ROWS;
 
-// How far ahead of its use a panel is asked for by a tile that computes long enough. A tile of fewer
-// rows waits for memory anyway, and the processor's own prefetching is then the faster one.
+// Distance of prefetching, in words, for tiles of at least COMPUTING rows. Tiles of fewer rows wait for memory anyway,
+// and the processor's own prefetching is faster for them.
 constexpr int AHEAD = 32 * COLUMNS;
 constexpr int COMPUTING = 3;
 
-// The product of float32 words: `dot` adds weights times x to the sums of 16 columns.
+// The product of words of one float32: `dot` adds weights times x to the sums of 16 columns.
 struct Float32 {
     using Sum = f32x16;
     static Sum dot(Sum sum, u32x16 weights, uint32_t x) {
@@ -46,7 +46,7 @@ struct Float32 {
     }
 };
 
-// The product of words of two bfloat16, in float32.
+// The product of words of two bfloat16, with sums in float32.
 struct BFloat16 {
     using Sum = f32x16;
     static Sum dot(Sum sum, u32x16 weights, uint32_t x) {
@@ -66,16 +66,16 @@ struct Tile {
     Sum sums[TILE_ROWS][2];
 };
 
-// Panels of words that `Dot` multiplies, one after the other.
+// Multiplication of panels word by word, with `Dot`.
 template <class Dot>
 struct Words {
     using Sum = typename Dot::Sum;
     static constexpr int ROWS = TILE_ROWS;
     static constexpr int64_t SIZE = COLUMNS;
 
-    // x: the first of COUNT rows, `stride` words apart. The words are added up one by one, from the first to
-    // the last, for any COUNT: what a row comes to does not depend on the rows beside it. If it FETCHES, `later`
-    // is asked for besides, a cache line a word, for the L2 cache.
+    // x: the first of COUNT rows, `stride` words apart. Words are added up one by one, from the first to the last,
+    // for any COUNT, so that the result of a row does not depend on the other rows. FETCHES: prefetch `later` into
+    // the L2 cache, a cache line for each word.
     template <bool FETCHES, int COUNT>
     static void multiply(const uint32_t* x, int64_t stride, const uint32_t* panel, int64_t words,
                          const uint32_t* later, Tile<Sum>& tile) {
@@ -112,15 +112,14 @@ constexpr std::array<Multiply<Kind>, Kind::ROWS> multiplies(std::integer_sequenc
     return {Kind::template multiply<FETCHES, BEFORE + 1>...};
 }
 
-// A kind's `multiply` for 1, 2, .. ROWS rows.
+// A kind's `multiply` functions for 1, 2, .. ROWS rows.
 template <class Kind, bool FETCHES>
 constexpr auto MULTIPLY = multiplies<Kind, FETCHES>(std::make_integer_sequence<int, Kind::ROWS>());
 
-// Multiply all rows with all panels, each `pieces` times SIZE words of the kind; `finish(panel, row, rows, tile)`
-// gets each tile's sums. A task is one panel and at most TASK_ROWS rows: the panel comes from memory once and
-// then from the L2 cache. While two of its tiles are computed the next panel is on its way, half of it with
-// each: memory and arithmetic would otherwise wait for each other. If there are more than two it is not the
-// first of them, which may itself still wait for its panel.
+// Multiply all rows with all panels, of `pieces` times SIZE words each. Calls `finish(panel, row, rows, tile)` with
+// each tile's sums. A task is one panel and at most TASK_ROWS rows: the panel is read from memory once and then from the L2
+// cache. Two of its tiles prefetch half of the next panel each, because memory and arithmetic would otherwise wait for
+// each other. With more than two tiles the first one prefetches nothing, because it may wait for its own panel.
 template <class Kind, class Finish>
 void for_each_tile(const Rows& x, const uint32_t* panels, int64_t count, int64_t pieces, const Finish& finish) {
     constexpr int64_t TASK_TILES = TASK_ROWS / Kind::ROWS;

@@ -1,8 +1,8 @@
 // Products with weights of int8: as linear.cpp, with half the bytes to read.
 //
-// A number is a whole multiple, -127 to 127, of its row's step: of an output's row of weights, and of a
-// row of activations in every call. Activations are kept 128 higher, as bytes without sign: what the
-// sums become too large by is 128 times the sum of a column's weights, and known beforehand.
+// Weights are quantized once, with a scale for each output; activations in every call, with a scale for each row.
+// Activations are stored as unsigned bytes, 128 higher. That makes the sum of an output too large by 128 times the
+// sum of its weights, its correction, which is computed when weights are packed.
 #include "activations.h"
 
 namespace quire {
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int OFFSET = 128;
 
-// Of words of four bytes: unsigned activations times signed weights, without rounding.
+// The product of words of four bytes, unsigned activations and signed weights, as exact integers.
 struct Int8 {
     using Sum = i32x16;
     static Sum dot(Sum sum, u32x16 weights, uint32_t x) {
@@ -58,7 +58,7 @@ void multiply_all(const Matrix& matrix, const Quantized& x, const Output& output
             for (int number = 0; number < rows; ++number) {
                 const i32x16 sums = tile.sums[number][side] - corrections;
                 products.sums[number][side] =
-                    __builtin_convertvector(sums, f32x16) * scales * x.steps[row + number];
+                    __builtin_convertvector(sums, f32x16) * scales * x.scales[row + number];
             }
         }
         finish<Number>(output, panel, row, rows, products);
@@ -68,31 +68,31 @@ void multiply_all(const Matrix& matrix, const Quantized& x, const Output& output
 }  // namespace
 }  // namespace quire
 
-// Quantize a matrix's rows: write its panels, scales and corrections.
+// Quantize a matrix: write its panels, scales and corrections.
 extern "C" void quire_quantized_pack(const quire::Matrix* matrix, const void* weight, uint32_t* panels,
                                      float* scales, int32_t* corrections) {
     using namespace quire;
     const int64_t words = matrix->words();
     parallel_for(matrix->count(), [&](int64_t panel, int) {
-        std::vector<uint32_t> row(spread(words));
+        std::vector<uint32_t> row(padded_stride(words));
         for (int column = 0; column < COLUMNS; ++column) {
             const int64_t source = matrix->source(panel, column);
             uint32_t* to = panels + panel * words * COLUMNS + column;
-            float step = 0;
+            float scale = 0;
             int32_t sum = 0;
-            if (source >= 0) step = quantize<OFFSET>(*matrix, weight, source, reinterpret_cast<uint8_t*>(row.data()));
+            if (source >= 0) scale = quantize<OFFSET>(*matrix, weight, source, reinterpret_cast<uint8_t*>(row.data()));
             for (int64_t word = 0; word < words; ++word) {
                 const uint32_t number = source >= 0 ? row[word] ^ 0x80808080 : 0;  // minus OFFSET
                 for (int shift = 0; shift < 32; shift += 8) sum += int8_t(number >> shift);
                 to[word * COLUMNS] = number;
             }
-            scales[panel * COLUMNS + column] = step;
+            scales[panel * COLUMNS + column] = scale;
             corrections[panel * COLUMNS + column] = OFFSET * sum;
         }
     });
 }
 
-// Rows of a matrix that is not gated, as far as quantization has left them: out [count, in].
+// Dequantized rows of a matrix that is not gated: out [count, in].
 extern "C" void quire_quantized_rows(const quire::Matrix* matrix, const int64_t* ids, int64_t count, void* out) {
     using namespace quire;
     const int64_t words = matrix->words();

@@ -1,5 +1,4 @@
-// Rows of activations as the products read them: as words, and not where they fight for the same places
-// of the L1 cache.
+// Rows of activations in whole words, with a stride that avoids conflicts in the L1 cache.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +9,14 @@
 
 namespace quire {
 
-// Rows of words: `stride` words from one to the next.
+// Rows of words. `stride`: words from one row to the next.
 struct Rows {
     const uint32_t* words;
     int64_t count;
     int64_t stride;
 };
 
-// Memory that lasts until the next call; one caller at a time.
+// Memory for one product, valid until the next call. Calls must not overlap.
 inline uint32_t* scratch(int64_t words) {
     static std::vector<uint32_t> memory;
     if (int64_t(memory.size()) < words) memory.resize(words);
@@ -26,17 +25,17 @@ inline uint32_t* scratch(int64_t words) {
 
 constexpr int LINE_WORDS = 16;
 
-// Words from one row to the next that put a tile's rows into different sets of the cache.
-inline int64_t spread(int64_t words) { return ((words + LINE_WORDS - 1) / LINE_WORDS | 1) * LINE_WORDS; }
+// A stride of rows of `words` words, in words, that puts the rows of a tile into different sets of the cache.
+inline int64_t padded_stride(int64_t words) { return ((words + LINE_WORDS - 1) / LINE_WORDS | 1) * LINE_WORDS; }
 
-// Rows of `bytes` bytes one after the other: as they are, or, if their last word is not full or many of
-// them lie a multiple of 2 KiB apart, as a copy.
+// Contiguous rows of `bytes` bytes as rows of words. They are copied if their last word is not full, or if many rows
+// are a multiple of 2 KiB apart, which would put them into the same sets of the cache.
 inline Rows in_words(const void* x, int64_t count, int64_t bytes) {
     constexpr int64_t MANY = 48, BLOCK = 16;
     const int64_t words = (bytes + 3) / 4;
     const bool crowded = count >= MANY && bytes % 2048 == 0;
     if (bytes % 4 == 0 && !crowded) return {static_cast<const uint32_t*>(x), count, words};
-    const int64_t stride = spread(words);
+    const int64_t stride = padded_stride(words);
     uint32_t* copy = scratch(count * stride);
     parallel_for((count + BLOCK - 1) / BLOCK, [&](int64_t block, int) {
         for (int64_t row = block * BLOCK; row < (block + 1) * BLOCK && row < count; ++row) {

@@ -1,5 +1,5 @@
-// The choice of next tokens, as gpu_worker/sampling/sampler.py defines it: each row does only what its sequence
-// asks for, in passes over its logits; nothing is sorted but what lies next to a filter's edge.
+// Sampling, as gpu_worker/sampling/sampler.py defines it. A row computes only what its sequence asks for, in passes
+// over its logits. Only scores near the edge of a filter are sorted.
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -61,7 +61,7 @@ struct Best {
     int token;
 };
 
-// The first of the greatest; NaN wins over everything, as in PyTorch.
+// The greatest score, and of equal scores the lowest token. NaN is the greatest, as in PyTorch.
 Best best_of(const float* scores, int count) {
     f32x16 most = splat(-INF);
     i32x16 at = {};
@@ -108,7 +108,7 @@ void philox(uint32_t position, uint32_t sequence, uint64_t seed, uint32_t words[
     words[1] = c1;
 }
 
-// Uniform numbers of 16 tokens, multiples of 2^-24 within (0, 1): see gpu_worker/sampling/noise.py.
+// Uniform numbers for 16 tokens, multiples of 2^-24 in (0, 1): see gpu_worker/sampling/noise.py.
 f32x16 uniform(u32x16 tokens, const uint32_t words[2]) {
     u32x16 bits = (tokens * 0x9E3779B1u + words[0]) ^ words[1];
     bits ^= bits >> 16;
@@ -121,13 +121,13 @@ f32x16 uniform(u32x16 tokens, const uint32_t words[2]) {
 
 f32x16 gumbel(f32x16 uniform) { return -log(-log(1.0f - uniform)); }  // 1 - uniform is exact
 
-// What the best score, 0, has at least once its noise is added: less than -log(-log(2^-24)).
+// Lower bound of the best score, 0, with its noise: less than -log(-log(2^-24)).
 constexpr float LEAST = -2.82f;
 
-// The token whose score with its noise is greatest; the best score is 0.
+// The token with the greatest score + noise. The best score is 0.
 //
-// Noise above some t takes a uniform number below 1 - exp(-exp(-t)) < exp(-t): most tokens cannot win any
-// more, and one exponential says so where the noise would take two logarithms.
+// Noise is above t only if the uniform number is below 1 - exp(-exp(-t)) < exp(-t). So one exponential excludes most
+// tokens, where computing their noise would take two logarithms.
 int draw(Scores& scores, const uint32_t words[2]) {
     u32x16 tokens;
     for (int lane = 0; lane < LANES; ++lane) tokens[lane] = lane;
@@ -151,8 +151,8 @@ void scale(Scores& scores, float temperature) {
         store(scores.data() + start, (load(scores.data() + start) - best) / temperature);
 }
 
-// The scores by size, coarsely: bucket b holds those in (-(b + 1) / FINE, -b / FINE]. Filters walk the
-// buckets from the best on and look into one alone, where their edge lies.
+// A histogram of scores: bucket b counts scores in (-(b + 1) / FINE, -b / FINE]. Filters go through buckets from the
+// best on, and sort only the bucket in which their edge lies.
 struct Buckets {
     static constexpr int COUNT = 4096;
     static constexpr float FINE = 64;
@@ -180,7 +180,7 @@ struct Buckets {
     }
 };
 
-// Keep the tokens before an edge: greater scores, or equal ones of lower tokens.
+// Keep tokens up to the edge: tokens with greater scores, and tokens up to `edge_token` with an equal score.
 void cut(Scores& scores, float edge, int edge_token) {
     for (int token = 0; token < scores.size; ++token) {
         const float score = scores.data()[token];
@@ -199,7 +199,7 @@ std::vector<int> ranked(Scores& scores, int bucket) {
     return tokens;
 }
 
-// min-p, then top-k, then top-p (Holtzman et al. 2020), on scores whose best is 0.
+// min-p, then top-k, then top-p (Holtzman et al. 2020). The best score is 0.
 void filter(Scores& scores, const Numbers& numbers, int64_t top_k) {
     thread_local Buckets buckets;
     buckets.fill(scores, numbers.min_p);
@@ -229,7 +229,7 @@ void filter(Scores& scores, const Numbers& numbers, int64_t top_k) {
     if (edge >= 0) cut(scores, scores.data()[edge], edge);
 }
 
-// Repetition (Keskar et al. 2019) on all `count` tokens before, frequency and presence on output.
+// Repetition penalty (Keskar et al. 2019) for all `count` tokens; frequency and presence penalty for output tokens.
 void penalize(Scores& scores, const Numbers& numbers, const int32_t* tokens, int count, int64_t prompt_length) {
     thread_local std::vector<int> sorted;
     sorted.assign(tokens, tokens + count);
@@ -254,10 +254,10 @@ void penalize(Scores& scores, const Numbers& numbers, const int32_t* tokens, int
 // The names of the columns that the tables of parameters must have, each followed by a space.
 extern "C" const char* quire_sampling_columns() { return NUMBERS(NAME) INTEGERS(NAME); }
 
-// Choose a token for each row of logits [rows, vocabulary]: for position positions[r] of slot slots[r].
+// Sample a token for each row of logits [rows, vocabulary]. Row r is for position positions[r] of slot slots[r].
 //
-// `flags`, `numbers`, `integers`: by slot. `tokens`: [slots, stride], each slot's tokens by position.
-// Writes the tokens, and to `best` each row's greatest logit, NaN if there is one.
+// `flags`, `numbers`, `integers`: parameters by slot. `tokens`: [slots, stride], each slot's tokens by position. Writes
+// the sampled tokens to `chosen`, and each row's greatest logit to `best`: NaN if a logit is NaN.
 extern "C" void quire_sample(const float* logits, int rows, int vocabulary, const int32_t* slots,
                              const int32_t* positions, const uint8_t* flags, const void* numbers,
                              const void* integers, const int32_t* tokens, int64_t stride, int64_t* chosen,
@@ -280,7 +280,7 @@ extern "C" void quire_sample(const float* logits, int rows, int vocabulary, cons
             scale(scores, wanted.temperature);
             if (flags[slot] & FILTERS) filter(scores, wanted, counts.top_k);
             uint32_t words[2];
-            const uint32_t place = uint32_t(positions[row] + counts.dropped_tokens);  // in the whole text
+            const uint32_t place = uint32_t(positions[row] + counts.dropped_tokens);  // in the whole sequence
             philox(place, uint32_t(counts.sequence_index), uint64_t(counts.seed), words);
             chosen[row] = draw(scores, words);
         } else {

@@ -1,6 +1,6 @@
-// Vectors of 16 numbers on any machine: the compiler makes of them what the machine has (one AVX-512
-// register, two of AVX2, four of SSE or NEON). What the compiler cannot be told this way (products of
-// bfloat16, of bytes) stands in the kernels under #if.
+// SIMD vectors of 16 lanes for any machine. The compiler maps them to registers (one of AVX-512, two of AVX2, four of
+// SSE or NEON). Instructions that the compiler does not generate from them (products of bfloat16 and of bytes) are
+// intrinsics under #if in the kernels.
 #pragma once
 
 #include <cmath>
@@ -22,7 +22,7 @@ using u16x16 = uint16_t __attribute__((vector_size(32)));
 using u8x16 = uint8_t __attribute__((vector_size(16)));
 using i8x16 = int8_t __attribute__((vector_size(16)));
 
-// A bfloat16: the upper half of a float32.
+// bfloat16: the upper half of a float32.
 struct bf16 {
     uint16_t bits;
 };
@@ -42,7 +42,7 @@ inline f32x16 widen(u16x16 halves) {
 #endif
 }
 
-// Compilers take the bytes one by one if they are not told.
+// Intrinsics, because compilers convert the bytes one by one.
 inline i32x16 to_words(i8x16 bytes) {
 #if defined(__AVX512F__)
     return (i32x16)_mm512_cvtepi8_epi32((__m128i)bytes);
@@ -64,7 +64,7 @@ inline u8x16 low_bytes(u32x16 words) {
 #endif
 }
 
-// To the nearest, ties to even; NaN stays NaN.
+// Rounds to the nearest, ties to even. NaN stays NaN.
 inline u16x16 narrow(f32x16 wide) {
 #if defined(__AVX512BF16__)
     return (u16x16)_mm512_cvtneps_pbh((__m512)wide);
@@ -110,7 +110,7 @@ inline f32x16 select(i32x16 mask, f32x16 yes, f32x16 no) {
     return (f32x16)((mask & (i32x16)yes) | (~mask & (i32x16)no));
 }
 
-// The greater of each pair of lanes; NaN only if the second is.
+// The greater of each pair of lanes. NaN if the lane of `other` is NaN.
 inline f32x16 greater(f32x16 one, f32x16 other) {
 #if defined(__AVX512F__)
     return (f32x16)_mm512_max_ps((__m512)one, (__m512)other);
@@ -119,7 +119,7 @@ inline f32x16 greater(f32x16 one, f32x16 other) {
     return (f32x16)((more & (i32x16)one) | (~more & (i32x16)other));
 }
 
-// Each lane beside the one so many further on.
+// Rotates lanes: lane i of the result is lane (i + DISTANCE) % 16.
 template <int DISTANCE>
 inline f32x16 shifted(f32x16 v) {
     return __builtin_shufflevector(v, v, DISTANCE % 16, (1 + DISTANCE) % 16, (2 + DISTANCE) % 16, (3 + DISTANCE) % 16,

@@ -13,7 +13,7 @@
 namespace quire {
 namespace {
 
-// About 50 microseconds: longer than Python takes between two kernels, shorter than anybody minds.
+// About 50 microseconds: longer than Python takes between two kernels, and short beside a step.
 constexpr int SPINS = 2000;
 
 int spins = SPINS;
@@ -26,7 +26,7 @@ inline void pause() {
 #endif
 }
 
-// A turn of work: raised by the caller, waited for by the others.
+// Number of the last call of `team_run`, which other threads wait for, and the number of threads that sleep.
 struct alignas(64) Turn {
     std::atomic<uint32_t> number{0};
     std::atomic<int> asleep{0};
@@ -98,8 +98,8 @@ void team_run(Body body, void* context) {
 
 }  // namespace quire
 
-// Start the team's threads, once in a process; a second call changes nothing. `cpus`: where each of the
-// others is to run, from thread 1 on, or null. Returns the size of the team.
+// Start the team's threads, once in a process; a second call changes nothing. `cpus`: core of each thread, of which
+// the caller's, the first, is not used; null: threads are not pinned. Returns the size of the team.
 extern "C" int quire_start(int threads, const int* cpus) {
     using quire::team;
     if (team.size > 1) return team.size;
@@ -112,6 +112,6 @@ extern "C" int quire_start(int threads, const int* cpus) {
     return team.size;
 }
 
-// From now on the team's threads sleep as soon as they have nothing to do: those of another library compute
-// between its turns, on the same cores.
+// From now on idle threads of the team sleep at once, because threads of another library compute on the same cores
+// between the team's kernels.
 extern "C" void quire_take_turns() { quire::spins = 0; }

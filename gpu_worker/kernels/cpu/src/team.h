@@ -1,9 +1,9 @@
-// The threads that compute, and how work is shared among them.
+// The thread pool of the kernels (the team), and how tasks are distributed among its threads.
 //
-// A step is some hundred short kernels one after the other, so the team stays awake for a moment
-// between two of them: it spins, then sleeps in a futex. Each thread begins with a share of the tasks of
-// its own, one after the other, so that it reads memory from the beginning to the end; then it helps the
-// others with theirs: a thread whose core the other services want gets fewer, and nobody waits long.
+// A step is some hundred short kernels one after the other, so idle threads first spin and only then sleep in a futex.
+// Each thread begins with a range of tasks of its own, in order, so that it reads memory from the beginning to the end.
+// Then it takes tasks from the ranges of other threads: a thread that shares its core with other services computes
+// fewer tasks, and the others do not wait for it.
 #pragma once
 
 #include <atomic>
@@ -15,43 +15,42 @@ using Body = void (*)(void* context, int thread);
 
 constexpr int MAX_THREADS = 256;
 
-// Number of threads, the caller's included.
+// Number of threads of the team, the caller included.
 int team_size();
 
-// Run `body` once on every thread of the team, the caller's included; returns when all are done.
-// One caller at a time.
+// Run `body` once on every thread of the team, the caller included. Returns when all are done. Calls must not overlap.
 void team_run(Body body, void* context);
 
-// Call `task(number, thread)` for each number from 0 to `tasks` - 1, on whatever thread is free.
+// Call `task(number, thread)` for each number from 0 to `tasks` - 1, on any thread. Returns when all are done.
 template <class Task>
 void parallel_for(int64_t tasks, const Task& task) {
     if (tasks <= 1 || team_size() == 1) {
         for (int64_t number = 0; number < tasks; ++number) task(number, 0);
         return;
     }
-    struct alignas(64) Share {
+    struct alignas(64) Range {
         std::atomic<int64_t> next;
         int64_t end;
     };
     const int size = team_size();
-    Share shares[MAX_THREADS];
+    Range ranges[MAX_THREADS];
     for (int thread = 0; thread < size; ++thread) {
-        shares[thread].next.store(thread * tasks / size, std::memory_order_relaxed);
-        shares[thread].end = (thread + 1) * tasks / size;
+        ranges[thread].next.store(thread * tasks / size, std::memory_order_relaxed);
+        ranges[thread].end = (thread + 1) * tasks / size;
     }
     struct Shared {
         const Task& task;
-        Share* shares;
+        Range* ranges;
         int size;
-    } shared{task, shares, size};
+    } shared{task, ranges, size};
     team_run(
         [](void* context, int thread) {
             const Shared& shared = *static_cast<Shared*>(context);
             for (int other = 0; other < shared.size; ++other) {
-                Share& share = shared.shares[(thread + other) % shared.size];
+                Range& range = shared.ranges[(thread + other) % shared.size];
                 for (;;) {
-                    const int64_t number = share.next.fetch_add(1, std::memory_order_relaxed);
-                    if (number >= share.end) break;
+                    const int64_t number = range.next.fetch_add(1, std::memory_order_relaxed);
+                    if (number >= range.end) break;
                     shared.task(number, thread);
                 }
             }

@@ -16,12 +16,12 @@ inline bool any(i32x16 mask) {
 #endif
 }
 
-// Below -87.3 it gives 0, -inf too; above 88.3 what it gives there. NaN stays NaN.
+// 0 below -87.3 and for -inf; above 88.3 the result for 88.3. NaN stays NaN.
 inline f32x16 exp(f32x16 x) {
     const i32x16 none = x < -87.3f;
     x = select(none, splat(-87.3f), x);
     x = select(x > 88.3f, splat(88.3f), x);
-    f32x16 whole = x * 1.44269504f + 12582912.0f;  // to the nearest integer, in the lowest bits
+    f32x16 whole = x * 1.44269504f + 12582912.0f;  // rounded to an integer, in the lowest bits
     const i32x16 power = (i32x16)whole - 0x4B400000;
     whole -= 12582912.0f;
     const f32x16 rest = (x - whole * 0.693359375f) - whole * -2.12194440e-4f;
@@ -36,8 +36,8 @@ inline f32x16 exp(f32x16 x) {
     return select(x != x, x, select(none, f32x16{}, scaled));
 }
 
-// 2^x for x up to 0, to within 2 units in the last place; 0 far below, for -inf too. NaN stays NaN. The
-// polynomial is the Taylor series of e^(f ln 2), |f| <= 1/2.
+// 2^x for x <= 0, to within 2 units in the last place. 0 for very low x and for -inf. NaN stays NaN. The polynomial is
+// the Taylor series of e^(f ln 2), |f| <= 1/2.
 inline f32x16 exp2(f32x16 x) {
 #if defined(__AVX512F__)
     x = (f32x16)_mm512_max_ps(_mm512_set1_ps(-150.0f), (__m512)x);
@@ -45,7 +45,7 @@ inline f32x16 exp2(f32x16 x) {
 #else
     const i32x16 none = x < -126.0f;
     x = select(none, splat(-126.0f), x);
-    const f32x16 shifted = x + 12582912.0f;  // to the nearest integer, in the lowest bits
+    const f32x16 shifted = x + 12582912.0f;  // rounded to an integer, in the lowest bits
     const f32x16 whole = shifted - 12582912.0f;
 #endif
     const f32x16 rest = x - whole;
@@ -64,7 +64,7 @@ inline f32x16 exp2(f32x16 x) {
 #endif
 }
 
-// For normal positive numbers alone.
+// Natural logarithm of normal positive numbers.
 inline f32x16 log(f32x16 x) {
     i32x16 bits = (i32x16)x;
     // The mantissa into [sqrt(1/2), sqrt(2)): near 1 the logarithm keeps its relative precision.
