@@ -15,11 +15,11 @@ from gpu_worker.kernels.interface import Kernels
 from gpu_worker.models.config import Shape, architecture_of, read_config, read_values
 from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.families import FAMILIES, family_of
-from gpu_worker.models.foreign import load_with_transformers
 from gpu_worker.models.kv_scales import ENDS, UNUSED
 from gpu_worker.models.loader import Weights, open_checkpoint
 from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.models.split import rank_config
+from gpu_worker.models.transformers_model import load_with_transformers
 
 log = logging.getLogger(__name__)
 

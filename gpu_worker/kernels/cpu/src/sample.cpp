@@ -1,4 +1,4 @@
-// Sampling, as gpu_worker/sampling/sampler.py defines it. A row computes only what its sequence asks for, in passes
+// Sampling, as kernels/reference/sampling.py defines it. A row computes only what its sequence asks for, in passes
 // over its logits. Only scores near the edge of a filter are sorted.
 #include <algorithm>
 #include <limits>
@@ -108,7 +108,7 @@ void philox(uint32_t position, uint32_t sequence, uint64_t seed, uint32_t words[
     words[1] = c1;
 }
 
-// Uniform numbers for 16 tokens, multiples of 2^-24 in (0, 1): see gpu_worker/sampling/noise.py.
+// Uniform numbers for 16 tokens, multiples of 2^-24 in (0, 1): see kernels/reference/noise.py.
 f32x16 uniform(u32x16 tokens, const uint32_t words[2]) {
     u32x16 bits = (tokens * 0x9E3779B1u + words[0]) ^ words[1];
     bits ^= bits >> 16;
