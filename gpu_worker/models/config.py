@@ -12,6 +12,7 @@ import torch
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.kv_sizes import PageShape
 from gpu_worker.models.alibi import slopes
+from gpu_worker.models.experts_config import ExpertsConfig, read_experts
 from gpu_worker.models.families import FAMILIES, Family, family_of
 from gpu_worker.models.rope import RopeConfig, read_rope
 from gpu_worker.models.values import Values
@@ -29,30 +30,6 @@ _ACTIVATIONS = {
     "relu": "relu",
 }
 """Names of activations: transformers' to ours."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertsConfig:
-    """A mixture of experts."""
-
-    num_experts: int
-    """Number of experts, without the shared one."""
-    experts_per_token: int
-    """Number of experts that each token goes to, without the shared one."""
-    intermediate_size: int
-    """Intermediate size of one expert."""
-    normalized: bool
-    """The routing weights of a token are divided by their sum."""
-    layers: frozenset[int]
-    """Layers with experts. The others have an MLP."""
-    shared_intermediate_size: int = 0
-    """Intermediate size of the shared expert, which every token goes to. 0: there is none."""
-    num_groups: int = 1
-    """Number of expert groups. 1: experts have no groups."""
-    top_k_groups: int = 1
-    """Number of groups that a token selects its experts from."""
-    scale: float = 1.0
-    """Factor of routing weights, after normalization."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,10 +219,10 @@ def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig
         activation=_choice(values, "hidden_act", _ACTIVATIONS, "silu"),
         ropes=_ropes(family, values, head_dim, windows),
         tie_word_embeddings=values.flag("tie_word_embeddings"),
-        qkv_bias=_flag(values, family.qkv_bias),
-        out_bias=_flag(values, family.out_bias),
-        mlp_bias=_flag(values, family.mlp_bias),
-        parallel=_flag(values, family.parallel),
+        qkv_bias=values.fact(family.qkv_bias),
+        out_bias=values.fact(family.out_bias),
+        mlp_bias=values.fact(family.mlp_bias),
+        parallel=values.fact(family.parallel),
         dtype=_choice(values, "dtype" if values.get("dtype") else "torch_dtype", _DTYPES, "float32"),
         windows=windows,
         attention_scale=scale,
@@ -255,7 +232,7 @@ def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig
         attention_softcap=values.maybe("attn_logit_softcapping") or 0.0,
         logit_softcap=values.maybe("final_logit_softcapping") or 0.0,
         logit_scale=values.number("logit_scale", 1.0) / values.number("logits_scaling", 1.0),
-        experts=_experts(family, values, layers),
+        experts=read_experts(family.experts, values, layers),
         latent=_latent(values) if family.latent else None,
         nextn_predict_layers=values.count("num_nextn_predict_layers"),
     )
@@ -267,7 +244,7 @@ def _attention_scale(values: Values) -> float | None:
 
 
 def _slopes(family: Family, values: Values, heads: int, scale: float) -> tuple[float, ...]:
-    if not _flag(values, family.alibi):
+    if not values.fact(family.alibi):
         return ()
     found = slopes(heads, values.number("alibi_bias_max", 8.0))
     return tuple(slope * scale for slope in found) if family.scales_alibi else found
@@ -280,11 +257,6 @@ def _choice(values: Values, key: str, choices: Mapping[str, T], default: str) ->
     return choices[name]
 
 
-def _flag(values: Values, fact: bool | str) -> bool:
-    """A fact that the family fixes, or the value of the key that the family names."""
-    return values.flag(fact) if isinstance(fact, str) else fact
-
-
 def _ropes(family: Family, values: Values, head_dim: int, windows: tuple[int, ...]) -> tuple[RopeConfig, ...]:
     """Rotary embedding of each layer.
 
@@ -292,7 +264,7 @@ def _ropes(family: Family, values: Values, head_dim: int, windows: tuple[int, ..
     window may have another embedding than layers with full attention, as in Gemma 3. Some layers may have
     none, as in SmolLM 3.
     """
-    if not family.rotary or _flag(values, family.alibi):
+    if not family.rotary or values.fact(family.alibi):
         return (RopeConfig(),) * len(windows)
     key = "rope_parameters" if values.get("rope_parameters") else "rope_scaling"
     given = values.object(key)
@@ -335,58 +307,6 @@ def _windows(values: Values, layers: int) -> tuple[int, ...]:
     if unknown := [kind for kind in types if kind not in ("sliding_attention", "full_attention")]:
         raise values.wrong("layer_types", f"{unknown[0]!r} is not supported")
     return tuple(window if kind == "sliding_attention" else 0 for kind in types)
-
-
-def _experts(family: Family, values: Values, layers: int) -> ExpertsConfig | None:
-    experts = family.experts
-    if experts is None:
-        return None
-    size = values.positive(experts.intermediate_size)
-    num_experts, top_k = values.positive("num_experts"), values.positive("num_experts_per_tok")
-    num_groups, top_k_groups = _groups(values, num_experts) if experts.grouped else (1, 1)
-    selectable = num_experts // num_groups * top_k_groups
-    if top_k > selectable:
-        raise values.wrong("num_experts_per_tok", f"{top_k} of {selectable} experts")
-    return ExpertsConfig(
-        num_experts,
-        top_k,
-        size,
-        _flag(values, experts.normalized),
-        _expert_layers(values, layers),
-        values.count("shared_expert_intermediate_size", size * values.count("n_shared_experts")),
-        num_groups,
-        top_k_groups,
-        values.number("routed_scaling_factor", 1.0),
-    )
-
-
-def _expert_layers(values: Values, layers: int) -> frozenset[int]:
-    """Layers with experts.
-
-    decoder_sparse_step: each layer whose number, from 1, is a multiple. moe_layer_freq: each layer whose
-    number, from 0, is a multiple. first_k_dense_replace: the first layers have an MLP. mlp_only_layers:
-    numbers, from 0, of more layers with an MLP.
-    """
-    every, freq = values.positive("decoder_sparse_step", 1), values.positive("moe_layer_freq", 1)
-    first, dense = values.count("first_k_dense_replace"), values.get("mlp_only_layers", [])
-    return frozenset(
-        layer
-        for layer in range(first, layers)
-        if layer not in dense and (layer + 1) % every == 0 and layer % freq == 0
-    )
-
-
-def _groups(values: Values, num_experts: int) -> tuple[int, int]:
-    """Number of expert groups, and number of groups that a token selects its experts from."""
-    method = values.get("topk_method", "noaux_tc")
-    if method == "greedy":
-        return 1, 1
-    if method not in ("group_limited_greedy", "noaux_tc"):
-        raise values.wrong("topk_method", f"{method!r} is not one of greedy, group_limited_greedy, noaux_tc")
-    num_groups, top_k_groups = values.positive("n_group", 1), values.positive("topk_group", 1)
-    if num_experts % num_groups or top_k_groups > num_groups:
-        raise values.wrong("topk_group", f"{top_k_groups} of {num_groups} groups of {num_experts} experts")
-    return num_groups, top_k_groups
 
 
 def _latent(values: Values) -> LatentConfig:

@@ -52,6 +52,10 @@ class Values:
             raise self.wrong(key, f"true or false is needed, not {value!r}")
         return value
 
+    def fact(self, fact: bool | str) -> bool:
+        """A value that a family fixes, or the flag of the key that it names."""
+        return self.flag(fact) if isinstance(fact, str) else fact
+
     def object(self, key: str) -> "Values":
         """The object of a key, empty if the key is missing."""
         value = self.get(key, {})

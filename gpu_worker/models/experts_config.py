@@ -1,0 +1,81 @@
+"""Mixtures of experts in config.json: sizes, layers with experts, groups of experts."""
+
+from dataclasses import dataclass
+
+from gpu_worker.models.families.family import Experts
+from gpu_worker.models.values import Values
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertsConfig:
+    """A mixture of experts."""
+
+    num_experts: int
+    """Number of experts, without the shared one."""
+    experts_per_token: int
+    """Number of experts that each token goes to, without the shared one."""
+    intermediate_size: int
+    """Intermediate size of one expert."""
+    normalized: bool
+    """The routing weights of a token are divided by their sum."""
+    layers: frozenset[int]
+    """Layers with experts. The others have an MLP."""
+    shared_intermediate_size: int = 0
+    """Intermediate size of the shared expert, which every token goes to. 0: there is none."""
+    num_groups: int = 1
+    """Number of expert groups. 1: experts have no groups."""
+    top_k_groups: int = 1
+    """Number of groups that a token selects its experts from."""
+    scale: float = 1.0
+    """Factor of routing weights, after normalization."""
+
+
+def read_experts(experts: Experts | None, values: Values, layers: int) -> ExpertsConfig | None:
+    """The mixture of experts that config.json describes. Raises `ModelError` with the key at fault."""
+    if experts is None:
+        return None
+    size = values.positive(experts.intermediate_size)
+    num_experts, top_k = values.positive("num_experts"), values.positive("num_experts_per_tok")
+    num_groups, top_k_groups = _groups(values, num_experts) if experts.grouped else (1, 1)
+    selectable = num_experts // num_groups * top_k_groups
+    if top_k > selectable:
+        raise values.wrong("num_experts_per_tok", f"{top_k} of {selectable} experts")
+    return ExpertsConfig(
+        num_experts,
+        top_k,
+        size,
+        values.fact(experts.normalized),
+        _expert_layers(values, layers),
+        values.count("shared_expert_intermediate_size", size * values.count("n_shared_experts")),
+        num_groups,
+        top_k_groups,
+        values.number("routed_scaling_factor", 1.0),
+    )
+
+
+def _expert_layers(values: Values, layers: int) -> frozenset[int]:
+    """Numbers of the layers with experts: multiples of moe_layer_freq, from 0, and of decoder_sparse_step,
+    from 1.
+
+    The first `first_k_dense_replace` layers and `mlp_only_layers` have an MLP instead.
+    """
+    every, freq = values.positive("decoder_sparse_step", 1), values.positive("moe_layer_freq", 1)
+    first, dense = values.count("first_k_dense_replace"), values.get("mlp_only_layers", [])
+    return frozenset(
+        layer
+        for layer in range(first, layers)
+        if layer not in dense and (layer + 1) % every == 0 and layer % freq == 0
+    )
+
+
+def _groups(values: Values, num_experts: int) -> tuple[int, int]:
+    """Number of expert groups, and number of groups that a token selects its experts from."""
+    method = values.get("topk_method", "noaux_tc")
+    if method == "greedy":
+        return 1, 1
+    if method not in ("group_limited_greedy", "noaux_tc"):
+        raise values.wrong("topk_method", f"{method!r} is not one of greedy, group_limited_greedy, noaux_tc")
+    num_groups, top_k_groups = values.positive("n_group", 1), values.positive("topk_group", 1)
+    if num_experts % num_groups or top_k_groups > num_groups:
+        raise values.wrong("topk_group", f"{top_k_groups} of {num_groups} groups of {num_experts} experts")
+    return num_groups, top_k_groups
