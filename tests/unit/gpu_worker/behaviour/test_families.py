@@ -211,7 +211,8 @@ ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
     "GPT BigCode": ("GPTBigCodeForCausalLM", GPT | {"seed": 4}),
     "GPT BigCode, all heads": ("GPTBigCodeForCausalLM", GPT | {"multi_query": False}),
 }
-"""What these ask of a back end, those above ask it too: one is enough."""
+"""Models that use no feature of a back end that `MODELS` does not use: they are tested over one C++ back
+end."""
 
 
 def random_model(architecture: str, changes: dict[str, Any]) -> Any:
@@ -234,7 +235,7 @@ def random_model(architecture: str, changes: dict[str, Any]) -> Any:
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Each model as a directory, and as transformers has it."""
+    """Each model as a directory, and loaded by transformers."""
 
     @cache
     def make(name: str) -> SimpleNamespace:
@@ -286,7 +287,7 @@ def check(make: Any, found: Any, number: int) -> None:
 
 @pytest.mark.parametrize("name", ["Llama", "OLMo 2", "Gemma 3", "GPT-NeoX", "Qwen3 MoE", "BLOOM", "Granite"])
 def test_in_bfloat16(make: Any, kernels: Kernels, models: Any, name: str) -> None:
-    """As near to float32 as transformers is in bfloat16."""
+    """As close to float32 as transformers is in bfloat16."""
     if isinstance(kernels, MatrixUnitKernels) and NO_ONEDNN_BFLOAT16:
         pytest.skip(NO_ONEDNN_BFLOAT16)
     found = models(name)
@@ -323,7 +324,7 @@ OLD: dict[str, dict[str, Any]] = {
     "Qwen2, windows": {"layer_types": ..., "rope_theta": 10000.0},
     "Qwen3 MoE": {"num_local_experts": ..., "num_experts": 5, "rope_theta": 10000.0},
 }
-"""What older versions of transformers wrote instead; ...: nothing."""
+"""Keys that older versions of transformers wrote otherwise, with their values. ...: the key is missing."""
 
 
 @pytest.mark.parametrize("name", OLD)

@@ -1,4 +1,4 @@
-"""What DeepSeek's checkpoints have besides: layers that guess further tokens, groups of experts that fit."""
+"""DeepSeek's checkpoints: multi-token prediction layers are not loaded, and groups of experts are checked."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ V3 = MODELS["DeepSeek V3"]
 
 
 def change(directory: Path, **values: Any) -> None:
-    """Other values of some keys in config.json."""
+    """Change values in config.json."""
     path = directory / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
@@ -27,7 +27,7 @@ def load(directory: Path) -> None:
     load_model(directory, torch.device("cpu"), ReferenceKernels())
 
 
-def test_layers_that_guess_further_tokens_are_left_alone(tmp_path: Path) -> None:
+def test_multi_token_prediction_layers_are_not_loaded(tmp_path: Path) -> None:
     random_model(*V3).save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     save_file(tensors | {"model.layers.3.eh_proj.weight": torch.ones(2, 2)}, tmp_path / "model.safetensors")
@@ -48,7 +48,9 @@ def test_layers_that_guess_further_tokens_are_left_alone(tmp_path: Path) -> None
         ({"first_k_dense_replace": -1}, "first_k_dense_replace: an integer of at least 0"),
     ],
 )
-def test_what_does_not_fit_is_named(tmp_path: Path, values: dict[str, Any], says: str) -> None:
+def test_values_that_do_not_fit_are_refused_by_name(
+    tmp_path: Path, values: dict[str, Any], says: str
+) -> None:
     random_model(*V3).config.save_pretrained(tmp_path)
     change(tmp_path, architectures=[V3[0]])
     assert read_config(tmp_path).pages.rows == (32,)

@@ -1,4 +1,4 @@
-"""Several ranks compute what one does, of every family, and all of them the same."""
+"""Several ranks compute the same results as one rank, for every family, and all ranks the same."""
 
 from dataclasses import replace
 from typing import Any
@@ -48,7 +48,7 @@ LENGTH = len(PROMPT) + 64
 
 @pytest.fixture(scope="session")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Makes a random model."""
+    """Make a random model."""
 
     def make(name: str) -> Any:
         path = tmp_path_factory.mktemp("split")
@@ -59,13 +59,13 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def drawn(slot: int) -> dict[str, Any]:
-    """How three sequences are sampled: one greedy, two drawn."""
+    """Sampling parameters of three sequences: one greedy, two drawn."""
     params = (greedy(), sampled(seed=5), sampled(seed=6, top_p=0.9, frequency_penalty=0.5))
     return {"sampling": params[slot], "sequence_index": slot, "prompt_length": len(PROMPT) - slot}
 
 
 def generated(runner: Any) -> list[list[int]]:
-    """Three texts, of one rank, in mixed batches."""
+    """Tokens of three sequences on one rank, in mixed batches."""
     driver = Driver(runner)
     sequences = [driver.admit(slot, PROMPT[slot:], **drawn(slot)) for slot in range(3)]
     driver.mixed_steps(sequences, LENGTH)
@@ -74,7 +74,7 @@ def generated(runner: Any) -> list[list[int]]:
 
 
 def continued(runner: Any, texts: list[list[int]]) -> list[list[int]]:
-    """The same texts, read in chunks beside each other but for their last tokens, which are sampled again."""
+    """The same sequences, prefilled in chunks beside each other; their last tokens are sampled again."""
     driver = Driver(runner)
     sequences = [driver.admit(slot, text[:-5], **drawn(slot)) for slot, text in enumerate(texts)]
     for chunk in (1, 31, 7, LENGTH):
@@ -85,7 +85,7 @@ def continued(runner: Any, texts: list[list[int]]) -> list[list[int]]:
 
 
 def stacked(seen: dict[tuple[int, int], torch.Tensor]) -> torch.Tensor:
-    """Logits of all tokens but the last, which is not computed."""
+    """Logits of all tokens except the last, which is not computed."""
     return torch.stack([seen[slot, at] for slot in range(3) for at in range(LENGTH - 1)])
 
 
@@ -110,7 +110,7 @@ def test_ranks_equal_one(directory: Any, number: int) -> None:
 
 
 def test_ranks_with_weights_of_int8(directory: Any) -> None:
-    """Near to one rank's: activations are quantized by themselves on each."""
+    """Close to one rank's results: each rank quantizes its activations by itself."""
     path, sizes = directory("Llama"), {"num_blocks": 96, "max_model_len": 96, "max_step_tokens": 256}
     kernels = QuantizedKernels(library.load(build.supported()[0], 1))
     alone = make_runner(path, kernels, **sizes)
@@ -125,7 +125,7 @@ def test_ranks_with_weights_of_int8(directory: Any) -> None:
 
 
 def test_a_rank_holds_its_part_alone(directory: Any) -> None:
-    """Of everything but norms; biases of what is added up are on one rank."""
+    """Everything except norms is split; a bias of a summed product is on one rank."""
     given: list[int] = []
 
     class Counting(ReferenceKernels):

@@ -1,4 +1,4 @@
-"""Models that transformers runs, on paged memory: what they say equals what they say by themselves."""
+"""Models that transformers runs on paged memory give the results of transformers alone."""
 
 import json
 import logging

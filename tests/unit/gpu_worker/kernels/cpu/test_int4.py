@@ -25,14 +25,14 @@ def kernels(request: pytest.FixtureRequest) -> ctypes.CDLL:
 
 @pytest.fixture
 def single(kernels: ctypes.CDLL, tmp_path: Path) -> ctypes.CDLL:
-    """The same kernels with a team of one thread: a library that is loaded twice is still one."""
+    """The same kernels with a pool of one thread: a library that is loaded twice is still one."""
     again = ctypes.CDLL(shutil.copy(kernels._name, tmp_path))
     again.quire_start(1, None)
     return again
 
 
 def whole(rows: int, width: int, largest: int, seed: int) -> Tensor:
-    """Whole numbers that quantization keeps: steps are exactly 1, because each group has its `largest`."""
+    """Whole numbers that quantization keeps: scales are exactly 1, because each group has its `largest`."""
     drawn = torch.randint(1 - abs(largest), abs(largest), (rows, width), generator=torch.manual_seed(seed))
     drawn[:, seed % min(width, GROUP) :: GROUP] = largest
     drawn[:, width // GROUP * GROUP :: GROUP] = largest  # of the last group, which may be shorter
@@ -44,7 +44,7 @@ def numbers(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
 
 
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """New tensors are full of NaN: what a kernel does not write shows."""
+    """New tensors are full of NaN, so that numbers that a kernel does not write are found."""
     monkeypatch.setattr(torch, "empty", lambda *args, **kwargs: torch.full(*args, torch.nan, **kwargs))
 
 
@@ -93,7 +93,7 @@ def test_weights_are_those_of_the_reference(
 def test_error_is_that_of_the_activations_steps(
     kernels: ctypes.CDLL, shape: tuple[int, int], dtype: torch.dtype
 ) -> None:
-    """Each activation is at most half a step away from what was given."""
+    """Each activation is rounded by at most half its scale."""
     weight, x = numbers(*shape, dtype=dtype), numbers(40, shape[1], dtype=dtype, seed=1)
     reference = REFERENCE.linear(weight)
     kept = reference.rows(torch.arange(shape[0])).double().abs() * 1.01  # of bfloat16: rounded
@@ -132,7 +132,7 @@ def test_a_row_depends_neither_on_the_others_nor_on_threads(
 
 
 def test_what_cannot_be_scaled(kernels: ctypes.CDLL) -> None:
-    """A row of zeros, or of next to nothing, is zero; what is not finite shows and stays in its row."""
+    """A row of zeros, or of tiny numbers, gives zero. Infinity and NaN show, in their row only."""
     weight, x = numbers(40, 70, dtype=torch.float32), numbers(6, 70, dtype=torch.float32, seed=1)
     linear = Int4Linear(kernels, weight)
     x[1] = 0

@@ -1,4 +1,4 @@
-"""Norms, rotation and the way into the pages in C++, against the same in PyTorch."""
+"""RMS norm, rotary embedding and writing to pages in C++ give the results of PyTorch."""
 
 import ctypes
 from dataclasses import replace
@@ -19,7 +19,7 @@ from tests.support.paged import in_vectors, make_step, reference_format, zeros
 pytestmark = pytest.mark.usefixtures("poisoned")
 
 TOLERANCES = {torch.float32: 1e-6, torch.bfloat16: 1e-2}
-"""Absolute and relative."""
+"""Allowed differences, absolute and relative."""
 
 ROWS = [(1, 1), (1, 33), (5, 64), (20, 20)]
 

@@ -32,7 +32,7 @@ def kernels(request: pytest.FixtureRequest) -> ctypes.CDLL:
 
 @pytest.fixture
 def single(kernels: ctypes.CDLL, tmp_path: Path) -> ctypes.CDLL:
-    """The same kernels with a team of one thread: a library that is loaded twice is still one."""
+    """The same kernels with a pool of one thread: a library that is loaded twice is still one."""
     again = ctypes.CDLL(shutil.copy(kernels._name, tmp_path))
     again.quire_start(1, None)
     return again
@@ -43,7 +43,7 @@ def numbers(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
 
 
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """New tensors are full of NaN: what a kernel does not write shows."""
+    """New tensors are full of NaN, so that numbers that a kernel does not write are found."""
     monkeypatch.setattr(torch, "empty", lambda *args, **kwargs: torch.full(*args, torch.nan, **kwargs))
 
 

@@ -1,4 +1,4 @@
-"""Products by oneDNN, and who gets them."""
+"""Products by oneDNN, and the processors that use them."""
 
 from pathlib import Path
 

@@ -21,7 +21,7 @@ def kernels(request: pytest.FixtureRequest) -> ctypes.CDLL:
 
 
 def whole(rows: int, width: int, seed: int) -> Tensor:
-    """Whole numbers that quantization keeps: a step is exactly 1, because each row has a 127."""
+    """Whole numbers that quantization keeps: scales are exactly 1, because each row has a 127."""
     numbers = torch.randint(-127, 128, (rows, width), generator=torch.Generator().manual_seed(seed))
     numbers[:, seed % width] = 127 if seed % 2 else -127
     return numbers
@@ -32,7 +32,7 @@ def numbers(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
 
 
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """New tensors are full of NaN: what a kernel does not write shows."""
+    """New tensors are full of NaN, so that numbers that a kernel does not write are found."""
     monkeypatch.setattr(torch, "empty", lambda *args, **kwargs: torch.full(*args, torch.nan, **kwargs))
 
 
@@ -59,7 +59,7 @@ def test_whole_numbers_are_exact(
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_error_is_that_of_the_steps(kernels: ctypes.CDLL, shape: tuple[int, int], dtype: torch.dtype) -> None:
-    """Each factor is at most half a step away from what was given."""
+    """Each operand is rounded by at most half its scale."""
     weight, x = numbers(*shape, dtype=dtype), numbers(40, shape[1], dtype=dtype, seed=1)
     found = QuantizedLinear(kernels, weight, None)(x).double()
     sizes, lengths = weight.double().abs(), x.double().abs()
@@ -108,7 +108,7 @@ def test_rows_come_back(kernels: ctypes.CDLL, dtype: torch.dtype) -> None:
 
 
 def test_rows_without_numbers_to_scale(kernels: ctypes.CDLL) -> None:
-    """A row of zeros, or of next to nothing, is zero; what is not finite shows and stays in its row."""
+    """A row of zeros, or of tiny numbers, gives zero. Infinity and NaN show, in their row only."""
     linear = QuantizedLinear(kernels, numbers(40, 20, dtype=torch.float32), None)
     x = numbers(6, 20, dtype=torch.float32, seed=1)
     x[1] = 0

@@ -1,4 +1,4 @@
-"""Weights of 4 bits: what rounding leaves of them, and products with that."""
+"""Weights of 4 bits: quantization, dequantization and products."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from gpu_worker.kernels.reference.quantized import AT_ONCE, QuantizedLinear
 
 SHAPES = ((1, 1), (33, 95), (64, 576), (40, 130))
 ERROR = 0.14
-"""Of a product with numbers drawn from a normal distribution, relative to its own size (2-norms)."""
+"""Allowed error of a product of normally distributed numbers, relative to its size (2-norms)."""
 
 
 def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -1,4 +1,4 @@
-"""Products of numbers of one byte: near those of what they stand for, the same where that fits."""
+"""Products of one-byte numbers are close to the exact products, and equal if quantization is exact."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from gpu_worker.kernels.reference.rows import FP8
 SHAPES = ((1, 1), (33, 95), (64, 576), (40, 130))
 ROWS = (1, 5, 40)
 ERRORS = {torch.int8: 0.02, FP8: 0.06}
-"""Of a product with numbers drawn from a normal distribution, relative to its own size (2-norms)."""
+"""Allowed error of a product of normally distributed numbers, relative to its size (2-norms)."""
 
 
 @pytest.fixture(params=[torch.int8, FP8], ids=str)
@@ -51,7 +51,7 @@ def test_products_are_near(
 
 
 def test_numbers_that_fit_are_exact(kernels: QuantizedReference, numbers: torch.dtype) -> None:
-    """Each row's largest is that of the type, so that one is worth 1."""
+    """Each row's largest number is the type's largest, so that scales are 1."""
     largest = 448.0 if numbers == FP8 else 127.0
     weight, x = drawn(24, 50).mul(4).round(), drawn(3, 50, seed=2).mul(4).round()
     weight[:, 7], x[:, 9] = largest, -largest

@@ -1,4 +1,4 @@
-"""Products with weights of 4 bits, as the reference gives them, in every size of a tile."""
+"""Products with weights of 4 bits give the reference's results, for every size of a tile."""
 
 from types import SimpleNamespace
 
@@ -17,7 +17,7 @@ from tests.unit.gpu_worker.conftest import Driver, make_runner
 pytestmark = pytest.mark.usefixtures("poisoned")
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 0.02, torch.float16: 2e-3}
-"""The order of sums; of bfloat16 the interpreter cuts off what does not fit."""
+"""Allowed differences: the order of sums differs, and the interpreter truncates to bfloat16."""
 
 
 def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -69,7 +69,7 @@ def test_without_bias_and_gated() -> None:
 
 @pytest.mark.parametrize("rows", [1, 16, 17, 33])
 def test_every_tiling(rows: int) -> None:
-    """Those for many outputs, too, by a GPU of one processor; strips that do not share evenly."""
+    """Tilings of many outputs too, which a GPU of one processor chooses; strips that splits do not divide."""
     weight, bias = drawn(300, 1100, dtype=torch.bfloat16), drawn(300, seed=1, dtype=torch.bfloat16)
     x = drawn(rows, 1100, seed=1, dtype=torch.bfloat16) / 30
     right, sums = Int4Reference().linear(weight, bias), torch.ones((3, rows, 300), dtype=torch.bfloat16)
@@ -83,7 +83,7 @@ def test_every_tiling(rows: int) -> None:
 
 
 def test_a_gpu_is_full_whatever_the_number_of_tokens() -> None:
-    """Five warps or more for each of 132 processors, of the products of a Llama of 8 billion weights."""
+    """Products of a Llama of 8 billion weights have five warps or more for each of 132 processors."""
     for tokens in (1, 8, 16, 17, 32, 33, 64, 65, 128, 129, MOST_TOKENS):
         for outs, strips in ((6144, 32), (4096, 32), (28_672, 32), (4096, 112)):
             chosen = tiling(tokens, outs, strips, 132)
@@ -104,7 +104,7 @@ def test_rows_do_not_depend_on_those_beside_them() -> None:
     ("dtype", "exponent", "offset"), [(torch.bfloat16, 0x4300, 136), (torch.float16, 0x6400, 1032)]
 )
 def test_bits_under_an_exponent_are_the_number(dtype: torch.dtype, exponent: int, offset: int) -> None:
-    """What compiled kernels make of weights, and the interpreter does not."""
+    """The bits that compiled kernels unpack, which the interpreter does not."""
     bits = torch.arange(16, dtype=torch.int16)
     assert ((bits | exponent).view(dtype) - offset).equal(torch.arange(-8, 8).to(dtype))
 

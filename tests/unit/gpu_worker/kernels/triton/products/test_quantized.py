@@ -1,4 +1,4 @@
-"""Products of numbers of one byte, as the reference gives them."""
+"""Products of one-byte numbers give the reference's results."""
 
 import pytest
 import torch
