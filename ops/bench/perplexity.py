@@ -85,11 +85,11 @@ def runner_of(form: dict[str, Any], model: Path = SHIPPED_MODEL) -> Runner:
 @torch.inference_mode()
 def logits_of(runner: Runner, documents: Iterable[list[int]]) -> Iterator[Tensor]:
     """float32 [tokens, vocab_size] for the tokens of each document but its last."""
-    forward, heard = runner.forward, list[Tensor]()
+    forward, captured = runner.forward, list[Tensor]()
 
     def listen(batch: Batch, rows: Rows) -> tuple[Tensor, Tensor]:
         hidden, slots = forward(batch, rows)
-        heard[:] = [hidden]
+        captured[:] = [hidden]
         return hidden, slots
 
     with mock.patch.object(runner, "forward", listen):
@@ -98,7 +98,7 @@ def logits_of(runner: Runner, documents: Iterable[list[int]]) -> Iterator[Tensor
             result = runner.execute(prefill(runner.limits, tokens[:-1]))
             if result.errors:
                 raise RuntimeError(result.errors[0].message)
-            yield runner.model.logits(heard[0])
+            yield runner.model.logits(captured[0])
 
 
 def read(runner: Runner, documents: list[list[int]], prompts: list[list[int]]) -> Reading:

@@ -1,8 +1,8 @@
-"""What steps cost on this machine: steps of many shapes, measured in a runner, and a cost fitted to them.
+"""Measures steps of many shapes on this machine, and fits the cost of a step to them.
 
     python -m ops.simulate.measure      the model that ships; writes ops/bench/results/step_cost.json
 
-A part of the shapes is held back from the fit; how far the cost misses those is part of the result.
+Some shapes are held back from the fit. The result has the cost's errors for these.
 """
 
 import argparse
@@ -34,14 +34,14 @@ CHUNKS = (0, 0, 2, 16, 32, 64, 128, 256, 448)
 STARTS = (0, 0, 64, 256, 1024)
 SHAPES = 120
 HELD_BACK = 4
-"""Every fourth shape is not fitted; the error is measured on these."""
+"""Every fourth shape is held back from the fit, to measure the error."""
 STEPS = 9
-"""Steps that are timed of each shape; their median counts."""
+"""Steps of each shape that are timed. Their median counts."""
 
 
 def measure(runner: Runner, count: int, seed: int) -> list[Measured]:
-    """`count` shapes, drawn from the seed."""
-    for cache in runner.caches:  # memory that was never written would be read from the processor's cache
+    """Measure steps of `count` random shapes."""
+    for cache in runner.caches:  # pages that were never written are all one page of zeros, in the cache
         cache.keys.normal_()
         cache.values.normal_()
     chance = Random(seed)
@@ -54,7 +54,7 @@ def measure(runner: Runner, count: int, seed: int) -> list[Measured]:
 
 
 def _fits(limits: BatchLimits, rows: int, context: int, chunk: int, start: int) -> bool:
-    """Whether `rows` decodes at `context` and a prompt's `chunk` tokens from `start` on can be one step."""
+    """Whether a step can have `rows` decodes at `context` and a prompt's `chunk` tokens from `start` on."""
     longest = max(context, start + chunk)
     return (
         rows + chunk > 0
@@ -65,7 +65,7 @@ def _fits(limits: BatchLimits, rows: int, context: int, chunk: int, start: int) 
 
 
 def _measured(runner: Runner, rows: int, context: int, chunk: int, start: int, seed: int) -> Measured:
-    """One shape, as in a deployment: a plan ahead, and a scheduler at work beside the model."""
+    """Measure one shape as in a deployment: a plan ahead, and a scheduler that works beside the model."""
     runner.reset()
     scheduler = Decoding(max(1, rows), seed)
     ends = []
@@ -87,7 +87,7 @@ def _measured(runner: Runner, rows: int, context: int, chunk: int, start: int, s
 def _plans(
     limits: BatchLimits, rows: int, context: int, chunk: int, start: int, seed: int
 ) -> Iterator[StepPlan]:
-    """Steps in which `rows` sequences decode, and a prompt of its own computes a chunk in each."""
+    """Plans in which `rows` sequences decode. Each plan also computes a chunk of a new prompt."""
     first = rows * -(-context // limits.block_size)
     blocks = range(first, first + -(-(start + chunk) // limits.block_size))
     prompt = pack([1 + seed % 7] * (start + chunk))
@@ -111,7 +111,7 @@ def _plans(
 
 
 def fitted(steps: list[Measured]) -> dict[str, Any]:
-    """The cost, and how far it misses the steps that it was not fitted to."""
+    """The fitted cost, and its relative errors for the steps that were held back."""
     held_back = steps[::HELD_BACK]
     cost = fit([each for number, each in enumerate(steps) if number % HELD_BACK])
     errors = cost.errors(held_back)
@@ -136,7 +136,7 @@ def main() -> None:
     steps = measure(load(settings), SHAPES, arguments.seed)
     found = {"model": settings.served_name, "threads": settings.thread_count} | fitted(steps)
     write(arguments.out, "step-cost", arguments.seed, found)
-    print(f"{found['error_mean']:.1%} off in the mean, 9 of 10 within {found['error_p90']:.1%}")
+    print(f"mean error {found['error_mean']:.1%}, 9 of 10 steps within {found['error_p90']:.1%}")
     print(found["cost_ms"])
 
 

@@ -1,4 +1,4 @@
-"""How long the simulator itself takes: a thousand workers, little to much to do for each, on one core.
+"""Measures the simulator's own speed: a thousand workers under light to heavy loads, on one core.
 
 python -m ops.simulate.scale                                    writes ops/bench/results/simulate_scale.json
 python -m ops.simulate.scale --requests 1000000 --rates 15      a million requests, ten minutes or so
@@ -17,11 +17,11 @@ from ops.simulate.cost import StepCost, load
 from ops.simulate.simulation import Setting, Simulation
 
 RATES = (5.0, 15.0, 30.0)
-"""Requests a second for each worker; the shipped model on two cores can serve about as many as the last."""
+"""Requests per second for each worker. The last is about what the shipped model can serve on two cores."""
 
 
 def measure(workers: int, requests: int, rates: tuple[float, ...], cost: StepCost) -> list[dict[str, Any]]:
-    """Seconds of CPU that each load takes to simulate."""
+    """Simulate a load of each rate. Returns the CPU time that each took, in seconds."""
     found = []
     for rate in rates:
         simulation = Simulation(Setting(workers=workers), cost, requests)
@@ -51,7 +51,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m ops.simulate.scale", description=__doc__)
     parser.add_argument("--workers", type=int, default=1000, metavar="N")
     parser.add_argument("--requests", type=int, default=20_000, metavar="N")
-    parser.add_argument("--rates", type=_rates, default=RATES, metavar="R,R", help="a second and worker")
+    parser.add_argument(
+        "--rates", type=_rates, default=RATES, metavar="R,R", help="requests per second and worker"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS / "simulate_scale.json", metavar="FILE")
     arguments = parser.parse_args()
     found = measure(arguments.workers, arguments.requests, arguments.rates, load(STEP_COST))

@@ -1,8 +1,8 @@
-"""The loop over the events of all workers and requests, in order of time.
+"""The simulation: a loop over the events of all workers and requests, in order of time.
 
-Time jumps from event to event. A worker's event is the end of a step after which something has to be decided.
-Equal steps before it are taken at once (`stretch.py`). If a request comes to the worker meanwhile, only those
-steps are taken that are over by then.
+Time jumps from event to event. A worker's event is the end of a step after which its scheduler must decide
+something. Equal steps before it are simulated at once (`stretch.py`). If a request arrives at the worker
+meanwhile, only the steps that are over by then are simulated at once.
 """
 
 from array import array
@@ -26,33 +26,40 @@ from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import SequenceGroup
 
 VOCABULARY = 1 << 31
+"""Vocabulary size of the simulated model."""
 FROM_SOURCE = 0
-"""Order of the load's own requests among those that come at the same time."""
+"""Order of the load's own requests among requests of the same time: before further questions of chats."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A deployment to be simulated."""
+    """The settings of a simulated deployment."""
 
     policy: str = "fcfs"
+    """Scheduling policy."""
     workers: int = 1
+    """Number of workers."""
     pool_blocks: int = 2048
-    """Of each worker."""
+    """Blocks in the pool of each worker."""
     step_tokens: int = 512
+    """Token budget of a step."""
     slots: int = 64
+    """Slots of each worker's batch."""
     block_size: int = 16
+    """Tokens per block."""
     depth: int = 2
+    """Plans in flight at once for each worker."""
     host_blocks: int = 0
-    """That host memory takes of what each worker's pool has no room for."""
+    """Host slots of each worker, one block each."""
     swap_us: float = SWAP_US
-    """Microseconds that a block takes to the host, or back."""
+    """Microseconds to copy one block to the host, or back."""
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
-            raise ValueError(f"no policy {self.policy}: there is {', '.join(POLICIES)}")
+            raise ValueError(f"no policy {self.policy}: there are {', '.join(POLICIES)}")
 
     def limits(self, cost: StepCost) -> WorkerLimits:
-        """What each worker has to offer; a sequence may get as long as the pool can hold."""
+        """The limits of each worker. One sequence may fill the whole pool."""
         return WorkerLimits(
             num_blocks=self.pool_blocks,
             block_size=self.block_size,
@@ -67,10 +74,10 @@ class Setting:
 
 
 class Simulation:
-    """One load on one deployment."""
+    """The simulation of one load on one deployment."""
 
     def __init__(self, setting: Setting, cost: StepCost, requests: int, leaps: bool = True) -> None:
-        """`requests`: how many are about to come. `leaps`: False takes every step by itself."""
+        """`requests`: number that will arrive. `leaps`: whether equal steps are simulated at once."""
         self._fleet = Fleet(setting.step_tokens, setting.policy)
         self._workers: list[Worker] = []
         self._number: dict[Scheduler, int] = {}
@@ -82,16 +89,16 @@ class Simulation:
         self.ledger = Ledger(requests, setting.workers * setting.pool_blocks)
         self._lives: dict[SequenceGroup, LiveRequest] = {}
         self._events: list[tuple[int, int, int]] = []
-        """(time, worker, version of its plans)."""
+        """Heap of workers' events: (time, worker, `Worker.version`). An event of an older version is void."""
         self._coming: list[tuple[int, int, LiveRequest]] = []
-        """(time, order, request): the next one of the load, and further questions of chats."""
+        """Heap of future requests: (time, order, request). The load's next one, and questions of chats."""
         self._names = count(1)
         self._prefixes: dict[str, int] = {}
         # When each worker's blocks were last counted, and how many there were.
         self._counted: list[tuple[int, int]] = [(0, 0)] * setting.workers
 
     def run(self, arrivals: Iterator[Arrival]) -> Ledger:
-        """Serve them all. Raises `IntegrityError` if in the end the core's books do not balance."""
+        """Simulate all requests. Raises `IntegrityError` if the core's state is inconsistent at the end."""
         source = map(self._live, arrivals)
         self._await(next(source, None), FROM_SOURCE)
         while True:
@@ -113,7 +120,7 @@ class Simulation:
         return self.ledger
 
     def _next_event(self) -> int | None:
-        """When a worker has something to decide next."""
+        """Time of the next worker's event; None if there is none."""
         events = self._events
         while events and events[0][2] != self._workers[events[0][1]].version:
             heappop(events)
@@ -124,7 +131,7 @@ class Simulation:
             heappush(self._coming, (live.asked, order, live))
 
     def _live(self, arrival: Arrival) -> LiveRequest:
-        """A request of the load, with its text."""
+        """A request of the load with the tokens of its prompt."""
         shared = self._prefixes.get(arrival.prefix, 0)
         if arrival.prefix and not shared:
             shared = self._prefixes[arrival.prefix] = next(self._names)
@@ -156,7 +163,7 @@ class Simulation:
         self._plan(number, now)
 
     def _wake(self, number: int, now: int) -> None:
-        """Steps of a worker are over."""
+        """Handle a worker's event: one or more of its steps are over."""
         if not self._leap(number, now):
             worker = self._workers[number]
             outcome = worker.complete(now)
@@ -165,18 +172,18 @@ class Simulation:
         self._plan(number, now)
 
     def _leap(self, number: int, now: int) -> bool:
-        """Book the equal steps of a worker that are over by now."""
+        """Record the equal steps of a worker that are over by now. Returns whether there were any."""
         groups, ends = self._workers[number].leap(now)
         if groups:
             self.ledger.tokens([self._lives[group] for group in groups], ends)
         return bool(groups)
 
     def _plan(self, number: int, now: int) -> None:
-        """Let a worker plan on, and note when it is to be looked at again."""
+        """Let a worker make plans, and queue its next event."""
         worker = self._workers[number]
         since, before = self._counted[number]
         held = worker.scheduler.held_blocks
-        # In between blocks are taken one by one; the mean stands for that.
+        # Blocks were allocated one by one since the last count, so the mean of the two counts is taken.
         self.ledger.held.add(since, now, (before + held) / 2)
         worker.pump(now)
         self._counted[number] = (now, worker.scheduler.held_blocks)
@@ -195,7 +202,7 @@ class Simulation:
                     self._go_on(live, now)
 
     def _go_on(self, live: LiveRequest, now: int) -> None:
-        """The next question of a chat, behind the conversation before it."""
+        """Queue the next question of a chat. Its prompt begins with the conversation before it."""
         turn, *later = live.turns
         answer = array("i", [TOKEN]) * live.arrival.output_tokens
         text = live.text + answer + array("i", [next(self._names)]) * turn.prompt_tokens

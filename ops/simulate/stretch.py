@@ -1,9 +1,9 @@
-"""Many equal steps of a scheduler at once, for virtual time.
+"""Advances a scheduler by many equal steps at once, for virtual time.
 
-While no sequence waits, prefills or ends, one step is like the next: a result comes, every running sequence
-gains a token, and the same rows are planned again. A simulation need not take such steps one by one.
-`advance` leaves a scheduler as that many calls of `complete` and `plan` would leave it, down to the order of
-the free blocks. Only what the plans would have told a worker is left out, because there is none.
+While no sequence waits, prefills or ends, all steps are equal: a result comes, every running sequence gains a
+token, and the same rows are planned again. A simulation need not make such steps one by one. `advance` leaves
+a scheduler in the state in which the same number of calls of `complete` and `plan` would leave it, down to
+the order of the free blocks. It makes no plans, because there is no worker to read them.
 """
 
 from array import array
@@ -22,9 +22,9 @@ TOKEN = 0
 
 
 def longest(scheduler: Scheduler) -> int:
-    """Number of equal steps that come now, at least, if no request comes meanwhile.
+    """A number of next steps that are equal, if no request arrives meanwhile.
 
-    0 if the steps that come are not equal, or if memory might not suffice.
+    0 if the next steps are not equal, or memory may be too small for them.
     """
     state, flights = scheduler.state, scheduler.flights
     if state.speculation is not None or not _is_steady(state.policy) or state.waiting.peek():
@@ -36,17 +36,19 @@ def longest(scheduler: Scheduler) -> int:
         return 0
     steps = min(sequence.group.limit - sequence.planned for sequence in batch.running) - 1
     pool = batch.pool
-    free = pool.free_blocks if pool.host is None else pool.empty_blocks  # an eviction would take its time
+    free = (
+        pool.free_blocks if pool.host is None else pool.empty_blocks
+    )  # with host memory an eviction is a swap, which takes time
     while steps > 0 and _blocks_for(state, steps) > free:
         steps //= 2
     return max(0, steps)
 
 
 def advance(scheduler: Scheduler, steps: int) -> list[Sequence]:
-    """Do what `steps` turns of `complete` and `plan` do. The sequences of each step's rows.
+    """Do what `steps` calls of `complete` and `plan` do. Returns the sequences of each step's rows.
 
-    `steps`: `longest` at most. A request may have been submitted meanwhile, as it may while plans are in
-    flight.
+    `steps`: at most the result of `longest`. A request may have been submitted since, as it may while plans
+    are in flight.
     """
     state = scheduler.state
     gained, running = array("i", [TOKEN]) * steps, state.batch.running
@@ -74,13 +76,13 @@ def advance(scheduler: Scheduler, steps: int) -> list[Sequence]:
 
 
 def _is_steady(policy: Policy) -> bool:
-    """Whether the policy neither counts tokens nor orders rows: then it leaves equal steps equal."""
+    """Whether the policy neither counts tokens nor orders rows, so that equal steps stay equal."""
     kind = type(policy)
     return kind.gained is Policy.gained and kind.decodes is Policy.decodes
 
 
 def _repeat(flights: Iterable[Flight], running: list[Sequence]) -> bool:
-    """Whether each plan in flight has one decode of every running sequence, in order, and nothing besides."""
+    """Whether each plan in flight has one decode of every running sequence, in order, and nothing else."""
     epochs, rows = [sequence.epoch for sequence in running], len(running)
     for flight in flights:
         plan = flight.plan
@@ -116,9 +118,10 @@ def _blocks_for(state: SchedulerState, steps: int) -> int:
 
 
 def _block_events(state: SchedulerState, steps: int) -> list[tuple[int, bool, int]]:
-    """(step, True: a block is needed; False: one is full or outside the window; row), in order of time.
+    """The changes of block tables, in order of time, as (step, whether a block is needed, row).
 
-    The order decides which row gets which block, and what is evicted. A step's result comes before its plan.
+    If no block is needed, one is full or outside the attention window. The order decides which row gets which
+    block, and which block is evicted. A step's result comes before its plan.
     """
     size, window = state.limits.block_size, state.limits.window
     events = []
@@ -138,7 +141,7 @@ def _block_events(state: SchedulerState, steps: int) -> list[tuple[int, bool, in
 
 
 def _later(flight: Flight, steps: int) -> Flight:
-    """The same rows, `steps` steps later."""
+    """The plan in flight with the same rows, `steps` steps later."""
     step, rows = flight.plan.step, flight.plan.rows
     later = StepPlan(step + steps, rows=rows._replace(starts=tuple([start + steps for start in rows.starts])))
     return Flight(later, flight.sequences, flight.epochs)

@@ -1,14 +1,14 @@
-"""Requests as a trace has them: when, how long, what they share, whose they are.
+"""Traces: files of requests with their times, lengths, shared prefixes and tenants.
 
 A trace is JSON lines or CSV (by the file's suffix: .jsonl or .csv) with these fields, in order of time:
 
     at               seconds from the start
     prompt_tokens    length of the prompt
     output_tokens    length of the answer
-    prefix           name of what the prompt begins with (optional)
-    shared_tokens    how long that is (optional; all of the prompt at most)
-    tenant           whose request it is (optional)
-    priority         for the policy of that name: lower is earlier (optional)
+    prefix           name of the prefix with which the prompt begins (optional)
+    shared_tokens    length of that prefix, at most the prompt's (optional)
+    tenant           name of the tenant (optional)
+    priority         for the policy `priority`: lower is earlier (optional)
     timeout          seconds in which the answer is wanted (optional)
 """
 
@@ -29,32 +29,38 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A further question of a conversation: its prompt is the conversation before it, and more."""
+    """A further question of a conversation. Its prompt is the conversation before it and new tokens."""
 
     prompt_tokens: int
-    """Tokens of the prompt beyond the conversation before it."""
+    """New tokens of the prompt."""
     output_tokens: int
+    """Tokens of the answer."""
     pause: float
-    """Seconds from the end of the answer before."""
+    """Seconds between the end of the answer before and this question."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request, and what may follow it."""
+    """A request and the further questions of its conversation."""
 
     at: float
-    """Seconds."""
+    """Time from the start at which the request arrives. Seconds."""
     prompt_tokens: int
+    """Tokens of the prompt."""
     output_tokens: int
+    """Tokens of the answer."""
     prefix: str = ""
+    """Name of the prefix with which the prompt begins. Empty: the prompt has none."""
     shared_tokens: int = 0
-    """Tokens at the beginning that all prompts with this prefix have in common."""
+    """Tokens of that prefix, which all prompts with it have in common."""
     tenant: str = ""
+    """Name of the tenant."""
     priority: int = 0
-    """Lower is earlier."""
+    """Priority. Lower is earlier."""
     timeout: float = inf
-    """Seconds in which the answer is wanted; one that comes later is given all the same."""
+    """Seconds in which the answer is wanted. A later answer is computed, too."""
     turns: tuple[Turn, ...] = ()
+    """Further questions of the conversation, in order."""
 
     def __post_init__(self) -> None:
         if not (isfinite(self.at) and self.at >= 0):
@@ -70,7 +76,7 @@ class Arrival:
 
 
 def read(path: Path) -> Iterator[Arrival]:
-    """The requests of a trace, as they are read. Raises `TraceError` and `OSError`."""
+    """Read the requests of a trace one by one. Raises `TraceError` and `OSError`."""
     rows = {".jsonl": _json_lines, ".csv": _csv_lines}.get(path.suffix)
     if rows is None:
         raise TraceError(f"{path}: must end in .jsonl or .csv")

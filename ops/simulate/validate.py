@@ -1,10 +1,10 @@
-"""How far the simulator is off: the same requests at the same times, computed in earnest and simulated.
+"""Measures the simulator's error: the same requests at the same times are computed and simulated.
 
     python -m ops.simulate.validate     writes ops/bench/results/simulate_validation.json
 
-In earnest means: the scheduler's core and a worker's runner in one process (ops/bench/rig/in_process.py).
-A machine's pace changes from minute to minute. So steps are measured before and after each load, by
-themselves, and the load is simulated with the cost that fits those.
+Requests are computed by the scheduler's core and a worker's runner in one process
+(ops/bench/rig/in_process.py). A machine's speed changes from minute to minute. So steps are measured before
+and after each load, and the load is simulated with the cost that fits these steps.
 """
 
 import argparse
@@ -34,9 +34,9 @@ from ops.simulate.trace import Arrival
 SETTING = Setting()
 SEED = 0
 SHAPES = 40
-"""Steps that are measured between loads."""
+"""Number of steps that are measured between two loads."""
 TOKENS = (300, 4000)
-"""Ordinary tokens of most models: first, past the last."""
+"""A range of token ids that are ordinary tokens in most models: the first, and one past the last."""
 FIGURES = ("output_rate", "TTFT p50", "TTFT p90", "ITL p50", "ITL p90", "E2E p50", "E2E p90")
 LOADS = (
     Load("poisson", requests=60, rate=4, tenants=1),
@@ -45,11 +45,11 @@ LOADS = (
     Load("bursts", requests=120, rate=8, tenants=1),
     Load("shared", requests=120, rate=8, tenants=1),
 )
-"""Little to do, much, and more than can be done; all at once; and prompts that share their beginnings."""
+"""A light load, a heavy load, an overload, bursts, and prompts with shared prefixes."""
 
 
 def in_earnest(runner: Runner, arrivals: Sequence[Arrival], setting: Setting, seed: int) -> dict[str, float]:
-    """Ask each request at its time, and wait for all answers."""
+    """Compute each request at its time, and wait for all answers. Returns `FIGURES` by name."""
     engine = InProcess(runner, setting.depth, setting.step_tokens, num_blocks=setting.pool_blocks)
     due = deque(zip(arrivals, _questions(arrivals, seed), strict=True))
     asked = []
@@ -71,6 +71,7 @@ def in_earnest(runner: Runner, arrivals: Sequence[Arrival], setting: Setting, se
 
 
 def simulated(arrivals: Sequence[Arrival], setting: Setting, cost: StepCost) -> dict[str, float]:
+    """Simulate the same requests. Returns `FIGURES` by name."""
     found: Any = Simulation(setting, cost, len(arrivals)).run(iter(arrivals)).summary()
     return _figures(
         found["output_rate"], found["first_token_ms"], found["between_tokens_ms"], found["end_to_end_ms"]
@@ -78,7 +79,7 @@ def simulated(arrivals: Sequence[Arrival], setting: Setting, cost: StepCost) -> 
 
 
 def validate(runner: Runner, loads: Sequence[Load], setting: Setting = SETTING) -> list[dict[str, Any]]:
-    """Each load both ways. `error`: simulated over computed in earnest, less 1."""
+    """Compute and simulate each load. `error` in the result: simulated over computed figure, less 1."""
     compared = []
     before = measure(runner, SHAPES, SEED)
     for each in loads:
@@ -93,7 +94,7 @@ def validate(runner: Runner, loads: Sequence[Load], setting: Setting = SETTING) 
 
 
 def table(compared: Sequence[dict[str, Any]]) -> str:
-    """Errors for a terminal."""
+    """A table of the errors for a terminal."""
     rows = [["load", "requests/s", *FIGURES]]
     for each in compared:
         errors = [f"{each['error'][name]:+.1%}" for name in FIGURES]
@@ -102,7 +103,7 @@ def table(compared: Sequence[dict[str, Any]]) -> str:
 
 
 def _questions(arrivals: Sequence[Arrival], seed: int) -> list[Question]:
-    """The requests with tokens in them: equal ones where they share a prefix."""
+    """The requests with random prompts. Prompts that share a prefix begin with the same tokens."""
     chance = Random(seed)
     prefixes: dict[str, list[int]] = {}
     questions = []

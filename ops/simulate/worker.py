@@ -1,4 +1,4 @@
-"""One worker under virtual time: it computes the plans of its scheduler one after the other."""
+"""A worker in virtual time, which computes the plans of its scheduler one after the other."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -17,28 +17,32 @@ class Flight:
     """A plan in flight."""
 
     step: int
+    """Number of the plan."""
     samples: int
+    """Tokens that the step samples."""
     shape: Shape
+    """What the step computes."""
     swaps: int = 0
-    """Blocks that move to the host or back before it computes."""
+    """Blocks that are moved to the host or back before the step computes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leap:
-    """Steps that are taken at once. Each takes longer than the one before by the same time."""
+    """Steps that are simulated at once. Each takes longer than the step before by the same time."""
 
     first: int
-    """Picoseconds that the first step takes."""
+    """Picoseconds of the first step."""
     growth: int
-    """Picoseconds that each takes more than the one before."""
+    """Picoseconds by which each step is longer than the step before."""
     steps: int
+    """Number of steps."""
 
     def end(self, steps: int) -> int:
-        """Picoseconds until `steps` of them are over."""
+        """Picoseconds until the first `steps` steps are over."""
         return steps * self.first + self.growth * (steps * (steps - 1) // 2)
 
     def over(self, time: int) -> int:
-        """How many are over after `time` picoseconds."""
+        """Number of steps that are over after `time` picoseconds."""
         low, high = 0, self.steps
         while low < high:
             middle = (low + high + 1) // 2
@@ -47,18 +51,18 @@ class Leap:
 
 
 class Worker:
-    """A scheduler, and the time that its plans take. All times are picoseconds."""
+    """A scheduler and the time that its plans take. All times are picoseconds."""
 
     def __init__(self, scheduler: Scheduler, cost: StepCost, depth: int, leaps: bool, swap: int = 0) -> None:
-        """`depth`: plans in flight at once. `swap`: time that a block takes to the host or back.
+        """`depth`: plans in flight at once. `swap`: time to copy one block to the host, or back.
 
-        `leaps`: False takes each step by itself, which gives the same times.
+        `leaps`: whether equal steps are simulated at once. The times are the same either way.
         """
         self.scheduler = scheduler
         self.version = 0
-        """Raised whenever `wakes` changes."""
+        """A number that grows whenever `wakes` changes."""
         self.admissions = 0
-        """Sequences that were given a slot."""
+        """Number of times that a sequence was given a slot."""
         self._cost = cost
         self._swap = swap
         self._depth = depth
@@ -69,7 +73,7 @@ class Worker:
 
     @property
     def wakes(self) -> int | None:
-        """When something has to be decided next; None if no plan is in flight."""
+        """Time of the worker's next event; None if no plan is in flight."""
         if not self._flights:
             return None
         if self._leap:
@@ -78,7 +82,7 @@ class Worker:
         return self._begun + self._swap * flight.swaps + self._cost.of(flight.shape)
 
     def pump(self, now: int) -> None:
-        """Make as many plans as may be in flight."""
+        """Make plans until `depth` plans are in flight, or the scheduler has none to make."""
         flights, scheduler = self._flights, self.scheduler
         if not flights:
             self._begun = now
@@ -95,7 +99,7 @@ class Worker:
         self.version += 1
 
     def complete(self, now: int) -> Outcome:
-        """The oldest step is over."""
+        """End the oldest step. Returns what the scheduler makes of its result."""
         flight = self._flights.popleft()
         self._begun = now
         took = self._cost.of(flight.shape) // MICROSECOND
@@ -104,7 +108,10 @@ class Worker:
         )
 
     def leap(self, now: int) -> tuple[Sequence[SequenceGroup], Sequence[int]]:
-        """Take the steps of a leap that are over by now: the groups that gained in each, and the ends."""
+        """Take the steps of the leap that are over by now.
+
+        Returns the groups that gained a token in each of these steps, and the steps' ends.
+        """
         leap = self._leap
         steps = leap.over(now - self._begun) if leap else 0
         if leap is None or not steps:

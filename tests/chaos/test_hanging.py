@@ -57,13 +57,13 @@ def client_of(deployment: Deployment) -> openai.AsyncOpenAI:
 
 
 async def begin_to_ask(
-    client: openai.AsyncOpenAI, heard: Callable[[int], None] = lambda _: None
+    client: openai.AsyncOpenAI, on_tokens: Callable[[int], None] = lambda _: None
 ) -> "asyncio.Task[Answer]":
     """An answer that has come to its twentieth token."""
     begun = asyncio.Event()
 
     def listen(tokens: int) -> None:
-        heard(tokens)
+        on_tokens(tokens)
         if tokens >= 20:
             begun.set()
 

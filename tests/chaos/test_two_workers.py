@@ -1,6 +1,6 @@
 """Several workers under load: one that joins takes work, one that dies is missed by nobody.
 
-Clients see it: a worker runs so many streams at once as it has slots, and no answer depends on where it runs.
+Clients see it: a worker runs as many streams at once as it has slots, and no answer depends on where it runs.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Load:
                 await asyncio.sleep(0.005)
 
     async def most_at_once(self, answers: int) -> int:
-        """How many answers are under way at most, while so many are given."""
+        """The greatest number of answers that are under way at once."""
         most, due = 0, len(self.answers) + answers
         while len(self.answers) < due:
             most = max(most, len(self.streaming))

@@ -11,12 +11,12 @@ Answer = dict[int, tuple[str, list[int]]]
 
 async def ask(
     client: openai.AsyncOpenAI,
-    heard: Callable[[int], None] = lambda _: None,
+    on_tokens: Callable[[int], None] = lambda _: None,
     *,
     tokens: int = 200,
     **fields: Any,
 ) -> Answer:
-    """An answer of so many `tokens` to each of `n` choices; `heard` gets their number with each chunk."""
+    """Ask for `n` answers of `tokens` tokens. `on_tokens` gets the number of tokens with each chunk."""
     text: dict[int, str] = {}
     received: dict[int, list[int]] = {}
     stream = await client.completions.create(
@@ -32,5 +32,5 @@ async def ask(
             assert choice.model_extra is not None
             text[choice.index] = text.get(choice.index, "") + choice.text
             received.setdefault(choice.index, []).extend(choice.model_extra.get("token_ids") or [])
-        heard(sum(map(len, received.values())))
+        on_tokens(sum(map(len, received.values())))
     return {index: (text[index], received[index]) for index in sorted(text)}

@@ -68,7 +68,7 @@ class ClosedLoop:
         return [torch.frombuffer(bytearray(self.embedded[group]), dtype=torch.float32) for group in groups]
 
     def generate(self, request: Request, count: int) -> "array[int]":
-        """So many tokens of one sequence; then it is cancelled."""
+        """Generate a number of tokens of one sequence, then cancel it."""
         group, tokens = self.ask(request), array("i")
         while len(tokens) < count:
             tokens.extend(gain.token for gain in self.step() if gain.group is group)

@@ -26,7 +26,7 @@ def chat_prompt(directory: Path, text: str) -> list[int]:
 def beams(
     directory: Path, prompt: list[int], max_tokens: int, width: int, count: int, **ask: Any
 ) -> list[list[int]]:
-    """The `count` best continuations of `prompt` that `generate` finds with so many beams, best first."""
+    """The `count` best continuations of `prompt` that `generate` finds with as many beams, best first."""
     rows = _generated(directory, prompt, max_tokens, num_beams=width, num_return_sequences=count, **ask)
     model, _ = load(directory)
     ends = model.generation_config.eos_token_id

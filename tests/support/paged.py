@@ -45,7 +45,7 @@ class Heads:
     kv: int
     dim: int
     rank: int = 0
-    """Values are the first so many numbers of keys, in shared pages; 0: they have pages of their own."""
+    """Values are the first `shared` numbers of keys, in one page. 0: values have pages of their own."""
 
 
 def make_step(rows: list[tuple[int, int]], block_size: int, generator: torch.Generator) -> StepMetadata:
@@ -75,7 +75,7 @@ def make_step(rows: list[tuple[int, int]], block_size: int, generator: torch.Gen
 
 
 def recorded(paged: Paged, tokens: int, rows: int) -> tuple[Tensor, StepMetadata]:
-    """The same queries and step with room for so many tokens and rows, as a step that is replayed has it."""
+    """The same queries and step padded to a number of tokens and rows, as in a recorded step."""
     step, count = paged.step, len(paged.step.contexts)
     longest = 2 * max(step.context_lengths)
     filler = tokens - len(paged.query)

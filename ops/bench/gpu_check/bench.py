@@ -1,4 +1,4 @@
-"""What all parts of the check share: the device, its rates, how time is taken and how much of it is left."""
+"""What all parts of the check share: the device, its rates, timing, and the deadline."""
 
 import gc
 import time
@@ -12,10 +12,11 @@ from gpu_worker.kernels.triton.graphs.graphs import recorder
 
 SEED = 0
 TURNS = 5
+"""Times that a measurement is repeated; the fastest counts."""
 COPIED = 1 << 30
 """Bytes of the copy that gives the bandwidth: far more than a cache holds."""
 SIDE = 8192
-"""Of the matrices whose product gives the rate of arithmetic."""
+"""Rows and columns of the matrices whose product gives the matrix rate."""
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -23,24 +24,27 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Rates:
-    """What everything else is compared with; 0: not measured."""
+    """Rates of the GPU, with which results are compared. 0: not measured."""
 
     bandwidth: float = 0.0
-    """Bytes a second that a copy reads and writes."""
+    """Bytes per second that a copy reads and writes, added up."""
     matrix: float = 0.0
-    """Operations a second in a product of bfloat16."""
+    """Floating-point operations per second in a matrix product in bfloat16."""
 
 
 @dataclass
 class Findings:
-    """What came of a part."""
+    """The results of a part, or of several."""
 
     rows: dict[str, list[Row]] = field(default_factory=dict)
-    """Of each table."""
+    """Rows of each table of measurements, by the table's name."""
     wrong: list[str] = field(default_factory=list)
+    """A line for each check that failed."""
     left_out: list[str] = field(default_factory=list)
+    """Names of checks and measurements that were left out, and why."""
 
     def add(self, other: "Findings") -> None:
+        """Add the results of another part or process."""
         for table, rows in other.rows.items():
             self.rows.setdefault(table, []).extend(rows)
         self.wrong += other.wrong
@@ -49,18 +53,19 @@ class Findings:
 
 @dataclass
 class Bench:
-    """A part of the check, as the process sees it that does it."""
+    """The tools of a process that runs a part of the check."""
 
     deadline: float
-    """On `time.monotonic`'s clock."""
+    """Time at which the part must end, on `time.monotonic`'s clock."""
     rates: Rates = Rates()
+    """Rates of the GPU."""
     shard: tuple[int, int] = (0, 1)
-    """Number of this process, and how many of them share the part's work."""
+    """Number of this process, and the number of processes that share the part's work."""
     compiling: bool = False
-    """Nothing is measured: all is done once, so that kernels are compiled."""
+    """Whether work is done once without timing, so that its kernels are compiled."""
 
     def prepare(self, tell: Callable[[Findings], None] = lambda _: None) -> Findings:
-        """Take the device. What is found goes into what is returned, and with each row to `tell`."""
+        """Choose the device. Returns the results to be; `tell` gets them with each new row."""
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.dry = self.device.type == "cpu"
         self.name = "interpreter" if self.dry else torch.cuda.get_device_name(self.device)
@@ -69,18 +74,18 @@ class Bench:
         return self.found
 
     def note(self, table: str, row: Row) -> None:
-        """A result; what is measured on the way to compiled kernels is none."""
+        """Add a row to a table. Does nothing while kernels are compiled."""
         if not self.compiling:
             self.found.rows.setdefault(table, []).append(row)
             self._tell(self.found)
 
     def own_share(self, cases: Sequence[T]) -> Sequence[T]:
-        """Those that fall to this process."""
+        """The cases that this process handles, of those that the shards share."""
         number, count = self.shard
         return cases[number::count]
 
     def has_time(self, what: str, seconds: float = 5.0) -> bool:
-        """Whether `seconds` seconds are left; if not, `what` is noted as left out."""
+        """Whether `seconds` seconds are left. If not, `what` is listed as left out."""
         if time.monotonic() + seconds < self.deadline:
             return True
         if not self.compiling and what not in self.found.left_out:
@@ -96,20 +101,20 @@ class Bench:
         return size * 1.1 + (2 << 30) < torch.cuda.mem_get_info(self.device)[0] / self.shard[1]
 
     def expect(self, holds: bool, what: str) -> bool:
-        """Note what does not hold."""
+        """Record `what` as wrong unless `holds` is true. Returns `holds`."""
         if not holds:
             self.found.wrong.append(what)
         return holds
 
     def seconds(self, work: Callable[[], object]) -> float:
-        """Of the fastest turn. On a GPU the work is recorded and replayed: the host's time is not in it."""
+        """Seconds of the fastest turn. On a GPU a CUDA graph is timed, so the host's time does not count."""
         work()
         if self.compiling:
             return 1.0
         return self.fastest(work if self.dry else recorder()(work))
 
     def fastest(self, replay: Callable[[], object]) -> float:
-        """Seconds of the fastest turn of what has been recorded."""
+        """Seconds of the fastest turn of recorded work."""
         if self.dry:
             began = time.perf_counter()
             replay()
@@ -126,7 +131,7 @@ class Bench:
 
 
 def measure_rates(bench: Bench) -> None:
-    """Measure what everything else is compared with, and how far this GPU goes."""
+    """Measure the GPU's bandwidth and matrix rate."""
     size, side = (1 << 20, 64) if bench.dry else (COPIED, SIDE)
     source = torch.empty(size, dtype=torch.uint8, device=bench.device)
     target = torch.empty_like(source)

@@ -1,4 +1,4 @@
-"""Steps of chosen rows over random pages, on the device."""
+"""Steps with chosen rows, over pages with random contents, on the device."""
 
 from dataclasses import dataclass
 from itertools import accumulate
@@ -14,20 +14,23 @@ from ops.bench.pages import make_pages
 
 @dataclass(frozen=True)
 class Heads:
-    """Query heads, key heads, their size."""
+    """The heads of an attention layer."""
 
     query: int
+    """Query heads."""
     kv: int
+    """Key and value heads."""
     dim: int
+    """Numbers of a head."""
 
     @property
     def pages(self) -> PageShape:
-        """What a token leaves in pages."""
+        """Shape of a token's keys and values in pages."""
         return PageShape(self.kv, self.dim, self.dim)
 
 
 def make_step(rows: list[tuple[int, int]], block_size: int, bench: Bench) -> StepMetadata:
-    """Rows are (tokens, context), those of one token first; their blocks lie anywhere."""
+    """A step whose rows are (tokens, context), rows of one token first. Block ids are random."""
     lengths, contexts = zip(*rows, strict=True)
     counts = [-(-context // block_size) for context in contexts]
     blocks = torch.randperm(sum(counts), device=bench.device, generator=bench.generator).int()
@@ -53,11 +56,11 @@ def make_step(rows: list[tuple[int, int]], block_size: int, bench: Bench) -> Ste
 def pages_for(
     step: StepMetadata, shape: PageShape, block_size: int, kv: KvFormat, bench: Bench
 ) -> LayerCache:
-    """Random keys and values in as many blocks as the step's rows have."""
+    """Pages with random keys and values, for all blocks of the step's rows."""
     blocks = sum(-(-context // block_size) for context in step.context_lengths)
     return make_pages(kv, shape, blocks, block_size, bench.device, bench.generator)
 
 
 def random(shape: tuple[int, ...], dtype: torch.dtype, bench: Bench) -> Tensor:
-    """Normally distributed."""
+    """A tensor of normally distributed numbers on the device."""
     return torch.empty(shape, dtype=dtype, device=bench.device).normal_(generator=bench.generator)

@@ -1,4 +1,4 @@
-"""The kernels against plain PyTorch on the same device, over a trimmed grid."""
+"""Compares the kernels with plain PyTorch on the same device, over a small grid of cases."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ from ops.bench.gpu_check.cases import Heads, make_step, pages_for, random
 from ops.bench.pages import copied, make_pages
 
 TOLERANCES = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 5e-3}
-"""Of results up to 1, and of what is larger, as a share of it."""
+"""Allowed difference by dtype: absolute for numbers up to 1, relative for larger ones."""
 
 UNROUNDED = 5e-4
-"""Of sums of bfloat16, a fraction of what would be lost if they became bfloat16 themselves."""
+"""Allowed difference of float32 sums of bfloat16: far less than a rounding to bfloat16 would cause."""
 
 DECODES = [(1, 1), (1, 17), (1, 700), (1, 5000)]
 DRAFTS = [(1, 40), (4, 4), (3, 2050)]
@@ -37,21 +37,21 @@ HEADS = Heads(8, 2, 128)
 
 @dataclass(frozen=True)
 class Case:
-    """What attention is checked with."""
+    """A case of attention."""
 
     rows: list[tuple[int, int]]
     heads: Heads = HEADS
     block_size: int = 16
     dtype: torch.dtype = torch.bfloat16
     kv: str = AUTO
-    """Format of the pages."""
+    """KV format of the pages."""
     spec: AttentionSpec = FULL_ATTENTION
     biased: bool = False
-    """With linear biases."""
+    """Whether linear biases (ALiBi) are added."""
 
 
 def cases(dry: bool) -> list[Case]:
-    """The grid: one thing at a time is unlike in `Case`."""
+    """The grid: each case differs from `Case`'s defaults in one thing, or a few."""
     if dry:
         return [Case(TINY[0], Heads(4, 2, 16), dtype=torch.float32, kv=kv) for kv in FORMATS]
     found = []
@@ -75,7 +75,7 @@ def cases(dry: bool) -> list[Case]:
 
 
 def check(bench: Bench) -> None:
-    """Of each kind of kernel how many cases there were, and the worst difference."""
+    """Check all kernels. One row for each kind of kernel: its number of cases and its worst difference."""
     kernels = TritonKernels(bench.device)
     worst, count = 0.0, 0
     for case in bench.own_share(cases(bench.dry)):
@@ -100,7 +100,7 @@ def _note(kind: str, count: int, worst: float, bench: Bench) -> None:
 
 
 def attention_error(case: Case, kernels: TritonKernels, bench: Bench) -> float:
-    """The largest difference from the reference in float32."""
+    """The largest difference of attention from the reference in float32: see `max_error`."""
     step = make_step(case.rows, case.block_size, bench)
     kv = kernels.kv_format(case.kv, case.dtype)
     cache = pages_for(step, case.heads.pages, case.block_size, kv, bench)
@@ -112,14 +112,14 @@ def attention_error(case: Case, kernels: TritonKernels, bench: Bench) -> float:
 
 
 def max_error(found: Tensor, expected: Tensor) -> float:
-    """The largest difference, as a share of what is larger than 1; infinite if there is a NaN."""
+    """The largest difference: absolute for numbers up to 1, relative for larger ones. Infinite with a NaN."""
     right = expected.float()
     error = (found.float() - right).abs() / right.abs().clamp(min=1)
     return float(error.nan_to_num(torch.inf).max())
 
 
 def writing(kernels: TritonKernels, bench: Bench) -> float:
-    """Rotation and the way into the pages, as a share of what is allowed."""
+    """The error of rotation and of writing to pages, over the allowed error."""
     worst, heads = 0.0, Heads(4, 2, 16) if bench.dry else Heads(32, 8, 128)
     for dtype in (torch.float32,) if bench.dry else (torch.float32, torch.bfloat16):
         step = make_step([(1, 9), (5, 64), (20, 20)], 16, bench)
@@ -136,7 +136,7 @@ def writing(kernels: TritonKernels, bench: Bench) -> float:
 
 
 def layers(kernels: TritonKernels, bench: Bench) -> float:
-    """Norms, gated activations and logits, as a share of what is allowed."""
+    """The error of norms, gated activations and logits, over the allowed error."""
     size = 48 if bench.dry else 4096
     reference = ReferenceKernels()
     hidden = random((7, size), torch.float32, bench)
@@ -153,7 +153,7 @@ def layers(kernels: TritonKernels, bench: Bench) -> float:
 
 
 def latent(kernels: TritonKernels, bench: Bench) -> float:
-    """Rows written and attended to, at the sizes of DeepSeek's models, as a share of what is allowed."""
+    """The error of latent attention at the sizes of DeepSeek's models, over the allowed error."""
     worst, (rank, rotated) = 0.0, (20, 8) if bench.dry else (512, 64)
     dtype = torch.float32 if bench.dry else torch.bfloat16
     many = 4 if bench.dry else 128
@@ -182,7 +182,7 @@ def latent(kernels: TritonKernels, bench: Bench) -> float:
 
 
 def copies(kernels: TritonKernels, bench: Bench) -> float:
-    """Copies of blocks in several layers; they are the same or they are wrong."""
+    """Copies of blocks in several layers: 0 if they are equal, infinity if not."""
     kv = kernels.kv_format(AUTO, torch.bfloat16)
     caches = [make_pages(kv, PageShape(2, 32, 32), 9, 16, bench.device, bench.generator) for _ in range(3)]
     tensors = [tensor for cache in caches for tensor in cache.tensors()]

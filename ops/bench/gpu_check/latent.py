@@ -1,7 +1,7 @@
-"""Decodes of latent attention at the sizes of DeepSeek's models, beside the bytes of their rows.
+"""Measures decodes of latent attention at the sizes of DeepSeek's models.
 
-A row is read for all of a token's heads at once, with some 240 operations for each of its bytes: about where
-a Hopper GPU's arithmetic takes as long as its memory. So both shares are told.
+A row of the pages is read once for all heads of a token, with some 240 operations for each of its bytes. At
+about that ratio a Hopper GPU's arithmetic takes as long as its memory. So the table has shares of both rates.
 """
 
 from collections.abc import Callable
@@ -19,13 +19,13 @@ from ops.bench.gpu_check.cases import make_step, pages_for, random
 
 RANK, ROTATED = 512, 64
 SHAPES = ((1, 8192), (8, 8192), (64, 2048), (64, 8192), (128, 8192), (1, 131_072))
-"""Batches and contexts, with 128 heads over pages of bfloat16."""
+"""Pairs of batch and context that are measured with 128 heads and pages of bfloat16."""
 KINDS = {"bf16": AUTO, "int8": "int8", "fp8": "fp8"}
 CASES = [
     *((128, "bf16", shape) for shape in SHAPES),
     *((heads, kind, (64, 8192)) for heads in (16, 128) for kind in KINDS if (heads, kind) != (128, "bf16")),
 ]
-"""16 heads are those of a small model, or of one GPU of eight."""
+"""Heads, KV format, and (batch, context). A small model has 16 heads, and so has one GPU of eight."""
 
 
 def measure(bench: Bench) -> None:

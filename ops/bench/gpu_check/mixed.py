@@ -1,6 +1,6 @@
-"""Steps of an 8B-shaped Llama with chunks and drafts beside decodes: replayed, and launched one by one.
+"""Measures steps of an 8B-shaped Llama with chunks, drafts and decodes, with and without CUDA graphs.
 
-The least that such a step can take is the time in which its weights are read, or multiplied with its tokens.
+The least time of such a step is the time to read its weights, or to multiply them with its tokens.
 """
 
 import torch
@@ -21,7 +21,7 @@ STEPS = {
     "a prompt of 128 beside 31 decodes": [*[(1, 500)] * 31, (128, 128)],
     "a prompt of 400 beside 60 decodes": [*[(1, 500)] * 60, (400, 400)],
 }
-"""Rows of (tokens, context)."""
+"""Rows of each step, as (tokens, context)."""
 
 
 def measure(bench: Bench) -> None:

@@ -1,6 +1,6 @@
-"""Models on the device: the one that ships, and one of a chosen shape whose weights are random.
+"""Models of a chosen shape with random weights, and their runners.
 
-Random weights are never written to a disk: they are made when the decoder asks for them.
+Random weights are not written to a disk. Each tensor is made when the model is loaded.
 """
 
 import json
@@ -50,7 +50,7 @@ TINY = {
 
 
 class RandomCheckpoint(Checkpoint):
-    """Makes each tensor when it is taken."""
+    """A checkpoint whose tensors are made when they are taken: random weights, and norms of 1."""
 
     def __init__(self, layers: int, bench: Bench) -> None:
         parts = [f"self_attn.{name}_proj" for name in "qkvo"]
@@ -102,7 +102,7 @@ def runner_of(
 
 
 def replay(runner: Runner, layouts: Sequence[Layout], bench: Bench) -> StepGraphs:
-    """Have the runner's steps of these layouts replayed; in a dry run computed again, in the same buffers."""
+    """Let the runner replay steps of these layouts. In a dry run they are computed again instead."""
     record = (lambda compute: compute) if bench.dry else recorder()
     graphs = StepGraphs(runner.forward.compute, runner.batch.tables, record)
     graphs.prepare(layouts)

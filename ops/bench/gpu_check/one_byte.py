@@ -1,4 +1,4 @@
-"""Numbers of one byte: what is written to pages, products, and whole steps of them."""
+"""Checks and measures numbers of one byte, int8 and fp8: pages, matrix products, and whole steps."""
 
 import torch
 
@@ -15,10 +15,10 @@ from ops.bench.gpu_check.cases import Heads, make_step, pages_for, random
 from ops.bench.pages import copied
 
 TIES = 1e-3
-"""Bytes that may be other ones: a tie is rounded by the last bit of a float."""
+"""Allowed share of bytes that differ: the last bit of a float decides how a tie is rounded."""
 
 PRODUCTS = 2e-3
-"""Of products of bytes, relative (2-norms): ties among the activations, and the order of sums."""
+"""Allowed relative error (2-norms) of products: activations have ties, and sums have another order."""
 
 BATCHES = (1, 64)
 
@@ -27,11 +27,11 @@ KINDS = {
     "fp8 weights": (FP8, AUTO),
     "fp8 weights and pages": (FP8, "fp8"),
 }
-"""Types of weights, and formats of pages."""
+"""Type of weights and KV format of each kind of step."""
 
 
 def written(kernels: TritonKernels, bench: Bench) -> float:
-    """How many bytes of int8 and fp8 are other ones, as a share of those that may be."""
+    """The share of bytes in int8 and fp8 pages that differ from the reference's, over the allowed share."""
     worst, heads = 0.0, Heads(4, 2, 16) if bench.dry else Heads(32, 8, 128)
     step = make_step([(1, 9), (3, 3)] if bench.dry else [(1, 9), (5, 64), (200, 200)], 16, bench)
     qkv = random((len(step.positions), (heads.query + 2 * heads.kv) * heads.dim), torch.float32, bench)
@@ -49,7 +49,7 @@ def written(kernels: TritonKernels, bench: Bench) -> float:
 
 
 def products(_: TritonKernels, bench: Bench) -> float:
-    """Products of int8 and fp8, with and without a residual, as a share of what is allowed."""
+    """The error of products of int8 and fp8, with and without a residual, over the allowed error."""
     worst, size = 0.0, 48 if bench.dry else 4096
     for kind in (torch.int8, FP8):
         if not _multiplies(kind, bench):
@@ -69,7 +69,7 @@ def products(_: TritonKernels, bench: Bench) -> float:
 
 
 def measure(bench: Bench) -> None:
-    """The steps of `steps.py`, with weights, and pages, of one byte a number."""
+    """Measure the steps of `steps.py` with weights, and pages, of one byte per number."""
     kinds = list(KINDS.items())
     for name, (weights, pages) in kinds[-1:] if bench.dry else kinds:
         if not _multiplies(weights, bench):

@@ -1,9 +1,9 @@
-"""A part of the check in a process of its own: what hangs or breaks the GPU for a process ends with it.
+"""Runs a part of the check in a process of its own, so that a hang or a GPU error ends with that process.
 
     parent     start │ .... takes what the part has found so far .... │ over, dead, or too late: ended
     part             │ row │ row │ row ...                            │
 
-Parts are forked from a server that has imported everything already, so one begins within a moment.
+Parts are forked from a server that has imported all modules already, so a part begins at once.
 """
 
 import multiprocessing
@@ -23,25 +23,27 @@ from ops.bench.gpu_check.bench import Bench, Findings, Rates
 CONTEXT = multiprocessing.get_context("forkserver")
 PRELOADED = ["ops.bench.gpu_check.parts"]
 GRACE = 10.0
-"""Seconds after its time in which a part may still say what it has found."""
+"""Seconds after its deadline in which a part may still send its results."""
 END_SECONDS = 25
-"""Seconds that it has to end what it has started."""
+"""Seconds that a part has to end the processes that it has started."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """What is measured together."""
+    """A part of the check."""
 
     name: str
+    """Name of the part, for `--parts`."""
     measure: Callable[[Bench], None]
+    """Checks or measures."""
     seconds: float
-    """That it may take."""
+    """Seconds that the part may take."""
     shards: int = 1
-    """Processes that share its work, where time is not taken: kernels are compiled side by side."""
+    """Processes that share the part's work. More than 1 only where nothing is timed."""
 
 
 def run(part: Part, deadline: float, rates: Rates, shards: int) -> Findings:
-    """What the part has found until the deadline, on `time.monotonic`'s clock."""
+    """Run a part until the deadline, on `time.monotonic`'s clock. Returns its results."""
     CONTEXT.set_forkserver_preload(PRELOADED)
     with ThreadPoolExecutor(shards) as threads:
         every = [
@@ -78,12 +80,14 @@ def _follow(part: Part, bench: Bench) -> Findings:
 
 
 def _work(measure: Callable[[Bench], None], bench: Bench, sender: Connection) -> None:
-    os.setsid()  # what it starts ends with it,
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and what has a session of its own is ended by it
+    os.setsid()  # so that its children can be killed with it
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(1)
+    )  # so that it ends children with sessions of their own
     found = bench.prepare(lambda so_far: sender.send((so_far, False)))
     try:
         measure(bench)
-    except BaseException as error:  # the other parts still say what they can
+    except BaseException as error:  # the other parts go on
         traceback.print_exc(file=sys.stderr)
         found.wrong.append(f"{measure.__module__.rpartition('.')[2]}: {type(error).__name__}: {error}")
     sender.send((found, True))

@@ -1,4 +1,4 @@
-"""The parts of the check, most important first; what there is no time left for is left out."""
+"""The parts of the check, the most important first. Parts without time left are left out."""
 
 from ops.bench.gpu_check import (
     attention,
@@ -20,7 +20,7 @@ from ops.bench.gpu_check.part import Part
 
 
 def compile_kernels(bench: Bench) -> None:
-    """Every kernel that is timed later, compiled now, side by side with others."""
+    """Compile every kernel that is timed later, in several processes at once."""
     bench.compiling = True
     for part in (attention, prefill, latent, mixture, tilings):
         part.measure(bench)

@@ -1,4 +1,4 @@
-"""Ragged prefill over pages, beside flash attention in PyTorch over the same lengths, one after the other."""
+"""Measures ragged prefill over pages, and for comparison PyTorch's flash attention, prompt after prompt."""
 
 from typing import Any
 
@@ -39,8 +39,8 @@ def _measured(name: str, rows: list[tuple[int, int]], heads: Heads, bench: Bench
     query = random((len(step.positions), heads.query, heads.dim), dtype, bench)
     attention = kernels.begin(step)
     seconds = bench.seconds(lambda: attention.attend(query, cache))
-    seen = sum(count * (context - count) + count * (count + 1) // 2 for count, context in rows)
-    operations = 4 * heads.query * heads.dim * seen
+    attended = sum(count * (context - count) + count * (count + 1) // 2 for count, context in rows)
+    operations = 4 * heads.query * heads.dim * attended
     flash = _flash(rows, heads, dtype, bench)
     matrix = bench.rates.matrix
     return {
@@ -54,7 +54,7 @@ def _measured(name: str, rows: list[tuple[int, int]], heads: Heads, bench: Bench
 
 
 def _flash(rows: list[tuple[int, int]], heads: Heads, dtype: torch.dtype, bench: Bench) -> float:
-    """Seconds of all chunks; 0 if some have earlier context, for which a causal call needs a mask."""
+    """Seconds of PyTorch for all chunks. 0 if a chunk has earlier context: that would need a mask."""
     chunks = [(count, context) for count, context in rows if count > 1]
     if any(count != context for count, context in chunks) or len(chunks) < len(rows):
         return 0.0

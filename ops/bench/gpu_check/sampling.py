@@ -1,4 +1,4 @@
-"""Sampling over a large vocabulary: in Triton and by the reference, of which each choice must be the same."""
+"""Measures sampling over a large vocabulary, and checks that Triton samples the reference's tokens."""
 
 import time
 from collections.abc import Callable
@@ -33,10 +33,10 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 def measure(bench: Bench) -> None:
-    """A row for each batch and kind of sampling; the host's time is in it."""
+    """One row for each batch and kind of sampling. Times include the host's."""
     batches, vocabulary = ((1,), 300) if bench.dry else (BATCHES, VOCABULARY)
     for batch in batches:
-        # As a model's: few tokens have most of the mass.
+        # As with a model's logits few tokens have most of the mass.
         logits = 3 * torch.randn(batch, vocabulary, device=bench.device, generator=bench.generator)
         for name, changes in ASKED.items():
             if bench.has_time(f"sampling {name} at batch {batch}"):
@@ -70,7 +70,7 @@ def _measure(name: str, logits: torch.Tensor, params: SamplingParams, bench: Ben
     own, found = by(in_triton.sample)
     other, expected = by(sample)
     differing = int((found.tokens != expected.tokens).sum())
-    # The logarithms differ in the last place: a draw may turn where two scores all but meet.
+    # Logarithms differ in their last bits, so a draw may differ where two scores are almost equal.
     bench.expect(
         differing <= rows // 50, f"sampling {name}: {differing} of {rows} tokens are not the reference's"
     )
@@ -79,7 +79,7 @@ def _measure(name: str, logits: torch.Tensor, params: SamplingParams, bench: Ben
 
 
 def _seconds(work: Callable[[], object], bench: Bench) -> float:
-    """Of a turn, one given to the device after the other."""
+    """Mean seconds of a turn; the turns are given to the device without waiting."""
     turns = 1 if bench.dry else TURNS
     work()
     if not bench.dry:

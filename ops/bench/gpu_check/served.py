@@ -1,8 +1,8 @@
-"""All four services under load with the worker on the GPU, beside transformers with the same weights.
+"""Measures all four services under load with the worker on the GPU, and transformers with the same weights.
 
-A load is a number of users who each ask again as soon as they have their answer: prompts of 32, 128 and 512
-tokens in turn, answers of 64. What the chain costs the GPU is seen beside the worker alone: between two
-tokens of a user lies one step, and what of that time is not the step's the GPU is idle.
+A load is a number of users who each ask again as soon as they have their answer. Prompts have 32, 128 and 512
+tokens in turn, answers 64. The worker alone is measured, too: between two tokens of a user lies one step. The
+GPU is idle for the part of that time that the step does not take.
 """
 
 import gc
@@ -31,19 +31,19 @@ NEEDED = (
 USERS = (1, 4, 8, 16, 32, 128)
 DRY = (1, 3)
 MEMORY = Path("/dev/shm")
-"""Where files are kept in memory."""
+"""Directory whose files are kept in memory."""
 LARGE_BYTES = 17 << 30
-"""Of the large model's weights."""
+"""Bytes of the large model's weights."""
 ROUNDS = 3
 """Questions of each user."""
 CONTEXT = 256
-"""Of the steps that are timed alone: about what the answers' steps have."""
+"""Context length of steps that are timed alone: about that of the load's steps."""
 LONGEST = 1024
 SETTINGS = {"dtype": "bfloat16", "max_slots": max(USERS), "step_tokens": 2048, "host_memory": 0}
 
 
 def measure(bench: Bench) -> None:
-    """Loads on each engine, steps alone, and the memory that pages take."""
+    """Measure loads on each engine, steps of a worker alone, and the memory that pages take."""
     if missing := [name for name in NEEDED if not _is_here(name)]:
         bench.found.left_out.append(f"served: no {', '.join(missing)} here")
         return
@@ -72,7 +72,7 @@ def _written(folder: Path, bench: Bench) -> Path:
 def _is_here(package: str) -> bool:
     try:
         return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:  # nor what it is a part of
+    except ModuleNotFoundError:  # its parent package is missing
         return False
 
 
@@ -81,7 +81,7 @@ def _users(bench: Bench) -> tuple[int, ...]:
 
 
 def _settings(bench: Bench) -> dict[str, str]:
-    """Of the worker, all as text. A dry run's computes on the CPU, with the kernels that are for it."""
+    """The worker's settings as text. A dry run computes on the CPU, with its kernels."""
     return {name: str(value) for name, value in ({"device": bench.device.type} | SETTINGS).items()}
 
 
@@ -141,7 +141,7 @@ def _questions(users: int, bench: Bench) -> "Sequence[Question]":
 
 
 def _alone(model: Path, bench: Bench) -> None:
-    """The worker without its chain: the share of memory that pages take, and steps one after the other."""
+    """Measure a worker alone: the share of memory that pages take, and steps one after the other."""
     if not bench.has_time("a worker alone", 30):
         return
     from gpu_worker.settings import WorkerSettings
@@ -165,7 +165,7 @@ def _alone(model: Path, bench: Bench) -> None:
 
 
 def _memory(runner: "Runner", free: int, bench: Bench) -> None:
-    """`free`: bytes before the runner was loaded."""
+    """Measure the memory that pages take. `free`: free bytes before the runner was loaded."""
     from gpu_worker.startup.warmup import full_step
 
     taken = torch.cuda.memory_allocated(bench.device)

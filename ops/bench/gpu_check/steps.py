@@ -1,7 +1,7 @@
-"""Whole steps of an 8B-shaped Llama with random weights, one after the other as a deployment gives them.
+"""Measures whole steps of an 8B-shaped Llama with random weights, one after the other as in a deployment.
 
-The least that a step can take is the time in which its weights, keys and values are read at the rate of a
-copy; a step's share of that is what is left of it.
+The floor of a step is the time to read its weights, keys and values at the bandwidth of a copy. The column
+`of the floor` is the floor over the measured time.
 """
 
 import time
@@ -22,19 +22,20 @@ from proto.worker_pb2 import StepPlan
 BATCHES = (1, 8, 64, 256)
 CONTEXT = 1024
 STEPS = 24
+"""Steps of a run."""
 WARM = 4
-"""First steps of a run, in which sequences join."""
+"""First steps of a run, which are not timed."""
 
 
 def measure(bench: Bench) -> None:
-    """One row for each batch that there is memory for: replayed from graphs, and launched one by one."""
+    """One row for each batch that fits into memory, with and without CUDA graphs."""
     measure_model("bf16", TritonKernels(bench.device), AUTO, (1, 3) if bench.dry else BATCHES, bench)
 
 
 def measure_model(
     of: str, kernels: TritonKernels, pages: str, batches: tuple[int, ...], bench: Bench
 ) -> None:
-    """Rows for a model of these kernels. `of`: what its numbers are; `pages`: their format."""
+    """Add rows for a model with these kernels. `of`: its name in the table. `pages`: its KV format."""
     shape, context = (TINY, 40) if bench.dry else (EIGHT_B, CONTEXT)
     kept = PageShape(shape["num_key_value_heads"], shape["head_dim"], shape["head_dim"])
     token_bytes = shape["num_hidden_layers"] * kernels.kv_format(pages, torch.bfloat16).token_bytes(kept)
@@ -71,7 +72,7 @@ def measure_model(
 
 
 def weight_bytes_of(shape: dict[str, int], kernels: Kernels) -> float:
-    """That a step reads: of the embedding only a few rows."""
+    """Bytes of weights that a step reads. Of the embedding it reads only a few rows, which do not count."""
     hidden, head = shape["hidden_size"], shape["head_dim"]
     attention = 2 * (shape["num_attention_heads"] + shape["num_key_value_heads"]) * head * hidden
     layers = shape["num_hidden_layers"] * (attention + 3 * hidden * shape["intermediate_size"])
@@ -82,18 +83,18 @@ def weight_bytes_of(shape: dict[str, int], kernels: Kernels) -> float:
 
 
 def seconds(runner: Runner, batch: int, context: int, bench: Bench) -> float:
-    """Of a decode step, on average: see `timed`."""
+    """Mean seconds of a decode step: see `timed`."""
     count = steps_of(bench)
     return timed(runner, decodes(runner.limits, batch, context, count, SEED), count)
 
 
 def steps_of(bench: Bench) -> int:
-    """Of a run."""
+    """Number of steps of a run."""
     return 6 if bench.dry else STEPS
 
 
 def timed(runner: Runner, plans: Iterable[StepPlan], count: int) -> float:
-    """Seconds of a step, on average, each given to the device before the one before has answered."""
+    """Mean seconds of a step. Each step is given to the device before the step before has its result."""
     runner.reset()
     waiting = None
     began = 0.0

@@ -1,4 +1,4 @@
-"""Other tilings of attention than the one that is chosen: whether another would be faster on this GPU."""
+"""Measures other tilings of attention than the chosen one, to find a faster one for this GPU."""
 
 import itertools
 from functools import partial
@@ -23,7 +23,7 @@ TILINGS = [Tiling(*sizes) for sizes in itertools.product((32, 64, 128), (4, 8), 
 
 
 def measure(bench: Bench) -> None:
-    """For each step how long the chosen tiling takes, and the three fastest of the others."""
+    """One row for each step: the time of the chosen tiling, and the three fastest of all tilings."""
     heads, steps, tilings = Heads(32, 8, 128), STEPS, TILINGS
     if bench.dry:
         heads, steps, tilings = Heads(4, 2, 16), {"tiny": [(1, 40)]}, [Tiling(16, 4, 2)]
@@ -48,7 +48,7 @@ def measure(bench: Bench) -> None:
 
 
 def _seconds(one: Tiling, attend: partial[torch.Tensor], bench: Bench) -> float | None:
-    """None if it takes more than a processor has, or there is no time left."""
+    """Seconds with tiling `one`. None if it needs more resources than the GPU has, or no time is left."""
     if not bench.has_time("a tiling"):
         return None
     with mock.patch.object(attention, "tiling", return_value=one):

@@ -1,4 +1,4 @@
-"""The shipped model's tokens: on the GPU the same as on the CPU, replayed or not, and without waiting."""
+"""Checks the shipped model's tokens: the same on GPU and CPU, with and without CUDA graphs."""
 
 import itertools
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ DRAWN = greedy(temperature=1, top_p=0.9, top_k=40, repetition_penalty=1.1, seed=
 
 
 def check(bench: Bench) -> None:
-    """Whether tokens are equal, and the share that is in bfloat16."""
+    """Check that tokens are equal in float32, and that at least a quarter are in bfloat16."""
     cpu = torch.device("cpu")
     if bench.dry:  # the shipped model takes minutes in the interpreter
         plain, own = _tiny(ReferenceKernels(), bench), _tiny(TritonKernels(cpu), bench)
@@ -44,7 +44,7 @@ def check(bench: Bench) -> None:
     replay(own, layouts_for(own.limits.max_slots, own.limits.max_step_tokens), bench)
     expected = generate(plain, GREEDY, count, output)
     _note("replayed", generate(own, GREEDY, count, output, watched=True), expected, bench)
-    if not bench.dry:  # rounding may change some, and what comes after those
+    if not bench.dry:  # rounding may change a token, and so all tokens after it
         half = generate(_shipped(bench.device, torch.bfloat16), GREEDY, count, output)
         _note("in bfloat16", half, expected, bench, most=0.75)
 
@@ -52,7 +52,7 @@ def check(bench: Bench) -> None:
 def _note(
     name: str, found: list[list[int]], expected: list[list[int]], bench: Bench, most: float = 0.0
 ) -> None:
-    """`most`: share of the tokens that may be unlike."""
+    """Add a row, and check that at most the share `most` of the tokens differ."""
     pairs = zip(_flat(found), _flat(expected), strict=True)
     same = [one == other for one, other in pairs]
     share = sum(same) / len(same)
@@ -61,7 +61,7 @@ def _note(
 
 
 def _tiny(kernels: Kernels, bench: Bench) -> Runner:
-    """The same random model each time."""
+    """A runner of a tiny random model. The model is the same each time."""
     bench.generator.manual_seed(SEED)
     model = llama(TINY, kernels, torch.float32, bench)
     return runner_of(model, kernels, 8, 64, bench.device)
@@ -79,9 +79,9 @@ def _flat(answers: list[list[int]]) -> list[int]:
 def generate(
     runner: Runner, params: SamplingParams, count: int, output: int, watched: bool = False
 ) -> list[list[int]]:
-    """`output` tokens for each of `count` prompts, which join one after the other.
+    """Generate `output` tokens for each of `count` prompts, which join the batch one after the other.
 
-    `watched`: a step that waits for the device when it is given to it raises.
+    `watched`: on a GPU raise if `Runner.begin` waits for the device.
     """
     chance = np.random.default_rng(SEED)
     answers: list[list[int]] = [[] for _ in range(count)]

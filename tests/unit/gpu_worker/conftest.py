@@ -38,7 +38,7 @@ CPU = torch.device("cpu")
 INTERPRETED = ["triton"] if os.environ.get("TEST_INTERPRETED") else []
 """Triton's interpreter takes minutes for all that is here; kernels/triton/ has some of it."""
 BACK_ENDS = ["torch", *INTERPRETED, "onednn", *build.supported()]
-"""Those that this machine can run."""
+"""Back ends that this machine can run."""
 NO_DRAFTS: Mapping[int, list[int]] = {}
 
 
@@ -141,7 +141,7 @@ class Driver:
         self.freed.append(sequence.slot)
 
     def step(self, *rows: tuple[Running, int], drafts: Mapping[int, list[int]] = NO_DRAFTS) -> StepResult:
-        """Compute so many tokens of each sequence; one that comes to its end samples.
+        """Compute a number of tokens of each sequence. A sequence at its end samples.
 
         `drafts`: by slot, of sequences that come to their ends.
         """

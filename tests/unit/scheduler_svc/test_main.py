@@ -54,7 +54,7 @@ async def worker_node(bus: MemoryBus) -> AsyncIterator[Node]:
 
 
 async def offer(client: Node, workers: int) -> dict[str, Any]:
-    """What the scheduler's lease says once it has so many workers."""
+    """What the scheduler's lease says once it has a number of workers."""
     while True:
         leases = [each for each in await client.leases() if each.service == "scheduler"]
         if leases and leases[0].info.get("workers") == workers:

@@ -100,11 +100,11 @@ async def test_every_event_is_the_object_it_claims_to_be(gateway):
 
 
 async def test_each_chunk_is_sent_at_once(gateway):
-    heard = asyncio.Event()
+    received = asyncio.Event()
 
     async def generate(request, context):
         yield text("a", 1)
-        await heard.wait()
+        await received.wait()
         yield text("b", 2, finish_reason=STOP)
 
     gateway.tokenizer.generate = generate
@@ -114,7 +114,7 @@ async def test_each_chunk_is_sent_at_once(gateway):
         async for piece in response.aiter_text():
             seen += piece
             if '"text":"a"' in seen:
-                heard.set()
+                received.set()
     assert '"text":"b"' in seen
 
 

@@ -23,7 +23,7 @@ def chunked(headers: bytes = b"") -> bytes:
 
 
 async def answers(gateway, *pieces: bytes, count: int) -> list[int]:
-    """Statuses of so many answers on one connection that is sent the pieces one by one."""
+    """Statuses of a number of answers on one connection that is sent the pieces one by one."""
     reader, writer = await asyncio.open_connection(*gateway.address)
     for piece in pieces:
         writer.write(piece)

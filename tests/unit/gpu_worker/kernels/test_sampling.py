@@ -70,7 +70,7 @@ def logits(seed: int = 0) -> torch.Tensor:
 
 
 def support(sampling, params, values, draws: int = 400) -> Counter[int]:
-    """How often each token is drawn, over so many positions."""
+    """How often each token is drawn, over a number of positions."""
     found = Counter()
     for length in range(1, draws // 50 + 1):
         rows = []

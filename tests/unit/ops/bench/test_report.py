@@ -67,7 +67,7 @@ def folder(tmp_path, made_up, contest) -> Path:
     loop = {"requests": 4, "errors": 0, "goodput": 1.0, "output_rate": 77.0} | {
         kind: {"p50": 1.0, "p90": 2.0, "p99": 3.0} for kind in ("first_token", "between_tokens", "end_to_end")
     }
-    worth = {"work": "some work", "model": "135m", "dtype": "bfloat16", "figures": _figures(PAIRS)}
+    measured = {"work": "some work", "model": "135m", "dtype": "bfloat16", "figures": _figures(PAIRS)}
     load = Load(requests=20, output_lengths=(2, 5))
     steps = [
         Measured(shape := Shape(rows, 9 * rows, rows % 3), COST.of(shape) / SECOND) for rows in range(1, 30)
@@ -90,7 +90,7 @@ def folder(tmp_path, made_up, contest) -> Path:
         ),
         made_up("step", STEP),
         made_up("step", STEP | {"decode_by_context": {}}, "short"),
-        made_up("mechanisms", {"sharing": worth}),
+        made_up("mechanisms", {"sharing": measured}),
         made_up("footprint", {"model": "m", "dtype": "bfloat16", "peak MiB": 7.5}),
         made_up("attention", ATTENTION),
         made_up("paced", {"prompt_tokens": 32, "answer_tokens": 256, "by_step_ms": {"5": [CARRIED]}}),
