@@ -58,12 +58,15 @@ def figures(results: Any, path: str = "") -> Iterator[tuple[str, float]]:
 
 
 def ratios(before: Sequence[Any], after: Sequence[Any]) -> dict[str, Ratio]:
-    """The figures that all rounds of both have, and that are not zero. One entry of each sequence a round."""
+    """The figures that all rounds of both have, that are not zero, and that differ in some round: sizes and
+    counts do not. One entry of each sequence a round."""
     rounds = [(dict(figures(old)), dict(figures(new))) for old, new in zip(before, after, strict=True)]
     shared = [name for name in rounds[0][0] if all(old.get(name) and new.get(name) for old, new in rounds)]
     found = {}
     for name in shared:
         old, new = ([side[name] for side in sides] for sides in zip(*rounds, strict=True))
+        if old == new:
+            continue
         each = [later / sooner for sooner, later in zip(old, new, strict=True)]
         middles = statistics.median(old), statistics.median(new)
         found[name] = Ratio(*middles, min(each), statistics.median(each), max(each))

@@ -5,7 +5,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from ops.bench.record import Record
-from ops.bench.report.sections import anything, core, engines, kernels, mechanisms, processes, simulate, step
+from ops.bench.report.sections import (
+    anything,
+    before_after,
+    core,
+    engines,
+    kernels,
+    mechanisms,
+    processes,
+    simulate,
+    step,
+)
 
 Results = Mapping[str, Any]
 
@@ -38,6 +48,7 @@ KINDS: Mapping[str, Kind] = {
     "simulate-validation": Kind("How far the simulator is off", engines.subject, simulate.validated),
     "step-cost": Kind("What the simulator takes steps to cost", engines.subject, simulate.costs),
     "simulate-scale": Kind("How long the simulator takes", lambda _: "", simulate.scale),
+    "before-after": Kind("A change beside the commit before it", lambda _: "", before_after.compared),
     "linear": Kind("Matrix products", lambda _: "", kernels.products),
     "attention": Kind("Attention", lambda _: "", kernels.attention),
 }

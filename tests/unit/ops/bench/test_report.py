@@ -134,7 +134,12 @@ def test_each_file_has_a_section_with_its_origin(folder) -> None:
     for record in records:
         (section,) = (each for each in sections if f"\n_[{record.name}.json]" in each)
         assert "2026-02-03, commit abc1234, seed 7; Abacus, 2 cores, 1.5 GiB" in section
-    assert {record.benchmark for record in records} > KINDS.keys() - {"chain", "wire", "linear"}
+    assert {record.benchmark for record in records} > KINDS.keys() - {
+        "before-after",
+        "chain",
+        "wire",
+        "linear",
+    }
     assert "1. Linux, Python 3.11.0, torch 2.0" in sections[-1]
 
 

@@ -1,0 +1,42 @@
+"""A change beside the commit before it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ops.bench.report.markdown import table
+
+Results = Mapping[str, Any]
+
+COLUMNS = ("figure", "before", "after", "lowest", "ratio", "highest")
+
+MARGIN = 0.03
+"""Ratios this close to 1 count as unchanged."""
+
+
+def compared(results: Results, drawings: str) -> list[str]:
+    before, after, rounds = (results[key] for key in ("before", "after", "rounds"))
+    blocks = [
+        f"Commit {after} over commit {before}, in {rounds} turns: the median ratio of each figure, and the "
+        "lowest and highest of a turn. Figures that are equal in all turns are left out, and so are the 10th "
+        "and 90th of a hundred."
+    ]
+    for name, figures in results.items():
+        if isinstance(figures, Mapping):
+            medians = {
+                figure: one for figure, one in figures.items() if not figure.endswith((" p10", " p90"))
+            }
+            same = sum(abs(one["middle"] - 1) <= MARGIN for one in medians.values())
+            blocks += [
+                f"`{name}`: {same} of {len(medians)} figures are within {100 * MARGIN:.0f} %.",
+                table(COLUMNS, list(map(_row, medians.items()))),
+            ]
+    return blocks
+
+
+def _row(figure: tuple[str, Mapping[str, float]]) -> tuple[str, ...]:
+    name, ratio = figure
+    return (
+        name,
+        *(f"{ratio[side]:.4g}" for side in ("before", "after")),
+        *(f"{ratio[which]:.3f}" for which in ("low", "middle", "high")),
+    )
