@@ -45,7 +45,7 @@ class Heads:
     kv: int
     dim: int
     rank: int = 0
-    """Values are the first `shared` numbers of keys, in one page. 0: values have pages of their own."""
+    """Values are the first `rank` numbers of keys, in the same pages. 0: values have pages of their own."""
 
 
 def make_step(rows: list[tuple[int, int]], block_size: int, generator: torch.Generator) -> StepMetadata:
