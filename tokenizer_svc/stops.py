@@ -10,7 +10,7 @@ class Node:
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
-        """Length of the beginning. So many characters at the end of the text are held back."""
+        """Length of the beginning. This number of characters at the end of the text is held back."""
         self.next: dict[str, Node] = {}
         self.fallback: Node = self
         """The longest proper suffix that is a beginning too."""

@@ -4,7 +4,7 @@
     slot 1   │ ...
 
 A block is gathered from all layers into a buffer on the device, and moves to the host in one copy. Blocks
-whose slots are adjacent move together. The buffer has a bounded size, so many blocks move part by part.
+whose slots are adjacent move together. The buffer has a bounded size: many blocks move in parts.
 
 On a GPU host memory is pinned, and nothing waits for a copy. Copies go to the stream that the steps run on.
 The stream's order keeps them apart from other work on the same blocks, slots and buffer.

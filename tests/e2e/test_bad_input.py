@@ -133,7 +133,7 @@ async def test_malformed_entries_go_to_the_dead_letters(
     connection = redis.Redis.from_url(deployment.server.url)
     streams = [
         key
-        # Not the workers' door: nobody reads it while the only worker is lent.
+        # Not the workers' door: nobody reads it while the only worker is leased.
         for pattern in ("calls:Tokenizer:*", "calls:Scheduler:*", "inbox:*")
         for key in connection.scan_iter(deployment.prefix + pattern)
     ]

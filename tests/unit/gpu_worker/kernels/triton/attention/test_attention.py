@@ -17,7 +17,7 @@ from tests.support.triton_paged import make_paged
 pytestmark = pytest.mark.usefixtures("poisoned")
 
 PROCESSORS = 8
-"""So many that contexts of some hundred positions are split."""
+"""Enough processors that contexts of some hundred positions are split."""
 
 TOLERANCES = {torch.float32: 3e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 """Absolute and relative."""
