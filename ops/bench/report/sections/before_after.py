@@ -14,22 +14,19 @@ MARGIN = 0.03
 
 
 def compared(results: Results, drawings: str) -> list[str]:
-    before, after, rounds = (results[key] for key in ("before", "after", "rounds"))
     blocks = [
-        f"Commit {after} over commit {before}, in {rounds} turns: the median ratio of each figure, and the "
-        "lowest and highest of a turn. Figures that are equal in all turns are left out, and so are the 10th "
-        "and 90th of a hundred."
+        f"Commit {results['after']} over commit {results['before']}, in turns: the median ratio of each "
+        "figure, and the lowest and highest of a turn. Figures that are equal in all turns are left out, and "
+        "so are the 10th and 90th of a hundred."
     ]
-    for name, figures in results.items():
-        if isinstance(figures, Mapping):
-            medians = {
-                figure: one for figure, one in figures.items() if not figure.endswith((" p10", " p90"))
-            }
-            same = sum(abs(one["middle"] - 1) <= MARGIN for one in medians.values())
-            blocks += [
-                f"`{name}`: {same} of {len(medians)} figures are within {100 * MARGIN:.0f} %.",
-                table(COLUMNS, list(map(_row, medians.items()))),
-            ]
+    for name, one in results["benchmarks"].items():
+        figures = one["figures"].items()
+        medians = {key: ratio for key, ratio in figures if not key.endswith((" p10", " p90"))}
+        same = sum(abs(ratio["middle"] - 1) <= MARGIN for ratio in medians.values())
+        blocks += [
+            f"`{name}`, turns: {one['rounds']}. Of {len(medians)} figures {same} are within {MARGIN:.0%}.",
+            table(COLUMNS, list(map(_row, medians.items()))),
+        ]
     return blocks
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ops.bench import before_after
-from ops.bench.before_after import Ratio, compare, figures, ratios
+from ops.bench.before_after import Ratio, compare, numbers_in, ratios
 from ops.bench.report.sections.before_after import compared
 
 BENCHMARK = """
@@ -23,7 +23,7 @@ write(Path(out), "tiny", int(seed), results)
 
 def test_every_number_is_a_figure() -> None:
     nested = {"a": {"b": 1, "c": [2.5, {"d": 3}]}, "text": "4", "flag": True, "nothing": None}
-    assert dict(figures(nested)) == {"a b": 1.0, "a c 0": 2.5, "a c 1 d": 3.0}
+    assert dict(numbers_in(nested)) == {"a b": 1.0, "a c 0": 2.5, "a c 1 d": 3.0}
 
 
 def test_a_ratio_is_of_one_round_and_its_median_over_the_rounds() -> None:
@@ -45,14 +45,10 @@ def test_the_report_shows_medians_and_counts_what_is_unchanged() -> None:
     found = ratios(
         [{"ms": {"p10": 1.0, "p50": 2.0}, "rate": 100.0}], [{"ms": {"p10": 3.0, "p50": 2.5}, "rate": 101.0}]
     )
-    results = {
-        "before": "a",
-        "after": "b",
-        "rounds": 1,
-        "core": {name: one._asdict() for name, one in found.items()},
-    }
-    _, counted, shown = compared(results, "")
-    assert counted == "`core`: 1 of 2 figures are within 3 %."
+    core = {name: one._asdict() for name, one in found.items()}
+    benchmarks = {"core": {"rounds": 1, "figures": core}}
+    _, counted, shown = compared({"before": "a", "after": "b", "benchmarks": benchmarks}, "")
+    assert counted == "`core`, turns: 1. Of 2 figures 1 are within 3%."
     assert "| ms p50 | 2 | 2.5 | 1.250 | 1.250 | 1.250 |" in shown
     assert "p10" not in shown
 
@@ -64,6 +60,7 @@ def test_both_are_measured_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (tmp_path / name / "cost").write_text(cost)
         (tmp_path / name / "ops").symlink_to(root / "ops")
     monkeypatch.setattr(before_after, "BENCHMARKS", {"tiny": ("-c", BENCHMARK)})
-    found = compare(tmp_path / "old", tmp_path / "new", "tiny", rounds=3, seed=1)
+    rounds = list(compare(tmp_path / "old", tmp_path / "new", "tiny", rounds=3, seed=1))
     assert (tmp_path / "order").read_text().split() == ["old", "new", "new", "old", "old", "new"]
-    assert found == {"step ms": Ratio(4.0, 6.0, 1.5, 1.5, 1.5)}
+    assert [number for number, _ in rounds] == [1, 2, 3]
+    assert rounds[-1][1] == {"step ms": Ratio(4.0, 6.0, 1.5, 1.5, 1.5)}
