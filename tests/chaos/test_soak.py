@@ -51,14 +51,14 @@ async def soak(quire: Running) -> None:
     until = time.monotonic() + SECONDS
     answered: list[int] = []
     killed: list[str] = []
-    answered: set[int] = set()
+    progressed: set[int] = set()
     """Users who have got something since the latest deaths."""
 
     async def user(number: int) -> None:
         taste = random.Random(SEED * 100 + number)
         while time.monotonic() < until:
             which = taste.randrange(len(QUESTIONS))
-            answer = await ask(client, lambda _: answered.add(number), **QUESTIONS[which])
+            answer = await ask(client, lambda _: progressed.add(number), **QUESTIONS[which])
             assert answer == expected[which], (QUESTIONS[which], killed)
             answered.append(which)
 
@@ -69,8 +69,8 @@ async def soak(quire: Running) -> None:
                 [one for one in victims if await asyncio.to_thread(kill, quire.deployment.port, one)]
             )
             # A call that costs two servers their lives and gains nothing in between is rightly refused.
-            answered.clear()
-            while len(answered) < USERS and time.monotonic() < until:
+            progressed.clear()
+            while len(progressed) < USERS and time.monotonic() < until:
                 await asyncio.sleep(0.05)
             await asyncio.sleep(chance.uniform(0, 1.5))
 

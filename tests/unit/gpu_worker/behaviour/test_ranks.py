@@ -40,7 +40,7 @@ try:
     load(WorkerSettings(kv_memory=4096))
 except CapacityError as error:
     print(error)
-load(WorkerSettings()).followers._tell(Order.PLAN, b"no plan")
+load(WorkerSettings()).followers._send(Order.PLAN, b"no plan")
 print("a rank may fail", flush=True)
 time.sleep(60)
 """
