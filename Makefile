@@ -47,7 +47,7 @@ emulated: $(VENV)/.installed-dev ## the GPU kernels, compiled for Ampere and Hop
 kernels: $(VENV)/.installed
 	@$(BIN)/python -m gpu_worker.kernels.cpu.build supported >/dev/null
 
-lint: $(VENV)/.installed-dev ## style and types alone
+lint: $(VENV)/.installed-dev ## style, imports and types alone
 	@echo "== style (ruff)"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
