@@ -1,5 +1,7 @@
 """One Generate or Embed call: what it has yet to be sent, and how it ends."""
 
+from collections.abc import Awaitable
+
 from proto.rpc.mailbox import Mailbox
 from proto.scheduler_pb2 import EmbedTokensResponse, GenerateResponse
 from scheduler_svc.core.errors import SchedulerError
@@ -25,6 +27,6 @@ class Call:
         self.error = error
         self._responses.close()
 
-    async def next(self) -> Response | None:
+    def next(self) -> Awaitable[Response | None]:
         """The next response, or None at the end: see `error` for which."""
-        return await self._responses.get()
+        return self._responses.get()

@@ -52,9 +52,7 @@ class Inflow(Mailbox[bytes]):
         self.add(body)
         return True
 
-    async def get(self) -> bytes | None:
-        """The next message; None once it is closed and empty."""
-        body = await super().get()
-        if body is not None:
-            self._bytes -= len(body)
+    def _take(self) -> bytes:
+        body = super()._take()
+        self._bytes -= len(body)
         return body

@@ -40,6 +40,10 @@ class Mailbox(Generic[Item]):
                 await self._reader
             finally:
                 self._reader = None
+        return self._take()
+
+    def _take(self) -> Item:
+        """Take out the first item. Not awaited: every message of every call passes through here."""
         return self._items.popleft()
 
     def _wake(self) -> None:
