@@ -20,7 +20,8 @@ TORCH_CPU_VERSION := 2.13.0
 # Without a GPU Triton only interprets, for tests; with one torch brings the version that it needs.
 TRITON := $(if $(filter cpu,$(TORCH)),triton==3.7.1)
 
-.PHONY: help up test emulated kernels lint install bench report gpu-check compose-test clean
+.PHONY: help up test schema clients json-answers fuzz families emulated kernels lint install bench chaos soak overload \
+	report gpu-check cpu-check compose-test clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -38,10 +39,26 @@ test: $(VENV)/.installed-dev ## style, types and all tests
 	@echo "== tests"
 	@$(BIN)/python -m pytest -n 2 --durations=10 $(ARGS)
 
+schema: $(VENV)/.installed-dev ## draw 10,000 requests from the OpenAPI document; CASES=number SEED=number
+	@SCHEMA_CASES=$(or $(CASES),10000) SCHEMA_OUT=ops/bench/results/schema.json TEST_EXAMPLES=others \
+		$(BIN)/python -m pytest tests/e2e/test_schema.py --hypothesis-seed=$(or $(SEED),1) $(ARGS)
+
 emulated: $(VENV)/.installed-dev ## the GPU kernels, compiled for Ampere and Hopper, in an emulator of PTX (20 minutes)
 	@for capability in 80 90; do echo "== compute capability $$capability"; \
 		TEST_EMULATED=$$capability $(BIN)/python -m pytest -n 2 tests/unit/support tests/unit/gpu_worker/kernels/triton \
 			$(ARGS) || exit 1; done
+
+json-answers: $(VENV)/.installed-dev ## 2,000 answers to drawn JSON Schemas while processes are killed; ANSWERS=2000 SEED=1
+	@$(BIN)/python -m ops.bench.robust.json_answers --answers $(or $(ANSWERS),2000) --seed $(or $(SEED),1) $(ARGS)
+
+clients: $(VENV)/.installed-dev ## unmodified clients against the shipped model; CLIENTS="openai litellm" for some
+	@$(BIN)/python -m tests.clients $(CLIENTS) $(ARGS)
+
+fuzz: $(VENV)/.installed-dev ## 100,000 damaged messages for all that reads any; CASES=number for each reader
+	@TEST_FUZZ=$(or $(CASES),9100) $(BIN)/python -m pytest -n 2 tests/fuzz -o timeout=3600 $(ARGS)
+
+families: $(VENV)/.installed-dev ## a tiny model of every family of the installed transformers: equal, or refused
+	@TEST_ALL_MODELS=1 $(BIN)/python -m pytest -n 2 -rs tests/unit/gpu_worker/behaviour/test_installed_models.py $(ARGS)
 
 # Tests want them all; who installs has only the best one compiled.
 kernels: $(VENV)/.installed
@@ -61,13 +78,25 @@ bench: $(VENV)/.installed-dev ## measure the wire and the chain; results go to o
 	@$(BIN)/python -m ops.bench.chain
 	@$(BIN)/python -m ops.bench.paced
 
+chaos: $(VENV)/.installed-dev ## streams while everything fails; FAULTS=200 of them, SEED=1
+	@$(BIN)/python -m ops.bench.robust.chaos --faults $(or $(FAULTS),200) --seed $(or $(SEED),1) $(ARGS)
+
+soak: $(VENV)/.installed-dev ## a mixed load for MINUTES=60: what grows, what is left behind
+	@$(BIN)/python -m ops.bench.robust.soak --minutes $(or $(MINUTES),60) $(ARGS)
+
+overload: $(VENV)/.installed-dev ## ten times as many requests as can be served
+	@$(BIN)/python -m ops.bench.robust.overload $(ARGS)
+
 report: $(VENV)/.installed-dev ## make ops/bench/report.md from the results that are there
 	@$(BIN)/python -m ops.bench.report
 
 gpu-check: $(VENV)/.installed-dev ## check the GPU back end on this machine's GPU and measure it; OUT=FOLDER for the results
 	@$(BIN)/python -m ops.bench.gpu_check $(or $(OUT),ops/bench/results) $(ARGS)
 
-compose-test: ## build the images, start docker-compose.yml, ask for an answer (needs a container engine)
+cpu-check: $(VENV)/.installed-dev kernels ## check and measure the CPU kernels on this machine (10 minutes); OUT=FOLDER for the results
+	@$(BIN)/python -m ops.bench.cpu_check $(or $(OUT),ops/bench/results) $(ARGS)
+
+compose-test: ## build the images, start docker-compose.yml, try what it promises (needs a container engine)
 	@sh ops/images/compose_test.sh
 
 clean: ## remove the virtual environment and all caches

@@ -6,29 +6,42 @@ import errno
 import logging
 import resource
 import socket
+import time
 from collections.abc import Generator
 from pathlib import Path
 
 import uvicorn
 
 from gateway.app import create_app
-from gateway.http.protocol import HttpProtocol
+from gateway.errors import Unavailable
+from gateway.http.connections import ConnectionLimits
+from gateway.http.draining import Drain
+from gateway.http.key_ring import KeyRing
+from gateway.http.meter import Meter
+from gateway.http.protocol import protocol
 from gateway.settings import GatewaySettings
 from gateway.upstream.backend import NodeBackend
-from ops.runtime.address import http_url, listen
-from ops.runtime.api_keys import KeyFileError, read_keys
+from ops.runtime.address import check_free, http_url, listen
+from ops.runtime.api_keys import Key, KeyFileError, digest_of, read_keys
+from ops.runtime.drain import asked_to_stop
 from ops.runtime.errors import StartError
+from ops.runtime.key_store import KeyStore
+from ops.runtime.metrics import METRICS
+from ops.runtime.metrics_store import MetricsStore
 from ops.runtime.process import run
-from proto.rpc import Node
+from proto.rpc import BusAway, Lease, Node, Owner
+from proto.rpc.redis_bus import Line
 
-GRACE_SECONDS = 5
-"""Time that answers under way get to finish once the process is asked to stop."""
+LAST_SECONDS = 5
+"""Time in which clients must take the ends of their answers, once all answers have ended."""
+LOOK_SECONDS = 0.5
+"""Time between two looks at the other gateways, while this one drains."""
 BACKLOG = 2048
 """Connections that the kernel queues until they are accepted."""
 MAX_OPEN = 2**16
 """Open files, and so connections, that the process asks for. Most systems start a process with 1,024."""
-KEEP_ALIVE_SECONDS = 75
-"""Time that an idle connection is kept open."""
+OTHER_FILES = 64
+"""Open files that are no connections of clients."""
 
 logger = logging.getLogger(__name__)
 
@@ -42,61 +55,143 @@ class _Server(uvicorn.Server):
 
 
 async def serve(node: Node, settings: GatewaySettings) -> None:
-    """Answer HTTP until cancelled. Then answers under way have `GRACE_SECONDS` to finish."""
-    keys = _keys(settings.api_keys_file)
-    _allow_connections()
-    listener = _listen(settings.host, settings.port)
-    app = create_app(NodeBackend(node), keys)
+    """Answer HTTP until cancelled. Then answers under way have `settings.stop_seconds` to finish."""
+    redis = Line(settings.redis_url)
+    keys = KeyRing(_keys(settings.api_keys_file), KeyStore(redis, settings.stream_prefix))
+    try:
+        settings.check_open(await keys.needed())
+    except Unavailable:
+        raise ConnectionError("the API keys cannot be read: Redis is away") from None
+    connections = ConnectionLimits(
+        connections=min(settings.max_connections, _allow_connections() - OTHER_FILES),
+        per_address=settings.max_connections_per_address,
+    )
+    url = http_url(settings.host, settings.port)
+    listener = await _listen(node, settings, url)
+    app = create_app(
+        NodeBackend(node),
+        keys,
+        settings.limits,
+        Meter(redis, settings.stream_prefix, node.id),
+        MetricsStore(redis, settings.stream_prefix),
+        access=settings.access,
+        answer_timeout=settings.answer_timeout,
+        strict_fields=settings.strict_fields,
+    )
+    METRICS.read_by(app.state.generator.read_metrics)
     config = uvicorn.Config(
         app,
-        http=HttpProtocol,
+        http=protocol(connections),
         ws="none",
         lifespan="on",
         access_log=False,
         log_config=None,
         log_level=logging.WARNING,
         server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=2 * GRACE_SECONDS,
+        proxy_headers=False,  # anyone on this machine could name any address
+        timeout_keep_alive=int(connections.idle),
+        timeout_graceful_shutdown=LAST_SECONDS,
     )
     server = _Server(config)
-    url = http_url(settings.host, settings.port)
     await node.update(url=url)
-    serving = asyncio.ensure_future(server.serve([listener]))
-    logger.info("listening on %s", url)
-    try:
-        await asyncio.shield(serving)
-    finally:
-        server.should_exit = True
-        end = asyncio.get_running_loop().call_later(GRACE_SECONDS, app.state.generator.stop)
-        await serving
-        end.cancel()
+    async with Owner() as owner:
+        serving = owner.own(server.serve([listener]), "the HTTP server")
+        owner.own(app.state.generator.watch(), "what watches for lost models")
+        logger.info("listening on %s", url)
+        try:
+            await owner.ended()
+        except asyncio.CancelledError:
+            await _drain(node, app.state.drain, server, url, settings.stop_seconds)
+            raise
+        finally:
+            app.state.generator.stop()
+            server.should_exit = True
+            await serving
+            redis.close()
 
 
-def _keys(path: str) -> dict[str, str]:
-    """Tenant by API key; empty without a file. Raises `StartError`."""
+async def _drain(node: Node, drain: Drain, server: uvicorn.Server, url: str, seconds: float) -> None:
+    """Return when all answers have ended, or after `seconds`.
+
+    Once another gateway listens at the same address, this one does not listen any more. Until then it does:
+    it answers health checks, and tells clients to try again.
+    """
+    asked_to_stop()
+    end = time.monotonic() + seconds
+    await _find_successor(node, drain, server, url)
+    drain.begun = True
+    await node.update(stopping=True)
+    while (left := end - time.monotonic()) > 0 and not await drain.idle(min(left, LOOK_SECONDS)):
+        await _find_successor(node, drain, server, url)
+
+
+async def _find_successor(node: Node, drain: Drain, server: uvicorn.Server, url: str) -> None:
+    if not drain.replaced and await _others_at(node, url):
+        drain.replaced = True
+        for each in server.servers:
+            each.close()
+
+
+async def _others_at(node: Node, url: str) -> bool:
+    """Whether another gateway of this deployment and machine listens at this address, and is not stopping."""
     try:
-        return read_keys(Path(path)) if path else {}
+        leases = await node.leases(any_protocol=True)
+    except BusAway:
+        return False
+    return any(
+        _listens(lease, url) and not lease.info.get("stopping")
+        for lease in leases
+        if lease.process_id != node.id
+    )
+
+
+def _keys(path: str) -> dict[str, Key]:
+    """The keys of a file by digest; empty without a file. Raises `StartError`."""
+    try:
+        names = read_keys(Path(path)) if path else {}
+        return {digest_of(secret): Key(name=name, tenant=name) for secret, name in names.items()}
     except KeyFileError as error:
         raise StartError(f"QUIRE_API_KEYS_FILE={error}") from None
 
 
-def _allow_connections() -> None:
-    """Raise the limit on open files: beyond it, connections are refused."""
+def _allow_connections() -> int:
+    """Raise the limit on open files, beyond which connections are refused. Returns what it is now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MAX_OPEN if hard == resource.RLIM_INFINITY else min(MAX_OPEN, hard)
-    if soft != resource.RLIM_INFINITY and soft < most:
+    if soft == resource.RLIM_INFINITY:
+        return MAX_OPEN
+    if soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return max(soft, most)
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises `StartError` if the address cannot be listened on."""
+async def _listen(node: Node, settings: GatewaySettings, url: str) -> socket.socket:
+    """A listening socket. Gateways of one deployment may share an address; nobody else's is taken.
+
+    Raises `StartError` if the address cannot be listened on.
+    """
+    host, port = settings.host, settings.port
     try:
-        return listen(host, port, BACKLOG)
+        try:
+            check_free(host, port)
+        except OSError as error:
+            shared = error.errno == errno.EADDRINUSE
+            holders = await node.leases(any_protocol=True) if shared else []
+            if not any(_listens(lease, url) for lease in holders):
+                raise
+        return listen(host, port, BACKLOG, share=True)
     except OSError as error:
+        if isinstance(error, BusAway):
+            raise
         if error.errno == errno.EADDRINUSE:
             raise StartError(f"port {port} is taken: set QUIRE_PORT to another") from None
         raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+
+
+def _listens(lease: Lease, url: str) -> bool:
+    """Whether the process is a gateway that listens at this address of this machine."""
+    here = lease.service == "gateway" and lease.host == socket.gethostname()
+    return here and lease.info.get("url") == url
 
 
 if __name__ == "__main__":

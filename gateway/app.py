@@ -1,73 +1,121 @@
 """The gateway's HTTP application."""
 
-import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
-from gateway import page
-from gateway.api import chat, completions, embeddings, health, models
+from gateway import docs_page, page
+from gateway.api import chat, completions, embeddings, health, messages, models, ollama, rank, tokenize
+from gateway.api import metrics as metrics_page
+from gateway.api.answer_schema import ANSWERS
+from gateway.api.messages_answer_schema import MESSAGES
+from gateway.api.messages_schema import CountBody, MessagesBody
+from gateway.api.ollama_answer_schema import OLLAMA
+from gateway.api.ollama_schema import EmbedBody, OllamaChatBody, OllamaGenerateBody, ShowBody
+from gateway.api.rank_schema import RerankBody, ScoreBody
 from gateway.api.schema import ChatBody, CompletionBody, EmbeddingBody
+from gateway.api.token_schema import DetokenizeBody, TokenizeBody
 from gateway.errors import BadRequest, GatewayError, NotFound, ServerFault, WrongMethod
+from gateway.http.body_memory import BodyMemory, HoldsBodies
 from gateway.http.connection import Disconnected
+from gateway.http.draining import Drain, Draining
+from gateway.http.error_shape import refusal
 from gateway.http.guard import Guard
+from gateway.http.gzipped import GzipAnswers
+from gateway.http.key_ring import KeyRing
+from gateway.http.meter import Meter
 from gateway.http.openapi import add_schemas
-from gateway.http.protocol import HeadAsGet
-from gateway.http.tracing import RequestTracing, record
+from gateway.http.origin import Access, OriginGuard, cross_origin
+from gateway.http.paths import UsualForm, options_of
+from gateway.http.tracing import RequestIds, RequestSpans, record
 from gateway.upstream.backend import Backend
 from gateway.upstream.catalog import Catalog
 from gateway.upstream.generation import Generator
+from ops.runtime.limits import Limits
+from ops.runtime.metrics_store import MetricsStore
 
 CLIENT_CLOSED_REQUEST = 499
 """nginx's status for a client that has left. It is never sent."""
 
+_LOOPBACK_ONLY = Access()
+
+BODIES = (
+    *(CompletionBody, ChatBody, EmbeddingBody, TokenizeBody, DetokenizeBody),
+    *(RerankBody, ScoreBody),
+    *(MessagesBody, CountBody, OllamaChatBody, OllamaGenerateBody, EmbedBody, ShowBody),
+)
+"""What requests may have."""
+
 logger = logging.getLogger(__name__)
 
 
-def create_app(backend: Backend, keys: Mapping[str, str] | None = None) -> FastAPI:
-    """The application over `backend`. The process stops it through `app.state.generator`.
+def create_app(
+    backend: Backend,
+    keys: KeyRing | None = None,
+    limits: Limits | None = None,
+    meter: Meter | None = None,
+    metrics: MetricsStore | None = None,
+    *,
+    access: Access = _LOOPBACK_ONLY,
+    answer_timeout: float | None = None,
+    strict_fields: bool = False,
+) -> FastAPI:
+    """The application over `backend`. The process runs `generator.watch` of its state, and stops it through
+    `drain` and `generator`.
 
-    `keys`: tenant by API key. Without any, requests need no key.
+    `keys`: without any, requests need none. `limits`: of every caller whose key gives no others. `meter`:
+    counts requests and tokens; without it only single requests are limited. `metrics`: where all processes
+    leave theirs; without it the gateway shows its own alone. `access`: hosts and web pages
+    that may ask. `answer_timeout`: seconds that an answer may take whose request does not say.
+    `strict_fields`: requests with fields that nobody knows are refused.
     """
     catalog = Catalog(backend)
-    generator = Generator(backend, catalog)
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
-        watch = asyncio.ensure_future(generator.watch())
-        yield
-        watch.cancel()
+    generator = Generator(backend, catalog, answer_timeout)
 
     app = FastAPI(
         title="Quire",
         version="0.1.0",
-        lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        telemetry={"tracing": False, "metrics": False, "logs": False},  # `RequestTracing` makes the spans
+        redirect_slashes=False,  # `UsualForm` takes them off
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # `RequestSpans` makes the spans
     )
     app.state.generator = generator
-    if keys:
-        app.add_middleware(Guard, tenants=keys)
-    app.add_middleware(HeadAsGet)
-    app.add_middleware(RequestTracing)  # outside the guard: requests that it refuses get an id, too
+    app.state.strict_fields = strict_fields
+    app.state.drain = drain = Drain()
+    app.state.bodies = BodyMemory()
+    # From the inside out: requests that any of these refuses get an id, too, but no span.
+    app.add_middleware(RequestSpans)
+    app.add_middleware(GzipAnswers)
+    app.add_middleware(HoldsBodies, memory=app.state.bodies)
+    app.add_middleware(Guard, keys=keys or KeyRing(), limits=limits or Limits(), meter=meter)
+    app.add_middleware(UsualForm)
+    app.add_middleware(Draining, drain=drain)
+    if access.origins:
+        app.add_middleware(cross_origin, access=access)
+    app.add_middleware(OriginGuard, access=access)
+    app.add_middleware(RequestIds)
     for router in (
         page.router(),
-        health.router(catalog),
+        docs_page.router(app.openapi),
+        health.router(catalog, drain, generator, app.version),
+        metrics_page.router(backend, metrics),
         models.router(catalog),
         completions.router(generator),
         chat.router(generator),
+        messages.router(generator),
+        ollama.router(generator, catalog),
         embeddings.router(generator),
+        rank.router(generator),
+        tokenize.router(generator, catalog),
     ):
         app.include_router(router)
     app.add_exception_handler(GatewayError, _gateway_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Disconnected, _client_left)
     app.add_exception_handler(Exception, _server_fault)
-    add_schemas(app, CompletionBody, ChatBody, EmbeddingBody)
+    add_schemas(app, *BODIES, *ANSWERS, *MESSAGES, *OLLAMA)
     return app
 
 
@@ -75,21 +123,23 @@ async def _gateway_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, GatewayError)
     if request.method == "POST":
         record(error)
-    return error.response()
+    return refusal(error, request.scope)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     """A request that the router refuses: an unknown path or a wrong method."""
     assert isinstance(error, HTTPException)
     place = f"{request.method} {request.url.path[:200]}"
-    refusal: GatewayError
+    refused: GatewayError
+    if request.method == "OPTIONS" and error.status_code == 405:
+        return options_of(error)
     if error.status_code == 404:
-        refusal = NotFound(f"Invalid URL ({place}).", code="unknown_url")
+        refused = NotFound(f"Invalid URL ({place}).", code="unknown_url")
     elif error.status_code == 405:
-        refusal = WrongMethod(f"Method not allowed ({place}).")
+        refused = WrongMethod(f"Method not allowed ({place}).")
     else:
-        refusal = BadRequest(str(error.detail))
-    response = await _gateway_error(request, refusal)
+        refused = BadRequest(str(error.detail))
+    response = await _gateway_error(request, refused)
     response.headers.update(error.headers or {})
     return response
 
@@ -100,6 +150,8 @@ async def _client_left(_: Request, __: Exception) -> Response:
 
 async def _server_fault(request: Request, _: Exception) -> Response:
     """An unexpected exception, which the server logs. No middleware sees this response and adds the id."""
-    response = ServerFault("The server failed to process the request.").response()
-    response.headers["X-Request-Id"] = request.state.request_id
+    request_id: str = request.state.request_id
+    logger.error("request %s: an unexpected error; what it was stands below", request_id)
+    response = refusal(ServerFault(request_id), request.scope)
+    response.headers["X-Request-Id"] = request_id
     return response

@@ -1,18 +1,77 @@
 """The gateway's settings."""
 
-from pydantic import Field
+from typing import Annotated
 
+from pydantic import BeforeValidator, Field
+from pydantic_settings import NoDecode
+
+from gateway.http.origin import Access
+from ops.runtime.address import is_loopback
+from ops.runtime.errors import StartError
+from ops.runtime.limits import Limits
 from ops.runtime.settings import ProcessSettings
+
+
+def _limits(value: object) -> object:
+    return Limits.parse(value) if isinstance(value, str) else value
 
 
 class GatewaySettings(ProcessSettings):
     """Settings of a gateway process."""
 
     host: str = Field("127.0.0.1", min_length=1)
-    """The address to listen on. Any address but loopback opens the API to the network: set API keys."""
+    """The address to listen on. Any address but loopback opens the API to the network, and needs API keys."""
 
     port: int = Field(8000, ge=1, le=65535)
     """The TCP port to listen on."""
 
     api_keys_file: str = ""
-    """File with a line `name: key` for each API key. Empty: requests need no key."""
+    """File with a line `name: key` for each API key, besides those that `quire keys` gives out."""
+
+    limits: Annotated[Limits, NoDecode, BeforeValidator(_limits)] = Limits()
+    """What every caller may ask for: `name=value` with spaces between, see `ops.runtime.limits`."""
+
+    open_to_all: bool = False
+    """Listen beyond loopback without API keys, for whoever reaches the address."""
+
+    allowed_hosts: str = Field("", pattern=r"^[\w.*-]+(\s*,\s*[\w.*-]+)*$|^$")
+    """Names under which clients reach the gateway, with commas between them. IP addresses, `localhost` and
+    `host` need not be named. `*.example.com` is every name below example.com, and `*` any name."""
+
+    allowed_origins: str = Field("", pattern=r"^(\*|https?://[^\s,/]+)(\s*,\s*(\*|https?://[^\s,/]+))*$|^$")
+    """Origins of web pages elsewhere that may use the API, as in `https://app.example.com`, with commas
+    between them; `*` is any page."""
+
+    max_connections: int = Field(8192, ge=1)
+    """Connections that may be open at once. Further ones are answered with 503."""
+
+    max_connections_per_address: int = Field(256, ge=0)
+    """Connections that may be open at once from one address other than loopback; 0: any number. Behind a
+    proxy on another machine all clients have its address."""
+
+    answer_timeout: float = Field(3600, gt=0, le=86400)
+    """Seconds that an answer may take whose request has no `timeout`."""
+
+    strict_fields: bool = False
+    """Refuse requests that have fields which nobody knows, instead of ignoring and naming these."""
+
+    def check_open(self, keyed: bool) -> None:
+        """`keyed`: whether requests need a key.
+
+        Raises `StartError` if the API would be open to a network without keys, and nobody has said so."""
+        if not (keyed or self.open_to_all or is_loopback(self.host)):
+            raise StartError(
+                f"QUIRE_HOST={self.host}: beyond loopback API keys are needed (`quire keys add`, or "
+                "QUIRE_API_KEYS_FILE); QUIRE_OPEN_TO_ALL=true serves everybody"
+            )
+
+    @property
+    def access(self) -> Access:
+        """Which hosts the gateway answers to, and which pages may ask it."""
+        return Access.of(
+            hosts=[self.host, *_listed(self.allowed_hosts)], origins=_listed(self.allowed_origins)
+        )
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]

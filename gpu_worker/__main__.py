@@ -5,46 +5,82 @@ import logging
 
 from gpu_worker.engine import Engine
 from gpu_worker.errors import WorkerError
+from gpu_worker.pace.watch import pace_of
 from gpu_worker.service import WorkerService
 from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup.fingerprint import arithmetic_of
 from gpu_worker.startup.load import load, populate_memory
+from gpu_worker.startup.rates import rates_of
+from ops.runtime.drain import drain
 from ops.runtime.errors import StartError
 from ops.runtime.process import run
 from ops.runtime.watchdog import end_at_once
-from proto.rpc import Node
+from proto.rpc import Node, Owner
 from proto.worker_pb2_grpc import add_WorkerServicer_to_server
 
 log = logging.getLogger(__name__)
 
 
 async def serve(node: Node, settings: WorkerSettings) -> None:
-    """Load the model, then wait at the workers' door until cancelled.
+    """Load the model, then wait at the workers' door until cancelled, and after that until `drain` returns.
 
     Raises `DeviceError` when the GPU is lost.
     """
     try:
+        rates = await asyncio.to_thread(rates_of, settings)  # before the model takes memory
         runner = await asyncio.to_thread(load, settings)
     except WorkerError as error:
         raise StartError(str(error)) from error
-    engine = Engine(runner)
+    arithmetic = arithmetic_of(settings, runner.kernels, runner.device)
+    machine = rates.describe(arithmetic) if rates is not None else {}
+    if machine:
+        log.info("this machine: %s", ", ".join(f"{name} {rate}" for name, rate in machine.items()))
+    slow: asyncio.Queue[str] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def note(what: str) -> None:
+        loop.call_soon_threadsafe(slow.put_nowait, what)
+
+    engine = Engine(runner, pace=pace_of(settings, runner, rates, arithmetic, note))
     server = node.server(pool=settings.served_name, capacity=1)
     add_WorkerServicer_to_server(WorkerService(engine, settings.served_name), server)
     dtype = str(runner.dtype).removeprefix("torch.")
-    await node.update(model=settings.served_name, device=runner.device.type, dtype=dtype)
+    device, fingerprint = runner.device.type, runner.fingerprint
+    said = {"model": settings.served_name, "device": device, "dtype": dtype, "fingerprint": fingerprint}
+    await node.update(**said, **machine)
     populate_memory(runner)
-    await server.start()
-    log.info("ready for a scheduler")
-    hanging = asyncio.ensure_future(engine.watchdog.hung())
-    hanging.add_done_callback(lambda hung: hung.cancelled() or end_at_once(hung.result()))
-    try:
-        await asyncio.gather(server.wait_for_termination(), engine.lost)
-    finally:
-        hanging.cancel()
-        # Nothing here outlives the call that it is for, and the scheduler has all that it needs to go
-        # on with another worker: the sooner it knows, the better.
-        await server.stop(0)
-        await engine.stop()
-        runner.close()
+    async with Owner(node.fail) as owner:
+        owner.own(_watch(engine), "what watches the device")
+        owner.own(_run(engine), "the engine")
+        owner.own(_tell(node, slow), "what says that steps are slow")
+        try:
+            await server.start()
+            log.info("ready for a scheduler")
+            await owner.ended()
+        except asyncio.CancelledError:
+            # Nothing here outlives the call that it is for, and the scheduler has all that it needs to go on
+            # with another worker: the sooner it knows, the better. Without another worker sequences go on.
+            await drain(node, server, settings.stop_seconds, lambda peers: bool(peers) or engine.rests())
+            raise
+        finally:
+            await server.stop(0)
+            await engine.stop()
+            runner.close()
+
+
+async def _watch(engine: Engine) -> None:
+    end_at_once(await engine.watchdog.hung())
+
+
+async def _run(engine: Engine) -> None:
+    """The engine's threads, as a task: raises what has ended one of them, or `DeviceError`."""
+    await asyncio.shield(engine.lost)
+
+
+async def _tell(node: Node, slow: "asyncio.Queue[str]") -> None:
+    """Let the lease say which part of steps is slow, or that none is."""
+    while True:
+        await node.update(slow=await slow.get())
 
 
 if __name__ == "__main__":

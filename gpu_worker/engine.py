@@ -8,6 +8,7 @@ GPU the engine thread goes on to the next plan, and a second thread waits for re
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -16,8 +17,9 @@ from queue import SimpleQueue
 
 from opentelemetry.trace import INVALID_SPAN, Span, Status, StatusCode
 
-from gpu_worker.errors import DeviceError, PlanError
+from gpu_worker.errors import DeviceError, PlanError, StepError
 from gpu_worker.machine.device import is_lost
+from gpu_worker.pace.pace import Pace
 from gpu_worker.step.pending import Pending
 from gpu_worker.step.runner import Runner
 from gpu_worker.step.spans import Spans
@@ -28,6 +30,9 @@ log = logging.getLogger(__name__)
 
 Work = Callable[[], None]
 
+MAX_UNANSWERED = 64
+"""Plans that may wait for their results. A scheduler has a few under way."""
+
 PATIENCE = 3.0
 """Seconds that each thread may take to end: longer than a step, less than half the launcher's wait."""
 
@@ -35,24 +40,29 @@ PATIENCE = 3.0
 class Engine:
     """Owns the runner, and the one thread that calls it."""
 
-    def __init__(self, runner: Runner, overlap: bool | None = None) -> None:
+    def __init__(self, runner: Runner, overlap: bool | None = None, pace: Pace | None = None) -> None:
         """To be created within the event loop that takes the results.
 
-        `overlap`: whether a second thread waits for results. None: on a GPU it does.
+        `overlap`: whether a second thread waits for results. None: on a GPU it does. `pace`: compares steps
+        with their floors, where one thread begins and ends them. None: they are not compared.
         """
         self.limits = runner.limits
         self.loop = asyncio.get_running_loop()
         self.runner = runner
         self.lost: asyncio.Future[None] = self.loop.create_future()
-        """Raises `DeviceError` once the device has failed for good. Then this process must end."""
+        """Raises `DeviceError` once the device has failed for good, or what has ended one of the threads.
+        Then this process must end."""
         self.watchdog = Watchdog()
         """Finds out if the device hangs."""
+        self._steps_seen = -1
         self._work: SimpleQueue[Work | None] = SimpleQueue()
         self._answers: SimpleQueue[Work | None] | None = None
-        self._threads = [threading.Thread(target=self._run, name="engine", daemon=True)]
+        self._threads = [threading.Thread(target=self._own, args=(self._run,), name="engine", daemon=True)]
         if overlap or (overlap is None and runner.device.type == "cuda"):
             self._answers = SimpleQueue()
-            self._threads.append(threading.Thread(target=_run_queue, args=(self._answers,), daemon=True))
+            answer = partial(_run_queue, self._answers)
+            self._threads.append(threading.Thread(target=self._own, args=(answer,), daemon=True))
+        self._pace = pace if self._answers is None else None
         for thread in self._threads:
             thread.start()
 
@@ -70,6 +80,15 @@ class Engine:
         else:
             self._answers.put(work)
 
+    def begin(self, plan: StepPlan) -> Pending:
+        """Let the runner begin a step, in the engine thread."""
+        return self.runner.begin(plan) if self._pace is None else self._pace.run(self.runner.begin, plan)
+
+    def ended(self, step: Pending, result: StepResult) -> None:
+        """The step that was begun last has ended."""
+        if self._pace is not None:
+            self._pace.ended(step.plan, result.duration_us)
+
     def settle(self, step: Pending) -> None:
         """Let the runner settle a step whose result is known, in the engine thread."""
         if self._answers is None:
@@ -77,11 +96,21 @@ class Engine:
         elif step.failed:
             self.submit(partial(self.runner.settle, step))
 
-    def check_device(self, error: Exception) -> None:
-        """Find out, after an error in a step, whether the device still works. Any thread may call this."""
-        if is_lost(self.runner.device):
-            lost = DeviceError(f"the GPU is lost to this process: {error}")
-            self.loop.call_soon_threadsafe(self._lose, lost)
+    def loses_device(self, error: Exception) -> bool:
+        """Whether the device no longer works after an error in a step, so that this process must end.
+
+        Any thread may call this.
+        """
+        if not is_lost(self.runner.device):
+            return False
+        lost = DeviceError(f"the GPU is lost to this process: {error}")
+        self.loop.call_soon_threadsafe(self._lose, lost)
+        return True
+
+    def rests(self) -> bool:
+        """Whether there was no step since this was called before."""
+        before, self._steps_seen = self._steps_seen, self.watchdog.steps
+        return self.lost.done() or (before == self._steps_seen and not self.watchdog.waiting)
 
     async def stop(self) -> None:
         """End the threads once they have done their work.
@@ -92,7 +121,14 @@ class Engine:
         for thread in self._threads:
             await asyncio.to_thread(thread.join, PATIENCE)
 
-    def _lose(self, error: DeviceError) -> None:
+    def _own(self, run: Work) -> None:
+        """A thread's work. Once it has ended with an error, nobody runs plans: this process must end."""
+        try:
+            run()
+        except BaseException as error:
+            self.loop.call_soon_threadsafe(self._lose, error)
+
+    def _lose(self, error: BaseException) -> None:
         if not self.lost.done():
             self.lost.set_exception(error)
 
@@ -112,15 +148,25 @@ class Session:
     """One Execute call. The worker serves one scheduler until the session ends."""
 
     def __init__(self, engine: Engine) -> None:
-        self.events: asyncio.Queue[StepResult | Exception | None] = asyncio.Queue()
-        """Results in the order of plans. Then None, or the exception that ended the session."""
+        self.events: asyncio.Queue[StepResult | int | Exception | None] = asyncio.Queue()
+        """Results in the order of plans, and between them numbers of grammars that have been compiled. Then
+        None, or the exception that ended the session."""
         self._engine = engine
         self._spans = Spans()
         self._over = False
+        self._unanswered = 0
+        engine.submit(self._open)
 
     def submit(self, plan: StepPlan) -> None:
-        """Run a step. Its result comes through `events`."""
+        """Run a step. Its result comes through `events`. Raises `PlanError` for too many without a result."""
+        if self._unanswered >= MAX_UNANSWERED:
+            raise PlanError(f"more than {MAX_UNANSWERED} plans under way")
+        self._unanswered += 1
         self._engine.submit(lambda: self._begin(plan))
+
+    def refuse(self, error: Exception) -> None:
+        """End `events` with an error once all plans are answered. No plan may follow."""
+        self._engine.submit(lambda: self._engine.answer(lambda: self._emit(error)))
 
     def finish(self) -> None:
         """End `events` with None once all plans are answered. No plan may follow."""
@@ -131,6 +177,14 @@ class Session:
         self._over = True
         self._engine.submit(self._reset)
 
+    def _open(self) -> None:
+        self._engine.runner.announce_grammars(self._announce)
+
+    def _announce(self, grammar: int) -> None:
+        """A grammar has been compiled. Any thread may call this, even once the event loop has ended."""
+        with contextlib.suppress(RuntimeError):
+            self._engine.loop.call_soon_threadsafe(self.events.put_nowait, grammar)
+
     def _begin(self, plan: StepPlan) -> None:
         if self._over:
             return
@@ -139,7 +193,7 @@ class Session:
         try:
             self._spans.admit(plan)
             span = self._spans.step(plan)
-            step = self._engine.runner.begin(plan)
+            step = self._engine.begin(plan)
         except Exception as error:
             self._over = True
             self._engine.answer(partial(self._fail, plan, span, error))
@@ -154,6 +208,7 @@ class Session:
             self._fail(plan, span, error)
             return
         self._engine.watchdog.answered()
+        self._engine.ended(step, result)
         self._engine.settle(step)
         span.end()
         self._spans.fail(plan, result)
@@ -163,22 +218,28 @@ class Session:
         """End the call with an error. The thread goes on.
 
         With several ranks any error but a `PlanError` ends the whole worker, because the ranks' batches may
-        differ now. An error after which the device no longer works ends the process: otherwise every later
-        call would fail, and cost each of its requests an attempt.
+        differ now. An error after which the device no longer works ends the process, and the call says
+        nothing more: the step did not raise for a reason of its requests.
         """
         span.set_status(Status(StatusCode.ERROR, str(error)))
         span.end()
+        lost = False
         if not isinstance(error, PlanError):
             if self._engine.runner.followers is not None:
                 self._engine.runner.followers.abandon(error)
             log.error("step %d failed", plan.step, exc_info=error)
-            self._engine.check_device(error)
+            lost = self._engine.loses_device(error)
         self._engine.watchdog.answered()
-        self._emit(error)
+        if not lost:
+            self._emit(error if isinstance(error, PlanError) else StepError(plan.step, error))
 
     def _reset(self) -> None:
         self._spans.close()
         self._engine.runner.reset()
 
     def _emit(self, event: StepResult | Exception | None) -> None:
-        self._engine.loop.call_soon_threadsafe(self.events.put_nowait, event)
+        self._engine.loop.call_soon_threadsafe(self._put, event)
+
+    def _put(self, event: StepResult | Exception | None) -> None:
+        self._unanswered -= 1
+        self.events.put_nowait(event)

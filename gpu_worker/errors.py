@@ -5,6 +5,7 @@
     ├── CapacityError   weights, a step or one sequence do not fit         the process does not start
     ├── KernelError     compiled kernels cannot be used here               PyTorch computes instead
     ├── DeviceError     the GPU no longer works for this process           the process ends
+    ├── StepError       the code raised an error in a step         INTERNAL, the call ends
     └── PlanError       a plan contradicts itself or the batch             INVALID_ARGUMENT, the call ends
 
 An error of one row alone is no exception. It is a `RowError` in the step's result.
@@ -33,3 +34,12 @@ class DeviceError(WorkerError):
 
 class PlanError(WorkerError):
     """A plan contradicts itself or the batch. Earlier plans may have gone wrong, too, so the call ends."""
+
+
+class StepError(WorkerError):
+    """The code raised an error in a step, and the device still works."""
+
+    def __init__(self, step: int, cause: Exception) -> None:
+        first_line = str(cause).strip().partition("\n")[0]
+        super().__init__(f"step {step}: {type(cause).__name__}: {first_line}")
+        self.step = step

@@ -8,10 +8,12 @@ import signal
 import sys
 import threading
 import time
+from functools import partial
 from queue import SimpleQueue
 from typing import BinaryIO
 
 from gpu_worker.errors import PlanError, WorkerError
+from gpu_worker.ranks.announcements import record
 from gpu_worker.ranks.group import Group
 from gpu_worker.ranks.processes import Order, read
 from gpu_worker.settings import WorkerSettings
@@ -19,6 +21,7 @@ from gpu_worker.startup.backend import device_of
 from gpu_worker.startup.load import load_rank, populate_memory
 from gpu_worker.step.runner import Runner
 from ops.runtime.lifeline import tie_to_parent
+from ops.runtime.logs import start_logs
 from proto import arrays
 from proto.worker_pb2 import StepPlan
 
@@ -30,9 +33,19 @@ _FIRST = 2.0
 """Seconds that this rank waits before it reports an error. Rank 0 may end first, for the same reason."""
 
 
-def follow(runner: Runner, orders: Orders) -> None:
-    """Carry out rank 0's orders until the process ends."""
+def follow(runner: Runner, orders: Orders, answers: int) -> None:
+    """Carry out rank 0's orders until the process ends.
+
+    `answers`: descriptor to which grammars are announced that have been compiled.
+    """
+    resets = 0
+
+    def announce(session: int, grammar: int) -> None:
+        with contextlib.suppress(OSError):  # rank 0 has ended, and so will this process
+            os.write(answers, record(session, grammar))
+
     runner.enter()
+    runner.announce_grammars(partial(announce, resets))
     while True:
         order, body = orders.get()
         match order:
@@ -43,6 +56,8 @@ def follow(runner: Runner, orders: Orders) -> None:
                 runner.fail(arrays.unpack(body).tolist())
             case Order.RESET:
                 runner.reset()
+                resets += 1
+                runner.announce_grammars(partial(announce, resets))
 
 
 def main() -> None:
@@ -55,14 +70,14 @@ def main() -> None:
         return
     start = json.loads(started[1])
     rank, settings = start["rank"], WorkerSettings(**start["settings"])
-    logging.basicConfig(level="WARNING", format=f"%(asctime)s worker, rank {rank} %(levelname)s %(message)s")
+    start_logs(f"worker, rank {rank}", "WARNING")
     orders: Orders = SimpleQueue()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, orders), daemon=True).start()
     try:
         group = Group(rank, settings.tensor_parallel, device_of(settings), start["place"])
         runner = load_rank(settings, group)
         populate_memory(runner)
-        follow(runner, orders)
+        follow(runner, orders, start["answers"])
     except Exception as error:
         time.sleep(_FIRST)
         hopeless = isinstance(error, WorkerError)
@@ -72,8 +87,12 @@ def main() -> None:
 
 def _listen(stream: BinaryIO, orders: Orders) -> None:
     """Queue orders while the rank computes. End the process when rank 0 ends, even if the rank waits."""
-    while (order := read(stream)) is not None:
-        orders.put(order)
+    try:
+        while (order := read(stream)) is not None:
+            orders.put(order)
+    except Exception:
+        log.exception("an order cannot be read, and this process ends")
+        os._exit(1)
     os._exit(0)
 
 

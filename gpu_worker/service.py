@@ -7,7 +7,8 @@ from typing import Any
 import grpc
 
 from gpu_worker.engine import Engine, Session
-from gpu_worker.errors import PlanError
+from gpu_worker.errors import PlanError, StepError
+from proto.rpc.resume import RAISED
 from proto.worker_pb2 import StepPlan, WorkerEvent, WorkerReady
 from proto.worker_pb2_grpc import WorkerServicer
 
@@ -34,6 +35,7 @@ class WorkerService(WorkerServicer):
             window=limits.window,
             embedding_size=limits.embedding_size,
             can_draft=engine.runner.drafter is not None,
+            fingerprint=engine.runner.fingerprint,
         )
 
     async def Execute(self, requests: AsyncIterator[StepPlan], context: Any) -> AsyncIterator[WorkerEvent]:
@@ -51,15 +53,24 @@ class WorkerService(WorkerServicer):
         yield WorkerEvent(ready=self._ready)
         while (event := await session.events.get()) is not None:
             if isinstance(event, Exception):
-                refused = isinstance(event, PlanError)
-                code = grpc.StatusCode.INVALID_ARGUMENT if refused else grpc.StatusCode.INTERNAL
-                await context.abort(code, str(event))
+                if isinstance(event, StepError):
+                    raised = ((RAISED, str(event.step)),)
+                    await context.abort(grpc.StatusCode.INTERNAL, str(event), raised)
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(event))
+            elif isinstance(event, int):
+                yield WorkerEvent(compiled=event)
             else:
                 yield WorkerEvent(result=event)
 
 
 async def _read(requests: AsyncIterator[StepPlan], session: Session) -> None:
     """Submit all plans of the scheduler, then finish the session."""
-    async for plan in requests:
-        session.submit(plan)
-    session.finish()
+    try:
+        async for plan in requests:
+            session.submit(plan)
+    except PlanError as error:
+        session.refuse(error)
+    except Exception as error:  # otherwise the worker would be lent for ever
+        session.refuse(PlanError(f"a plan that cannot be read: {error}"))
+    else:
+        session.finish()

@@ -1,12 +1,12 @@
 """Settings of a worker process."""
 
-import os
 from pathlib import Path
 from typing import Literal
 
 from pydantic import ByteSize, Field
 
 from gpu_worker.kernels.kv_sizes import AUTO, ROW_BYTES
+from gpu_worker.machine.cores import usable
 from ops.runtime.settings import ModelSettings
 
 BackEnd = Literal["auto", "torch", "triton", "onednn", "portable", "avx2", "avx512", "avx512_bf16"]
@@ -22,9 +22,11 @@ class WorkerSettings(ModelSettings):
     """Type of weights and activations. auto: on a CPU float32, so that resumed answers are exact; on a GPU
     the checkpoint's own type."""
 
-    quantization: Literal["none", "int8", "int4", "fp8"] = "none"
-    """Type to which weights are quantized when they are loaded. fp8 needs a GPU. A step reads half the bytes
-    of bfloat16, and little more than a quarter with int4. Answers differ a little."""
+    quantization: Literal["auto", "none", "int8", "int4", "fp8"] = "auto"
+    """Type to which weights are quantized when they are loaded. auto: weights that a checkpoint has quantized
+    stay so, if the back end has products of their type, and others stay plain. none: all become plain. fp8
+    needs a GPU. A step reads half the bytes of bfloat16, and little more than a quarter with int4. Answers
+    differ a little."""
 
     kv_dtype: str = Field(AUTO, pattern=f"^({'|'.join((AUTO, *ROW_BYTES))})$")
     """Type of keys and values in KV memory. auto: the type of activations. int8: with a scale for each
@@ -61,10 +63,10 @@ class WorkerSettings(ModelSettings):
 
     kernels: BackEnd = "auto"
     """Back end. auto: Triton on a GPU; on a CPU C++ for the best instruction set of the machine, with oneDNN
-    for products in bfloat16 if the machine has matrix units; PyTorch where these cannot be used. Any other
-    value forces that back end."""
+    for products in bfloat16 if it is faster there; PyTorch where these cannot be used. Any other value forces
+    that back end."""
 
     @property
     def thread_count(self) -> int:
         """Number of CPU threads: `threads`, or the cores that the process may use."""
-        return self.threads or len(os.sched_getaffinity(0))
+        return self.threads or len(usable())

@@ -29,6 +29,8 @@ class Watchdog:
     """Measures how long the device takes. The engine's threads report the begin and end of each step."""
 
     def __init__(self, patience: float = PATIENCE, first: float = FIRST) -> None:
+        self.steps = 0
+        """Number of steps that have begun."""
         self._patience, self._first = patience, first
         self._lock = threading.Lock()
         self._unanswered: deque[int] = deque()
@@ -46,6 +48,7 @@ class Watchdog:
         counts = plan.rows.counts
         tokens = sum(arrays.unpack(counts[: len(counts) // 4 * 4]))  # the runner refuses a malformed one
         with self._lock:
+            self.steps += 1
             if not self._unanswered:
                 self._since = self._clock.now()
             self._unanswered.append(max(1, tokens))
@@ -57,6 +60,11 @@ class Watchdog:
             self._longest = max(self._longest, now - self._since)
             self._largest = max(self._largest, self._unanswered.popleft())
             self._since = now
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a step has no answer yet."""
+        return bool(self._unanswered)
 
     async def hung(self) -> str:
         """Wait until the device hangs. Returns the reason as a line for a person."""

@@ -11,6 +11,8 @@ from typing import Any
 from gpu_worker.kernels.kv_sizes import PageShape, token_bytes
 from gpu_worker.models.families import family_of
 from gpu_worker.models.wrapped import language_part
+from ops.runtime import model_files
+from ops.runtime.gguf.file import read_gguf
 
 _MAX_HEADER = 100 * 2**20  # the safetensors format allows no longer one
 _BITS = {"BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}  # of others the name ends with the bits
@@ -53,12 +55,12 @@ def read_config(model: Path) -> dict[str, Any]:
     """The language model's part of config.json, by usual names. Raises ModelFilesError."""
     path = model / "config.json"
     try:
-        config = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ModelFilesError(f"cannot read {path}: {error}") from error
-    whole = language_part(config) if isinstance(config, dict) else {}
+        config = model_files.read_config(path)
+    except model_files.FileError as error:
+        raise ModelFilesError(str(error)) from error
+    whole = language_part(config)
     inner = whole.get("text_config", whole)
-    if not isinstance(config, dict) or not isinstance(inner, dict):
+    if not isinstance(inner, dict):
         raise ModelFilesError(f"{path} holds no object of settings")
     architectures = whole.get("architectures")
     name = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
@@ -86,9 +88,36 @@ def kv_shape(config: Mapping[str, Any]) -> KvShape:
 def weights_bytes(model: Path) -> int:
     """Bytes of all tensors as stored, from the files' headers alone. Raises ModelFilesError."""
     files = sorted(model.glob("*.safetensors"))
+    if not files and (gguf := sorted(model.glob("*.gguf"))):
+        try:
+            return sum(place.nbytes for place in read_gguf(gguf[0].resolve()).tensors.values())
+        except model_files.FileError as error:
+            raise ModelFilesError(str(error)) from error
     if not files:
         raise ModelFilesError(f"no *.safetensors in {model}")
     return sum(_tensors_bytes(file) for file in files)
+
+
+def loaded_bytes(model: Path) -> int:
+    """Bytes of all tensors, quantized weights in bfloat16, as which a worker loads them by default on a GPU.
+
+    Weights in a format that Quire does not read count as stored. Raises ModelFilesError.
+    """
+    stored, config = weights_bytes(model), read_config(model)
+    if config.get("quantization_config") is None:
+        return stored
+    from gpu_worker.errors import ModelError  # with PyTorch, for which other models need not wait
+    from gpu_worker.models.formats import read_format
+    from gpu_worker.models.loader import open_checkpoint
+    from gpu_worker.models.values import Values
+
+    try:
+        form = read_format(Values(model / "config.json", config))
+        with open_checkpoint(model, form) as checkpoint:
+            numbers, packed = checkpoint.widened()
+    except ModelError:
+        return stored
+    return stored - packed + 2 * numbers
 
 
 def plan(shape: KvShape, weights: int, memory: int, block_size: int, dtype: str, context: int) -> MemoryPlan:
@@ -114,7 +143,7 @@ def _tensors_bytes(file: Path) -> int:
             header = json.loads(stream.read(length))
         tensors = [tensor for name, tensor in header.items() if name != "__metadata__"]
         return sum(prod(tensor["shape"]) * _bits(tensor["dtype"]) // 8 for tensor in tensors)
-    except (OSError, ValueError, struct.error, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, RecursionError, struct.error, KeyError, TypeError, AttributeError) as error:
         raise ModelFilesError(f"{file} is no safetensors file: {error}") from error
 
 

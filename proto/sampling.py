@@ -14,7 +14,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from proto import sampling_pb2
-from proto.sampling_pb2 import BeamSearch, SamplingParams, StopConditions
+from proto.sampling_pb2 import BeamSearch, Dry, SamplingParams, StopConditions, TokenRules
 
 _FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 _UINT32_MAX = 2**32 - 1
@@ -83,7 +83,7 @@ class Problem(NamedTuple):
 
 
 _OPTION = cast(Any, sampling_pb2.parameter)  # the stubs do not know of extensions
-_MESSAGES: tuple[type[Message], ...] = (SamplingParams, StopConditions, BeamSearch)
+_MESSAGES: tuple[type[Message], ...] = (SamplingParams, TokenRules, Dry, StopConditions, BeamSearch)
 
 
 def _parameters() -> Iterator[Parameter]:
@@ -142,6 +142,19 @@ STAGED: tuple[Parameter, ...] = tuple(each for each in PARAMETERS.values() if ea
 MAX_SEQUENCES = int(PARAMETERS["beam_width"].range.high)
 """Sequences that one request may have: beams, or the `n` or `best_of` sequences that are sampled."""
 
+MAX_BIAS = 100.0
+"""Bounds of what is added to a logit: from -MAX_BIAS on, up to MAX_BIAS."""
+MAX_BIASES = 1024
+"""Tokens of one request that may have a bias."""
+MAX_ALLOWED = 4096
+"""Tokens that one request may name as allowed."""
+MAX_END_TOKENS = 1024
+"""Tokens of one request that may end it."""
+MAX_BAD_TOKENS = 8192
+"""Tokens that the bad words of one request may have together."""
+MAX_BREAKERS = 65_536
+"""Tokens that the breakers of one request may have together."""
+
 
 _CHECKS = {
     message: [
@@ -153,13 +166,44 @@ _CHECKS = {
 }
 
 
-def problem_in(message: SamplingParams | StopConditions | BeamSearch) -> Problem | None:
-    """The first parameter that is out of its range."""
+def problem_in(message: SamplingParams | TokenRules | Dry | StopConditions | BeamSearch) -> Problem | None:
+    """The first parameter that is out of its range, or what is wrong with the rules."""
     for name, lowest, highest in _CHECKS[type(message)]:
         value = getattr(message, name)
         if not lowest <= value <= highest:  # so is NaN
             sentence = f"{name} must be {PARAMETERS[name].range}, but is {_written(value)}"
             return Problem(name, sentence)
+    if isinstance(message, SamplingParams) and message.HasField("rules"):
+        return problem_in(message.rules)
+    return _problem_in_rules(message) if isinstance(message, TokenRules) else None
+
+
+def _problem_in_rules(rules: TokenRules) -> Problem | None:
+    biased, biases = rules.biased_tokens, rules.biases
+    if len(biased) > MAX_BIASES or len(biased) != len(biases) or len(set(biased)) < len(biased):
+        return Problem("logit_bias", f"logit_bias must name up to {MAX_BIASES} tokens once, with a bias each")
+    if not all(-MAX_BIAS <= bias <= MAX_BIAS for bias in biases):
+        return Problem("logit_bias", f"logit_bias must be in [{-MAX_BIAS:g}, {MAX_BIAS:g}]")
+    for name, field, most in (
+        ("allowed_token_ids", rules.allowed_tokens, MAX_ALLOWED),
+        ("min_tokens", rules.end_tokens, MAX_END_TOKENS),
+    ):
+        if len(field) > most:
+            return Problem(name, f"{name} must have at most {most} tokens, but has {len(field)}")
+    lengths = [len(word.tokens) for word in rules.bad_words]
+    if lengths and (min(lengths) < 1 or sum(lengths) > MAX_BAD_TOKENS):
+        return Problem("bad_words", f"bad_words must have 1 to {MAX_BAD_TOKENS} tokens")
+    return _problem_in_dry(rules.dry) if rules.HasField("dry") else None
+
+
+def _problem_in_dry(dry: Dry) -> Problem | None:
+    if problem := problem_in(dry):
+        return problem
+    name, lengths = "dry_sequence_breakers", [len(each.tokens) for each in dry.breakers]
+    if min(lengths, default=2) < 2:
+        return Problem(name, f"{name} must have several tokens, or be among `breaker_tokens`")
+    if (count := sum(lengths) + len(dry.breaker_tokens)) > MAX_BREAKERS:
+        return Problem(name, f"{name} must stand for at most {MAX_BREAKERS} tokens, but stand for {count}")
     return None
 
 

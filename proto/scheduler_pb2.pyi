@@ -9,13 +9,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class EmbedTokensRequest(_message.Message):
-    __slots__ = ("request_id", "tokens", "pooling", "dimensions", "cache_salt", "tenant", "priority")
+    __slots__ = ("request_id", "tokens", "pooling", "dimensions", "cache_salt", "tenant", "user", "priority")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     POOLING_FIELD_NUMBER: _ClassVar[int]
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     tokens: bytes
@@ -23,8 +24,9 @@ class EmbedTokensRequest(_message.Message):
     dimensions: int
     cache_salt: str
     tenant: str
+    user: str
     priority: int
-    def __init__(self, request_id: _Optional[str] = ..., tokens: _Optional[bytes] = ..., pooling: _Optional[_Union[_sampling_pb2.Pooling, str]] = ..., dimensions: _Optional[int] = ..., cache_salt: _Optional[str] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., tokens: _Optional[bytes] = ..., pooling: _Optional[_Union[_sampling_pb2.Pooling, str]] = ..., dimensions: _Optional[int] = ..., cache_salt: _Optional[str] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class EmbedTokensResponse(_message.Message):
     __slots__ = ("embedding",)
@@ -41,7 +43,7 @@ class GenerateRequest(_message.Message):
     def __init__(self, start: _Optional[_Union[Start, _Mapping]] = ..., end_sequence: _Optional[int] = ...) -> None: ...
 
 class Start(_message.Message):
-    __slots__ = ("request_id", "prompt_tokens", "sampling", "stop", "n", "cache_salt", "resumed", "tenant", "priority", "beams", "rolling_context")
+    __slots__ = ("request_id", "prompt_tokens", "sampling", "stop", "n", "cache_salt", "resumed", "fingerprint", "tenant", "user", "priority", "beams", "rolling_context", "scored_tokens")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -49,10 +51,13 @@ class Start(_message.Message):
     N_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     RESUMED_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     BEAMS_FIELD_NUMBER: _ClassVar[int]
     ROLLING_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    SCORED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_tokens: bytes
     sampling: _sampling_pb2.SamplingParams
@@ -60,11 +65,14 @@ class Start(_message.Message):
     n: int
     cache_salt: str
     resumed: _containers.RepeatedCompositeFieldContainer[SequenceSoFar]
+    fingerprint: str
     tenant: str
+    user: str
     priority: int
     beams: _sampling_pb2.BeamSearch
     rolling_context: bool
-    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[bytes] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_sampling_pb2.StopConditions, _Mapping]] = ..., n: _Optional[int] = ..., cache_salt: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[SequenceSoFar, _Mapping]]] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., beams: _Optional[_Union[_sampling_pb2.BeamSearch, _Mapping]] = ..., rolling_context: _Optional[bool] = ...) -> None: ...
+    scored_tokens: int
+    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[bytes] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_sampling_pb2.StopConditions, _Mapping]] = ..., n: _Optional[int] = ..., cache_salt: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[SequenceSoFar, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., priority: _Optional[int] = ..., beams: _Optional[_Union[_sampling_pb2.BeamSearch, _Mapping]] = ..., rolling_context: _Optional[bool] = ..., scored_tokens: _Optional[int] = ...) -> None: ...
 
 class SequenceSoFar(_message.Message):
     __slots__ = ("index", "tokens", "finished")
@@ -77,12 +85,28 @@ class SequenceSoFar(_message.Message):
     def __init__(self, index: _Optional[int] = ..., tokens: _Optional[bytes] = ..., finished: _Optional[bool] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("deltas", "cached_tokens")
+    __slots__ = ("deltas", "cached_tokens", "fingerprint", "prompt")
     DELTAS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
     deltas: _containers.RepeatedCompositeFieldContainer[SequenceDelta]
     cached_tokens: int
-    def __init__(self, deltas: _Optional[_Iterable[_Union[SequenceDelta, _Mapping]]] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
+    fingerprint: str
+    prompt: PromptScores
+    def __init__(self, deltas: _Optional[_Iterable[_Union[SequenceDelta, _Mapping]]] = ..., cached_tokens: _Optional[int] = ..., fingerprint: _Optional[str] = ..., prompt: _Optional[_Union[PromptScores, _Mapping]] = ...) -> None: ...
+
+class PromptScores(_message.Message):
+    __slots__ = ("logprobs", "ranks", "top_tokens", "top_logprobs")
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    TOP_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    logprobs: bytes
+    ranks: bytes
+    top_tokens: bytes
+    top_logprobs: bytes
+    def __init__(self, logprobs: _Optional[bytes] = ..., ranks: _Optional[bytes] = ..., top_tokens: _Optional[bytes] = ..., top_logprobs: _Optional[bytes] = ...) -> None: ...
 
 class SequenceDelta(_message.Message):
     __slots__ = ("index", "tokens", "finish_reason", "logprobs")

@@ -59,7 +59,8 @@ class SchedulerServicer:
         INVALID_ARGUMENT: can never be served; trailing metadata `quire-param` names the field.
         OUT_OF_RANGE: prompt and answer do not fit into the context; metadata as above.
         RESOURCE_EXHAUSTED: the queue is full; trailing metadata `quire-retry-after` is the number of seconds
-        after which all requests that wait now will have begun.
+        after which all requests of the tenant that wait now will have begun.
+        FAILED_PRECONDITION: there are workers, but for half a minute none of the fingerprint that `start` names.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

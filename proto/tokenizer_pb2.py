@@ -25,35 +25,49 @@ _sym_db = _symbol_database.Default()
 from proto import sampling_pb2 as proto_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15proto/tokenizer.proto\x12\x05quire\x1a\x14proto/sampling.proto\"\xc9\x01\n\x0c\x45mbedRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12!\n\x06tokens\x18\x03 \x01(\x0b\x32\x0f.quire.TokenIdsH\x00\x12\x1f\n\x07pooling\x18\x04 \x01(\x0e\x32\x0e.quire.Pooling\x12\x12\n\ndimensions\x18\x05 \x01(\r\x12\x12\n\ncache_salt\x18\x06 \x01(\t\x12\x0e\n\x06tenant\x18\x07 \x01(\t\x12\x10\n\x08priority\x18\x08 \x01(\x11\x42\x07\n\x05input\"2\n\rEmbedResponse\x12\x11\n\tembedding\x18\x01 \x01(\x0c\x12\x0e\n\x06tokens\x18\x02 \x01(\r\"\xdc\x03\n\x0bTextRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12!\n\x06tokens\x18\x03 \x01(\x0b\x32\x0f.quire.TokenIdsH\x00\x12#\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x13.quire.ConversationH\x00\x12\'\n\x08sampling\x18\x05 \x01(\x0b\x32\x15.quire.SamplingParams\x12\x17\n\nmax_tokens\x18\x06 \x01(\rH\x01\x88\x01\x01\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x08 \x03(\r\x12\x12\n\nignore_eos\x18\t \x01(\x08\x12\x1b\n\x13skip_special_tokens\x18\n \x01(\x08\x12\t\n\x01n\x18\x0b \x01(\r\x12\x12\n\ncache_salt\x18\x0c \x01(\t\x12!\n\x07resumed\x18\r \x03(\x0b\x32\x10.quire.TextSoFar\x12\x0e\n\x06tenant\x18\x0e \x01(\t\x12\x10\n\x08priority\x18\x0f \x01(\x11\x12 \n\x05\x62\x65\x61ms\x18\x15 \x01(\x0b\x32\x11.quire.BeamSearch\x12\x17\n\x0frolling_context\x18\x14 \x01(\x08\x12\x10\n\x08left_out\x18( \x03(\tB\x08\n\x06promptB\r\n\x0b_max_tokens\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"P\n\x0c\x43onversation\x12$\n\x08messages\x18\x01 \x03(\x0b\x32\x12.quire.ChatMessage\x12\x1a\n\x12template_arguments\x18( \x01(\t\":\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"T\n\tTextSoFar\x12\r\n\x05index\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x13\n\x0btext_length\x18\x03 \x01(\r\x12\x10\n\x08\x66inished\x18\x04 \x01(\x08\"P\n\tTextChunk\x12 \n\x06\x64\x65ltas\x18\x01 \x03(\x0b\x32\x10.quire.TextDelta\x12!\n\x06prompt\x18\x02 \x01(\x0b\x32\x11.quire.PromptInfo\"6\n\nPromptInfo\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x15\n\rcached_tokens\x18\x02 \x01(\r\"\xa0\x01\n\tTextDelta\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12*\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x13.quire.FinishReason\x12\x13\n\x0bstop_string\x18\x05 \x01(\t\x12\"\n\x08logprobs\x18\x06 \x03(\x0b\x32\x10.quire.TokenText\"y\n\tTokenText\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0c\n\x04utf8\x18\x03 \x01(\x0c\x12\x0f\n\x07logprob\x18\x04 \x01(\x02\x12\x1d\n\x03top\x18\x05 \x03(\x0b\x32\x10.quire.TokenText\x12\x0e\n\x06unseen\x18\x06 \x01(\x08\x32s\n\tTokenizer\x12\x32\n\x08Generate\x12\x12.quire.TextRequest\x1a\x10.quire.TextChunk0\x01\x12\x32\n\x05\x45mbed\x12\x13.quire.EmbedRequest\x1a\x14.quire.EmbedResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15proto/tokenizer.proto\x12\x05quire\x1a\x14proto/sampling.proto\"E\n\x0fTokenizeRequest\x12#\n\x07request\x18\x01 \x01(\x0b\x32\x12.quire.TextRequest\x12\r\n\x05names\x18\x02 \x01(\x08\"B\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\r\n\x05names\x18\x03 \x03(\t\"\xd7\x01\n\x0c\x45mbedRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12!\n\x06tokens\x18\x03 \x01(\x0b\x32\x0f.quire.TokenIdsH\x00\x12\x1f\n\x07pooling\x18\x04 \x01(\x0e\x32\x0e.quire.Pooling\x12\x12\n\ndimensions\x18\x05 \x01(\r\x12\x12\n\ncache_salt\x18\x06 \x01(\t\x12\x0e\n\x06tenant\x18\x07 \x01(\t\x12\x0c\n\x04user\x18\t \x01(\t\x12\x10\n\x08priority\x18\x08 \x01(\x11\x42\x07\n\x05input\"2\n\rEmbedResponse\x12\x11\n\tembedding\x18\x01 \x01(\x0c\x12\x0e\n\x06tokens\x18\x02 \x01(\r\"\xb5\x06\n\x0bTextRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12!\n\x06tokens\x18\x03 \x01(\x0b\x32\x0f.quire.TokenIdsH\x00\x12#\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x13.quire.ConversationH\x00\x12\'\n\x08sampling\x18\x05 \x01(\x0b\x32\x15.quire.SamplingParams\x12\x17\n\nmax_tokens\x18\x06 \x01(\rH\x01\x88\x01\x01\x12\x13\n\x0bmost_tokens\x18\x11 \x01(\r\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x08 \x03(\r\x12\x12\n\nignore_eos\x18\t \x01(\x08\x12\x1b\n\x13skip_special_tokens\x18\n \x01(\x08\x12\t\n\x01n\x18\x0b \x01(\r\x12\x12\n\ncache_salt\x18\x0c \x01(\t\x12!\n\x07resumed\x18\r \x03(\x0b\x32\x10.quire.TextSoFar\x12\x13\n\x0b\x66ingerprint\x18\x12 \x01(\t\x12\x0e\n\x06tenant\x18\x0e \x01(\t\x12\x0c\n\x04user\x18\x10 \x01(\t\x12\x10\n\x08priority\x18\x0f \x01(\x11\x12 \n\x05\x62\x65\x61ms\x18\x15 \x01(\x0b\x32\x11.quire.BeamSearch\x12\x17\n\x0frolling_context\x18\x14 \x01(\x08\x12\x0c\n\x04\x65\x63ho\x18\x32 \x01(\x08\x12\x15\n\rscored_tokens\x18\x33 \x01(\r\x12\x1b\n\x05shape\x18\x16 \x01(\x0b\x32\x0c.quire.Shape\x12\x11\n\tbad_words\x18\x17 \x03(\t\x12\x14\n\x0c\x64ry_breakers\x18\x1a \x03(\t\x12\x19\n\x11include_stop_text\x18\x18 \x01(\x08\x12\x1e\n\x16truncate_prompt_tokens\x18\x1f \x01(\r\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18  \x01(\x08H\x02\x88\x01\x01\x12\x0f\n\x07no_text\x18! \x01(\x08\x12\x1c\n\x0fthinking_budget\x18\x19 \x01(\rH\x03\x88\x01\x01\x12\x10\n\x08left_out\x18( \x03(\tB\x08\n\x06promptB\r\n\x0b_max_tokensB\x15\n\x13_add_special_tokensB\x12\n\x10_thinking_budget\"\xdd\x01\n\x05Shape\x12\x15\n\x0bjson_schema\x18\x01 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x02 \x01(\tH\x00\x12\x10\n\x06\x63hoice\x18\x03 \x01(\tH\x00\x12\x11\n\x07grammar\x18\x04 \x01(\tH\x00\x12\x18\n\x0estructural_tag\x18\x05 \x01(\tH\x00\x12!\n\x05\x63\x61lls\x18\x06 \x01(\x0b\x32\x10.quire.CallShapeH\x00\x12\x0f\n\x07lenient\x18( \x01(\x08\x12\r\n\x05param\x18) \x01(\t\x12\"\n\x08or_calls\x18* \x01(\x0b\x32\x10.quire.CallShapeB\x06\n\x04kind\"?\n\tCallShape\x12\x10\n\x08required\x18\x01 \x01(\x08\x12\x0e\n\x06single\x18\x02 \x01(\x08\x12\x10\n\x08\x66unction\x18\x03 \x01(\t\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xc2\x01\n\x0c\x43onversation\x12$\n\x08messages\x18\x01 \x03(\x0b\x32\x12.quire.ChatMessage\x12\x1a\n\x12template_arguments\x18( \x01(\t\x12\r\n\x05tools\x18) \x01(\t\x12\x11\n\tdocuments\x18* \x01(\t\x12\x1c\n\x14no_generation_prompt\x18+ \x01(\x08\x12\x1e\n\x16\x63ontinue_final_message\x18, \x01(\x08\x12\x10\n\x08template\x18- \x01(\t\"\x9c\x01\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12#\n\ntool_calls\x18\x04 \x03(\x0b\x32\x0f.quire.ToolCall\x12\x14\n\x0ctool_call_id\x18\x05 \x01(\t\x12\x11\n\treasoning\x18\x06 \x01(\t\x12\x12\n\nno_content\x18\x07 \x01(\x08\"7\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\"T\n\tTextSoFar\x12\r\n\x05index\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x13\n\x0btext_length\x18\x03 \x01(\r\x12\x10\n\x08\x66inished\x18\x04 \x01(\x08\"\x9d\x01\n\tTextChunk\x12 \n\x06\x64\x65ltas\x18\x01 \x03(\x0b\x32\x10.quire.TextDelta\x12!\n\x06prompt\x18\x02 \x01(\x0b\x32\x11.quire.PromptInfo\x12)\n\x0fprompt_logprobs\x18( \x03(\x0b\x32\x10.quire.TokenText\x12\x0c\n\x04part\x18) \x01(\x0c\x12\x12\n\nparts_left\x18* \x01(\r\"~\n\nPromptInfo\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x15\n\rcached_tokens\x18\x02 \x01(\r\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t\x12#\n\x06\x66ormat\x18\x04 \x01(\x0b\x32\x13.quire.AnswerFormat\x12\x0c\n\x04text\x18( \x01(\t\"\xf4\x01\n\x0c\x41nswerFormat\x12\x15\n\rthought_begin\x18\x01 \x01(\t\x12\x13\n\x0bthought_end\x18\x02 \x01(\t\x12\x10\n\x08thinking\x18\x03 \x01(\x08\x12\x19\n\x11thoughts_anywhere\x18\x04 \x01(\x08\x12\x12\n\ncall_begin\x18\x05 \x03(\t\x12\x10\n\x08\x63\x61ll_end\x18\x06 \x01(\t\x12\x14\n\x0c\x63\x61ll_opening\x18\x07 \x01(\t\x12&\n\x0b\x63\x61ll_syntax\x18\x08 \x01(\x0e\x32\x11.quire.CallSyntax\x12\x13\n\x0b\x63\x61ll_header\x18\t \x01(\t\x12\x12\n\ndelimiters\x18\n \x03(\t\"\xa0\x01\n\tTextDelta\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12*\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x13.quire.FinishReason\x12\x13\n\x0bstop_string\x18\x05 \x01(\t\x12\"\n\x08logprobs\x18\x06 \x03(\x0b\x32\x10.quire.TokenText\"\x9c\x01\n\tTokenText\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0c\n\x04utf8\x18\x03 \x01(\x0c\x12\x0f\n\x07logprob\x18\x04 \x01(\x02\x12\x1d\n\x03top\x18\x05 \x03(\x0b\x32\x10.quire.TokenText\x12\x0e\n\x06unseen\x18\x06 \x01(\x08\x12\x0c\n\x04rank\x18( \x01(\r\x12\x13\n\x0btext_offset\x18) \x01(\r*o\n\nCallSyntax\x12\x0c\n\x08NO_CALLS\x10\x00\x12\x0e\n\nJSON_CALLS\x10\x01\x12\x0e\n\nNAMED_JSON\x10\x02\x12\x12\n\x0eXML_PARAMETERS\x10\x03\x12\r\n\tXML_PAIRS\x10\x04\x12\x10\n\x0cPYTHON_CALLS\x10\x05\x32\xb0\x01\n\tTokenizer\x12\x32\n\x08Generate\x12\x12.quire.TextRequest\x1a\x10.quire.TextChunk0\x01\x12\x32\n\x05\x45mbed\x12\x13.quire.EmbedRequest\x1a\x14.quire.EmbedResponse\x12;\n\x08Tokenize\x12\x16.quire.TokenizeRequest\x1a\x17.quire.TokenizeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'proto.tokenizer_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_EMBEDREQUEST']._serialized_start=55
-  _globals['_EMBEDREQUEST']._serialized_end=256
-  _globals['_EMBEDRESPONSE']._serialized_start=258
-  _globals['_EMBEDRESPONSE']._serialized_end=308
-  _globals['_TEXTREQUEST']._serialized_start=311
-  _globals['_TEXTREQUEST']._serialized_end=787
-  _globals['_TOKENIDS']._serialized_start=789
-  _globals['_TOKENIDS']._serialized_end=812
-  _globals['_CONVERSATION']._serialized_start=814
-  _globals['_CONVERSATION']._serialized_end=894
-  _globals['_CHATMESSAGE']._serialized_start=896
-  _globals['_CHATMESSAGE']._serialized_end=954
-  _globals['_TEXTSOFAR']._serialized_start=956
-  _globals['_TEXTSOFAR']._serialized_end=1040
-  _globals['_TEXTCHUNK']._serialized_start=1042
-  _globals['_TEXTCHUNK']._serialized_end=1122
-  _globals['_PROMPTINFO']._serialized_start=1124
-  _globals['_PROMPTINFO']._serialized_end=1178
-  _globals['_TEXTDELTA']._serialized_start=1181
-  _globals['_TEXTDELTA']._serialized_end=1341
-  _globals['_TOKENTEXT']._serialized_start=1343
-  _globals['_TOKENTEXT']._serialized_end=1464
-  _globals['_TOKENIZER']._serialized_start=1466
-  _globals['_TOKENIZER']._serialized_end=1581
+  _globals['_CALLSYNTAX']._serialized_start=2957
+  _globals['_CALLSYNTAX']._serialized_end=3068
+  _globals['_TOKENIZEREQUEST']._serialized_start=54
+  _globals['_TOKENIZEREQUEST']._serialized_end=123
+  _globals['_TOKENIZERESPONSE']._serialized_start=125
+  _globals['_TOKENIZERESPONSE']._serialized_end=191
+  _globals['_EMBEDREQUEST']._serialized_start=194
+  _globals['_EMBEDREQUEST']._serialized_end=409
+  _globals['_EMBEDRESPONSE']._serialized_start=411
+  _globals['_EMBEDRESPONSE']._serialized_end=461
+  _globals['_TEXTREQUEST']._serialized_start=464
+  _globals['_TEXTREQUEST']._serialized_end=1285
+  _globals['_SHAPE']._serialized_start=1288
+  _globals['_SHAPE']._serialized_end=1509
+  _globals['_CALLSHAPE']._serialized_start=1511
+  _globals['_CALLSHAPE']._serialized_end=1574
+  _globals['_TOKENIDS']._serialized_start=1576
+  _globals['_TOKENIDS']._serialized_end=1599
+  _globals['_CONVERSATION']._serialized_start=1602
+  _globals['_CONVERSATION']._serialized_end=1796
+  _globals['_CHATMESSAGE']._serialized_start=1799
+  _globals['_CHATMESSAGE']._serialized_end=1955
+  _globals['_TOOLCALL']._serialized_start=1957
+  _globals['_TOOLCALL']._serialized_end=2012
+  _globals['_TEXTSOFAR']._serialized_start=2014
+  _globals['_TEXTSOFAR']._serialized_end=2098
+  _globals['_TEXTCHUNK']._serialized_start=2101
+  _globals['_TEXTCHUNK']._serialized_end=2258
+  _globals['_PROMPTINFO']._serialized_start=2260
+  _globals['_PROMPTINFO']._serialized_end=2386
+  _globals['_ANSWERFORMAT']._serialized_start=2389
+  _globals['_ANSWERFORMAT']._serialized_end=2633
+  _globals['_TEXTDELTA']._serialized_start=2636
+  _globals['_TEXTDELTA']._serialized_end=2796
+  _globals['_TOKENTEXT']._serialized_start=2799
+  _globals['_TOKENTEXT']._serialized_end=2955
+  _globals['_TOKENIZER']._serialized_start=3071
+  _globals['_TOKENIZER']._serialized_end=3247
 # @@protoc_insertion_point(module_scope)

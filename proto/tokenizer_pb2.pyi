@@ -1,5 +1,6 @@
 from proto import sampling_pb2 as _sampling_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -7,8 +8,41 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class CallSyntax(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NO_CALLS: _ClassVar[CallSyntax]
+    JSON_CALLS: _ClassVar[CallSyntax]
+    NAMED_JSON: _ClassVar[CallSyntax]
+    XML_PARAMETERS: _ClassVar[CallSyntax]
+    XML_PAIRS: _ClassVar[CallSyntax]
+    PYTHON_CALLS: _ClassVar[CallSyntax]
+NO_CALLS: CallSyntax
+JSON_CALLS: CallSyntax
+NAMED_JSON: CallSyntax
+XML_PARAMETERS: CallSyntax
+XML_PAIRS: CallSyntax
+PYTHON_CALLS: CallSyntax
+
+class TokenizeRequest(_message.Message):
+    __slots__ = ("request", "names")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    request: TextRequest
+    names: bool
+    def __init__(self, request: _Optional[_Union[TextRequest, _Mapping]] = ..., names: _Optional[bool] = ...) -> None: ...
+
+class TokenizeResponse(_message.Message):
+    __slots__ = ("token_ids", "text", "names")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    text: str
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class EmbedRequest(_message.Message):
-    __slots__ = ("request_id", "text", "tokens", "pooling", "dimensions", "cache_salt", "tenant", "priority")
+    __slots__ = ("request_id", "text", "tokens", "pooling", "dimensions", "cache_salt", "tenant", "user", "priority")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +50,7 @@ class EmbedRequest(_message.Message):
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     text: str
@@ -24,8 +59,9 @@ class EmbedRequest(_message.Message):
     dimensions: int
     cache_salt: str
     tenant: str
+    user: str
     priority: int
-    def __init__(self, request_id: _Optional[str] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[TokenIds, _Mapping]] = ..., pooling: _Optional[_Union[_sampling_pb2.Pooling, str]] = ..., dimensions: _Optional[int] = ..., cache_salt: _Optional[str] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[TokenIds, _Mapping]] = ..., pooling: _Optional[_Union[_sampling_pb2.Pooling, str]] = ..., dimensions: _Optional[int] = ..., cache_salt: _Optional[str] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class EmbedResponse(_message.Message):
     __slots__ = ("embedding", "tokens")
@@ -36,13 +72,14 @@ class EmbedResponse(_message.Message):
     def __init__(self, embedding: _Optional[bytes] = ..., tokens: _Optional[int] = ...) -> None: ...
 
 class TextRequest(_message.Message):
-    __slots__ = ("request_id", "text", "tokens", "chat", "sampling", "max_tokens", "stop", "stop_token_ids", "ignore_eos", "skip_special_tokens", "n", "cache_salt", "resumed", "tenant", "priority", "beams", "rolling_context", "left_out")
+    __slots__ = ("request_id", "text", "tokens", "chat", "sampling", "max_tokens", "most_tokens", "stop", "stop_token_ids", "ignore_eos", "skip_special_tokens", "n", "cache_salt", "resumed", "fingerprint", "tenant", "user", "priority", "beams", "rolling_context", "echo", "scored_tokens", "shape", "bad_words", "dry_breakers", "include_stop_text", "truncate_prompt_tokens", "add_special_tokens", "no_text", "thinking_budget", "left_out")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MOST_TOKENS_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     IGNORE_EOS_FIELD_NUMBER: _ClassVar[int]
@@ -50,10 +87,22 @@ class TextRequest(_message.Message):
     N_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     RESUMED_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     BEAMS_FIELD_NUMBER: _ClassVar[int]
     ROLLING_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    ECHO_FIELD_NUMBER: _ClassVar[int]
+    SCORED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    BAD_WORDS_FIELD_NUMBER: _ClassVar[int]
+    DRY_BREAKERS_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_STOP_TEXT_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ADD_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NO_TEXT_FIELD_NUMBER: _ClassVar[int]
+    THINKING_BUDGET_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     text: str
@@ -61,6 +110,7 @@ class TextRequest(_message.Message):
     chat: Conversation
     sampling: _sampling_pb2.SamplingParams
     max_tokens: int
+    most_tokens: int
     stop: _containers.RepeatedScalarFieldContainer[str]
     stop_token_ids: _containers.RepeatedScalarFieldContainer[int]
     ignore_eos: bool
@@ -68,12 +118,56 @@ class TextRequest(_message.Message):
     n: int
     cache_salt: str
     resumed: _containers.RepeatedCompositeFieldContainer[TextSoFar]
+    fingerprint: str
     tenant: str
+    user: str
     priority: int
     beams: _sampling_pb2.BeamSearch
     rolling_context: bool
+    echo: bool
+    scored_tokens: int
+    shape: Shape
+    bad_words: _containers.RepeatedScalarFieldContainer[str]
+    dry_breakers: _containers.RepeatedScalarFieldContainer[str]
+    include_stop_text: bool
+    truncate_prompt_tokens: int
+    add_special_tokens: bool
+    no_text: bool
+    thinking_budget: int
     left_out: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, request_id: _Optional[str] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Conversation, _Mapping]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., skip_special_tokens: _Optional[bool] = ..., n: _Optional[int] = ..., cache_salt: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[TextSoFar, _Mapping]]] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., beams: _Optional[_Union[_sampling_pb2.BeamSearch, _Mapping]] = ..., rolling_context: _Optional[bool] = ..., left_out: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Conversation, _Mapping]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., most_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., skip_special_tokens: _Optional[bool] = ..., n: _Optional[int] = ..., cache_salt: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[TextSoFar, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., priority: _Optional[int] = ..., beams: _Optional[_Union[_sampling_pb2.BeamSearch, _Mapping]] = ..., rolling_context: _Optional[bool] = ..., echo: _Optional[bool] = ..., scored_tokens: _Optional[int] = ..., shape: _Optional[_Union[Shape, _Mapping]] = ..., bad_words: _Optional[_Iterable[str]] = ..., dry_breakers: _Optional[_Iterable[str]] = ..., include_stop_text: _Optional[bool] = ..., truncate_prompt_tokens: _Optional[int] = ..., add_special_tokens: _Optional[bool] = ..., no_text: _Optional[bool] = ..., thinking_budget: _Optional[int] = ..., left_out: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Shape(_message.Message):
+    __slots__ = ("json_schema", "regex", "choice", "grammar", "structural_tag", "calls", "lenient", "param", "or_calls")
+    JSON_SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    REGEX_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
+    STRUCTURAL_TAG_FIELD_NUMBER: _ClassVar[int]
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    LENIENT_FIELD_NUMBER: _ClassVar[int]
+    PARAM_FIELD_NUMBER: _ClassVar[int]
+    OR_CALLS_FIELD_NUMBER: _ClassVar[int]
+    json_schema: str
+    regex: str
+    choice: str
+    grammar: str
+    structural_tag: str
+    calls: CallShape
+    lenient: bool
+    param: str
+    or_calls: CallShape
+    def __init__(self, json_schema: _Optional[str] = ..., regex: _Optional[str] = ..., choice: _Optional[str] = ..., grammar: _Optional[str] = ..., structural_tag: _Optional[str] = ..., calls: _Optional[_Union[CallShape, _Mapping]] = ..., lenient: _Optional[bool] = ..., param: _Optional[str] = ..., or_calls: _Optional[_Union[CallShape, _Mapping]] = ...) -> None: ...
+
+class CallShape(_message.Message):
+    __slots__ = ("required", "single", "function")
+    REQUIRED_FIELD_NUMBER: _ClassVar[int]
+    SINGLE_FIELD_NUMBER: _ClassVar[int]
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    required: bool
+    single: bool
+    function: str
+    def __init__(self, required: _Optional[bool] = ..., single: _Optional[bool] = ..., function: _Optional[str] = ...) -> None: ...
 
 class TokenIds(_message.Message):
     __slots__ = ("ids",)
@@ -82,22 +176,50 @@ class TokenIds(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Conversation(_message.Message):
-    __slots__ = ("messages", "template_arguments")
+    __slots__ = ("messages", "template_arguments", "tools", "documents", "no_generation_prompt", "continue_final_message", "template")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     TEMPLATE_ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    TOOLS_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
+    NO_GENERATION_PROMPT_FIELD_NUMBER: _ClassVar[int]
+    CONTINUE_FINAL_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[ChatMessage]
     template_arguments: str
-    def __init__(self, messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ..., template_arguments: _Optional[str] = ...) -> None: ...
+    tools: str
+    documents: str
+    no_generation_prompt: bool
+    continue_final_message: bool
+    template: str
+    def __init__(self, messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ..., template_arguments: _Optional[str] = ..., tools: _Optional[str] = ..., documents: _Optional[str] = ..., no_generation_prompt: _Optional[bool] = ..., continue_final_message: _Optional[bool] = ..., template: _Optional[str] = ...) -> None: ...
 
 class ChatMessage(_message.Message):
-    __slots__ = ("role", "content", "name")
+    __slots__ = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "no_content")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    TOOL_CALLS_FIELD_NUMBER: _ClassVar[int]
+    TOOL_CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    REASONING_FIELD_NUMBER: _ClassVar[int]
+    NO_CONTENT_FIELD_NUMBER: _ClassVar[int]
     role: str
     content: str
     name: str
-    def __init__(self, role: _Optional[str] = ..., content: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+    tool_calls: _containers.RepeatedCompositeFieldContainer[ToolCall]
+    tool_call_id: str
+    reasoning: str
+    no_content: bool
+    def __init__(self, role: _Optional[str] = ..., content: _Optional[str] = ..., name: _Optional[str] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCall, _Mapping]]] = ..., tool_call_id: _Optional[str] = ..., reasoning: _Optional[str] = ..., no_content: _Optional[bool] = ...) -> None: ...
+
+class ToolCall(_message.Message):
+    __slots__ = ("id", "name", "arguments")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    arguments: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., arguments: _Optional[str] = ...) -> None: ...
 
 class TextSoFar(_message.Message):
     __slots__ = ("index", "token_ids", "text_length", "finished")
@@ -112,20 +234,56 @@ class TextSoFar(_message.Message):
     def __init__(self, index: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., text_length: _Optional[int] = ..., finished: _Optional[bool] = ...) -> None: ...
 
 class TextChunk(_message.Message):
-    __slots__ = ("deltas", "prompt")
+    __slots__ = ("deltas", "prompt", "prompt_logprobs", "part", "parts_left")
     DELTAS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    PARTS_LEFT_FIELD_NUMBER: _ClassVar[int]
     deltas: _containers.RepeatedCompositeFieldContainer[TextDelta]
     prompt: PromptInfo
-    def __init__(self, deltas: _Optional[_Iterable[_Union[TextDelta, _Mapping]]] = ..., prompt: _Optional[_Union[PromptInfo, _Mapping]] = ...) -> None: ...
+    prompt_logprobs: _containers.RepeatedCompositeFieldContainer[TokenText]
+    part: bytes
+    parts_left: int
+    def __init__(self, deltas: _Optional[_Iterable[_Union[TextDelta, _Mapping]]] = ..., prompt: _Optional[_Union[PromptInfo, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenText, _Mapping]]] = ..., part: _Optional[bytes] = ..., parts_left: _Optional[int] = ...) -> None: ...
 
 class PromptInfo(_message.Message):
-    __slots__ = ("token_ids", "cached_tokens")
+    __slots__ = ("token_ids", "cached_tokens", "fingerprint", "format", "text")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     cached_tokens: int
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
+    fingerprint: str
+    format: AnswerFormat
+    text: str
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., cached_tokens: _Optional[int] = ..., fingerprint: _Optional[str] = ..., format: _Optional[_Union[AnswerFormat, _Mapping]] = ..., text: _Optional[str] = ...) -> None: ...
+
+class AnswerFormat(_message.Message):
+    __slots__ = ("thought_begin", "thought_end", "thinking", "thoughts_anywhere", "call_begin", "call_end", "call_opening", "call_syntax", "call_header", "delimiters")
+    THOUGHT_BEGIN_FIELD_NUMBER: _ClassVar[int]
+    THOUGHT_END_FIELD_NUMBER: _ClassVar[int]
+    THINKING_FIELD_NUMBER: _ClassVar[int]
+    THOUGHTS_ANYWHERE_FIELD_NUMBER: _ClassVar[int]
+    CALL_BEGIN_FIELD_NUMBER: _ClassVar[int]
+    CALL_END_FIELD_NUMBER: _ClassVar[int]
+    CALL_OPENING_FIELD_NUMBER: _ClassVar[int]
+    CALL_SYNTAX_FIELD_NUMBER: _ClassVar[int]
+    CALL_HEADER_FIELD_NUMBER: _ClassVar[int]
+    DELIMITERS_FIELD_NUMBER: _ClassVar[int]
+    thought_begin: str
+    thought_end: str
+    thinking: bool
+    thoughts_anywhere: bool
+    call_begin: _containers.RepeatedScalarFieldContainer[str]
+    call_end: str
+    call_opening: str
+    call_syntax: CallSyntax
+    call_header: str
+    delimiters: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, thought_begin: _Optional[str] = ..., thought_end: _Optional[str] = ..., thinking: _Optional[bool] = ..., thoughts_anywhere: _Optional[bool] = ..., call_begin: _Optional[_Iterable[str]] = ..., call_end: _Optional[str] = ..., call_opening: _Optional[str] = ..., call_syntax: _Optional[_Union[CallSyntax, str]] = ..., call_header: _Optional[str] = ..., delimiters: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TextDelta(_message.Message):
     __slots__ = ("index", "text", "token_ids", "finish_reason", "stop_string", "logprobs")
@@ -144,17 +302,21 @@ class TextDelta(_message.Message):
     def __init__(self, index: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[_sampling_pb2.FinishReason, str]] = ..., stop_string: _Optional[str] = ..., logprobs: _Optional[_Iterable[_Union[TokenText, _Mapping]]] = ...) -> None: ...
 
 class TokenText(_message.Message):
-    __slots__ = ("token_id", "text", "utf8", "logprob", "top", "unseen")
+    __slots__ = ("token_id", "text", "utf8", "logprob", "top", "unseen", "rank", "text_offset")
     TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     UTF8_FIELD_NUMBER: _ClassVar[int]
     LOGPROB_FIELD_NUMBER: _ClassVar[int]
     TOP_FIELD_NUMBER: _ClassVar[int]
     UNSEEN_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    TEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     token_id: int
     text: str
     utf8: bytes
     logprob: float
     top: _containers.RepeatedCompositeFieldContainer[TokenText]
     unseen: bool
-    def __init__(self, token_id: _Optional[int] = ..., text: _Optional[str] = ..., utf8: _Optional[bytes] = ..., logprob: _Optional[float] = ..., top: _Optional[_Iterable[_Union[TokenText, _Mapping]]] = ..., unseen: _Optional[bool] = ...) -> None: ...
+    rank: int
+    text_offset: int
+    def __init__(self, token_id: _Optional[int] = ..., text: _Optional[str] = ..., utf8: _Optional[bytes] = ..., logprob: _Optional[float] = ..., top: _Optional[_Iterable[_Union[TokenText, _Mapping]]] = ..., unseen: _Optional[bool] = ..., rank: _Optional[int] = ..., text_offset: _Optional[int] = ...) -> None: ...

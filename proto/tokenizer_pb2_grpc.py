@@ -44,6 +44,11 @@ class TokenizerStub:
                 request_serializer=proto_dot_tokenizer__pb2.EmbedRequest.SerializeToString,
                 response_deserializer=proto_dot_tokenizer__pb2.EmbedResponse.FromString,
                 _registered_method=True)
+        self.Tokenize = channel.unary_unary(
+                '/quire.Tokenizer/Tokenize',
+                request_serializer=proto_dot_tokenizer__pb2.TokenizeRequest.SerializeToString,
+                response_deserializer=proto_dot_tokenizer__pb2.TokenizeResponse.FromString,
+                _registered_method=True)
 
 
 class TokenizerServicer:
@@ -56,7 +61,9 @@ class TokenizerServicer:
         INVALID_ARGUMENT: the request cannot be served; trailing metadata `quire-param` names the field.
         OUT_OF_RANGE: prompt and answer do not fit into the context; `quire-param` as above.
         RESOURCE_EXHAUSTED: too many requests wait already; trailing metadata `quire-retry-after` is the number of
-        seconds after which to try again.
+        seconds after which to try again. With trailing metadata `quire-too-large`, the bytes of a message that is
+        larger than any can be, trying again is of no use.
+        FAILED_PRECONDITION: no worker can go on with the answer as it was begun, see `TextRequest.fingerprint`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -65,6 +72,14 @@ class TokenizerServicer:
     def Embed(self, request, context):
         """Computes the embedding of one text. After a failure with UNAVAILABLE the caller calls again.
         Errors: as in Generate.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Tokenize(self, request, context):
+        """Gives the prompt of a request as tokens. Nothing is computed with them. After a failure with UNAVAILABLE the caller
+        calls again. Errors: as in Generate.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -82,6 +97,11 @@ def add_TokenizerServicer_to_server(servicer, server):
                     servicer.Embed,
                     request_deserializer=proto_dot_tokenizer__pb2.EmbedRequest.FromString,
                     response_serializer=proto_dot_tokenizer__pb2.EmbedResponse.SerializeToString,
+            ),
+            'Tokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Tokenize,
+                    request_deserializer=proto_dot_tokenizer__pb2.TokenizeRequest.FromString,
+                    response_serializer=proto_dot_tokenizer__pb2.TokenizeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -138,6 +158,33 @@ class Tokenizer:
             '/quire.Tokenizer/Embed',
             proto_dot_tokenizer__pb2.EmbedRequest.SerializeToString,
             proto_dot_tokenizer__pb2.EmbedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Tokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quire.Tokenizer/Tokenize',
+            proto_dot_tokenizer__pb2.TokenizeRequest.SerializeToString,
+            proto_dot_tokenizer__pb2.TokenizeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -24,23 +24,23 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10proto/wire.proto\x12\nquire.wire\"q\n\x05\x45ntry\x12\x0e\n\x06sender\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12#\n\x08requests\x18\x03 \x03(\x0b\x32\x11.quire.wire.Frame\x12$\n\tresponses\x18\x04 \x03(\x0b\x32\x11.quire.wire.Frame\"\xbd\x01\n\x05\x46rame\x12\x0c\n\x04\x63\x61ll\x18\x01 \x01(\x04\x12\x0b\n\x03seq\x18\x02 \x01(\r\x12\x1e\n\x04kind\x18\x03 \x01(\x0e\x32\x10.quire.wire.Kind\x12\x0c\n\x04\x62ody\x18\x04 \x01(\x0c\x12\x1e\n\x04open\x18\x05 \x01(\x0b\x32\x10.quire.wire.Open\x12\"\n\x06status\x18\x06 \x01(\x0b\x32\x12.quire.wire.Status\x12\'\n\x08metadata\x18\x07 \x03(\x0b\x32\x15.quire.wire.Metadatum\"(\n\x04Open\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x10\n\x08\x64\x65\x61\x64line\x18\x02 \x01(\x01\"\'\n\x06Status\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0f\n\x07\x64\x65tails\x18\x02 \x01(\t\"\'\n\tMetadatum\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c*g\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x08\n\x04OPEN\x10\x01\x12\n\n\x06\x41\x43\x43\x45PT\x10\x02\x12\x0b\n\x07MESSAGE\x10\x03\x12\x0e\n\nHALF_CLOSE\x10\x04\x12\n\n\x06STATUS\x10\x05\x12\n\n\x06\x43\x41NCEL\x10\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10proto/wire.proto\x12\nquire.wire\"q\n\x05\x45ntry\x12\x0e\n\x06sender\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12#\n\x08requests\x18\x03 \x03(\x0b\x32\x11.quire.wire.Frame\x12$\n\tresponses\x18\x04 \x03(\x0b\x32\x11.quire.wire.Frame\"\xbd\x01\n\x05\x46rame\x12\x0c\n\x04\x63\x61ll\x18\x01 \x01(\x04\x12\x0b\n\x03seq\x18\x02 \x01(\r\x12\x1e\n\x04kind\x18\x03 \x01(\x0e\x32\x10.quire.wire.Kind\x12\x0c\n\x04\x62ody\x18\x04 \x01(\x0c\x12\x1e\n\x04open\x18\x05 \x01(\x0b\x32\x10.quire.wire.Open\x12\"\n\x06status\x18\x06 \x01(\x0b\x32\x12.quire.wire.Status\x12\'\n\x08metadata\x18\x07 \x03(\x0b\x32\x15.quire.wire.Metadatum\":\n\x04Open\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x10\n\x08\x64\x65\x61\x64line\x18\x02 \x01(\x01\x12\x10\n\x08protocol\x18\x03 \x01(\r\"\'\n\x06Status\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0f\n\x07\x64\x65tails\x18\x02 \x01(\t\"\'\n\tMetadatum\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c*|\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x08\n\x04OPEN\x10\x01\x12\n\n\x06\x41\x43\x43\x45PT\x10\x02\x12\x0b\n\x07MESSAGE\x10\x03\x12\x0e\n\nHALF_CLOSE\x10\x04\x12\n\n\x06STATUS\x10\x05\x12\n\n\x06\x43\x41NCEL\x10\x06\x12\t\n\x05PROBE\x10\x07\x12\x08\n\x04GONE\x10\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'proto.wire_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_KIND']._serialized_start=463
-  _globals['_KIND']._serialized_end=566
+  _globals['_KIND']._serialized_start=481
+  _globals['_KIND']._serialized_end=605
   _globals['_ENTRY']._serialized_start=32
   _globals['_ENTRY']._serialized_end=145
   _globals['_FRAME']._serialized_start=148
   _globals['_FRAME']._serialized_end=337
   _globals['_OPEN']._serialized_start=339
-  _globals['_OPEN']._serialized_end=379
-  _globals['_STATUS']._serialized_start=381
-  _globals['_STATUS']._serialized_end=420
-  _globals['_METADATUM']._serialized_start=422
-  _globals['_METADATUM']._serialized_end=461
+  _globals['_OPEN']._serialized_end=397
+  _globals['_STATUS']._serialized_start=399
+  _globals['_STATUS']._serialized_end=438
+  _globals['_METADATUM']._serialized_start=440
+  _globals['_METADATUM']._serialized_end=479
 # @@protoc_insertion_point(module_scope)

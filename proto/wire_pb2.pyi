@@ -16,6 +16,8 @@ class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     HALF_CLOSE: _ClassVar[Kind]
     STATUS: _ClassVar[Kind]
     CANCEL: _ClassVar[Kind]
+    PROBE: _ClassVar[Kind]
+    GONE: _ClassVar[Kind]
 KIND_UNSPECIFIED: Kind
 OPEN: Kind
 ACCEPT: Kind
@@ -23,6 +25,8 @@ MESSAGE: Kind
 HALF_CLOSE: Kind
 STATUS: Kind
 CANCEL: Kind
+PROBE: Kind
+GONE: Kind
 
 class Entry(_message.Message):
     __slots__ = ("sender", "epoch", "requests", "responses")
@@ -55,12 +59,14 @@ class Frame(_message.Message):
     def __init__(self, call: _Optional[int] = ..., seq: _Optional[int] = ..., kind: _Optional[_Union[Kind, str]] = ..., body: _Optional[bytes] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., metadata: _Optional[_Iterable[_Union[Metadatum, _Mapping]]] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("method", "deadline")
+    __slots__ = ("method", "deadline", "protocol")
     METHOD_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     method: str
     deadline: float
-    def __init__(self, method: _Optional[str] = ..., deadline: _Optional[float] = ...) -> None: ...
+    protocol: int
+    def __init__(self, method: _Optional[str] = ..., deadline: _Optional[float] = ..., protocol: _Optional[int] = ...) -> None: ...
 
 class Status(_message.Message):
     __slots__ = ("code", "details")

@@ -9,15 +9,17 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class WorkerEvent(_message.Message):
-    __slots__ = ("ready", "result")
+    __slots__ = ("ready", "result", "compiled")
     READY_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
+    COMPILED_FIELD_NUMBER: _ClassVar[int]
     ready: WorkerReady
     result: StepResult
-    def __init__(self, ready: _Optional[_Union[WorkerReady, _Mapping]] = ..., result: _Optional[_Union[StepResult, _Mapping]] = ...) -> None: ...
+    compiled: int
+    def __init__(self, ready: _Optional[_Union[WorkerReady, _Mapping]] = ..., result: _Optional[_Union[StepResult, _Mapping]] = ..., compiled: _Optional[int] = ...) -> None: ...
 
 class WorkerReady(_message.Message):
-    __slots__ = ("model", "num_blocks", "block_size", "max_slots", "max_model_len", "vocab_size", "max_step_tokens", "host_blocks", "swap_block_us", "token_us", "window", "can_draft", "embedding_size")
+    __slots__ = ("model", "num_blocks", "block_size", "max_slots", "max_model_len", "vocab_size", "max_step_tokens", "host_blocks", "swap_block_us", "token_us", "window", "can_draft", "embedding_size", "fingerprint")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +33,7 @@ class WorkerReady(_message.Message):
     WINDOW_FIELD_NUMBER: _ClassVar[int]
     CAN_DRAFT_FIELD_NUMBER: _ClassVar[int]
     EMBEDDING_SIZE_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     model: str
     num_blocks: int
     block_size: int
@@ -44,12 +47,15 @@ class WorkerReady(_message.Message):
     window: int
     can_draft: bool
     embedding_size: int
-    def __init__(self, model: _Optional[str] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_slots: _Optional[int] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., host_blocks: _Optional[int] = ..., swap_block_us: _Optional[float] = ..., token_us: _Optional[float] = ..., window: _Optional[int] = ..., can_draft: _Optional[bool] = ..., embedding_size: _Optional[int] = ...) -> None: ...
+    fingerprint: str
+    def __init__(self, model: _Optional[str] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_slots: _Optional[int] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., host_blocks: _Optional[int] = ..., swap_block_us: _Optional[float] = ..., token_us: _Optional[float] = ..., window: _Optional[int] = ..., can_draft: _Optional[bool] = ..., embedding_size: _Optional[int] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class StepPlan(_message.Message):
-    __slots__ = ("step", "freed_slots", "new_slots", "table_cuts", "table_appends", "given_tokens", "swap_out", "swap_in", "copies", "rows", "draft_tokens")
+    __slots__ = ("step", "freed_slots", "dropped_grammars", "new_grammars", "new_slots", "table_cuts", "table_appends", "given_tokens", "swap_out", "swap_in", "copies", "rows", "draft_tokens", "prompt_rows")
     STEP_FIELD_NUMBER: _ClassVar[int]
     FREED_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_GRAMMARS_FIELD_NUMBER: _ClassVar[int]
+    NEW_GRAMMARS_FIELD_NUMBER: _ClassVar[int]
     NEW_SLOTS_FIELD_NUMBER: _ClassVar[int]
     TABLE_CUTS_FIELD_NUMBER: _ClassVar[int]
     TABLE_APPENDS_FIELD_NUMBER: _ClassVar[int]
@@ -59,8 +65,11 @@ class StepPlan(_message.Message):
     COPIES_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_ROWS_FIELD_NUMBER: _ClassVar[int]
     step: int
     freed_slots: bytes
+    dropped_grammars: bytes
+    new_grammars: _containers.RepeatedCompositeFieldContainer[NewGrammar]
     new_slots: _containers.RepeatedCompositeFieldContainer[NewSlot]
     table_cuts: TableCuts
     table_appends: TableAppends
@@ -70,10 +79,19 @@ class StepPlan(_message.Message):
     copies: Copies
     rows: Rows
     draft_tokens: bytes
-    def __init__(self, step: _Optional[int] = ..., freed_slots: _Optional[bytes] = ..., new_slots: _Optional[_Iterable[_Union[NewSlot, _Mapping]]] = ..., table_cuts: _Optional[_Union[TableCuts, _Mapping]] = ..., table_appends: _Optional[_Union[TableAppends, _Mapping]] = ..., given_tokens: _Optional[_Union[GivenTokens, _Mapping]] = ..., swap_out: _Optional[_Union[SwapOut, _Mapping]] = ..., swap_in: _Optional[_Union[SwapIn, _Mapping]] = ..., copies: _Optional[_Union[Copies, _Mapping]] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., draft_tokens: _Optional[bytes] = ...) -> None: ...
+    prompt_rows: PromptRows
+    def __init__(self, step: _Optional[int] = ..., freed_slots: _Optional[bytes] = ..., dropped_grammars: _Optional[bytes] = ..., new_grammars: _Optional[_Iterable[_Union[NewGrammar, _Mapping]]] = ..., new_slots: _Optional[_Iterable[_Union[NewSlot, _Mapping]]] = ..., table_cuts: _Optional[_Union[TableCuts, _Mapping]] = ..., table_appends: _Optional[_Union[TableAppends, _Mapping]] = ..., given_tokens: _Optional[_Union[GivenTokens, _Mapping]] = ..., swap_out: _Optional[_Union[SwapOut, _Mapping]] = ..., swap_in: _Optional[_Union[SwapIn, _Mapping]] = ..., copies: _Optional[_Union[Copies, _Mapping]] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., draft_tokens: _Optional[bytes] = ..., prompt_rows: _Optional[_Union[PromptRows, _Mapping]] = ...) -> None: ...
+
+class NewGrammar(_message.Message):
+    __slots__ = ("number", "grammar")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    grammar: _sampling_pb2.Grammar
+    def __init__(self, number: _Optional[int] = ..., grammar: _Optional[_Union[_sampling_pb2.Grammar, _Mapping]] = ...) -> None: ...
 
 class NewSlot(_message.Message):
-    __slots__ = ("slot", "tokens", "prompt_length", "block_ids", "sampling", "sequence_index", "traceparent", "forked_tokens", "forked_from", "dropped_tokens", "candidates", "pooling")
+    __slots__ = ("slot", "tokens", "prompt_length", "block_ids", "sampling", "sequence_index", "traceparent", "forked_tokens", "forked_from", "dropped_tokens", "candidates", "pooling", "grammar")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +104,7 @@ class NewSlot(_message.Message):
     DROPPED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     POOLING_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     slot: int
     tokens: bytes
     prompt_length: int
@@ -98,7 +117,8 @@ class NewSlot(_message.Message):
     dropped_tokens: int
     candidates: int
     pooling: _sampling_pb2.Pooling
-    def __init__(self, slot: _Optional[int] = ..., tokens: _Optional[bytes] = ..., prompt_length: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., sequence_index: _Optional[int] = ..., traceparent: _Optional[str] = ..., forked_tokens: _Optional[int] = ..., forked_from: _Optional[int] = ..., dropped_tokens: _Optional[int] = ..., candidates: _Optional[int] = ..., pooling: _Optional[_Union[_sampling_pb2.Pooling, str]] = ...) -> None: ...
+    grammar: int
+    def __init__(self, slot: _Optional[int] = ..., tokens: _Optional[bytes] = ..., prompt_length: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., sequence_index: _Optional[int] = ..., traceparent: _Optional[str] = ..., forked_tokens: _Optional[int] = ..., forked_from: _Optional[int] = ..., dropped_tokens: _Optional[int] = ..., candidates: _Optional[int] = ..., pooling: _Optional[_Union[_sampling_pb2.Pooling, str]] = ..., grammar: _Optional[int] = ...) -> None: ...
 
 class TableCuts(_message.Message):
     __slots__ = ("slots", "lengths")
@@ -160,8 +180,18 @@ class Rows(_message.Message):
     samples: bytes
     def __init__(self, slots: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., samples: _Optional[bytes] = ...) -> None: ...
 
+class PromptRows(_message.Message):
+    __slots__ = ("rows", "firsts", "counts")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    FIRSTS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    rows: bytes
+    firsts: bytes
+    counts: bytes
+    def __init__(self, rows: _Optional[bytes] = ..., firsts: _Optional[bytes] = ..., counts: _Optional[bytes] = ...) -> None: ...
+
 class StepResult(_message.Message):
-    __slots__ = ("step", "tokens", "logprobs", "candidates", "embeddings", "errors", "duration_us")
+    __slots__ = ("step", "tokens", "logprobs", "candidates", "embeddings", "errors", "duration_us", "prompt_logprobs", "forced")
     STEP_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
@@ -169,6 +199,8 @@ class StepResult(_message.Message):
     EMBEDDINGS_FIELD_NUMBER: _ClassVar[int]
     ERRORS_FIELD_NUMBER: _ClassVar[int]
     DURATION_US_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    FORCED_FIELD_NUMBER: _ClassVar[int]
     step: int
     tokens: bytes
     logprobs: Logprobs
@@ -176,7 +208,49 @@ class StepResult(_message.Message):
     embeddings: Embeddings
     errors: _containers.RepeatedCompositeFieldContainer[RowError]
     duration_us: int
-    def __init__(self, step: _Optional[int] = ..., tokens: _Optional[bytes] = ..., logprobs: _Optional[_Union[Logprobs, _Mapping]] = ..., candidates: _Optional[_Union[Candidates, _Mapping]] = ..., embeddings: _Optional[_Union[Embeddings, _Mapping]] = ..., errors: _Optional[_Iterable[_Union[RowError, _Mapping]]] = ..., duration_us: _Optional[int] = ...) -> None: ...
+    prompt_logprobs: PromptLogprobs
+    forced: Forced
+    def __init__(self, step: _Optional[int] = ..., tokens: _Optional[bytes] = ..., logprobs: _Optional[_Union[Logprobs, _Mapping]] = ..., candidates: _Optional[_Union[Candidates, _Mapping]] = ..., embeddings: _Optional[_Union[Embeddings, _Mapping]] = ..., errors: _Optional[_Iterable[_Union[RowError, _Mapping]]] = ..., duration_us: _Optional[int] = ..., prompt_logprobs: _Optional[_Union[PromptLogprobs, _Mapping]] = ..., forced: _Optional[_Union[Forced, _Mapping]] = ...) -> None: ...
+
+class Forced(_message.Message):
+    __slots__ = ("runs", "tokens")
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    runs: ForcedRuns
+    tokens: bytes
+    def __init__(self, runs: _Optional[_Union[ForcedRuns, _Mapping]] = ..., tokens: _Optional[bytes] = ...) -> None: ...
+
+class ForcedRuns(_message.Message):
+    __slots__ = ("rows", "starts", "counts")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    rows: bytes
+    starts: bytes
+    counts: bytes
+    def __init__(self, rows: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., counts: _Optional[bytes] = ...) -> None: ...
+
+class PromptLogprobs(_message.Message):
+    __slots__ = ("rows", "logprobs", "ranks", "top")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    TOP_FIELD_NUMBER: _ClassVar[int]
+    rows: ReportedRows
+    logprobs: bytes
+    ranks: bytes
+    top: RankedTokens
+    def __init__(self, rows: _Optional[_Union[ReportedRows, _Mapping]] = ..., logprobs: _Optional[bytes] = ..., ranks: _Optional[bytes] = ..., top: _Optional[_Union[RankedTokens, _Mapping]] = ...) -> None: ...
+
+class ReportedRows(_message.Message):
+    __slots__ = ("rows", "counts", "alternatives")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    ALTERNATIVES_FIELD_NUMBER: _ClassVar[int]
+    rows: bytes
+    counts: bytes
+    alternatives: bytes
+    def __init__(self, rows: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., alternatives: _Optional[bytes] = ...) -> None: ...
 
 class Logprobs(_message.Message):
     __slots__ = ("entries", "logprobs", "top_counts", "top")

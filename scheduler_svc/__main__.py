@@ -1,32 +1,34 @@
 """`python -m scheduler_svc`: one scheduler process."""
 
 import asyncio
+from collections.abc import Sequence
 
+from ops.runtime.drain import LOOK_SECONDS, drain, peers
+from ops.runtime.metrics import METRICS
 from ops.runtime.process import run
-from proto.rpc import Node
+from proto.rpc import Lease, Node, Owner
 from proto.scheduler_pb2_grpc import add_SchedulerServicer_to_server
 from proto.worker_pb2_grpc import WorkerStub
 from scheduler_svc.engine import Engine
 from scheduler_svc.service import SchedulerService
 from scheduler_svc.settings import SchedulerSettings
 
-GRACE_SECONDS = 5.0
-"""How long requests may go on after the signal to end; then their callers resume them elsewhere."""
-
 
 async def serve(node: Node, settings: SchedulerSettings) -> None:
-    """Serve the model's pool until cancelled."""
+    """Serve the model's pool until cancelled, and after that until `drain` returns."""
     pool = settings.served_name
     server = node.server(pool=pool, capacity=0)
 
-    offer = {"workers": 0, "max_model_len": 0}
-    changed = asyncio.Event()
+    offer = {"workers": 0, "max_model_len": 0, "capacity": settings.max_requests}
+    changed, stranded = asyncio.Event(), asyncio.Event()
 
     def announce(workers: int, max_model_len: int) -> None:
         # Without a worker, calls are better left at the door: another replica may have one.
         server.set_capacity(settings.max_requests if workers else 0)
         offer.update(workers=workers, max_model_len=max_model_len)
         changed.set()
+        if not workers:
+            stranded.set()
 
     async def publish() -> None:
         while True:
@@ -34,20 +36,36 @@ async def serve(node: Node, settings: SchedulerSettings) -> None:
             changed.clear()
             await node.update(**offer)
 
-    engine = Engine(WorkerStub(node.channel(pool=pool)), settings, announce)
+    async def hand_over_when_stranded() -> None:
+        # Without a worker calls only wait here, while another scheduler that has one could go on with them.
+        while True:
+            await stranded.wait()
+            stranded.clear()
+            while not offer["workers"]:
+                if server.busy and any(each.info.get("workers") for each in await peers(node, server.door)):
+                    engine.hand_over()
+                await asyncio.sleep(LOOK_SECONDS)
+
+    def enough(others: Sequence[Lease]) -> bool:
+        # A scheduler that has no worker gets one of ours when we end; without a worker our calls only wait.
+        return any(not (offer["workers"] and each.info.get("workers")) for each in others)
+
+    engine = Engine(WorkerStub(node.channel(pool=pool)), settings, announce, node.fail)
+    METRICS.read_by(engine.read_metrics)
     add_SchedulerServicer_to_server(SchedulerService(engine), server)
     await node.update(model=pool, **offer)
     await server.start()
-    tasks = [asyncio.ensure_future(engine.run()), asyncio.ensure_future(publish())]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        for task in done:
-            task.result()
-    finally:
-        await server.stop(GRACE_SECONDS)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async with Owner(node.fail) as owner:
+        owner.own(engine.run(), "what serves the workers")
+        owner.own(publish(), "what announces the workers")
+        owner.own(hand_over_when_stranded(), "what hands calls over when there is no worker")
+        try:
+            await owner.ended()
+        except asyncio.CancelledError:
+            await drain(node, server, settings.stop_seconds, enough)
+            raise
+        finally:
+            await server.stop(None)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,13 @@
-"""Whether a request may join the queue, and if not, when its client should ask again."""
+"""Whether a request may join the queue, and if not, when its client should ask again.
+
+A full queue takes further requests of tenants that have less than their share of it, which is the limit
+divided by the number of tenants that wait. So no tenant is refused because of what another one asks for. The
+second tenant adds at most a half of the limit to a queue that the first has filled, the third a third, and so
+on.
+"""
 
 from collections import deque
+from collections.abc import Mapping
 from math import ceil
 
 from scheduler_svc.core.errors import TooMuchWaits
@@ -35,20 +42,28 @@ class Admission:
         while len(samples) > 1 and now - samples[1][0] >= WINDOW_SECONDS:
             samples.popleft()
 
-    def check(self, waiting: tuple[int, int], prompt_tokens: int, now: float) -> None:
+    def check(
+        self, waiting: Mapping[str, tuple[int, int]], tenant: str, prompt_tokens: int, now: float
+    ) -> None:
         """Raise `TooMuchWaits` if the queue has no room for a prompt of `prompt_tokens`.
 
-        `waiting`: requests and tokens in the queue. An empty queue takes a prompt of any length: otherwise
-        a prompt longer than the limit would never get in.
+        `waiting`: requests and tokens in the queue, by tenant. A tenant that has none there may add a prompt
+        of any length: otherwise a prompt longer than the limit would never get in.
         """
-        requests, tokens = waiting
-        too_many = 0 < self._max_requests <= requests
-        too_long = 0 < self._max_tokens < tokens + prompt_tokens and requests > 0
-        if too_many or too_long:
-            raise TooMuchWaits(self._seconds(tokens, now))
+        requests, tokens = waiting.get(tenant, (0, 0))
+        if not requests:
+            return
+        tenants = len(waiting)
+        all_requests, all_tokens = map(sum, zip(*waiting.values(), strict=True))
+        too_many = 0 < self._max_requests <= min(all_requests, requests * tenants)
+        longer = min(all_tokens + prompt_tokens, (tokens + prompt_tokens) * tenants)
+        if too_many or 0 < self._max_tokens < longer:
+            # Tenants begin evenly: by then each of the others will have had as much begin, or all it has.
+            before = sum(min(each, tokens) for _, each in waiting.values())
+            raise TooMuchWaits(self._seconds(before, now))
 
     def _seconds(self, tokens: int, now: float) -> int:
-        """How long the queue of `tokens` tokens will take, at the rate of the window."""
+        """How long it takes until `tokens` tokens have begun, at the rate of the window."""
         if len(self._samples) < 2:
             return 1
         (since, before), (_, begun) = self._samples[0], self._samples[-1]

@@ -4,7 +4,6 @@ from collections.abc import Awaitable
 
 from proto.rpc.mailbox import Mailbox
 from proto.scheduler_pb2 import EmbedTokensResponse, GenerateResponse
-from scheduler_svc.core.errors import SchedulerError
 
 Response = GenerateResponse | EmbedTokensResponse
 
@@ -15,14 +14,14 @@ class Call:
     def __init__(self) -> None:
         self.begun = False
         """Something was put already."""
-        self.error: SchedulerError | None = None
+        self.error: Exception | None = None
         self._responses: Mailbox[Response] = Mailbox()
 
     def put(self, response: Response) -> None:
         self.begun = True
         self._responses.add(response)
 
-    def end(self, error: SchedulerError | None = None) -> None:
+    def end(self, error: Exception | None = None) -> None:
         """No more will be put; what was put is still sent."""
         self.error = error
         self._responses.close()

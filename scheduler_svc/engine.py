@@ -8,28 +8,35 @@ import logging
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import grpc
 
-from proto.scheduler_pb2 import EmbedTokensResponse
+from proto.rpc import from_outside
+from proto.rpc.resume import RAISED
+from proto.scheduler_pb2 import EmbedTokensResponse, GenerateResponse, PromptScores
 from proto.worker_pb2 import StepResult
 from scheduler_svc.admission import Admission
 from scheduler_svc.call import Call
-from scheduler_svc.core.errors import WorkerFault
+from scheduler_svc.core.errors import HandedOver, NoSuchWorker, WorkerFault
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.plan import Gain, Outcome
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import SequenceGroup, Watch
+from scheduler_svc.core.suspicion import Loss
 from scheduler_svc.embedding import first_dimensions
+from scheduler_svc.guard import Fail, Guard
+from scheduler_svc.measures import Measures, RequestTimes
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.wire import Logprobs, limits_from, response_to, result_from
 from scheduler_svc.worker_link import WorkerLink
 
 log = logging.getLogger(__name__)
 
+STRANDED_SECONDS = 30.0
+"""Seconds for which a request waits for a worker that can go on with its answer; up to half as long again."""
 RETRY_SECONDS = 0.5
 """Pause after a worker took the call at the door and failed before it was ready."""
 
@@ -40,16 +47,19 @@ Announce = Callable[[int, int], None]
 class Engine:
     """The fleet with its I/O: a client of `quire.Worker` that serves `Call`s."""
 
-    def __init__(self, worker_stub: Any, settings: SchedulerSettings, announce: Announce) -> None:
-        """`worker_stub`: a stub of `quire.Worker`. `announce`: called whenever a worker has come or gone."""
+    def __init__(self, worker_stub: Any, settings: SchedulerSettings, announce: Announce, fail: Fail) -> None:
+        """`worker_stub`: a stub of `quire.Worker`. `announce`: called whenever a worker has come or gone.
+        `fail`: called once the core has failed."""
+        self._guard = Guard(fail)
         self._stub = worker_stub
         self._settings = settings
         self._announce = announce
         self._fleet = Fleet(settings.step_tokens or sys.maxsize, settings.policy, settings.speculation)
         self._admission = Admission(settings.max_waiting_requests, settings.max_waiting_tokens)
+        self._measures = Measures(settings.served_name)
+        self._times: dict[SequenceGroup, RequestTimes] = {}
         self._calls: dict[SequenceGroup, Call] = {}
         self._links: dict[Scheduler, WorkerLink] = {}
-        self._serving: set[asyncio.Task[None]] = set()
 
     def open(self, request: Request, watch: Watch | None = None) -> tuple[SequenceGroup, Call]:
         """Take on a request, whose answer the call delivers. Raises `TooMuchWaits`.
@@ -57,97 +67,123 @@ class Engine:
         `watch`: is called with a sequence whenever its state has changed.
         """
         if self._admission.limited and not request.resumed:  # a request that has begun is not refused
-            self._admission.check(self._fleet.waiting(), len(request.prompt), time.monotonic())
-        call = Call()
-        group, outcome = self._fleet.accept(request, watch)
-        self._calls[group] = call
-        if not group.unfinished:
-            call.end()
-        self._deliver(outcome, {})
+            waiting, now = self._fleet.waiting(), time.monotonic()
+            self._admission.check(waiting, request.tenant, len(request.prompt), now)
+        call, times = Call(), self._measures.request(watch)
+        with self._guard:
+            group, outcome = self._fleet.accept(request, times)
+            self._calls[group], self._times[group] = call, times
+            if not group.unfinished:
+                call.end()
+            self._deliver(outcome, {})
         return group, call
+
+    def hand_over(self) -> None:
+        """End all calls: their callers make them anew, with another scheduler. What a suspect is suspected of
+        goes along, or a request that ends one worker after the other would go back and forth for ever."""
+        for group, call in self._calls.items():
+            call.end(HandedOver(suspect=group.suspicion is not None))
 
     def end_sequence(self, group: SequenceGroup, index: int) -> None:
         """End one sequence of a request; its caller wants no more of it."""
-        self._fleet.end_sequence(group, index)
-        if not group.unfinished and group in self._calls:
-            self._calls[group].end()
-        self._wake()
+        with self._guard:
+            self._fleet.end_sequence(group, index)
+            if not group.unfinished and group in self._calls:
+                self._calls[group].end()
+            self._wake()
 
     def close(self, group: SequenceGroup) -> None:
         """End a request; its blocks and slots are free from now on."""
         if self._calls.pop(group, None) is not None:
-            self._fleet.cancel(group)
-            self._wake()
+            self._measures.ended(group, self._times.pop(group))
+            with self._guard:
+                self._fleet.cancel(group)
+                self._wake()
+
+    def read_metrics(self) -> None:
+        """Set the metrics of what is so at this moment."""
+        self._measures.read(self._fleet)
 
     async def run(self) -> None:
-        """Keep one call waiting at the workers' door, and serve every worker that takes one."""
-        try:
+        """Keep one call waiting at the workers' door, and serve every worker that takes one.
+
+        Raises what the core has raised: its state is undefined then.
+        """
+        async with asyncio.TaskGroup() as workers:
+            workers.create_task(self._end_stranded())
             while True:
                 call = self._stub.Execute(wait_for_ready=True)
                 try:
                     limits = await _ready(call)
-                except (grpc.aio.AioRpcError, WorkerFault) as error:
-                    log.warning("a worker failed before it was ready: %s", _reason(error))
-                    call.cancel()
-                    await asyncio.sleep(RETRY_SECONDS)
-                    continue
                 except asyncio.CancelledError:
                     call.cancel()
                     raise
-                task = asyncio.ensure_future(self._serve(call, limits))
-                self._serving.add(task)
-                task.add_done_callback(self._returned)
-        finally:
-            for task in self._serving:
-                task.cancel()
-            await asyncio.gather(*self._serving, return_exceptions=True)
+                except Exception as error:  # a worker may answer with anything
+                    log.warning("a worker failed before it was ready: %s", _reason(error))
+                    call.cancel()
+                    await asyncio.sleep(RETRY_SECONDS)
+                else:
+                    workers.create_task(self._serve(call, limits))
+
+    async def _end_stranded(self) -> None:
+        """For ever, end requests that have waited too long for a worker of their fingerprint."""
+        since: dict[SequenceGroup, float] = {}
+        while True:
+            await asyncio.sleep(STRANDED_SECONDS / 2)
+            now = time.monotonic()
+            since = {group: since.get(group, now) for group in self._fleet.stranded()}
+            for group, began in since.items():
+                if now - began >= STRANDED_SECONDS and group in self._calls:
+                    self._calls[group].end(NoSuchWorker())
 
     async def _serve(self, call: Any, limits: WorkerLimits) -> None:
         """Serve one worker until it is lost; then its requests go on elsewhere."""
-        scheduler, outcome = self._fleet.add_worker(limits)
-        link = self._links[scheduler] = WorkerLink(call, scheduler, self._settings.plan_depth)
+        with self._guard:
+            scheduler, outcome = self._fleet.add_worker(limits)
+            link = WorkerLink(call, scheduler, self._settings.plan_depth, self._guard, self._measures)
+            self._links[scheduler] = link
+            self._deliver(outcome, {})
         log.info("a worker joined: %d blocks of %d tokens", limits.num_blocks, limits.block_size)
         if self._settings.speculation == "draft" and not limits.can_draft:
             log.warning("the worker has no draft model (QUIRE_DRAFT_MODEL): it makes no drafts")
+        self._announce(len(self._links), self._fleet.max_length)
         try:
-            self._deliver(outcome, {})
-            self._announce(len(self._links), self._fleet.max_length)
             await link.run(lambda message: self._on_result(scheduler, message))
         except (grpc.aio.AioRpcError, WorkerFault) as error:
-            log.warning("a worker was lost: %s", _reason(error))
-        except Exception:
-            # Whatever failed, it concerns this worker alone: its requests go on with another.
-            log.exception("a worker was given up")
-        finally:
+            loss, reason = _loss(error), _reason(error)
+        with self._guard:
             del self._links[scheduler]
-            self._deliver(self._fleet.remove_worker(scheduler), {})
-            self._announce(len(self._links), self._fleet.max_length)
-
-    def _returned(self, task: "asyncio.Task[None]") -> None:
-        self._serving.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("requests of a lost worker may be lost, too", exc_info=error)
+            self._deliver(self._fleet.remove_worker(scheduler, loss, reason), {})
+        self._measures.workers_lost.add()
+        log.warning("a worker was lost: %s", reason)
+        self._announce(len(self._links), self._fleet.max_length)
 
     def _on_result(self, scheduler: Scheduler, message: StepResult) -> None:
-        result, logprobs = result_from(message)
-        outcome = scheduler.complete(result)
-        self._fleet.settle(scheduler, outcome)
-        self._admission.note(self._fleet.admitted_tokens, time.monotonic())
-        self._deliver(outcome, logprobs)
+        """Take in a result and deliver what it means. Raises `WorkerFault`."""
+        try:
+            result, logprobs = result_from(message)
+            scheduler.check(result)
+        except WorkerFault:
+            raise
+        except Exception as error:  # nothing has changed yet, so whatever it is concerns this worker alone
+            raise WorkerFault(f"step {message.step}: its result cannot be checked: {error!r}") from error
+        with self._guard:
+            outcome = scheduler.settle(result)
+            self._fleet.settle(scheduler, outcome)
+            self._admission.note(self._fleet.admitted_tokens, time.monotonic())
+            self._deliver(outcome, logprobs, scheduler.limits.fingerprint)
 
-    def _deliver(self, outcome: Outcome, logprobs: Logprobs) -> None:
+    def _deliver(self, outcome: Outcome, logprobs: Logprobs, fingerprint: str = "") -> None:
         """Give every call its gains in one response, then let the workers plan again."""
+        for group, scores in outcome.scored:
+            self._put(group, GenerateResponse(prompt=cast(PromptScores, scores.values)), fingerprint)
         by_group: dict[SequenceGroup, list[Gain]] = {}
         for gain in outcome.gains:
             by_group.setdefault(gain.group, []).append(gain)
         for group, gains in by_group.items():
-            call = self._calls[group]
-            response = response_to(gains, logprobs)
-            if not call.begun:
-                response.cached_tokens = group.cached_tokens or 0
-            call.put(response)
+            self._put(group, response_to(gains, logprobs), fingerprint)
             if not group.unfinished:
-                call.end()
+                self._calls[group].end()
         for group, embedding in outcome.embedded:
             shortened = first_dimensions(embedding, group.request.dimensions)
             self._calls[group].put(EmbedTokensResponse(embedding=shortened))
@@ -155,6 +191,15 @@ class Engine:
         for group, error in outcome.failed:
             self._calls[group].end(error)
         self._wake()
+
+    def _put(self, group: SequenceGroup, response: GenerateResponse, fingerprint: str) -> None:
+        """Give a call a response. The first one says what the answer comes from."""
+        call = self._calls[group]
+        if not call.begun:
+            response.cached_tokens = group.cached_tokens or 0
+            response.fingerprint = fingerprint or group.fingerprint
+            self._times[group].first_token()
+        call.put(response)
 
     def _wake(self) -> None:
         for link in self._links.values():
@@ -169,7 +214,16 @@ async def _ready(call: Any) -> WorkerLimits:
     return limits_from(event.ready)
 
 
+def _loss(error: Exception) -> Loss:
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return Loss.DEATH
+    if from_outside(error):
+        return Loss.OUTSIDE
+    raised = any(key == RAISED for key, _ in error.trailing_metadata() or ())
+    return Loss.RAISED if raised else Loss.DEATH
+
+
 def _reason(error: Exception) -> str:
     if isinstance(error, grpc.aio.AioRpcError):
         return f"{error.code().name}: {error.details()}"
-    return str(error)
+    return str(error) if isinstance(error, WorkerFault) else repr(error)

@@ -11,6 +11,7 @@ from proto.sampling import MAX_SEQUENCES, greedy, problem_in
 from proto.sampling_pb2 import BeamSearch as BeamSearchMessage
 from proto.sampling_pb2 import SamplingParams, StopConditions
 from proto.scheduler_pb2 import EmbedTokensRequest, SequenceSoFar, Start
+from scheduler_svc.core.alternatives import FEW
 from scheduler_svc.core.beam_search import BeamSearch, EarlyStopping
 from scheduler_svc.core.errors import RequestRefused
 from scheduler_svc.core.request import Pooling, Request, SoFar
@@ -29,6 +30,16 @@ def request_from(start: Start, traceparent: str, deadline: float = inf) -> Reque
     _check(start.sampling)
     _check(start.stop)
     beams = _beams_from(start) if start.HasField("beams") else None
+    sampling, grammar = start.sampling, b""
+    if sampling.HasField("grammar"):  # it goes to a worker once, and the parameters with every sequence
+        grammar = sampling.grammar.SerializeToString(deterministic=True)
+        sampling = SamplingParams()
+        sampling.CopyFrom(start.sampling)
+        sampling.ClearField("grammar")
+    scores = start.sampling.HasField("prompt_logprobs")
+    told = start.scored_tokens == len(prompt) or not any(so_far.tokens for so_far in start.resumed)
+    _require(start.scored_tokens <= len(prompt), "scored_tokens", "more than the prompt has")
+    _require(told or not scores, "scored_tokens", "the answer has begun before its prompt was delivered")
     return Request(
         request_id=start.request_id,
         prompt=prompt,
@@ -39,11 +50,19 @@ def request_from(start: Start, traceparent: str, deadline: float = inf) -> Reque
         beams=beams,
         salt=start.cache_salt,
         tenant=start.tenant,
+        user=start.user,
         priority=start.priority,
         deadline=deadline,
-        sampling=start.sampling,
+        sampling=sampling,
+        grammar=grammar,
+        sampling_bytes=len(grammar) + sampling.rules.ByteSize(),
         traceparent=traceparent,
         rolling=start.rolling_context,
+        scores_prompt=scores,
+        alternatives=_beyond_few(sampling.logprobs),
+        prompt_alternatives=_beyond_few(sampling.prompt_logprobs),
+        scored_tokens=start.scored_tokens,
+        fingerprint=start.fingerprint,
         resumed=_resumed_from(start),
     )
 
@@ -57,6 +76,7 @@ def embedding_from(asked: EmbedTokensRequest, traceparent: str, deadline: float 
         prompt=_tokens_in(asked.tokens, "tokens"),
         salt=asked.cache_salt,
         tenant=asked.tenant,
+        user=asked.user,
         priority=asked.priority,
         deadline=deadline,
         sampling=NOTHING_DRAWN,
@@ -64,6 +84,10 @@ def embedding_from(asked: EmbedTokensRequest, traceparent: str, deadline: float 
         pooling=Pooling(asked.pooling),
         dimensions=asked.dimensions,
     )
+
+
+def _beyond_few(alternatives: int) -> int:
+    return alternatives if alternatives > FEW else 0
 
 
 def _tokens_in(packed: bytes, name: str) -> "array[int]":

@@ -13,11 +13,14 @@ from opentelemetry.trace import Span
 
 from ops.runtime.telemetry import outgoing, served
 from proto.rpc.call import Status
+from proto.rpc.resume import LOST, OUTSIDE
 from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse, GenerateRequest
 from proto.scheduler_pb2_grpc import SchedulerServicer
 from scheduler_svc.call import Call
 from scheduler_svc.core.errors import (
     ContextExceeded,
+    HandedOver,
+    NoSuchWorker,
     RequestPoisoned,
     RequestRefused,
     SchedulerError,
@@ -62,7 +65,7 @@ class SchedulerService(SchedulerServicer):
         request = request_from(first.start, _traceparent(span), _deadline(context))
         with self._opened(request, context, span) as (group, call):
             listener = asyncio.ensure_future(self._listen(incoming_messages, group))
-            listener.add_done_callback(lambda done: call.end(_error_of(done)) if _error_of(done) else None)
+            listener.add_done_callback(lambda done: _ended(done, call))
             try:
                 while (response := await call.next()) is not None:
                     await context.write(response)
@@ -85,6 +88,7 @@ class SchedulerService(SchedulerServicer):
             span.set_attributes(_facts(group))
             if states is not None:
                 span.set_attributes(states.totals())
+            group.sequences.clear()  # they refer to the group: only a collection of garbage would find them
 
     async def _listen(self, messages: AsyncIterator[GenerateRequest], group: SequenceGroup) -> None:
         """Take the caller's messages after `start`. Raises `RequestRefused`."""
@@ -107,10 +111,10 @@ def _deadline(context: Any) -> float:
     return inf if remaining is None else time.monotonic() + remaining
 
 
-def _error_of(listener: "asyncio.Task[None]") -> SchedulerError | None:
-    """The error in the caller's messages; None if they ended in order, or the caller is gone."""
-    error = None if listener.cancelled() else listener.exception()
-    return error if isinstance(error, SchedulerError) else None
+def _ended(listener: "asyncio.Task[None]", call: Call) -> None:
+    """Nobody takes the caller's messages any more. Without their end in order the call ends, too."""
+    if not listener.cancelled() and (error := listener.exception()) is not None:
+        call.end(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
 
 def _facts(group: SequenceGroup) -> dict[str, str | int]:
@@ -136,6 +140,8 @@ def _status_of(error: Exception) -> Status | None:
 def _trailing(error: SchedulerError) -> tuple[tuple[str, str], ...]:
     if isinstance(error, TooMuchWaits):
         return (("quire-retry-after", str(error.retry_after)),)
+    if isinstance(error, HandedOver):
+        return ((LOST, "worker"),) if error.suspect else ((OUTSIDE, "stopped"),)
     return (("quire-param", error.param),) if isinstance(error, RequestRefused) else ()
 
 
@@ -146,4 +152,8 @@ def _code(error: SchedulerError) -> grpc.StatusCode:
         return grpc.StatusCode.INVALID_ARGUMENT
     if isinstance(error, TooMuchWaits):
         return grpc.StatusCode.RESOURCE_EXHAUSTED
+    if isinstance(error, HandedOver):
+        return grpc.StatusCode.UNAVAILABLE
+    if isinstance(error, NoSuchWorker):
+        return grpc.StatusCode.FAILED_PRECONDITION
     return grpc.StatusCode.ABORTED if isinstance(error, RequestPoisoned) else grpc.StatusCode.INTERNAL

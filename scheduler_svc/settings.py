@@ -30,5 +30,5 @@ class SchedulerSettings(ModelSettings):
     max_waiting_tokens: int = Field(0, ge=0)
     """Prompt tokens that may wait at once; further ones are refused for now. 0: any number."""
 
-    max_requests: int = Field(256, ge=1)
+    max_requests: int = Field(1024, ge=1)
     """Requests that are held at once; further ones wait at the door, where other replicas may take them."""

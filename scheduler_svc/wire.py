@@ -8,11 +8,12 @@ from itertools import islice
 
 from proto import arrays
 from proto import worker_pb2 as worker
-from proto.sampling_pb2 import FinishReason, Pooling, SamplingParams
-from proto.scheduler_pb2 import GenerateResponse, TokenLogprobs
-from proto.worker_pb2 import NewSlot, StepPlan, StepResult, WorkerReady
+from proto.sampling_pb2 import FinishReason, Grammar, Pooling, SamplingParams
+from proto.scheduler_pb2 import GenerateResponse, PromptScores, TokenLogprobs
+from proto.worker_pb2 import NewGrammar, NewSlot, StepPlan, StepResult, WorkerReady
 from scheduler_svc.core import plan as core
 from scheduler_svc.core.beam_search import Candidate
+from scheduler_svc.core.draft_state import Forced
 from scheduler_svc.core.errors import WorkerFault
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.rolling import prompt_in
@@ -37,6 +38,7 @@ def limits_from(ready: WorkerReady) -> WorkerLimits:
             window=ready.window,
             can_draft=ready.can_draft,
             embedding_size=ready.embedding_size,
+            fingerprint=ready.fingerprint,
         )
     except ValueError as error:
         raise WorkerFault(f"a worker with nothing to offer: {error}") from error
@@ -44,27 +46,46 @@ def limits_from(ready: WorkerReady) -> WorkerLimits:
 
 def plan_to(plan: core.StepPlan) -> StepPlan:
     """A plan as a message: a few kilobytes for hundreds of decodes, whatever their lengths."""
-    message = StepPlan(step=plan.step, new_slots=[_new_slot_to(new) for new in plan.new_slots])
+    message = StepPlan(
+        step=plan.step,
+        new_grammars=[
+            NewGrammar(number=number, grammar=Grammar.FromString(packed))
+            for number, packed in plan.new_grammars
+        ],
+        new_slots=[_new_slot_to(new) for new in plan.new_slots],
+    )
     arrays.fill(message, plan)
     return message
 
 
 def _new_slot_to(new: core.NewSlot) -> NewSlot:
     request = new.request
-    assert isinstance(request.sampling, SamplingParams)
+    sampling = request.sampling
+    assert isinstance(sampling, SamplingParams)
+    prompt = prompt_in(len(request.prompt), new.dropped_tokens)
+    dropped_output = new.dropped_tokens - (len(request.prompt) - prompt)
+    if sampling.HasField("rules") and (new.forked_tokens or dropped_output):
+        whole, sampling = sampling, SamplingParams()
+        sampling.CopyFrom(whole)
+        if new.forked_tokens:  # the worker has them with the parent
+            sampling.rules.Clear()
+            sampling.rules.SetInParent()
+        else:  # the worker counts from the end of what is left of the prompt
+            sampling.rules.min_tokens = max(0, sampling.rules.min_tokens - dropped_output)
     return NewSlot(
         slot=new.slot,
         tokens=arrays.pack(new.tokens),
-        prompt_length=prompt_in(len(request.prompt), new.dropped_tokens),
+        prompt_length=prompt,
         dropped_tokens=new.dropped_tokens,
         block_ids=arrays.pack(new.block_ids),
-        sampling=request.sampling,
+        sampling=sampling,
         sequence_index=new.sequence_index,
         traceparent=request.traceparent,
         forked_tokens=new.forked_tokens,
         forked_from=max(new.forked_from, 0),
         candidates=request.candidates,
         pooling=_POOLING[request.pooling],
+        grammar=new.grammar,
     )
 
 
@@ -76,10 +97,14 @@ def result_from(message: StepResult) -> tuple[core.StepResult, Logprobs]:
         logprobs = _logprobs_from(message.logprobs) if message.HasField("logprobs") else {}
         candidates = _candidates_from(message.candidates) if message.HasField("candidates") else {}
         embeddings = _embeddings_from(message.embeddings) if message.HasField("embeddings") else {}
+        scores = _scores_from(message.prompt_logprobs) if message.HasField("prompt_logprobs") else {}
+        forced = _forced_from(message.forced) if message.HasField("forced") else {}
     except ValueError as error:
         raise WorkerFault(f"step {message.step}: malformed arrays: {error}") from error
     errors = {error.row: error.message for error in message.errors}
-    result = core.StepResult(message.step, tokens, errors, candidates, embeddings, message.duration_us)
+    result = core.StepResult(
+        message.step, tokens, errors, candidates, embeddings, message.duration_us, scores, forced
+    )
     return result, logprobs
 
 
@@ -104,6 +129,39 @@ def _candidates_from(message: worker.Candidates) -> dict[int, list[Candidate]]:
     _check_counts(counts, len(tokens), "candidates")
     every = map(Candidate, tokens, logprobs)
     return {entry: list(islice(every, count)) for entry, count in zip(entries, counts, strict=True)}
+
+
+def _scores_from(message: worker.PromptLogprobs) -> dict[int, core.PromptScores]:
+    """By row. The numbers stay packed: four bytes each."""
+    rows, counts = arrays.unpack(message.rows.rows), arrays.unpack(message.rows.counts)
+    alternatives = arrays.unpack(message.rows.alternatives)
+    logprobs, ranks, top = message.logprobs, message.ranks, message.top
+    tops = [count * each for count, each in zip(counts, alternatives, strict=True)]
+    for numbers, lines in ((logprobs, counts), (ranks, counts), (top.tokens, tops)):
+        _check_counts(lines, len(numbers) // 4, "numbers of prompts")
+    found, start, top_start = {}, 0, 0
+    for row, count, some in zip(rows, counts, tops, strict=True):
+        end, top_end = start + 4 * count, top_start + 4 * some
+        values = PromptScores(
+            logprobs=logprobs[start:end],
+            ranks=ranks[start:end],
+            top_tokens=top.tokens[top_start:top_end],
+            top_logprobs=top.logprobs[top_start:top_end],
+        )
+        found[row] = core.PromptScores(count, values)
+        start, top_start = end, top_end
+    return found
+
+
+def _forced_from(message: worker.Forced) -> dict[int, Forced]:
+    """By row."""
+    rows, starts = arrays.unpack(message.runs.rows), arrays.unpack(message.runs.starts)
+    counts, tokens = arrays.unpack(message.runs.counts), iter(arrays.unpack(message.tokens))
+    _check_counts(counts, len(message.tokens) // 4, "forced tokens")
+    return {
+        row: Forced(start, list(islice(tokens, count)))
+        for row, start, count in zip(rows, starts, counts, strict=True)
+    }
 
 
 def _check_counts(counts: Sequence[int], lines: int, name: str) -> None:

@@ -1,20 +1,21 @@
 """One worker that serves this scheduler: its Execute call, and the core's scheduler that plans for it."""
 
 import asyncio
-import logging
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from proto.worker_pb2 import StepResult
-from scheduler_svc.core.errors import IntegrityError, WorkerFault
+from proto.worker_pb2 import StepPlan, StepResult
+from scheduler_svc.core.errors import WorkerFault
 from scheduler_svc.core.scheduler import Scheduler
+from scheduler_svc.guard import Guard
+from scheduler_svc.measures import Measures
 from scheduler_svc.plan_depth import PlanDepth
 from scheduler_svc.wire import plan_to
-
-log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 1.0
 """A scheduler that has been idle for this long checks its own consistency, while nobody waits for it."""
@@ -27,10 +28,12 @@ class WorkerLink:
     has a task of its own, everything that happens in one turn of the event loop goes into one plan.
     """
 
-    def __init__(self, call: Any, scheduler: Scheduler, depth: int | None) -> None:
+    def __init__(
+        self, call: Any, scheduler: Scheduler, depth: int | None, guard: Guard, measures: Measures
+    ) -> None:
         """`call`: an Execute call that has answered `ready`. `depth`: plans in flight; None: measured."""
         self.scheduler = scheduler
-        self._call = call
+        self._call, self._guard, self._measures = call, guard, measures
         self._depth = PlanDepth(depth)
         self._changed = asyncio.Event()
         self._check: asyncio.TimerHandle | None = None
@@ -40,7 +43,8 @@ class WorkerLink:
         self._changed.set()
 
     async def run(self, on_result: Callable[[StepResult], None]) -> None:
-        """Work until the call ends. Raises `grpc.aio.AioRpcError` or `WorkerFault` then."""
+        """Work until the call ends. Raises `grpc.aio.AioRpcError` or `WorkerFault` then, or what the core has
+        raised."""
         planning = asyncio.ensure_future(self._plan())
         receiving = asyncio.ensure_future(self._receive(on_result))
         try:
@@ -61,20 +65,41 @@ class WorkerLink:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            while scheduler.in_flight < self._depth.plans and (plan := scheduler.plan()) is not None:
+            while (message := self._next_plan()) is not None:
                 self._depth.plan_sent(scheduler.in_flight, time.monotonic())
                 try:
-                    await self._call.write(plan_to(plan))
+                    await self._call.write(message)
                 except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
                     return  # the call is over; the receiving task learns why
 
+    def _next_plan(self) -> StepPlan | None:
+        """The next plan for the worker; None if enough are in flight or there is nothing to do."""
+        if self.scheduler.in_flight >= self._depth.plans:
+            return None
+        with self._guard:
+            plan = self.scheduler.plan()
+            if plan is None:
+                return None
+            self._measures.planned(plan)
+            return plan_to(plan)
+
     async def _receive(self, on_result: Callable[[StepResult], None]) -> None:
         while True:
-            event = await self._call.read()
+            try:
+                event = await self._call.read()
+            except DecodeError as error:
+                raise WorkerFault("the worker sent what cannot be read") from error
             if event is grpc.aio.EOF:
                 raise WorkerFault("the worker ended the call")
-            if event.WhichOneof("event") != "result":
-                raise WorkerFault("the worker sent an event that is no result")
+            kind = event.WhichOneof("event")
+            if kind == "compiled":
+                with self._guard:
+                    self.scheduler.compiled(event.compiled)
+                self.wake()
+                continue
+            if kind != "result":
+                raise WorkerFault("the worker sent an event that it may not send")
+            self._measures.computed(event.result)
             self._depth.result_came(event.result.duration_us / 1e6, time.monotonic())
             on_result(event.result)
             self.wake()
@@ -88,7 +113,5 @@ class WorkerLink:
 
     def _check_integrity(self) -> None:
         if self.scheduler.idle:
-            try:
+            with contextlib.suppress(Exception), self._guard:  # nobody waits here for what it raises
                 self.scheduler.check_integrity()
-            except IntegrityError:
-                log.exception("the scheduler's state is inconsistent")

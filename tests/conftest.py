@@ -1,15 +1,20 @@
 """What tests of several parts need."""
 
+import gc
 import os
-from collections.abc import Iterator
+import secrets
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
 from ops.launcher.redis_server import RedisServer
+from proto.rpc import node, redis_bus, resp
+from proto.rpc.redis_bus import Line
 
 if os.environ.get("TEST_EMULATED"):
     os.environ["TRITON_INTERPRET"] = "0"  # kernels are compiled for a GPU and emulated: tests/support/ptx/
@@ -22,6 +27,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # gRPC writes to the terminal, past pytest, when a channel's other end goes.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
+# However slow the machine is, its Redis has not gone: nothing that tests run in their process gives it up.
+redis_bus.REPLY_SECONDS = resp.CONNECT_SECONDS = resp.COMING_SECONDS = node.GOODBYE_SECONDS = 60
 
 # The same examples each time, unless others are asked for.
 settings.register_profile("same", derandomize=True)
@@ -47,6 +55,22 @@ class Scheduling(LoadFileScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
     config.option.loadscopereorder = False  # in the order of the tree, which begins with deployments
     return Scheduling(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What a test prints and logs may hold half a character, which xdist could not send."""
+    report = yield
+    report.sections = [
+        (title, text.encode(errors="backslashreplace").decode()) for title, text in report.sections
+    ]
+    return report
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: no collection of garbage looks through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 EMULATED = ("test_asked.py", "test_ptx_memory.py", "test_ptx_numbers.py")
@@ -76,3 +100,17 @@ def redis_server() -> Iterator[RedisServer]:
 @pytest.fixture(scope="session")
 def redis_url(redis_server: RedisServer) -> str:
     return redis_server.url
+
+
+@pytest.fixture
+def prefix() -> str:
+    """Of keys in Redis that no other test has."""
+    return f"test-{secrets.token_hex(4)}:"
+
+
+@pytest_asyncio.fixture
+async def line(redis_url: str) -> AsyncIterator[Line]:
+    """A connection for commands."""
+    line = Line(redis_url)
+    yield line
+    line.close()

@@ -61,10 +61,16 @@ def read_defaults(path: Path, values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def fill_in(request: TextRequest, defaults: Mapping[str, float]) -> None:
-    """Fill in the model's defaults for parameters that the request leaves out."""
+    """Fill in the model's defaults for parameters that the request leaves out, up to `most_tokens`."""
     for name in request.left_out:
         if name in defaults:
             setattr(request if name == "max_tokens" else request.sampling, name, defaults[name])
+    if request.most_tokens and not (
+        request.HasField("max_tokens") and request.max_tokens <= request.most_tokens
+    ):
+        request.max_tokens = request.most_tokens
+        if "max_tokens" not in request.left_out:
+            request.left_out.append("max_tokens")
 
 
 def _accepted(value: object, parameter: Parameter) -> bool:

@@ -44,6 +44,19 @@ class Detokenizer:
         return self._decoder.decode(b"", final=True)
 
 
+class NoText(Detokenizer):
+    """Of a sequence whose tokens alone are wanted."""
+
+    def __init__(self) -> None:
+        pass
+
+    def add(self, tokens: Iterable[int]) -> str:
+        return ""
+
+    def finish(self) -> str:
+        return ""
+
+
 def _from_first_character(data: bytes) -> bytes:
     """`data` without the end of a character that began before it."""
     return data.lstrip(bytes(range(0x80, 0xC0)))

@@ -1,24 +1,24 @@
 """The small files of a model directory, and which of them has the chat template."""
 
-import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from ops.runtime import model_files
+from ops.runtime.model_files import FileError
 from tokenizer_svc.errors import ModelDirectoryError
+
+Read = TypeVar("Read")
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a file; empty if there is no such file. Raises `ModelDirectoryError`."""
-    text = _read(path)
-    if text is None:
-        return {}
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise ModelDirectoryError(f"{path} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelDirectoryError(f"{path} is not a JSON object")
-    return value
+    return _checked(model_files.read_json, path) or {}
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """As `read_json`, of config.json, whose sizes are checked."""
+    return _checked(model_files.read_config, path) or {}
 
 
 def named_tokens(directory: Path) -> dict[str, str]:
@@ -63,9 +63,14 @@ def template_source(directory: Path) -> str | None:
 
 def _read(path: Path) -> str | None:
     """What is in a file; None if there is no such file."""
+    return _checked(model_files.read_text, path)
+
+
+def _checked(read: Callable[[Path], Read], path: Path) -> Read | None:
+    """What `read` finds; None if there is no such file."""
     if not path.is_file():
         return None
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise ModelDirectoryError(f"{path} cannot be read: {error}") from error
+        return read(path)
+    except FileError as error:
+        raise ModelDirectoryError(str(error)) from error

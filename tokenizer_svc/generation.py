@@ -1,12 +1,16 @@
 """One request: scheduler messages in, text chunks out, and what was delivered so far."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from proto import arrays
 from proto.sampling_pb2 import StopConditions
 from proto.scheduler_pb2 import GenerateResponse, SequenceSoFar, Start, TokenLogprobs
 from proto.tokenizer_pb2 import TextChunk, TextRequest, TokenText
-from tokenizer_svc.detokenizer import Detokenizer
+from tokenizer_svc.detokenizer import Detokenizer, NoText
+from tokenizer_svc.fingerprint import joined, worker_part
+from tokenizer_svc.formats import Formats
+from tokenizer_svc.prompt_scores import PromptText, text_of
+from tokenizer_svc.rules import stop_tokens
 from tokenizer_svc.sequence import Gain, SequenceText
 from tokenizer_svc.stops import StopMatcher, automaton
 from tokenizer_svc.tokenizer import TextModel
@@ -15,16 +19,33 @@ from tokenizer_svc.tokenizer import TextModel
 class Generation:
     """The state of one request. It remembers enough to call another scheduler at any time."""
 
-    def __init__(self, model: TextModel, request: TextRequest, prompt: Sequence[int]) -> None:
+    def __init__(
+        self,
+        model: TextModel,
+        request: TextRequest,
+        prompt: list[int],
+        fingerprint: str = "",
+        formats: Formats | None = None,
+    ) -> None:
+        """`fingerprint`: the tokenizer's own, see `fingerprint.py`. `formats`: the model's, if it has any."""
         self._request = request
+        self._fingerprint = fingerprint
+        self._worker = worker_part(request.fingerprint)
+        """Fingerprint of the worker that has begun the answer; empty if none has."""
         self._prompt = prompt
         self._every_token = model.every_token
         self._visible = model.plain_tokens if request.skip_special_tokens else model.every_token
+        self._format = None
+        if formats is not None and request.HasField("chat"):
+            self._format = formats.of(bool(request.chat.tools), prompt)
+            if self._format is not None and request.skip_special_tokens:
+                self._visible = formats.visible
         self._stops = automaton(request.stop) if request.stop else None
-        ends = () if request.ignore_eos else model.end_tokens
-        # The text may hide special tokens; one that is named as a stop string stops the answer all the same.
-        named = [model.special_tokens[text] for text in request.stop if text in model.special_tokens]
-        self._stop_tokens = sorted({*ends, *request.stop_token_ids, *named})
+        self._stop_tokens = stop_tokens(model, request)
+        self._scores: PromptText | None = None
+        """The prompt, if the client wants its log probabilities."""
+        if request.sampling.HasField("prompt_logprobs"):
+            self._scores = PromptText(prompt, model.every_token, self._visible, request.scored_tokens)
         self._sequences: dict[int, SequenceText] = {}
         self._sent_prompt = False
 
@@ -36,6 +57,11 @@ class Generation:
         )
 
     @property
+    def scores_prompt(self) -> bool:
+        """Log probabilities of the prompt are wanted."""
+        return self._scores is not None
+
+    @property
     def output_tokens(self) -> int:
         """Tokens of all sequences so far."""
         return sum(len(one.packed) // 4 for one in self._sequences.values())
@@ -43,6 +69,12 @@ class Generation:
     def start(self) -> Start:
         """The first message to the scheduler, with what earlier calls have delivered."""
         request = self._request
+        so_far = [
+            SequenceSoFar(index=index, tokens=bytes(one.packed), finished=one.finished)
+            for index, one in sorted(self._sequences.items())
+            if one.packed or one.finished
+        ]
+        scored = 0 if self._scores is None else self._scores.delivered
         return Start(
             request_id=request.request_id,
             prompt_tokens=arrays.pack(self._prompt),
@@ -55,14 +87,13 @@ class Generation:
             n=request.n,
             cache_salt=request.cache_salt,
             tenant=request.tenant,
+            user=request.user,
             priority=request.priority,
             beams=request.beams if request.HasField("beams") else None,
             rolling_context=request.rolling_context,
-            resumed=[
-                SequenceSoFar(index=index, tokens=bytes(one.packed), finished=one.finished)
-                for index, one in sorted(self._sequences.items())
-                if one.packed or one.finished
-            ],
+            resumed=so_far,
+            scored_tokens=scored,
+            fingerprint=self._worker if so_far or scored > 1 else "",
         )
 
     def resume(self) -> TextChunk | None:
@@ -85,6 +116,8 @@ class Generation:
     def take(self, response: GenerateResponse) -> tuple[TextChunk | None, list[int]]:
         """A scheduler's message as text (None: nothing to send), and sequences that a stop string ended."""
         chunk, ended = TextChunk(), []
+        if response.fingerprint:
+            self._worker = response.fingerprint
         for delta in response.deltas[:]:
             sequence = self._sequence(delta.index)
             # The delta was under way when the sequence's stop string was found.
@@ -100,11 +133,27 @@ class Generation:
             return None, ended
         return chunk, ended
 
+    def take_prompt(self, response: GenerateResponse) -> Iterator[TextChunk]:
+        """The log probabilities of the prompt that a scheduler's message has, before what else it has."""
+        if self._scores is None:
+            return
+        if not self._sent_prompt:
+            chunk = TextChunk(prompt_logprobs=self._scores.first())
+            self._worker = response.fingerprint or self._worker
+            self._add_prompt(chunk, response.cached_tokens)
+            yield chunk
+        if response.HasField("prompt"):
+            for piece in self._scores.pieces(response.prompt):
+                yield TextChunk(prompt_logprobs=piece)
+
     def _sequence(self, index: int) -> SequenceText:
         sequence = self._sequences.get(index)
         if sequence is None:
-            matcher = StopMatcher(self._stops) if self._stops else None
-            sequence = SequenceText(Detokenizer(self._visible, self._prompt), matcher)
+            include, min_tokens = self._request.include_stop_text, self._request.sampling.rules.min_tokens
+            matcher = StopMatcher(self._stops, include) if self._stops else None
+            no_text = self._request.no_text
+            detokenizer = NoText() if no_text else Detokenizer(self._visible, self._prompt)
+            sequence = SequenceText(detokenizer, matcher, min_tokens, include)
             self._sequences[index] = sequence
         return sequence
 
@@ -112,6 +161,11 @@ class Generation:
         self._sent_prompt = True
         chunk.prompt.token_ids.extend(self._prompt)
         chunk.prompt.cached_tokens = cached_tokens
+        if self._request.echo:
+            chunk.prompt.text = text_of(self._prompt, self._visible)
+        chunk.prompt.fingerprint = joined(self._fingerprint, self._worker)
+        if self._format is not None:
+            chunk.prompt.format.CopyFrom(self._format)
 
     def _add(self, chunk: TextChunk, index: int, gain: Gain, logprobs: Sequence[TokenLogprobs]) -> None:
         token_ids, text, finish_reason, stop_string = gain
@@ -124,13 +178,9 @@ class Generation:
             delta.logprobs.extend(map(self._logprobs, token_ids, logprobs))
 
     def _logprobs(self, token: int, entry: TokenLogprobs) -> TokenText:
-        text = self._token_text(token, entry.logprob)
+        text = self._every_token.text_of(token, entry.logprob)
         text.unseen = not self._visible[token]
         tokens = arrays.unpack(entry.top_tokens)
         logprobs = arrays.unpack(entry.top_logprobs, arrays.FLOAT32)
-        text.top.extend(map(self._token_text, tokens, logprobs))
+        text.top.extend(map(self._every_token.text_of, tokens, logprobs))
         return text
-
-    def _token_text(self, token: int, logprob: float) -> TokenText:
-        data = self._every_token[token]
-        return TokenText(token_id=token, text=data.decode(errors="replace"), utf8=data, logprob=logprob)

@@ -2,12 +2,22 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from proto.tokenizer_pb2 import ChatMessage, Conversation, EmbedRequest, TextRequest
+from tokenizer_svc.context import ContextLength, unknown
 from tokenizer_svc.errors import InvalidRequestError, TooLongError
+from tokenizer_svc.template import USUAL, Rendering
 from tokenizer_svc.tokenizer import TextModel
+
+Render = Callable[
+    [Sequence[Mapping[str, Any]], Mapping[str, Any], Sequence[Any], str, Rendering], Awaitable[str]
+]
+"""Renders a chat template. Takes messages, further variables of the template, tools, the tenant on whose
+behalf, and how to render; raises `InvalidRequestError`."""
+
+Kind = TypeVar("Kind", dict[str, Any], list[Any])
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 256
@@ -18,34 +28,54 @@ MAX_PROMPT_LENGTH = 2_000_000
 MAX_PROMPT_TOKENS = 500_000
 """Half of what a message to the scheduler can carry (4 MiB); the model's own bound is the scheduler's."""
 MAX_MESSAGES = 4096
+MAX_TEMPLATE_LENGTH = 65_536
+"""Characters of a client's chat template."""
 SHORT = 8_000
 """Characters that are encoded at once (about 2 ms). A longer text is encoded in a thread: streams go on."""
 
 
-async def prompt_tokens(model: TextModel, request: TextRequest) -> list[int]:
-    """The tokens of the request's prompt, at least one. Raises `InvalidRequestError`."""
+async def prompt_tokens(
+    model: TextModel,
+    request: TextRequest,
+    context: ContextLength = unknown,
+    render: Render | None = None,
+) -> list[int]:
+    """The tokens of the request's prompt, at least one. Raises `InvalidRequestError`.
+
+    A long text is refused before it is encoded if it cannot fit into the `context`. `render`: renders
+    conversations; None if the model has no chat template.
+    """
+    last = request.truncate_prompt_tokens
+    if last:  # a text of any length fits
+        context = unknown
+    special = request.add_special_tokens if request.HasField("add_special_tokens") else None
     match request.WhichOneof("prompt"):
         case "tokens":
-            return _given(request.tokens.ids, model.vocab_size)
+            return _given(request.tokens.ids, model.vocab_size)[-last:]
         case "text":
-            tokens = await _encode_text(model, request.text)
+            tokens = await _encode_text(model, request.text, context, special is not False)
             param = "prompt"
         case "chat":
-            tokens = await _encode_chat(model, request.chat)
+            tokens = await _encode_chat(model, request, context, render, special is True)
             param = "messages"
         case _:
             raise InvalidRequestError("prompt", "there is no prompt")
     _check_count(param, len(tokens))
-    return tokens
+    return tokens[-last:]
 
 
-async def input_tokens(model: TextModel, request: EmbedRequest) -> list[int]:
-    """The tokens of a text to be embedded, at least one. Raises `InvalidRequestError`."""
+async def input_tokens(
+    model: TextModel, request: EmbedRequest, context: ContextLength = unknown
+) -> list[int]:
+    """The tokens of a text to be embedded, at least one. Raises `InvalidRequestError`.
+
+    `context`: as for `prompt_tokens`.
+    """
     match request.WhichOneof("input"):
         case "tokens":
             return _given(request.tokens.ids, model.vocab_size)
         case "text":
-            tokens = await _encode_text(model, request.text)
+            tokens = await _encode_text(model, request.text, context, special=True)
             _check_count("prompt", len(tokens))
             return tokens
         case _:
@@ -62,6 +92,8 @@ def check(model: TextModel, request: TextRequest) -> None:
         raise InvalidRequestError("stop", f"at most {MAX_STOP_STRINGS} stop strings, not {len(request.stop)}")
     if not all(0 < len(string) <= MAX_STOP_LENGTH for string in request.stop):
         raise InvalidRequestError("stop", f"a stop string has 1 to {MAX_STOP_LENGTH} characters")
+    if request.no_text and request.stop:
+        raise InvalidRequestError("stop", "stop strings are found in a text, and none is wanted")
     if len(request.stop_token_ids) > MAX_STOP_TOKENS:
         raise InvalidRequestError("stop_token_ids", f"at most {MAX_STOP_TOKENS} stop tokens")
     _check_ids("stop_token_ids", request.stop_token_ids, model.vocab_size)
@@ -78,41 +110,100 @@ def _given(ids: Sequence[int], vocab_size: int) -> list[int]:
     return list(ids)
 
 
-async def _encode_text(model: TextModel, text: str) -> list[int]:
+async def _encode_text(model: TextModel, text: str, context: ContextLength, special: bool) -> list[int]:
     _check_length("prompt", len(text))
+    return await _encoded(model, "prompt", text, context, special)
+
+
+async def _encoded(
+    model: TextModel, param: str, text: str, context: ContextLength, special: bool
+) -> list[int]:
     if len(text) <= SHORT:
-        return model.encode(text, special=True)
-    return await asyncio.to_thread(model.encode, text, special=True)
+        return model.encode(text, special)
+    model.check_fits(param, text, await context())
+    return await asyncio.to_thread(model.encode, text, special)
 
 
-async def _encode_chat(model: TextModel, chat: Conversation) -> list[int]:
+async def _encode_chat(
+    model: TextModel, request: TextRequest, context: ContextLength, render: Render | None, special: bool
+) -> list[int]:
+    chat = request.chat
+    if render is None:
+        raise InvalidRequestError("messages", "this model has no chat template: use plain completions")
     if not 0 < len(chat.messages) <= MAX_MESSAGES:
         raise InvalidRequestError("messages", f"a conversation has 1 to {MAX_MESSAGES} messages")
     messages = [_message(message) for message in chat.messages]
-    length = sum(len(part) for message in messages for part in message.values())
-    _check_length("messages", length)
-    arguments = _arguments(chat.template_arguments)
-    if length <= SHORT:
-        return model.encode_chat(messages, arguments)
-    return await asyncio.to_thread(model.encode_chat, messages, arguments)
+    _check_length("messages", sum(map(_length, chat.messages)))
+    arguments = _json("chat_template_kwargs", chat.template_arguments, dict)
+    tools = _json("tools", chat.tools, list)
+    text = await render(messages, arguments, tools, request.tenant, _rendering(chat))
+    return await _encoded(model, "messages", text, context, special)
 
 
-def _message(message: ChatMessage) -> dict[str, str]:
-    """A message as chat templates take it: without a name if it has none."""
-    fields = {"role": message.role, "content": message.content}
-    return fields | {"name": message.name} if message.name else fields
+def _rendering(chat: Conversation) -> Rendering:
+    if not (chat.no_generation_prompt or chat.continue_final_message or chat.documents or chat.template):
+        return USUAL
+    if len(chat.template) > MAX_TEMPLATE_LENGTH:
+        raise InvalidRequestError("chat_template", f"at most {MAX_TEMPLATE_LENGTH} characters")
+    return Rendering(
+        add_generation_prompt=not (chat.no_generation_prompt or chat.continue_final_message),
+        continue_final_message=chat.continue_final_message,
+        documents=_json("documents", chat.documents, list),
+        template=chat.template,
+    )
 
 
-def _arguments(text: str) -> dict[str, Any]:
-    """The chat template's variables beside the conversation. Raises `InvalidRequestError`."""
-    _check_length("chat_template_kwargs", len(text))
+def _length(message: ChatMessage) -> int:
+    """Characters of a message."""
+    calls = sum(len(call.id) + len(call.name) + len(call.arguments) for call in message.tool_calls)
+    return len(message.role) + len(message.content) + len(message.name) + len(message.reasoning) + calls
+
+
+def _message(message: ChatMessage) -> dict[str, Any]:
+    """A message as chat templates take it: without the fields that it does not have."""
+    fields: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.no_content:
+        fields["content"] = None
+    if message.name:
+        fields["name"] = message.name
+    if message.tool_call_id:
+        fields["tool_call_id"] = message.tool_call_id
+    if message.reasoning:
+        # Templates have three names for it.
+        fields |= dict.fromkeys(("reasoning_content", "reasoning", "thinking"), message.reasoning)
+    if message.tool_calls:
+        fields["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": _call_arguments(call.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    return fields
+
+
+def _call_arguments(text: str) -> dict[str, Any] | str:
+    """A call's arguments as most templates take them: they write JSON, and a string in quotes.
+
+    Arguments that are no JSON object, which a model may have made, stay what they are.
+    """
     try:
-        arguments = json.loads(text or "{}")
+        return _json("messages", text, dict)
+    except InvalidRequestError:
+        return text
+
+
+def _json(param: str, text: str, kind: type[Kind]) -> Kind:
+    """What the JSON text spells; an empty text, nothing. Raises `InvalidRequestError`."""
+    _check_length(param, len(text))
+    try:
+        value = json.loads(text) if text else kind()
     except (ValueError, RecursionError) as error:
-        raise InvalidRequestError("chat_template_kwargs", f"this is not JSON: {error}") from error
-    if not isinstance(arguments, dict):
-        raise InvalidRequestError("chat_template_kwargs", "this is not a JSON object")
-    return arguments
+        raise InvalidRequestError(param, f"this is not JSON: {error}") from error
+    if not isinstance(value, kind):
+        raise InvalidRequestError(param, f"this is not a JSON {'object' if kind is dict else 'array'}")
+    return value
 
 
 def _check_length(param: str, length: int) -> None:

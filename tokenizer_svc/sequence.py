@@ -26,7 +26,18 @@ class SequenceText:
     sequence that is taken up again delivers what follows, byte for byte.
     """
 
-    def __init__(self, detokenizer: Detokenizer, matcher: StopMatcher | None) -> None:
+    def __init__(
+        self,
+        detokenizer: Detokenizer,
+        matcher: StopMatcher | None,
+        min_tokens: int = 0,
+        include_stop: bool = False,
+    ) -> None:
+        """`min_tokens`: tokens within which no stop string ends it.
+
+        `include_stop`: its text contains that of a stop token.
+        """
+        self._min_tokens, self._include_stop = min_tokens, include_stop
         self._detokenizer = detokenizer
         self._matcher = matcher
         self._delivered_before = 0
@@ -37,7 +48,7 @@ class SequenceText:
     def add(self, packed: bytes, finish_reason: FinishReason) -> Gain:
         """Take new tokens. With a `finish_reason` of STOP the last of them is a stop token."""
         tokens = arrays.unpack(packed)
-        spoken = tokens[:-1] if finish_reason == STOP else tokens
+        spoken = tokens[:-1] if finish_reason == STOP and not self._include_stop else tokens
         if self._matcher is None:
             text, used = self._detokenizer.add(spoken), len(spoken)
         else:
@@ -50,7 +61,7 @@ class SequenceText:
             return Gain(tokens, self._new(text), NOT_FINISHED)
         rest = self._detokenizer.finish()
         if self._matcher is not None:
-            rest = self._matcher.add(rest)
+            rest = self._matcher.add(rest, len(self.packed) // 4 > self._min_tokens)
             if not self._matcher.found:
                 rest += self._matcher.finish()
         found = self._matcher.found if self._matcher is not None else ""
@@ -68,9 +79,9 @@ class SequenceText:
 
     def _match(self, matcher: StopMatcher, tokens: Sequence[int]) -> tuple[str, int]:
         """The text of `tokens` up to a stop string, and how many tokens it took."""
-        parts = []
+        parts, before = [], len(self.packed) // 4
         for count, token in enumerate(tokens, start=1):
-            parts.append(matcher.add(self._detokenizer.add((token,))))
+            parts.append(matcher.add(self._detokenizer.add((token,)), before + count > self._min_tokens))
             if matcher.found:
                 return "".join(parts), count
         return "".join(parts), len(tokens)

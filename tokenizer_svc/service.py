@@ -2,60 +2,136 @@
 
 import asyncio
 import logging
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import grpc
 from opentelemetry import trace
 from opentelemetry.trace import Span
 
+from ops.runtime.drain import drain
 from ops.runtime.hub import fetched
 from ops.runtime.telemetry import Metadata, outgoing, served
+from proto.parts import parts_of
 from proto.rpc import Node, Resumption
-from proto.rpc.call import Status
+from proto.rpc.call import TOO_LARGE, Status
 from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse, GenerateRequest
 from proto.scheduler_pb2_grpc import SchedulerStub
-from proto.tokenizer_pb2 import EmbedRequest, EmbedResponse, TextRequest
+from proto.tokenizer_pb2 import (
+    EmbedRequest,
+    EmbedResponse,
+    TextRequest,
+    TokenizeRequest,
+    TokenizeResponse,
+)
 from proto.tokenizer_pb2_grpc import TokenizerServicer, add_TokenizerServicer_to_server
+from tokenizer_svc.alternatives import bound_alternatives
+from tokenizer_svc.breakers import Breakers
+from tokenizer_svc.call_rules import budget_of, call_rules
+from tokenizer_svc.context import AnnouncedContext, ContextLength, unknown
 from tokenizer_svc.defaults import fill_in
 from tokenizer_svc.embedding import tokens_request
-from tokenizer_svc.errors import InvalidRequestError, SchedulerError, TooLongError
+from tokenizer_svc.errors import (
+    InvalidRequestError,
+    OtherTokenizerError,
+    PanicError,
+    SchedulerError,
+    TooLongError,
+)
+from tokenizer_svc.fingerprint import fingerprint_of, tokenizer_part
+from tokenizer_svc.formats import JSON, Formats
 from tokenizer_svc.generation import Generation
-from tokenizer_svc.prompt import check, prompt_tokens
+from tokenizer_svc.grammars import Grammars
+from tokenizer_svc.prompt import Render, check, prompt_tokens
+from tokenizer_svc.renderer import Renderer
+from tokenizer_svc.rules import complete_rules
 from tokenizer_svc.settings import TokenizerSettings
+from tokenizer_svc.tokenization import tokenized
 from tokenizer_svc.tokenizer import TextModel
 
-GRACE = 5.0
-"""Seconds that calls may go on once the process is asked to end; then callers call another replica."""
+_PASSED_ON = ("quire-param", "quire-retry-after", TOO_LARGE)
+"""Trailing metadata of the scheduler's that the gateway reads."""
 
 log = logging.getLogger(__name__)
 tracer = trace.get_tracer(__name__)
 
 
 async def serve(node: Node, settings: TokenizerSettings) -> None:
-    """Serve the model's text until cancelled. Raises `HubError`, or `ModelDirectoryError` if it has none."""
+    """Serve the model's text until cancelled, and after that until `drain` returns.
+
+    Raises `HubError`, or `ModelDirectoryError` if the model has no text.
+    """
     directory = await asyncio.to_thread(fetched, settings.model, log.info)
     model = await asyncio.to_thread(TextModel.load, directory)
     name = settings.served_name
-    server = node.server(pool=name, capacity=settings.tokenizer_calls)
-    service = TokenizerService(model, SchedulerStub(node.channel(pool=name)))
-    add_TokenizerServicer_to_server(service, server)
-    await server.start()
-    await node.update(model=name, defaults=dict(model.defaults))
-    defaults = ", ".join(f"{key} {value}" for key, value in model.defaults.items())
-    log.info("serving %s from %s; its own sampling defaults: %s", name, settings.model, defaults or "none")
+    formats = Formats(model, settings.tool_format, settings.reasoning_format)
+    async with _renderer(model, settings.client_templates, formats.call_name == JSON) as render:
+        server = node.server(pool=name, capacity=settings.tokenizer_calls)
+        context = AnnouncedContext(node.leases, name)
+        own = await asyncio.to_thread(fingerprint_of, directory)
+        grammars = Grammars(directory, model.vocab_size, model.end_tokens)
+        scheduler = SchedulerStub(node.channel(pool=name))
+        service = TokenizerService(model, scheduler, context, render, own, grammars, formats)
+        add_TokenizerServicer_to_server(service, server)
+        await server.start()
+        capacity = settings.tokenizer_calls
+        await node.update(model=name, defaults=dict(model.defaults), capacity=capacity, fingerprint=own)
+        defaults = ", ".join(f"{key} {value}" for key, value in model.defaults.items())
+        log.info("serving %s from %s; its sampling defaults: %s", name, settings.model, defaults or "none")
+        try:
+            await server.wait_for_termination()
+        finally:
+            await drain(node, server, settings.stop_seconds)
+            await grammars.close()
+
+
+@asynccontextmanager
+async def _renderer(
+    model: TextModel, takes_templates: bool, tells_tools: bool
+) -> AsyncIterator[Render | None]:
+    """Renders the model's conversations; None if there is no chat template. Raises `ModelDirectoryError`.
+
+    `takes_templates`: a conversation may bring one. `tells_tools`: see `ChatTemplate`.
+    """
+    source = model.template
+    if source is None and takes_templates:
+        source = "{{ raise_exception('this model has none: send chat_template') }}"
+    if source is None:
+        yield None
+        return
+    renderer = Renderer(source, model.named_tokens, takes_templates=takes_templates, tells_tools=tells_tools)
+    await renderer.start()
     try:
-        await server.wait_for_termination()
+        yield renderer.render
     finally:
-        await server.stop(GRACE)
+        await renderer.close()
 
 
 class TokenizerService(TokenizerServicer):
     """Translates between text and tokens; what it decides is in `generation.py`."""
 
-    def __init__(self, model: TextModel, scheduler: SchedulerStub) -> None:
-        self._model = model
+    def __init__(
+        self,
+        model: TextModel,
+        scheduler: SchedulerStub,
+        context: ContextLength = unknown,
+        render: Render | None = None,
+        fingerprint: str = "",
+        grammars: Grammars | None = None,
+        formats: Formats | None = None,
+    ) -> None:
+        """`context`: gives the tokens of the model's longest sequence.
+
+        `render`: renders conversations; None if the model has no chat template. `fingerprint`: see
+        `fingerprint.py`. `grammars`: compiles grammars of answers; None: such requests are refused.
+        `formats`: how the model spells thoughts and calls.
+        """
+        self._grammars = grammars
+        self._fingerprint, self._formats = fingerprint, formats
+        self._model, self._context, self._render = model, context, render
         self._scheduler = scheduler
+        self._breakers = Breakers(model)
 
     async def Generate(self, request: TextRequest, context: Any) -> None:
         """See proto/tokenizer.proto."""
@@ -68,10 +144,19 @@ class TokenizerService(TokenizerServicer):
         response = EmbedResponse()
         async with served(tracer, "tokenizer.embed", context, _status_of) as span:
             span.set_attribute("quire.request_id", request.request_id)
-            asked = await tokens_request(self._model, request)
+            asked = await tokens_request(self._model, request, self._context)
             response.tokens = len(asked.tokens) // 4
             span.set_attribute("quire.prompt_tokens", response.tokens)
             response.embedding = await self._embed(asked, _carried(span), context)
+        return response
+
+    async def Tokenize(self, request: TokenizeRequest, context: Any) -> TokenizeResponse:
+        """See proto/tokenizer.proto."""
+        response = TokenizeResponse()
+        async with served(tracer, "tokenizer.tokenize", context, _status_of) as span:
+            span.set_attribute("quire.request_id", request.request.request_id)
+            response = await tokenized(self._model, request, self._context, self._render)
+            span.set_attribute("quire.prompt_tokens", len(response.token_ids))
         return response
 
     async def _embed(self, asked: EmbedTokensRequest, carried: Metadata, context: Any) -> bytes:
@@ -93,11 +178,19 @@ class TokenizerService(TokenizerServicer):
                 call.cancel()
 
     async def _generate(self, request: TextRequest, context: Any, span: Span) -> None:
+        begun = request.resumed or request.scored_tokens
+        if begun and tokenizer_part(request.fingerprint) not in ("", self._fingerprint):
+            raise OtherTokenizerError
         fill_in(request, self._model.defaults)
         check(self._model, request)
-        prompt = await prompt_tokens(self._model, request)
+        request.sampling.ClearField("grammar")
+        await complete_rules(self._model, request, self._breakers)
+        prompt = await prompt_tokens(self._model, request, self._context, self._render)
+        bound_alternatives(request, prompt, self._model.vocab_size)
+        if request.HasField("shape") or request.HasField("thinking_budget"):
+            await self._constrain(request, prompt)
         span.set_attribute("quire.prompt_tokens", len(prompt))
-        generation = Generation(self._model, request, prompt)
+        generation = Generation(self._model, request, prompt, self._fingerprint, self._formats)
         carried = _carried(span)
         try:
             if (due := generation.resume()) is not None:
@@ -114,6 +207,24 @@ class TokenizerService(TokenizerServicer):
         finally:
             span.set_attribute("quire.output_tokens", generation.output_tokens)
 
+    async def _constrain(self, request: TextRequest, prompt: list[int]) -> None:
+        """Give the request the grammar that its shape or its budget asks for, if any.
+
+        Raises `InvalidRequestError`.
+        """
+        calls = before = None
+        if request.shape.HasField("calls") or request.shape.HasField("or_calls"):
+            calls = call_rules(request, self._formats, prompt)
+            if calls is None and request.shape.HasField("calls"):
+                request.ClearField("shape")
+        if calls is None and self._formats is not None and request.HasField("chat"):
+            before = self._formats.before(prompt, budget_of(request))
+        if not request.HasField("shape") and (before is None or before.budget is None):
+            return
+        if self._grammars is None:
+            raise InvalidRequestError(request.shape.param, "this tokenizer takes no grammars")
+        request.sampling.grammar.CopyFrom(await self._grammars.grammar_of(request, calls, before))
+
     async def _call(
         self, generation: Generation, carried: Metadata, resumption: Resumption, context: Any
     ) -> None:
@@ -123,10 +234,16 @@ class TokenizerService(TokenizerServicer):
         try:
             await _write(call, GenerateRequest(start=generation.start()))
             async for response in call:
+                if generation.scores_prompt:
+                    for scored in generation.take_prompt(response):
+                        resumption.progressed()
+                        for part in parts_of(scored):
+                            await context.write(part)
                 chunk, ended = generation.take(response)
                 if chunk is not None:
                     resumption.progressed()
-                    await context.write(chunk)
+                    for part in parts_of(chunk):
+                        await context.write(part)
                 for index in ended:
                     await _write(call, GenerateRequest(end_sequence=index))
         finally:
@@ -139,7 +256,9 @@ def _status_of(error: Exception) -> Status | None:
         too_long = isinstance(error, TooLongError)
         code = grpc.StatusCode.OUT_OF_RANGE if too_long else grpc.StatusCode.INVALID_ARGUMENT
         return Status(code, str(error), (("quire-param", error.param),))
-    if isinstance(error, SchedulerError):
+    if isinstance(error, OtherTokenizerError):
+        return Status(grpc.StatusCode.UNAVAILABLE, str(error))
+    if isinstance(error, SchedulerError | PanicError):
         return Status(grpc.StatusCode.INTERNAL, str(error))
     if isinstance(error, grpc.aio.AioRpcError):
         return Status(error.code(), error.details() or "", _ours(error.trailing_metadata()))
@@ -159,4 +278,4 @@ async def _write(call: Any, message: GenerateRequest) -> None:
 
 def _ours(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], ...]:
     """The entries of a scheduler's trailing metadata that are part of the contract."""
-    return tuple((key, value) for key, value in metadata or () if key in ("quire-param", "quire-retry-after"))
+    return tuple((key, value) for key, value in metadata or () if key in _PASSED_ON)

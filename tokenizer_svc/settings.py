@@ -1,12 +1,41 @@
 """The settings of a tokenizer process."""
 
-from pydantic import Field
+from collections.abc import Collection
+
+from pydantic import Field, field_validator
 
 from ops.runtime.settings import ModelSettings
+from tokenizer_svc.formats import CALLS, NONE, THOUGHTS
 
 
 class TokenizerSettings(ModelSettings):
     """Settings of a tokenizer process."""
 
-    tokenizer_calls: int = Field(256, ge=1, le=65536)
+    tokenizer_calls: int = Field(1024, ge=1, le=65536)
     """Most requests that this process serves at once; further ones wait at the door."""
+
+    tool_format: str = ""
+    """How the model spells calls of functions: a name in `formats.py`, or `none`. Empty: as its chat template
+    tells."""
+
+    reasoning_format: str = ""
+    """How the model spells thoughts, as for `tool_format`."""
+
+    client_templates: bool = False
+    """Whether a conversation may bring a chat template of its own."""
+
+    @field_validator("tool_format")
+    @classmethod
+    def _known_tool_format(cls, name: str) -> str:
+        return _known(name, CALLS)
+
+    @field_validator("reasoning_format")
+    @classmethod
+    def _known_reasoning_format(cls, name: str) -> str:
+        return _known(name, THOUGHTS)
+
+
+def _known(name: str, table: Collection[str]) -> str:
+    if name and name != NONE and name not in table:
+        raise ValueError(f"there is no format '{name}': it is one of {', '.join(table)} or {NONE}")
+    return name

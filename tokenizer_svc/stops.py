@@ -1,4 +1,4 @@
-"""Stop strings: found across chunks, held back while they may be beginning, never delivered."""
+"""Stop strings: found across chunks, and held back while they may be beginning."""
 
 from collections.abc import Iterable
 
@@ -54,20 +54,26 @@ class StopMatcher:
     depend on how the text is cut into chunks, and what was delivered never holds a stop string.
     """
 
-    def __init__(self, root: Node) -> None:
+    def __init__(self, root: Node, included: bool = False) -> None:
+        """`included`: the text contains the stop string that ends it."""
         self._node = root
+        self._included = included
         self._held = ""
         self.found = ""
         """The stop string that ended the text; empty while none did."""
 
-    def add(self, text: str) -> str:
-        """The text that can be delivered now that `text` has come. Nothing may be added after a match."""
+    def add(self, text: str, ends: bool = True) -> str:
+        """The text that can be delivered now that `text` has come. Nothing may be added after a match.
+
+        `ends`: a stop string that is complete within `text` ends it.
+        """
         node = self._node
         for index, character in enumerate(text):
             node = _step(node, character)
-            if node.found:
+            if ends and node.found:
                 self.found = node.found
-                return (self._held + text[: index + 1])[: -len(node.found)]
+                whole = self._held + text[: index + 1]
+                return whole if self._included else whole[: -len(node.found)]
         self._node = node
         whole = self._held + text
         ready = len(whole) - node.depth

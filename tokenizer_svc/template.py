@@ -1,11 +1,14 @@
 """Chat templates: a conversation becomes the text that its model was trained to continue.
 
 The language is jinja2 with what Hugging Face's templates expect of it. A template comes with the
-model and a conversation from anywhere, so it runs in jinja2's sandbox on plain strings.
+model and a conversation from anywhere, so it runs in jinja2's sandbox on plain strings, and in a process with
+bounds on time and memory: `renderer.py`.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -17,44 +20,115 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
+from tokenizer_svc.tools_as_text import as_text
 
 NOTHING: Mapping[str, Any] = {}
+_TELLS_NONE = re.compile(r"""content(?:['"]\s*\])?\s+is\s+(?:not\s+)?none""", re.IGNORECASE)
+"""A template that tells a message without content from one with an empty one."""
+_KNOWS_TOOLS = re.compile(r"\btools\b")
+"""A template that shows functions to the model."""
+MAX_LENGTH = 4_000_000
+"""Characters of a rendered conversation: twice what a prompt may have."""
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """How a conversation is rendered, apart from what is said in it."""
+
+    add_generation_prompt: bool = True
+    """The beginning of an answer follows the messages, if the template has one."""
+    continue_final_message: bool = False
+    """The text ends where the content of the last message does. Nothing follows it."""
+    documents: Sequence[Any] = ()
+    """Texts that the answer may draw on; a template that does not know of such shows none."""
+    template: str = ""
+    """Source of another template than the model's. Empty: that one."""
+
+
+USUAL = Rendering()
+_END = "END_OF_THE_FINAL_MESSAGE "
+"""What marks the end of the message that goes on. Its space shows whether the template strips messages."""
 
 
 class ChatTemplate:
     """One compiled template. `variables` are what it sees besides the conversation, such as bos_token."""
 
-    def __init__(self, source: str, variables: Mapping[str, str]) -> None:
-        """Raises `ModelDirectoryError` if `source` is no template."""
+    def __init__(self, source: str, variables: Mapping[str, str], tells_tools: bool = False) -> None:
+        """Raises `ModelDirectoryError` if `source` is no template.
+
+        `tells_tools`: if the template knows no functions, they are told as text: see `tools_as_text.py`.
+        """
         try:
             self._template = _environment().from_string(source)
-        except TemplateError as error:
-            raise ModelDirectoryError(f"the chat template does not compile: {error}") from error
+        except Exception as error:  # what is constant is computed here, with all that can go wrong in it
+            raise ModelDirectoryError(f"the chat template does not compile: {_line(error)}") from error
         self._variables = dict(variables)
+        self._tells_none = _TELLS_NONE.search(source) is not None
+        self._tells_tools = tells_tools and not _KNOWS_TOOLS.search(source)
 
-    def render(self, messages: Sequence[Mapping[str, str]], arguments: Mapping[str, Any] = NOTHING) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        arguments: Mapping[str, Any] = NOTHING,
+        tools: Sequence[Any] = (),
+        rendering: Rendering = USUAL,
+    ) -> str:
         """The conversation as text, ready for the answer.
 
-        `arguments`: switches of this model's template, such as enable_thinking. Raises `InvalidRequestError`
-        if the template does not accept the conversation, or an argument poses as what is given anyhow.
+        `arguments`: switches of this model's template, such as enable_thinking. `tools`: functions that the
+        model may call; a template that does not know of such shows none, unless they are told as text.
+
+        Raises `InvalidRequestError` if the template does not accept the conversation, or an argument poses as
+        what is given anyhow.
         """
+        continues = rendering.continue_final_message
+        if self._tells_tools:
+            messages = as_text(messages, tools)
         values: dict[str, Any] = {
             **self._variables,
-            "messages": [dict(message) for message in messages],
-            "tools": None,
-            "documents": None,
-            "add_generation_prompt": True,
+            "messages": [self._as_it_expects(message) for message in messages],
+            "tools": list(tools) or None,
+            "documents": list(rendering.documents) or None,
+            "add_generation_prompt": rendering.add_generation_prompt and not continues,
         }
+        if continues:
+            if not (last := values["messages"][-1])["content"]:
+                raise InvalidRequestError("messages", "the last message has no content to go on with")
+            last["content"] += _END
         if taken := sorted(arguments.keys() & values.keys()):
             raise InvalidRequestError("chat_template_kwargs", f"{taken[0]} is not for a request to say")
         values.update(arguments)
         try:
-            return self._template.render(values)
+            text = self._template.render(values)
         # What a template refuses it says in its own words, or by failing in any way that code can.
         except Exception as error:
             raise InvalidRequestError(
-                "messages", f"the model's chat template refuses this: {error}"
+                "messages", f"the model's chat template refuses this: {_line(error)}"
             ) from error
+        if len(text) > MAX_LENGTH:
+            raise InvalidRequestError(
+                "messages", f"the model's chat template makes more than {MAX_LENGTH} characters of this"
+            )
+        return _until_end(text) if continues else text
+
+    def _as_it_expects(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """The message; without content if the template asks for that, as most would print "None"."""
+        content = message["content"]
+        return {**message, "content": "" if content is None and not self._tells_none else content}
+
+
+def _until_end(text: str) -> str:
+    """The text up to the last mark, as transformers cuts it: without spaces if the template strips them."""
+    before, mark, after = text.rpartition(_END.rstrip())
+    if not mark:
+        what = "the chat template leaves out the end of the last message, which so cannot go on"
+        raise InvalidRequestError("continue_final_message", what)
+    return before if after.startswith(" ") else before.rstrip()
+
+
+def _line(error: Exception) -> str:
+    """What went wrong, in one line that is no longer than one."""
+    return " ".join(str(error).split())[:500] or type(error).__name__
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

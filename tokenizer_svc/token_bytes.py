@@ -8,13 +8,16 @@ Two families cover the field: byte-level BPE, whose tokens spell bytes in a prin
 SentencePiece's, whose tokens are text with "▁" for the space and `<0x0A>` for a byte that is no text.
 """
 
+import copy
 import re
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Self
 
 from tokenizers import Tokenizer
 
+from proto.tokenizer_pb2 import TokenText
 from tokenizer_svc.errors import ModelDirectoryError
+from tokenizer_svc.panic import no_panic
 
 Spell = Callable[[str], bytes]
 """A token's text in the vocabulary -> the bytes it stands for."""
@@ -38,8 +41,21 @@ class TokenBytes(dict[int, bytes]):
         self._added = frozenset(added) if _is_byte_level(decoder) else frozenset()
         self._skipped = frozenset(skipped)
 
+    def showing(self, tokens: Collection[int]) -> Self:
+        """The same, but `tokens` are not skipped."""
+        other = copy.copy(self)
+        other.clear()
+        other._skipped = self._skipped - frozenset(tokens)
+        return other
+
+    def text_of(self, token: int, logprob: float) -> TokenText:
+        """The token with its log probability."""
+        data = self[token]
+        return TokenText(token_id=token, text=data.decode(errors="replace"), utf8=data, logprob=logprob)
+
     def __missing__(self, token: int) -> bytes:
-        text = self._tokenizer.id_to_token(token)
+        with no_panic():
+            text = self._tokenizer.id_to_token(token)
         # A model may have more rows than its tokenizer has tokens. Those rows have no text.
         if text is None:
             return b""

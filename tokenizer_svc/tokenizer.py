@@ -8,12 +8,18 @@ from typing import Any, Self
 
 import tokenizers
 
+from ops.runtime.model_files import FileError, read_text
+from ops.runtime.watchdog import end_at_once
 from tokenizer_svc.defaults import read_defaults
-from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
-from tokenizer_svc.files import named_tokens, read_json, template_source
+from tokenizer_svc.errors import ModelDirectoryError, PanicError, TooLongError
+from tokenizer_svc.files import named_tokens, read_config, read_json, template_source
+from tokenizer_svc.longest import characters_per_token
+from tokenizer_svc.panic import no_panic
 from tokenizer_svc.pooling import PLACE, ways_in
-from tokenizer_svc.template import NOTHING, ChatTemplate
 from tokenizer_svc.token_bytes import TokenBytes
+
+MOST_BYTES = 2**29
+"""Size of a tokenizer.json. Those of the largest vocabularies have some 30 MiB."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -27,8 +33,10 @@ class TextModel:
     """Token ids, each of which ends an answer."""
     defaults: Mapping[str, float]
     """Sampling parameters for requests that leave them out; see `defaults.py`."""
-    template: ChatTemplate | None
-    """None: the model has no chat template, so it takes plain prompts only."""
+    template: str | None
+    """Source of the chat template. None: the model has none, so it takes plain prompts only."""
+    named_tokens: Mapping[str, str]
+    """What a template sees besides the conversation: texts of tokens such as bos_token, by their names."""
     every_token: TokenBytes
     """The bytes of all tokens."""
     plain_tokens: TokenBytes
@@ -37,6 +45,8 @@ class TextModel:
     """Ids of the special tokens, by their text."""
     pooling_ways: tuple[str, ...]
     """The kinds of pooling that the model's files name; see `pooling.py`."""
+    token_characters: int | None
+    """Characters that one token stands for at most; None if no number is certain. See `longest.py`."""
 
     @classmethod
     def load(cls, directory: Path) -> Self:
@@ -46,20 +56,14 @@ class TextModel:
         path = directory / "tokenizer.json"
         if not path.is_file():
             raise ModelDirectoryError(f"{directory} is not a model directory: it has no tokenizer.json")
-        try:
-            source = path.read_text(encoding="utf-8")
-            tokenizer = tokenizers.Tokenizer.from_str(source)
-            decoder = json.loads(source).get("decoder")
-        # The library raises plain Exception for a file that it cannot read.
-        except Exception as error:
-            raise ModelDirectoryError(f"{path} is not a tokenizer: {error}") from error
+        tokenizer, content = _read_tokenizer(path)
+        decoder = content.get("decoder")
         # Truncation and padding, which a file may ask for when it was made for training.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         named = named_tokens(directory)
-        config = read_json(directory / "config.json")
+        config = read_config(directory / "config.json")
         generation = read_json(directory / "generation_config.json")
-        template = template_source(directory)
         added = tokenizer.get_added_tokens_decoder()
         special = {one.content: token for token, one in added.items() if one.special}
         return cls(
@@ -67,33 +71,64 @@ class TextModel:
             vocab_size=_vocab_size(tokenizer, config),
             end_tokens=_end_tokens((generation, config), tokenizer, named),
             defaults=read_defaults(directory / "generation_config.json", generation),
-            template=None if template is None else ChatTemplate(template, named),
+            template=template_source(directory),
+            named_tokens=named,
             every_token=TokenBytes(tokenizer, decoder, ()),
             plain_tokens=TokenBytes(tokenizer, decoder, special.values()),
             special_tokens=special,
             pooling_ways=ways_in(read_json(directory / PLACE)),
+            token_characters=characters_per_token(content),
         )
 
     def encode(self, text: str, special: bool) -> list[int]:
         """Text as tokens; `special` adds the tokens with which the tokenizer begins and ends a text.
 
-        Takes about 1 s for a million characters, in which other threads run.
+        Takes about 1 s for a million characters, in which other threads run. Raises `PanicError`.
         """
+        try:
+            return self._encode(text, special)
+        except PanicError:
+            self._end_unless_it_works()
+            raise
+
+    def _encode(self, text: str, special: bool) -> list[int]:
         # The batch call is the one that releases the interpreter lock.
-        ids: list[int] = self.tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids
+        with no_panic():
+            ids: list[int] = self.tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids
         return ids
 
-    def encode_chat(
-        self, messages: Sequence[Mapping[str, str]], arguments: Mapping[str, Any] = NOTHING
-    ) -> list[int]:
-        """A conversation as tokens, ready for the answer. The template writes special tokens itself.
+    def _end_unless_it_works(self) -> None:
+        """After a panic: a lock that it has left behind would make every further text fail."""
+        try:
+            self._encode("a", special=False)
+        except PanicError as error:
+            end_at_once(f"{error}; it fails for every text now, and this process ends")
 
-        `arguments`: further variables of the template. Raises `InvalidRequestError` if the model has no
-        template or its template refuses.
+    def check_fits(self, param: str, text: str, context: int) -> None:
+        """Raises `TooLongError` if the text is longer than any that fits.
+
+        `param`: its name for clients. `context`: tokens of the longest sequence; 0 if it is not known.
         """
-        if self.template is None:
-            raise InvalidRequestError("messages", "this model has no chat template: use plain completions")
-        return self.encode(self.template.render(messages, arguments), special=False)
+        if context and self.token_characters and len(text) > context * self.token_characters:
+            raise TooLongError(
+                param,
+                f"This model's maximum context length is {context} tokens, but the prompt has {len(text)} "
+                "characters, more than these can spell.",
+            )
+
+
+def _read_tokenizer(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
+    """The tokenizer, and the content of its file. Raises `ModelDirectoryError`."""
+    try:
+        source = read_text(path, MOST_BYTES)
+        with no_panic():
+            return tokenizers.Tokenizer.from_str(source), json.loads(source)
+    except FileError as error:
+        raise ModelDirectoryError(str(error)) from error
+    # The library raises plain Exception for a file that it cannot read.
+    except Exception as error:
+        line = " ".join(str(error).split())[:500]
+        raise ModelDirectoryError(f"{path} is not a tokenizer: {line}") from error
 
 
 def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

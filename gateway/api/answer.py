@@ -7,12 +7,15 @@ An `Answer` takes the chunks of all prompts of a request. It either streams them
 import json
 import time
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
+from gateway.api.fields import alternatives
+from gateway.api.logprobs import prompt_logprobs
 from gateway.api.schema import GenerationBody
 from gateway.http.sse import DONE, event
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED, STOP
-from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta
+from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta, TokenText
 
 FINISH_REASONS = {NOT_FINISHED: None, STOP: "stop", LENGTH: "length"}
 
@@ -20,6 +23,10 @@ Json = dict[str, Any]
 
 quoted = json.encoder.encode_basestring_ascii
 """A string as JSON, by C code. It is ASCII: some readers of event streams split lines at U+2028."""
+
+
+_NO_USAGE = '],"usage":null}\n\n'
+"""The end of an event whose stream ends with the usage. A text within JSON has no such quotes."""
 
 
 def compact(value: object) -> str:
@@ -46,6 +53,8 @@ class Answer(ABC):
     id_prefix: str
     object_name: str
     chunk_object_name: str
+    stream_type: ClassVar[str] = "text/event-stream"
+    """Media type of a streamed answer."""
 
     def __init__(self, body: GenerationBody, request_id: str, prompts: int) -> None:
         self.request = body
@@ -54,8 +63,10 @@ class Answer(ABC):
         self.prompt_tokens: list[list[int]] = [[] for _ in range(prompts)]
         self._plain = body.wanted_logprobs is None and not body.return_token_ids
         """The stream's events carry text alone: neither log probabilities nor token ids."""
+        self._continuous = body.continuous_usage
         self._cached_tokens = 0
         self._completion_tokens = 0
+        self._prompt_logprobs: list[list[Json | None]] = [[] for _ in range(prompts)]
         self._choices = [Choice(index) for index in range(prompts * body.sequences)]
 
     def events(self, prompt: int, chunk: TextChunk) -> str:
@@ -66,7 +77,13 @@ class Answer(ABC):
         for delta in chunk.deltas[:]:
             self._completion_tokens += len(delta.token_ids)
             events += self._delta_events(first + delta.index, delta)
+        if self._continuous and events:
+            events = events.replace(_NO_USAGE, f'],"usage":{compact(self._usage())}}}\n\n')
         return events
+
+    def tokens(self) -> int:
+        """Tokens so far, of prompts and answers."""
+        return sum(map(len, self.prompt_tokens)) + self._completion_tokens
 
     def last_events(self) -> str:
         """The events after the last chunk: the usage, if the client asked for it, and the end mark."""
@@ -79,6 +96,8 @@ class Answer(ABC):
         """Collect a chunk of the answer to prompt number `prompt`."""
         if chunk.HasField("prompt"):
             self._note(prompt, chunk.prompt)
+        if chunk.prompt_logprobs:
+            self._score(prompt, chunk.prompt_logprobs)
         for delta in chunk.deltas:
             self._completion_tokens += len(delta.token_ids)
             choice = self._choices[prompt * self.request.sequences + delta.index]
@@ -92,7 +111,8 @@ class Answer(ABC):
     def body(self) -> str:
         """The collected answer as one object."""
         choices = [self._choice(choice) for choice in self._best()]
-        return compact(self._head(self.object_name) | {"choices": choices, "usage": self._usage()})
+        fields = {"choices": choices, "usage": self._usage(), **self._more()}
+        return compact(self._head(self.object_name) | fields)
 
     def _best(self) -> list[Choice]:
         """The choices that the client gets: for each prompt the `n` with the highest mean log probability."""
@@ -119,6 +139,20 @@ class Answer(ABC):
     def _logprobs(self, index: int, delta: TextDelta) -> Json:
         """The log probabilities of the new tokens of choice number `index`, as a JSON object."""
 
+    def _score(self, prompt: int, tokens: Sequence[TokenText]) -> None:
+        """Collect the next tokens of prompt number `prompt`, which have log probabilities."""
+        if (wanted := alternatives(self.request.prompt_logprobs)) is not None:
+            self._prompt_logprobs[prompt] += prompt_logprobs(tokens, wanted)
+
+    def _of_prompt(self, prompt: int) -> Json:
+        """The field with the log probabilities of prompt number `prompt`, if they were asked for."""
+        asked = self.request.prompt_logprobs is not None
+        return {"prompt_logprobs": self._prompt_logprobs[prompt]} if asked else {}
+
+    def _more(self) -> Json:
+        """Further fields of the collected answer."""
+        return {}
+
     def _note(self, prompt: int, info: PromptInfo) -> None:
         self.prompt_tokens[prompt] = list(info.token_ids)
         self._cached_tokens += info.cached_tokens
@@ -138,8 +172,7 @@ class Answer(ABC):
     def _around_choices(self) -> tuple[str, str]:
         """The text before and after the choices, the same in every event of the stream."""
         before = "data: " + compact(self._head(self.chunk_object_name))[:-1] + ',"choices":['
-        after = '],"usage":null}' if self.request.include_usage else "]}"
-        return before, after + "\n\n"
+        return before, _NO_USAGE if self.request.include_usage else "]}\n\n"
 
 
 def _mean_logprob(choice: Choice) -> float:

@@ -1,17 +1,35 @@
-"""From the bytes of a request to a validated body. At most `MAX_BODY_BYTES` are ever held."""
+"""From the bytes of a request to a validated body. At most `MAX_BODY_BYTES` of one request are ever held,
+compressed or not.
+"""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from opentelemetry import trace
 from pydantic import ValidationError
 from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 
+from gateway.api.counts import check_counts
+from gateway.api.ignored import Ignored
 from gateway.api.schema import RequestBody
-from gateway.errors import BadRequest, TooLarge, WrongEncoding
+from gateway.errors import BadRequest, TooLarge, WrongEncoding, WrongMediaType
+from gateway.http.body_memory import Held
 from gateway.http.connection import Disconnected
+from gateway.http.gzipped import inflated
 
 MAX_BODY_BYTES = 4 * 2**20
+MAX_FIELDS = 128
+"""Fields of a body that is read strictly: each unknown one costs an error object."""
+PARSED_AT_ONCE = 2**16
+"""Bytes of a body that is parsed at once (about 1 ms). A larger one is parsed in a thread: streams go on."""
+
+# One thread: parsing holds the interpreter's lock, and more threads would only take more turns from the loop.
+_PARSER = ThreadPoolExecutor(1, "parse")
+
+_GZIP = ("gzip", "x-gzip")
 
 Body = TypeVar("Body", bound=RequestBody)
 
@@ -25,24 +43,42 @@ _MESSAGES = {"model_type": "Input should be an object", "dict_type": "Input shou
 
 
 async def read_body(request: Request, kind: type[Body]) -> Body:
-    """The request's body as a `kind`.
+    """The request's body as a `kind`. Fields that nobody knows are noted in the request's state `ignored`.
 
-    Raises `TooLarge`, `WrongEncoding`, `BadRequest` naming the parameter, or `Disconnected`.
+    Raises `TooLarge`, `WrongEncoding`, `WrongMediaType`, `Overloaded`, `BadRequest` naming the parameter, or
+    `Disconnected`.
     """
-    encoding = request.headers.get("content-encoding", "identity")
-    if encoding.lower() != "identity":
-        raise WrongEncoding(f"The content encoding '{encoding[:50]}' is not supported: send plain JSON.")
-    return parse(await _read(request), kind)
+    # A web page can send other types to any server without asking it first.
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json" and not media_type.endswith("+json"):
+        raise WrongMediaType("The body must be JSON: send 'Content-Type: application/json'.")
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("identity", *_GZIP):
+        raise WrongEncoding(f"The content encoding '{encoding[:50]}' is not supported: send gzip or none.")
+    raw = await _read(request, request.state.body, encoding in _GZIP)
+    ignored = None if request.app.state.strict_fields else Ignored()
+    try:
+        if len(raw) <= PARSED_AT_ONCE:
+            return parse(raw, kind, ignored)
+        return await asyncio.get_running_loop().run_in_executor(_PARSER, parse, raw, kind, ignored)
+    finally:
+        if ignored:
+            request.state.ignored = ignored.header()
+            trace.get_current_span().set_attribute("quire.ignored", ignored.header())
 
 
-async def _read(request: Request) -> bytes:
+async def _read(request: Request, held: Held, compressed: bool) -> bytes:
     too_large = TooLarge(f"The body is larger than {MAX_BODY_BYTES // 2**20} MiB.")
     length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length) > MAX_BODY_BYTES:
-        raise too_large
+    if length.isdecimal():
+        if len(length) > 9 or int(length) > MAX_BODY_BYTES:
+            raise too_large
+        held.expect(int(length))
     body = bytearray()
+    pieces: AsyncIterator[bytes] = request.stream()
     try:
-        async for piece in request.stream():
+        async for piece in inflated(pieces, MAX_BODY_BYTES) if compressed else pieces:
+            held.grow(len(piece))
             body += piece
             if len(body) > MAX_BODY_BYTES:
                 raise too_large
@@ -51,29 +87,47 @@ async def _read(request: Request) -> bytes:
     return bytes(body)
 
 
-def parse(raw: bytes, kind: type[Body]) -> Body:
-    """The body `raw`. Raises `BadRequest`, which names the parameter if one is wrong."""
+def parse(raw: bytes, kind: type[Body], ignored: Ignored | None = None) -> Body:
+    """The body `raw`. Raises `BadRequest`, which names the parameter if one is wrong.
+
+    `ignored`: where fields that nobody knows are noted; None: they are refused.
+    """
+    check_counts(raw)
     try:
         fields = from_json(raw, allow_inf_nan=False)
     except ValueError as error:
         raise BadRequest(f"The body is not valid JSON: {error}.", code="invalid_json") from None
     if not isinstance(fields, dict):
         raise BadRequest("The body must be a JSON object.", code="invalid_json")
+    if ignored is None and len(fields) > MAX_FIELDS:
+        raise BadRequest(f"The body has more than {MAX_FIELDS} fields.", code="invalid_value")
+    return validated(fields, kind, ignored)
+
+
+def validated(fields: dict[str, Any], kind: type[Body], ignored: Ignored | None = None) -> Body:
+    """The body that has these fields. `ignored`, errors: as for `parse`."""
     try:
-        return kind.model_validate(_supported(fields, kind))
+        return kind.model_validate(_supported(fields, kind), context=ignored)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
         raise _bad_request(problem["loc"], problem["type"], problem["msg"]) from None
 
 
 def _supported(fields: dict[str, Any], kind: type[RequestBody]) -> dict[str, Any]:
-    """The fields without those that change nothing: null means the default, as in OpenAI's API."""
-    supported = {}
+    """The fields without those that change nothing: null means the default, as in OpenAI's API.
+
+    A whole number may be written with a fraction of zero: some languages know no other numbers.
+    """
+    supported, whole = {}, kind.whole()
     for name, value in fields.items():
         if value is None or name in kind.ignored:
             continue
+        if type(value) is float and name in whole and value.is_integer():
+            supported[name] = int(value)
+            continue
         if name in kind.neutral:
-            if value not in kind.neutral[name]:
+            # Types, too: to Python 0 and False are equal.
+            if not any(value == each and type(value) is type(each) for each in kind.neutral[name]):
                 raise BadRequest(f"'{name}' is not supported.", param=name, code="unsupported_parameter")
             continue
         supported[name] = value

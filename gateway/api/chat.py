@@ -1,30 +1,45 @@
 """POST /v1/chat/completions."""
 
+import hashlib
+
 from fastapi import APIRouter, Request, Response
 
 from gateway.api.answer import FINISH_REASONS, Answer, Choice, Json, compact, quoted
+from gateway.api.answer_schema import ChatCompletion, ChatCompletionChunk
 from gateway.api.body import read_body
+from gateway.api.budget import asked_tokens_of, seconds_of
+from gateway.api.calls import Call, functions_of
 from gateway.api.logprobs import chat_logprobs
 from gateway.api.respond import respond
 from gateway.api.schema import ChatBody
+from gateway.api.splitter import Pieces, Splitter
+from gateway.api.tools import named
 from gateway.api.translate import chat_requests
-from gateway.http.guard import tenant_of
-from gateway.http.openapi import request_body
+from gateway.http.caller import caller_of
+from gateway.http.openapi import posting
 from gateway.upstream.generation import Generator
-from proto.tokenizer_pb2 import TextDelta
+from proto.sampling_pb2 import NOT_FINISHED
+from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta
 
 
 def router(generator: Generator) -> APIRouter:
     routes = APIRouter()
 
-    @routes.post("/v1/chat/completions", openapi_extra={"requestBody": request_body(ChatBody)})
+    @routes.post(
+        "/v1/chat/completions", openapi_extra=posting(ChatBody, ChatCompletion, event=ChatCompletionChunk)
+    )
     async def create_chat_completion(request: Request) -> Response:
         """Answer a conversation."""
         body = await read_body(request, ChatBody)
         request_id: str = request.state.request_id
+        caller = caller_of(request)
+        generator.check_room(body.model, caller.tenant, body.user)
         answer = ChatAnswer(body, request_id, prompts=1)
-        requests = chat_requests(body, request_id, tenant_of(request))
-        return await respond(request, answer, generator.run(body.model, requests, body.timeout))
+        requests = chat_requests(body, request_id, caller)
+        await caller.begin(asked_tokens_of(body, caller.limits), answer.tokens)
+        return await respond(
+            request, answer, generator.run(body.model, requests, seconds_of(body, caller.limits))
+        )
 
     return routes
 
@@ -38,12 +53,18 @@ class ChatAnswer(Answer):
 
     def __init__(self, body: ChatBody, request_id: str, prompts: int) -> None:
         super().__init__(body, request_id, prompts)
+        self._body = body
         before, self._after = self._around_choices()
         self._before = [f'{before}{{"index":{index},"delta":' for index in range(prompts * body.n)]
         self._begun = [False] * len(self._before)
+        self._parts: list[_Parts] = []
+        """Of each choice; empty if the model's answers are text alone."""
+        self._reasoning_tokens = 0
 
     def _delta_events(self, index: int, delta: TextDelta) -> str:
         events = "" if self._begun[index] else self._role_event(index)
+        if self._parts:
+            return events + self._part_events(index, delta)
         before, after, text = self._before[index], self._after, delta.text
         if text or (delta.token_ids and not self._plain):
             extras = ',"logprobs":null' if self._plain else self._extras(delta)
@@ -51,6 +72,68 @@ class ChatAnswer(Answer):
         if (reason := FINISH_REASONS[delta.finish_reason]) is not None:
             events += f'{before}{{}},"logprobs":null,"finish_reason":"{reason}"}}{after}'
         return events
+
+    def _part_events(self, index: int, delta: TextDelta) -> str:
+        """As `_delta_events`, of a text that may have thoughts and calls."""
+        before, after, parts = self._before[index], self._after, self._parts[index]
+        number = len(parts.calls)
+        pieces = self._take(index, delta)
+        deltas: list[Json] = []
+        if pieces.reasoning:
+            deltas.append({"reasoning_content": pieces.reasoning, "reasoning": pieces.reasoning})
+        if pieces.content:
+            deltas.append({"content": pieces.content})
+        for call in parts.calls[number:]:
+            deltas.append({"tool_calls": [{"index": number, **self._call(index, number, call)}]})
+            number += 1
+        if not deltas and delta.token_ids and not self._plain:
+            deltas.append({"content": ""})
+        events, extras = "", ',"logprobs":null' if self._plain else self._extras(delta)
+        for each in deltas:
+            events += f'{before}{compact(each)}{extras},"finish_reason":null}}{after}'
+            extras = ',"logprobs":null'
+        if (reason := self._reason(index, FINISH_REASONS[delta.finish_reason])) is not None:
+            events += f'{before}{{}},"logprobs":null,"finish_reason":"{reason}"}}{after}'
+        return events
+
+    def _take(self, index: int, delta: TextDelta) -> Pieces:
+        """Take the new text of choice number `index`."""
+        parts = self._parts[index]
+        pieces = parts.take(delta.text, delta.finish_reason != NOT_FINISHED)
+        if parts.splitter.thinking:
+            self._reasoning_tokens += len(delta.token_ids)
+        return pieces
+
+    def _reason(self, index: int, reason: str | None) -> str | None:
+        """Of an answer that is the very call which the client has named, it is `stop`, as OpenAI's."""
+        called = self._parts and self._parts[index].calls and not named(self._body.tool_choice)
+        return "tool_calls" if reason == "stop" and called else reason
+
+    def _call(self, index: int, number: int, call: Call) -> Json:
+        # Nine characters of this alphabet, as some models' templates demand when the call is sent back.
+        made = hashlib.sha256(f"{self.id} {index} {number}".encode()).hexdigest()[:9]
+        function = {"name": call.name, "arguments": call.arguments}
+        return {"id": call.id or made, "type": "function", "function": function}
+
+    def _note(self, prompt: int, info: PromptInfo) -> None:
+        super()._note(prompt, info)
+        if info.HasField("format"):
+            functions, single = functions_of(self._body.offered), not self._body.parallel_tool_calls
+            self._parts = [_Parts(Splitter(info.format, functions), single) for _ in self._begun]
+
+    def add(self, prompt: int, chunk: TextChunk) -> None:
+        """Collect a chunk of the answer."""
+        super().add(prompt, chunk)
+        if self._parts:
+            for delta in chunk.deltas:
+                self._take(delta.index, delta)
+
+    def _more(self) -> Json:
+        return self._of_prompt(0)
+
+    def _usage(self) -> Json:
+        details = {"completion_tokens_details": {"reasoning_tokens": self._reasoning_tokens}}
+        return super()._usage() | (details if self._parts else {})
 
     def _role_event(self, index: int) -> str:
         self._begun[index] = True
@@ -75,14 +158,53 @@ class ChatAnswer(Answer):
             logprobs = {"content": content, "refusal": None}
         fields: Json = {
             "index": choice.index,
-            "message": {"role": "assistant", "content": "".join(choice.text), "refusal": None},
+            "message": self._message(choice),
             "logprobs": logprobs,
-            "finish_reason": choice.finish_reason,
+            "finish_reason": self._reason(choice.index, choice.finish_reason),
         }
         if self.request.return_token_ids:
             fields["token_ids"] = choice.token_ids
             fields["prompt_token_ids"] = self.prompt_tokens[0]
         return fields
 
+    def _message(self, choice: Choice) -> Json:
+        message: Json = {"role": "assistant", "content": "".join(choice.text), "refusal": None}
+        if self._parts:
+            parts = self._parts[choice.index]
+            message["content"] = "".join(parts.content)
+            if parts.reasoning:
+                message["reasoning_content"] = message["reasoning"] = "".join(parts.reasoning)
+            if parts.calls:
+                calls = enumerate(parts.calls)
+                message["content"] = message["content"] or None
+                message["tool_calls"] = [self._call(choice.index, number, call) for number, call in calls]
+        return message
+
     def _logprobs(self, index: int, delta: TextDelta) -> Json:
         return chat_logprobs(delta.logprobs)
+
+
+class _Parts:
+    """Thoughts, content and calls of one choice, so far."""
+
+    def __init__(self, splitter: Splitter, single: bool) -> None:
+        """`single`: of several calls only the first is kept."""
+        self.splitter, self._single = splitter, single
+        self.reasoning: list[str] = []
+        self.content: list[str] = []
+        self.calls: list[Call] = []
+
+    def take(self, text: str, last: bool) -> Pieces:
+        """What `text` adds. `last`: no more text comes."""
+        pieces = [self.splitter.add(text)] + ([self.splitter.finish()] if last else [])
+        found = Pieces(
+            reasoning="".join(each.reasoning for each in pieces),
+            content="".join(each.content for each in pieces),
+            calls=tuple(call for each in pieces for call in each.calls),
+        )
+        self.reasoning.append(found.reasoning)
+        self.content.append(found.content)
+        self.calls += found.calls
+        if self._single:
+            del self.calls[1:]
+        return found

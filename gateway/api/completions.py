@@ -1,30 +1,41 @@
 """POST /v1/completions."""
 
+from collections.abc import Sequence
+
 from fastapi import APIRouter, Request, Response
 
 from gateway.api.answer import FINISH_REASONS, Answer, Choice, Json, compact, quoted
+from gateway.api.answer_schema import Completion, CompletionChunk
 from gateway.api.body import read_body
-from gateway.api.logprobs import CompletionLogprobs, joined
+from gateway.api.budget import asked_tokens_of, seconds_of
+from gateway.api.logprobs import CompletionLogprobs, echoed, joined
 from gateway.api.respond import respond
 from gateway.api.schema import CompletionBody
 from gateway.api.translate import completion_requests
-from gateway.http.guard import tenant_of
-from gateway.http.openapi import request_body
+from gateway.http.caller import caller_of
+from gateway.http.openapi import posting
 from gateway.upstream.generation import Generator
-from proto.tokenizer_pb2 import TextDelta
+from proto.sampling_pb2 import LENGTH
+from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta, TokenText
 
 
 def router(generator: Generator) -> APIRouter:
     routes = APIRouter()
 
-    @routes.post("/v1/completions", openapi_extra={"requestBody": request_body(CompletionBody)})
+    @routes.post("/v1/completions", openapi_extra=posting(CompletionBody, Completion, event=CompletionChunk))
     async def create_completion(request: Request) -> Response:
         """Continue one prompt or several."""
         body = await read_body(request, CompletionBody)
         request_id: str = request.state.request_id
-        requests = completion_requests(body, request_id, tenant_of(request))
-        answer = CompletionAnswer(body, request_id, len(requests))
-        return await respond(request, answer, generator.run(body.model, requests, body.timeout))
+        caller = caller_of(request)
+        generator.check_room(body.model, caller.tenant, body.user)
+        requests = completion_requests(body, request_id, caller)
+        kind = EchoAnswer if body.echo else CompletionAnswer
+        answer = kind(body, request_id, len(requests))
+        await caller.begin(asked_tokens_of(body, caller.limits), answer.tokens)
+        return await respond(
+            request, answer, generator.run(body.model, requests, seconds_of(body, caller.limits))
+        )
 
     return routes
 
@@ -72,6 +83,7 @@ class CompletionAnswer(Answer):
             "text": "".join(choice.text),
             "logprobs": None if self.request.wanted_logprobs is None else joined(choice.logprobs),
             "finish_reason": choice.finish_reason,
+            **self._of_prompt(choice.index // self.request.n),
         }
         if self.request.return_token_ids:
             fields["token_ids"] = choice.token_ids
@@ -80,3 +92,64 @@ class CompletionAnswer(Answer):
 
     def _logprobs(self, index: int, delta: TextDelta) -> Json:
         return self._logprobs_of[index].of(delta.logprobs)
+
+
+class EchoAnswer(CompletionAnswer):
+    """An answer each of whose texts begins with its prompt. In a stream the prompt is an event of its own."""
+
+    def __init__(self, body: CompletionBody, request_id: str, prompts: int) -> None:
+        super().__init__(body, request_id, prompts)
+        self._alone = body.echoes_alone
+        self._prompts = [""] * prompts if body.echoes_tokens else list(body.prompt)
+        self._prompt_parts: list[list[Json]] = [[] for _ in range(prompts)]
+        """Log probabilities of each prompt, as far as they have come."""
+        self._echoed: set[int] = set()
+        """Choices whose prompts have been sent."""
+
+    def events(self, prompt: int, chunk: TextChunk) -> str:
+        self._prepare(chunk)
+        if chunk.prompt_logprobs:
+            self._score(prompt, chunk.prompt_logprobs)
+        return super().events(prompt, chunk)
+
+    def add(self, prompt: int, chunk: TextChunk) -> None:
+        self._prepare(chunk)
+        super().add(prompt, chunk)
+
+    def _prepare(self, chunk: TextChunk) -> None:
+        """Leave the one generated token out, if the prompt alone is wanted."""
+        for delta in chunk.deltas if self._alone else ():
+            delta.text = ""
+            del delta.token_ids[:], delta.logprobs[:]
+            delta.finish_reason = LENGTH
+
+    def _note(self, prompt: int, info: PromptInfo) -> None:
+        super()._note(prompt, info)
+        self._prompts[prompt] = text = self._prompts[prompt] or info.text
+        first, count = prompt * self.request.sequences, self.request.sequences
+        self._logprobs_of[first : first + count] = [CompletionLogprobs(len(text)) for _ in range(count)]
+
+    def _score(self, prompt: int, tokens: Sequence[TokenText]) -> None:
+        super()._score(prompt, tokens)
+        if (alternatives := self.request.wanted_logprobs) is not None:
+            self._prompt_parts[prompt].append(echoed(tokens, alternatives))
+
+    def _shown(self, prompt: int) -> str:
+        """The text of prompt number `prompt` as the answer has it: empty if there are tokens alone."""
+        return self._prompts[prompt] if self.request.detokenize else ""
+
+    def _delta_events(self, index: int, delta: TextDelta) -> str:
+        events = super()._delta_events(index, delta)
+        if index in self._echoed:
+            return events
+        self._echoed.add(index)
+        prompt = index // self.request.n
+        logprobs = compact(joined(self._prompt_parts[prompt])) if self._prompt_parts[prompt] else "null"
+        extras = f',"logprobs":{logprobs},"finish_reason":null'
+        return f"{self._before[index]}{quoted(self._shown(prompt))}{extras}}}{self._after}{events}"
+
+    def _choice(self, choice: Choice) -> Json:
+        prompt = choice.index // self.request.n
+        choice.text.insert(0, self._shown(prompt))
+        choice.logprobs[:0] = self._prompt_parts[prompt]
+        return super()._choice(choice)

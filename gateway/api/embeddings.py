@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from fastapi import APIRouter, Request, Response
 
 from gateway.api.answer import compact
+from gateway.api.answer_schema import EmbeddingList
 from gateway.api.body import read_body
+from gateway.api.budget import seconds_of
 from gateway.api.schema import EmbeddingBody
 from gateway.api.translate import embedding_requests
+from gateway.http.caller import caller_of
 from gateway.http.connection import while_connected
-from gateway.http.guard import tenant_of
-from gateway.http.openapi import request_body
+from gateway.http.openapi import posting
 from gateway.upstream.attempts import Attempts, Parts
 from gateway.upstream.generation import Generator
 from proto.rpc import Resumption
@@ -30,15 +32,26 @@ NAMES = {"prompt": "input"}
 def router(generator: Generator) -> APIRouter:
     routes = APIRouter()
 
-    @routes.post("/v1/embeddings", openapi_extra={"requestBody": request_body(EmbeddingBody)})
+    @routes.post("/v1/embeddings", openapi_extra=posting(EmbeddingBody, EmbeddingList))
     async def create_embeddings(request: Request) -> Response:
         """Embed one text or several."""
         body = await read_body(request, EmbeddingBody)
-        requests = embedding_requests(body, request.state.request_id, tenant_of(request))
-        found = await while_connected(request.receive, _embed(generator, body, requests))
+        found = await embedded(request, generator, body)
         return Response(_answer(body, found), media_type="application/json")
 
     return routes
+
+
+async def embedded(request: Request, generator: Generator, body: EmbeddingBody) -> list[EmbedResponse]:
+    """The embeddings that `body` asks for. Raises `GatewayError` or `Disconnected`."""
+    caller = caller_of(request)
+    generator.check_room(body.model, caller.tenant, body.user)
+    requests = embedding_requests(body, request.state.request_id, caller)
+    found: list[EmbedResponse] = []
+    await caller.begin(0, lambda: sum(one.tokens for one in found))
+    embedding = _embed(generator, body.model, requests, seconds_of(body, caller.limits))
+    found += await while_connected(request.receive, embedding)
+    return found
 
 
 class Embedding(Attempts):
@@ -65,7 +78,7 @@ class Embedding(Attempts):
 
 
 async def _embed(
-    generator: Generator, body: EmbeddingBody, requests: Sequence[EmbedRequest]
+    generator: Generator, model: str, requests: Sequence[EmbedRequest], timeout: float | None
 ) -> list[EmbedResponse]:
     """The responses to all requests, or the first error."""
     turns = asyncio.Semaphore(AT_ONCE)
@@ -74,11 +87,13 @@ async def _embed(
         async with turns:
             return await embedding.result()
 
+    timeout = generator.answer_timeout if timeout is None else timeout
+
     def begin(tokenizer: TokenizerStub) -> list[Embedding]:
         parts = Parts()
-        return [Embedding(tokenizer, request, body.timeout, parts) for request in requests]
+        return [Embedding(tokenizer, request, timeout, parts) for request in requests]
 
-    async with generator.watched(body.model, begin) as embeddings:
+    async with generator.watched(model, begin, requests, timeout, AT_ONCE) as embeddings:
         tasks = [asyncio.ensure_future(in_turn(embedding)) for embedding in embeddings]
         try:
             return await asyncio.gather(*tasks)
@@ -89,7 +104,7 @@ async def _embed(
 
 
 def _answer(body: EmbeddingBody, found: Sequence[EmbedResponse]) -> str:
-    written = _base64 if body.encoding_format == "base64" else _numbers
+    written = _base64 if body.encoding_format == "base64" else numbers
     data = [
         f'{{"object":"embedding","index":{index},"embedding":{written(one.embedding)}}}'
         for index, one in enumerate(found)
@@ -103,6 +118,6 @@ def _base64(packed: bytes) -> str:
     return f'"{base64.b64encode(packed).decode()}"'
 
 
-def _numbers(packed: bytes) -> str:
+def numbers(packed: bytes) -> str:
     """A JSON array. Nine digits are enough to tell every float32 from its neighbours."""
     return f"[{','.join([f'{number:.9g}' for (number,) in struct.iter_unpack('<f', packed)])}]"

@@ -4,16 +4,30 @@ from functools import partial
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import PydanticCustomError
 
 from gateway.errors import BadRequest
-from proto.sampling import PARAMETERS
+from proto.sampling import MAX_ALLOWED, MAX_BIAS, MAX_BIASES, PARAMETERS
 
 MAX_INT32 = 2**31 - 1
 MAX_PROMPTS = 128
 MAX_STOP_TOKENS = 128
 MAX_INPUTS = 2048
 MAX_STOPS = 16
+MAX_STOP_LENGTH = 256
+"""Characters of a stop string, or of a bad word."""
+MAX_BAD_WORDS = 128
+MAX_BREAKERS = 32
+MAX_MESSAGES = 4096
+MAX_MESSAGE_FIELDS = 32
+"""Fields of a message that is read strictly: each unknown one costs an error object."""
+MAX_DOCUMENTS = 1024
+MAX_TEMPLATE_LENGTH = 65_536
+"""Characters of a client's chat template."""
+MAX_ARGUMENT_DEPTH = 16
+MAX_ARGUMENTS = 4096
+"""Values in the variables of a chat template, those within lists and objects among them."""
 
 TokenId = Annotated[int, Field(ge=0, le=MAX_INT32)]
 Count = Annotated[int, Field(ge=1, le=MAX_INT32)]
@@ -27,7 +41,21 @@ def declared(name: str, *, default: object = _DECLARED, **more: Any) -> Any:
     parameter = PARAMETERS[name]
     values = parameter.client
     bounds: dict[str, Any] = {"gt" if values.above else "ge": values.low, "le": values.high}
-    return Field(parameter.default if default is _DECLARED else default, **bounds, **more)
+    return Field(parameter.default if default is _DECLARED else default, **bounds | more)
+
+
+def alternatives(asked: int | None) -> int | None:
+    """The number of alternatives that a client asks for by `logprobs` and its like, of which -1 means all."""
+    return MAX_INT32 if asked == -1 else asked
+
+
+def nullable(field: JsonSchemaValue) -> JsonSchemaValue:
+    """The schema of a field that may also be null, which means its default."""
+    outside = {name: field[name] for name in ("title", "description", "default") if name in field}
+    inside = {name: value for name, value in field.items() if name not in outside}
+    alternatives = inside.get("anyOf", [inside])
+    null = {"type": "null"}
+    return outside | {"anyOf": alternatives if null in alternatives else [*alternatives, null]}
 
 
 def _stops(value: object) -> object:
@@ -73,10 +101,32 @@ def _one_text(value: object, param: str) -> str | list[int]:
     return value
 
 
+def bounded(value: object, depth: int, most: int) -> None:
+    """Raises `PydanticCustomError` if JSON is nested more than `depth` times, or has over `most` values."""
+    level, count = [value], 0
+    for _ in range(depth):
+        containers = [one for one in level if isinstance(one, dict | list)]
+        level = [part for one in containers for part in (one.values() if isinstance(one, dict) else one)]
+        count += len(level)
+        if count > most:
+            raise PydanticCustomError("too_long", "Input has too many values")
+        if not level:
+            return
+    raise PydanticCustomError("too_deep", "Input is nested too deeply")
+
+
+def _arguments(value: object) -> object:
+    """Variables of a chat template: JSON of any shape, and of bounded size and depth."""
+    bounded(value, MAX_ARGUMENT_DEPTH, MAX_ARGUMENTS)
+    return value
+
+
 def _text(value: object) -> object:
-    """Message content as one string. The texts of a list of parts are joined."""
+    """Message content as one string. The texts of a list of parts are joined. An ellipsis: there is none."""
     if isinstance(value, str):
         return value
+    if value is ...:
+        raise PydanticCustomError("missing", "Input is missing")
     if not isinstance(value, list):
         raise PydanticCustomError("string_type", "Input should be a string or a list of text parts")
     texts = []
@@ -85,7 +135,8 @@ def _text(value: object) -> object:
             raise PydanticCustomError("string_type", "Input should be a string or a list of text parts")
         if kind != "text":
             raise PydanticCustomError("unsupported_value", "Only parts of type 'text' are supported")
-        if part.keys() != {"type", "text"} or not isinstance(part["text"], str):
+        # Other fields are hints for caches and the like.
+        if not isinstance(part.get("text"), str):
             raise PydanticCustomError("string_type", "A text part has the fields 'type' and 'text'")
         texts.append(part["text"])
     return "".join(texts)
@@ -95,8 +146,12 @@ def _refused(value: object) -> None:
     raise PydanticCustomError("unsupported_parameter", "This is not supported")
 
 
-_TEXTS = {"type": "array", "items": {"type": "string"}}
-_TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+_STRING = {"type": "string", "minLength": 1}
+_TOKENS = {
+    "type": "array",
+    "items": {"type": "integer", "minimum": 0, "maximum": MAX_INT32},
+    "minItems": 1,
+}
 _PARTS = {
     "type": "array",
     "items": {
@@ -105,21 +160,78 @@ _PARTS = {
         "required": ["type", "text"],
     },
 }
-_SEVERAL = WithJsonSchema(
-    {"anyOf": [{"type": "string"}, _TEXTS, _TOKENS, {"type": "array", "items": _TOKENS}]}
-)
+
+
+def _several(most: int) -> WithJsonSchema:
+    """One text or at most `most`, each a string or token ids."""
+    lists = [{"type": "array", "items": one, "minItems": 1, "maxItems": most} for one in (_STRING, _TOKENS)]
+    return WithJsonSchema({"anyOf": [_STRING, _TOKENS, *lists]})
+
+
 Prompts = Annotated[
-    list[Any], BeforeValidator(partial(_one_or_several, name="prompt", most=MAX_PROMPTS)), _SEVERAL
+    list[Any],
+    BeforeValidator(partial(_one_or_several, name="prompt", most=MAX_PROMPTS)),
+    _several(MAX_PROMPTS),
 ]
 Inputs = Annotated[
-    list[Any], BeforeValidator(partial(_one_or_several, name="input", most=MAX_INPUTS)), _SEVERAL
+    list[Any],
+    BeforeValidator(partial(_one_or_several, name="input", most=MAX_INPUTS)),
+    _several(MAX_INPUTS),
 ]
+_STOP = _STRING | {"maxLength": MAX_STOP_LENGTH}
 Stops = Annotated[
-    list[Annotated[str, Field(min_length=1)]],
+    list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]],
     Field(max_length=MAX_STOPS),
     BeforeValidator(_stops),
-    WithJsonSchema({"anyOf": [{"type": "string"}, _TEXTS | {"maxItems": MAX_STOPS}]}),
+    WithJsonSchema({"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOPS}]}),
 ]
-Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"anyOf": [{"type": "string"}, _PARTS]})]
+
+
+def _biases(value: object) -> object:
+    """Biases by token id, which JSON can only write as a string. The size is checked first."""
+    if not isinstance(value, dict):
+        raise PydanticCustomError("dict_type", "Input should be an object")
+    if len(value) > MAX_BIASES:
+        raise PydanticCustomError("too_long", f"At most {MAX_BIASES} tokens can have a bias")
+    biases = {}
+    for token, bias in value.items():
+        # A number may be written in several ways, which would be several biases of one token.
+        if not (token.isascii() and token.isdecimal() and str(int(token[:11])) == token):
+            raise PydanticCustomError("not_a_token", "A key is not a token id")
+        if type(bias) not in (int, float) or not -MAX_BIAS <= bias <= MAX_BIAS:
+            raise PydanticCustomError("bias", f"A bias is a number in [{-MAX_BIAS:g}, {MAX_BIAS:g}]")
+        biases[int(token)] = float(bias)
+    return biases
+
+
+Biases = Annotated[
+    dict[TokenId, float],
+    BeforeValidator(_biases),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "propertyNames": {"pattern": "^(0|[1-9][0-9]{0,9})$"},
+            "additionalProperties": {"type": "number", "minimum": -MAX_BIAS, "maximum": MAX_BIAS},
+            "maxProperties": MAX_BIASES,
+        }
+    ),
+]
+"""What is added to the logits of tokens, by their ids."""
+AllowedTokens = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_ALLOWED)]
+BadWords = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]], Field(max_length=MAX_BAD_WORDS)
+]
+Breakers = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]], Field(max_length=MAX_BREAKERS)
+]
+"""Texts beyond which no repetition reaches."""
+Content = Annotated[
+    str | None,
+    BeforeValidator(_text),
+    WithJsonSchema({"anyOf": [{"type": "string"}, _PARTS, {"type": "null"}]}),
+]
+"""What a message says: a string or text parts. Null stands only where a message may have no content."""
+Arguments = Annotated[dict[str, Any], BeforeValidator(_arguments)]
+Documents = Annotated[list[Arguments], Field(max_length=MAX_DOCUMENTS), BeforeValidator(_arguments)]
 Unsupported = Annotated[None, BeforeValidator(_refused)]
 """A field of OpenAI's API that is not supported: only null is accepted."""

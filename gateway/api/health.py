@@ -1,26 +1,49 @@
-"""GET /health/live and /health/ready, for supervisors and load balancers."""
+"""How the gateway is, for supervisors and load balancers: /health, /health/live, /health/ready, /ping, /load;
+and GET /version.
+"""
 
 from typing import Any
 
 from fastapi import APIRouter, Response
 
-from gateway.errors import Unavailable
+from gateway.api.answer_schema import Liveness, Load, Readiness, Version
+from gateway.errors import Unauthorized, Unavailable
+from gateway.http.draining import Drain
+from gateway.http.openapi import getting
 from gateway.upstream.catalog import Catalog
+from gateway.upstream.generation import Generator
 
 _SERVICES = ("tokenizer", "scheduler", "worker")
 
 
-def router(catalog: Catalog) -> APIRouter:
+def router(catalog: Catalog, drain: Drain, generator: Generator, version: str) -> APIRouter:
     routes = APIRouter()
 
-    @routes.get("/health/live")
+    @routes.get("/version", response_model=None, openapi_extra=getting(Version))
+    async def tell_version() -> dict[str, str]:
+        """What runs here."""
+        return {"version": version}
+
+    @routes.get("/health/live", response_model=None, openapi_extra=getting(Liveness))
     async def live() -> dict[str, str]:
         """The process runs."""
         return {"status": "live"}
 
-    @routes.get("/health/ready")
+    @routes.get("/load", response_model=None, openapi_extra=getting(Load, Unauthorized))
+    async def load() -> dict[str, int]:
+        """How much this gateway has to do."""
+        return {"server_load": generator.under_way}
+
+    # Under their first names other servers have this, and their clients look there.
+    @routes.post("/ping", response_model=None, include_in_schema=False)
+    @routes.get("/ping", response_model=None, openapi_extra=getting(Readiness, unready=True))
+    @routes.get("/health", response_model=None, openapi_extra=getting(Readiness, unready=True))
+    @routes.get("/health/ready", response_model=None, openapi_extra=getting(Readiness, unready=True))
     async def ready(response: Response) -> dict[str, Any]:
-        """Status 200 if a model is available; otherwise 503 and what is missing."""
+        """Status 200 if a model is available; otherwise 503 and what is missing. 503 while it stops."""
+        if drain.begun:
+            response.status_code = Unavailable.status
+            return {"status": "stopping", "models": [], "missing": []}
         try:
             models = await catalog.models()
         except Unavailable as error:

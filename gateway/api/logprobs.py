@@ -6,6 +6,7 @@ from typing import Any
 
 from proto.tokenizer_pb2 import TokenText
 
+_NAMES = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 LOWEST_LOGPROB = -9999.0
 """Stands for lower ones. JSON has no infinity, and OpenAI's API writes this number."""
 
@@ -23,31 +24,74 @@ def _entry(token: TokenText) -> dict[str, Any]:
 class CompletionLogprobs:
     """`choices[].logprobs` of the completions API, for one choice whose tokens come in pieces."""
 
-    def __init__(self) -> None:
-        self._offset = 0
+    def __init__(self, offset: int = 0) -> None:
+        """`offset`: characters of the prompt, if the choice begins with it."""
+        self._offset = offset
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def of(self, tokens: Iterable[TokenText]) -> dict[str, list[Any]]:
         """The object for the next tokens. `text_offset`: complete characters before each token."""
-        texts, logprobs, tops, offsets = [], [], [], []
+        part = _empty()
         for token in tokens:
-            text = _distinct_text(token)
-            texts.append(text)
-            logprobs.append(_finite(token.logprob))
-            top = {text: _finite(token.logprob)}
-            for other in token.top:
-                top.setdefault(_distinct_text(other), _finite(other.logprob))
-            tops.append(top)
-            offsets.append(self._offset)
+            _append(part, token, _finite(token.logprob), token.top, self._offset)
             if not token.unseen:
                 self._offset += len(self._decoder.decode(token.utf8))
-        return {"tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets}
+        return part
+
+
+def echoed(tokens: Iterable[TokenText], alternatives: int) -> dict[str, list[Any]]:
+    """`choices[].logprobs` for a prompt's tokens, of which more alternatives than these may be known.
+
+    The first token of a prompt has null instead of log probabilities.
+    """
+    part = _empty()
+    for token in tokens:
+        if token.rank:
+            _append(part, token, _finite(token.logprob), token.top[:alternatives], token.text_offset)
+        else:
+            _append(part, token, None, (), token.text_offset)
+    return part
+
+
+def prompt_logprobs(tokens: Iterable[TokenText], alternatives: int) -> list[dict[str, Any] | None]:
+    """`prompt_logprobs` as vLLM writes it: for each token of a prompt its own entry and those of the most
+    likely tokens in its place, by token id; null for the first token.
+    """
+    return [_by_id(token, alternatives) if token.rank else None for token in tokens]
+
+
+def _by_id(token: TokenText, alternatives: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for rank, each in ((token.rank, token), *enumerate(token.top[:alternatives], 1)):
+        entry = {"logprob": _finite(each.logprob), "rank": rank, "decoded_token": each.text}
+        found.setdefault(str(each.token_id), entry)
+    return found
+
+
+def _empty() -> dict[str, list[Any]]:
+    return {name: [] for name in _NAMES}
+
+
+def _append(
+    part: dict[str, list[Any]],
+    token: TokenText,
+    logprob: float | None,
+    alternatives: Iterable[TokenText],
+    offset: int,
+) -> None:
+    """Add a token. `logprob`: None where none is known."""
+    text = _distinct_text(token)
+    top = None if logprob is None else {text: logprob}
+    if top is not None:
+        for other in alternatives:
+            top.setdefault(_distinct_text(other), _finite(other.logprob))
+    for name, value in zip(_NAMES, (text, logprob, top, offset), strict=True):
+        part[name].append(value)
 
 
 def joined(parts: Sequence[dict[str, list[Any]]]) -> dict[str, list[Any]]:
     """One object from those of consecutive tokens."""
-    names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
-    return {name: [value for part in parts for value in part[name]] for name in names}
+    return {name: [value for part in parts for value in part[name]] for name in _NAMES}
 
 
 def _distinct_text(token: TokenText) -> str:

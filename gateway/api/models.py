@@ -1,22 +1,33 @@
-"""GET /v1/models."""
+"""GET /v1/models, for clients of OpenAI's API and of Anthropic's: its objects have the fields of both."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter
 
+from gateway.api.answer_schema import ModelList, ModelObject
+from gateway.errors import NotFound, Unauthorized
+from gateway.http.openapi import getting
 from gateway.upstream.catalog import Catalog, Model
 
 
 def router(catalog: Catalog) -> APIRouter:
     routes = APIRouter()
 
-    @routes.get("/v1/models")
+    @routes.get("/v1/models", response_model=None, openapi_extra=getting(ModelList, Unauthorized))
     async def list_models() -> dict[str, Any]:
         """The models that are available."""
         models = await catalog.models()
-        return {"object": "list", "data": [_object(model) for model in models if not model.missing]}
+        data = [_object(model) for model in models if not model.missing]
+        names = [one["id"] for one in data] or [None]
+        pages = {"has_more": False, "first_id": names[0], "last_id": names[-1]}
+        return {"object": "list", "data": data, **pages}
 
-    @routes.get("/v1/models/{name:path}")
+    @routes.get(
+        "/v1/models/{name:path}",
+        response_model=None,
+        openapi_extra=getting(ModelObject, Unauthorized, NotFound),
+    )
     async def retrieve_model(name: str) -> dict[str, Any]:
         """One model."""
         return _object(await catalog.find(name))
@@ -28,7 +39,10 @@ def _object(model: Model) -> dict[str, Any]:
     return {
         "id": model.name,
         "object": "model",
+        "type": "model",
+        "display_name": model.name,
         "created": model.created,
+        "created_at": f"{datetime.fromtimestamp(model.created, UTC):%Y-%m-%dT%H:%M:%SZ}",
         "owned_by": "quire",
         "max_model_len": model.max_model_len,
         "defaults": model.defaults,

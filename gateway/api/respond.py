@@ -17,7 +17,7 @@ Running = AbstractAsyncContextManager[Chunks]
 async def respond(request: Request, answer: Answer, running: Running) -> Response:
     """The response. Raises `Disconnected` if the client leaves before a collected answer is complete."""
     if answer.request.stream:
-        return EventStream(_events(answer, running))
+        return EventStream(_events(answer, running), answer.stream_type)
     body = await while_connected(request.receive, _body(answer, running))
     return Response(body, media_type="application/json")
 

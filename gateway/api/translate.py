@@ -5,10 +5,23 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.api.schema import ChatBody, CompletionBody, EmbeddingBody, GenerationBody, Message, RequestBody
+from gateway.api.budget import check, most_tokens_of, priority_of
+from gateway.api.schema import ChatBody, CompletionBody, EmbeddingBody, GenerationBody, Message
+from gateway.http.caller import Caller
 from proto.sampling import STAGED
-from proto.sampling_pb2 import FIRST, HEURISTIC, LAST, MEAN, NEVER, NO_POOLING, BeamSearch, SamplingParams
+from proto.sampling_pb2 import (
+    FIRST,
+    HEURISTIC,
+    LAST,
+    MEAN,
+    NEVER,
+    NO_POOLING,
+    BeamSearch,
+    SamplingParams,
+    TokenRules,
+)
 from proto.tokenizer_pb2 import ChatMessage, Conversation, EmbedRequest, TextRequest, TokenIds
+from proto.tokenizer_pb2 import ToolCall as CalledTool
 
 SEED_BITS = 64
 
@@ -18,11 +31,16 @@ DEFAULTED = frozenset(each.name for each in STAGED if each.model)
 _POOLING = {None: NO_POOLING, "mean": MEAN, "last": LAST}
 
 
-def completion_requests(body: CompletionBody, request_id: str, tenant: str = "") -> list[TextRequest]:
-    """One request per prompt. `tenant`: the tenant whose API key the client sent; empty without keys."""
-    requests = []
+def completion_requests(body: CompletionBody, request_id: str, caller: Caller) -> list[TextRequest]:
+    """One request per prompt. Raises `BadRequest` if the caller's limits do not allow it."""
+    check(body, caller.limits)
+    alike, requests = _request(body, request_id, caller), []
     for prompt_id, prompt in zip(_ids(request_id, len(body.prompt)), body.prompt, strict=True):
-        request = _request(body, prompt_id, tenant)
+        request = TextRequest()
+        request.CopyFrom(alike)
+        request.request_id = prompt_id
+        request.sampling.seed = _seed(body)
+        request.echo = body.echoes_tokens
         if isinstance(prompt, str):
             request.text = prompt
         else:
@@ -31,17 +49,19 @@ def completion_requests(body: CompletionBody, request_id: str, tenant: str = "")
     return requests
 
 
-def embedding_requests(body: EmbeddingBody, request_id: str, tenant: str = "") -> list[EmbedRequest]:
-    """One request per text. `tenant`: the tenant whose API key the client sent; empty without keys."""
+def embedding_requests(body: EmbeddingBody, request_id: str, caller: Caller) -> list[EmbedRequest]:
+    """One request per text. Raises `BadRequest` if the caller's limits do not allow it."""
+    check(body, caller.limits)
     requests = []
     for text_id, text in zip(_ids(request_id, len(body.input)), body.input, strict=True):
         request = EmbedRequest(
             request_id=text_id,
             pooling=_POOLING[body.pooling],
             dimensions=body.dimensions,
-            cache_salt=_salt(body, tenant),
-            tenant=tenant or body.user,
-            priority=body.priority,
+            cache_salt=caller.salt(body.cache_salt),
+            tenant=caller.tenant,
+            user=body.user,
+            priority=priority_of(body, caller.limits),
         )
         if isinstance(text, str):
             request.text = text
@@ -51,23 +71,42 @@ def embedding_requests(body: EmbeddingBody, request_id: str, tenant: str = "") -
     return requests
 
 
-def chat_requests(body: ChatBody, request_id: str, tenant: str = "") -> list[TextRequest]:
-    """The one request for a conversation. `tenant`: the tenant whose API key the client sent."""
-    request = _request(body, request_id, tenant)
+def chat_requests(body: ChatBody, request_id: str, caller: Caller) -> list[TextRequest]:
+    """The one request for a conversation. Raises `BadRequest` if the caller's limits do not allow it."""
+    check(body, caller.limits)
+    request = _request(body, request_id, caller)
     request.chat.CopyFrom(_conversation(body.messages))
-    if body.chat_template_kwargs:
-        request.chat.template_arguments = json.dumps(body.chat_template_kwargs)
+    if arguments := _effort(body.reasoning_effort) | body.chat_template_kwargs:
+        # As compact as the client's: it must not grow beyond what was admitted.
+        request.chat.template_arguments = _compact(arguments)
+    request.chat.no_generation_prompt = not body.add_generation_prompt
+    request.chat.continue_final_message = body.continue_final_message
+    request.chat.template = body.chat_template
+    if body.documents:
+        request.chat.documents = _compact(body.documents)
+    if body.thinking_token_budget is not None:
+        request.thinking_budget = body.thinking_token_budget
+    if offered := body.offered:
+        request.chat.tools = _compact(offered)
     return [request]
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _effort(effort: str) -> dict[str, Any]:
+    """What templates call an effort: those that know levels, and those that only know thought or none."""
+    if not effort:
+        return {}
+    if effort == "none":
+        return {"reasoning_effort": effort, "enable_thinking": False, "thinking": False}
+    return {"reasoning_effort": effort}
 
 
 def _ids(request_id: str, count: int) -> list[str]:
     """An id for each prompt or text of a request."""
     return [request_id] if count == 1 else [f"{request_id}-{i}" for i in range(count)]
-
-
-def _salt(body: RequestBody, tenant: str) -> str:
-    """The cache salt, which keeps tenants with keys apart: a cached prefix would tell what another asked."""
-    return f"{tenant}:{body.cache_salt}" if tenant else body.cache_salt
 
 
 def _conversation(messages: Sequence[Message]) -> Conversation:
@@ -78,27 +117,43 @@ def _conversation(messages: Sequence[Message]) -> Conversation:
                 role="system" if message.role == "developer" else message.role,
                 content=message.content,
                 name=message.name,
+                tool_calls=[
+                    CalledTool(id=call.id, name=call.function.name, arguments=call.function.arguments)
+                    for call in message.tool_calls
+                ],
+                tool_call_id=message.tool_call_id,
+                reasoning=message.reasoning_content or message.reasoning,
+                no_content=message.content is None,
             )
             for message in messages
         ]
     )
 
 
-def _request(body: GenerationBody, request_id: str, tenant: str) -> TextRequest:
+def _request(body: GenerationBody, request_id: str, caller: Caller) -> TextRequest:
     return TextRequest(
         request_id=request_id,
         sampling=_sampling(body),
         max_tokens=body.limit,
+        most_tokens=most_tokens_of(body, caller.limits),
         stop=body.stop,
         stop_token_ids=body.stop_token_ids,
         ignore_eos=body.ignore_eos,
+        truncate_prompt_tokens=body.truncate_prompt_tokens,
+        add_special_tokens=body.add_special_tokens,
+        no_text=not body.detokenize,
+        include_stop_text=body.include_stop_str_in_output,
+        bad_words=body.bad_words,
+        dry_breakers=body.dry_sequence_breakers if body.dry else (),
         skip_special_tokens=body.skip_special_tokens,
         n=body.sequences,
-        cache_salt=_salt(body, tenant),
-        tenant=tenant or body.user,
-        priority=body.priority,
+        cache_salt=caller.salt(body.cache_salt),
+        tenant=caller.tenant,
+        user=body.user,
+        priority=priority_of(body, caller.limits),
         beams=_beams(body),
         rolling_context=body.rolling_context,
+        shape=body.shape,
         left_out=_left_out(body),
     )
 
@@ -123,9 +178,30 @@ def _beams(body: GenerationBody) -> BeamSearch | None:
 def _sampling(body: GenerationBody) -> SamplingParams:
     # `best_of` compares answers by their log probabilities, whether the client wants to see them or not.
     logprobs = body.wanted_logprobs if body.sequences == body.n else body.wanted_logprobs or 0
-    # Without a seed each prompt gets one of its own, so that equal prompts get different answers.
-    seed = secrets.randbits(SEED_BITS) if body.seed is None else body.seed % 2**SEED_BITS
     staged: dict[str, Any] = body.staged
     if body.use_beam_search:
         staged["temperature"] = 0
-    return SamplingParams(**staged, seed=seed, logprobs=logprobs)
+    return SamplingParams(
+        **staged,
+        seed=_seed(body),
+        logprobs=logprobs,
+        prompt_logprobs=body.scored_alternatives,
+        rules=_rules(body),
+    )
+
+
+def _seed(body: GenerationBody) -> int:
+    """Without a seed each prompt gets one of its own, so that equal prompts get different answers."""
+    return secrets.randbits(SEED_BITS) if body.seed is None else body.seed % 2**SEED_BITS
+
+
+def _rules(body: GenerationBody) -> TokenRules | None:
+    if not (body.logit_bias or body.allowed_token_ids or body.min_tokens or body.dry):
+        return None
+    return TokenRules(
+        biased_tokens=body.logit_bias.keys(),
+        biases=body.logit_bias.values(),
+        allowed_tokens=body.allowed_token_ids or (),
+        min_tokens=body.min_tokens,
+        dry=body.dry,
+    )

@@ -1,54 +1,62 @@
-"""API keys: a request of the API without a valid key is refused."""
+"""Who makes a request: with API keys, one without a valid key is refused."""
 
-import hashlib
-from collections.abc import Mapping
-from hmac import compare_digest
-
-from fastapi import Request
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.errors import Unauthorized
-from gateway.http.tracing import record
+from gateway.errors import GatewayError
+from gateway.http.caller import Caller, tenant_at
+from gateway.http.error_shape import refusal
+from gateway.http.key_ring import KeyRing
+from gateway.http.meter import Meter, Visit
+from ops.runtime.limits import Limits
 
-GUARDED = "/v1/"
-"""Paths that begin with this need a key."""
+GUARDED = (
+    *("/v1/", "/v2/", "/api/", "/tokenize", "/detokenize", "/rerank", "/score"),
+    *("/load", "/metrics"),
+)
+"""Paths that begin with one of these need a key."""
 
 
 class Guard:
-    """Middleware: checks the API key, and sets the state `tenant` to the tenant that it belongs to."""
+    """Middleware: sets the state `caller` to who makes the request. Checks the API key, if there are keys."""
 
-    def __init__(self, app: ASGIApp, tenants: Mapping[str, str]) -> None:
-        """`tenants`: tenant by API key."""
+    def __init__(self, app: ASGIApp, keys: KeyRing, limits: Limits, meter: Meter | None = None) -> None:
+        """`limits`: of every caller whose key gives no others. `meter`: None counts nothing."""
         self._app = app
-        self._tenants = [(_digest(key), name) for key, name in tenants.items()]
+        self._keys = keys
+        self._limits = limits
+        self._meter = meter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"].startswith(GUARDED):
-            tenant = self._tenant(Headers(scope=scope).get("authorization", ""))
-            if tenant is None:
-                refusal = Unauthorized("A valid API key is needed: `Authorization: Bearer KEY`.")
-                if scope["method"] == "POST":
-                    record(refusal)
-                await refusal.response()(scope, receive, send)
+            try:
+                caller = await self._caller(scope)
+            except GatewayError as error:
+                await refusal(error, scope)(scope, receive, send)
                 return
-            scope.setdefault("state", {})["tenant"] = tenant
+            scope.setdefault("state", {})["caller"] = caller
+            if caller.visit is not None:
+                try:
+                    await self._app(scope, receive, caller.visit.with_headers(send))
+                finally:
+                    await caller.visit.end()
+                return
         await self._app(scope, receive, send)
 
-    def _tenant(self, authorization: str) -> str | None:
-        """The key's tenant; None for an unknown key. The time it takes tells nothing of the keys."""
-        scheme, _, key = authorization.partition(" ")
-        given, tenant = _digest(key.strip()), None
-        for digest, name in self._tenants:
-            if compare_digest(digest, given):
-                tenant = name
-        return tenant if scheme.lower() == "bearer" else None
+    async def _caller(self, scope: Scope) -> Caller:
+        """Who makes the request. Raises `Unauthorized`, or `Unavailable` if the keys are not known."""
+        headers = Headers(scope=scope)
+        authorization = headers.get("authorization", "")
+        if not authorization and (given := headers.get("x-api-key")):  # as Anthropic's clients send it
+            authorization = f"Bearer {given}"
+        found = await self._keys.find(authorization)
+        if found is None:
+            client = scope.get("client")
+            tenant = tenant_at(client[0]) if client else ""
+            return Caller(tenant, False, self._limits, self._visit(tenant, self._limits))
+        digest, key = found
+        limits = self._limits.replaced_by(key.limits)
+        return Caller(key.tenant, True, limits, self._visit(digest, limits))
 
-
-def tenant_of(request: Request) -> str:
-    """The tenant that the request's API key belongs to; empty if the gateway has no keys."""
-    return str(getattr(request.state, "tenant", ""))
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode()).digest()
+    def _visit(self, account: str, limits: Limits) -> Visit | None:
+        return Visit(self._meter, account, limits) if self._meter and limits.counted else None

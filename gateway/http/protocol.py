@@ -1,44 +1,62 @@
-"""HTTP/1.1 as uvicorn speaks it, and three things that it leaves out.
+"""HTTP/1.1 as uvicorn speaks it, and two things that it leaves out.
 
 - Some clients offer to change the protocol, as Java's does with `Upgrade: h2c` in its first request. A server
   may ignore the offer (RFC 9110, section 7.8). uvicorn's parser, however, takes the bytes after the head for
   the new protocol, and the body would be lost. So the head is parsed again without the offer.
-- The head of a request is at most `MAX_HEAD_BYTES` long. Beyond that the connection ends.
-- HEAD is answered like GET, without the body (RFC 9110, section 9.3.2). Load balancers use it.
+- The head of a request has at most `MAX_HEADERS` headers and `MAX_HEAD_BYTES`. Beyond that the connection
+  ends.
 """
 
-from typing import Any
+import asyncio
+from functools import partial
+from typing import Any, cast
 
 import httptools
-from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-MAX_HEAD_BYTES = 2**20
-"""Far more than clients send, and more than one read brings: it may include the body of the last request."""
+from gateway.errors import HeadTooLarge
+from gateway.http.connections import ConnectionLimits, Doors
+from gateway.http.timed import TimedProtocol
+
+MAX_HEAD_BYTES = 2**16
+MAX_HEADERS = 128
+MAX_UNPARSED_BYTES = 2**20
+"""Bytes that may come before the parser has seen a whole header in them. It is more than one read brings: a
+read may begin with the body of the last request."""
 
 
-class HttpProtocol(HttpToolsProtocol):
+class HttpProtocol(TimedProtocol):
     """One connection."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.parser = _Parser(self)
-        self._in_head = False
-        self._head_bytes = 0
+        self._head_bytes = self._unparsed_bytes = 0
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self.send_400_response("The head of the request is too large.")
+            self._unparsed_bytes += len(data)
+            if self._unparsed_bytes > MAX_UNPARSED_BYTES:
+                self.refuse(_too_large())
 
     def on_message_begin(self) -> None:
-        self._in_head, self._head_bytes = True, 0
+        self._head_bytes = self._unparsed_bytes = 0
         super().on_message_begin()
 
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._count(len(name) + len(value))
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS:
+            self.stop(_too_large())
+
     def on_headers_complete(self) -> None:
-        self._in_head = False
         if not self.offers_upgrade:
             super().on_headers_complete()
 
@@ -58,6 +76,16 @@ class HttpProtocol(HttpToolsProtocol):
         return b"%s %s HTTP/%s\r\n%s\r\n" % (method, self.url, version, b"".join(lines))
 
 
+def protocol(limits: ConnectionLimits) -> type[asyncio.Protocol]:
+    """What uvicorn makes of each connection of a server, within `limits`."""
+    made = partial(HttpProtocol, limits=limits, doors=Doors(limits))
+    return cast(type[asyncio.Protocol], made)
+
+
+def _too_large() -> HeadTooLarge:
+    return HeadTooLarge(f"A request's head has at most {MAX_HEADERS} headers and {MAX_HEAD_BYTES} bytes.")
+
+
 class _Parser(httptools.HttpRequestParser):
     """Parses a request that offers to change the protocol again, without the offer."""
 
@@ -74,15 +102,3 @@ class _Parser(httptools.HttpRequestParser):
                 if not self._protocol.offers_upgrade:  # CONNECT: this is no proxy
                     raise
                 data = self._protocol.head_without_upgrade() + data[offer.args[0] :]
-
-
-class HeadAsGet:
-    """Middleware: routes a HEAD request as GET. The server leaves out the body, and keeps its length."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "HEAD":
-            scope = {**scope, "method": "GET"}
-        await self._app(scope, receive, send)

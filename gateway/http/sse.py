@@ -1,23 +1,26 @@
 """Answers as server-sent events (HTML Living Standard, section 9.2).
 
 The response starts with its first event, so that an error before that is an ordinary HTTP error. A later
-error is an event `data: {"error": …}`, after which the stream ends without its end mark.
+error is an event such as `data: {"error": …}`, after which the stream ends without its end mark.
 """
 
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, ServerFault
 from gateway.http.connection import Disconnected, while_connected
+from gateway.http.error_shape import last_words, refusal
 from gateway.http.tracing import record
+
+logger = logging.getLogger(__name__)
 
 DONE = "data: [DONE]\n\n"
 
 _HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
@@ -28,19 +31,32 @@ def event(data: str) -> str:
     return f"data: {data}\n\n"
 
 
+def named_event(name: str, data: str) -> str:
+    """One event with a name. `data`: as in `event`."""
+    return f"event: {name}\ndata: {data}\n\n"
+
+
 class EventStream(Response):
     """Sends each piece of `events` as it comes, until the client disconnects.
 
     The server's write buffer is bounded: a client that does not read holds up its own `events` alone.
     """
 
-    def __init__(self, events: AsyncGenerator[str, None]) -> None:
-        super().__init__(media_type="text/event-stream")
+    def __init__(self, events: AsyncGenerator[str, None], media_type: str = "text/event-stream") -> None:
+        super().__init__(media_type=media_type)
         self._events = events
+        self._head = [(b"content-type", f"{media_type}; charset=utf-8".encode()), *_HEADERS]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with suppress(Disconnected):
             await while_connected(receive, self._send(scope, receive, send))
+
+    def _expected(self, failure: Exception, request_id: str) -> GatewayError:
+        """The error that the client gets for a failure."""
+        if isinstance(failure, GatewayError):
+            return failure
+        logger.error("request %s: an unexpected error", request_id, exc_info=failure)
+        return ServerFault(request_id)
 
     async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun, send_piece = False, scope["state"]["send"]
@@ -49,15 +65,16 @@ class EventStream(Response):
                 async for piece in events:
                     if not begun:
                         begun = True
-                        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+                        await send({"type": "http.response.start", "status": 200, "headers": self._head})
                     await send_piece(
                         {"type": "http.response.body", "body": piece.encode(), "more_body": True}
                     )
-        except GatewayError as error:
+        except Exception as failure:
+            error = self._expected(failure, scope["state"]["request_id"])
             record(error)
             if not begun:
-                await error.response()(scope, receive, send)
+                await refusal(error, scope)(scope, receive, send)
                 return
-            body = event(error.body()).encode()
+            body = last_words(error, scope).encode()
             await send({"type": "http.response.body", "body": body, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -2,21 +2,26 @@
 
 import uuid
 
-from opentelemetry import propagate, trace
+from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import GatewayError
+from gateway.http.connections import is_loopback
 
 _tracer = trace.get_tracer("quire.gateway")
+_propagator = TraceContextTextMapPropagator()
 
 
-class RequestTracing:
-    """Middleware: gives each request an id, sent back as `X-Request-Id`, and each POST request a span.
+class RequestIds:
+    """Middleware: gives each request an id, sent back as `X-Request-Id`.
 
-    The span is a child of the client's `traceparent`, if there is one. Middleware only looks at the head of a
-    response; the state `send` sends the rest of it past all middleware.
+    The state `ignored`, names of the request's fields that nobody knows, is sent back as `X-Quire-Ignored`.
+
+    Middleware only looks at the head of a response; the state `send` sends the rest past all middleware.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -27,27 +32,56 @@ class RequestTracing:
             await self._app(scope, receive, send)
             return
         request_id = uuid.uuid4().hex
-        scope.setdefault("state", {})["request_id"] = request_id
+        scope.setdefault("state", {}).update(request_id=request_id, send=send)
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["X-Request-Id"] = request_id
-                trace.get_current_span().set_attribute("http.response.status_code", message["status"])
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = request_id
+                if ignored := scope["state"].get("ignored"):
+                    headers["X-Quire-Ignored"] = ignored
             await send(message)
 
-        scope["state"]["send"] = send
-        if scope["method"] != "POST":
-            await self._app(scope, receive, send_with_id)
+        await self._app(scope, receive, send_with_id)
+
+
+class RequestSpans:
+    """Middleware: gives each POST request a span. It comes after all checks of who asks.
+
+    The span is a child of the client's `traceparent` if the request came with a valid key, or from this
+    machine where there are no keys. Otherwise anybody could decide what is traced. Nothing else of the
+    client's context is taken over: neither `tracestate` nor `baggage`.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
             return
-        name = f"POST {scope['path']}"
-        parent = propagate.extract(dict(Headers(scope=scope)))
-        attributes = {
-            "quire.request_id": request_id,
-            "http.request.method": "POST",
-            "url.path": scope["path"],
-        }
-        with _tracer.start_as_current_span(name, parent, SpanKind.SERVER, attributes):
-            await self._app(scope, receive, send_with_id)
+        attributes = {"quire.request_id": scope["state"]["request_id"], "http.request.method": "POST"}
+        parent = self._parent(scope)
+        with _tracer.start_as_current_span("POST", parent, SpanKind.SERVER, attributes) as span:
+
+            async def send_and_note(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    span.set_attribute("http.response.status_code", message["status"])
+                await send(message)
+
+            try:
+                await self._app(scope, receive, send_and_note)
+            finally:
+                # The router has put it there. A path that it does not know is the client's to choose.
+                if (route := getattr(scope.get("route"), "path", None)) is not None:
+                    span.update_name(f"POST {route}")
+                    span.set_attribute("http.route", route)
+
+    def _parent(self, scope: Scope) -> Context:
+        caller, client = scope["state"].get("caller"), scope.get("client")
+        trusted = caller and (caller.keyed or (client and is_loopback(client[0])))
+        traceparent = Headers(scope=scope).get("traceparent") if trusted else None
+        return _propagator.extract({"traceparent": traceparent} if traceparent else {}, Context())
 
 
 def record(error: GatewayError) -> None:

@@ -1,7 +1,7 @@
 """Calls of the tokenizer service that survive the death of the process that serves them.
 
 The gateway keeps everything it has received. When a call's server dies, it sends that along with another
-call, and the next tokenizer process continues from there.
+call, and the next tokenizer process continues from there. So does a call that was paused, see `admission.py`.
 """
 
 import asyncio
@@ -13,17 +13,22 @@ from typing import Any
 
 import grpc
 
-from gateway.errors import GatewayError, from_rpc, retry_after
+from gateway.errors import GatewayError, TimedOut, from_rpc, retry_after
 from ops.runtime.telemetry import outgoing
 from proto.rpc import Resumption
+from proto.tokenizer_pb2 import EmbedRequest, TextRequest, TokenizeRequest
 
 
 @dataclass
 class Parts:
-    """The prompts, or texts, of one request. While some are under way, those that are refused try again."""
+    """The prompts, or texts, of one request, each a call of its own.
+
+    A call that is refused because the service is full is made again while another call of the request runs
+    or has succeeded. Otherwise the whole request is refused.
+    """
 
     under_way: int = 0
-    """Number of prompts whose call runs or has ended well."""
+    """Number of calls that run or have succeeded."""
 
 
 class Attempts:
@@ -35,12 +40,35 @@ class Attempts:
         self._due = None if timeout is None else time.monotonic() + timeout
         self._call: Any = None
         self._ended_by: GatewayError | None = None
+        self._turn: asyncio.Future[None] | None = None
+        """Is done when the call may go on, if it was paused."""
+        self.leave: Callable[[], None] | None = None
+        """Gives back the call's place, if it has one of its own."""
+        self._counted = False
+        """`parts` has it among those under way."""
 
     def end(self, error: GatewayError) -> None:
         """Cancel the call. Whoever waits for the answer gets `error`."""
         self._ended_by = error
         if self._call is not None:
             self._call.cancel()
+
+    def pause(self, turn: "asyncio.Future[None]") -> None:
+        """Cancel the call, and make the next one when `turn` is done. See `admission.Call`."""
+        self._turn = turn
+        if self._call is not None:
+            self._call.cancel()
+
+    async def _go_on(self) -> None:
+        """Return at once, or if the call is paused, when it may go on. Raises `GatewayError`."""
+        while (turn := self._turn) is not None:
+            try:
+                async with asyncio.timeout(self._left()):
+                    await asyncio.shield(turn)
+            except TimeoutError:
+                raise TimedOut("The answer was not complete within 'timeout'.", param="timeout") from None
+            if self._turn is turn:
+                self._turn = None
 
     @property
     def _finished(self) -> bool:
@@ -49,23 +77,32 @@ class Attempts:
 
     @asynccontextmanager
     async def _attempt(
-        self, method: Callable[..., Any], request: object, resumption: Resumption, names: Mapping[str, str]
+        self,
+        method: Callable[..., Any],
+        request: TextRequest | EmbedRequest | TokenizeRequest,
+        resumption: Resumption,
+        names: Mapping[str, str],
     ) -> AsyncIterator[Any]:
         """Start a call. Its timeout is the time that is left.
 
-        Swallows the call's failure when another call can help, or `end` was called or all has come: the
-        caller looks at `_ended_by` and `_finished`. Raises `GatewayError`; `names`: see `from_rpc`.
+        Swallows the call's failure when another call can help, `end` or `pause` was called, or all has come:
+        the caller looks at `_ended_by` and `_finished`. Raises `GatewayError`; `names`: see `from_rpc`.
         """
-        self._parts.under_way += 1
+        if not self._counted:
+            self._counted = True
+            self._parts.under_way += 1
         metadata = (*outgoing(), *resumption.metadata())
+        asked = request.request if isinstance(request, TokenizeRequest) else request
         call = self._call = method(request, metadata=metadata, timeout=self._left(), wait_for_ready=True)
         try:
             yield call
         except grpc.aio.AioRpcError as error:
             if self._ended_by is None and not self._finished:
-                await self._retry_or_raise(resumption, error, names)
+                await self._retry_or_raise(asked.request_id, resumption, error, names)
         except asyncio.CancelledError:
-            if self._ended_by is None:
+            task = asyncio.current_task()
+            left = task is not None and task.cancelling() > 0  # by whoever waits for the answer
+            if left or (self._ended_by is None and self._turn is None):
                 raise
         finally:
             call.cancel()
@@ -74,12 +111,13 @@ class Attempts:
         return None if self._due is None else max(0.001, self._due - time.monotonic())
 
     async def _retry_or_raise(
-        self, resumption: Resumption, error: grpc.aio.AioRpcError, names: Mapping[str, str]
+        self, request_id: str, resumption: Resumption, error: grpc.aio.AioRpcError, names: Mapping[str, str]
     ) -> None:
         """Return if another call may succeed; otherwise raise the client's `GatewayError`.
 
         `names`: see `from_rpc`.
         """
+        self._counted = False
         self._parts.under_way -= 1
         # Otherwise a request with more parts than the queue admits would never be served.
         if self._parts.under_way and (seconds := retry_after(error)):
@@ -88,4 +126,4 @@ class Attempts:
         try:
             resumption.retry_or_raise(error)
         except grpc.aio.AioRpcError:
-            raise from_rpc(error, names) from error
+            raise from_rpc(error, request_id, names) from error

@@ -10,13 +10,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from gateway.errors import GatewayError, NotFound, Unavailable
+from gateway.errors import BadRequest, GatewayError, NotFound, Unavailable
 from gateway.upstream.backend import Backend
 from proto.rpc import Lease
 
 REFRESH_SECONDS = 1.0
 PATIENCE_SECONDS = 30.0
 """Time that requests wait for a model that is not available; then they fail."""
+CAPACITY = 256
+"""Calls that a process holds at once if its lease does not say it."""
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +34,8 @@ class Model:
     """Tokens of prompt and output together; 0 until a worker has announced it."""
     defaults: Mapping[str, float] = field(default_factory=dict)
     """The model's own defaults, by parameter. They replace the API's."""
+    capacity: int = CAPACITY
+    """Calls that this gateway may have under way for it at once."""
     missing: tuple[str, ...] = ()
     """Services that do not run for it; empty if the model is available."""
     absent_since: float | None = field(default=None, compare=False)
@@ -71,6 +75,14 @@ class Catalog:
             raise Unavailable("The message queue cannot be reached.")
         raise NotFound(f"The model '{name[:200]}' does not exist.", param="model", code="model_not_found")
 
+    async def only(self) -> str:
+        """Name of the only model, for requests that name none. Raises `BadRequest` if there are others."""
+        names = [model.name for model in await self.models()]
+        if len(names) != 1:
+            message = "Missing required parameter: 'model'."
+            raise BadRequest(message, param="model", code="missing_required_parameter")
+        return names[0]
+
     async def lost(self) -> dict[str, GatewayError]:
         """The models that have been absent for longer than `PATIENCE_SECONDS`: an error for each, by name."""
         await self._refresh()
@@ -102,23 +114,25 @@ class Catalog:
     def _note(self, leases: list[Lease]) -> None:
         by_model: dict[str, list[Lease]] = {name: [] for name in self._known}
         for lease in leases:
-            if isinstance(name := lease.info.get("model"), str):
+            if (name := _name(lease)) is not None:
                 by_model.setdefault(name, []).append(lease)
+        gateways = sum(one.service == "gateway" and not one.info.get("stopping") for one in leases)
         for name, of_model in by_model.items():
-            self._known[name] = self._seen(name, of_model)
+            self._known[name] = self._seen(name, of_model, gateways)
 
-    def _seen(self, name: str, leases: list[Lease]) -> Model:
+    def _seen(self, name: str, leases: list[Lease], gateways: int) -> Model:
         before = self._known.get(name) or Model(name, created=int(time.time()))
         missing = () if self._unreadable else _missing(leases)
         absent = self._unreadable or bool(missing)
         since = before.absent_since if before.absent_since is not None else self._clock()
         longest = max((_count(lease, "max_model_len") for lease in leases), default=0)
-        defaults = [found for lease in leases if isinstance(found := lease.info.get("defaults"), dict)]
+        defaults = [found for lease in leases if (found := _defaults(lease)) is not None]
         return Model(
             name,
             before.created,
             longest or before.max_model_len,
             defaults[0] if defaults else before.defaults,
+            _capacity(leases) // max(1, gateways) or before.capacity,
             missing,
             since if absent else None,
         )
@@ -131,6 +145,42 @@ def _missing(leases: list[Lease]) -> tuple[str, ...]:
     return tuple(service for service, present in there.items() if not present)
 
 
+def _capacity(leases: list[Lease]) -> int:
+    """Calls that a model's tokenizers and schedulers hold at once. Each call holds a place in both."""
+    held = {"tokenizer": 0, "scheduler": 0}
+    for lease in leases:
+        if lease.service in held and lease.info.get("workers") != 0:
+            held[lease.service] += _count(lease, "capacity") or CAPACITY
+    return min(held.values())
+
+
 def _count(lease: Lease, key: str) -> int:
     value = lease.info.get(key)
-    return value if isinstance(value, int) else 0
+    return value if type(value) is int and 0 <= value < 2**53 else 0
+
+
+def _name(lease: Lease) -> str | None:
+    """The model that the process serves. None for a name that could not be written into an answer."""
+    name = lease.info.get("model")
+    return name if isinstance(name, str) and _is_text(name) else None
+
+
+def _defaults(lease: Lease) -> dict[str, float] | None:
+    """The model's own defaults, as far as they can be written into an answer; None if there are none."""
+    defaults = lease.info.get("defaults")
+    if not isinstance(defaults, dict):
+        return None
+    return {
+        name: value
+        for name, value in defaults.items()
+        if isinstance(name, str) and _is_text(name) and type(value) in (int, float) and abs(value) < 2**53
+    }
+
+
+def _is_text(name: str) -> bool:
+    """Whether it is UTF-8: JSON can spell halves of characters."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,21 +1,28 @@
 """Generating the answer to a prompt, even if processes die meanwhile: see `attempts.py`."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
-from gateway.errors import GatewayError, ServerFault, Unavailable
+from gateway.errors import ServerFault, Stopping, TimedOut
+from gateway.upstream.admission import Admission, Asker, Load
 from gateway.upstream.attempts import Attempts, Parts
 from gateway.upstream.backend import Backend
-from gateway.upstream.catalog import Catalog
+from gateway.upstream.catalog import Catalog, Model
+from gateway.upstream.measures import AnswerTimes, Measures
 from gateway.upstream.merge import merged
+from proto.parts import Joiner
 from proto.rpc import Resumption
-from proto.tokenizer_pb2 import TextChunk, TextRequest, TextSoFar
+from proto.tokenizer_pb2 import EmbedRequest, TextChunk, TextRequest, TextSoFar
 from proto.tokenizer_pb2_grpc import TokenizerStub
 
 WATCH_SECONDS = 5.0
+
+logger = logging.getLogger(__name__)
 
 Chunks = AsyncGenerator[tuple[int, TextChunk], None]
 """Chunks for one or more prompts, each with its prompt's number."""
@@ -39,14 +46,17 @@ class Generation(Attempts):
         self,
         tokenizer: TokenizerStub,
         request: TextRequest,
+        measures: Measures,
         timeout: float | None = None,
         parts: Parts | None = None,
     ) -> None:
         super().__init__(timeout, parts)
+        self._times = AnswerTimes(measures, request)
         self.request = request
         self._tokenizer = tokenizer
         self._sequences = [_Sequence() for _ in range(request.n)]
         self._prompt_seen = False
+        self._scores = request.sampling.HasField("prompt_logprobs")
         self._names = {"prompt": "messages"} if request.HasField("chat") else {}
 
     async def chunks(self, number: int = 0) -> Chunks:
@@ -55,17 +65,26 @@ class Generation(Attempts):
         `number`: this prompt's number among the prompts of the request.
         """
         resumption = Resumption()
-        while self._ended_by is None and not self._finished:
-            request = self._with_so_far()
-            async with self._attempt(self._tokenizer.Generate, request, resumption, self._names) as call:
-                async for chunk in call:
-                    resumption.progressed()
-                    self._remember(chunk)
-                    yield number, chunk
-                if not self._finished:
-                    raise ServerFault("The answer ended before it was complete.")
-        if self._ended_by is not None and not self._finished:
-            raise self._ended_by
+        with self._times:
+            while self._ended_by is None and not self._finished:
+                await self._go_on()
+                request = self._with_so_far()
+                self._times.call()
+                whole = Joiner()
+                async with self._attempt(self._tokenizer.Generate, request, resumption, self._names) as call:
+                    async for part in call:
+                        resumption.progressed()
+                        if (chunk := whole.add(part)) is None:
+                            continue
+                        self._remember(chunk)
+                        yield number, chunk
+                    if not self._finished:
+                        logger.error("request %s: the answer ended before its end", request.request_id)
+                        raise ServerFault(request.request_id)
+            if self._ended_by is not None and not self._finished:
+                raise self._ended_by
+        if self.leave is not None:
+            self.leave()
 
     @property
     def _finished(self) -> bool:
@@ -73,12 +92,18 @@ class Generation(Attempts):
 
     def _remember(self, chunk: TextChunk) -> None:
         if chunk.HasField("prompt"):
+            self.request.fingerprint = chunk.prompt.fingerprint
             if self._prompt_seen:
                 chunk.ClearField("prompt")
+            else:
+                self._times.prompt(len(chunk.prompt.token_ids))
             self._prompt_seen = True
+        if self._scores:
+            self.request.scored_tokens += len(chunk.prompt_logprobs)
         for delta in chunk.deltas[:]:
             sequence = self._sequences[delta.index]
             sequence.token_ids += delta.token_ids[:]
+            self._times.tokens(delta.index, len(delta.token_ids), delta.finish_reason)
             sequence.text_length += len(delta.text)
             if delta.finish_reason:
                 sequence.finished = True
@@ -103,11 +128,24 @@ class Generation(Attempts):
 class Generator:
     """Runs requests, and ends those that wait for a model that is lost."""
 
-    def __init__(self, backend: Backend, catalog: Catalog) -> None:
+    def __init__(self, backend: Backend, catalog: Catalog, answer_timeout: float | None = None) -> None:
+        """`answer_timeout`: seconds that an answer may take whose request does not say; None: any time."""
+        self.answer_timeout = answer_timeout
         self._backend = backend
         self._catalog = catalog
+        self._admissions: dict[str, Admission] = {}
+        """By model."""
+        self._measures: dict[str, Measures] = {}
+        """By model."""
         self._live: dict[Attempts, str] = {}
         self._stopping = False
+        self.under_way = 0
+        """Requests that run or wait for a place."""
+
+    def check_room(self, model: str, tenant: str, user: str) -> None:
+        """Raise `Overloaded` if a request would be refused now: before anything is made for it."""
+        if (admission := self._admissions.get(model)) is not None:
+            admission.check_room(Asker(tenant, user))
 
     @asynccontextmanager
     async def run(
@@ -115,37 +153,93 @@ class Generator:
     ) -> AsyncIterator[Chunks]:
         """The chunks of all requests as they come.
 
-        `timeout`: seconds until all answers must be complete. Raises `GatewayError`.
+        `timeout`: seconds until all answers must be complete; None: `answer_timeout`. Raises `GatewayError`.
         """
+        timeout = self.answer_timeout if timeout is None else timeout
 
         def begin(tokenizer: TokenizerStub) -> list[Generation]:
-            parts = Parts()
-            return [Generation(tokenizer, request, timeout, parts) for request in requests]
+            parts, measures = Parts(), self._measures_of(model)
+            return [Generation(tokenizer, request, measures, timeout, parts) for request in requests]
 
         async with (
-            self.watched(model, begin) as generations,
+            self.watched(model, begin, requests, timeout) as generations,
             aclosing(merged([each.chunks(number) for number, each in enumerate(generations)])) as chunks,
         ):
             yield chunks
 
     @asynccontextmanager
     async def watched(
-        self, model: str, begin: Callable[[TokenizerStub], list[Call]]
+        self,
+        model: str,
+        begin: Callable[[TokenizerStub], list[Call]],
+        requests: Sequence[TextRequest | EmbedRequest],
+        timeout: float | None = None,
+        at_once: int | None = None,
     ) -> AsyncIterator[list[Call]]:
-        """The calls that `begin` makes of the model's tokenizer service. They end when the model is lost.
+        """The calls that `begin` makes of the model's tokenizer service, once there is a place for them.
 
-        Raises `NotFound` or `Unavailable` for a model that is not available.
+        They end when the model is lost. `requests`: what they send. `timeout`: seconds that they may take,
+        from now on. `at_once`: how many of them run at once at most; None: all, and each may be paused.
+        Raises `NotFound` or `Unavailable` for a model that is not available, `Overloaded` or `TimedOut` if
+        there is no place.
         """
-        await self._catalog.find(model)
+        found = await self._catalog.find(model)
         if self._stopping:
-            raise _stopping()
+            raise Stopping
         calls = begin(self._backend.tokenizer(model))
         self._live.update(dict.fromkeys(calls, model))
+        self.under_way += 1
         try:
-            yield calls
+            # Calls that run in turns have no places of their own to give up.
+            pausable = calls if at_once is None else ()
+            async with self._place(found, requests, timeout, at_once, pausable) as leave:
+                for call in pausable:
+                    call.leave = partial(leave, call)
+                yield calls
         finally:
+            self.under_way -= 1
             for call in calls:
                 del self._live[call]
+                call.leave = (
+                    None  # it refers to the call, and only the collector of garbage would find the two
+                )
+
+    @asynccontextmanager
+    async def _place(
+        self,
+        model: Model,
+        requests: Sequence[TextRequest | EmbedRequest],
+        timeout: float | None,
+        at_once: int | None,
+        pausable: Sequence[Attempts],
+    ) -> AsyncIterator[Callable[[Attempts], None]]:
+        admission = self._admissions.get(model.name)
+        if admission is None:
+            admission = self._admissions[model.name] = Admission(model.capacity)
+        admission.resize(model.capacity)
+        asker = Asker(requests[0].tenant, requests[0].user)
+        load = Load(min(len(requests), at_once or len(requests)), sum(one.ByteSize() for one in requests))
+        async with AsyncExitStack() as place:
+            try:
+                leave = await place.enter_async_context(admission.place(asker, load, timeout, pausable))
+            except TimeoutError:
+                raise TimedOut("The answer was not complete within 'timeout'.", param="timeout") from None
+            yield leave
+
+    def read_metrics(self) -> None:
+        """Set the metrics of what is so at this moment."""
+        for model, admission in self._admissions.items():
+            measures = self._measures_of(model)
+            measures.calls_under_way.set(admission.under_way)
+            measures.calls_waiting.set(admission.waiting)
+            measures.refused.value = admission.refused
+
+    def _measures_of(self, model: str) -> Measures:
+        """Of a model that there is: its name may be anything until that is known."""
+        measures = self._measures.get(model)
+        if measures is None:
+            measures = self._measures[model] = Measures(model)
+        return measures
 
     async def watch(self) -> None:
         """Until cancelled, end the requests that wait for a lost model: see `Catalog.lost`."""
@@ -154,6 +248,9 @@ class Generator:
             if not self._live:
                 continue
             lost = await self._catalog.lost()
+            for model, error in lost.items():
+                if model in self._admissions:
+                    self._admissions[model].refuse_waiters(error)
             for call, model in list(self._live.items()):
                 if model in lost:
                     call.end(lost[model])
@@ -161,9 +258,7 @@ class Generator:
     def stop(self) -> None:
         """End all requests, and start no new ones."""
         self._stopping = True
+        for admission in self._admissions.values():
+            admission.refuse_waiters(Stopping())
         for call in self._live:
-            call.end(_stopping())
-
-
-def _stopping() -> GatewayError:
-    return Unavailable("The gateway is stopping.")
+            call.end(Stopping())

@@ -20,8 +20,11 @@ def merged(streams: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[Item
 
 async def _merged(streams: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[Item, None]:
     queue: asyncio.Queue[Item | _End] = asyncio.Queue(BUFFERED_ITEMS)
-    tasks = [asyncio.ensure_future(_pump(stream, queue)) for stream in streams]
+    tasks = []
     try:
+        for stream in streams:
+            tasks.append(asyncio.ensure_future(_pump(stream, queue)))
+            await asyncio.sleep(0)  # starting a stream takes time, in which others wait
         running = len(tasks)
         while running:
             item = await queue.get()

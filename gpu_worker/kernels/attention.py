@@ -120,6 +120,9 @@ class Rotary:
     """float32 [positions, head_dim / 2]."""
     sin: Tensor
     """float32 [positions, head_dim / 2]."""
+    query_scales: Tensor | None = None
+    """float32 [positions]: factors of rotated queries. None: 1. The layer multiplies by them, not the back
+    end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,9 @@ class AttentionSpec:
     """First positions of a sequence that stay visible beside a window (Xiao et al. 2024)."""
     softcap: float = 0.0
     """Scores x become softcap * tanh(x / softcap), as in Gemma 2; 0: they stay as they are."""
+    chunk: int = 0
+    """Positions of a chunk. A token sees its own chunk alone, as in Llama 4; 0: there are no chunks. A layer
+    has either chunks or a window."""
     scale: float | None = None
     """What products of queries and keys are multiplied by; None: 1/sqrt(head_dim)."""
 
@@ -165,12 +171,16 @@ class StepAttention(Protocol):
         cache: LayerCache,
         spec: AttentionSpec = FULL_ATTENTION,
         slopes: Tensor | None = None,
+        sink_logits: Tensor | None = None,
     ) -> Tensor:
         """[tokens, heads, head_dim] to [tokens, heads * value_size]: causal attention, each row over the
         visible part of its own context.
 
         `slopes`: float32 [heads], of linear biases (Press et al. 2022): the score of a key n positions
         before the query becomes smaller by n times its head's slope. Shared pages have none.
+
+        `sink_logits`: float32 [heads], of learned attention sinks, as in gpt-oss. Each head has one more
+        score in its softmax, of a value that is 0. Shared pages have none.
 
         Whatever lies in pages beyond a row's context or outside its window never reaches the row's output. A
         block that is outside the window of all of a row's tokens is not even looked up, unless there are

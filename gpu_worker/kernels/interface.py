@@ -14,7 +14,7 @@ from torch import Tensor
 from gpu_worker.arrays import Int32s
 from gpu_worker.kernels.attention import Copies, KvFormat, LayerCache, StepAttention, StepMetadata
 from gpu_worker.kernels.products import Linear, Mixture, Norm, Route, Routing, Unary
-from gpu_worker.kernels.sampling import Sampled, SamplingState
+from gpu_worker.kernels.sampling import Allowed, Sampled, SamplingState
 
 
 class Kernels(Protocol):
@@ -74,6 +74,15 @@ class Kernels(Protocol):
         """What copies blocks within the pages of these layers, which stay where they are."""
 
     def sample(
-        self, logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, state: SamplingState
+        self,
+        logits: Tensor,
+        slots: Int32s,
+        device_slots: Tensor,
+        positions: Int32s,
+        state: SamplingState,
+        allowed: Allowed | None = None,
     ) -> Sampled:
-        """Choose a token for each row of logits, float32 [rows, vocab_size]: see `reference/sampling.py`."""
+        """Choose a token for each row of logits, float32 [rows, vocab_size]: see `reference/sampling.py`.
+
+        `allowed`: the tokens that grammars and rules allow, and biases; None if no row has any of these.
+        """

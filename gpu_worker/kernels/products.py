@@ -1,9 +1,79 @@
 """Products with weights, norms, and mixtures of experts: values and protocols."""
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
+import torch
 from torch import Tensor
+
+GROUP = 32
+"""Inputs of an output that share a scale in weights of 4 bits."""
+
+
+class ScaledWeight(Tensor):
+    """A weight [out, in] that was quantized to 4 bits before, with its scales.
+
+    Less its shifts it has whole multiples of the scales, from -8 to 7, though they may be rounded to
+    bfloat16. Back ends of int4 keep them as they are. To others this is a tensor. Rows of it, `weight[rows]`,
+    have their scales.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    scales: Tensor
+    """float16 [out, groups of `GROUP` inputs]."""
+    shifts: Tensor | None
+    """Added to each weight of a group by its zero point, float32 [out, groups of `shift_size` inputs]. None:
+    zero."""
+    shift_size: int
+
+    @staticmethod
+    def of(
+        weight: Tensor, scales: Tensor, shifts: Tensor | None = None, shift_size: int = 0
+    ) -> "ScaledWeight":
+        """`weight`, with its scales."""
+        scaled = weight.as_subclass(ScaledWeight)
+        scaled.scales, scaled.shifts, scaled.shift_size = scales, shifts, shift_size
+        return scaled
+
+    def __getitem__(self, rows: Any) -> Tensor:
+        shifts = None if self.shifts is None else self.shifts[rows]
+        return ScaledWeight.of(super().__getitem__(rows), self.scales[rows], shifts, self.shift_size)
+
+
+def scales_of(weight: Tensor) -> Tensor | None:
+    """Scales, float16 [out, groups of `GROUP` inputs], of which `weight` has multiples. None: unknown."""
+    return weight.scales if isinstance(weight, ScaledWeight) and weight.shifts is None else None
+
+
+class ByteWeight(Tensor):
+    """A weight [out, in] that was quantized to int8 or fp8 before, with the scale of each output.
+
+    It has multiples of the scales, though they may be rounded to bfloat16. Back ends of that type keep them
+    as they are. To others this is a tensor. Rows of it, `weight[rows]`, have their scales.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    scales: Tensor
+    """float32 [out]."""
+    kind: torch.dtype
+    """int8 or fp8."""
+
+    @staticmethod
+    def of(weight: Tensor, scales: Tensor, kind: torch.dtype) -> "ByteWeight":
+        """`weight`, with its scales."""
+        scaled = weight.as_subclass(ByteWeight)
+        scaled.scales, scaled.kind = scales, kind
+        return scaled
+
+    def __getitem__(self, rows: Any) -> Tensor:
+        return ByteWeight.of(super().__getitem__(rows), self.scales[rows], self.kind)
+
+
+def byte_scales_of(weight: Tensor, kind: torch.dtype) -> Tensor | None:
+    """Scales, float32 [out], of whose multiples of type `kind` a weight consists. None: unknown."""
+    return weight.scales.contiguous() if isinstance(weight, ByteWeight) and weight.kind == kind else None
 
 
 class Linear(Protocol):

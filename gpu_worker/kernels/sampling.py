@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from gpu_worker.arrays import Int32s
-from gpu_worker.machine.transfer import indices, to_host
+from gpu_worker.machine.transfer import indices, to_device, to_host
 from proto.sampling import STAGED
 
 DRAWS = 1
@@ -20,6 +21,11 @@ FILTERS = 2
 """Flag of a slot that draws with a filter, such as top_p."""
 PENALTIES = 4
 """Flag of a slot with a penalty."""
+RARE_FILTERS = 8
+"""Flag of a slot that draws with one of `RARE`."""
+
+RARE = frozenset(("top_n_sigma", "typical_p", "xtc_probability"))
+"""Filters that few ask for. On a GPU they have no kernels of their own."""
 
 
 def _columns(*names: str) -> Mapping[str, int]:
@@ -45,9 +51,54 @@ class SamplingState:
     integers: Tensor
     """int64 [slots, len(INTEGERS)] on the device."""
     flags: NDArray[np.uint8]
-    """[slots] on the host: DRAWS | FILTERS | PENALTIES."""
-    logprobs: NDArray[np.int8]
+    """[slots] on the host: DRAWS | FILTERS | PENALTIES | RARE_FILTERS."""
+    logprobs: Int32s
     """[slots] on the host: alternatives wanted with each token; -1: no log probabilities at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Biases:
+    """What is added to the logits of some tokens."""
+
+    starts: Int32s
+    """[rows + 1] on the host: row i of the logits has the entries from starts[i] on, before starts[i + 1]."""
+    tokens: Int32s
+    """[entries] on the host: the tokens; within a row no token comes twice."""
+    values: NDArray[np.float32]
+    """[entries] on the host: what is added to the logit of each."""
+
+    def add_to(self, logits: Tensor) -> None:
+        """Add them to the logits float32 [rows, vocab_size]."""
+        rows = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+        where = indices(np.stack((rows, self.tokens)), logits.device)
+        logits[where[0], where[1]] += to_device(torch.from_numpy(self.values), logits.device)
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """The tokens that grammars and rules allow in some rows of a step's logits, and their biases."""
+
+    masks: Int32s
+    """[rows] on the host: which row of `words` a row of the logits has; -1: all tokens are allowed."""
+    words: Int32s
+    """[masks, words] on the host, contiguous: bit t % 32 of word t // 32 says whether token t is allowed.
+    There may be more bits than tokens."""
+    biases: Biases | None = None
+    """None if no row has any."""
+
+    def only(self, raw: Tensor) -> Tensor:
+        """A copy of the logits float32 [rows, vocab_size]: with biases, -inf for tokens not allowed."""
+        rows = np.flatnonzero(self.masks >= 0)
+        device, only = raw.device, raw.clone()
+        if self.biases is not None:
+            self.biases.add_to(only)
+        if len(rows):
+            words = to_device(torch.from_numpy(self.words[self.masks[rows]]), device)
+            bits = (words[:, :, None] >> torch.arange(32, dtype=torch.int32, device=device)) & 1
+            where = indices(rows, device)
+            own = only[where]
+            only[where] = own.masked_fill(bits.flatten(1)[:, : own.shape[1]] == 0, -torch.inf)
+        return only
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,13 @@ A container's limit is the limit of its control group. No error is raised when i
 the process, perhaps much later, when allocated memory is first written to.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from gpu_worker.errors import CapacityError
 
+MEMINFO = Path("/proc/meminfo")
 GROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
 """The process's control groups. A line for each hierarchy: number, controllers, path of the group."""
@@ -20,7 +22,9 @@ def available() -> int:
 
 
 def _of_machine() -> int:
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+    if not MEMINFO.exists():  # macOS, which does not say what is free: half of what there is
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    for line in MEMINFO.read_text(encoding="ascii").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     raise CapacityError("/proc/meminfo does not say what memory is available: set QUIRE_KV_MEMORY")

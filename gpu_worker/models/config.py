@@ -1,11 +1,10 @@
 """config.json as a `ModelConfig`, the same for all families and versions of transformers."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -17,6 +16,8 @@ from gpu_worker.models.families import FAMILIES, Family, family_of
 from gpu_worker.models.rope import RopeConfig, read_rope
 from gpu_worker.models.values import Values
 from gpu_worker.models.wrapped import language_part
+from ops.runtime import model_files
+from ops.runtime.model_files import FileError
 
 T = TypeVar("T")
 
@@ -142,7 +143,7 @@ class ModelConfig(Shape):
 
     @property
     def replayable(self) -> bool:
-        return True
+        return self.family.experts is None or not self.family.experts.clamped
 
 
 def read_config(directory: Path) -> ModelConfig:
@@ -165,22 +166,10 @@ def read_values(directory: Path) -> Values:
     if not path.is_file():
         raise ModelError(f"{directory} is not a model directory: it has no config.json")
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise ModelError(f"{path}: {error}") from error
-    if not isinstance(values, dict):
-        raise ModelError(f"{path}: not a JSON object")
-    values = language_part(values)
-    if not _has_plain_weights(values.get("quantization_config")):
-        raise ModelError(f"{path}: quantization_config: quantized checkpoints are not supported")
+        values = language_part(model_files.read_config(path))
+    except FileError as error:
+        raise ModelError(str(error)) from error
     return Values(path, values)
-
-
-def _has_plain_weights(quantization: Any) -> bool:
-    """Whether `quantization_config` is missing, or only says how keys and values are quantized."""
-    if not isinstance(quantization, dict):
-        return quantization is None
-    return bool(quantization.get("kv_cache_scheme")) and not quantization.get("config_groups")
 
 
 def architecture_of(values: Values) -> str:
@@ -276,7 +265,9 @@ def _ropes(family: Family, values: Values, head_dim: int, windows: tuple[int, ..
     elif values.get("rope_local_base_freq"):
         windowed = values.but(key, {"rope_theta": values.number("rope_local_base_freq")})
     theta, longest = values.number("rope_theta", 10000.0), values.positive("max_position_embeddings", 2048)
-    of_full, of_windowed = (read_rope(each, key, head_dim, theta, longest) for each in (full, windowed))
+    of_full, of_windowed = (
+        read_rope(each, key, head_dim, theta, longest, family.scales_queries) for each in (full, windowed)
+    )
     everywhere = family.rotates_full_attention or not any(windows)
     rotates = values.get("no_rope_layers", [everywhere or window > 0 for window in windows])
     if not isinstance(rotates, list) or len(rotates) != len(windows):

@@ -62,11 +62,14 @@ def _embedding_and_head(
 ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
     """The embedding's look-up and the head. They share a matrix if they are tied."""
     names, words = config.family.names, Vocabulary(config.vocab_size, weights.ranks)
-    table = words.read(base, f"{names.embedding}.weight", config.hidden_size)
+    # No back end has a head of 4 bits, and an embedding of its own is a plain table.
+    kept = base.keeps - {"int4"} if config.tie_word_embeddings else frozenset()
+    table = words.read(replace(base, keeps=kept), f"{names.embedding}.weight", config.hidden_size)
     if config.tie_word_embeddings:
         tied = kernels.linear(table, dtype=torch.float32, keeps_rows=True)
         return words.embedding(tied.rows), _logits(config, words.logits(tied))
-    rows = words.read(weights, f"{names.head}.weight", config.hidden_size)
+    wide = replace(weights, keeps=weights.keeps - {"int4"})
+    rows = words.read(wide, f"{names.head}.weight", config.hidden_size)
     bias = words.read(weights, f"{names.head}.bias") if config.family.head_bias else None
     head = words.logits(kernels.linear(rows, bias, dtype=torch.float32))
     return words.embedding(table.__getitem__), _logits(config, head)

@@ -4,14 +4,16 @@ Some families also have a shared expert, which every token goes to. No expert ha
 token is dropped, and the result of a token does not depend on the other tokens of its step.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from gpu_worker.kernels.interface import Kernels
-from gpu_worker.kernels.products import Routing
+from gpu_worker.kernels.products import Mixture, Routing, Unary
+from gpu_worker.kernels.reference.mixture import ReferenceMixture
 from gpu_worker.models.config import ModelConfig
+from gpu_worker.models.experts_config import ExpertsConfig
 from gpu_worker.models.loader import RankRows, Weights
 
 
@@ -24,11 +26,15 @@ class Experts:
         assert names is not None
         self._ranks = weights.ranks
         self._route = _router(config, weights, kernels)
-        read = (
-            _weights(config, weights.under(names.expert.format(number)), shape.intermediate_size)
-            for number in range(shape.num_experts)
-        )
-        self._mixture = kernels.mixture(read, shape.num_experts, config.activation)
+        self._mixture: Mixture
+        if names.clamped:
+            self._mixture = ReferenceMixture(_clamped(shape, config, weights, kernels))
+        else:
+            read = (
+                _weights(config, weights.under(names.expert.format(number)), shape.intermediate_size)
+                for number in range(shape.num_experts)
+            )
+            self._mixture = kernels.mixture(read, shape.num_experts, config.activation)
         self._shared = SharedExpert(config, weights, kernels) if shape.shared_intermediate_size else None
 
     def add_to(self, hidden: Tensor, residual: Tensor) -> None:
@@ -37,6 +43,21 @@ class Experts:
         if self._shared is not None:
             sums += self._shared(hidden)
         residual += self._ranks.sum(sums)
+
+
+class ClampedGate:
+    """The gated product of gpt-oss: rows of gate and up alternate, and both are clamped."""
+
+    def __init__(self, product: Unary, alpha: float, limit: float) -> None:
+        """`product`: to gate and up, [tokens, 2 * inner]."""
+        self._product, self._alpha, self._limit = product, alpha, limit
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """[tokens, size] to [tokens, inner]."""
+        both = self._product(hidden)
+        gate = both[:, ::2].clamp(max=self._limit)
+        up = both[:, 1::2].clamp(-self._limit, self._limit)
+        return (up + 1) * (gate * torch.sigmoid(gate * self._alpha))
 
 
 class SharedExpert:
@@ -66,7 +87,7 @@ def _router(
     shape, names = config.experts, config.family.experts
     assert shape is not None
     assert names is not None
-    weight, bias = weights.merged({names.router: shape.num_experts}, config.hidden_size, False)
+    weight, bias = weights.merged({names.router: shape.num_experts}, config.hidden_size, names.clamped)
     product = kernels.linear(weight, bias, dtype=torch.float32)
     routing = Routing(
         shape.experts_per_token,
@@ -89,3 +110,16 @@ def _weights(config: ModelConfig, weights: Weights, size: int) -> tuple[Tensor, 
     up, _ = weights.split_outputs({name: [RankRows(size)] for name in names.up}, hidden, False)
     down, _ = weights.split_inputs(names.down, hidden, size, False)
     return up, down
+
+
+def _clamped(
+    shape: ExpertsConfig, config: ModelConfig, weights: Weights, kernels: Kernels
+) -> Iterator[tuple[Unary, Unary]]:
+    """The products of each expert, with biases."""
+    names, hidden, size = config.family.experts, config.hidden_size, shape.intermediate_size
+    assert names is not None
+    for number in range(shape.num_experts):
+        expert = weights.under(names.expert.format(number))
+        up = expert.split_outputs({"gate_up_proj": [RankRows(2 * size)]}, hidden, True)
+        down = expert.split_inputs(names.down, hidden, size, True)
+        yield ClampedGate(kernels.linear(*up), shape.gate_alpha, shape.gate_limit), kernels.linear(*down)

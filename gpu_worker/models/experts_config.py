@@ -28,6 +28,10 @@ class ExpertsConfig:
     """Number of groups that a token selects its experts from."""
     scale: float = 1.0
     """Factor of routing weights, after normalization."""
+    gate_alpha: float = 1.702
+    """Steepness of the gate of experts that are clamped."""
+    gate_limit: float = 7.0
+    """Bound of their gate and up."""
 
 
 def read_experts(experts: Experts | None, values: Values, layers: int) -> ExpertsConfig | None:
@@ -50,6 +54,8 @@ def read_experts(experts: Experts | None, values: Values, layers: int) -> Expert
         num_groups,
         top_k_groups,
         values.number("routed_scaling_factor", 1.0),
+        values.number("swiglu_alpha", 1.702),
+        values.number("swiglu_limit", 7.0),
     )
 
 
@@ -57,8 +63,13 @@ def _expert_layers(values: Values, layers: int) -> frozenset[int]:
     """Numbers of the layers with experts: multiples of moe_layer_freq, from 0, and of decoder_sparse_step,
     from 1.
 
-    The first `first_k_dense_replace` layers and `mlp_only_layers` have an MLP instead.
+    The first `first_k_dense_replace` layers and `mlp_only_layers` have an MLP instead. `mlp_layer_types`
+    names the kind of each layer, and no other key counts then.
     """
+    if kinds := values.get("mlp_layer_types"):
+        if not isinstance(kinds, list) or len(kinds) != layers or not {"dense", "sparse"}.issuperset(kinds):
+            raise values.wrong("mlp_layer_types", f"dense or sparse for each of {layers} layers is needed")
+        return frozenset(layer for layer, kind in enumerate(kinds) if kind == "sparse")
     every, freq = values.positive("decoder_sparse_step", 1), values.positive("moe_layer_freq", 1)
     first, dense = values.count("first_k_dense_replace"), values.get("mlp_only_layers", [])
     return frozenset(

@@ -12,7 +12,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gpu_worker.errors import ModelError
 from gpu_worker.kernels.attention import AttentionSpec, LayerCache, Rotary, StepAttention
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Linear
@@ -44,6 +43,7 @@ class Attention:
             config.windows[number], softcap=config.attention_softcap, scale=config.attention_scale
         )
         self._slopes = _slopes(config, weights)
+        self._sinks = _sinks(config, weights)
         self._norms = _head_norms(config, number, weights, kernels)
         out = kernels.linear(*weights.split_inputs(names.out, config.hidden_size, query, config.out_bias))
         self._out = _residual_add(config, weights, kernels, out, names.after_attention)
@@ -53,7 +53,9 @@ class Attention:
     ) -> None:
         """Add the result of attention for hidden [tokens, hidden_size] to residual, in place."""
         query = step.rotate_and_write(self._norms(self._qkv(hidden)), rotary, cache)
-        self._out.add_to(step.attend(query, cache, self._spec, self._slopes), residual)
+        if rotary.query_scales is not None:
+            query *= rotary.query_scales[step.positions].to(query.dtype)[:, None, None]
+        self._out.add_to(step.attend(query, cache, self._spec, self._slopes, self._sinks), residual)
 
 
 class MLP:
@@ -155,6 +157,22 @@ def _slopes(config: ModelConfig, weights: Weights) -> Tensor | None:
     return torch.tensor(mine, device=weights.device) if mine else None
 
 
+def _sinks(config: ModelConfig, weights: Weights) -> Tensor | None:
+    """Logits of the learned sinks of this rank's heads, float32 [heads]. None: the model has none."""
+    if config.family.names.sinks is None:
+        return None
+    heads, ranks = config.num_heads, weights.ranks
+    mine = slice(ranks.rank * heads, (ranks.rank + 1) * heads)
+    return weights.of(torch.float32).rows(config.family.names.sinks, mine, ranks.count * heads)
+
+
+def _of_heads(within: Tensor | None, size: int) -> Tensor | None:
+    """The order of a row of whole heads, int64 [size], from the order within a head."""
+    if within is None:
+        return None
+    return (torch.arange(0, size, len(within))[:, None] + within).flatten()
+
+
 def _head_norms(
     config: ModelConfig, number: int, weights: Weights, kernels: Kernels
 ) -> Callable[[Tensor], Tensor]:
@@ -163,12 +181,11 @@ def _head_norms(
         return partial(torch.clamp_, min=-config.clip_qkv, max=config.clip_qkv)
     if names.query_norm is None or names.key_norm is None:
         return identity
-    if rotary_order(config.ropes[number], size) is not None:
-        raise ModelError("norms of queries and keys beside a partial rotary embedding are not supported")
     rows = config.num_heads * size, config.num_kv_heads * size
     sizes = rows if config.family.norms_all_heads else (size, size)
+    within = rotary_order(config.ropes[number], size)
     query, key = (
-        read_norm(config, weights, kernels, name, each)
+        read_norm(config, weights, kernels, name, each, _of_heads(within, each))
         for name, each in zip((names.query_norm, names.key_norm), sizes, strict=True)
     )
     return QueryKeyNorm(query, key, *rows)

@@ -1,6 +1,5 @@
-"""Weights from safetensors files: memory-mapped, one tensor at a time, never a pickle."""
+"""Weights from safetensors or GGUF files: memory-mapped, one tensor at a time, never a pickle."""
 
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
@@ -13,40 +12,121 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from gpu_worker.errors import ModelError
+from gpu_worker.kernels.products import ByteWeight, ScaledWeight
+from gpu_worker.kernels.reference.kept import BYTES, Kind
 from gpu_worker.machine.huge_pages import forget
+from gpu_worker.models.formats.format import Format
+from gpu_worker.models.formats.stored import DEVICE_PIECE, PIECE, QuantizedWeight
+from gpu_worker.models.gguf_tensors import GgufTensors
 from gpu_worker.models.ranks import ALONE, Ranks
+from gpu_worker.models.stacked import single_experts
 from gpu_worker.models.wrapped import language_tensors
+from ops.runtime.model_files import FileError, read_json
 
 log = logging.getLogger(__name__)
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
+_WEIGHT = "weight"
 
 
 class Checkpoint:
     """The tensors of a model directory by name."""
 
-    def __init__(self, files: Mapping[str, tuple[Any, str]]) -> None:
-        """`files`: for each tensor its open safetensors file, and its name in the file."""
-        self._files = files
+    def __init__(self, files: Mapping[str, tuple[Any, str]], form: Format | None = None) -> None:
+        """`files`: for each tensor its open safetensors file, and its name in the file. `form`: how weights
+        are quantized; None: they are not."""
+        self._files, self._form = files, form
         self._read: set[str] = set()
         self.parameters = 0
-        """Total number of elements of the tensors that `take` has returned."""
+        """Total number of elements of the tensors and weights that `take` and `take_stored` have returned."""
+        self.stored_bytes = 0
+        """Bytes of the tensors of quantized weights, whole."""
+        self.dequantized = 0
+        """Number of quantized weights that were read, of this rank alone."""
+        self.kept = 0
+        """Number of these that keep their 4 bits or their byte, as `ScaledWeight` or `ByteWeight`."""
+
+    def check(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raise `ModelError` if a tensor is missing or has another shape. It may be a quantized weight."""
+        stored = self._stored(name)
+        if stored is not None:
+            found: tuple[int, ...] = stored[0].shape
+        elif name in self._files:
+            file, own = self._files[name]
+            found = tuple(file.get_slice(own).get_shape())
+        else:
+            raise ModelError(f"tensor {name} is missing from the checkpoint")
+        if found != shape:
+            raise ModelError(f"tensor {name} has shape {list(found)}, config.json means {list(shape)}")
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """A tensor, memory-mapped. Raises `ModelError` if it is missing or has another shape."""
-        if name not in self._files:
-            raise ModelError(f"tensor {name} is missing from the checkpoint")
+        self.check(name, shape)
         file, own = self._files[name]
-        found = tuple(file.get_slice(own).get_shape())
-        if found != shape:
-            raise ModelError(f"tensor {name} has shape {list(found)}, config.json means {list(shape)}")
         self._read.add(name)
         tensor: Tensor = file.get_tensor(own)
         if not tensor.dtype.is_floating_point or tensor.dtype.itemsize < 2:
             raise ModelError(f"tensor {name} is of type {str(tensor.dtype).removeprefix('torch.')}")
         self.parameters += tensor.numel()
         return tensor
+
+    def take_stored(self, name: str) -> tuple[QuantizedWeight, Sequence[Tensor]] | None:
+        """A quantized weight, and the memory-mapped tensors that it reads. None: `name` is not quantized.
+
+        Raises `ModelError` if tensors of it are missing or do not fit each other.
+        """
+        if (stored := self._stored(name)) is None:
+            return None
+        weight, tensors = stored
+        stem = name.removesuffix(_WEIGHT)
+        self._read.update(stem + end for end in tensors)
+        self.parameters += weight.shape[0] * weight.shape[1]
+        self.stored_bytes += sum(tensor.nbytes for tensor in tensors.values())
+        return weight, list(tensors.values())
+
+    def int4_scales(
+        self, name: str, rows: Sequence[slice], columns: slice
+    ) -> tuple[Tensor, Tensor, int] | None:
+        """`QuantizedWeight.int4_scales` of slices of rows, one after the other, and the inputs of a shift.
+
+        None if it is None for any.
+        """
+        if (stored := self._stored(name)) is None:
+            return None
+        found = [part for each in rows if (part := stored[0].int4_scales(each, columns)) is not None]
+        if len(found) < len(rows):
+            return None
+        scales, shifts = (torch.cat(each) for each in zip(*found, strict=True))
+        return scales, shifts, stored[0].shift_size
+
+    def byte_scales(self, name: str, rows: Sequence[slice]) -> tuple[Tensor, torch.dtype] | None:
+        """`QuantizedWeight.byte_scales` of slices of rows, one after the other. None if it is None."""
+        if (stored := self._stored(name)) is None:
+            return None
+        found = [part for each in rows if (part := stored[0].byte_scales(each)) is not None]
+        return (torch.cat([scales for scales, _ in found]), found[0][1]) if found else None
+
+    def _stored(self, name: str) -> tuple[QuantizedWeight, dict[str, Tensor]] | None:
+        """The quantized weight `name`, and its tensors by the ends of their names."""
+        if self._form is None or not name.endswith(f".{_WEIGHT}"):
+            return None
+        stem = name.removesuffix(_WEIGHT)
+        tensors = {end: self.whatever(stem + end) for end in self._form.ends if stem + end in self._files}
+        try:
+            weight = self._form.weight(stem, tensors)
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            line = str(error).partition("\n")[0]
+            raise ModelError(f"tensor {name}: its {self._form.name} is not understood: {line}") from error
+        return None if weight is None else (weight, tensors)
+
+    def widened(self) -> tuple[int, int]:
+        """Number of all quantized weights, and bytes of the tensors that store them. Raises `ModelError`."""
+        ends = () if self._form is None else self._form.ends
+        stems = {name.removesuffix(end) for name in self._files for end in ends if name.endswith(f".{end}")}
+        every = [each for stem in stems if (each := self._stored(stem + _WEIGHT)) is not None]
+        numbers = sum(weight.shape[0] * weight.shape[1] for weight, _ in every)
+        return numbers, sum(tensor.nbytes for _, tensors in every for tensor in tensors.values())
 
     def whatever(self, name: str) -> Tensor:
         """A tensor of any shape and type."""
@@ -88,6 +168,9 @@ class Weights:
     transposed: bool = False
     """The checkpoint has matrices as [columns, rows]."""
     ranks: Ranks = ALONE
+    keeps: frozenset[Kind] = frozenset()
+    """Types of weights that the back end can keep as they are. They have their scales: `ScaledWeight` and
+    `ByteWeight`."""
 
     def under(self, prefix: str) -> "Weights":
         """The tensors whose names begin with `prefix`, by the rest of their names."""
@@ -164,28 +247,85 @@ class Weights:
         columns: slice = slice(None),
     ) -> Tensor:
         """`parts`: name of each tensor [rows, *rest], its number of rows, and the slices of rows to take."""
+        turned = self.transposed and len(rest) == 1
+        shapes = [(*rest, whole) if turned else (whole, *rest) for _, whole, _ in parts]
+        for (name, _, _), shape in zip(parts, shapes, strict=True):
+            self.checkpoint.check(self.prefix + name, shape)  # before there is memory for what is not there
         count = sum(rows.stop - rows.start for _, _, taken in parts for rows in taken)
         width = [len(range(size)[columns]) for size in rest]
         merged = torch.empty((count, *width), dtype=self.dtype, device=self.device)
         start = 0
-        for name, whole, taken in parts:
-            turned = self.transposed and len(rest) == 1
-            tensor = self.checkpoint.take(self.prefix + name, (*rest, whole) if turned else (whole, *rest))
+        for (name, _, taken), shape in zip(parts, shapes, strict=True):
+            for found in self._found(name, shape, taken, turned, columns):
+                merged[start : start + len(found)].copy_(found)
+                start += len(found)
+        if not self.keeps or not rest:
+            return merged
+        bytes_of = [self.checkpoint.byte_scales(self.prefix + name, taken) for name, _, taken in parts]
+        known = [each for each in bytes_of if each is not None]
+        kinds = {kind for _, kind in known}
+        if len(known) == len(bytes_of) and len(kinds) == 1 and BYTES[kind := kinds.pop()] in self.keeps:
+            self.checkpoint.kept += merged.numel()
+            return ByteWeight.of(merged, torch.cat([each for each, _ in known]).to(self.device), kind)
+        return self._with_groups(merged, parts, columns) if "int4" in self.keeps else merged
+
+    def _with_groups(
+        self, merged: Tensor, parts: Sequence[tuple[str, int, Sequence[slice]]], columns: slice
+    ) -> Tensor:
+        """A matrix of `parts` with the scales of groups, if all of them have such."""
+        first = columns.start or 0
+        across = slice(first, first + merged.shape[1])
+        every = [self.checkpoint.int4_scales(self.prefix + name, taken, across) for name, _, taken in parts]
+        found = [each for each in every if each is not None]
+        if len(found) < len(every) or len({(shifts.shape[1], size) for _, shifts, size in found}) > 1:
+            return merged
+        self.checkpoint.kept += merged.numel()
+        scales = torch.cat([each for each, _, _ in found]).to(self.device)
+        shifts = torch.cat([each for _, each, _ in found]).to(self.device)
+        size = min(found[0][2], merged.shape[1])
+        return ScaledWeight.of(merged, scales, shifts if shifts.shape[1] else None, size)
+
+    def _found(
+        self, name: str, shape: tuple[int, ...], taken: Sequence[slice], turned: bool, columns: slice
+    ) -> Iterator[Tensor]:
+        """The slices `taken` of rows of a tensor, one after the other. Quantized ones come in pieces."""
+        stored = self.checkpoint.take_stored(self.prefix + name)
+        if stored is None:
+            tensor = self.checkpoint.take(self.prefix + name, shape)
             for rows in taken:
                 found = (tensor.T if turned else tensor)[rows]
-                merged[start : start + len(found)].copy_(found[:, columns] if rest else found)
-                start += len(found)
+                yield found[:, columns] if len(shape) > 1 else found
             forget(tensor)
-        return merged
+            return
+        weight, tensors = stored
+        across = range(shape[1])[columns]
+        columns = slice(across.start, across.stop)
+        piece = PIECE if self.device.type == "cpu" else DEVICE_PIECE
+        step = max(1, piece // max(len(across), 1))
+        for rows in taken:
+            for first in range(rows.start, rows.stop, step):
+                part = weight.part(slice(first, min(first + step, rows.stop)), columns, self.device)
+                self.checkpoint.dequantized += part.numel()
+                yield part
+        for tensor in tensors:
+            forget(tensor)
 
 
 @contextmanager
-def open_checkpoint(directory: Path) -> Iterator[Checkpoint]:
-    """Open the safetensors of a directory: a single file, or shards and their index.
+def open_checkpoint(
+    directory: Path, form: Format | None = None, stacked: bool = False
+) -> Iterator[Checkpoint]:
+    """Open the safetensors of a directory: a single file, or shards and their index; or its GGUF files.
 
-    Raises `ModelError` if there is no such file, if a file is truncated or no safetensors file, or if a file
-    does not have the tensors that the index says.
+    `form`: how weights are quantized. `stacked`: a tensor has all experts of a layer.
+
+    Raises `ModelError` if there is no such file, if a file is truncated or of another kind, or if a file does
+    not have the tensors that the index says.
     """
+    if (ggufs := sorted(directory.glob("*.gguf"))) and not any(directory.glob("*.safetensors")):
+        gguf = GgufTensors(ggufs[0].resolve())
+        yield Checkpoint({name: (gguf, name) for name in gguf.names}, form)
+        return
     with ExitStack() as opened:
         files: dict[str, Any] = {}
         for path, expected in shards(directory).items():
@@ -202,7 +342,8 @@ def open_checkpoint(directory: Path) -> Iterator[Checkpoint]:
             log.info(
                 "%s: text alone is served, %d other tensors are left", directory, len(files) - len(language)
             )
-        yield Checkpoint({name: (files[own], own) for name, own in language.items()})
+        found = {name: (files[own], own) for name, own in language.items()}
+        yield Checkpoint(single_experts(found) if stacked else found, form)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -219,9 +360,9 @@ def shards(directory: Path) -> dict[Path, set[str] | None]:
     index = directory / _INDEX
     if index.is_file():
         try:
-            weight_map = json.loads(index.read_text(encoding="utf-8"), object_pairs_hook=_once)["weight_map"]
+            weight_map = read_json(index, pairs=_once)["weight_map"]
             pairs = [(str(name), str(file)) for name, file in weight_map.items()]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (FileError, KeyError, TypeError, AttributeError) as error:
             raise ModelError(f"{index}: no weight_map in it: {error}") from error
         shards: dict[Path, set[str] | None] = {}
         for name, file in pairs:

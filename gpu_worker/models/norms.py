@@ -11,19 +11,33 @@ from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.loader import Weights
 
 
-def read_norm(config: ModelConfig, weights: Weights, kernels: Kernels, name: str, size: int) -> Norm:
-    """A norm of the family's kind, with the weights of tensor `name`. Raises `ModelError`."""
-    eps, weight = config.norm_eps, f"{name}.weight"
+def read_norm(
+    config: ModelConfig,
+    weights: Weights,
+    kernels: Kernels,
+    name: str,
+    size: int,
+    order: Tensor | None = None,
+) -> Norm:
+    """A norm of the family's kind, with the weights of tensor `name`. Raises `ModelError`.
+
+    `order`: int64 [size], the checkpoint's dimension at each place of a row. None: the order is the same.
+    """
+
+    def read(what: str, dtype: torch.dtype = weights.dtype) -> Tensor:
+        found = weights.of(dtype).read(f"{name}.{what}", size)
+        return found if order is None else found[order.to(found.device)]
+
+    eps = config.norm_eps
     match config.family.norm:
         case "rms":
-            return kernels.norm(weights.read(weight, size), eps)
+            return kernels.norm(read("weight"), eps)
         case "rms_float32":
-            return kernels.norm(weights.of(torch.float32).read(weight, size), eps)
+            return kernels.norm(read("weight", torch.float32), eps)
         case "rms_one_plus":
-            return kernels.norm(1 + weights.of(torch.float32).read(weight, size), eps)
+            return kernels.norm(1 + read("weight", torch.float32), eps)
         case "layer":
-            bias = weights.read(f"{name}.bias", size) if weights.has(f"{name}.bias") else None
-            return LayerNorm(weights.read(weight, size), bias, eps)
+            return LayerNorm(read("weight"), read("bias") if weights.has(f"{name}.bias") else None, eps)
         case "layer_without_weight":
             return LayerNorm(torch.ones(size, dtype=weights.dtype, device=weights.device), None, eps)
 

@@ -12,12 +12,16 @@ from torch import Tensor
 from gpu_worker.errors import CapacityError, ModelError
 from gpu_worker.kernels.attention import LayerCache, StepAttention
 from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.reference.kept import kinds_kept
 from gpu_worker.models.config import Shape, architecture_of, read_config, read_values
 from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.families import FAMILIES, family_of
+from gpu_worker.models.formats import read_format
+from gpu_worker.models.formats.format import KEY, Format
 from gpu_worker.models.kv_scales import ENDS, UNUSED
 from gpu_worker.models.loader import Weights, open_checkpoint
 from gpu_worker.models.ranks import ALONE, Ranks
+from gpu_worker.models.rope import check_positions
 from gpu_worker.models.split import rank_config
 from gpu_worker.models.transformers_model import load_with_transformers
 
@@ -71,15 +75,25 @@ def load_model(
     architecture = architecture_of(values)
     model: CausalLM
     native = family_of(architecture, values.values) is not None
+    form = read_format(values)
     if native:
-        model, parameters = _load_native(directory, device, kernels, dtype, max_positions, ranks)
+        model, parameters = _load_native(directory, form, device, kernels, dtype, max_positions, ranks)
     else:
+        if form is not None:
+            what = f"{architecture} of transformers is supported with plain weights, not with {form.name}"
+            raise values.wrong(KEY, what)
+        unlike = ""
         if family := FAMILIES.get(architecture):
             unlike = ", ".join(family.unlike(values.values))
             log.info(
                 "%s: transformers runs a %s that is unlike others in %s", directory, architecture, unlike
             )
-        model = load_with_transformers(directory, values, device, dtype, max_positions)
+        try:
+            model = load_with_transformers(directory, values, device, dtype, max_positions)
+        except ModelError as error:
+            if not unlike:
+                raise
+            raise ModelError(f"{error} (it is unlike other models of its family in {unlike})") from error
         parameters = model.parameters
     log.info(
         "%s: %s, %.1f M parameters, %s on %s, loaded in %.1f s",
@@ -107,6 +121,7 @@ def check_split(directory: Path, count: int) -> None:
 
 def _load_native(
     directory: Path,
+    form: Format | None,
     device: torch.device,
     kernels: Kernels,
     dtype: torch.dtype | None,
@@ -115,8 +130,14 @@ def _load_native(
 ) -> tuple[Decoder, int]:
     """The decoder, and its number of parameters."""
     config = read_config(directory)
-    with open_checkpoint(directory) as checkpoint, torch.inference_mode():
-        weights = Weights(checkpoint, dtype or config.dtype, device, ranks=ranks)
+    check_positions(max_positions or config.max_position, config.head_dim)
+    if form is not None and config.family.transposed:
+        what = f"{form.name} is not supported for {config.architecture}, whose weights are [in, out]"
+        raise ModelError(f"{directory / 'config.json'}: {KEY}: {what}")
+    stacked = config.family.experts is not None and config.family.experts.clamped
+    with open_checkpoint(directory, form, stacked) as checkpoint, torch.inference_mode():
+        keeps = frozenset() if form is None else kinds_kept(kernels)
+        weights = Weights(checkpoint, dtype or config.dtype, device, ranks=ranks, keeps=keeps)
         try:
             model = Decoder(config, weights, kernels, max_positions or config.max_position)
         except RuntimeError as error:  # OutOfMemoryError is one; a CPU's allocator raises this itself
@@ -126,6 +147,22 @@ def _load_native(
         tied = (f"{config.family.names.head}.weight",) if config.tie_word_embeddings else ()
         ignored = (*_DERIVED, *ENDS, *UNUSED, *tied)  # scales are read if the format of the pages has them
         unread = (name for name in checkpoint.unread() if not name.startswith(config.unused))
-        if unknown := [name for name in unread if not name.endswith(ignored)]:
+        unknown = [name for name in unread if not name.endswith(ignored)]
+        if form is not None:  # AutoGPTQ writes biases of zero where a model has none
+            unknown = [
+                name for name in unknown if not name.endswith(".bias") or checkpoint.whatever(name).any()
+            ]
+        if unknown:
             raise ModelError(f"{directory}: config.json does not account for tensor {unknown[0]}")
+    if form is not None:
+        log.info(
+            "%s: %s: %.1f MiB of quantized weights are %.1f MiB in %s, before the back end lays them out; "
+            "%.0f %% stay as they are, the others are dequantized",
+            directory,
+            form.name,
+            checkpoint.stored_bytes / 2**20,
+            checkpoint.dequantized * weights.dtype.itemsize / 2**20,
+            str(weights.dtype).removeprefix("torch."),
+            100 * checkpoint.kept / max(1, checkpoint.dequantized),
+        )
     return model, checkpoint.parameters

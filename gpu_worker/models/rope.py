@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gpu_worker.errors import ModelError
 from gpu_worker.kernels.attention import Rotary
+from gpu_worker.machine.main_memory import available
 from gpu_worker.models.values import Values
 
 
@@ -77,14 +79,45 @@ class RopeConfig:
     interleaved: bool = False
     """Pairs are (2i, 2i + 1) instead of (i, i + rotary_dim / 2)."""
     scaling: Scaling | None = None
+    query_growth: float = 0.0
+    """Queries are multiplied by 1 + query_growth * log(1 + floor(position / query_stretch)), as in Llama 4
+    (llama_4_scaling_beta)."""
+    query_stretch: int = 1
+    """Positions of which all have the same factor: the context of the first training."""
 
 
-def read_rope(values: Values, key: str, head_dim: int, theta: float, max_position: int) -> RopeConfig:
+_GROWTH = "llama_4_scaling_beta"
+
+_KEYS = frozenset(
+    (
+        *("rope_type", "type", "rope_theta", "partial_rotary_factor", "factor", "attention_factor"),
+        *(
+            "original_max_position_embeddings",
+            "low_freq_factor",
+            "high_freq_factor",
+            "beta_fast",
+            "beta_slow",
+        ),
+        *("truncate", "mscale", "mscale_all_dim", "short_factor", "long_factor"),
+        "finetuned",  # a note in early files of YaRN
+        *("mrope_section", "mrope_interleaved"),  # positions of text are the same in all sections
+    )
+)
+"""Keys of a rotary embedding. Another one may change the arithmetic, at long contexts alone perhaps."""
+
+
+def read_rope(
+    values: Values, key: str, head_dim: int, theta: float, max_position: int, scales_queries: bool = False
+) -> RopeConfig:
     """The embedding that object `key` of config.json describes. `theta`: the base if the object has none.
 
-    Raises `ModelError` with the key at fault.
+    `scales_queries`: the family's queries may grow with their positions. Raises `ModelError` with the key at
+    fault.
     """
     given = values.object(key)
+    known = _KEYS | {_GROWTH, "max_position_embeddings"} if scales_queries else _KEYS
+    if unknown := sorted(given.values.keys() - known):
+        raise values.wrong(key, f"{unknown[0]!r} is not understood")
     share = given.number("partial_rotary_factor", values.number("partial_rotary_factor", 1.0))
     dims = values.positive("rotary_dim", int(head_dim * share))
     if dims % 2 or dims > head_dim:
@@ -94,7 +127,14 @@ def read_rope(values: Values, key: str, head_dim: int, theta: float, max_positio
         dims,
         values.flag("rope_interleave"),
         _scaling(values, key, given, dims, max_position),
+        *_growth(given, max_position),
     )
+
+
+def _growth(given: Values, max_position: int) -> tuple[float, int]:
+    """`query_growth` and `query_stretch`."""
+    beta = given.maybe(_GROWTH)
+    return (beta, given.positive("original_max_position_embeddings", max_position)) if beta else (0.0, 1)
 
 
 def _scaling(values: Values, key: str, given: Values, dims: int, max_position: int) -> Scaling | None:
@@ -146,6 +186,16 @@ def _yarn_scale(factor: float, weight: float) -> float:
     return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
 
 
+def check_positions(positions: int, head_dim: int) -> None:
+    """Raise `ModelError` if there is no memory for the cosines and sines of so long a sequence."""
+    needed = 8 * positions * head_dim  # float32, twice while they are computed
+    if needed > 2**30 and needed > (free := available()):
+        raise ModelError(
+            f"config.json: max_position_embeddings: rotary tables for {positions} positions take "
+            f"{needed / 2**30:.0f} GiB, and {free / 2**30:.0f} are free: set QUIRE_MAX_MODEL_LEN"
+        )
+
+
 def rotary_tables(config: RopeConfig, head_dim: int, positions: int, device: torch.device) -> Rotary:
     """Cosines and sines for positions 0 to `positions` - 1."""
     half = config.rotary_dim // 2
@@ -155,7 +205,11 @@ def rotary_tables(config: RopeConfig, head_dim: int, positions: int, device: tor
     if isinstance(config.scaling, Yarn | LongRope):
         cos[:, :half] *= config.scaling.attention_factor
         sin[:, :half] *= config.scaling.attention_factor
-    return Rotary(cos.to(device), sin.to(device))
+    scales = None
+    if config.query_growth:
+        stretches = torch.arange(positions) // config.query_stretch
+        scales = (1 + config.query_growth * torch.log1p(stretches.float())).to(device)
+    return Rotary(cos.to(device), sin.to(device), scales)
 
 
 def _frequencies(config: RopeConfig, positions: int) -> Tensor:

@@ -3,9 +3,10 @@
 The modelling code of transformers runs unchanged. It calls a function for attention, with queries and keys
 already rotated. That function is ours, and gets a step's ragged batch as a batch of one sequence. Everything
 else in the model must treat each token by itself: a recurrent state (Mamba) or linear biases (ALiBi) would
-give wrong results. A trial when the model is loaded refuses such models.
+give wrong results. A trial when the model is loaded refuses such models (`trial.py`).
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,15 @@ from torch import Tensor
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.attention import AttentionSpec, LayerCache, Rotary, StepAttention
 from gpu_worker.models.config import Shape, architecture_of
-from gpu_worker.models.loader import shards
+from gpu_worker.models.loader import open_checkpoint, shards
+from gpu_worker.models.rope import check_positions
+from gpu_worker.models.trial import check_positions_of, chunks_of, compare, expect
 from gpu_worker.models.values import Values
+from ops.runtime.model_files import read_config
 
-Attend = Callable[[int, Tensor, Tensor, Tensor, AttentionSpec], Tensor]
+Attend = Callable[[int, Tensor, Tensor, Tensor, AttentionSpec, Tensor | None], Tensor]
 """Attention of one layer: number of the layer, queries [tokens, heads, head_dim], keys and values [tokens,
-kv_heads, head_dim], spec; to [tokens, heads * head_dim]."""
+kv_heads, head_dim], spec, logits of learned sinks [heads]; to [tokens, heads * head_dim]."""
 
 _HARMLESS = frozenset(
     {"dropout", "is_causal", "position_ids", "use_cache", "cache_position", "output_attentions"}
@@ -34,7 +38,13 @@ class TransformersModel:
 
     def __init__(self, model: Any, positions: int) -> None:
         """`positions`: longest sequence; 0 = the model's own limit. Raises `ModelError`."""
-        self._model, self._inner = model, model.base_model
+        # Llama 4 has its decoder under another name than it says.
+        where = next((one for one in (model.base_model_prefix, "model") if hasattr(model, one)), None)
+        if where is None:
+            raise ModelError("its decoder is not found")
+        self._model, self._inner = model, getattr(model, where)
+        config = model.config.get_text_config()
+        expected = expect(model, self._inner)
         self.dtype: torch.dtype = model.dtype
         self.parameters: int = model.num_parameters()
         self._attend: Attend = _no_step
@@ -42,19 +52,24 @@ class TransformersModel:
         _register(name, self._attention)
         model.set_attn_implementation(name)
         # The model's own code computes logits, from hidden states instead of tokens.
-        setattr(model, model.base_model_prefix, _PassThrough())
+        setattr(model, where, _PassThrough())
+        self._chunks = chunks_of(config)
+        self._counts_tokens = bool(getattr(config, "attn_temperature_tuning", False))
         self.config = _shape(self, model.config)
-        ones = torch.ones(
-            positions or self.config.max_position, self.config.head_dim // 2, device=model.device
-        )
+        positions = positions or self.config.max_position
+        check_positions_of(config, positions)
+        compare(self, self._inner, config, expected)
+        check_positions(positions, self.config.head_dim)
+        ones = torch.ones(positions, self.config.head_dim // 2, device=model.device)
         self._unrotated = Rotary(ones, torch.zeros_like(ones))
 
     def __call__(self, tokens: Tensor, step: StepAttention, caches: Sequence[LayerCache]) -> Tensor:
-        def attend(layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
+        def attend(
+            layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec, sinks: Tensor | None
+        ) -> Tensor:
             qkv = torch.cat((query, key, value), dim=1).flatten(1)
-            return step.attend(
-                step.rotate_and_write(qkv, self._unrotated, caches[layer]), caches[layer], spec
-            )
+            query = step.rotate_and_write(qkv, self._unrotated, caches[layer])
+            return step.attend(query, caches[layer], spec, None, sinks)
 
         return self.run(tokens, step.positions, attend)
 
@@ -68,7 +83,12 @@ class TransformersModel:
     def run(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """Hidden states [tokens, hidden_size], with `attend` as attention."""
         self._attend = attend
-        out = self._inner(input_ids=tokens[None].long(), position_ids=positions[None], use_cache=False)
+        given: dict[str, Any] = {}
+        if self._counts_tokens:
+            given = {"past_key_values": _Positions(positions), "attention_mask": defaultdict(lambda: None)}
+        out = self._inner(
+            input_ids=tokens[None].long(), position_ids=positions[None], use_cache=False, **given
+        )
         hidden: Tensor = out[0][0]
         return hidden
 
@@ -78,14 +98,17 @@ class TransformersModel:
         """The function that transformers calls: [1, heads, tokens, head_dim] to [1, tokens, heads,
         head_dim]."""
         window, softcap = given.pop("sliding_window", None), given.pop("softcap", None)
-        scale = given.pop("scaling", None)
+        scale, sinks = given.pop("scaling", None), given.pop("s_aux", None)
         unknown = [name for name, value in given.items() if value is not None and name not in _HARMLESS]
         if attention_mask is not None or unknown:
             what = unknown[0] if unknown else "a mask of its own"
             raise ModelError(f"its attention needs {what}, which is not supported")
         queries, keys, values = (states[0].transpose(0, 1) for states in (query, key, value))
-        spec = AttentionSpec(window or 0, softcap=softcap or 0.0, scale=scale)
-        out = self._attend(module.layer_idx, queries, keys, values, spec)
+        chunk = self._chunks.get(module.layer_idx, 0)
+        spec = AttentionSpec(window or 0, softcap=softcap or 0.0, chunk=chunk, scale=scale)
+        if sinks is not None:
+            sinks = sinks.float().flatten()
+        out = self._attend(module.layer_idx, queries, keys, values, spec, sinks)
         return out.view(1, query.shape[2], query.shape[1], -1), None
 
 
@@ -97,10 +120,39 @@ class _PassThrough(torch.nn.Module):
         """For models that call `decoder` of the base model, as OPT does."""
         return self
 
-    def forward(self, inputs_embeds: Tensor, **_: Any) -> Any:
-        from transformers.modeling_outputs import BaseModelOutputWithPast
+    def forward(self, inputs_embeds: Tensor, **_: Any) -> "_HiddenStates":
+        return _HiddenStates(inputs_embeds)
 
-        return BaseModelOutputWithPast(last_hidden_state=inputs_embeds)
+
+class _HiddenStates:
+    """What a decoder returns, with hidden states alone: caches, logits of routers and the like are None."""
+
+    def __init__(self, last_hidden_state: Tensor) -> None:
+        self.last_hidden_state = last_hidden_state
+
+    def __getitem__(self, number: int) -> Tensor | None:
+        return self.last_hidden_state if number == 0 else None
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+class _Positions:
+    """Looks like a cache to Llama 4, which takes the tokens of a sequence to follow those in its cache.
+
+    Its queries grow with their positions (`attn_temperature_tuning`), which it counts itself.
+    """
+
+    def __init__(self, positions: Tensor) -> None:
+        self._before = positions - torch.arange(len(positions), device=positions.device)
+
+    def get_seq_length(self, layer: int = 0) -> Tensor:
+        """What is to be added to a token's number in the step: int64 [tokens]."""
+        return self._before
+
+    def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values are kept in pages."""
+        return keys, values
 
 
 def load_with_transformers(
@@ -120,14 +172,35 @@ def load_with_transformers(
         raise values.wrong("architectures", f"{architecture} {what}")
     shards(directory)  # raises an error of one line if files are missing, or if there are only pickles
     try:
-        model = getattr(transformers, architecture).from_pretrained(
-            directory, dtype=dtype or "auto", use_safetensors=True, local_files_only=True
-        )
+        model = _loaded(getattr(transformers, architecture), directory, values, dtype)
         return TransformersModel(model.eval().to(device), positions)
     except ModelError as error:
         raise values.wrong("architectures", f"{architecture} is not supported: {error}") from error
     except Exception as error:  # transformers raises errors of all kinds
         raise ModelError(f"{directory}: transformers cannot load {architecture}: {_line(error)}") from error
+
+
+def _loaded(kind: Any, directory: Path, values: Values, dtype: torch.dtype | None) -> Any:
+    """The model with the checkpoint's weights. transformers would draw those that are missing by chance.
+
+    Raises `ModelError`.
+    """
+    settings = {"dtype": dtype or "auto", "output_loading_info": True, "ignore_mismatched_sizes": True}
+    if read_config(values.path).get("architectures") == values.get("architectures"):
+        found = kind.from_pretrained(directory, use_safetensors=True, local_files_only=True, **settings)
+    else:  # a language model within another
+        config = kind.config_class.from_dict(dict(values.values))
+        with open_checkpoint(directory) as checkpoint:
+            tensors = {name: checkpoint.whatever(name) for name in checkpoint.names()}
+            found = kind.from_pretrained(None, config=config, state_dict=tensors, **settings)
+    model, report = found
+    for name, stored, meant in sorted(report["mismatched_keys"]):
+        raise ModelError(f"tensor {name} has shape {list(stored)}, config.json means {list(meant)}")
+    if missing := sorted(report["missing_keys"]):
+        raise ModelError(f"tensor {missing[0]} is missing from the checkpoint")
+    if unknown := sorted(report["unexpected_keys"]):
+        raise ModelError(f"config.json does not account for tensor {unknown[0]}")
+    return model
 
 
 def _shape(model: TransformersModel, config: Any) -> Shape:
@@ -137,10 +210,12 @@ def _shape(model: TransformersModel, config: Any) -> Shape:
     """
     heads: dict[int, tuple[torch.Size, torch.Size]] = {}
 
-    def attend(layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
+    def attend(
+        layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec, sinks: Tensor | None
+    ) -> Tensor:
         heads[layer] = key.shape[1:], value.shape[1:]
         windows[layer] = spec.window
-        return query.flatten(1)
+        return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1).flatten(1)
 
     windows: dict[int, int] = {}
     device = next(iter(model._inner.parameters())).device
@@ -184,5 +259,7 @@ def _line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _no_step(layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec) -> Tensor:
+def _no_step(
+    layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec, sinks: Tensor | None
+) -> Tensor:
     raise ModelError("attention outside of a step")

@@ -38,8 +38,8 @@ class Values:
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self.get(key, default)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-            raise self.wrong(key, f"a positive number is needed, not {value!r}")
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e30:
+            raise self.wrong(key, f"a positive number is needed, not {value!r}"[:200])
         return float(value)
 
     def maybe(self, key: str) -> float | None:

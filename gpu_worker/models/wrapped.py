@@ -11,6 +11,8 @@ class Wrapped:
 
     language: str
     """Architecture of the language model on its own."""
+    others: Mapping[str, str] = field(default_factory=dict)
+    """Architectures of other language models that may be in its place, by their `model_type`."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Values of keys that are missing in `text_config`."""
 
@@ -18,27 +20,40 @@ class Wrapped:
 WRAPPED: Mapping[str, Wrapped] = {
     "Gemma3ForConditionalGeneration": Wrapped(
         "Gemma3ForCausalLM",
-        {
+        defaults={
             "vocab_size": 262208,
             "num_attention_heads": 8,
             "num_key_value_heads": 4,
             "max_position_embeddings": 131072,
         },
     ),
-    "Mistral3ForConditionalGeneration": Wrapped("MistralForCausalLM"),
+    "Gemma3nForConditionalGeneration": Wrapped("Gemma3nForCausalLM"),
+    "Llama4ForConditionalGeneration": Wrapped("Llama4ForCausalLM"),
+    "Mistral3ForConditionalGeneration": Wrapped(
+        "MistralForCausalLM", {"ministral3": "Ministral3ForCausalLM", "mistral4": "Mistral4ForCausalLM"}
+    ),
 }
 """Language models by the architecture of the whole model."""
 
-_OF_BOTH = ("dtype", "torch_dtype", "tie_word_embeddings", "quantization_config")
-"""Keys beside `text_config` that hold for the language model too."""
+_OF_BOTH = ("dtype", "torch_dtype", "quantization_config")
+"""Keys beside `text_config` that hold for the language model too, where `text_config` has none of its own."""
+
+_OF_THE_WHOLE = "tie_word_embeddings"
+"""The head is the whole model's, so its key wins over the one in `text_config`, as in transformers."""
 
 _WITHIN = {"language_model.": "", "model.language_model.": "model."}
 """Prefix of the language model's tensors within the whole, in older and newer checkpoints, to their prefix in
 a checkpoint of the language model on its own."""
 
-_BESIDE = tuple(
-    base + part for base in ("", "model.") for part in ("vision_tower.", "multi_modal_projector.")
+_PARTS = (
+    "vision_tower",
+    "vision_model",
+    "audio_tower",
+    "multi_modal_projector",
+    "embed_vision",
+    "embed_audio",
 )
+_BESIDE = tuple(f"{base}{part}." for base in ("", "model.") for part in _PARTS)
 
 
 def language_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -50,7 +65,10 @@ def language_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
         return config
     shared = {key: config[key] for key in _OF_BOTH if key in config}
     given = {key: value for key, value in text.items() if value is not None}
-    return {**wrapped.defaults, **shared, **given, "architectures": [wrapped.language]}
+    if config.get(_OF_THE_WHOLE) is not None:
+        given[_OF_THE_WHOLE] = config[_OF_THE_WHOLE]
+    language = wrapped.others.get(str(text.get("model_type")), wrapped.language)
+    return {**wrapped.defaults, **shared, **given, "architectures": [language]}
 
 
 def language_tensors(names: Iterable[str]) -> dict[str, str]:

@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gpu_worker.machine.cores import restrict_to, usable
+
 
 class Group:
     """See `Ranks`. A process has at most one, because torch.distributed keeps its group in a global."""
@@ -63,10 +65,10 @@ def own_cores(rank: int, count: int, threads: int) -> Iterator[None]:
     This is done if the threads of all ranks together take all cores of the process. Otherwise the system
     distributes the threads.
     """
-    found = sorted(os.sched_getaffinity(0))
+    found = usable()
     if len(found) == count * threads:
-        os.sched_setaffinity(0, found[rank * threads : (rank + 1) * threads])
+        restrict_to(found[rank * threads : (rank + 1) * threads])
     try:
         yield
     finally:
-        os.sched_setaffinity(0, found)
+        restrict_to(found)

@@ -5,7 +5,7 @@
 
 For everything that it does, rank 0 sends an order to the other ranks, in the same sequence. An order is a
 frame in a pipe: kind (1 byte), length of the body (4 bytes, little-endian), body. `gpu_worker/rank_main.py`
-reads the orders.
+reads the orders. The only answers are the grammars that a rank has compiled, in a second pipe.
 
 A worker lives as long as all of its ranks. If another rank ends, rank 0 ends at once, and so does the
 worker's lease. Then the scheduler takes its sequences to another worker. If rank 0 ends, its pipes are
@@ -27,6 +27,7 @@ from typing import IO
 
 import torch
 
+from gpu_worker.ranks.announcements import Announce, Announcements, records
 from gpu_worker.ranks.group import Group, meeting_place
 from gpu_worker.settings import WorkerSettings
 from ops.runtime.child import describe_end
@@ -46,7 +47,8 @@ class Order(IntEnum):
     """The kinds of order. Each has a body."""
 
     START = 0
-    """The first order. JSON: `rank`, `settings`, and the descriptor `place` for `Group`."""
+    """The first order. JSON: `rank`, `settings`, and the descriptors `place` for `Group` and `answers` of the
+    pipe for compiled grammars."""
     PLAN = 1
     """Begin a step. A StepPlan."""
     FAIL = 2
@@ -81,6 +83,8 @@ class RankProcesses:
         `settings`: the worker's settings, with the threads of one rank. `device`: the device of rank 0.
         """
         self._closing = False
+        self._resets = 0
+        self._announcements = Announcements(settings.tensor_parallel, lambda number: None)
         self._ending = threading.Lock()
         place = meeting_place()
         self._processes = [self._start(rank, place, settings) for rank in range(1, settings.tensor_parallel)]
@@ -99,8 +103,14 @@ class RankProcesses:
         """Let all further rows of these slots fail in every process."""
         self._send(Order.FAIL, arrays.pack(slots))
 
+    def when_all_have(self, announce: Announce) -> Announce:
+        """See `Followers`."""
+        self._announcements = Announcements(len(self._processes) + 1, announce)
+        return self._announcements
+
     def reset(self) -> None:
         """Let every process forget all sequences."""
+        self._resets += 1
         self._send(Order.RESET)
 
     def close(self) -> None:
@@ -129,11 +139,22 @@ class RankProcesses:
 
     def _start(self, rank: int, place: int, settings: WorkerSettings) -> "subprocess.Popen[bytes]":
         command = (sys.executable, "-m", "gpu_worker.rank_main")
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(place,))
+        reading, writing = os.pipe()
+        answers = open(reading, "rb")  # noqa: SIM115, `_watch` closes it
+        try:
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(place, writing))
+        finally:
+            os.close(writing)
         assert process.stdin is not None
-        start = {"rank": rank, "place": place, "settings": settings.model_dump(mode="json")}
+        start = {
+            "rank": rank,
+            "place": place,
+            "answers": writing,
+            "settings": settings.model_dump(mode="json"),
+        }
         write(process.stdin, Order.START, json.dumps(start).encode())
-        threading.Thread(target=self._watch, args=(rank, process), name=f"rank {rank}", daemon=True).start()
+        watching = (rank, process, answers)
+        threading.Thread(target=self._watch, args=watching, name=f"rank {rank}", daemon=True).start()
         return process
 
     def _send(self, order: Order, body: bytes = b"") -> None:
@@ -141,7 +162,11 @@ class RankProcesses:
             assert process.stdin is not None
             write(process.stdin, order, body)
 
-    def _watch(self, rank: int, process: "subprocess.Popen[bytes]") -> None:
+    def _watch(self, rank: int, process: "subprocess.Popen[bytes]", answers: IO[bytes]) -> None:
+        with answers:
+            for resets, grammar in records(answers):
+                if resets == self._resets:  # otherwise it is of a call that is over
+                    self._announcements(grammar)
         status = process.wait()
         if not self._closing:
             self._end(f"rank {rank} {describe_end(status)}, and the worker with it", max(status, 1))

@@ -1,27 +1,53 @@
 """The choice of device, dtype and back end, from the settings."""
 
+import ctypes
 import logging
+from pathlib import Path
 
 import torch
 
-from gpu_worker.errors import CapacityError, KernelError
+from gpu_worker.errors import CapacityError, KernelError, ModelError
 from gpu_worker.kernels.cpu import build, library
-from gpu_worker.kernels.cpu.kernels import CpuKernels, Int4Kernels, MatrixUnitKernels, QuantizedKernels
+from gpu_worker.kernels.cpu.kernels import (
+    CpuKernels,
+    Int4Kernels,
+    KeptKernels,
+    KeptMatrixUnitKernels,
+    MatrixUnitKernels,
+    QuantizedKernels,
+)
 from gpu_worker.kernels.cpu.kv import FORMATS
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.int4 import Int4Reference
+from gpu_worker.kernels.reference.kept import KeptReference
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.quantized import QuantizedReference
 from gpu_worker.kernels.reference.rows import FP8
+from gpu_worker.machine.onednn import has_onednn_bfloat16
+from gpu_worker.models.config import read_values
+from gpu_worker.models.formats import read_format
+from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup import measured
 
 log = logging.getLogger(__name__)
 
 BYTES = {"int8": torch.int8, "fp8": FP8}
 """Types of quantized weights of one byte, by their name in the settings."""
 
+PLAIN = ("auto", "none")
+"""Settings with which plain weights stay plain."""
+
+_KEPT: dict[type[CpuKernels], type[CpuKernels]] = {
+    CpuKernels: KeptKernels,
+    MatrixUnitKernels: KeptMatrixUnitKernels,
+}
+"""Back ends that keep a checkpoint's quantized weights, by those of plain weights."""
+
 _BESIDE = {
     MatrixUnitKernels: " with oneDNN",
+    KeptKernels: ", quantized weights as they are",
+    KeptMatrixUnitKernels: " with oneDNN, quantized weights as they are",
     QuantizedKernels: " with weights in int8",
     Int4Kernels: " with weights in int4",
 }
@@ -51,8 +77,11 @@ def dtype_of(settings: WorkerSettings, device: torch.device) -> torch.dtype | No
     return dtype
 
 
-def kernels_of(settings: WorkerSettings, device: torch.device) -> Kernels:
-    """The back end. Raises `KernelError` if the settings name one that cannot be used here."""
+def kernels_of(settings: WorkerSettings, device: torch.device, ranks: Ranks = ALONE) -> Kernels:
+    """The back end, the same on all ranks.
+
+    Raises `KernelError` if the settings name one that cannot be used here.
+    """
     if (device.type == "cuda" and settings.kernels == "auto") or settings.kernels == "triton":
         return _triton(settings, device)
     if device.type != "cpu" or settings.kernels == "torch" or settings.dtype == "float16":
@@ -61,14 +90,44 @@ def kernels_of(settings: WorkerSettings, device: torch.device) -> Kernels:
     try:
         name = build.supported()[0] if settings.kernels in ("auto", "onednn") else settings.kernels
         threads = settings.thread_count
-        kernels = kind(library.load(name, threads), library.cores(threads))
+        compiled = library.load(name, threads)
     except KernelError as error:
         if settings.kernels != "auto":
             raise
         log.warning("%s: PyTorch computes instead, more slowly", error)
         return _reference(settings)
+    if kind is CpuKernels and _has_choice(settings):
+        kind = _faster(compiled, settings.model, threads, ranks)
+    if keeps_weights(settings):
+        kind = _KEPT.get(kind, kind)
     log.info("kernels: C++ for %s%s, %d threads", name, _BESIDE.get(kind, ""), threads)
-    return kernels
+    return kind(compiled, library.cores(threads))
+
+
+def keeps_weights(settings: WorkerSettings) -> bool:
+    """Whether weights that are quantized in the checkpoint stay so. Its errors are those of loading it."""
+    if settings.quantization != "auto":
+        return False
+    try:
+        return read_format(read_values(settings.model)) is not None
+    except ModelError:
+        return False
+
+
+def _has_choice(settings: WorkerSettings) -> bool:
+    """Whether oneDNN may compute the products, if it is faster."""
+    return settings.kernels == "auto" and settings.dtype == "bfloat16" and has_onednn_bfloat16()
+
+
+def _faster(compiled: ctypes.CDLL, model: Path, threads: int, ranks: Ranks) -> type[CpuKernels]:
+    """The back end whose products are faster here: oneDNN's if they are on every rank."""
+    found = measured.products(compiled, model, threads)
+    for name, times in (("C++", found.cpp), ("oneDNN", found.onednn)):
+        each = ", ".join(
+            f"{rows} rows {time:.3g} ms" for rows, time in zip(measured.ROWS, times, strict=True)
+        )
+        log.info("products by %s: %s", name, each)
+    return MatrixUnitKernels if ranks.least(int(found.takes_onednn)) else CpuKernels
 
 
 def _triton(settings: WorkerSettings, device: torch.device) -> Kernels:
@@ -78,25 +137,25 @@ def _triton(settings: WorkerSettings, device: torch.device) -> Kernels:
     widen these in every step.
     """
     try:
-        from gpu_worker.kernels.triton.kernels import Int4Triton, QuantizedTriton, TritonKernels
+        from gpu_worker.kernels.triton.kernels import Int4Triton, KeptTriton, QuantizedTriton, TritonKernels
 
-        if settings.quantization == "none":
-            return TritonKernels(device)
+        if settings.quantization in PLAIN:
+            return (KeptTriton if keeps_weights(settings) else TritonKernels)(device)
         if settings.quantization == "int4":
             return Int4Triton(device)
         return QuantizedTriton(device, BYTES[settings.quantization])
     except (ImportError, KernelError) as error:
         if settings.kernels == "triton":
             raise KernelError(f"QUIRE_KERNELS=triton: {error}") from error
-        if settings.quantization != "none":
+        if settings.quantization not in PLAIN:
             raise KernelError(f"QUIRE_QUANTIZATION={settings.quantization}: {error}") from error
         log.warning("%s: PyTorch computes instead, more slowly", error)
         return ReferenceKernels()
 
 
 def _reference(settings: WorkerSettings) -> ReferenceKernels:
-    if settings.quantization == "none":
-        return ReferenceKernels()
+    if settings.quantization in PLAIN:
+        return KeptReference() if keeps_weights(settings) else ReferenceKernels()
     if settings.quantization == "int4":
         return Int4Reference()
     return QuantizedReference(BYTES[settings.quantization])
@@ -114,10 +173,13 @@ def _kind(settings: WorkerSettings) -> type[CpuKernels]:
         )
     if settings.quantization == "fp8":
         raise KernelError("QUIRE_QUANTIZATION=fp8 is for GPUs: on a CPU take int8, or QUIRE_KERNELS=torch")
-    if settings.quantization != "none":
+    if settings.quantization not in PLAIN:
         if settings.kernels == "onednn":
             named = f"QUIRE_QUANTIZATION={settings.quantization}"
             raise KernelError(f"{named} has products of its own, without QUIRE_KERNELS=onednn")
         return Int4Kernels if settings.quantization == "int4" else QuantizedKernels
-    units = settings.kernels == "auto" and settings.dtype == "bfloat16" and build.has_amx()
-    return MatrixUnitKernels if units or settings.kernels == "onednn" else CpuKernels
+    if settings.kernels != "onednn":
+        return CpuKernels
+    if settings.dtype == "bfloat16" and not has_onednn_bfloat16():
+        raise KernelError("QUIRE_KERNELS=onednn: oneDNN multiplies no bfloat16 on this processor")
+    return MatrixUnitKernels

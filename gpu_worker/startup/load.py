@@ -16,10 +16,12 @@ from gpu_worker.ranks.processes import RankProcesses
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.backend import device_of, dtype_of, kernels_of
 from gpu_worker.startup.calibration import head_scales
+from gpu_worker.startup.fingerprint import fingerprint_of
 from gpu_worker.startup.sizing import Parts, add_host_memory, enough_memory, limits_of
 from gpu_worker.startup.warmup import full_step, rehearse
 from gpu_worker.step.drafter import load_draft
 from gpu_worker.step.runner import Runner
+from ops.runtime.grammars import end_tokens_in
 from ops.runtime.hub import fetched
 
 log = logging.getLogger(__name__)
@@ -62,7 +64,7 @@ def load_rank(
     threads = settings.thread_count
     torch.set_num_threads(threads)
     with own_cores(ranks.rank, ranks.count, threads):
-        kernels = around(kernels_of(settings, device))
+        kernels = around(kernels_of(settings, device, ranks))
     model = load_model(
         settings.model, device, kernels, dtype_of(settings, device), settings.max_model_len, ranks
     )
@@ -87,12 +89,15 @@ def load_rank(
         limits.max_step_tokens,
     )
     add_host_memory(settings, runner, ranks)
+    runner.fingerprint = fingerprint_of(settings, kernels, model.dtype, device)
     if device.type == "cuda":
         with enough_memory(limits, device):
             rehearse(runner)
             _record(runner)
             runner.execute(full_step(limits))  # the allocator keeps the memory that this step takes
         runner.reset()
+    runner.batch.grammars.directory = settings.model
+    runner.batch.grammars.prepare(end_tokens_in(settings.model))
     return runner
 
 

@@ -25,7 +25,9 @@ from gpu_worker.errors import PlanError
 from gpu_worker.kernels.attention import StepMetadata
 from gpu_worker.kernels.rows import Rows, SlotTables
 from gpu_worker.machine.transfer import indices
+from gpu_worker.sampling.grammars import Grammars
 from gpu_worker.sampling.parameters import SamplingTable, fault_in
+from gpu_worker.sampling.rules import Rules
 from gpu_worker.step.plan import Plan
 from gpu_worker.step.pooling import SlotPooling, pooling_fault
 from proto.worker_pb2 import NewSlot
@@ -80,7 +82,9 @@ class Batch:
             blocks=torch.zeros((slots, limits.max_blocks), dtype=torch.int32, device=device),
             block_size=limits.block_size,
         )
-        self.sampling = SamplingTable(self.tables.tokens)
+        self.sampling = SamplingTable(self.tables.tokens, limits.vocab_size)
+        self.grammars = Grammars(slots, limits.vocab_size)
+        self.rules = Rules(slots, limits.vocab_size)
         self.pooling = SlotPooling(slots, limits.embedding_size, device)
         self.known = np.zeros(slots, np.int32)
         """int32 [slots]: number of tokens that each slot was given or has sampled."""
@@ -95,6 +99,8 @@ class Batch:
         self.generations += 1
         self._occupied[:] = False
         self._faults.clear()
+        self.grammars.reset()
+        self.rules.reset()
 
     def apply(self, plan: Plan) -> None:
         """Apply the changes of a plan to slots, block tables and tokens.
@@ -103,6 +109,8 @@ class Batch:
         """
         message = plan.message
         self._free_slots(int32s(message.freed_slots))
+        self.grammars.drop(int32s(message.dropped_grammars).tolist())
+        self.grammars.add(message.new_grammars)
         for forks, news in groupby(message.new_slots, lambda new: new.forked_tokens > 0):
             for group in ([new] for new in news) if forks else (list(news),):
                 self._admit(group)
@@ -215,7 +223,7 @@ class Batch:
 
         Each table on the device is written once for all of them.
         """
-        begins = np.array([new.forked_tokens for new in news], np.int32)
+        begins = np.array([new.forked_tokens for new in news], np.int64)
         tokens = [int32s(new.tokens) for new in news]
         for new, given in zip(news, tokens, strict=True):
             self._admit_on_host(new, given)
@@ -227,6 +235,8 @@ class Batch:
             if new.forked_tokens:
                 self._fork(new)
             self.pooling.set(new.slot, new)
+            self.grammars.set(new)
+            self.rules.set(new)
         self.sampling.set(news)
         slots, counts = np.array([new.slot for new in news], np.int32), np.array(list(map(len, tokens)))
         positions = np.arange(counts.sum()) + np.repeat(begins - np.cumsum(counts) + counts, counts)
@@ -248,10 +258,12 @@ class Batch:
         self._occupied[slot] = True
         self._faults.pop(slot, None)  # a late fault of the sequence that was here before
         self.generations[slot] += 1
-        self.known[slot] = new.forked_tokens + len(tokens)
-        self._table_lengths[slot] = new.forked_tokens // limits.block_size
-        fault = self._fault_in_tokens(new, tokens) or fault_in(new.sampling, limits.vocab_size)
-        fault = fault or pooling_fault(new)
+        # A plan may name any number; one that is out of bounds is a fault, and need not be kept as it is.
+        forked = min(new.forked_tokens, limits.max_model_len)
+        self.known[slot] = min(forked + len(tokens), limits.max_model_len)
+        self._table_lengths[slot] = forked // limits.block_size
+        fault = self._fault_in_tokens(new, tokens) or fault_in(new.sampling)
+        fault = fault or pooling_fault(new) or self.grammars.fault_in(new) or self.rules.fault_in(new)
         if fault := fault or (self._fault_in_fork(new) if new.forked_tokens else ""):
             self._table_lengths[slot] = 0
             self.fail(slot, fault)

@@ -16,7 +16,6 @@ models mostly choose the same token (Gumbel coupling; Daliri, Musco and Suresh 2
 Communication and Drafter-Invariant Speculative Decoding").
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.models.registry import CausalLM, load_model
 from gpu_worker.step.batch import Batch
 from gpu_worker.step.forward import Forward
+from ops.runtime.model_files import FileError, read_json
 
 
 class Drafter:
@@ -103,5 +103,8 @@ def _vocabulary(directory: Path) -> object:
     path = directory / "tokenizer.json"
     if not path.is_file():
         return None
-    tokenizer = json.loads(path.read_text(encoding="utf-8"))
-    return tokenizer["model"].get("vocab"), tokenizer.get("added_tokens")
+    try:
+        tokenizer = read_json(path, 2**29)
+        return tokenizer["model"].get("vocab"), tokenizer.get("added_tokens")
+    except (FileError, KeyError, AttributeError) as error:
+        raise ModelError(f"{path} is not a tokenizer: {error}") from error

@@ -20,7 +20,8 @@ from gpu_worker.machine.clock import DeviceClock, HostClock
 from gpu_worker.sampling.positions import SamplePositions
 from gpu_worker.step.plan import Plan
 from gpu_worker.step.pooling import Embedded
-from gpu_worker.step.result import NOT_FINITE, failed_rows, result_of
+from gpu_worker.step.prompt_logprobs import PromptLogprobs
+from gpu_worker.step.result import NOT_FINITE, ForcedTokens, add_forced, failed_rows, result_of
 from proto.worker_pb2 import StepResult
 
 
@@ -36,24 +37,34 @@ class Pending:
     """[rows that sample]: tokens that each row keeps after its drafts were verified."""
     embedded: Embedded | None
     """Embeddings that the step completes, in main memory once the device has ended it; None if none are."""
+    prompts: PromptLogprobs | None
+    """Log probabilities of prompts, in main memory once the device has ended it; None if none are wanted."""
     errors: dict[int, str]
     """Error message of each row that fails, by its index in the plan."""
     generations: NDArray[np.int64]
     """[slots]: `Batch.generations` when the step began: which of a slot's sequences the step was for."""
     clock: HostClock | DeviceClock
     """Measures how long the device takes for the step."""
+    forced: ForcedTokens
+    """What grammars force in the sequences of rows."""
     failed: Sequence[int] = field(default=())
     """Slots whose logits were not finite, so that their sequences fail. Set by `result`."""
 
     def result(self) -> StepResult:
         """The answer to the plan. Waits for the device. To be called once, by any thread."""
         duration = self.clock.wait()
-        if self.sampled is not None:
-            rows = failed_rows(self.sampled, self.samples, self.kept)
+        rows = [] if self.sampled is None else failed_rows(self.sampled, self.samples, self.kept)
+        if self.prompts is not None:
+            rows += self.prompts.failed()
+        if rows:
             self.errors.update(dict.fromkeys(rows, NOT_FINITE))
             self.failed = [int(self.plan.row_slots[row]) for row in rows]
         result = result_of(self.plan, self.sampled, self.samples, self.kept, self.errors)
         if self.embedded is not None:
             self.embedded.add_to(result)
+        if self.prompts is not None:
+            self.prompts.add_to(result, self.errors)
+        if self.forced:
+            add_forced(result, self.forced, self.errors)
         result.duration_us = duration
         return result

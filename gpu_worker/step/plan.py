@@ -12,6 +12,18 @@ from proto.worker_pb2 import StepPlan
 
 
 @dataclass(frozen=True, slots=True)
+class PromptRows:
+    """Rows that report log probabilities of their prompts' tokens, as in worker.proto."""
+
+    rows: Int32s
+    """[prompt rows]: indices of rows in the plan, ascending."""
+    firsts: Int32s
+    """[prompt rows]: position of the first token that each reports, after the row's first position."""
+    counts: Int32s
+    """[prompt rows]: tokens that each reports, none further than one after the row's last position."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A StepPlan and the arrays of its rows, as in worker.proto."""
 
@@ -28,7 +40,9 @@ class Plan:
     draft_tokens: Int32s
     """[drafts]: the drafts of all rows, row after row; -1: the draft model proposes it."""
     row_drafts: Int32s
-    """[rows]: drafts of each row. They are its last tokens."""
+    """[rows]: number of drafts in each row. The drafts are the row's last tokens."""
+    prompt_rows: PromptRows | None = None
+    """None if no row reports log probabilities of its prompt."""
 
     @property
     def row_guesses(self) -> Int32s:
@@ -54,6 +68,7 @@ def read_plan(message: StepPlan, max_step_tokens: int) -> Plan:
         row_samples=row_samples,
         draft_tokens=int32s(message.draft_tokens),
         row_drafts=least.astype(np.int32) - 1,
+        prompt_rows=_prompt_rows(message) if message.HasField("prompt_rows") else None,
     )
     if count := len(plan.row_slots):
         if (least > plan.row_counts).any():
@@ -69,3 +84,16 @@ def read_plan(message: StepPlan, max_step_tokens: int) -> Plan:
     if drafts and (plan.row_guesses % np.maximum(plan.row_drafts, 1)).any():
         raise PlanError("draft_tokens: some of a row's are given and some are not")
     return plan
+
+
+def _prompt_rows(message: StepPlan) -> PromptRows:
+    """Raises `PlanError` for a row that is not in the plan, or a token that follows none of its row's."""
+    found, starts = message.prompt_rows, int32s(message.rows.starts)
+    rows, firsts, counts = int32s(found.rows), int32s(found.firsts), int32s(found.counts)
+    if not len(rows) or rows[0] < 0 or rows[-1] >= len(starts) or (np.diff(rows) <= 0).any():
+        raise PlanError("prompt_rows.rows: not rows of the plan, ascending")
+    begins = starts[rows]
+    ends = begins.astype(np.int64) + int32s(message.rows.counts)[rows]
+    if (counts < 1).any() or (firsts <= begins).any() or (firsts.astype(np.int64) + counts > ends + 1).any():
+        raise PlanError("prompt_rows: a token that does not follow one of its row")
+    return PromptRows(rows, firsts, counts)

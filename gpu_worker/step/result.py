@@ -1,6 +1,6 @@
 """The result of a step: from tensors to a `StepResult`."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ from gpu_worker.step.plan import Plan
 from proto.worker_pb2 import RowError, StepResult
 
 NOT_FINITE = "the model's logits are not finite"
+
+ForcedTokens = Mapping[int, tuple[int, Sequence[int]]]
+"""By row of the plan, a run of tokens that a grammar forces: its first position, and the tokens."""
 
 
 def failed_rows(sampled: Sampled, samples: SamplePositions, kept: Int32s) -> list[int]:
@@ -75,3 +78,14 @@ def _add_candidates(result: StepResult, found: Candidates, entries: NDArray[np.i
     message.counts = packed_int32s(found.counts)
     message.top.tokens = packed_int32s(found.tokens.cpu().numpy()[within])
     message.top.logprobs = packed_float32s(found.logprobs.cpu().numpy()[within])
+
+
+def add_forced(result: StepResult, forced: ForcedTokens, errors: Container[int]) -> None:
+    """Add the runs of rows that are not in `errors` to a result."""
+    rows = sorted(row for row in forced if row not in errors)
+    runs = [forced[row] for row in rows]
+    message = result.forced
+    message.runs.rows = packed_int32s(np.array(rows))
+    message.runs.starts = packed_int32s(np.array([start for start, _ in runs]))
+    message.runs.counts = packed_int32s(np.array([len(tokens) for _, tokens in runs]))
+    message.tokens = packed_int32s(np.array([token for _, tokens in runs for token in tokens]))

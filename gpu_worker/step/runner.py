@@ -1,6 +1,6 @@
 """The runner: applies a plan to the batch, runs the model, samples, and gives the result."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -12,19 +12,21 @@ from gpu_worker.errors import PlanError
 from gpu_worker.kernels.attention import LayerCache
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.rows import Rows
-from gpu_worker.kernels.sampling import Sampled, candidates_of
+from gpu_worker.kernels.sampling import Allowed, Sampled, candidates_of
 from gpu_worker.machine.clock import clock
 from gpu_worker.machine.transfer import to_device
 from gpu_worker.memory.host import HostOffer, HostPages
 from gpu_worker.models.registry import CausalLM
 from gpu_worker.sampling.positions import SamplePositions, sample_positions
+from gpu_worker.sampling.tokens_read import TokensRead
 from gpu_worker.step.batch import Batch, BatchLimits
 from gpu_worker.step.drafter import Drafter
 from gpu_worker.step.forward import Forward
 from gpu_worker.step.pending import Pending
 from gpu_worker.step.plan import Plan, read_plan
 from gpu_worker.step.pooling import Embedded
-from gpu_worker.step.result import NOT_FINITE
+from gpu_worker.step.prompt_logprobs import PromptLogprobs, prompt_logprobs
+from gpu_worker.step.result import NOT_FINITE, ForcedTokens
 from proto.worker_pb2 import StepPlan, StepResult
 
 
@@ -39,6 +41,12 @@ class Followers(Protocol):
 
     def reset(self) -> None:
         """Let the other ranks forget all sequences."""
+
+    def when_all_have(self, announce: Callable[[int], None]) -> Callable[[int], None]:
+        """What rank 0 is to call with each grammar that it has compiled, from now on until `reset`.
+
+        `announce` is then called with each grammar that all ranks have compiled.
+        """
 
     def close(self) -> None:
         """End the other ranks once they have carried out their orders."""
@@ -72,6 +80,8 @@ class Runner:
         self.host = HostPages(self.caches, 0)
         """Host memory for blocks that do not fit into KV memory. `sizing.py` decides its size."""
         self.host_offer = HostOffer()
+        self.fingerprint = ""
+        """What its answers depend on besides the request; empty: not known."""
         self.followers: Followers | None = None
         """The worker's other ranks; None if there are none, or this is not rank 0."""
         self._step = 0
@@ -79,6 +89,11 @@ class Runner:
     def enter(self) -> None:
         """To be called once by the thread that makes all further calls."""
         self.kernels.enter()
+
+    def announce_grammars(self, announce: Callable[[int], None]) -> None:
+        """Tell of the grammars that plans bring from now on until `reset`; see `Grammars.announce`."""
+        followers = self.followers
+        self.batch.grammars.announce = announce if followers is None else followers.when_all_have(announce)
 
     def reset(self) -> None:
         """Forget all sequences. The next plan has number 1 and finds an empty batch."""
@@ -110,19 +125,24 @@ class Runner:
         self._copy(message)
         rows, errors = self.batch.rows(plan)
         samples = sample_positions(rows)
-        sampled, embedded = self._compute(plan, rows, samples) if len(rows.index) else (None, None)
+        sampled, embedded, prompts = (
+            self._compute(plan, rows, samples, errors) if len(rows.index) else (None, None, None)
+        )
         kept = np.ones_like(samples.counts)
+        forced: ForcedTokens = {}
         if sampled is not None:
             if samples.verify:
                 kept = self._verify(samples, sampled)
             self.batch.advance(samples.row_slots, kept)
+            forced = self._forced(samples, errors)
             sampled = sampled.on_host()
         if embedded is not None:
             embedded = embedded.on_host()
+        if prompts is not None:
+            prompts = prompts.on_host()
         measured.stop()
-        return Pending(
-            plan, samples, sampled, kept, embedded, errors, self.batch.generations.copy(), measured
-        )
+        generations = self.batch.generations.copy()
+        return Pending(plan, samples, sampled, kept, embedded, prompts, errors, generations, measured, forced)
 
     def settle(self, step: Pending) -> None:
         """Let the sequences fail whose logits were not finite, as the step's result has shown."""
@@ -157,33 +177,63 @@ class Runner:
             self._copies(sources, targets)
 
     def _compute(
-        self, plan: Plan, rows: Rows, samples: SamplePositions
-    ) -> tuple[Sampled | None, Embedded | None]:
-        """Run the model over the rows. Returns sampled tokens and complete embeddings; either may be None."""
+        self, plan: Plan, rows: Rows, samples: SamplePositions, errors: dict[int, str]
+    ) -> tuple[Sampled | None, Embedded | None, PromptLogprobs | None]:
+        """Run the model over the rows. Returns sampled tokens, complete embeddings and log probabilities of
+        prompts; each may be None.
+
+        Adds rows whose grammar cannot go on to `errors`, by their index in the plan.
+        """
         batch = self.batch
         if samples.verify:
             self._put_drafts(plan, samples)
         if self.drafter is not None:
             self.drafter.propose(batch, rows, plan.row_guesses[rows.index])
+        to_consume = batch.grammars.to_consume(samples, batch.tables.tokens)
+        for_rules = batch.rules.read(samples, batch.tables.tokens)
         hidden, device_slots = self.forward(batch, rows)
-        embedded = batch.pooling.add(rows, batch.known, hidden, self.model)
+        embedded, prompts = batch.pooling.add(rows, batch.known, hidden, self.model), None
+        if plan.prompt_rows is not None:
+            prompts = prompt_logprobs(plan.prompt_rows, rows, batch, hidden, self.model)
         sources = samples.logits_indices
         if not len(sources):
-            return None, embedded
+            return None, embedded, prompts
         # Otherwise each row has one token, and the order is the same.
         if len(sources) < len(hidden) or samples.verify:
             sent = batch.send(np.stack((sources, samples.slots)))
             hidden, device_slots = hidden[sent[0]], sent[1]
         logits = self.model.logits(hidden)
+        # The device computes meanwhile.
+        allowed = None if to_consume is None else self._allowed(to_consume, samples, errors)
+        if for_rules is not None:
+            allowed = batch.rules.add_to(allowed, for_rules, samples)
         sampled = self.kernels.sample(
-            logits, samples.slots, device_slots, samples.positions, batch.sampling.state
+            logits, samples.slots, device_slots, samples.positions, batch.sampling.state, allowed
         )
         if not samples.verify:
             batch.write_tokens(device_slots, samples.positions, sampled.tokens)
         candidates = candidates_of(logits, batch.sampling.candidates[samples.slots])
         if candidates is not None:
             sampled = replace(sampled, candidates=candidates)
-        return sampled, embedded
+        return sampled, embedded, prompts
+
+    def _allowed(self, read: TokensRead, samples: SamplePositions, errors: dict[int, str]) -> Allowed | None:
+        """What the grammars of the step's rows allow. Rows that cannot go on fail from now on."""
+        masks = self.batch.grammars.masks(read, samples)
+        for row, what in masks.faults.items():
+            errors[int(samples.rows[row])] = what
+            self.batch.fail(int(samples.row_slots[row]), what)
+        return masks.allowed
+
+    def _forced(self, samples: SamplePositions, errors: Mapping[int, str]) -> ForcedTokens:
+        """The tokens that grammars force in the sequences of the step's rows."""
+        grammars, slots = self.batch.grammars, samples.row_slots
+        if not grammars.used[slots].any():
+            return {}
+        rows = dict(zip(slots.tolist(), samples.rows.tolist(), strict=True))
+        good = [slot for slot, row in rows.items() if row not in errors]
+        found = grammars.forced(good, self.batch.known, self.batch.tables.tokens)
+        return {rows[slot]: run for slot, run in found.items()}
 
     def _put_drafts(self, plan: Plan, samples: SamplePositions) -> None:
         """Write the plan's drafts to the batch's tokens, after the known tokens of their slots.

@@ -7,8 +7,9 @@ take part too; their speed-up is the time with pages of bfloat16 over theirs.
 """
 
 import argparse
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,10 +111,14 @@ def seconds(case: Case, ways: list[tuple[Kernels, list[LayerCache]]], turns: int
 
 
 def measure(
-    cases: list[tuple[int, int, int]], rate: Callable[[Case], int], unit: str, turns: int
+    cases: list[tuple[int, int, int]],
+    rate: Callable[[Case], int],
+    unit: str,
+    turns: int,
+    instruction_set: str,
 ) -> list[dict[str, Any]]:
     """Each case (rows, tokens, context) in each shape that fits, as `rate` counts a second."""
-    native = CpuKernels(library.load(build.supported()[0], torch.get_num_threads()))
+    native = CpuKernels(library.load(instruction_set, torch.get_num_threads()))
     found = []
     for name, shape in SHAPES.items():
         for rows, tokens, context in cases:
@@ -138,7 +143,7 @@ def measure(
                     "int8 speed-up": round(own / small, 2),
                 }
             )
-            print(found[-1], flush=True)
+            print(found[-1], file=sys.stderr, flush=True)
     return found
 
 
@@ -148,16 +153,27 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("ops/bench/results/attention.json"))
     parser.add_argument("--turns", type=int, default=3)
     options = parser.parse_args()
+    record.write(
+        options.out, "attention", SEED, attention(build.supported()[0], DECODES, CHUNKS, options.turns)
+    )
+
+
+def attention(
+    instruction_set: str,
+    decodes: Sequence[tuple[int, int]],
+    chunks: Sequence[tuple[int, int]],
+    turns: int,
+) -> dict[str, Any]:
+    """Decodes (rows, context) and chunks (tokens, tokens before them) with one instruction set."""
     torch.manual_seed(SEED)
-    decodes = [(batch, 1, context) for batch, context in DECODES]
-    chunks = [(1, tokens, earlier + tokens) for tokens, earlier in CHUNKS]
-    results = {
-        "instruction set": build.supported()[0],
+    alone = [(batch, 1, context) for batch, context in decodes]
+    after = [(1, tokens, earlier + tokens) for tokens, earlier in chunks]
+    return {
+        "instruction set": instruction_set,
         "threads": torch.get_num_threads(),
-        "decodes": measure(decodes, lambda case: case.bytes, "GB/s", options.turns),
-        "chunks": measure(chunks, lambda case: case.operations, "GFLOP/s", options.turns),
+        "decodes": measure(alone, lambda case: case.bytes, "GB/s", turns, instruction_set),
+        "chunks": measure(after, lambda case: case.operations, "GFLOP/s", turns, instruction_set),
     }
-    record.write(options.out, "attention", SEED, results)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ RESULTS = Path("ops/bench/results")
 ITEM_BYTES = {"bfloat16": 2, "float32": 4}
 
 _CHILD = """
-import json, sys, time
+import gc, json, sys, time
 from pathlib import Path
 started = time.perf_counter()
 from gpu_worker.machine.huge_pages import populate
@@ -42,20 +42,26 @@ runner.enter()
 seconds = time.perf_counter() - started
 loading = memory("VmHWM")
 pages = [tensor for cache in runner.caches for tensor in cache.tensors()]
+import torch
+storages = [each.untyped_storage() for each in gc.get_objects() if isinstance(each, torch.Tensor)]
+sizes = {each.data_ptr(): each.nbytes() for each in storages}
+kept = sum(sizes.values()) - sum(page.nbytes for page in pages)
 populate(pages).join()
 runner.execute(full_step(runner.limits))
 print(json.dumps(dict(
     seconds=seconds,
     loading=loading - before,
+    kept=kept,
     peak=memory("VmHWM"),
     pages=sum(page.nbytes for page in pages),
 )))
 """
 
 
-def measured(model: Path, dtype: str) -> dict[str, float]:
+def measured(model: Path, dtype: str, quantization: str = "auto") -> dict[str, float]:
     """One start of a worker, in a process of its own."""
     settings = {"model": str(model), "dtype": dtype, "kv_memory": KV_MEMORY, "device": "cpu"}
+    settings["quantization"] = quantization
     command = [sys.executable, "-c", _CHILD, json.dumps(settings)]
     found: dict[str, float] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     return found
@@ -71,14 +77,17 @@ def weight_bytes(model: Path, dtype: str) -> int:
     return numbers * ITEM_BYTES[dtype]
 
 
-def results(model: Path, dtype: str, rounds: int) -> dict[str, Any]:
-    """Medians of several starts; bytes in MiB."""
+def results(model: Path, dtype: str, rounds: int, quantization: str = "auto") -> dict[str, Any]:
+    """Medians of several starts; bytes in MiB. Of quantized weights those count that the worker has kept."""
     weights = weight_bytes(model, dtype)
-    starts = [measured(model, dtype) for _ in range(rounds)]
+    starts = [measured(model, dtype, quantization) for _ in range(rounds)]
+    if quantization != "auto":
+        weights = int(median(start["kept"] for start in starts))
     loading, peak, pages = (median(start[name] for start in starts) for name in ("loading", "peak", "pages"))
     return {
         "model": model.name,
         "dtype": dtype,
+        **({} if quantization == "auto" else {"quantization": quantization}),
         "seconds to load": round(median(start["seconds"] for start in starts), 2),
         "weights MiB": round(weights / 2**20, 1),
         "loading, peak over weights": round(loading / weights, 3),
@@ -95,12 +104,16 @@ def main() -> None:
     parser.add_argument("--shape", choices=sorted(SHAPES), default="1.1b")
     parser.add_argument("--model", type=Path, help="a model (default: one of the shape, with random weights)")
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
+    parser.add_argument("--quantization", choices=["auto", "int8", "int4"], default="auto")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    found = results(arguments.model or made(arguments.shape), arguments.dtype, arguments.rounds)
+    found = results(
+        arguments.model or made(arguments.shape), arguments.dtype, arguments.rounds, arguments.quantization
+    )
     print(json.dumps(found, indent=2))
-    write(arguments.out or RESULTS / f"footprint-{found['model']}.json", "footprint", 0, found)
+    name = "-".join(found[key] for key in ("model", "quantization") if key in found)
+    write(arguments.out or RESULTS / f"footprint-{name}.json", "footprint", 0, found)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ does a plain sum over as much memory, because what memory gives changes on machi
 """
 
 import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,6 +21,7 @@ from gpu_worker.kernels.cpu.int4 import Int4Linear
 from gpu_worker.kernels.cpu.linear import PackedLinear
 from gpu_worker.kernels.cpu.onednn import OneDnnLinear
 from gpu_worker.kernels.cpu.quantized import QuantizedLinear
+from gpu_worker.machine.onednn import has_onednn_bfloat16
 from ops.bench import record
 
 MODELS = {
@@ -89,45 +91,44 @@ def on_own_cores(start: Callable[[], object], cores: list[int]) -> None:
         os.sched_setaffinity(int(thread.name), {core})
 
 
-def main() -> None:
+def products(
+    instruction_set: str, models: Mapping[str, Mapping[str, tuple[int, int]]], counts: Sequence[int]
+) -> dict[str, Any]:
+    """Times and rates by model, product and rows. oneDNN takes part if it multiplies bfloat16 here."""
     torch.manual_seed(1)
     cores = sorted(os.sched_getaffinity(0))
     threads = len(cores)
     os.sched_setaffinity(0, {cores[0]})
     torch.set_num_threads(threads)
-    instruction_set = build.supported()[0]
     on_own_cores(lambda: torch.ones(MEMORY // 4).sum(), cores)  # PyTorch's, with the first work for all
     on_own_cores(lambda: library.load(instruction_set, threads), cores)
     kernels = library.load(instruction_set, threads)
     memory = torch.ones(MEMORY // 4)
     results: dict[str, Any] = {"instruction_set": instruction_set, "threads": threads}
-    for model, shapes in MODELS.items():
+    for model, shapes in models.items():
         for name, (out, width) in shapes.items():
             weight = torch.randn(out, width).bfloat16()
             copies = max(2, MEMORY // weight.nbytes + 1)
             bf16 = [PackedLinear(kernels, weight, None) for _ in range(copies)]
             int8 = [QuantizedLinear(kernels, weight, None) for _ in range(2 * copies)]
             int4 = [Int4Linear(kernels, weight, None) for _ in range(4 * copies)]
-            onednn = [OneDnnLinear(weight, None) for _ in range(copies)]
-            kinds: dict[str, list[Product]] = {
-                "bf16": list(bf16),
-                "int8": list(int8),
-                "int4": list(int4),
-                "onednn_bf16": list(onednn),
-                "plain_read": [lambda _: memory.sum()],
-            }
-            size = {
-                "bf16": weight.nbytes,
-                "int8": int8[0].nbytes,
-                "int4": int4[0].nbytes,
-                "onednn_bf16": weight.nbytes,
-                "plain_read": memory.nbytes,
-            }
-            for rows in ROWS:
+            kinds: dict[str, list[Product]] = {"bf16": list(bf16), "int8": list(int8), "int4": list(int4)}
+            size = {"bf16": weight.nbytes, "int8": int8[0].nbytes, "int4": int4[0].nbytes}
+            if has_onednn_bfloat16():
+                kinds["onednn_bf16"] = [OneDnnLinear(weight, None) for _ in range(copies)]
+                size["onednn_bf16"] = weight.nbytes
+            kinds["plain_read"] = [lambda _: memory.sum()]
+            size["plain_read"] = memory.nbytes
+            for rows in counts:
                 found = measure(kinds, torch.randn(rows, width).bfloat16(), size)
                 results.setdefault(model, {}).setdefault(f"{name} {out}x{width}", {})[str(rows)] = found
                 line = "  ".join(f"{kind} {its['us']} us {its['gb_s']} GB/s" for kind, its in found.items())
-                print(f"{model} {name} {out}x{width}, {rows} rows: {line}", flush=True)
+                print(f"{model} {name} {out}x{width}, {rows} rows: {line}", file=sys.stderr, flush=True)
+    return results
+
+
+def main() -> None:
+    results = products(build.supported()[0], MODELS, ROWS)
     record.write(Path(__file__).parent / "results" / "linear.json", "linear", 1, results)
 
 

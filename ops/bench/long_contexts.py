@@ -1,8 +1,8 @@
 """Long contexts: what a prompt of 32,000 tokens does to answers beside it, and what a text without end takes.
 
 `python -m ops.bench.long_contexts` runs the scheduler's core and the worker in this process, with the shipped
-model's weights in bfloat16. Where the context is longer than the model was made for, the tokens mean nothing;
-what they cost is what it would be.
+model's weights in bfloat16. Its context is made longer than the model was trained for. The tokens beyond that
+are nonsense, but computing them takes as long as computing sensible ones.
 """
 
 import argparse

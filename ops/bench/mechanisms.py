@@ -17,6 +17,7 @@ from gpu_worker.startup.warmup import host_offer
 from gpu_worker.step.runner import Runner
 from ops.bench.drafts import drafts
 from ops.bench.engines.deployed import DEPLOYED
+from ops.bench.forced import forced
 from ops.bench.load.load import summarize
 from ops.bench.load.workload import Workload
 from ops.bench.perplexity import perplexity, runner_of
@@ -159,15 +160,15 @@ def _host_memory(on: bool, workload: Workload) -> Run:
     return run
 
 
-def _policy(policy: str) -> Run:
-    """There is room for eight. One tenant asks for long answers, then another for a few short ones."""
+def _policy(policy: str, few_of: str = "many") -> Run:
+    """There is room for eight. A tenant asks for long answers, then `few_of` for a few short ones."""
 
     def run(runner: Runner, seed: int) -> Figures:
         flood = Workload(prompt_lengths=(32,), output_lengths=(96, 96)).conversations(4 * USERS, seed)
         few = Workload(prompt_lengths=(32,), output_lengths=(16, 16)).conversations(4, seed + 1)
         engine = InProcess(runner, num_blocks=USERS * 128 // runner.limits.block_size, policy=policy)
         many = [engine.ask(questions[0], tenant="many").answer for questions in flood]
-        late = [engine.ask(questions[0], tenant="few").answer for questions in few]
+        late = [engine.ask(questions[0], tenant=few_of).answer for questions in few]
         engine.run()
         seconds = max(answer.ended for answer in many + late) - many[0].sent
         return {
@@ -276,8 +277,8 @@ MECHANISMS = (
     ),
     Mechanism(
         "fair shares",
-        "one tenant asks for 32 answers of 96 tokens, then another for 4 of 16; room for 8: fair, or fcfs",
-        _policy("fair"),
+        "one tenant asks for 32 answers of 96 tokens, then for 4 of 16 another one, or the same; room for 8",
+        _policy("fcfs", few_of="few"),
         _policy("fcfs"),
     ),
     Mechanism(
@@ -303,6 +304,12 @@ MECHANISMS = (
         "one greedy story of 128 tokens, shipped model: with its draft model, or alone",
         drafts("draft", 1, repeating=False),
         drafts("off", 1, repeating=False),
+    ),
+    Mechanism(
+        "drafts of what a grammar forces",
+        "2 greedy answers in JSON, half of whose tokens are forced: these as drafts, or one a step",
+        forced(True, 2),
+        forced(False, 2),
     ),
 )
 

@@ -34,6 +34,7 @@ from gpu_worker.startup.sizing import STEP_TOKENS
 from gpu_worker.step.pending import Pending
 from gpu_worker.step.plan import Plan
 from gpu_worker.step.pooling import Embedded
+from gpu_worker.step.prompt_logprobs import PromptLogprobs
 from gpu_worker.step.runner import Runner
 from ops.bench.chain import under_load
 from ops.bench.load.client import CompletionClient
@@ -41,6 +42,7 @@ from ops.bench.load.load import closed_loop
 from ops.bench.load.processes import cpu_seconds
 from ops.bench.load.workload import Workload
 from ops.bench.record import write
+from ops.launcher.acl import CHAIN
 from ops.launcher.ready import wait_ready
 from ops.launcher.redis_server import RedisServer, free_port
 from ops.launcher.specs import BEHIND, FRONT, Options, service_specs
@@ -89,11 +91,11 @@ class PacedRunner(Runner):
         return replace(step, clock=PacedClock(self._free, seconds))
 
     def _compute(
-        self, plan: Plan, rows: Rows, samples: SamplePositions
-    ) -> tuple[Sampled | None, Embedded | None]:
+        self, plan: Plan, rows: Rows, samples: SamplePositions, errors: dict[int, str]
+    ) -> tuple[Sampled | None, Embedded | None, PromptLogprobs | None]:
         self.batch.metadata(rows)
         tokens = torch.from_numpy(samples.positions.astype("int64")) % 1000 + 300
-        return Sampled(tokens, torch.ones(len(tokens), dtype=torch.bool), None), None
+        return Sampled(tokens, torch.ones(len(tokens), dtype=torch.bool), None), None, None
 
 
 async def serve(node: Node, settings: WorkerSettings) -> None:
@@ -116,7 +118,7 @@ async def deployed(milliseconds: float, slots: int) -> AsyncIterator[tuple[Optio
     """A deployment with such a worker, until the block ends."""
     options = Options(port=free_port())
     with tempfile.TemporaryDirectory() as logs, RedisServer() as redis:
-        worker, *others = service_specs(options, redis.url)
+        worker, *others = service_specs(options, dict.fromkeys(CHAIN, redis.url))
         own = {
             **worker.environment,
             STEP: str(milliseconds),
@@ -125,7 +127,7 @@ async def deployed(milliseconds: float, slots: int) -> AsyncIterator[tuple[Optio
         }
         worker = replace(worker, command=(sys.executable, "-m", __spec__.name, "--worker"), environment=own)
 
-        async def buried(_: object) -> None:
+        async def buried(*_: object) -> None:
             raise RuntimeError("a process has died")
 
         supervisor = Supervisor([worker, *others], Path(logs), print, buried, lambda: None)

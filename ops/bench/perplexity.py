@@ -54,9 +54,12 @@ FORMS: dict[str, dict[str, Any]] = {
         "kernels": "torch",
     },
 }
-"""Settings of each; the first is what the others are compared with. With fp8 PyTorch computes, as on a GPU
-but for the order of sums: the C++ kernels do not. With int4 they round activations to int8; on a GPU, as in
-PyTorch, only weights are rounded: alone."""
+"""Settings of each variant. The others are compared with the first.
+
+The fp8 variants use the PyTorch kernels, because the C++ kernels have no fp8. Their results are those of a
+GPU, up to the order of sums. In the int4 variants the C++ kernels round activations to int8 as well. On a GPU
+and in PyTorch int4 rounds the weights alone.
+"""
 
 DEEP, DEEP_TOKENS = "135m", 256
 """The model with random weights, and how many drawn tokens it computes."""

@@ -1,7 +1,7 @@
 """One step, taken apart: scheduler, queue, the worker's host code, the model by kind of kernel, sampling.
 
-Beside it stands the least that a step can take on this machine (`roofline.py`), and how each part grows
-with the batch, with the contexts and with the number of requests that wait.
+Beside it stands the least that a step can take on this machine (`gpu_worker/models/work.py`), and how each
+part grows with the batch, with the contexts and with the number of requests that wait.
 """
 
 import asyncio
@@ -18,8 +18,10 @@ from typing import Any
 
 import torch
 
+from gpu_worker.machine.rates import Rates, measured
 from gpu_worker.memory.cache import bytes_per_block
 from gpu_worker.models.config import ModelConfig
+from gpu_worker.models.work import ITEM_BYTES, work
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
 from gpu_worker.step.batch import BatchLimits
@@ -31,7 +33,6 @@ from ops.bench.load.workload import Workload
 from ops.bench.pages import fill
 from ops.bench.rig.in_process import InProcess
 from ops.bench.rig.plans import decodes, fits, prefill
-from ops.bench.rig.roofline import Rates, measured, work
 from ops.bench.rig.timed import PARTS, TimedKernels
 from ops.launcher.redis_server import RedisServer
 from proto.rpc import Node, RedisBus
@@ -56,10 +57,6 @@ TOGETHER = 6
 """Steps between which the machine's rates are not measured anew."""
 REST = 0.03
 """Seconds after that: PyTorch's threads go on looking for work for a while, and would take the cores."""
-
-
-ITEM_BYTES = {"int8": 1.0, "int4": 4.5 / 8}
-"""Of a quantized weight. (A head beside weights of 4 bits has more.)"""
 
 
 @dataclass(frozen=True)

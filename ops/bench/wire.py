@@ -22,7 +22,7 @@ from statistics import median
 from typing import Any
 
 from ops.bench.record import percentile, write
-from ops.bench.rig.wire_peer import Answer, Question
+from ops.bench.rig.wire_peer import ADDRESS, Answer, Question
 from ops.launcher.redis_server import RedisServer
 
 TRANSPORTS = ("redis", "grpc")
@@ -38,8 +38,14 @@ class Peer:
     """A process that serves, or that calls and measures."""
 
     def __init__(self, role: str, transport: str, address: str) -> None:
-        command = [sys.executable, "-m", "ops.bench.rig.wire_peer", role, transport, address]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, "-m", "ops.bench.rig.wire_peer", role, transport]
+        self.process = subprocess.Popen(
+            command,
+            env=os.environ | {ADDRESS: address},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         self.ready = self.line()
 
     def line(self) -> str:

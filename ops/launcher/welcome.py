@@ -46,7 +46,7 @@ def welcome(options: Options) -> str:
         question = "Once upon a time"
         endpoint, python = "completions", _PYTHON_TEXT
         body = {"model": model, "prompt": question, "max_tokens": 60}
-    keyed = bool(options.api_keys_file)
+    keyed = options.keyed
     curl = _CURL.format(
         url=url,
         endpoint=endpoint,
@@ -59,7 +59,8 @@ def welcome(options: Options) -> str:
         model=json.dumps(model),
         question=question,
     )
-    key = f"Put one of the keys in {options.api_keys_file} into OPENAI_API_KEY.\n\n" if keyed else ""
+    keys = f"one of the keys in {options.api_keys_file}" if options.api_keys_file else "an API key"
+    key = f"Put {keys} into OPENAI_API_KEY.\n\n" if keyed else ""
     return f"""\
 {key}In a browser:   {url}/
 In a terminal:  {quire_command()} chat{"" if options.port == 8000 else f" --url {url}"}

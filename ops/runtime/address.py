@@ -1,5 +1,7 @@
-"""The address that a gateway listens on, and the URL at which it is reached."""
+"""The address that a gateway listens on, and the URL at which it is reached; URLs as they may be shown."""
 
+import ipaddress
+import re
 import socket
 
 ANY = ("0.0.0.0", "::")
@@ -16,9 +18,46 @@ def url_from_here(host: str, port: int) -> str:
     return http_url("127.0.0.1" if host in ANY else host, port)
 
 
-def listen(host: str, port: int, backlog: int) -> socket.socket:
-    """A listening socket; `::` is all addresses, those of IPv4 among them. Raises `OSError`."""
-    if ":" not in host:
-        return socket.create_server((host, port), backlog=backlog)
-    both = host in ANY and socket.has_dualstack_ipv6()
-    return socket.create_server((host, port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=both)
+def is_loopback(host: str) -> bool:
+    """Whether a server that listens there is reached from this machine alone. False for an unknown name."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
+
+
+def listen(host: str, port: int, backlog: int, share: bool = False) -> socket.socket:
+    """A listening socket; `::` is all addresses, those of IPv4 among them. Raises `OSError`.
+
+    `share`: other processes of this user may listen there as well, if they also say so (SO_REUSEPORT).
+    """
+    bound = _bound(host, port, share)
+    bound.listen(backlog)
+    return bound
+
+
+def check_free(host: str, port: int) -> None:
+    """Raise `OSError` if a process listens there, or nobody can."""
+    _bound(host, port, share=False).close()
+
+
+def _bound(host: str, port: int, share: bool) -> socket.socket:
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if share and hasattr(socket, "SO_REUSEPORT"):
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if bound.family == socket.AF_INET6:
+            one_family = host not in ANY or not socket.has_dualstack_ipv6()
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, one_family)
+        bound.bind((host, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def without_password(url: str) -> str:
+    """The URL without its password, so that it can be shown."""
+    return re.sub(r"(//[^/@:]*):.*@", r"\1:***@", url)

@@ -10,6 +10,10 @@ from pathlib import Path
 from ops.runtime.errors import LaunchError
 from ops.runtime.identity import Identity
 from ops.runtime.lifeline import tied_to_parent
+from ops.runtime.rotation import rotate
+
+LOG_BYTES = 16 * 2**20
+"""Size of a log beyond which it becomes an old one."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,11 @@ class Child:
             except OSError as error:
                 raise LaunchError(f"{self.spec.name}: cannot run {self.spec.command[0]}: {error}") from None
         self.identity = Identity.of(self._process.pid)
+
+    def bound_log(self) -> None:
+        """Make room in the log if it has grown too large."""
+        if rotate(self.log, LOG_BYTES, in_use=True):
+            self._log_start = 0
 
     async def wait(self) -> int:
         """Wait for the process's end; its exit status, negative for the signal that ended it."""

@@ -1,60 +1,225 @@
 """`python -m ops.runtime.health SERVICE`: exit status 0 if this machine's process of that service is well.
 
 It is well if it holds a lease, and the gateway if it also answers HTTP. For the health checks of
-containers, where a machine has one process.
+containers, where a machine has one process. An engine starts this again and again, and most of what that
+costs is imports: so it speaks to Redis and to the gateway by itself, and imports next to nothing.
+
+With `--end-after N` a process that was well once and is not N times in a row is killed, so that it is started
+again. It does not count when Redis is away or takes no writes, for then nobody can hold a lease.
 """
 
-import asyncio
+import argparse
+import json
 import os
+import signal
 import socket
 import sys
-import urllib.error
-import urllib.request
-from typing import NoReturn
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn, Self
+from urllib.parse import parse_qs, unquote, urlsplit
 
-from redis.exceptions import RedisError
-
-from ops.runtime.address import url_from_here
-from ops.runtime.leases import Leases
-from ops.runtime.settings import ProcessSettings
+import hiredis
 
 SERVICES = ("gateway", "tokenizer", "scheduler", "worker")
+TIMEOUT = 3.0
+"""Seconds for each answer of Redis, and for the gateway's."""
+
+Command = tuple[str, ...]
 
 
-async def problem_of(service: str, settings: ProcessSettings) -> str | None:
-    """What is wrong with this machine's process of the service, in one line; None if nothing is."""
-    leases = Leases(settings.redis_url, settings.stream_prefix)
+class Unwell(Exception):
+    """The process is not well; the message is one line."""
+
+
+class RedisProblem(Exception):
+    """Nothing can be said about the process. The message is one line."""
+
+
+def check(service: str, environment: Mapping[str, str] = os.environ) -> int:
+    """The number of this machine's process of the service. Raises `Unwell`, `RedisProblem`."""
+    pid = _holder(service, environment)
+    if service == "gateway":
+        _ask_gateway(environment.get("QUIRE_HOST", "127.0.0.1"), int(environment.get("QUIRE_PORT", "8000")))
+    return pid
+
+
+def _holder(service: str, environment: Mapping[str, str]) -> int:
+    """The number of the process of this machine that holds a lease."""
+    prefix, host = environment.get("QUIRE_STREAM_PREFIX", "quire:"), socket.gethostname()
     try:
-        holders = await leases.holders()
-    except (RedisError, OSError) as error:
-        return f"Redis is unreachable: {error}"
-    finally:
-        await leases.aclose()
-    host = socket.gethostname()
-    if not any(holder.service == service and holder.host == host for holder in holders):
-        return f"no {service} on {host} holds a lease"
-    return _http_problem() if service == "gateway" else None
+        with closing(_connect(_url(environment), environment.get("QUIRE_REDIS_CA_FILE"))) as redis:
+            (members,) = _execute(redis, ("SMEMBERS", f"{prefix}processes"))
+            ids = [
+                name for one in members if (name := one.decode(errors="replace")).startswith(f"{service}-")
+            ]
+            leases = _execute(redis, ("MGET", *(f"{prefix}alive:{one}" for one in ids)))[0] if ids else []
+            for lease in leases:
+                with suppress(ValueError, TypeError, LookupError):  # it has run out, or is no lease
+                    fields = json.loads(lease)
+                    if (fields["service"], fields["host"]) == (service, host):
+                        return int(fields["pid"])
+            # A Redis that is full, or cannot write its disk, lets nobody take a lease.
+            _execute(redis, ("SET", f"{prefix}alive:{service}-health", "", "PX", "1"))
+    except (OSError, hiredis.HiredisError, ValueError) as error:
+        raise RedisProblem(f"Redis: {error}") from None
+    raise Unwell(f"no {service} on {host} holds a lease")
 
 
-def _http_problem() -> str | None:
-    host, port = os.environ.get("QUIRE_HOST", "127.0.0.1"), int(os.environ.get("QUIRE_PORT", "8000"))
-    url = f"{url_from_here(host, port)}/health/live"
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+def _url(environment: Mapping[str, str]) -> str:
+    """The Redis that the process uses, read as its settings read it."""
+    if path := environment.get("QUIRE_REDIS_URL_FILE"):
+        return Path(path).read_text(encoding="utf-8").strip()
+    return environment.get("QUIRE_REDIS_URL", "redis://127.0.0.1:6379/0")
+
+
+def _connect(url: str, ca_file: str | None) -> socket.socket:
+    """A connection to the Redis at a URL of redis-py, with user and database. Raises as `_execute`."""
+    parts = urlsplit(url)
+    options = {name: values[0] for name, values in parse_qs(parts.query).items()}
+    if parts.scheme == "unix":
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(TIMEOUT)
+        connection.connect(unquote(parts.path))
+    else:
+        connection = socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 6379), TIMEOUT)
+    if parts.scheme == "rediss":
+        connection = _secured(connection, parts.hostname or "", options, ca_file)
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    commands: list[Command] = [("AUTH", user or "default", password)] if password else []
+    database = options.get("db") or (parts.path.strip("/") if parts.scheme != "unix" else "")
+    if database not in ("", "0"):
+        commands.append(("SELECT", database))
     try:
-        with opener.open(url, timeout=3):
-            return None
-    except (urllib.error.URLError, OSError) as error:
-        return f"{url}: {error}"
+        _execute(connection, *commands)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
-def main() -> NoReturn:
-    if len(sys.argv) != 2 or sys.argv[1] not in SERVICES:
-        print(f"usage: python -m ops.runtime.health {{{','.join(SERVICES)}}}", file=sys.stderr)
-        sys.exit(2)
-    problem = asyncio.run(problem_of(sys.argv[1], ProcessSettings.from_environment()))
-    if problem is not None:
-        print(problem, file=sys.stderr)
-    sys.exit(0 if problem is None else 1)
+def _secured(
+    connection: socket.socket, host: str, options: Mapping[str, str], ca_file: str | None
+) -> socket.socket:
+    import ssl  # for a Redis over TLS alone
+
+    context = ssl.create_default_context(cafile=ca_file or options.get("ssl_ca_certs"))
+    if options.get("ssl_cert_reqs") == "none":
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if own := options.get("ssl_certfile"):
+        context.load_cert_chain(own, options.get("ssl_keyfile"))
+    return context.wrap_socket(connection, server_hostname=host)
+
+
+def _execute(connection: socket.socket, *commands: Command) -> list[Any]:
+    """Replies of Redis. Raises `OSError`, `hiredis.HiredisError`, also for an error that it answers."""
+    connection.sendall(b"".join(map(hiredis.pack_command, commands)))  # type: ignore[arg-type]
+    reader, replies = hiredis.Reader(), list[Any]()
+    while len(replies) < len(commands):
+        received = connection.recv(2**16)
+        if not received:
+            raise ConnectionError("the connection was closed")
+        reader.feed(received)
+        while reader.has_data() and (reply := reader.gets()) is not False:
+            if isinstance(reply, hiredis.ReplyError):
+                raise reply
+            replies.append(reply)
+    return replies
+
+
+def _ask_gateway(host: str, port: int) -> None:
+    """Raises `Unwell` unless the gateway says that it lives."""
+    where = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    name = f"[{where}]:{port}" if ":" in where else f"{where}:{port}"
+    request = f"GET /health/live HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n"
+    try:
+        with socket.create_connection((where, port), TIMEOUT) as connection:
+            connection.sendall(request.encode())
+            status = connection.recv(64).decode("latin-1").partition("\r\n")[0]
+    except OSError as error:
+        raise Unwell(f"http://{name}/health/live: {error}") from None
+    if status.split()[1:2] != ["200"]:
+        raise Unwell(f"http://{name}/health/live answers {status!r}")
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """What a check leaves for the next one: the process that was well, and the checks since that failed."""
+
+    pid: int = 0
+    """0: none was well yet."""
+    started: str = ""
+    failed: int = 0
+
+    @classmethod
+    def of(cls, service: str) -> Self:
+        try:
+            pid, failed, started = _file(service).read_text().split(" ", 2)
+            return cls(int(pid), started, int(failed))
+        except (OSError, ValueError):
+            return cls()
+
+    def keep(self, service: str) -> None:
+        _file(service).write_text(f"{self.pid} {self.failed} {self.started}")
+
+
+def _file(service: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"quire-health-{service}"
+
+
+def _well(service: str, pid: int) -> None:
+    """Remember that the process was well."""
+    before = _Memory.of(service)
+    if (before.pid, before.failed) != (pid, 0):
+        from ops.runtime.identity import Identity  # needed seldom
+
+        _Memory(pid, Identity.of(pid).started).keep(service)
+
+
+def _unwell(service: str, end_after: int) -> str:
+    """Count a failed check, and end the process if there were enough. Returns what was done, in words."""
+    before = _Memory.of(service)
+    if not before.pid:
+        return ""  # it may be fetching a model
+    if before.failed + 1 < end_after:
+        replace(before, failed=before.failed + 1).keep(service)
+        return ""
+    from ops.runtime.identity import Identity  # needed seldom
+
+    _file(service).unlink(missing_ok=True)
+    process = Identity(before.pid, before.started)
+    if not process.alive():
+        return ""
+    process.end(signal.SIGKILL, TIMEOUT)
+    return f"; process {before.pid} is ended after {end_after} checks"
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    parser = argparse.ArgumentParser(
+        prog="python -m ops.runtime.health",
+        description="Whether this machine's process of a service is well.",
+    )
+    parser.add_argument("service", choices=SERVICES)
+    parser.add_argument(
+        "--end-after",
+        type=int,
+        metavar="N",
+        help="kill a process that was well once and has not been for N checks in a row",
+    )
+    options = parser.parse_args(arguments)
+    try:
+        pid = check(options.service)
+        if options.end_after is not None:
+            _well(options.service, pid)
+    except Unwell as problem:
+        done = "" if options.end_after is None else _unwell(options.service, options.end_after)
+        sys.exit(f"{problem}{done}")
+    except RedisProblem as problem:
+        sys.exit(str(problem))
+    sys.exit(0)
 
 
 if __name__ == "__main__":

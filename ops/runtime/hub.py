@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ops.runtime.errors import StartError
+from ops.runtime.gguf.directory import SUFFIX, as_directory, gguf_name, gguf_of
+from ops.runtime.model_files import FileError
 
 FILES = ["model*.safetensors", "*.json", "*.jinja"]
 """What is fetched: never code or pickles, nor what some repositories have besides, the same weights once
@@ -21,7 +23,7 @@ _CACHED = "models--"
 
 
 class HubError(StartError):
-    """The model cannot be fetched from the Hub; the message is one line."""
+    """The model cannot be fetched from the Hub, or its GGUF file cannot be used; the message is one line."""
 
 
 def is_id(model: Path) -> bool:
@@ -30,9 +32,12 @@ def is_id(model: Path) -> bool:
 
 
 def model_name(model: Path) -> str:
-    """A model's name if none is configured: the last part of its directory's path, or of its id."""
+    """A model's name if none is configured: the last part of its directory's path, or of its id, or the name
+    of its GGUF file."""
     if is_id(model):
         return Path(str(model).partition("@")[0]).name
+    if model.suffix == SUFFIX and not model.is_dir():
+        return gguf_name(model)
     path = model.resolve()
     snapshots, folder = path.parent, path.parent.parent.name
     if snapshots.name == "snapshots" and folder.startswith(_CACHED):
@@ -43,10 +48,16 @@ def model_name(model: Path) -> str:
 def fetched(model: Path, say: Callable[[str], object] = lambda line: None) -> Path:
     """The directory of a model; an id's is in the library's cache, and fetched if it is not there yet.
 
-    A path that is no id stays as it is, whether there is anything or not. Raises `HubError`.
+    A path that is no id stays as it is, whether there is anything or not; but a GGUF file becomes a directory
+    (`gguf/directory.py`). Raises `HubError`.
     """
     if not is_id(model):
-        return model.expanduser().absolute()
+        path = model.expanduser().absolute()
+        try:
+            file = gguf_of(path)
+            return path if file is None else as_directory(file)
+        except FileError as error:
+            raise HubError(str(error)) from error
     # Its import takes longer than the rest of a command, and few need it.
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.utils.tqdm import disable_progress_bars

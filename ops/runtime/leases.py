@@ -1,21 +1,25 @@
 """The leases in a deployment's Redis: which processes live; and how to end the lease of a dead one.
 
-A process's lease is the key `<prefix>alive:<process-id>`; `proto.rpc.lease` writes and renews it.
+A process's lease is the key `<prefix>alive:<process-id>`. `proto.rpc.lease` writes and renews it, and keeps
+the process in the set `<prefix>processes`.
 """
 
 import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
-from urllib.parse import urlsplit
 
 import redis.asyncio
 from redis.exceptions import RedisError
 
+from ops.runtime.address import without_password
 from ops.runtime.errors import LaunchError
 from proto.rpc import Lease
+from proto.rpc.lease import killed_note
 
 _TIMEOUT = 3.0
+NOTE_SECONDS = 600
+"""Seconds for which the peers of a process can find out that it was killed."""
 
 
 class Leases:
@@ -24,6 +28,7 @@ class Leases:
     def __init__(self, url: str, prefix: str) -> None:
         self._url = url
         self._keys = f"{prefix}alive:"
+        self._everyone = f"{prefix}processes"
         self._redis = redis.asyncio.Redis.from_url(
             url, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT
         )
@@ -37,7 +42,7 @@ class Leases:
 
     async def answering(self, timeout: float = 10.0) -> None:
         """Return once the Redis, just started, answers; `LaunchError` if it takes too long. Seconds."""
-        async with _deadline(timeout, f"Redis at {self._url} does not answer"):
+        async with _deadline(timeout, f"Redis at {without_password(self._url)} does not answer"):
             while True:
                 with contextlib.suppress(LaunchError):
                     return await self.reachable()
@@ -45,34 +50,30 @@ class Leases:
 
     async def holders(self) -> list[Lease]:
         """All processes that hold a lease, by service and id."""
-        found: list[Lease] = []
-        async for key in self._redis.scan_iter(f"{self._keys}*", count=1000):
-            value = await self._redis.get(key)
-            # None: it has run out meanwhile.
-            if isinstance(value, bytes) and (
-                lease := Lease.decode(key.decode().removeprefix(self._keys), value)
-            ):
-                found.append(lease)
+        members = await self._redis.smembers(self._everyone)
+        ids = sorted({one.decode(errors="replace") for one in members if isinstance(one, bytes)})
+        values = await self._redis.mget([self._keys + one for one in ids]) if ids else []
+        # None: it has run out, or a key of this name is something else.
+        pairs = [(one, value) for one, value in zip(ids, values, strict=True) if isinstance(value, bytes)]
+        found = [lease for one, value in pairs if (lease := Lease.decode(one, value)) is not None]
         return sorted(found, key=lambda lease: (lease.service, lease.process_id))
 
-    async def bury(self, pid: int) -> None:
+    async def bury(self, pid: int, killed: bool = False) -> None:
         """End the lease of a process of this machine that has died, so that its peers know at once.
 
-        Without it they know as soon as the lease runs out; a Redis that is away is no error here.
+        `killed`: from outside, which is noted for the peers, so that they suspect no request of theirs.
+        Without this they know as soon as the lease runs out; a Redis that is away is no error here.
         """
         with contextlib.suppress(RedisError, OSError):
             for holder in await self.holders():
                 if holder.pid == pid and holder.host == socket.gethostname():
+                    if killed:
+                        note = f"{self._keys}{killed_note(holder.process_id)}"
+                        await self._redis.set(note, b"", ex=NOTE_SECONDS)
                     await self._redis.delete(f"{self._keys}{holder.process_id}")
 
     async def aclose(self) -> None:
         await self._redis.aclose()
-
-
-def without_password(url: str) -> str:
-    """The URL without its password, so that it can be shown."""
-    password = urlsplit(url).password
-    return url.replace(f":{password}@", ":***@") if password else url
 
 
 @contextlib.asynccontextmanager

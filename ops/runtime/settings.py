@@ -7,15 +7,22 @@ A service adds its own in `<service>/settings.py` by subclassing `ProcessSetting
 import os
 import sys
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+from urllib.parse import urlencode
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from ops.runtime.address import without_password
+from ops.runtime.errors import UsageError
 from ops.runtime.hub import model_name
 
 SHIPPED_MODEL = Path(__file__).parents[1] / "tiny_model" / "model"
 SHIPPED_DRAFT = Path(__file__).parents[1] / "tiny_model" / "draft"
+
+
+LEAST_SECRET = 32
+"""Characters: as hexadecimal digits they are 128 bits."""
 
 
 class ProcessSettings(BaseSettings):
@@ -24,7 +31,17 @@ class ProcessSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="QUIRE_", frozen=True, extra="ignore")
 
     redis_url: str = Field("redis://127.0.0.1:6379/0", pattern=r"^(rediss?|unix)://")
-    """The Redis that carries the streams."""
+    """The Redis that carries the streams; it knows of the CA that `redis_ca_file` has."""
+
+    redis_url_file: Path | None = None
+    """File with the URL, which takes the place of `redis_url`."""
+
+    redis_ca_file: Path | None = None
+    """Certificates of those who may certify a Redis over TLS. None: those that the system trusts."""
+
+    secret_file: Path | None = None
+    """File with what the deployment's processes know and nobody else: entries that were written without it
+    are refused. None: whoever may write to the Redis is trusted."""
 
     stream_prefix: str = "quire:"
     """Prefix of every key, so that deployments can share a Redis."""
@@ -32,21 +49,81 @@ class ProcessSettings(BaseSettings):
     lease_seconds: float = Field(3.0, ge=0.3, le=60)
     """A process that has not renewed its lease for this long counts as dead."""
 
+    stop_seconds: float = Field(25.0, ge=0, le=3600)
+    """Time that what runs gets to end once the process is asked to stop. Seconds."""
+
     otlp_endpoint: str = ""
     """Where spans go (OTLP over gRPC, e.g. `http://127.0.0.1:4317`). Empty: no traces."""
 
     log_level: str = Field("INFO", pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_files(cls, values: dict[str, Any]) -> dict[str, Any]:
+        if path := values.get("redis_url_file"):
+            values["redis_url"] = _read("QUIRE_REDIS_URL_FILE", Path(path))
+        if path := values.get("redis_ca_file"):
+            url = values.get("redis_url", "")
+            if not url.startswith("rediss://"):
+                raise ValueError(
+                    "QUIRE_REDIS_CA_FILE is for a Redis over TLS, whose URL begins with rediss://"
+                )
+            _read("QUIRE_REDIS_CA_FILE", Path(path))
+            values["redis_url"] = f"{url}{'&' if '?' in url else '?'}{urlencode({'ssl_ca_certs': path})}"
+        if path := values.get("secret_file"):
+            secret = _read("QUIRE_SECRET_FILE", Path(path))
+            if len(secret) < LEAST_SECRET:
+                raise ValueError(f"QUIRE_SECRET_FILE={path}: has less than {LEAST_SECRET} characters")
+        return values
+
+    @property
+    def secret(self) -> bytes:
+        """The deployment's secret; empty if it has none."""
+        return _read("QUIRE_SECRET_FILE", self.secret_file).encode() if self.secret_file else b""
+
+    @classmethod
+    def read(cls) -> Self:
+        """Read the environment. Raises `UsageError` with a line for each bad value."""
+        try:
+            return cls()
+        except ValidationError as error:
+            raise UsageError("\n".join(problems(error))) from None
+
     @classmethod
     def from_environment(cls) -> Self:
         """Read the environment; on a bad value print one line that names it and exit with status 2."""
         try:
-            return cls()
-        except ValidationError as error:
-            for problem in error.errors():
-                name = "QUIRE_" + "_".join(str(part) for part in problem["loc"]).upper()
-                print(f"{name}={os.environ.get(name, '')}: {problem['msg']}", file=sys.stderr)
+            return cls.read()
+        except UsageError as error:
+            print(error, file=sys.stderr)
             raise SystemExit(2) from None
+
+
+def problems(error: ValidationError) -> list[str]:
+    """What is wrong with the environment, a line for each setting."""
+    lines = []
+    for problem in error.errors():
+        reason = problem["msg"].removeprefix("Value error, ")
+        name = "QUIRE_" + "_".join(str(part) for part in problem["loc"]).upper()
+        value = without_password(os.environ.get(name, ""))
+        lines.append(f"{name}={value}: {reason}" if problem["loc"] else reason)
+    return lines
+
+
+def named_redis() -> str | None:
+    """URL of the Redis that the environment names; None if it names none. Raises `UsageError`."""
+    if not (os.environ.get("QUIRE_REDIS_URL") or os.environ.get("QUIRE_REDIS_URL_FILE")):
+        return None
+    return ProcessSettings.read().redis_url
+
+
+def _read(name: str, path: Path) -> str:
+    """The one line that a file holds. Raises `ValueError`."""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is no text"
+        raise ValueError(f"{name}={path}: {reason}") from None
 
 
 class ModelSettings(ProcessSettings):

@@ -39,6 +39,8 @@ def longest(scheduler: Scheduler) -> int:
     free = (
         pool.free_blocks if pool.host is None else pool.empty_blocks
     )  # with host memory an eviction is a swap, which takes time
+    if state.shares.contended:  # with fewer blocks than rows, rows are in another order
+        free -= len(batch.running)
     while steps > 0 and _blocks_for(state, steps) > free:
         steps //= 2
     return max(0, steps)
@@ -57,7 +59,6 @@ def advance(scheduler: Scheduler, steps: int) -> list[Sequence]:
     for sequence in running:
         sequence.tokens += gained
         sequence.planned += steps
-        sequence.group.gained = True
     for number, grows, row in events:
         sequence = running[row]
         assert sequence.table is not None
@@ -72,13 +73,13 @@ def advance(scheduler: Scheduler, steps: int) -> list[Sequence]:
         sequence.computed = computed + steps
     scheduler.flights = deque(_later(flight, steps) for flight in scheduler.flights)
     scheduler.step += steps
+    state.shares.step = scheduler.step
     return scheduler.flights[0].sequences
 
 
 def _is_steady(policy: Policy) -> bool:
-    """Whether the policy neither counts tokens nor orders rows, so that equal steps stay equal."""
-    kind = type(policy)
-    return kind.gained is Policy.gained and kind.decodes is Policy.decodes
+    """Whether the policy does not order rows, so that equal steps stay equal."""
+    return type(policy).decodes is Policy.decodes
 
 
 def _repeat(flights: Iterable[Flight], running: list[Sequence]) -> bool:

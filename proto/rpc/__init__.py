@@ -1,13 +1,14 @@
 """gRPC over Redis Streams: a channel and a server for generated stubs and servicers. See README.md."""
 
 from proto.rpc.bus import Bus
-from proto.rpc.errors import BusAway, MalformedEntry, TransportError
+from proto.rpc.errors import BusAway, MalformedEntry, TaskEnded, TransportError
 from proto.rpc.faulty_bus import FaultyBus
 from proto.rpc.lease import Lease
 from proto.rpc.memory_bus import MemoryBus
 from proto.rpc.node import Node
+from proto.rpc.owner import Owner
 from proto.rpc.redis_bus import RedisBus
-from proto.rpc.resume import Resumption
+from proto.rpc.resume import Resumption, from_outside
 from proto.rpc.server import Server
 
 __all__ = [
@@ -18,8 +19,11 @@ __all__ = [
     "MalformedEntry",
     "MemoryBus",
     "Node",
+    "Owner",
     "RedisBus",
     "Resumption",
     "Server",
+    "TaskEnded",
     "TransportError",
+    "from_outside",
 ]

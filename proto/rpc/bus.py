@@ -7,22 +7,37 @@ service's replicas take them, competing in one consumer group. `inbox:<process-i
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
+
+from proto.rpc.errors import MalformedEntry
+from proto.rpc.protocol import FIRST, PROTOCOL
 
 DEAD_LETTERS = "dead-letters"
 DEAD_LETTERS_KEPT = 10_000
+MAX_LETTER_BYTES = 64 * 2**10
+"""Bytes of a malformed entry that its letter keeps. Ten thousand whole entries could fill Redis."""
+MAX_REASON = 500
+"""Characters of the reason."""
+MAX_ENTRY_BYTES = 16 * 2**20
+"""An entry larger than this is not read. Entries that `Outbox` writes have half of it at most."""
 START = "0-0"
 """Below every entry's id."""
+GIVEN_BACK = "given-back"
+"""For whom calls at a door are pending that were given back. No process has this id."""
 
 
 def inbox_of(process_id: str) -> str:
     return f"inbox:{process_id}"
 
 
-def door_of(name: str, pool: str = "") -> str:
-    """The front door of a service or method, named as in "package.Service" or "/package.Service/Method"."""
+def door_of(name: str, pool: str = "", protocol: int = PROTOCOL) -> str:
+    """The front door of a service or method, named as in "package.Service" or "/package.Service/Method".
+
+    Each version of the protocol has its own, so that a call only meets servers that read it as it is meant.
+    """
     service = name.strip("/").partition("/")[0].rpartition(".")[2]
-    return f"calls:{service}:{pool}" if pool else f"calls:{service}"
+    door = f"calls:{service}:{pool}" if pool else f"calls:{service}"
+    return door if protocol == FIRST else f"{door}#{protocol}"
 
 
 class Received(NamedTuple):
@@ -30,7 +45,18 @@ class Received(NamedTuple):
 
     id: str
     payload: bytes | None
-    """None if the entry does not have exactly the field that our entries have."""
+    """None if the entry does not have exactly the field that our entries have, or is too large."""
+    deliveries: int = 1
+    """Processes that a call at a door was given to so far, this one included."""
+    size: int = 0
+    """Bytes of an entry that is too large; 0 for others."""
+
+    def content(self) -> bytes:
+        """The payload. Raises `MalformedEntry`."""
+        if self.payload is None:
+            large = f"an entry of {self.size} bytes, more than {MAX_ENTRY_BYTES}"
+            raise MalformedEntry(large if self.size else "not an entry of frames")
+        return self.payload
 
 
 class Letter(NamedTuple):
@@ -40,6 +66,13 @@ class Letter(NamedTuple):
     id: str
     reason: str
     payload: bytes
+
+    @classmethod
+    def about(cls, stream: str, received: Received, error: Exception) -> Self:
+        """A letter with the beginning of the entry. `error`: what reading it has raised."""
+        reason = str(error) if isinstance(error, MalformedEntry) else f"{type(error).__name__}: {error}"
+        reason = reason[:MAX_REASON].encode(errors="replace").decode()
+        return cls(stream, received.id, reason, (received.payload or b"")[:MAX_LETTER_BYTES])
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +122,30 @@ class Link(Protocol):
         """
         ...
 
+    async def missing(self, door: str, entry_ids: Sequence[str]) -> set[str]:
+        """Which of these entries are not at the door: settled, or lost."""
+        ...
+
     async def wake(self, door: str) -> None:
         """Let a `take` that waits return."""
 
-    async def pending(self, door: str, adopt: bool) -> Sequence[Received]:
-        """Calls that this process has taken and not settled. With `adopt` it first takes over the calls that
-        are pending for processes without a lease, and removes these processes from the door's list."""
+    async def pending(self, door: str) -> Sequence[Received]:
+        """Calls that this process has taken and not settled."""
+        ...
+
+    async def give_back(self, door: str, entry_ids: Sequence[str]) -> None:
+        """Return calls that are pending for this process, so that any process can `adopt` them.
+
+        Their number of `deliveries` is as if this process had not taken them. Calls that are settled, or
+        pending for another process, stay as they are.
+        """
+
+    async def adopt(self, door: str, of_the_dead: bool) -> Received | None:
+        """Take over a call that was given back, or is pending for a process without a lease.
+
+        `of_the_dead`: whether the latter count, too. None if there is none. One at a time, and its
+        `deliveries` are one more. Removes processes without a lease and without calls from the door's list.
+        """
         ...
 
     async def take_lease(self, value: bytes, seconds: float) -> None:
@@ -103,8 +154,8 @@ class Link(Protocol):
     async def renew_lease(self, value: bytes, seconds: float) -> bool:
         """Renew the lease; False if it was lost.
 
-        A lease that ran out while the bus itself was down is not lost: no process could see that it was
-        missing, because after the bus is back each process waits for one lease time before it judges others.
+        It counts as lost, too, if the bus has restarted or another server has taken its place: the bus may
+        have lost what it had acknowledged. Until a new lease is taken all other methods raise `BusAway`.
         """
         ...
 

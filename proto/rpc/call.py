@@ -24,9 +24,13 @@ class Status:
     trailing: tuple[tuple[str, str | bytes], ...] = ()
 
 
+TOO_LARGE = "quire-too-large"
+"""Trailing metadata key of a call that ended because of a message's size, in bytes."""
+
+
 def too_large(size: int) -> Status:
     details = f"Message larger than max ({size} vs. {MAX_MESSAGE_BYTES})"
-    return Status(grpc.StatusCode.RESOURCE_EXHAUSTED, details)
+    return Status(grpc.StatusCode.RESOURCE_EXHAUSTED, details, ((TOO_LARGE, str(size)),))
 
 
 OVERRUN = Status(grpc.StatusCode.RESOURCE_EXHAUSTED, "messages came faster than they were read")
@@ -36,13 +40,20 @@ GAP = Status(grpc.StatusCode.UNAVAILABLE, "frames of the call were lost")
 class Inflow(Mailbox[bytes]):
     """One direction of a call at its receiver: the messages that wait to be read."""
 
-    __slots__ = ("_bytes", "expected")
+    __slots__ = ("_bytes", "_expected_before", "expected")
 
     def __init__(self) -> None:
         super().__init__()
         self.expected = 1
         """Sequence number of the next frame; lower ones were seen, and higher ones mean a gap."""
+        self._expected_before = 0
+        """`expected` when `quiet` was asked before."""
         self._bytes = 0
+
+    def quiet(self) -> bool:
+        """Whether no frame has come since this was asked before. See `probe.py`."""
+        before, self._expected_before = self._expected_before, self.expected
+        return before == self.expected
 
     def put(self, body: bytes) -> bool:
         """Add a message; False if there is no room for it."""

@@ -289,7 +289,7 @@ class Channel:
         """Nothing to close: connections belong to the node."""
 
     def _target(self, method: str) -> tuple[str, str]:
-        return door_of(method, self._pool), method
+        return door_of(method, self._pool, self._calls.protocol), method
 
 
 def _coders(

@@ -12,11 +12,25 @@ from grpc.aio import Metadata as AioMetadata
 from proto.rpc.call import CODES, GAP, MAX_MESSAGE_BYTES, OVERRUN, Inflow, Status, too_large
 from proto.rpc.frames import Metadata, Pairs, from_pairs, to_pairs
 from proto.rpc.outbox import Outbox
-from proto.rpc.resume import LOST
-from proto.wire_pb2 import ACCEPT, CANCEL, HALF_CLOSE, MESSAGE, OPEN, STATUS, Entry, Frame, Kind
+from proto.rpc.resume import LOST, OUTSIDE, WAITS
+from proto.wire_pb2 import (
+    ACCEPT,
+    CANCEL,
+    GONE,
+    HALF_CLOSE,
+    MESSAGE,
+    OPEN,
+    PROBE,
+    STATUS,
+    Entry,
+    Frame,
+    Kind,
+)
 
 MAX_OPENING = 16
 """Most frames in the entry that opens a call."""
+MAX_OPENING_BYTES = MAX_MESSAGE_BYTES
+"""Bytes of messages in it, above which further ones wait for ACCEPT."""
 CANCELLED = Status(grpc.StatusCode.CANCELLED, "Locally cancelled by application!")
 EXPIRED = Status(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
@@ -25,6 +39,7 @@ class Calls(Protocol):
     """What a call needs of its node."""
 
     outbox: Outbox
+    protocol: int
 
     def begin(self, call: "ClientCall") -> int:
         """Keep the call, and give it its number."""
@@ -42,6 +57,8 @@ class ClientCall:
         self.server: str | None = None
         """Id of the process that has accepted the call."""
         self.server_epoch = 0
+        self.entry_id: str | None = None
+        """Id of the opening entry, once it is at the door; empty if the id is not known."""
         self.status: Status | None = None
         self.initial: Pairs | None = None
         self.inflow = Inflow()
@@ -59,9 +76,9 @@ class ClientCall:
         """Sends the requests of an iterator."""
         self.loop = asyncio.get_running_loop()
         self._calls, self._outbox = calls, calls.outbox
-        self._sent = 0
+        self._sent = self._opened = 0
+        self._waits = False
         self._opening: Entry | None = None
-        self._entry_id = ""
         self._timer: asyncio.TimerHandle | None = None
         self.number = calls.begin(self)
 
@@ -70,7 +87,7 @@ class ClientCall:
         pairs = to_pairs(metadata)
         self._opening = self._outbox.open(self.door, self)
         frame = self._opening.requests.add(call=self.number, seq=self._next(), kind=OPEN, metadata=pairs)
-        frame.open.method = method
+        frame.open.method, frame.open.protocol = method, self._calls.protocol
         if timeout is not None:
             self.deadline = frame.open.deadline = time.time() + timeout
             self._timer = self.loop.call_later(timeout, self.end, EXPIRED)
@@ -91,7 +108,8 @@ class ClientCall:
 
     async def ready(self) -> None:
         """Return once a frame can be sent, or the call has ended. Waits while too much waits to be sent."""
-        if self.server is None and (self._opening is None or self._sent > MAX_OPENING):
+        full = self._sent > MAX_OPENING or self._opened >= MAX_OPENING_BYTES
+        if self.server is None and (self._opening is None or full):
             await self.connected.wait()
         if self._outbox.full:
             await self._outbox.room()
@@ -99,12 +117,29 @@ class ClientCall:
     def _say(self, kind: Kind, body: bytes = b"") -> None:
         if self._opening is not None:
             self._opening.requests.add(call=self.number, seq=self._next(), kind=kind, body=body)
+            self._opened += len(body)
         elif self.server is not None and self.status is None:
             self._outbox.request(self.server, self.number, self._next(), kind, body)
 
     def _next(self) -> int:
         self._sent += 1
         return self._sent
+
+    # --- heartbeats: see `probe.py` ---
+
+    def probe(self) -> None:
+        """Ask the server whether it knows the call and has all of its frames."""
+        if self.server is not None:
+            self._outbox.request(self.server, self.number, self._sent + 1, PROBE)
+
+    def vanished(self) -> None:
+        """The call is not at its door any more, and everything in the inbox was read.
+
+        It counts as the loss of a server: it may be a dead letter because it has ended all who took it.
+        """
+        if self.server is None:
+            lost = ((LOST, self.door),)
+            self.end(Status(grpc.StatusCode.UNAVAILABLE, f"the call was lost at {self.door}", lost))
 
     # --- on the way to the door ---
 
@@ -114,13 +149,13 @@ class ClientCall:
 
     def at_door(self, entry_id: str) -> None:
         """See `Opener`."""
-        self._entry_id = entry_id
+        self.entry_id = entry_id
         if self.status is not None and self.server is None:
             self._withdraw()
 
     def _withdraw(self) -> None:
-        if self._entry_id:
-            self._outbox.settle(self.door, self._entry_id)
+        if self.entry_id:
+            self._outbox.settle(self.door, self.entry_id)
 
     # --- receiving ---
 
@@ -132,25 +167,31 @@ class ClientCall:
             self.connected.set()
         elif sender != self.server:
             # Two servers accepted the call: the first one keeps it, and the other one is told to cancel.
-            if kind == ACCEPT:
+            # So is a server whose ACCEPT was lost.
+            if kind in (ACCEPT, PROBE):
                 self._outbox.request(sender, self.number, 0, CANCEL)
             return
         inflow = self.inflow
         if seq != inflow.expected or epoch != self.server_epoch:
-            if seq > inflow.expected and epoch == self.server_epoch:
+            if epoch == self.server_epoch and (seq > inflow.expected or kind == GONE):
                 self.end(GAP)
             return
-        inflow.expected += 1
         if kind == MESSAGE:
+            inflow.expected += 1
             if self.initial is None:
                 self._inform(())
             if not inflow.put(frame.body):
                 self.end(OVERRUN)
         elif kind == STATUS:
+            inflow.expected += 1
             code = CODES.get(frame.status.code, grpc.StatusCode.UNKNOWN)
             self._finish(Status(code, frame.status.details, from_pairs(frame.metadata)))
-        elif frame.metadata:
-            self._inform(from_pairs(frame.metadata))
+        elif kind != PROBE:
+            inflow.expected += 1
+            pairs = from_pairs(frame.metadata)
+            self._waits = any(key == WAITS for key, _ in pairs)
+            if pairs and not self._waits:
+                self._inform(pairs)
 
     def _inform(self, initial: Pairs) -> None:
         self.initial = initial
@@ -158,10 +199,11 @@ class ClientCall:
 
     # --- the end ---
 
-    def lost(self) -> None:
-        """The server's lease is gone, or it has fenced itself."""
-        details = f"{self.server} is gone"
-        self.end(Status(grpc.StatusCode.UNAVAILABLE, details, ((LOST, str(self.server)),)))
+    def lost(self, outside: str = "") -> None:
+        """The server's lease is gone, or it has fenced itself. `outside`: why no call is to blame, if so."""
+        outside = outside or ("waited" if self._waits else "")
+        trailing = ((LOST, str(self.server)), *(((OUTSIDE, outside),) if outside else ()))
+        self.end(Status(grpc.StatusCode.UNAVAILABLE, f"{self.server} is gone", trailing))
 
     def cancel(self) -> bool:
         """Cancel the call; False if it has ended already."""

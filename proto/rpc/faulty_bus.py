@@ -20,6 +20,8 @@ class FaultyBus:
         """Seconds by which each write is late."""
         self.drop: Drop | None = None
         """`drop(process id, payload)`: whether an entry for an inbox gets lost."""
+        self.drop_opening: Drop | None = None
+        """`drop_opening(door, payload)`: whether a call gets lost at its door."""
         self.repeat = 1
         """How many times each write reaches the bus, calls at their door included."""
         self.lose_answers = 0
@@ -49,6 +51,7 @@ class FaultyLink:
 
     def __init__(self, faults: FaultyBus, link: Link) -> None:
         self._faults, self._link = faults, link
+        self._lost: set[bytes] = set()
 
     async def _do(self, work: Callable[[], Awaitable[T]]) -> T:
         if not self._faults.connected:
@@ -70,13 +73,24 @@ class FaultyLink:
         if (drop := faults.drop) is not None:
             kept = [entry for entry in batch.entries if not drop(*entry)]
             batch = replace(batch, entries=kept)
+        opens, batch = batch.opens, self._without_lost(batch)
         ids = await self._do(lambda: self._link.publish(batch, again))
+        if len(batch.opens) < len(opens):
+            left = iter(ids)
+            ids = () if again else ["1-1" if one in self._lost else next(left) for _, one in opens]
         for _ in range(faults.repeat - 1):
             await self._do(lambda: self._link.publish(batch))
         if faults.lose_answers:
             faults.lose_answers -= 1
             raise BusAway("the answer was lost")
         return ids
+
+    def _without_lost(self, batch: Batch) -> Batch:
+        if (drop := self._faults.drop_opening) is not None:
+            self._lost |= {payload for door, payload in batch.opens if drop(door, payload)}
+        if not self._lost:
+            return batch
+        return replace(batch, opens=[one for one in batch.opens if one[1] not in self._lost])
 
     async def read(self, after: str) -> Sequence[Received]:
         """See `Link.read`."""
@@ -98,13 +112,25 @@ class FaultyLink:
         """See `Link.take`."""
         return await self._wait(lambda: self._link.take(door, count))
 
+    async def missing(self, door: str, entry_ids: Sequence[str]) -> set[str]:
+        """See `Link.missing`."""
+        return await self._do(lambda: self._link.missing(door, entry_ids))
+
     async def wake(self, door: str) -> None:
         """See `Link.wake`."""
         await self._do(lambda: self._link.wake(door))
 
-    async def pending(self, door: str, adopt: bool) -> Sequence[Received]:
+    async def pending(self, door: str) -> Sequence[Received]:
         """See `Link.pending`."""
-        return await self._do(lambda: self._link.pending(door, adopt))
+        return await self._do(lambda: self._link.pending(door))
+
+    async def give_back(self, door: str, entry_ids: Sequence[str]) -> None:
+        """See `Link.give_back`."""
+        await self._do(lambda: self._link.give_back(door, entry_ids))
+
+    async def adopt(self, door: str, of_the_dead: bool) -> Received | None:
+        """See `Link.adopt`."""
+        return await self._do(lambda: self._link.adopt(door, of_the_dead))
 
     async def take_lease(self, value: bytes, seconds: float) -> None:
         """See `Link.take_lease`."""

@@ -15,10 +15,8 @@ Metadata = Sequence[tuple[str, str | bytes]]
 _KEY = re.compile(r"[0-9a-z_.\-]+")
 
 
-def decode(payload: bytes | None) -> Entry:
+def decode(payload: bytes) -> Entry:
     """An entry from its bytes. Raises `MalformedEntry`."""
-    if payload is None:
-        raise MalformedEntry("not an entry of frames")
     try:
         entry = Entry.FromString(payload)
     except DecodeError:
@@ -28,7 +26,7 @@ def decode(payload: bytes | None) -> Entry:
     return entry
 
 
-def decode_opening(payload: bytes | None) -> Entry:
+def decode_opening(payload: bytes) -> Entry:
     """The beginning of one call, as it lies at a door. Raises `MalformedEntry`."""
     entry = decode(payload)
     if not entry.requests or entry.requests[0].kind != OPEN or entry.responses:

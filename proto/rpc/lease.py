@@ -12,18 +12,30 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from proto.rpc.bus import Link
 from proto.rpc.errors import BusAway
 from proto.rpc.outbox import RETRY_SECONDS
+from proto.rpc.protocol import FIRST, PROTOCOL
+from proto.rpc.recent import Recent
 
 log = logging.getLogger(__name__)
 
 RENEWALS = 3
 """Renewals within the time of a lease."""
+MAX_BYTES = 64 * 2**10
+"""Of a lease. A longer one is not read: that could take as long as a lease lasts."""
+
+
+def killed_note(process_id: str) -> str:
+    """The place beside a dead process's lease where its launcher notes that it was killed from outside.
+
+    Otherwise a call that it was serving may be the reason for its death; see `resume.py`.
+    """
+    return f"{process_id}:killed"
 
 
 @dataclass(frozen=True)
@@ -38,6 +50,8 @@ class Lease:
     pid: int = 0
     doors: tuple[str, ...] = ()
     """The front doors at which it takes calls."""
+    protocol: int = FIRST
+    """Version of the protocol that it speaks."""
 
     def encode(self) -> bytes:
         fields = {name: value for name, value in vars(self).items() if name != "process_id"}
@@ -46,6 +60,8 @@ class Lease:
     @classmethod
     def decode(cls, process_id: str, value: bytes) -> Self | None:
         """None for a value that is no lease."""
+        if len(value) > MAX_BYTES:
+            return None
         try:
             fields = json.loads(value)
             return cls(
@@ -55,22 +71,50 @@ class Lease:
                 info=dict(fields["info"]),
                 host=str(fields.get("host", "")),
                 pid=int(fields.get("pid", 0)),
-                doors=tuple(fields.get("doors", ())),
+                doors=tuple(map(str, fields.get("doors", ()))),
+                protocol=int(fields.get("protocol", FIRST)),
             )
-        except (ValueError, KeyError, TypeError, AttributeError):
+        # JSON may be nested too deeply, or name an infinite epoch: whatever it is, it is no lease.
+        except Exception:
             return None
+
+
+class LeaseReader:
+    """Reads leases. One that cannot be read counts as missing, and is logged once."""
+
+    def __init__(self) -> None:
+        self._unreadable = Recent()
+
+    def read(self, values: Mapping[str, bytes]) -> dict[str, Lease]:
+        """The leases by process id. `values`: of their keys, by process id."""
+        leases = {}
+        for process_id, value in values.items():
+            lease = Lease.decode(process_id, value)
+            if lease is not None:
+                leases[process_id] = lease
+            elif process_id not in self._unreadable:
+                self._unreadable.add(process_id)
+                log.warning("the lease of %r cannot be read: %r", process_id[:100], value[:100])
+        return leases
 
 
 class LeaseKeeper:
     """Keeps this process's lease, and knows whether a missing lease means that its process is dead."""
 
     def __init__(
-        self, link: Link, process_id: str, service: str, seconds: float, fence: Callable[[], None]
+        self,
+        link: Link,
+        process_id: str,
+        service: str,
+        seconds: float,
+        fence: Callable[[], None],
+        protocol: int = PROTOCOL,
     ) -> None:
         """`fence` drops all calls."""
         self.epoch = 1
         self.info: dict[str, Any] = {}
         self.doors: list[str] = []
+        self._protocol = protocol
         self._link, self._id, self._service, self._seconds, self._fence = (
             link,
             process_id,
@@ -81,7 +125,7 @@ class LeaseKeeper:
         self._loop = asyncio.get_running_loop()
         self._writing = asyncio.Lock()
         self._hurry = asyncio.Event()
-        self._is_away = False
+        self._is_away = self._ended = False
         self._failed = 0.0
         self._trusted_from = 0.0
         self._held_until = 0.0
@@ -115,9 +159,15 @@ class LeaseKeeper:
         self._held_until = asked + self._seconds
         await self._link.enlist()
 
+    def end(self) -> None:
+        """The process ends: `renew` does nothing from now on."""
+        self._ended = True
+
     async def renew(self) -> None:
         """Renew the lease, with its info as it is now; fence first if it was lost. Raises `BusAway`."""
         async with self._writing:
+            if self._ended:
+                return
             asked = time.monotonic()
             try:
                 if not await self._link.renew_lease(self._value(), self._seconds):
@@ -143,7 +193,8 @@ class LeaseKeeper:
                 async with asyncio.timeout(self._seconds / RENEWALS):
                     await self._hurry.wait()
             try:
-                await before()
+                with contextlib.suppress(BusAway):  # the renewal fails as well, or takes a new lease
+                    await before()
                 await self.renew()
                 await renewed()
             except BusAway as error:
@@ -162,4 +213,5 @@ class LeaseKeeper:
             host=socket.gethostname(),
             pid=os.getpid(),
             doors=tuple(self.doors),
+            protocol=self._protocol,
         ).encode()

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from proto.rpc.bus import DEAD_LETTERS, Batch, Received, inbox_of
+from proto.rpc.bus import DEAD_LETTERS, GIVEN_BACK, MAX_ENTRY_BYTES, Batch, Received, inbox_of
 
 Id = tuple[int, int]
 
@@ -18,6 +18,8 @@ class Stream:
     entries: dict[Id, bytes | None] = field(default_factory=dict)
     delivered: Id = (0, 0)
     pending: dict[Id, str] = field(default_factory=dict)
+    deliveries: dict[Id, int] = field(default_factory=dict)
+    """Processes that each pending entry was given to."""
     consumers: set[str] = field(default_factory=set)
     grown: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -82,6 +84,7 @@ class MemoryLink:
         for door, entry in batch.settled:
             self._bus.streams[door].entries.pop(_number(entry), None)
             self._bus.streams[door].pending.pop(_number(entry), None)
+            self._bus.streams[door].deliveries.pop(_number(entry), None)
         for letter in batch.letters:
             self._bus.add(DEAD_LETTERS, f"{letter.stream} {letter.id} {letter.reason}".encode())
         return ids
@@ -92,7 +95,7 @@ class MemoryLink:
         while not (found := stream.above(_number(after))):
             stream.grown.clear()
             await stream.grown.wait()
-        return [Received(_text(entry), stream.entries[entry]) for entry in found]
+        return [_received(entry, stream.entries[entry]) for entry in found]
 
     async def tail(self) -> str:
         """See `Link.tail`."""
@@ -117,23 +120,46 @@ class MemoryLink:
         found = stream.above(stream.delivered, count)
         for entry in found:
             stream.delivered = entry
-            stream.pending[entry] = self._id
-        return [Received(_text(entry), stream.entries[entry]) for entry in found]
+            stream.pending[entry], stream.deliveries[entry] = self._id, 1
+        return [_received(entry, stream.entries[entry]) for entry in found]
+
+    async def missing(self, door: str, entry_ids: Sequence[str]) -> set[str]:
+        """See `Link.missing`."""
+        entries = self._bus.streams[door].entries
+        return {one for one in entry_ids if _number(one) not in entries}
 
     async def wake(self, door: str) -> None:
         """See `Link.wake`."""
         self._bus.streams[door].grown.set()
 
-    async def pending(self, door: str, adopt: bool) -> Sequence[Received]:
+    async def pending(self, door: str) -> Sequence[Received]:
         """See `Link.pending`."""
         stream = self._bus.streams[door]
-        if adopt:
-            for entry, owner in stream.pending.items():
-                if not self._bus.alive(owner):
-                    stream.pending[entry] = self._id
-            stream.consumers = {one for one in stream.consumers if self._bus.alive(one)} | {self._id}
         mine = [entry for entry, owner in stream.pending.items() if owner == self._id]
-        return [Received(_text(entry), stream.entries[entry]) for entry in mine]
+        return [self._received(stream, entry) for entry in mine]
+
+    async def give_back(self, door: str, entry_ids: Sequence[str]) -> None:
+        """See `Link.give_back`."""
+        stream = self._bus.streams[door]
+        for entry in map(_number, entry_ids):
+            if stream.pending.get(entry) == self._id:
+                stream.pending[entry] = GIVEN_BACK
+                stream.deliveries[entry] -= 1
+
+    async def adopt(self, door: str, of_the_dead: bool) -> Received | None:
+        """See `Link.adopt`."""
+        stream = self._bus.streams[door]
+        if of_the_dead:
+            stream.consumers = {one for one in stream.consumers if self._bus.alive(one)} | {self._id}
+        for entry, owner in stream.pending.items():
+            if owner == GIVEN_BACK or (of_the_dead and owner != self._id and not self._bus.alive(owner)):
+                stream.pending[entry] = self._id
+                stream.deliveries[entry] += 1
+                return self._received(stream, entry)
+        return None
+
+    def _received(self, stream: Stream, entry: Id) -> Received:
+        return _received(entry, stream.entries[entry], stream.deliveries[entry])
 
     async def take_lease(self, value: bytes, seconds: float) -> None:
         """See `Link.take_lease`."""
@@ -160,6 +186,12 @@ class MemoryLink:
         if goodbye:
             self._bus.drop_lease(self._id)
             self._bus.streams.pop(self._inbox, None)
+
+
+def _received(entry: Id, payload: bytes | None, deliveries: int = 1) -> Received:
+    if payload is not None and len(payload) > MAX_ENTRY_BYTES:
+        return Received(_text(entry), None, deliveries, len(payload))
+    return Received(_text(entry), payload, deliveries)
 
 
 def _number(entry: str) -> Id:

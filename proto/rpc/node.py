@@ -5,7 +5,7 @@ import itertools
 import logging
 import secrets
 from collections.abc import Coroutine
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import grpc
 
@@ -13,18 +13,25 @@ from proto.rpc.bus import START, Bus, Letter, Link, Received, inbox_of
 from proto.rpc.call import Status
 from proto.rpc.client import Channel
 from proto.rpc.client_call import ClientCall
-from proto.rpc.errors import BusAway, MalformedEntry
+from proto.rpc.errors import BusAway
 from proto.rpc.frames import decode
-from proto.rpc.lease import Lease, LeaseKeeper
+from proto.rpc.lease import Lease, LeaseKeeper, LeaseReader
 from proto.rpc.outbox import RETRY_SECONDS, Outbox
+from proto.rpc.owner import Owner
+from proto.rpc.probe import probe
+from proto.rpc.protocol import PROTOCOL
+from proto.rpc.recent import Recent
+from proto.rpc.resume import OUTSIDE
+from proto.rpc.seal import Seal
 from proto.rpc.server import Server
 from proto.rpc.server_call import ServerCall
 from proto.rpc.watch import Watch
-from proto.wire_pb2 import ACCEPT, CANCEL, Entry
+from proto.wire_pb2 import ACCEPT, CANCEL, GONE, PROBE, Entry
 
 log = logging.getLogger(__name__)
 
-FENCED = Status(grpc.StatusCode.UNAVAILABLE, "this process lost its lease")
+FENCED = Status(grpc.StatusCode.UNAVAILABLE, "this process lost its lease", ((OUTSIDE, "silent"),))
+BROKEN = Status(grpc.StatusCode.UNAVAILABLE, "this process has failed")
 AWAY = Status(grpc.StatusCode.UNAVAILABLE, "Redis is away")
 GOODBYE_SECONDS = 2.0
 BREATHER = 512
@@ -38,22 +45,36 @@ class Node:
     outbox: Outbox
 
     def __init__(
-        self, bus: Bus, service: str, info: dict[str, Any] | None = None, lease_seconds: float = 3.0
+        self,
+        bus: Bus,
+        service: str,
+        info: dict[str, Any] | None = None,
+        lease_seconds: float = 3.0,
+        quiet_seconds: float = 5.0,
+        secret: bytes = b"",
+        protocol: int = PROTOCOL,
     ) -> None:
+        """`quiet_seconds`: after this time without a frame of a call the other end is asked about it.
+        `secret`: what all processes of the deployment have, and nobody else; empty for none.
+        `protocol`: the version that this process speaks; tests have others."""
         self.id = f"{service}-{secrets.token_hex(4)}"
         self.service = service
+        self._inbox = inbox_of(self.id)
         self.serving: dict[tuple[str, int], ServerCall] = {}
         """Calls that this process serves, by caller and number."""
         self._calling: dict[int, ClientCall] = {}
         self._numbers = itertools.count(1)
-        self._bus, self._lease_seconds = bus, lease_seconds
+        self._bus, self._lease_seconds, self._quiet_seconds = bus, lease_seconds, quiet_seconds
+        self.seal = Seal(secret)
+        self.protocol = protocol
         self._info = dict(info or {})
         self._servers: list[Server] = []
         self._epochs: dict[str, int] = {}
         self._served: dict[str, float] = {}
-        self._tasks: list[asyncio.Task[None]] = []
         self._read, self._trimmed = START, START
         self._fenced = False
+        self._leases = LeaseReader()
+        self._foreign = Recent()
         self._progress = asyncio.Event()
 
     @property
@@ -64,22 +85,23 @@ class Node:
     async def __aenter__(self) -> Self:
         """Connect and take the lease. Raises `BusAway`."""
         self.link = await self._bus.connect(self.id)
-        self._keeper = LeaseKeeper(self.link, self.id, self.service, self._lease_seconds, self._fence)
+        self._keeper = LeaseKeeper(
+            self.link, self.id, self.service, self._lease_seconds, self._fence, self.protocol
+        )
         self._keeper.info = self._info
-        self.outbox = Outbox(self.link, self.id, self.away)
-        self._watch = Watch(self.link, self._lease_seconds, self._keeper, self)
+        self.outbox = Outbox(self.link, self.id, self.away, self.seal)
+        seconds = self._lease_seconds, self._quiet_seconds
+        self._watch = Watch(self.link, seconds, self._keeper, self)
         try:
             await self._keeper.take()
         except BusAway:
             await self.link.close(goodbye=False)
             raise
-        for loop in (
-            self.outbox.run(),
-            self._read_inbox(),
-            self._keeper.keep(self._trim, self._tidy),
-            self._watch.run(),
-        ):
-            self._spawn(loop)
+        self._owner = Owner(self._broken)
+        self.own(self.outbox.run(), "what sends frames")
+        self.own(self._read_inbox(), "what reads the inbox")
+        self.own(self._keeper.keep(self._trim, self._tidy), "what keeps the lease")
+        self.own(self._watch.run(), "what watches over the peers")
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -92,15 +114,30 @@ class Node:
                 await self.outbox.empty()
         except TimeoutError:
             log.warning("ended with frames that were not sent: Redis is away")
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._owner.close()
         await self.link.close(goodbye=True)
 
-    def _spawn(self, loop: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(loop)
-        task.add_done_callback(_report)
-        self._tasks.append(task)
+    async def failed(self) -> NoReturn:
+        """Wait until a task of the transport has ended unasked, or `fail`. Raises the error: the process must
+        end."""
+        await self._owner.ended()
+
+    def fail(self, error: BaseException) -> None:
+        """Something has failed in the middle of its work: the process must end.
+
+        From now on nothing is sent for the calls that it serves. Their callers learn that it died.
+        """
+        self._owner.end(error)
+
+    def _broken(self, error: BaseException) -> None:
+        """Let nobody in this process wait for calls that will never go on."""
+        self._keeper.end()
+        for server in self._servers:
+            server.abandon()
+        for call in list(self._calling.values()):
+            call.drop(BROKEN)
+        for served in list(self.serving.values()):
+            served.drop()
 
     # --- what a process uses ---
 
@@ -112,13 +149,21 @@ class Node:
         """A server for one generated servicer, which holds up to `capacity` calls at once."""
         return Server(self, pool, capacity)
 
-    async def leases(self) -> list[Lease]:
-        """Every process that lives, by id. Raises `BusAway`, too, if the bus is full."""
+    async def leases(self, any_protocol: bool = False) -> list[Lease]:
+        """Every process that lives and speaks this one's protocol, or any, by id.
+
+        Raises `BusAway`, too, if the bus is full.
+        """
         if self._keeper.is_away:
             raise BusAway("Redis is away")
-        values = await self.link.leases()
-        leases = [Lease.decode(process_id, value) for process_id, value in sorted(values.items())]
-        return [lease for lease in leases if lease is not None]
+        leases = [lease for _, lease in sorted(self._leases.read(await self.link.leases()).items())]
+        for lease in leases:
+            theirs = lease.protocol
+            if theirs != self.protocol and theirs not in self._foreign:
+                self._foreign.add(theirs)
+                what = "%r speaks protocol %d, this process %d: no call goes from one to the other"
+                log.warning(what, lease.process_id[:100], theirs, self.protocol)
+        return [lease for lease in leases if any_protocol or lease.protocol == self.protocol]
 
     async def update(self, **info: Any) -> None:
         """Change what the lease says of this process. Written at once, or when Redis is back."""
@@ -133,6 +178,10 @@ class Node:
 
     # --- what servers use ---
 
+    def own(self, work: Coroutine[Any, Any, None], name: str, may_end: bool = False) -> "asyncio.Task[None]":
+        """See `Presence`."""
+        return self._owner.own(work, name, may_end)
+
     @property
     def holds_lease(self) -> bool:
         """See `Presence`."""
@@ -146,8 +195,7 @@ class Node:
 
     async def retire(self, server: Server) -> None:
         """See `Presence`."""
-        if server in self._servers:
-            self._servers.remove(server)
+        if server.door in self._keeper.doors:
             self._keeper.doors.remove(server.door)
             await self._write_lease()
 
@@ -209,14 +257,14 @@ class Node:
 
     def _receive(self, received: Received) -> int:
         try:
-            entry = decode(received.payload)
-        except MalformedEntry as error:
-            stream = inbox_of(self.id)
-            log.warning("%s %s: %s", stream, received.id, error)
-            self.outbox.bury(Letter(stream, received.id, str(error), received.payload or b""))
+            entry = decode(self.seal.open(self._inbox, received.content()))
+            if self.current(entry.sender, entry.epoch):
+                self._dispatch(entry)
+        except Exception as error:  # whatever an entry holds, the reader goes on with the next one
+            letter = Letter.about(self._inbox, received, error)
+            log.warning("%s %s: %s", letter.stream, letter.id, letter.reason)
+            self.outbox.bury(letter)
             return 1
-        if self.current(entry.sender, entry.epoch):
-            self._dispatch(entry)
         return len(entry.responses) + len(entry.requests)
 
     def _dispatch(self, entry: Entry) -> None:
@@ -225,14 +273,23 @@ class Node:
         for frame in entry.responses[:]:  # as a list, which is sooner gone through
             call = calling.get(frame.call)
             if call is not None:
-                call.receive(sender, epoch, frame)
-            elif frame.kind == ACCEPT:
+                try:
+                    call.receive(sender, epoch, frame)
+                except Exception as error:  # the frames behind it are of other calls
+                    call.end(_unread(error))
+            elif frame.kind in (ACCEPT, PROBE):
                 # It was cancelled before a server had accepted it, and too late to withdraw it from the door.
+                # Or CANCEL was lost.
                 self.outbox.request(sender, frame.call, 0, CANCEL)
         for frame in entry.requests:
             served = serving.get((sender, frame.call))
             if served is not None and served.client_epoch == epoch:
-                served.receive(frame)
+                try:
+                    served.receive(frame)
+                except Exception as error:
+                    served.end(_unread(error))
+            elif served is None and frame.kind == PROBE:
+                self.outbox.response(sender, frame.call, 0, GONE)
 
     async def caught_up(self) -> None:
         """See `Watched`."""
@@ -254,11 +311,21 @@ class Node:
         """See `Watched`."""
         return any(call.server is None and not call.wait_for_ready for call in self._calling.values())
 
-    def peer_is(self, process_id: str, epoch: int | None) -> None:
+    def waiting(self) -> bool:
         """See `Watched`."""
+        return any(call.server is None for call in self._calling.values())
+
+    async def probe(self) -> None:
+        """See `Watched`."""
+        await probe(self.link, self._calling.values(), self.serving.values(), self.caught_up)
+
+    def peer_is(self, process_id: str, epoch: int | None, killed: bool = False) -> None:
+        """See `Watched`."""
+        # One that has another epoch lives: it was silent for longer than its lease.
+        outside = "killed" if killed else "silent" if epoch is not None else ""
         for call in list(self._calling.values()):
             if call.server == process_id and call.server_epoch != epoch:
-                call.lost()
+                call.lost(outside)
         for served in list(self.serving.values()):
             if served.client == process_id and served.client_epoch != epoch:
                 served.drop()
@@ -301,11 +368,12 @@ class Node:
             await server.tend(adopt=self._keeper.trustworthy)
 
 
+def _unread(error: Exception) -> Status:
+    """The status of a call of which a frame cannot be taken in."""
+    log.warning("a frame could not be taken in", exc_info=error)
+    return Status(grpc.StatusCode.INTERNAL, f"a frame could not be taken in: {type(error).__name__}")
+
+
 def _number(entry_id: str) -> tuple[int, int]:
     first, _, second = entry_id.partition("-")
     return int(first), int(second or 0)
-
-
-def _report(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("a task of the transport has failed", exc_info=error)

@@ -9,13 +9,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from proto.rpc.bus import Batch, Letter, Link
+from proto.rpc.bus import Batch, Letter, Link, inbox_of
 from proto.rpc.errors import BusAway
+from proto.rpc.seal import Seal
 from proto.wire_pb2 import Entry, Frame, Kind
 
 MAX_FRAMES = 1024
 MAX_BYTES = 4 * 2**20
 """Frames, or bytes in them, that may wait to be sent before writers are asked to pause."""
+MAX_ENTRY_FRAMES = 2**16
+"""Frames of one entry. Each takes some 30 bytes besides its message."""
 RETRY_SECONDS = 0.1
 
 
@@ -32,17 +35,23 @@ class Opener(Protocol):
 class Outbox:
     """Takes frames at any time; `run` sends them."""
 
-    def __init__(self, link: Link, process_id: str, away: Callable[[BusAway], None]) -> None:
+    def __init__(
+        self, link: Link, process_id: str, away: Callable[[BusAway], None], seal: Seal | None = None
+    ) -> None:
         """`away` is called each time that the bus cannot be reached."""
         self.epoch = 1
         self.full = False
         """Whether writers should wait for `room`."""
         self._link, self._id, self._away = link, process_id, away
+        self._seal = seal or Seal()
         self._openings: dict[Opener, tuple[str, Entry]] = {}
         self._entries: dict[str, Entry] = {}
         self._settled: list[tuple[str, str]] = []
         self._letters: list[Letter] = []
+        self._full: list[tuple[str, Entry]] = []
         self._frames = self._bytes = self._number = self._dropped = 0
+        self._kept = 0, 0
+        self._senders: list[asyncio.Future[None]] = []
         self._has_work = asyncio.Event()
         self._room = asyncio.Event()
         self._empty = asyncio.Event()
@@ -81,6 +90,7 @@ class Outbox:
         """Forget all calls' frames, sent or not: they belong to an epoch that is over."""
         self._openings.clear()
         self._entries.clear()
+        self._full.clear()
         self._settled.clear()
         self._dropped += 1
 
@@ -89,6 +99,13 @@ class Outbox:
         while self.full:
             self._room.clear()
             await self._room.wait()
+
+    async def sent(self) -> None:
+        """Return once everything that waits now has been sent, or dropped."""
+        waiting = asyncio.get_running_loop().create_future()
+        self._senders.append(waiting)
+        self._has_work.set()
+        await waiting
 
     async def empty(self) -> None:
         """Return once everything has been sent."""
@@ -108,6 +125,7 @@ class Outbox:
     async def _send(self) -> None:
         self._has_work.clear()
         openers = list(self._openings)
+        senders, self._senders = self._senders, []
         batch = self._collect()
         again, dropped = False, self._dropped
         while dropped == self._dropped:
@@ -120,21 +138,30 @@ class Outbox:
                 continue
             for index, opener in enumerate(openers):
                 opener.at_door(ids[index] if ids else "")
-            return
+            break
+        for waiting in senders:
+            if not waiting.done():
+                waiting.set_result(None)
 
     def _collect(self) -> Batch:
         for opener in self._openings:
             opener.departed()
         self._number += 1
+        close = self._seal.close
         batch = Batch(
             number=self._number,
-            opens=[(door, entry.SerializeToString()) for door, entry in self._openings.values()],
-            entries=[(process_id, entry.SerializeToString()) for process_id, entry in self._entries.items()],
+            opens=[(door, close(door, entry.SerializeToString())) for door, entry in self._openings.values()],
+            entries=[
+                (process_id, close(inbox_of(process_id), entry.SerializeToString()))
+                for process_id, entry in (*self._full, *self._entries.items())
+            ],
             settled=self._settled,
             letters=self._letters,
         )
         self._openings, self._entries, self._settled, self._letters = {}, {}, [], []
+        self._full = []
         self._frames = self._bytes = 0
+        self._kept = 0, 0
         self.full = False
         self._room.set()
         return batch
@@ -144,11 +171,23 @@ class Outbox:
         self._bytes += len(body)
         if self._frames >= MAX_FRAMES or self._bytes >= MAX_BYTES:
             self.full = True
+            self._divide(len(body))
         entry = self._entries.get(process_id)
         if entry is None:
             entry = self._entries[process_id] = Entry(sender=self._id, epoch=self.epoch)
             self._has_work.set()
         return entry
+
+    def _divide(self, size: int) -> None:
+        """Begin new entries before a message of `size` bytes, if those there are may be too large with it.
+
+        Writers are asked to pause, but each of many may have one more message.
+        """
+        frames, taken = self._kept
+        if self._bytes - taken >= MAX_BYTES or self._frames - frames >= MAX_ENTRY_FRAMES:
+            self._full += self._entries.items()
+            self._entries = {}
+            self._kept = self._frames - 1, self._bytes - size
 
 
 def _fill(frame: Frame, call: int, seq: int, kind: Kind, body: bytes) -> Frame:

@@ -8,18 +8,32 @@ Every one has a connection of its own, for a blocked read holds its connection u
 `BLOCK_SECONDS` and gets `REPLY_SECONDS` more to answer before its connection counts as dead. A
 connection that was lost is opened again by the next use.
 
+A Redis that restarts, or a replica that takes its place, may lack what was acknowledged, though keys and
+leases are there. So a process uses a Redis only after it has taken a lease in that Redis's history: on a
+connection to another history everything but the lease fails with `BusAway`, and the lease counts as lost.
+
 Keys, besides the streams: `alive:<process-id>` the lease, `processes` the ids of those that have taken
 one, `sent:<process-id>` the number of the last batch that opened calls.
 """
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import hiredis
 
-from proto.rpc.bus import DEAD_LETTERS, DEAD_LETTERS_KEPT, Batch, Received, inbox_of
+from proto.rpc.bounded_reader import size_of
+from proto.rpc.bus import (
+    DEAD_LETTERS,
+    DEAD_LETTERS_KEPT,
+    GIVEN_BACK,
+    MAX_ENTRY_BYTES,
+    Batch,
+    Received,
+    inbox_of,
+)
 from proto.rpc.errors import BusAway
 from proto.rpc.resp import Command, Connection, RedisReplyError, Replies
 
@@ -33,25 +47,43 @@ PENDING_COUNT = 1000
 FORGOTTEN_SECONDS = 600
 """Seconds after its process's last renewal of the lease until Redis drops an inbox."""
 
-# Takes over the entries that are pending for consumers without a lease, and removes these consumers. Atomic,
-# so that a consumer which comes back at this very moment loses nothing.
+# Lets another consumer have entries that are pending for this one, as if they had not been given to it.
+# Atomic, so that nobody is robbed of one that he has taken over meanwhile.
+GIVE_BACK = """
+for i = 4, #ARGV do
+  local item = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1, ARGV[2])[1]
+  if item then
+    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, ARGV[i], 'RETRYCOUNT', item[4] - 1, 'JUSTID')
+  end
+end
+"""
+
+# Takes over an entry that was given back, or is pending for a consumer without a lease, and removes
+# consumers that have neither a lease nor an entry. Atomic, so that a consumer which comes back at this very
+# moment loses nothing. Returns the entry's id, its fields, and the number of consumers that it was given to.
 ADOPT = """
-local left = tonumber(ARGV[4])
 for _, row in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
   local consumer = {}
   for i = 1, #row, 2 do consumer[row[i]] = row[i + 1] end
   local name = consumer['name']
-  if name ~= ARGV[2] and redis.call('EXISTS', ARGV[3] .. name) == 0 then
-    if consumer['pending'] == 0 then
-      redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], name)
-    elseif left > 0 then
-      for _, item in ipairs(redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', left, name)) do
-        redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, item[1], 'JUSTID')
-        left = left - 1
+  local free = name == ARGV[4]
+  if ARGV[5] == '1' then free = name ~= ARGV[2] and redis.call('EXISTS', ARGV[3] .. name) == 0 end
+  if free then
+    local item = redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, name)[1]
+    while item do
+      local id, deliveries = item[1], item[4] + 1
+      local entry = redis.call('XRANGE', KEYS[1], id, id)[1]
+      if entry then
+        redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, id, 'RETRYCOUNT', deliveries, 'JUSTID')
+        return {id, entry[2], deliveries}
       end
+      redis.call('XACK', KEYS[1], ARGV[1], id)
+      item = redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, name)[1]
     end
+    redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], name)
   end
 end
+return nil
 """
 
 
@@ -76,15 +108,19 @@ class Line:
         self._url = url
         self._opening = asyncio.Lock()
         self.connection: Connection | None = None
+        self.history = b""
+        """History of Redis in which the lease was taken; empty before that."""
 
-    async def get(self) -> Connection:
-        """Raises `BusAway`."""
+    async def get(self, any_history: bool = False) -> Connection:
+        """Raises `BusAway`, too, for a history that is not the lease's, unless it may be `any_history`."""
         connection = self._open()
         if connection is None:
             async with self._opening:  # one connection for all that want it now
                 connection = self._open()
                 if connection is None:
                     connection = self.connection = await Connection.open(self._url)
+        if connection.history != self.history and self.history and not any_history:
+            raise BusAway("Redis has restarted, or another server has taken its place")
         return connection
 
     def _open(self) -> Connection | None:
@@ -94,7 +130,22 @@ class Line:
     async def execute(self, *commands: Command, block_seconds: float = 0) -> Replies:
         """Raises `BusAway`."""
         connection = await self.get()
-        return await connection.execute(commands, block_seconds + REPLY_SECONDS)
+        try:
+            return await connection.execute(commands, block_seconds + REPLY_SECONDS)
+        except RedisReplyError as error:
+            self.refused(error)
+            raise
+
+    def refused(self, error: RedisReplyError) -> None:
+        """A server that has become a replica: whoever took its place is found by connecting again."""
+        if "READONLY" in str(error):
+            self.close()
+
+    def belongs_to(self, history: bytes) -> None:
+        """The lease is taken in this history. A connection to another one is closed."""
+        self.history = history
+        if self.connection is not None and self.connection.history != history:
+            self.close()
 
     def close(self) -> None:
         if self.connection is not None:
@@ -113,7 +164,7 @@ class RedisLink:
         self._inbox = Line(bus.url)
         self._doors: dict[str, Line] = {}
         self._everyone = f"{bus.prefix}processes"
-        self._leased = self._leased_from = b""
+        self._leased = b""
 
     async def start(self) -> None:
         """Raises `BusAway`."""
@@ -134,13 +185,32 @@ class RedisLink:
             commands = [("MULTI",), *commands, mark, ("EXEC",)]
         connection = await self._control.get()
         replies = await connection.send(commands)
+        if batch.opens and (allowed := self._allowed(commands, replies)) is not None:
+            replies = await connection.send(allowed)
         if batch.opens and isinstance(replies[-1], list):
             replies = replies[-1]
-        for reply in replies:
-            # A key of another type is an operator's mistake, which no retry repairs.
-            if isinstance(reply, hiredis.ReplyError) and not str(reply).startswith("WRONGTYPE"):
-                raise RedisReplyError(str(reply))
+        for number, reply in enumerate(replies):
+            # A key of another type is an operator's mistake, which no retry repairs. An inbox that is refused
+            # is no neighbour's: somebody has written an entry in a name that is none.
+            hopeless = ("WRONGTYPE",) if number < len(batch.opens) else ("WRONGTYPE", "NOPERM")
+            if isinstance(reply, hiredis.ReplyError) and not str(reply).startswith(hopeless):
+                error = RedisReplyError(str(reply))
+                self._control.refused(error)
+                raise error
         return [reply.decode() if isinstance(reply, bytes) else "" for reply in replies[: len(batch.opens)]]
+
+    def _allowed(self, commands: list[Command], replies: Replies) -> list[Command] | None:
+        """A transaction without the inboxes that Redis has refused, for which it has done nothing of it."""
+        refused = {
+            number
+            for number, reply in enumerate(replies)
+            if isinstance(reply, hiredis.ReplyError)
+            and str(reply).startswith("NOPERM")
+            and commands[number][2:3] == ("NOMKSTREAM",)
+        }
+        if not refused:
+            return None
+        return [command for number, command in enumerate(commands) if number not in refused]
 
     def _commands(self, batch: Batch) -> list[Command]:
         prefix = self._prefix
@@ -164,7 +234,9 @@ class RedisLink:
         """See `Link.read`."""
         options = ("COUNT", READ_COUNT, "BLOCK", BLOCK_SECONDS * 1000, "STREAMS", self._inbox_key, after)
         (reply,) = await self._inbox.execute(("XREAD", *options), block_seconds=BLOCK_SECONDS)
-        return _received(reply)
+        found = _received(reply)
+        # From the first one that was left for later on they are read again.
+        return list(itertools.takewhile(_is_here, found))
 
     async def tail(self) -> str:
         """See `Link.tail`."""
@@ -190,8 +262,19 @@ class RedisLink:
 
     async def take(self, door: str, count: int) -> Sequence[Received]:
         """See `Link.take`."""
-        line = self._doors.setdefault(door, Line(self._url))
-        options = ("COUNT", count, "BLOCK", BLOCK_SECONDS * 1000, "STREAMS", self._prefix + door, ">")
+        line = self._doors.get(door)
+        if line is None:
+            line = self._doors[door] = Line(self._url)
+            line.belongs_to(self._control.history)
+        options = (
+            "COUNT",
+            min(count, READ_COUNT),
+            "BLOCK",
+            BLOCK_SECONDS * 1000,
+            "STREAMS",
+            self._prefix + door,
+            ">",
+        )
         try:
             (reply,) = await line.execute(
                 ("XREADGROUP", "GROUP", GROUP, self._id, *options), block_seconds=BLOCK_SECONDS
@@ -201,7 +284,21 @@ class RedisLink:
                 raise
             await self.join(door)  # the door was deleted
             return ()
-        return _received(reply)
+        # Those that were left for later are pending, and `pending` reads them.
+        return list(filter(_is_here, _received(reply)))
+
+    async def missing(self, door: str, entry_ids: Sequence[str]) -> set[str]:
+        """See `Link.missing`."""
+        if not entry_ids:
+            return set()
+        key = self._prefix + door
+        try:
+            found = await self._control.execute(*(("XRANGE", key, one, one) for one in entry_ids))
+        except RedisReplyError as error:
+            if not str(error).startswith("NOPERM"):  # a Redis whose users may not see the next service's door
+                raise
+            return set()
+        return {one for one, entries in zip(entry_ids, found, strict=True) if not entries}
 
     async def wake(self, door: str) -> None:
         """See `Link.wake`."""
@@ -209,49 +306,64 @@ class RedisLink:
         if line is not None and line.connection is not None:
             await self._control.execute(("CLIENT", "UNBLOCK", line.connection.client_id))
 
-    async def pending(self, door: str, adopt: bool) -> Sequence[Received]:
+    async def pending(self, door: str) -> Sequence[Received]:
         """See `Link.pending`."""
         key = self._prefix + door
-        commands: list[Command] = [
-            ("XREADGROUP", "GROUP", GROUP, self._id, "COUNT", PENDING_COUNT, "STREAMS", key, "0")
-        ]
-        if adopt:
-            arguments = (GROUP, self._id, f"{self._prefix}alive:", PENDING_COUNT)
-            commands.insert(0, ("EVAL", ADOPT, 1, key, *arguments))
-        (items,) = (await self._control.execute(*commands))[-1:]
-        withdrawn = [number for number, fields in items[0][1] if fields is None] if items else []
-        if withdrawn:  # deleted while it was pending: nothing to do any more
-            await self._control.execute(("XACK", key, GROUP, *withdrawn))
-        return [one for one in _received(items) if one.id.encode() not in withdrawn]
+        # Not by reading them again, which would count as one more delivery of each.
+        (rows,) = await self._control.execute(("XPENDING", key, GROUP, "-", "+", PENDING_COUNT, self._id))
+        if not rows:
+            return []
+        found = await self._control.execute(*(("XRANGE", key, row[0], row[0]) for row in rows))
+        gone = [row[0] for row, entries in zip(rows, found, strict=True) if not entries]
+        if gone:  # withdrawn while they were pending: nothing to do any more
+            await self._control.execute(("XACK", key, GROUP, *gone))
+        rest = [(*entries[0], row[3]) for row, entries in zip(rows, found, strict=True) if entries]
+        return list(filter(_is_here, itertools.starmap(_entry, rest)))
+
+    async def give_back(self, door: str, entry_ids: Sequence[str]) -> None:
+        """See `Link.give_back`."""
+        arguments = (GROUP, self._id, GIVEN_BACK, *entry_ids)
+        await self._control.execute(("EVAL", GIVE_BACK, 1, self._prefix + door, *arguments))
+
+    async def adopt(self, door: str, of_the_dead: bool) -> Received | None:
+        """See `Link.adopt`."""
+        arguments = (GROUP, self._id, f"{self._prefix}alive:", GIVEN_BACK, int(of_the_dead))
+        (found,) = await self._control.execute(("EVAL", ADOPT, 1, self._prefix + door, *arguments))
+        adopted = _entry(*found) if found else None
+        return adopted if adopted is not None and _is_here(adopted) else None
 
     # --- leases ---
 
     async def take_lease(self, value: bytes, seconds: float) -> None:
         """See `Link.take_lease`."""
-        connection = await self._control.get()
+        connection = await self._control.get(any_history=True)
         lease: Command = ("SET", self._lease_key, value, "PX", _milliseconds(seconds))
         # A group is made and dropped again for what it leaves behind: an empty stream.
         group = ("XGROUP", "CREATE", self._inbox_key, GROUP, "$", "MKSTREAM")
-        await connection.execute([group, ("XGROUP", "DESTROY", self._inbox_key, GROUP)], REPLY_SECONDS)
-        await connection.execute([lease, self._keep_inbox(seconds)], REPLY_SECONDS)
-        self._leased, self._leased_from = value, connection.run_id
+        destroy = ("XGROUP", "DESTROY", self._inbox_key, GROUP)
+        try:
+            await connection.execute((group, destroy), REPLY_SECONDS)
+            await connection.execute((lease, self._keep_inbox(seconds)), REPLY_SECONDS)
+        except RedisReplyError as error:
+            self._control.refused(error)
+            raise
+        self._leased = value
+        for line in (self._control, self._inbox, *self._doors.values()):
+            line.belongs_to(connection.history)
 
     async def renew_lease(self, value: bytes, seconds: float) -> bool:
         """See `Link.renew_lease`."""
-        connection = await self._control.get()
-        whole: Command = ("SET", self._lease_key, value, "PX", _milliseconds(seconds))
+        connection = await self._control.get(any_history=True)
+        if connection.history != self._control.history:
+            return False
+        whole: Command = ("SET", self._lease_key, value, "PX", _milliseconds(seconds), "XX")
         # One that has not changed is renewed in a way that needs no memory: a full Redis allows it.
         same: Command = ("PEXPIRE", self._lease_key, _milliseconds(seconds))
-        lease = same if value == self._leased else (*whole, "XX")
-        held, inbox = await connection.execute([lease, self._keep_inbox(seconds)], REPLY_SECONDS)
-        if not inbox:
-            return False
-        if not held and connection.run_id == self._leased_from:
-            return False
-        if not held:
-            await connection.execute([whole], REPLY_SECONDS)
-        self._leased, self._leased_from = value, connection.run_id
-        return True
+        lease = same if value == self._leased else whole
+        held, inbox = await self._control.execute(lease, self._keep_inbox(seconds))
+        if held and inbox:
+            self._leased = value
+        return bool(held and inbox)
 
     def _keep_inbox(self, seconds: float) -> Command:
         return "EXPIRE", self._inbox_key, max(FORGOTTEN_SECONDS, int(10 * seconds))
@@ -265,10 +377,14 @@ class RedisLink:
         ids = process_ids
         if ids is None:
             (members,) = await self._control.execute(("SMEMBERS", self._everyone))
-            ids = [one.decode() for one in members]
+            ids, strange = _texts(members)
+            if strange:  # nobody can take a lease under such a name
+                await self._control.execute(("SREM", self._everyone, *strange))
         if not ids:
             return {}
         (values,) = await self._control.execute(("MGET", *(f"{self._prefix}alive:{one}" for one in ids)))
+        # b"": it is too large to be read, and no lease.
+        values = [b"" if isinstance(value, hiredis.ReplyError) else value for value in values]
         found = {one: value for one, value in zip(ids, values, strict=True) if value is not None}
         if process_ids is None and len(found) < len(ids):
             # A process that lives after all adds itself again with its next renewal.
@@ -289,12 +405,32 @@ class RedisLink:
 
 def _received(reply: Any) -> list[Received]:
     """Entries of the one stream that was read; none if the read timed out."""
-    if not reply:
-        return []
-    return [
-        Received(number.decode(), fields[1] if fields and len(fields) == 2 and fields[0] == FIELD else None)
-        for number, fields in reply[0][1]
-    ]
+    return [_entry(*entry) for entry in reply[0][1]] if reply else []
+
+
+def _entry(number: bytes, fields: Any, deliveries: int = 1) -> Received:
+    if isinstance(fields, list) and len(fields) == 2 and fields[0] == FIELD:
+        payload = fields[1]
+        if isinstance(payload, bytes):
+            return Received(number.decode(), payload, deliveries)
+        return Received(number.decode(), None, deliveries, size_of(payload))
+    return Received(number.decode(), None, deliveries)
+
+
+def _is_here(received: Received) -> bool:
+    """Whether an entry was read, or never will be. Otherwise it comes when it is read again."""
+    return not 0 < received.size <= MAX_ENTRY_BYTES
+
+
+def _texts(members: list[bytes]) -> tuple[list[str], list[bytes]]:
+    """The members of a set that are text, and the others."""
+    texts, others = list[str](), list[bytes]()
+    for one in members:
+        try:
+            texts.append(one.decode())
+        except UnicodeDecodeError:
+            others.append(one)
+    return texts, others
 
 
 def _milliseconds(seconds: float) -> int:

@@ -13,11 +13,14 @@ from typing import Any, cast
 import hiredis
 from redis.asyncio.connection import parse_url
 
+from proto.rpc.bounded_reader import BoundedReader
 from proto.rpc.errors import BusAway
 
 Command = tuple[bytes | str | int, ...]
 Replies = list[Any]
 CONNECT_SECONDS = 5.0
+COMING_SECONDS = 5.0
+"""A long reply counts as lost if no part of it has come for this time."""
 
 
 class RedisReplyError(BusAway):
@@ -29,18 +32,25 @@ class Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._reader = hiredis.Reader()
+        self._reader = BoundedReader()
         self._transport: asyncio.Transport | None = None
         self._waiting: deque[tuple[int, asyncio.Future[Replies]]] = deque()
         self._replies: Replies = []
+        self._reason = ""
+        """Why the connection was given up."""
         self.client_id = 0
         """Redis's number of this connection."""
-        self.run_id = b""
-        """Changes when Redis restarts."""
+        self.history = b""
+        """Changes when Redis restarts, and when another server takes its place: what was acknowledged before
+        may be lost."""
 
     @classmethod
     async def open(cls, url: str) -> "Connection":
-        """Connect, authenticate and select the database. Raises `BusAway`."""
+        """Connect, authenticate and select the database. Raises `BusAway`.
+
+        A URL is that of redis-py: `redis://`, `rediss://` with `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`,
+        or `unix://`.
+        """
         where: dict[str, Any] = dict(parse_url(url))
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -65,6 +75,8 @@ class Connection(asyncio.Protocol):
             context = ssl.create_default_context(cafile=where.get("ssl_ca_certs"))
             if where.get("ssl_cert_reqs") == "none":
                 context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            if own := where.get("ssl_certfile"):
+                context.load_cert_chain(own, where.get("ssl_keyfile"))
         _, connection = await loop.create_connection(
             cls, where.get("host", "127.0.0.1"), where.get("port", 6379), ssl=context
         )
@@ -76,14 +88,20 @@ class Connection(asyncio.Protocol):
                 user = where.get("username")
                 await self.execute([("AUTH", user, password) if user else ("AUTH", password)])
             # PING is refused while Redis is loading its data.
-            commands: list[Command] = [("PING",), ("CLIENT", "ID"), ("INFO", "server")]
+            commands: list[Command] = [
+                ("PING",),
+                ("CLIENT", "ID"),
+                ("INFO", "server"),
+                ("INFO", "replication"),
+            ]
             if database := where.get("db"):
                 commands.append(("SELECT", database))
-            _, self.client_id, info, *_ = await self.execute(commands)
+            _, self.client_id, *infos = await self.execute(commands)
         except BaseException:
             self.close()
             raise
-        self.run_id = next(line for line in info.split(b"\r\n") if line.startswith(b"run_id:"))
+        lines = b"\r\n".join(infos[:2]).split(b"\r\n")
+        self.history = b" ".join(line for line in lines if line.startswith((b"run_id:", b"master_replid:")))
 
     @property
     def open_still(self) -> bool:
@@ -93,7 +111,7 @@ class Connection(asyncio.Protocol):
         """Send a pipeline; the future gets its replies, errors among them, or raises `BusAway`."""
         future: asyncio.Future[Replies] = self._loop.create_future()
         if self._transport is None or self._transport.is_closing():
-            future.set_exception(BusAway("the connection is closed"))
+            future.set_exception(BusAway(self._reason or "the connection is closed"))
             return future
         if not commands:
             future.set_result([])
@@ -106,10 +124,12 @@ class Connection(asyncio.Protocol):
     async def execute(self, commands: Sequence[Command], timeout: float | None = None) -> Replies:
         """Send a pipeline and wait for its replies. Raises `BusAway`, for an error reply `RedisReplyError`.
 
-        After `timeout` seconds the connection counts as dead.
+        After `timeout` seconds the connection counts as dead, unless a long reply is coming.
         """
         future = self.send(commands)
-        timer = None if timeout is None else self._loop.call_later(timeout, self.close)
+        timer = None
+        if timeout is not None:
+            timer = self._loop.call_later(timeout, self._expire, future, self._reader.passed)
         try:
             replies = await future
         finally:
@@ -119,6 +139,14 @@ class Connection(asyncio.Protocol):
             if isinstance(reply, hiredis.ReplyError):
                 raise RedisReplyError(str(reply))
         return replies
+
+    def _expire(self, future: "asyncio.Future[Replies]", passed: int) -> None:
+        if future.done():
+            return
+        if passed == self._reader.passed:
+            self.close()
+        else:
+            self._loop.call_later(COMING_SECONDS, self._expire, future, self._reader.passed)
 
     def close(self) -> None:
         if self._transport is not None:
@@ -130,20 +158,39 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
 
     def data_received(self, data: bytes) -> None:
-        self._reader.feed(data)
-        while (reply := self._reader.gets()) is not False:
-            self._replies.append(reply)
-            if len(self._replies) == self._waiting[0][0]:
-                _, future = self._waiting.popleft()
-                replies, self._replies = self._replies, []
-                if not future.done():
-                    future.set_result(replies)
+        if self._reason:
+            return
+        reader = self._reader
+        try:
+            reader.feed(data)
+            while (reply := reader.gets()) is not False:
+                if not self._waiting:
+                    # Redis has refused the connection, as when it has too many: it says why, and hangs up.
+                    return self._give_up(str(reply))
+                self._replies.append(reply)
+                if len(self._replies) == self._waiting[0][0]:
+                    _, future = self._waiting.popleft()
+                    replies, self._replies = self._replies, []
+                    reader.held = 0
+                    if not future.done():
+                        future.set_result(replies)
+        except hiredis.ProtocolError as error:
+            return self._give_up(f"what answers there is no Redis: {error}")
+        if self._waiting or reader.inside:
+            reader.paused(data, not self._waiting)
+
+    def _give_up(self, reason: str) -> None:
+        self._reason = reason
+        self.close()
 
     def connection_lost(self, error: Exception | None) -> None:
+        # A refusal may come in place of the reply to the first command of several.
+        refusals = [str(reply) for reply in self._replies if isinstance(reply, hiredis.ReplyError)]
+        self._reason = self._reason or next(iter(refusals), "the connection was lost")
         waiting, self._waiting = self._waiting, deque()
         for _, future in waiting:
             if not future.done():
-                future.set_exception(BusAway("the connection was lost"))
+                future.set_exception(BusAway(self._reason))
 
 
 def _place(where: dict[str, Any]) -> str:

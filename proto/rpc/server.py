@@ -1,8 +1,10 @@
 """A server for generated servicers: takes calls at a service's front door, up to its capacity."""
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import grpc
@@ -10,17 +12,25 @@ import grpc
 from proto.rpc.bus import Letter, Link, Received, door_of
 from proto.rpc.call import Status
 from proto.rpc.errors import BusAway, MalformedEntry
-from proto.rpc.frames import Metadata, decode_opening
+from proto.rpc.frames import Metadata, decode_opening, from_pairs
 from proto.rpc.outbox import RETRY_SECONDS, Outbox
+from proto.rpc.protocol import refusal, spoken
 from proto.rpc.recent import Recent
-from proto.rpc.resume import REFUSED_ATTEMPT, attempt_of
-from proto.rpc.server_call import EXPIRED, ServerCall
+from proto.rpc.resume import OUTSIDE, REFUSED_ATTEMPT, SUSPECT_ATTEMPT, attempt_of
+from proto.rpc.seal import Seal
+from proto.rpc.server_call import EXPIRED, ServerCall, SuspectCall
 from proto.wire_pb2 import Entry
 
 log = logging.getLogger(__name__)
 
-REFUSED = Status(grpc.StatusCode.ABORTED, "this call has cost two servers their lives")
-STOPPING = Status(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
+REFUSED = Status(
+    grpc.StatusCode.ABORTED,
+    "this request was ended: one process after the other has died while serving it",
+)
+STOPPING = Status(grpc.StatusCode.UNAVAILABLE, "the server is stopping", ((OUTSIDE, "stopped"),))
+MAX_DELIVERIES = 3
+"""Processes that an unaccepted call is given to. The first may have ended for the sake of another call, which
+it had taken along with this one; each of the others had taken this one alone."""
 UNIMPLEMENTED = Status(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
 
 
@@ -36,6 +46,8 @@ class Presence(Protocol):
 
     link: Link
     outbox: Outbox
+    seal: Seal
+    protocol: int
     serving: dict[tuple[str, int], ServerCall]
 
     @property
@@ -43,8 +55,13 @@ class Presence(Protocol):
         """Whether the process's lease cannot have run out."""
         ...
 
+    def own(self, work: Coroutine[Any, Any, None], name: str, may_end: bool = False) -> "asyncio.Task[None]":
+        """Run a task that the process cannot do without: see `Owner`."""
+        ...
+
     async def serve(self, server: "Server") -> None:
-        """Publish the server's door in the lease, and look after the server until `retire`."""
+        """Publish the server's door in the lease until `retire`, and look after the server for as long as the
+        process lives: calls may be given to it that it takes no more."""
 
     async def retire(self, server: "Server") -> None: ...
 
@@ -64,6 +81,10 @@ class Server:
         self.door = ""
         self._handlers: list[Any] = []
         self._calls: set[ServerCall] = set()
+        self._suspect: SuspectCall | None = None
+        """The suspect whose turn it is: it has made no progress here yet. See `resume.py`."""
+        self._suspects: deque[SuspectCall] = deque()
+        """Other suspects, which wait for their turn."""
         self._recent = Recent()
         self._seen = Recent()
         self._room = asyncio.Event()
@@ -74,6 +95,7 @@ class Server:
         self._asked = 0
         self._taker: asyncio.Task[None] | None = None
         self._waker: asyncio.Task[None] | None = None
+        self._adopter: asyncio.Task[None] | None = None
 
     @property
     def outbox(self) -> Outbox:
@@ -95,7 +117,7 @@ class Server:
         self._handlers.append(grpc.method_handlers_generic_handler(service_name, method_handlers))
 
     def _serve(self, service: str) -> None:
-        door = door_of(service, self._pool)
+        door = door_of(service, self._pool, self._node.protocol)
         if self.door not in ("", door):
             raise ValueError(f"this server serves {self.door}; make another one for {door}")
         self.door = door
@@ -108,7 +130,11 @@ class Server:
             raise ValueError("no service was added to this server")
         await self._node.link.join(self.door)
         await self._node.serve(self)
-        self._taker = asyncio.ensure_future(self._take())
+        self._taker = self._own(self._take(), "takes calls")
+
+    def _own(self, work: Coroutine[Any, Any, None], does: str) -> "asyncio.Task[None]":
+        """`does`: what the task does at the door."""
+        return self._node.own(work, f"what {does} at {self.door}", may_end=True)
 
     def set_capacity(self, capacity: int) -> None:
         """Hold at most this many calls at once; 0 takes no new ones. Accepted calls go on."""
@@ -139,12 +165,26 @@ class Server:
         # A bus that is away gives no calls either.
         await asyncio.wait([self._taker], timeout=1.0)
         self._taker.cancel()
+        self._asked = 0
         if grace and self._calls:
-            await asyncio.wait([asyncio.ensure_future(self._idle.wait())], timeout=grace)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace):
+                    await self._idle.wait()
         for call in list(self._calls):
             call.end(STOPPING)
         await self._idle.wait()
         self._stopped.set()
+
+    def abandon(self) -> None:
+        """The process ends at once: take no more calls. Its calls are dropped by the node."""
+        self._stopping = True
+        if self._taker is not None:
+            self._taker.cancel()
+
+    @property
+    def busy(self) -> bool:
+        """Whether there are calls."""
+        return bool(self._calls)
 
     # --- taking calls ---
 
@@ -154,7 +194,7 @@ class Server:
 
     async def _take(self) -> None:
         while not self._stopping:
-            if self._free <= 0:
+            if self._free <= 0 or not self._node.holds_lease:
                 self._room.clear()
                 await self._room.wait()
                 continue
@@ -168,16 +208,29 @@ class Server:
             self._asked = 0
             # A process that was stopped and goes on gets calls before it notices that its lease has run out.
             # They stay pending: for itself once it has a lease again, or for another replica.
-            if self._node.holds_lease:
-                for received in entries:
-                    self._receive(received)
+            if entries and self._node.holds_lease:
+                await self._arrived(entries)
             # First responses of these calls go out before more calls are taken.
             await asyncio.sleep(0)
+
+    async def _arrived(self, entries: Sequence[Received]) -> None:
+        """Take in as many calls as there is room for, and give the others back."""
+        spare = []
+        for received in entries:
+            if self._free > 0:
+                self._receive(received)
+            else:  # calls that were pending have come meanwhile
+                spare.append(received.id)
+        if spare:
+            try:
+                await self._node.link.give_back(self.door, spare)
+            except BusAway as error:  # they stay pending until `tend`
+                self._node.away(error)
 
     def _wake(self) -> None:
         """Interrupt a read that asks for more calls than are wanted now."""
         if self._waker is None or self._waker.done():
-            self._waker = asyncio.ensure_future(self._interrupt())
+            self._waker = self._own(self._interrupt(), "interrupts reads")
 
     async def _interrupt(self) -> None:
         # More than once, as Redis may see this before it sees the read.
@@ -189,12 +242,44 @@ class Server:
             await asyncio.sleep(0.005)
 
     async def tend(self, adopt: bool) -> None:
-        """Take the calls that were given to this process and never reached it; with `adopt` also the calls
-        of processes that are gone. Raises `BusAway`."""
-        if self._free > 0 and not self._stopping:
-            for received in await self._node.link.pending(self.door, adopt):
-                if self._free > 0 and received.id not in self._seen:
-                    self._receive(received)
+        """After each renewal of the lease: leave no call pending of which this process does not know.
+
+        Takes the calls that were given to it and never reached it, as far as there is room, and gives the
+        others back: nobody takes over what is pending for a process that lives. Then takes over calls that
+        others gave back; with `adopt` also those of processes that are gone. Raises `BusAway`.
+        """
+        spare = []
+        for received in await self._node.link.pending(self.door):
+            if received.id in self._seen:
+                # A Redis that came back without its last writes has forgotten that it was settled.
+                self.outbox.settle(self.door, received.id)
+            elif self._free > 0 and not self._stopping:
+                self._receive(received)
+            else:
+                spare.append(received.id)
+        if spare:
+            await self._node.link.give_back(self.door, spare)
+        if self._stopping or self._free <= 0:
+            return
+        self._room.set()
+        if self._adopter is None or self._adopter.done():
+            self._adopter = self._own(self._adopt(adopt), "takes calls over")
+
+    async def _adopt(self, of_the_dead: bool) -> None:
+        """Take over calls: the next one once the one before is settled.
+
+        If reading one ends this process, too, it alone counts one process more, and not those behind it.
+        """
+        link = self._node.link
+        try:
+            while self._free > 0 and not self._stopping and self._node.holds_lease:
+                received = await link.adopt(self.door, of_the_dead)
+                if received is None or self._stopping or not self._node.holds_lease:
+                    return
+                await self._arrived((received,))
+                await self.outbox.sent()
+        except BusAway as error:
+            self._node.away(error)
 
     def forget(self) -> None:
         """The process has fenced itself: calls that it had taken are pending again."""
@@ -207,35 +292,58 @@ class Server:
         """A call from the door: run it or refuse it."""
         self._seen.add(received.id)
         try:
-            entry = decode_opening(received.payload)
-        except MalformedEntry as error:
-            log.warning("%s %s: %s", self.door, received.id, error)
-            self.outbox.bury(Letter(self.door, received.id, str(error), received.payload or b""))
-        else:
-            key = (entry.sender, entry.requests[0].call)
-            twice = key in self._node.serving or key in self._recent
-            if not twice and self._node.current(entry.sender, entry.epoch):
-                self._begin(entry)
+            self._open(received)
+        except Exception as error:  # whatever an entry holds, the server goes on with the next one
+            letter = Letter.about(self.door, received, error)
+            log.warning("%s %s: %s", letter.stream, letter.id, letter.reason)
+            self.outbox.bury(letter)
         # Settled together with ACCEPT. Comes last, so that a quick handler responds in the same turn.
         self.outbox.settle(self.door, received.id)
 
+    def _open(self, received: Received) -> None:
+        if received.deliveries > MAX_DELIVERIES:
+            raise MalformedEntry(f"{received.deliveries - 1} processes ended before they had accepted it")
+        entry = decode_opening(self._node.seal.open(self.door, received.content()))
+        key = (entry.sender, entry.requests[0].call)
+        twice = key in self._node.serving or key in self._recent
+        if not twice and self._node.current(entry.sender, entry.epoch):
+            self._begin(entry)
+
     def _begin(self, entry: Entry) -> None:
-        call = ServerCall(self, entry.sender, entry.epoch, entry.requests[0])
+        opening = entry.requests[0]
+        attempt = attempt_of(from_pairs(opening.metadata))
+        kind = SuspectCall if attempt >= SUSPECT_ATTEMPT else ServerCall
+        call = kind(self, entry.sender, entry.epoch, opening)
         self._calls.add(call)
+        if self._asked and self._free <= 0:
+            self._wake()
         self._idle.clear()
         self._node.serving[call.client, call.number] = call
+        theirs, own = spoken(opening.open.protocol), self._node.protocol
+        if theirs != own:
+            log.warning("%r speaks protocol %d, and is refused at %s", entry.sender[:100], theirs, self.door)
+            call.refuse(refusal(theirs, own))
+            return
         for frame in entry.requests:
             call.receive(frame)
         if call.done():
             self.released(call)
         elif call.time_remaining() == 0:
             call.refuse(EXPIRED)
-        elif attempt_of(call.invocation_metadata()) >= REFUSED_ATTEMPT:
+        elif attempt >= REFUSED_ATTEMPT:
             call.refuse(REFUSED)
         elif (handler := self._handler(call)) is None:
             call.refuse(UNIMPLEMENTED)
         else:
             call.start(handler)
+            if isinstance(call, SuspectCall):
+                self._suspects.append(call)
+                self._next_suspect()
+
+    def _next_suspect(self) -> None:
+        if self._suspects and self._suspect is None:
+            self._suspect = self._suspects.popleft()
+            self._suspect.turn.set()
 
     def _handler(self, call: ServerCall) -> Any:
         details = Details(call.method, call.invocation_metadata())
@@ -247,9 +355,19 @@ class Server:
         self._recent.add((call.client, call.number))
         self._node.serving.pop((call.client, call.number), None)
 
+    def progressed(self, call: ServerCall) -> None:
+        """See `Owner`."""
+        if call is self._suspect:
+            self._suspect = None
+            self._next_suspect()
+
     def released(self, call: ServerCall) -> None:
         """See `Owner`."""
         self._calls.discard(call)
+        if isinstance(call, SuspectCall):
+            with contextlib.suppress(ValueError):
+                self._suspects.remove(call)
+            self.progressed(call)
         if self._free > 0:
             self._room.set()
         if not self._calls:

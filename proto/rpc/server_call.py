@@ -8,14 +8,19 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, Protocol
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc.aio import EOF, AbortError, ServicerContext, UsageError
 
 from proto.rpc.call import GAP, MAX_MESSAGE_BYTES, OVERRUN, Inflow, Status, too_large
 from proto.rpc.frames import Pairs, from_pairs, to_pairs
 from proto.rpc.outbox import Outbox
-from proto.wire_pb2 import ACCEPT, CANCEL, HALF_CLOSE, MESSAGE, STATUS, Frame, Kind
+from proto.rpc.resume import WAITS
+from proto.wire_pb2 import ACCEPT, CANCEL, HALF_CLOSE, MESSAGE, PROBE, STATUS, Frame, Kind
 
 log = logging.getLogger(__name__)
+
+MAX_DETAILS = 4096
+"""Characters of a status's details. An error may quote a whole request."""
 
 EXPIRED = Status(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
@@ -28,6 +33,9 @@ class Owner(Protocol):
 
     def ended(self, call: "ServerCall") -> None:
         """The call's status is sent, or the caller does not want it any more."""
+
+    def progressed(self, call: "ServerCall") -> None:
+        """A suspect has sent a response."""
 
     def released(self, call: "ServerCall") -> None:
         """The call's handler has returned as well: its place is free."""
@@ -82,19 +90,28 @@ class ServerCall(ServicerContext):  # type: ignore[misc]
             status = Status(grpc.StatusCode.CANCELLED, "the handler was cancelled", self._trailing)
         except AbortError:
             status = Status(self._code or grpc.StatusCode.UNKNOWN, self._details, self._trailing)
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic in an extension is no Exception, and ends the call as well
             if not self._ended:
-                log.exception("%s failed", self.method)
+                log.error("%s failed", self.method, exc_info=error)
             details = f"Unexpected {type(error)}: {error}"
             status = Status(self._code or grpc.StatusCode.UNKNOWN, details, self._trailing)
-        self._finish(status)
+        try:
+            self._finish(status)
+        except Exception:
+            log.exception("%s has set a status that cannot be sent", self.method)
+            self._finish(Status(grpc.StatusCode.INTERNAL, "the handler's status cannot be sent"))
 
     async def _handle(self, handler: Any) -> None:
         self._deserialize = handler.request_deserializer or bytes
         self._serialize = handler.response_serializer or bytes
         request: Any = Requests(self)
         if not handler.request_streaming:
-            request = await self.read()
+            try:
+                request = await self.read()
+            except DecodeError:
+                await self.abort(grpc.StatusCode.INTERNAL, "the request cannot be read")
             if request is EOF:
                 await self.abort(grpc.StatusCode.INTERNAL, "the client sent no request")
         name = f"{_ARITY[handler.request_streaming]}_{_ARITY[handler.response_streaming]}"
@@ -138,12 +155,14 @@ class ServerCall(ServicerContext):  # type: ignore[misc]
         """Send the status, unless the call has ended. Raises `ValueError` for bad trailing metadata."""
         if self._ended:
             return
-        pairs = to_pairs(status.trailing)
+        # All that can fail comes first: a frame that was begun is sent.
+        pairs, code = to_pairs(status.trailing), int(status.code.value[0])
+        details = status.details[:MAX_DETAILS].encode(errors="replace").decode()
         self._code, self._details, self._trailing = status.code, status.details, status.trailing
         if not self._sent:
             self._say(ACCEPT)
         frame = self._say(STATUS)
-        frame.status.code, frame.status.details = status.code.value[0], status.details
+        frame.status.code, frame.status.details = code, details
         frame.metadata.extend(pairs)
         self._close()
 
@@ -170,12 +189,18 @@ class ServerCall(ServicerContext):  # type: ignore[misc]
             if frame.seq > inflow.expected:
                 self.end(GAP)
             return
-        inflow.expected += 1
         if frame.kind == MESSAGE:
+            inflow.expected += 1
             if not inflow.put(frame.body):
                 self.end(OVERRUN)
-        elif frame.kind == HALF_CLOSE:
-            inflow.close()
+        elif frame.kind != PROBE:
+            inflow.expected += 1
+            if frame.kind == HALF_CLOSE:
+                inflow.close()
+
+    def probe(self) -> None:
+        """Ask the client whether it knows the call and has all of its frames."""
+        self._outbox.response(self.client, self.number, self._sent + 1, PROBE)
 
     def end(self, status: Status) -> None:
         """End the call and stop its handler."""
@@ -285,6 +310,35 @@ class ServerCall(ServicerContext):  # type: ignore[misc]
             callback(self)
         else:
             self._callbacks.append(callback)
+
+
+class SuspectCall(ServerCall):
+    """A call that may be the reason why its servers died; see `resume.py`.
+
+    Its first frame says that it waits for its turn. Before its handler runs, the caller has been told that it
+    does: otherwise a handler that ends the process at once would look like one that has not begun.
+    """
+
+    def __init__(self, owner: Owner, client: str, epoch: int, opening: Frame) -> None:
+        super().__init__(owner, client, epoch, opening)
+        self.turn = asyncio.Event()
+        """Set when the handler may run."""
+
+    async def _run(self, handler: Any) -> None:
+        await self.turn.wait()
+        self._say(ACCEPT)
+        await self._outbox.sent()
+        await super()._run(handler)
+
+    def _say(self, kind: Kind) -> Frame:
+        frame = super()._say(kind)
+        if self._sent == 1:
+            frame.metadata.extend(to_pairs(((WAITS, "1"),)))
+        return frame
+
+    def _send(self, body: bytes) -> None:
+        super()._send(body)
+        self._owner.progressed(self)
 
 
 class Requests:

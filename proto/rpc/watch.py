@@ -10,7 +10,7 @@ from typing import Protocol
 
 from proto.rpc.bus import Link
 from proto.rpc.errors import BusAway
-from proto.rpc.lease import Lease, LeaseKeeper
+from proto.rpc.lease import LeaseKeeper, LeaseReader, killed_note
 
 WATCH_SECONDS = 0.5
 
@@ -26,11 +26,18 @@ class Watched(Protocol):
         """Whether a call without `wait_for_ready` is still at its door."""
         ...
 
+    def waiting(self) -> bool:
+        """Whether a call is still at its door."""
+        ...
+
+    async def probe(self) -> None:
+        """Ask about calls of which nothing was heard since this was called before. Raises `BusAway`."""
+
     async def caught_up(self) -> None:
         """Return once all that is in the inbox now has been read. Raises `BusAway`."""
 
-    def peer_is(self, process_id: str, epoch: int | None) -> None:
-        """A peer's lease says `epoch`; None: it has none."""
+    def peer_is(self, process_id: str, epoch: int | None, killed: bool = False) -> None:
+        """A peer's lease says `epoch`; None: it has none. `killed`: from outside, as its launcher saw."""
 
     def served(self, doors: set[str]) -> None:
         """The doors that a living process serves."""
@@ -39,11 +46,17 @@ class Watched(Protocol):
 class Watch:
     """Looks at leases every half second while there are calls, or at once when it is asked to."""
 
-    def __init__(self, link: Link, lease_seconds: float, keeper: LeaseKeeper, watched: Watched) -> None:
+    def __init__(
+        self, link: Link, seconds: tuple[float, float], keeper: LeaseKeeper, watched: Watched
+    ) -> None:
+        """`seconds`: of a lease, and those without a frame after which one asks about a call."""
         self._link, self._keeper, self._watched = link, keeper, watched
+        lease_seconds, self._quiet_seconds = seconds
         self._period = min(WATCH_SECONDS, lease_seconds / 3)
+        self._probe_at = 0.0
         self._wanted = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._reader = LeaseReader()
 
     def want(self) -> None:
         """There are calls."""
@@ -64,26 +77,33 @@ class Watch:
             self._hurry.clear()
             peers = self._watched.peers()
             impatient = self._watched.impatient()
-            if not peers and not impatient:
+            if not peers and not impatient and not self._watched.waiting():
                 self._wanted.clear()
                 continue
             try:
-                await self._look(peers, impatient)
+                if peers or impatient:
+                    await self._look(peers, impatient)
+                await self._probe()
             except BusAway as error:
                 self._keeper.away(error)
 
+    async def _probe(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._probe_at and not self._keeper.is_away:
+            self._probe_at = now + self._quiet_seconds
+            await self._watched.probe()
+
     async def _look(self, peers: set[str], impatient: bool) -> None:
-        values = await self._link.leases(None if impatient else sorted(peers))
+        leases = self._reader.read(await self._link.leases(None if impatient else sorted(peers)))
         trustworthy = self._keeper.trustworthy
-        leases = {one: lease for one, value in values.items() if (lease := Lease.decode(one, value))}
         if impatient or not peers <= leases.keys():
             # What a process sent before it died still counts.
             await self._watched.caught_up()
-        for process_id in peers:
-            lease = leases.get(process_id)
-            if lease is not None:
-                self._watched.peer_is(process_id, lease.epoch)
-            elif trustworthy:
-                self._watched.peer_is(process_id, None)
+        gone = sorted(peers - leases.keys()) if trustworthy else []
+        notes = await self._link.leases([killed_note(one) for one in gone]) if gone else {}
+        for process_id in peers & leases.keys():
+            self._watched.peer_is(process_id, leases[process_id].epoch)
+        for process_id in gone:
+            self._watched.peer_is(process_id, None, killed_note(process_id) in notes)
         if impatient and trustworthy:
             self._watched.served({door for lease in leases.values() for door in lease.doors})

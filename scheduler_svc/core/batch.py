@@ -12,9 +12,11 @@ from operator import attrgetter
 
 from scheduler_svc.core.blocks import BlockPool
 from scheduler_svc.core.errors import IntegrityError
+from scheduler_svc.core.grammars import Grammars
 from scheduler_svc.core.host import HostPool
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.sequence import Sequence, State
+from scheduler_svc.core.shares import Shares
 from scheduler_svc.core.table import BlockTable
 from scheduler_svc.core.unfinished import UnfinishedPrefixes
 
@@ -24,11 +26,16 @@ _age = attrgetter("age")
 class Batch:
     """Slots and block tables of the worker's batch, as they are after the newest plan."""
 
-    def __init__(self, limits: WorkerLimits, slots: int, unfinished: UnfinishedPrefixes) -> None:
-        """`slots`: rows of the batch. `unfinished`: learns which sequences leave."""
+    def __init__(
+        self, limits: WorkerLimits, slots: int, unfinished: UnfinishedPrefixes, shares: Shares
+    ) -> None:
+        """`slots`: rows of the batch. `unfinished` and `shares` learn which sequences come and leave."""
         self.limits = limits
         self.unfinished = unfinished
+        self.shares = shares
         self.pool = BlockPool(limits.num_blocks, HostPool(limits.host_blocks) if limits.swaps else None)
+        self.grammars = Grammars()
+        """Grammars that the worker has for the running sequences."""
         self.running: list[Sequence] = []
         """Sequences with a slot, oldest first."""
         self.free_slots = list(range(slots - 1, -1, -1))
@@ -65,6 +72,7 @@ class Batch:
         targets = table.grow(len(sources))
         child.chain = parent.chain[: table.named]
         self._seat(child, table, tokens)
+        child.turn_begin, child.turn_end = parent.turn_begin, parent.turn_end
         return sources, targets
 
     def to_take(self, sequence: Sequence) -> int:
@@ -108,6 +116,9 @@ class Batch:
         self.unfinished.leave(sequence)
         self.cut_tables.pop(sequence, None)
         del self.running[bisect_left(self.running, sequence.age, key=_age)]
+        self.shares.gave_slot(sequence)
+        if grammar := sequence.group.request.grammar:
+            self.grammars.release(grammar)
         self.free_slots.append(sequence.slot)
         self.freed_slots.append(sequence.slot)
         sequence.table.release()
@@ -131,6 +142,10 @@ class Batch:
             raise IntegrityError(f"slots held and free: {slots}")
         if running != sorted(running, key=_age):
             raise IntegrityError("running sequences are not in order of age")
+        grammars = [sequence.group.request.grammar for sequence in running]
+        self.grammars.check_integrity([grammar for grammar in grammars if grammar])
+        if not self.shares.check(running):
+            raise IntegrityError("an account has another number of slots than its sequences")
         for sequence, table in zip(running, tables, strict=True):
             _check_sequence(sequence, table, self.limits)
 
@@ -145,6 +160,9 @@ class Batch:
         sequence.admission_cost = len(sequence.tokens) - computed
         self.admitted_tokens += len(sequence.tokens)
         insort(self.running, sequence, key=_age)
+        self.shares.took_slot(sequence)
+        if grammar := sequence.group.request.grammar:
+            self.grammars.take(grammar)
 
 
 def _check_sequence(sequence: Sequence, table: BlockTable, limits: WorkerLimits) -> None:

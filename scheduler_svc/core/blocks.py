@@ -34,6 +34,8 @@ class BlockPool:
         self._empty = list(range(num_blocks - 1, -1, -1))
         # The order is the order of eviction. An OrderedDict lets a block leave from the middle in O(1).
         self._idle: OrderedDict[int, None] = OrderedDict()
+        self.shared_blocks = 0
+        """Blocks that are in more than one table."""
 
     @property
     def free_blocks(self) -> int:
@@ -71,10 +73,13 @@ class BlockPool:
 
     def share(self, blocks: Iterable[int]) -> None:
         """Add a reference to each block: it is in one more table, or was idle and hit."""
+        references = self._references
         for block in blocks:
-            if not self._references[block]:
+            if not references[block]:
                 del self._idle[block]
-            self._references[block] += 1
+            elif references[block] == 1:
+                self.shared_blocks += 1
+            references[block] += 1
 
     def release(self, blocks: Sequence[int]) -> None:
         """Take one reference from each block of a table, given from head to tail.
@@ -86,6 +91,8 @@ class BlockPool:
         for block in reversed(blocks):
             references[block] -= 1
             if references[block]:
+                if references[block] == 1:
+                    self.shared_blocks -= 1
                 continue
             if self._hash_of[block] is None:
                 self._empty.append(block)
@@ -155,6 +162,8 @@ class BlockPool:
         if held != self._references:
             wrong = [block for block, count in enumerate(held) if count != self._references[block]]
             raise IntegrityError(f"references that no table holds, or tables without reference: {wrong}")
+        if self.shared_blocks != sum(1 for count in held if count > 1):
+            raise IntegrityError(f"{self.shared_blocks} blocks count as shared, which is wrong")
         free = sorted([*self._empty, *self._idle])
         if free != [block for block, count in enumerate(held) if not count]:
             raise IntegrityError("the free blocks are not those without a reference")

@@ -1,10 +1,21 @@
-"""What speculation remembers of one sequence; see `capabilities/drafts.py`."""
+"""What is remembered of one sequence for its drafts; see `capabilities/drafts.py`."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from scheduler_svc.core.lookup import Lookup
 
 PATIENCE = 5
 """After the n-th step in a row without a draft that held, a sequence gets no drafts for 2^n tokens, and for
 2^PATIENCE tokens at most."""
+
+
+class Forced(NamedTuple):
+    """A run of tokens each of which is the only one that a grammar allows in its place."""
+
+    start: int
+    """Position of the first one in the sequence's context."""
+    tokens: Sequence[int]
 
 
 class DraftState:

@@ -65,8 +65,9 @@ class Speculation:
         return min(self._drafter.longest, room) if room >= SHORTEST else 0
 
     def drafts(self, sequence: Sequence, longest: int) -> list[int]:
-        """Up to `longest` drafts for after the sequence's confirmed tokens; none for a beam."""
-        if sequence.group.beam_round is not None:
+        """Up to `longest` drafts for after the sequence's confirmed tokens; none for a beam,
+        and none where each would have many log probabilities."""
+        if sequence.group.beam_round is not None or sequence.group.request.alternatives:
             return []
         if sequence.draft_state is None:
             sequence.draft_state = DraftState(self._drafter.longest)

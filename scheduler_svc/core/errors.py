@@ -5,11 +5,14 @@ SchedulerError
 │   └── ContextExceeded longer than the context has room for        OUT_OF_RANGE
 ├── TooMuchWaits        the queue is full; says when to come back   RESOURCE_EXHAUSTED
 ├── RowFailed           the worker could not compute a row of it    INTERNAL
-├── RequestPoisoned     two workers in a row were lost with it      ABORTED
+├── StepRaised          a step with it alone raised an error        INTERNAL
+├── RequestPoisoned     it ended several workers, alone on each     ABORTED
+├── HandedOver          another scheduler can go on with it         UNAVAILABLE
+├── NoSuchWorker        begun by a worker of another fingerprint    FAILED_PRECONDITION
 ├── WorkerFault         a result that does not answer the plan      the worker is given up
-├── OutOfBlocks         more blocks asked for than are free         a bug: the planner counts first
-├── IllegalTransition   a sequence cannot go to that state          a bug
-└── IntegrityError      the scheduler's state contradicts itself    a bug
+├── OutOfBlocks         more blocks asked for than are free         a bug: the process ends
+├── IllegalTransition   a sequence cannot go to that state          a bug: the process ends
+└── IntegrityError      the scheduler's state contradicts itself    a bug: the process ends
 """
 
 
@@ -34,7 +37,7 @@ class ContextExceeded(RequestRefused):
 
 
 class TooMuchWaits(SchedulerError):
-    """Refused for now. All that waits now will have begun after about `retry_after` seconds."""
+    """Refused for now. What its tenant waits for now will have begun after about `retry_after` seconds."""
 
     def __init__(self, retry_after: int) -> None:
         super().__init__(f"too many requests are waiting; try again in {retry_after} s")
@@ -45,11 +48,38 @@ class RowFailed(SchedulerError):
     """The worker could not compute a row of the request."""
 
 
+class StepRaised(SchedulerError):
+    """The worker's code raised an error in a step of the request, which ran alone. `why`: its text."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"a step that computed this request alone raised an error: {why}")
+
+
 class RequestPoisoned(SchedulerError):
-    """Two workers in a row were lost before the request gained a token on them."""
+    """Several workers in a row were lost at one place of the request, which ran alone on each of them."""
 
     def __init__(self) -> None:
-        super().__init__("two workers in a row were lost while they computed this request")
+        super().__init__(
+            "this request was ended: one worker after the other has died while computing it alone"
+        )
+
+
+class HandedOver(SchedulerError):
+    """This scheduler has no worker left, and another one has. `suspect`: the last worker was lost with it."""
+
+    def __init__(self, suspect: bool) -> None:
+        super().__init__("another scheduler can go on with this request")
+        self.suspect = suspect
+
+
+class NoSuchWorker(SchedulerError):
+    """The answer was begun by a worker that computed otherwise than all workers here."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no worker here goes on with this answer as it was begun: "
+            "they have other weights, number formats or kernels"
+        )
 
 
 class WorkerFault(SchedulerError):

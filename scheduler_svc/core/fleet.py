@@ -3,16 +3,26 @@
 A request belongs to one worker at a time. It waits here while no worker can take it, and comes back here when
 its worker is lost.
 
-A request may be the reason why a worker is lost. One whose worker was lost before it gained a token there is
-a suspect. Each worker gets one suspect at a time. So if that worker is lost, too, the suspect is the reason,
-and only this request is ended.
+A request may be the reason why a worker is lost: see `suspicion.py`. Suspects go on one at a time, each alone
+on a worker that is set aside for them:
+
+    comes to rest     nothing is planned until nothing is in flight
+    is cleared        all other requests of the worker are held, and lose slots and blocks
+    a suspect runs    alone, until it has passed the place where a worker was lost
+    ... the next suspect, in the same way
+    is given back     the requests that were held go on
+
+Idle workers are set aside for suspects first. If there is none, one busy worker is, until an idle one comes.
+So other requests go on elsewhere, and new ones go there.
 """
 
-from collections import deque
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from scheduler_svc.core.capabilities.roll import roll
 from scheduler_svc.core.drafters import speculation_of
-from scheduler_svc.core.errors import RequestPoisoned, RequestRefused
+from scheduler_svc.core.errors import RequestPoisoned, RequestRefused, StepRaised
 from scheduler_svc.core.limits import WorkerLimits, length_limit
 from scheduler_svc.core.plan import Gain, Outcome
 from scheduler_svc.core.policies import POLICIES
@@ -20,9 +30,28 @@ from scheduler_svc.core.request import Request
 from scheduler_svc.core.router import Router
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import SequenceGroup, Watch
+from scheduler_svc.core.suspicion import MAX_DEATHS, Loss, Span, Suspicion
 
-MAX_LOSSES = 2
-"""Workers lost in a row, before a request gained a token on them, after which it is ended."""
+
+@dataclass(slots=True)
+class _Isolation:
+    """A worker that is set aside for suspects."""
+
+    was_idle: bool
+    """It had nothing else to do."""
+    suspect: SequenceGroup | None = None
+    """Runs there alone; None: the worker comes to rest."""
+    outputs: list[int] = field(default_factory=list)
+    """Tokens that the suspect's sequences had when it began there."""
+    held: list[SequenceGroup] = field(default_factory=list)
+    """Requests of this worker that wait until it is given back."""
+
+    def suspicion_of(self, group: SequenceGroup, spans: dict[int, Span]) -> Suspicion:
+        """A group's suspicion once the worker was lost while it computed `spans` of the group's sequences."""
+        if group is not self.suspect or group.suspicion is None:
+            return Suspicion(spans)
+        gains = (each.output_tokens - had for each, had in zip(group.sequences, self.outputs, strict=False))
+        return group.suspicion.after_death(spans, max(gains))
 
 
 class Fleet:
@@ -39,7 +68,7 @@ class Fleet:
         self._home: dict[SequenceGroup, Scheduler] = {}
         self._homeless: deque[SequenceGroup] = deque()
         self._suspects: deque[SequenceGroup] = deque()
-        self._on_probation: dict[Scheduler, SequenceGroup] = {}
+        self._isolated: dict[Scheduler, _Isolation] = {}
         self._arrivals = 0
         self._admitted_before = 0  # on workers that are lost
 
@@ -53,13 +82,18 @@ class Fleet:
         """Tokens that have left the queue so far, over all workers; see `Scheduler.admitted_tokens`."""
         return self._admitted_before + sum(each.admitted_tokens for each in self.schedulers)
 
-    def waiting(self) -> tuple[int, int]:
-        """Requests that wait for others to make room, and their tokens that have to be computed."""
+    def waiting(self) -> dict[str, tuple[int, int]]:
+        """Requests that wait for others to make room, and their tokens to be computed, by tenant."""
         waiting = [sequence for each in self.schedulers for sequence in each.waiting()]
-        for group in (*self._homeless, *self._suspects):
+        for group in (*self._homeless, *self._suspects, *self._held()):
             waiting += group.alive()
-        requests = {id(sequence.group) for sequence in waiting}
-        return len(requests), sum(len(sequence.tokens) for sequence in waiting)
+        requests = defaultdict[str, set[SequenceGroup]](set)
+        tokens = Counter[str]()
+        for sequence in waiting:
+            tenant = sequence.group.request.tenant
+            requests[tenant].add(sequence.group)
+            tokens[tenant] += len(sequence.tokens)
+        return {tenant: (len(groups), tokens[tenant]) for tenant, groups in requests.items()}
 
     def accept(self, request: Request, watch: Watch | None = None) -> tuple[SequenceGroup, Outcome]:
         """Take on a request. The outcome says whether it is refused, or complete already."""
@@ -69,6 +103,13 @@ class Fleet:
         if group.unfinished:
             self._place(group, outcome)
         return group, outcome
+
+    def stranded(self) -> list[SequenceGroup]:
+        """Requests whose answers were begun by a worker of a fingerprint that no worker here has."""
+        if not self.schedulers:
+            return []
+        known = {each.limits.fingerprint for each in self.schedulers} | {""}
+        return [group for group in (*self._homeless, *self._suspects) if group.fingerprint not in known]
 
     def home(self, group: SequenceGroup) -> Scheduler | None:
         """The scheduler that has the request, if one has."""
@@ -80,7 +121,7 @@ class Fleet:
         if home is not None:
             home.cancel(group)
             self._review(home)
-        for queue in (self._homeless, self._suspects):
+        for queue in (self._homeless, self._suspects, *(each.held for each in self._isolated.values())):
             if group in queue:
                 queue.remove(group)
 
@@ -95,14 +136,14 @@ class Fleet:
             self.cancel(group)
 
     def add_worker(self, limits: WorkerLimits) -> tuple[Scheduler, Outcome]:
-        """Add a worker. It takes the requests that had no worker, and its share of what waits for others."""
+        """Add a worker. It takes suspects, or the requests that had no worker and its share of what waits."""
         waiting = list(self._homeless)
         self._homeless.clear()
         for scheduler in self.schedulers:
+            if scheduler in self._isolated:
+                continue
             for group in scheduler.withdraw_waiting():
-                if self._on_probation.get(scheduler) is group:
-                    del self._on_probation[scheduler]
-                del self._home[group]
+                self._leave(group, scheduler)
                 waiting.append(group)
             self._router.review(scheduler)
         drafts = speculation_of(self._speculation, limits)
@@ -111,30 +152,37 @@ class Fleet:
         self._router.add(joined)
         self._measure()
         outcome = Outcome()
-        for group in sorted(waiting, key=lambda group: group.arrival):
-            self._place(group, outcome)
-        self._place_suspects()
+        self._isolate()
+        self._place_all(waiting, outcome)
         return joined, outcome
 
-    def remove_worker(self, scheduler: Scheduler) -> Outcome:
-        """A worker is lost: its requests go to other workers, or wait for one."""
+    def remove_worker(self, scheduler: Scheduler, loss: Loss = Loss.DEATH, why: str = "") -> Outcome:
+        """A worker is lost: its requests go to other workers, or wait for one. `why`: its error's text."""
         self.schedulers.remove(scheduler)
-        self._router.remove(scheduler)
+        isolation = self._isolated.pop(scheduler, None)
+        if isolation is None:
+            isolation = _Isolation(was_idle=False)
+            self._router.remove(scheduler)
         self._admitted_before += scheduler.admitted_tokens
         self._measure()
-        self._on_probation.pop(scheduler, None)
-        outcome = Outcome()
-        for group in scheduler.evacuate():
-            del self._home[group]
-            if group.losses >= MAX_LOSSES:
+        outcome, moved = Outcome(), isolation.held
+        places = scheduler.suspects(loss)
+        for group in self._evacuated(scheduler):
+            if group in places:
+                group.suspicion = isolation.suspicion_of(group, places[group])
+            if loss is Loss.RAISED and group in places and group is isolation.suspect:
+                outcome.failed.append((group, StepRaised(why)))
+            elif group.suspicion is not None and group.suspicion.deaths >= MAX_DEATHS:
                 outcome.failed.append((group, RequestPoisoned()))
             else:
-                self._place(group, outcome)
-        self._place_suspects()
+                moved.append(group)
+        self._suspects.extend(group for group in moved if group.suspicion is not None)
+        self._isolate()
+        self._place_all((group for group in moved if group.suspicion is None), outcome)
         return outcome
 
     def settle(self, scheduler: Scheduler, outcome: Outcome) -> None:
-        """Take note of a result's outcome: requests that ended, and whether a suspect gained a token."""
+        """Take note of a result's outcome: requests that ended, and whether a suspect is cleared."""
         for gain in outcome.gains:
             if gain.finish and not gain.group.unfinished:
                 self._home.pop(gain.group, None)
@@ -147,29 +195,30 @@ class Fleet:
         limits = (each.limits for each in self.schedulers)
         self._largest = max(limits, key=lambda each: each.max_length, default=None)
 
-    def _largest_for(self, request: Request) -> WorkerLimits | None:
+    def _largest_for(self, request: Request, fingerprint: str) -> WorkerLimits | None:
         """Limits of the worker that can hold the request's longest sequences; beams must fit together."""
-        if request.beams is None:
+        if request.beams is None and not fingerprint:
             return self._largest
-        limits = (each.limits for each in self.schedulers)
+        limits = (each.limits for each in self.schedulers if each.limits.goes_on(fingerprint))
         return max(limits, key=lambda each: each.max_length_of(request.beam_width), default=None)
 
     def _place(self, group: SequenceGroup, outcome: Outcome) -> None:
         """Give the group to a worker, or keep it until some worker can take it."""
-        largest = self._largest_for(group.request)
+        largest = self._largest_for(group.request, group.fingerprint)
         if largest is None:
             self._homeless.append(group)
             return
         if not group.limit and not self._set_limit(group, largest, outcome):
             return
-        if group.losses:
-            self._suspects.append(group)
-            return
+        self._assign(group)
+
+    def _assign(self, group: SequenceGroup) -> None:
+        """Give a group whose limit is set to a worker, or keep it until some worker takes it."""
         scheduler = self._router.choose(group)
         if scheduler is None:
             self._homeless.append(group)
-            return
-        self._submit(group, scheduler)
+        else:
+            self._submit(group, scheduler)
 
     def _submit(self, group: SequenceGroup, scheduler: Scheduler) -> None:
         self._home[group] = scheduler
@@ -192,22 +241,86 @@ class Fleet:
                 roll(sequence)
         return group.unfinished > 0
 
-    def _review(self, scheduler: Scheduler) -> None:
-        """Note the worker's load. If its suspect has gained a token or is gone, place the next suspects."""
-        self._router.review(scheduler)
-        suspect = self._on_probation.get(scheduler)
-        if suspect is not None and (suspect.gained or self._home.get(suspect) is not scheduler):
-            del self._on_probation[scheduler]
-            self._place_suspects()
+    def _evacuated(self, scheduler: Scheduler) -> list[SequenceGroup]:
+        """The requests that a worker had."""
+        groups = scheduler.evacuate()
+        for group in groups:
+            self._leave(group, scheduler)
+        return groups
 
-    def _place_suspects(self) -> None:
-        """Give each worker that has no suspect the first one that fits."""
-        for scheduler in self.schedulers:
-            if scheduler in self._on_probation:
-                continue
-            for suspect in self._suspects:
-                if scheduler.limits.can_hold(suspect.request, suspect.limit):
-                    self._suspects.remove(suspect)
-                    self._on_probation[scheduler] = suspect
-                    self._submit(suspect, scheduler)
-                    break
+    def _leave(self, group: SequenceGroup, scheduler: Scheduler) -> None:
+        """The group is handed back. If its answer has begun, only a worker like this one goes on with it."""
+        del self._home[group]
+        begun = group.request.scores_prompt and group.scored > 1
+        if begun or any(sequence.output_tokens for sequence in group.sequences):
+            group.fingerprint = scheduler.limits.fingerprint
+
+    def _place_all(self, groups: Iterable[SequenceGroup], outcome: Outcome) -> None:
+        """Place groups, the oldest first."""
+        for group in sorted(groups, key=lambda group: group.arrival):
+            self._place(group, outcome)
+
+    def _review(self, scheduler: Scheduler) -> None:
+        """Note the worker's load, and go on with its suspects if it is set aside for some."""
+        self._router.review(scheduler)
+        if scheduler in self._isolated:
+            self._attend(scheduler)
+
+    # --- suspects ---
+
+    def _held(self) -> Iterable[SequenceGroup]:
+        return (group for isolation in self._isolated.values() for group in isolation.held)
+
+    def _isolate(self) -> None:
+        """Set workers aside while suspects wait: each idle one, or else the least loaded if none is yet."""
+        free = [each for each in self.schedulers if each not in self._isolated]
+        for scheduler in sorted(free, key=lambda each: each.unfinished / each.slots):
+            if self._next_suspect(scheduler) and (scheduler.idle or not self._isolated):
+                self._isolated[scheduler] = _Isolation(scheduler.idle)
+                self._router.remove(scheduler)
+                self._attend(scheduler)
+        for scheduler, isolation in list(self._isolated.items()):
+            if not isolation.was_idle and isolation.suspect is None:
+                self._attend(scheduler)
+
+    def _attend(self, scheduler: Scheduler) -> None:
+        """Let the next suspect run on a worker that is set aside, or give the worker back after the last."""
+        isolation = self._isolated[scheduler]
+        if (suspect := isolation.suspect) is not None:
+            if self._home.get(suspect) is scheduler:
+                assert suspect.suspicion is not None
+                if not suspect.suspicion.refuted_by([each.computed_of_text for each in suspect.sequences]):
+                    return
+                suspect.suspicion = None
+            isolation.suspect = None
+        suspect = self._next_suspect(scheduler)
+        spared = not isolation.was_idle and any(each.was_idle for each in self._isolated.values())
+        if suspect is None or spared:
+            self._give_back(scheduler)
+            return
+        scheduler.paused = True
+        if scheduler.in_flight:
+            return
+        isolation.held.extend(self._evacuated(scheduler))
+        self._suspects.remove(suspect)
+        isolation.suspect, isolation.outputs = suspect, [each.output_tokens for each in suspect.sequences]
+        scheduler.paused = False
+        self._submit(suspect, scheduler)
+
+    def _give_back(self, scheduler: Scheduler) -> None:
+        """No suspect waits for this worker any more: it takes all requests again."""
+        isolation = self._isolated.pop(scheduler)
+        scheduler.paused = False
+        self._router.add(scheduler)
+        for group in sorted(isolation.held, key=lambda group: group.arrival):
+            self._submit(group, scheduler)
+        homeless = list(self._homeless)
+        self._homeless.clear()
+        for group in homeless:
+            self._assign(group)
+        self._isolate()
+
+    def _next_suspect(self, scheduler: Scheduler) -> SequenceGroup | None:
+        """The first suspect that the worker can hold."""
+        fits = scheduler.limits.can_hold
+        return next((one for one in self._suspects if fits(one.request, one.limit, one.fingerprint)), None)

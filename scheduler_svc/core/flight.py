@@ -22,6 +22,8 @@ class Flight:
     """The sequences' epochs when they were planned. A row's result counts only if its epoch is the same."""
     embedded: Series[int] = ()
     """Rows that complete an embedding."""
+    searches: bool = False
+    """Whether rows may be beams."""
 
     def check(self, result: StepResult, vocab_size: int) -> None:
         """Raise `WorkerFault` unless the result answers this plan."""
@@ -35,10 +37,37 @@ class Flight:
             raise WorkerFault(f"step {step}: an error of a row that was not planned")
         if any(row not in result.embeddings and row not in result.errors for row in self.embedded):
             raise WorkerFault(f"step {step}: an embedding is missing")
+        if plan.prompt_rows.rows:
+            self._check_scores(result)
         if result.errors or plan.draft_tokens:
             tokens = _accepted(result, plan.rows.samples)
         if tokens and not (min(tokens) >= 0 and max(tokens) < vocab_size):
             raise WorkerFault(f"step {step}: a token id outside the vocabulary")
+        if self.searches:
+            self._check_candidates(result, vocab_size)
+        for row, (start, run) in result.forced.items():
+            if row >= len(self.sequences) or start < 1 or not all(0 <= token < vocab_size for token in run):
+                raise WorkerFault(f"step {step}: forced tokens that cannot be")
+
+    def _check_scores(self, result: StepResult) -> None:
+        """Raise `WorkerFault` unless every row that reports log probabilities of its prompt has done so."""
+        for row, _, count in zip(*self.plan.prompt_rows, strict=True):
+            found = result.prompt_scores.get(row)
+            if row not in result.errors and (found is None or found.length != count):
+                raise WorkerFault(f"step {result.step}: log probabilities of a prompt are missing")
+
+    def _check_candidates(self, result: StepResult, vocab_size: int) -> None:
+        """Raise `WorkerFault` unless every beam has the candidates that it needs, each another token."""
+        end = 0
+        for row, (sequence, samples) in enumerate(zip(self.sequences, self.plan.rows.samples, strict=True)):
+            end += samples
+            needed = sequence.group.request.candidates if samples and row not in result.errors else 0
+            if not needed:
+                continue
+            found = result.candidates.get(end - 1, ())
+            good = {token for token, score in found if 0 <= token < vocab_size and score < 1}  # NaN is not
+            if not len(good) == len(found) == needed:
+                raise WorkerFault(f"step {result.step}: {len(good)} candidates where {needed} were due")
 
 
 def accepted(run: Series[int]) -> int:

@@ -7,6 +7,10 @@ from scheduler_svc.core import rolling
 from scheduler_svc.core.errors import ContextExceeded, RequestRefused
 from scheduler_svc.core.request import Request
 
+MAX_BLOCKS = 2**24
+"""Most blocks of a worker on its device, and most on its host: the scheduler keeps books of each."""
+MAX_SLOTS = 2**16
+"""Most slots of a worker."""
 WATERMARK = 0.01
 """Share of the pool that admission leaves free, for running sequences to grow into."""
 
@@ -27,6 +31,7 @@ class WorkerLimits:
     window: int = 0
     can_draft: bool = False
     embedding_size: int = 0
+    fingerprint: str = ""
 
     def __post_init__(self) -> None:
         for name in (
@@ -39,6 +44,9 @@ class WorkerLimits:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
+        for name, most in (("num_blocks", MAX_BLOCKS), ("host_blocks", MAX_BLOCKS), ("max_slots", MAX_SLOTS)):
+            if getattr(self, name) > most:
+                raise ValueError(f"{name} must be at most {most}")
         for name in ("host_blocks", "swap_block_us", "token_us", "window", "embedding_size"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be 0 or more")
@@ -66,10 +74,19 @@ class WorkerLimits:
             return self.max_model_len
         return min(self.max_model_len, share * self.block_size)
 
-    def can_hold(self, request: Request, limit: int) -> bool:
-        """Whether sequences of the request may have `limit` tokens here, see `length_limit`."""
+    def can_hold(self, request: Request, limit: int, fingerprint: str = "") -> bool:
+        """Whether sequences of the request may have `limit` tokens here, see `length_limit`.
+
+        `fingerprint`: of the worker that has begun the answer; empty if none has.
+        """
+        if not self.goes_on(fingerprint):
+            return False
         positions = limit - 1 if request.pooling else limit
         return positions <= self.max_length_of(request.beam_width)
+
+    def goes_on(self, fingerprint: str) -> bool:
+        """Whether this worker goes on with an answer as a worker of that fingerprint would; empty: any."""
+        return fingerprint in ("", self.fingerprint)
 
     @property
     def swap_tokens(self) -> float:

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from scheduler_svc.core.beam_search import Candidate
+from scheduler_svc.core.draft_state import Forced
 from scheduler_svc.core.errors import SchedulerError
+from scheduler_svc.core.grammars import NewGrammar
 from scheduler_svc.core.request import Finish, Request
 from scheduler_svc.core.sequence import Sequence as Running
 from scheduler_svc.core.sequence import SequenceGroup
@@ -69,6 +71,14 @@ class Rows(NamedTuple):
     samples: Ints
 
 
+class PromptRows(NamedTuple):
+    """Rows that report log probabilities of their prompts' tokens."""
+
+    rows: Ints
+    firsts: Ints
+    counts: Ints
+
+
 @dataclass(frozen=True, slots=True)
 class NewSlot:
     """A slot that holds a new sequence."""
@@ -84,6 +94,8 @@ class NewSlot:
     """Tokens that it shares with that sequence, in the blocks that they fill; `tokens` go on after them."""
     dropped_tokens: int = 0
     """Tokens of the text that the sequence has left behind; see `rolling.py`."""
+    grammar: int = 0
+    """Number of its grammar; 0: it has none."""
 
 
 class StepPlan(NamedTuple):
@@ -91,6 +103,8 @@ class StepPlan(NamedTuple):
 
     step: int
     freed_slots: Ints = ()
+    dropped_grammars: Ints = ()
+    new_grammars: tuple[NewGrammar, ...] = ()
     new_slots: tuple[NewSlot, ...] = ()
     table_cuts: TableCuts = TableCuts((), ())
     table_appends: TableAppends = TableAppends((), ())
@@ -100,6 +114,16 @@ class StepPlan(NamedTuple):
     copies: Copies = Copies((), ())
     rows: Rows = Rows((), (), (), ())
     draft_tokens: Ints = ()
+    prompt_rows: PromptRows = PromptRows((), (), ())
+
+
+class PromptScores(NamedTuple):
+    """Log probabilities of consecutive tokens of a prompt."""
+
+    length: int
+    """Number of tokens."""
+    values: object
+    """What the worker has reported of them, which the scheduler hands on unread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +141,10 @@ class StepResult:
     """Embeddings that are complete, packed float32, by the index of the row that completed them."""
     duration_us: int = 0
     """Time the step took in the worker, microseconds; 0: not known."""
+    prompt_scores: Mapping[int, PromptScores] = field(default_factory=dict)
+    """Log probabilities of prompts' tokens, by the index of the row that reports them."""
+    forced: Mapping[int, Forced] = field(default_factory=dict)
+    """Tokens that grammars force in the sequences of rows, by the row's index."""
 
 
 class Fork(NamedTuple):
@@ -150,3 +178,5 @@ class Outcome:
     """Groups that an error ended."""
     embedded: list[tuple[SequenceGroup, bytes]] = field(default_factory=list)
     """Groups that ended with their prompts' embeddings."""
+    scored: list[tuple[SequenceGroup, PromptScores]] = field(default_factory=list)
+    """Log probabilities of the next tokens of groups' prompts."""

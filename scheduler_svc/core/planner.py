@@ -1,19 +1,22 @@
 """Which rows run in the next step: the order of the phases.
 
-    preempt     running sequences that the policy makes yield to the first one that waits
+    preempt     running sequences that yield to one that waits: to that of another tenant or user whose share
+                is due to it (`shares.py`), or to one of the same user if the policy wants it
     decode      one token for each sequence that decodes
     prefill     chunks of prompts, oldest first; a waiting sequence that is older is admitted before
     fork        samples and beams that begin in the blocks of another sequence
     admit       sequences that wait, while there is room
 
 Decodes come first, so that answers go on steadily; beside them prompts may have a smaller budget
-(`prefill_budget.py`). In every phase the older come before the younger. The policy says who is older.
+(`prefill_budget.py`). In every phase the older come before the younger. The policy says who is older. Of
+several tenants or users each has its own order, and these are merged (`Shares.order`).
 
-When blocks run out, a sequence may preempt a younger one that has no row in this step yet: the one that loses
-least (`phases/preempt.py`). Progress follows. The oldest running sequence can take the blocks of all others
-and is never preempted. It stands still in a step only if others run instead, or are about to end. A row in
-flight is lost only to an older sequence that runs in its place. So within as many steps as there are
-sequences one of them gains for good, and every sequence is bounded in length.
+When blocks run out, a sequence may preempt a later one that has no row in this step yet: of the user who has
+most slots, the one that loses least (`phases/preempt.py`). Progress follows. The first of all can take the
+blocks of all others, and is preempted only after a turn. It stands still in a step only if others run
+instead, or are about to end. A row in flight is lost only to an earlier sequence that runs in its place, or
+after a turn that has gained more than that. So within as many steps as there are sequences one of them gains
+for good, and every sequence is bounded in length.
 """
 
 from scheduler_svc.core.phases.admit import admit
@@ -31,7 +34,7 @@ def plan_step(state: SchedulerState, number: int, at_rest: bool) -> StepBuilder:
     `at_rest`: no plan is in flight.
     """
     step = _plan(state, number)
-    while at_rest and not step.sequences and state.batch.running:
+    while at_rest and step.empty and state.batch.running and not state.awaiting_grammars():
         # All running sequences are beams that hold the memory that other beams of their groups need.
         preempt_least_needed(state)
         state.batch.freed_slots.extend(step.freed_slots)
@@ -41,12 +44,13 @@ def plan_step(state: SchedulerState, number: int, at_rest: bool) -> StepBuilder:
 
 def _plan(state: SchedulerState, number: int) -> StepBuilder:
     step = StepBuilder(number, state.limits.max_step_tokens)
+    state.shares.begin_step(number)
     make_room(state)
     add_decodes(state, step)
     if step.sequences:
         step.budget = state.prefill_budget.beside_decodes(step.budget)
     for sequence in prefills(state):
-        admit(state, step, older_than=state.unfinished.urgency(sequence))
+        admit(state, step, older_than=state.urgency(sequence))
         add_chunk(state, step, sequence)
     add_forks(state, step)
     admit(state, step)
@@ -60,8 +64,9 @@ def _add_changes(state: SchedulerState, step: StepBuilder) -> None:
     # A plan frees slots before it fills them: those that were freed may have been given out again above.
     step.freed_slots.extend(batch.freed_slots)
     batch.freed_slots.clear()
-    if not step.sequences:  # then no block was given out
+    if step.empty:  # then no block was given out
         return
+    step.dropped_grammars, step.new_grammars = batch.grammars.take_changes()
     if batch.pool.host is not None:
         step.swap(batch.pool.host.take_swaps())
     for sequence, length in batch.cut_tables.items():

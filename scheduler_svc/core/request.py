@@ -52,28 +52,40 @@ class Request:
     salt: str = ""
     """Requests share cached prefixes only with requests of the same salt."""
     tenant: str = ""
-    """Who asks. The policy `fair` counts work by tenant."""
+    """Who asks. Tenants share each worker evenly; see `shares.py`."""
+    user: str = ""
+    """Name of the tenant's user who asks, or empty. Users share evenly what their tenant has."""
     priority: int = 0
     """Lower comes first, with the policy `priority`."""
     deadline: float = inf
     """When the answer is due, in seconds on a clock that all requests of a process share."""
     sampling: object = None
     """Sampling parameters, which the scheduler hands on unread."""
+    grammar: bytes = b""
+    """The grammar that every answer follows, a packed message that is handed on unread; empty: none."""
+    sampling_bytes: int = 0
+    """Size of the grammar and the rules in a plan; 0 without both."""
     traceparent: str = ""
     """W3C trace context of the request's span; empty: it is not traced."""
     rolling: bool = False
     """Go on past the model's context; see `rolling.py`."""
     pooling: Pooling = Pooling.NO_POOLING
     """If not `NO_POOLING`, the prompt is embedded in this way, and nothing is generated."""
+    scores_prompt: bool = False
+    """Whether log probabilities of the prompt's tokens are wanted; see `capabilities/prompt_scores.py`."""
+    alternatives: int = 0
+    """Alternatives that are wanted with each token, if more than `FEW`; otherwise 0; see
+    `alternatives.py`."""
+    prompt_alternatives: int = 0
+    """The same of the prompt's tokens."""
+    scored_tokens: int = 0
+    """Tokens of the prompt, from the first one on, whose log probabilities were delivered before."""
     dimensions: int = 0
     """Dimensions that the embedding is to have; 0: all of the model."""
+    fingerprint: str = ""
+    """Fingerprint of the worker that computed what is `resumed`; empty: any worker may go on."""
     resumed: tuple[SoFar, ...] = field(default=())
     """What the sequences delivered before the request was interrupted."""
-
-    @property
-    def takes_prefixes(self) -> bool:
-        """Whether it can begin with a cached prefix. A mean cannot: it is taken over all tokens."""
-        return self.pooling is not Pooling.MEAN
 
     @property
     def beam_width(self) -> int:

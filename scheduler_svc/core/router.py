@@ -53,13 +53,14 @@ class Router:
         if chosen is None or len(self._entries) == 1:
             return chosen
         names = _names(group, chosen.limits.block_size)
-        if not (names and group.request.takes_prefixes):
+        if not (names and group.most_cached):
             return chosen
         had = self._had.pop(names[0], {})
         least = _cost(chosen, names)
         for scheduler in had:
             limits = scheduler.limits
-            if limits.can_hold(group.request, group.limit) and limits.block_size == chosen.limits.block_size:
+            fits = limits.can_hold(group.request, group.limit, group.fingerprint)
+            if fits and limits.block_size == chosen.limits.block_size:
                 cost = _cost(scheduler, names)
                 if cost < least:
                     chosen, least = scheduler, cost
@@ -78,7 +79,7 @@ class Router:
             scheduler = entry[2]
             if self._entries.get(scheduler) is not entry:
                 heappop(heap)
-            elif not scheduler.limits.can_hold(group.request, group.limit):
+            elif not scheduler.limits.can_hold(group.request, group.limit, group.fingerprint):
                 too_small.append(heappop(heap))
             else:
                 chosen = scheduler

@@ -27,6 +27,7 @@ from scheduler_svc.core.policies import Policy
 from scheduler_svc.core.policies.fcfs import FirstCome
 from scheduler_svc.core.sequence import Sequence, SequenceGroup, State
 from scheduler_svc.core.state import SchedulerState
+from scheduler_svc.core.suspicion import Loss, Span
 
 
 class Scheduler:
@@ -49,6 +50,8 @@ class Scheduler:
         """Plans that have not been answered yet, oldest first."""
         self.step = 0
         """Number of the newest plan."""
+        self.paused = False
+        """Plan nothing more, so that the worker comes to rest."""
 
     @property
     def in_flight(self) -> int:
@@ -99,30 +102,43 @@ class Scheduler:
 
     def submit(self, group: SequenceGroup) -> None:
         """Take on a group whose limit is set and fits this worker, and that no other scheduler has."""
-        group.gained = False
         group.take_up(self.state.policy.measure(group))
         beams.start(group)
-        self.state.groups[group] = None
+        self.state.enter(group)
         samples.submit(self.state, group)
 
     def plan(self) -> StepPlan | None:
         """The next step, or None if there is nothing to do until a result or a request comes."""
+        if self.paused:
+            return None
         step = plan_step(self.state, self.step + 1, at_rest=not self.flights)
         # When the batch comes to rest, a plan without rows hands back the last slots.
-        if not step.sequences and (self.flights or not step.freed_slots):
+        if step.empty and (self.flights or not step.freed_slots):
             self.state.batch.freed_slots.extend(step.freed_slots)
             return None
         self.step += 1
         plan, epochs = step.finish(), [sequence.epoch for sequence in step.sequences]
-        self.flights.append(Flight(plan, step.sequences, epochs, step.embedded))
+        self.flights.append(Flight(plan, step.sequences, epochs, step.embedded, step.searches))
         return plan
 
-    def complete(self, result: StepResult) -> Outcome:
-        """Take in the answer to the oldest plan in flight. Raises `WorkerFault` if it does not answer it."""
+    def check(self, result: StepResult) -> None:
+        """Raise `WorkerFault` unless this answers the oldest plan in flight. Nothing changes."""
         if not self.flights:
             raise WorkerFault(f"a result of step {result.step} with no plan in flight")
         self.flights[0].check(result, self.limits.vocab_size)
+
+    def settle(self, result: StepResult) -> Outcome:
+        """Take in the answer to the oldest plan in flight, which `check` has found in order."""
         return settle(self.state, self.flights.popleft(), result)
+
+    def complete(self, result: StepResult) -> Outcome:
+        """Check and settle a result. Raises `WorkerFault` before anything has changed."""
+        self.check(result)
+        return self.settle(result)
+
+    def compiled(self, grammar: int) -> None:
+        """The worker has compiled the grammar of this number: its sequences may sample from now on."""
+        self.state.batch.grammars.compiled(grammar)
 
     def cancel(self, group: SequenceGroup) -> None:
         """End all of a group at once; its slots and blocks are free from now on."""
@@ -134,24 +150,39 @@ class Scheduler:
         if sequence.state is not State.DONE:
             self.state.end(sequence)
 
-    def evacuate(self) -> list[SequenceGroup]:
-        """The worker is lost: hand back all unfinished groups, oldest first, with their tokens.
+    def suspects(self, loss: Loss) -> dict[SequenceGroup, dict[int, Span]]:
+        """The groups that may be the reason for the worker's loss, and where each of their sequences was.
 
-        The scheduler must not be used afterwards.
+        They had a row in flight, or the worker compiled their grammar. To be called before `evacuate`.
         """
-        touched = {
-            sequence.group
-            for flight in self.flights
-            for sequence, epoch in zip(flight.sequences, flight.epochs, strict=True)
-            if sequence.epoch == epoch
-        }
-        groups = sorted(self.state.groups, key=lambda group: group.arrival)
+        found: dict[SequenceGroup, dict[int, Span]] = {}
+        if loss is not Loss.OUTSIDE:
+            for flight in self.flights:
+                rows = flight.plan.rows
+                for sequence, start, count in zip(flight.sequences, rows.starts, rows.counts, strict=True):
+                    if sequence.group in self.state.groups:
+                        spans, start = found.setdefault(sequence.group, {}), start + sequence.dropped_tokens
+                        first, end = spans.get(sequence.index, (start, start))
+                        spans[sequence.index] = min(first, start), max(end, start + count)
+            for sequence in self.state.awaiting_grammars():
+                end = len(sequence.tokens)
+                first, _ = found.setdefault(sequence.group, {}).get(sequence.index, (end - 1, end))
+                found[sequence.group][sequence.index] = first, end
+        return found
+
+    def evacuate(self) -> list[SequenceGroup]:
+        """Hand back all unfinished groups, oldest first, with their tokens.
+
+        The worker is lost, and the scheduler must not be used afterwards; or it is at rest, with nothing in
+        flight, and may go on with other groups or the same.
+        """
+        state = self.state
+        groups = sorted(state.groups, key=lambda group: group.arrival)
         for group in groups:
-            if group in touched and not group.gained:
-                group.losses += 1
-            self.state.withdraw(group)
+            state.withdraw(group)
         self.flights.clear()
-        self.state.waiting.drain()
+        state.forks.clear()
+        state.waiting.drain()
         return groups
 
     def withdraw_waiting(self) -> list[SequenceGroup]:

@@ -16,11 +16,15 @@ from PREFILL or DECODE to FORK.
 from array import array
 from collections.abc import Callable
 from enum import Enum
+from math import inf
+from sys import maxsize
 
+from scheduler_svc.core.account import Account
 from scheduler_svc.core.beam_round import BeamRound
-from scheduler_svc.core.draft_state import DraftState
+from scheduler_svc.core.draft_state import DraftState, Forced
 from scheduler_svc.core.errors import IllegalTransition
-from scheduler_svc.core.request import Finish, Request
+from scheduler_svc.core.request import Finish, Pooling, Request
+from scheduler_svc.core.suspicion import Suspicion
 from scheduler_svc.core.table import BlockTable
 
 Age = tuple[float, int, int]
@@ -69,14 +73,18 @@ class Sequence:
         "drafted",
         "dropped_tokens",
         "epoch",
+        "forced",
         "given_tokens",
         "group",
         "index",
         "planned",
+        "reached",
         "slot",
         "state",
         "table",
         "tokens",
+        "turn_begin",
+        "turn_end",
     )
 
     def __init__(self, group: "SequenceGroup", index: int, output: "array[int]") -> None:
@@ -99,6 +107,12 @@ class Sequence:
         """Positions that have been computed for certain: a result has confirmed them."""
         self.planned = 0
         """Positions that have been computed once all plans in flight have been executed."""
+        self.reached = 0
+        """Positions that it had computed when it was preempted, which it first has to compute again."""
+        self.turn_begin = 0
+        """Step in which it got its slot, or in which the sequence got its slot from which it forked."""
+        self.turn_end = inf
+        """Step from which on it yields to other tenants and users; infinite while it computes again."""
         self.admitted_output = 0
         """Output tokens that it had when it got its slot."""
         self.admission_cost = 0
@@ -107,6 +121,8 @@ class Sequence:
         """Number of drafts in flight. While there are any, it is not planned further."""
         self.draft_state: DraftState | None = None
         """What speculation remembers of it; None until the first drafts are tried."""
+        self.forced: Forced | None = None
+        """The newest run of tokens that its grammar forces, as the worker has reported; it may be behind."""
         self.given_tokens = 0
         """Of a beam: number of its tokens that the worker has been given."""
         self.chain: list[bytes] = []
@@ -133,6 +149,11 @@ class Sequence:
         return self.planned + 1 >= self.group.limit and self.computed < self.planned
 
     @property
+    def computed_of_text(self) -> float:
+        """Number of positions of the whole text that have been computed; infinite once it has ended."""
+        return inf if self.state is State.DONE else self.dropped_tokens + self.computed
+
+    @property
     def output_tokens(self) -> int:
         """Number of tokens generated so far, dropped ones included."""
         return self.dropped_tokens + len(self.tokens) - len(self.group.request.prompt)
@@ -157,21 +178,26 @@ class SequenceGroup:
     """
 
     __slots__ = (
+        "account",
         "arrival",
         "beam_round",
         "cached_tokens",
         "drafts",
         "drafts_held",
-        "gained",
+        "fingerprint",
         "held",
         "limit",
-        "losses",
         "measure",
         "request",
+        "scored",
         "sequences",
+        "suspicion",
         "unfinished",
         "watch",
     )
+
+    account: Account
+    """Its user's account on its worker; set when a worker gets it."""
 
     def __init__(self, request: Request, arrival: int, watch: Watch | None = None) -> None:
         self.request = request
@@ -183,12 +209,14 @@ class SequenceGroup:
         """By which the policy orders groups, before their arrival; see `take_up`."""
         self.cached_tokens: int | None = None
         """Prompt tokens that were cached when the first sequence was first admitted; None before."""
+        self.scored = max(1, request.scored_tokens) if request.scores_prompt else len(request.prompt)
+        """Tokens of the prompt, from the first on, whose log probabilities are delivered or not wanted."""
         self.drafts = self.drafts_held = 0
         """Number of drafts that were verified, and of those that held."""
-        self.losses = 0
-        """Workers lost in a row while they computed the group, before it gained a token there."""
-        self.gained = False
-        """Whether it gained a token on its present worker."""
+        self.fingerprint = request.fingerprint
+        """Fingerprint of the worker that has begun the answer: one of the same goes on. Empty: any."""
+        self.suspicion: Suspicion | None = None
+        """None unless it may be the reason why a worker was lost."""
         so_far = {entry.index: entry for entry in request.resumed}
         self.beam_round: BeamRound | None = None
         """Where its beam search stands; None without one, and until it is on a worker."""
@@ -207,6 +235,17 @@ class SequenceGroup:
         """Number of sequences that are not done."""
         self.held: list[Sequence] = []
         """Sequences that wait for their leader to compute the prompt."""
+
+    @property
+    def most_cached(self) -> int:
+        """Tokens at most, from the first one on, whose blocks its sequences may take from the cache.
+
+        None for a mean, which is taken over all tokens. Of a prompt whose log probabilities are wanted those
+        whose logits are not needed any more: the last token that has been delivered is computed again.
+        """
+        if self.scored < len(self.request.prompt):
+            return self.scored - 1
+        return 0 if self.request.pooling is Pooling.MEAN else maxsize
 
     def take_up(self, measure: float) -> None:
         """Set the ages of the sequences, which are about to be given to a worker."""

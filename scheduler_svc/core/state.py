@@ -8,7 +8,9 @@ from scheduler_svc.core.policies.policy import Policy
 from scheduler_svc.core.prefill_budget import PrefillBudget
 from scheduler_svc.core.prefix import extend_chain, root
 from scheduler_svc.core.sequence import Sequence, SequenceGroup, State
+from scheduler_svc.core.shares import Shares
 from scheduler_svc.core.unfinished import UnfinishedPrefixes
+from scheduler_svc.core.waiting import WaitingQueue
 
 
 class SchedulerState:
@@ -23,14 +25,34 @@ class SchedulerState:
         self.policy = policy
         self.speculation = speculation
         """Where drafts come from; None: from nowhere."""
-        self.waiting = policy.queue()
+        self.shares = Shares(limits.max_step_tokens)
+        self.waiting = WaitingQueue(policy.queue)
         self.unfinished = UnfinishedPrefixes(self.waiting)
-        self.batch = Batch(limits, slots, self.unfinished)
+        self.batch = Batch(limits, slots, self.unfinished, self.shares)
         self.groups: dict[SequenceGroup, None] = {}
         """All groups that have not ended, whether they wait or run."""
         self.forks: list[Fork] = []
         """To be done in the next step."""
         self.prefill_budget = PrefillBudget()
+
+    def enter(self, group: SequenceGroup) -> None:
+        """Take in a group that this worker gets."""
+        self.groups[group] = None
+        self.shares.enter(group)
+
+    def awaiting_grammars(self) -> list[Sequence]:
+        """The running sequences that cannot sample yet, because the worker compiles their grammars."""
+        ready = self.batch.grammars.ready
+        return [sequence for sequence in self.batch.running if not ready(sequence.group.request.grammar)]
+
+    def in_order(self) -> list[Sequence]:
+        """The running sequences in the order in which they get blocks: the older before the younger."""
+        return self.shares.order(self.batch.running)
+
+    def urgency(self, sequence: Sequence) -> tuple[float, ...]:
+        """How early a sequence computes its known tokens: as early as any that waits for its prefix."""
+        followers = self.unfinished.followers_of(sequence)
+        return min(map(self.shares.urgency, (sequence, *followers)))
 
     def name_blocks(self, sequence: Sequence) -> None:
         """Enter the sequence's blocks that have been filled into the cache."""
@@ -46,7 +68,7 @@ class SchedulerState:
         self.batch.leave(sequence, State.DONE)
         group.unfinished -= 1
         if not group.unfinished:
-            del self.groups[group]
+            self._let_go(group)
         elif (leader := group.leader_after(sequence)) is not None:
             self.waiting.push(leader)
 
@@ -58,11 +80,14 @@ class SchedulerState:
 
     def withdraw(self, group: SequenceGroup) -> None:
         """Take a group out without ending it, for another worker."""
-        if group.gained:
-            group.losses = 0
         for sequence in group.alive():
             if sequence.state is not State.WAITING:
                 self.batch.leave(sequence, State.WAITING)
             sequence.chain = []  # the next worker's blocks may have another size
+            sequence.reached = 0
         group.held.clear()
+        self._let_go(group)
+
+    def _let_go(self, group: SequenceGroup) -> None:
         del self.groups[group]
+        self.shares.leave(group)

@@ -1,14 +1,18 @@
 """A plan in the making: the planner adds to it, `finish` makes the immutable plan."""
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Series
 from dataclasses import dataclass, field
 from typing import Any
 
+from scheduler_svc.core.alternatives import MOST
+from scheduler_svc.core.grammars import NewGrammar
 from scheduler_svc.core.host import Swaps
 from scheduler_svc.core.plan import (
     Copies,
     GivenTokens,
     NewSlot,
+    PromptRows,
     Rows,
     StepPlan,
     SwapIn,
@@ -32,11 +36,19 @@ class StepBuilder:
     """Tokens that may still be planned."""
     sequences: list[Sequence] = field(default_factory=list)
     """The sequence of each row."""
-    forked: set[Sequence] = field(default_factory=set)
-    """Children and parents of this step's forks: none of them may lose its slot in this step."""
+    alternatives: int = 0
+    """Alternatives that the step reports, see `alternatives.py`."""
+    sampling_bytes: int = 0
+    """Size of the grammars and rules of the sequences that are admitted."""
+    seated: set[Sequence] = field(default_factory=set)
+    """Sequences with a new slot, and those from which others fork: none may lose its slot in this step."""
     embedded: list[int] = field(default_factory=list)
     """Indices of rows that complete an embedding; nothing is sampled after them."""
+    searches: bool = False
+    """Whether rows may be beams."""
     freed_slots: list[int] = field(default_factory=list)
+    dropped_grammars: tuple[int, ...] = ()
+    new_grammars: tuple[NewGrammar, ...] = ()
     new_slots: list[NewSlot] = field(default_factory=list)
     _table_cuts: Pairs = field(default_factory=list)
     _append_slots: list[int] = field(default_factory=list)
@@ -50,6 +62,12 @@ class StepBuilder:
     _row_counts: list[int] = field(default_factory=list)
     _row_samples: list[int] = field(default_factory=list)
     _draft_tokens: list[int] = field(default_factory=list)
+    _prompt_rows: list[tuple[int, int, int]] = field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        """Whether the plan neither computes a row nor gives a sequence a slot."""
+        return not (self.sequences or self.new_slots)
 
     def cut_table(self, slot: int, length: int) -> None:
         """The slot's block table keeps its first `length` blocks."""
@@ -82,7 +100,7 @@ class StepBuilder:
         self._row_samples = [1] * len(sequences)
         self.budget -= len(sequences)
 
-    def add_drafts(self, row: int, tokens: list[int]) -> None:
+    def add_drafts(self, row: int, tokens: Series[int]) -> None:
         """The row verifies `tokens`, too. To be called in the order of the rows."""
         self._row_counts[row] += len(tokens)
         self._row_samples[row] += len(tokens)
@@ -98,6 +116,21 @@ class StepBuilder:
         self._row_samples.append(int(samples))
         self.budget -= count
 
+    def report_prompt(self, first: int, count: int, alternatives: int) -> None:
+        """The newest row reports log probabilities of `count` tokens of its prompt, from `first` on.
+
+        `alternatives`: of all of them together.
+        """
+        self._prompt_rows.append((len(self.sequences) - 1, first, count))
+        self.alternatives += alternatives
+
+    def may_report(self, alternatives: int) -> bool:
+        """Whether a row may sample a token with this number of alternatives; they are counted if so."""
+        if self.alternatives and self.alternatives + alternatives > MOST:
+            return False
+        self.alternatives += alternatives
+        return True
+
     def finish(self) -> StepPlan:
         """The plan. An empty table is the default of its field, so that the usual step makes few objects."""
         tables: dict[str, Any] = {
@@ -108,12 +141,15 @@ class StepBuilder:
                 ("swap_out", SwapOut, self._swap_out),
                 ("swap_in", SwapIn, self._swap_in),
                 ("copies", Copies, self._copies),
+                ("prompt_rows", PromptRows, self._prompt_rows),
             )
             if pairs
         }
         return StepPlan(
             self.step,
             tuple(self.freed_slots),
+            self.dropped_grammars,
+            self.new_grammars,
             tuple(self.new_slots),
             table_appends=TableAppends(tuple(self._append_slots), tuple(self._append_blocks)),
             rows=Rows(

@@ -10,7 +10,7 @@ Until then the maker is as urgent as its most urgent follower.
 
 from collections import deque
 
-from scheduler_svc.core.sequence import Age, Sequence
+from scheduler_svc.core.sequence import Sequence
 from scheduler_svc.core.waiting import WaitingQueue
 
 
@@ -59,10 +59,9 @@ class UnfinishedPrefixes:
         if still := [each for each in followers if each[0] > blocks]:
             self._followers[maker] = still
 
-    def urgency(self, maker: Sequence) -> Age:
-        """Age of the oldest among the sequence and its followers."""
-        followers = self._followers.get(maker, ())
-        return min([maker.age, *(follower.age for _, follower in followers if follower.waits)])
+    def followers_of(self, maker: Sequence) -> list[Sequence]:
+        """The sequences that wait for the maker. It is as urgent as the most urgent of them."""
+        return [follower for _, follower in self._followers.get(maker, ()) if follower.waits]
 
     def leave(self, maker: Sequence) -> None:
         """The sequence has stopped computing: its followers return to the queue."""

@@ -1,4 +1,4 @@
-"""A deployment whose processes are killed and replaced all the time."""
+"""A deployment whose processes are killed, stopped and replaced all the time."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -9,7 +9,7 @@ from ops.launcher.redis_server import RedisServer
 from tests.support.deployment import Deployment
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def deployment(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     deployment = Deployment(redis_server, tmp_path_factory.mktemp("survival"))
     try:

@@ -10,9 +10,14 @@ import pytest
 from ops.bench.load.processes import Running, running
 from ops.launcher.record import recorded
 from ops.runtime.settings import SHIPPED_DRAFT
-from tests.support.asking import ask
+from tests.support.asking import Attempt, ask, attempts
 
-QUESTION = {"temperature": 0.9, "seed": 3}
+# The grammar, which every rank compiles, is not complete before the stream's last token.
+QUESTION = {
+    "temperature": 0.9,
+    "seed": 3,
+    "extra": {"ignore_eos": False, "guided_regex": "([A-Z][a-z]{2,9}[.] ){400}"},
+}
 
 
 def ranks(quire: Running) -> list[psutil.Process]:
@@ -22,7 +27,9 @@ def ranks(quire: Running) -> list[psutil.Process]:
     return [first, *first.children()]
 
 
-async def ask_while_dying(quire: Running, client: openai.AsyncOpenAI, victim: int) -> object:
+async def ask_while_dying(
+    quire: Running, client: openai.AsyncOpenAI, victim: int, attempt: Attempt
+) -> object:
     """The answer, of a worker whose rank `victim` is killed meanwhile; no rank outlives the other."""
     pair = ranks(quire)
     assert len(pair) == 2
@@ -30,9 +37,9 @@ async def ask_while_dying(quire: Running, client: openai.AsyncOpenAI, victim: in
     asking = asyncio.create_task(ask(client, lambda n: begun.set() if n >= 20 else None, **QUESTION))
     await begun.wait()
     pair[victim].kill()
-    gone, alive = await asyncio.to_thread(psutil.wait_procs, pair, 20)
+    attempt.hit = not asking.done()
+    gone, alive = await asyncio.to_thread(psutil.wait_procs, pair, 60)
     assert (len(gone), alive) == (2, [])
-    assert not asking.done(), "the answer was over before the kill"
     return await asking
 
 
@@ -40,7 +47,8 @@ async def survive(quire: Running) -> None:
     async with openai.AsyncOpenAI(base_url=f"{quire.url}/v1", api_key="none", max_retries=0) as client:
         expected = await ask(client, **QUESTION)
         for victim in (1, 0):
-            assert await ask_while_dying(quire, client, victim) == expected
+            for attempt in attempts():
+                assert await ask_while_dying(quire, client, victim, attempt) == expected
 
 
 @pytest.mark.timeout(240)
@@ -51,4 +59,4 @@ def test_streams_go_on_whichever_rank_is_killed(tmp_path: Path, monkeypatch: pyt
         asyncio.run(survive(quire))
     (log,) = tmp_path.glob("quire/*/logs/worker.log")
     errors = [line.split(" ERROR ")[1] for line in log.read_text().splitlines() if " ERROR " in line]
-    assert errors == ["rank 1 was ended by SIGKILL, and the worker with it"]
+    assert set(errors) == {"rank 1 was ended by SIGKILL, and the worker with it"}

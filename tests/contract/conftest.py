@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import importlib
 import secrets
 import shutil
@@ -19,20 +18,25 @@ from grpc_tools import protoc
 
 from ops.launcher.redis_server import RedisServer
 from proto.rpc import Bus, FaultyBus, MemoryBus, Node, RedisBus, Server
+from proto.rpc import lease as lease_module
+from proto.rpc import watch as watch_module
 
 DEBIAN = shutil.which("redis-server", path="/usr/bin:/usr/local/bin")
 BUSES = ["memory", "redis", *(["debian-redis"] if DEBIAN else [])]
-LEASE = 0.6
+LIMIT = 60.0
+"""Seconds after which a test that waits fails: only against hanging, however slow the machine is."""
+LEASE = 60.0
+"""Seconds of a lease: none runs out by itself. One that is to run out does so by `World.expire`."""
+PACE = 0.1
+"""Seconds between two renewals, and between two looks at the leases of peers."""
 HERE = Path(__file__).parent
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_collector() -> Iterator[None]:
-    """To look through what all tests before have left takes the collector as long as a lease lasts here."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases are long, and renewed and looked at as often as short ones."""
+    monkeypatch.setattr(lease_module, "RENEWALS", LEASE / PACE)
+    monkeypatch.setattr(watch_module, "WATCH_SECONDS", PACE)
 
 
 @pytest.fixture(scope="session")
@@ -138,15 +142,15 @@ class World:
         self.prefix = f"test-{secrets.token_hex(4)}:"
         self.stack = contextlib.AsyncExitStack()
         self.memory = MemoryBus()
-        self.redis = redis.asyncio.Redis.from_url(server.url) if server else None
+        self.redis = redis.asyncio.Redis.from_url(server.url, socket_timeout=60) if server else None
 
     def bus(self) -> Bus:
         """The bus, as one process sees it."""
         return RedisBus(self.server.url, self.prefix) if self.server else self.memory
 
     async def node(self, service: str = "test", bus: Bus | None = None, **options: Any) -> Node:
-        """A process."""
-        options.setdefault("lease_seconds", LEASE)
+        """A process. It asks about quiet calls only if it is given `quiet_seconds`."""
+        options = {"lease_seconds": LEASE, "quiet_seconds": LEASE, **options}
         return await self.stack.enter_async_context(Node(bus or self.bus(), service, **options))
 
     async def faulty_node(self, service: str = "test", **options: Any) -> tuple[Node, FaultyBus]:
@@ -185,11 +189,36 @@ class World:
             return bool(await self.redis.exists(self.prefix + stream))
         return stream in self.memory.streams
 
-    async def drop_lease(self, node: Node) -> None:
+    async def drop_lease(self, process_id: str) -> None:
         if self.redis is not None:
-            await self.redis.delete(f"{self.prefix}alive:{node.id}")
+            await self.redis.delete(f"{self.prefix}alive:{process_id}")
         else:
-            self.memory.drop_lease(node.id)
+            self.memory.drop_lease(process_id)
+
+    async def end_of_lease(self, process_id: str) -> float:
+        """When a lease runs out, in seconds since a moment that stays the same."""
+        if self.redis is not None:
+            return await self.redis.pexpiretime(f"{self.prefix}alive:{process_id}") / 1000
+        return self.memory._leases[process_id][1]
+
+    async def expire(self, node: Node) -> None:
+        """A lease runs out, by the clock of its own process as well. It must not be renewed meanwhile."""
+        node._keeper._held_until = 0.0
+        await self.drop_lease(node.id)
+
+    async def die(self, node: Node, faults: FaultyBus) -> None:
+        """A process is cut off until its lease has run out."""
+        faults.disconnect()
+        async with node._keeper._writing:  # a renewal that is under way
+            await self.expire(node)
+
+    async def set_lease(self, process_id: str, value: bytes) -> None:
+        """Write a lease, whatever it says."""
+        if self.redis is not None:
+            await self.redis.set(f"{self.prefix}alive:{process_id}", value, ex=600)
+            await self.redis.sadd(f"{self.prefix}processes", process_id)
+        else:
+            self.memory.set_lease(process_id, value, 600.0)
 
     async def pending(self) -> dict[str, int]:
         """Calls that were taken from a door and not settled."""
@@ -215,9 +244,9 @@ class World:
             await self.redis.aclose()
 
 
-async def until(true: Callable[[], Any], what: str, timeout: float = 5.0) -> None:
+async def until(true: Callable[[], Any], what: str) -> None:
     """Wait for something that no event tells of."""
-    async with asyncio.timeout(timeout):
+    async with asyncio.timeout(LIMIT):
         while True:
             value = true()
             if await value if asyncio.iscoroutine(value) else value:

@@ -8,15 +8,21 @@ import grpc
 import pytest
 from grpc.aio import AioRpcError
 
-from proto.rpc import Node, Resumption
+from proto.rpc import Node, Resumption, from_outside
+from proto.rpc import server as server_module
+from proto.rpc.bus import Received, door_of
+from proto.rpc.frames import decode_opening
+from proto.rpc.lease import killed_note
+from proto.rpc.resume import LOST, OUTSIDE, REFUSED_ATTEMPT, SUSPECT_ATTEMPT
 from proto.wire_pb2 import Entry, Kind
+from tests.contract.conftest import LEASE, LIMIT
 
-DOOR = "calls:Echo"
+DOOR = door_of("contract.Echo")
 
 
 async def error_of(call: Any) -> AioRpcError:
     with pytest.raises(AioRpcError) as caught:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT):
             await call
     return caught.value
 
@@ -51,7 +57,7 @@ async def test_waiting_at_the_door(
     await until(lambda: queued(world, 1), "the call is at the door")
     await world.serve(await world.node("server"), servicer, echo.add_EchoServicer_to_server)
     assert (await call).text == "x"
-    assert await world.length(DOOR) == 0
+    await until(lambda: empty(world), "nothing is left at the door")
 
 
 async def queued(world: Any, calls: int) -> bool:
@@ -103,7 +109,7 @@ async def test_a_full_server_takes_no_more(
     assert servicer.calls == 2
     server.set_capacity(4)
     await until(lambda: servicer.calls == 4, "four calls run")
-    assert await world.length(DOOR) == 1
+    await until(lambda: queued(world, 1), "one is left at the door")
     servicer.go.set()
     await asyncio.gather(*calls)
     assert servicer.calls == 5
@@ -115,8 +121,9 @@ async def test_capacity_0_takes_none(
     server = await world.serve(await world.node("server"), servicer, echo.add_EchoServicer_to_server)
     await stub.Unary(echo.Text())
     server.set_capacity(0)
-    await asyncio.sleep(0.1)  # the read that waited for more calls is broken off meanwhile
+    await until(lambda: server._asked == 0, "the read that waited for more calls is broken off")
     call = stub.Unary(echo.Text())
+    await until(lambda: queued(world, 1), "the call is at the door")
     await asyncio.sleep(0.3)
     assert servicer.calls == 1
     assert await world.length(DOOR) == 1
@@ -175,6 +182,7 @@ async def test_cancelling_at_the_door_withdraws_the_call(
     await until(lambda: queued(world, 1), "the call is at the door")
     call.cancel()
     await until(lambda: empty(world), "the call is withdrawn")
+    assert call.cancelled()
 
 
 async def test_a_deadline_at_the_door_withdraws_the_call(
@@ -194,37 +202,50 @@ async def test_an_accept_that_comes_too_late_is_answered_with_cancel(
     call = stub.Unary(echo.Text(text="wait"))
     await servicer.started.wait()
     call.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(LIMIT):
         await servicer.cancelled.wait()
+    assert call.cancelled()
+    assert servicer.calls == 1
 
 
 async def test_a_call_of_a_replica_that_died_before_it_accepted_is_served_by_another(
     world: Any, stub: Any, echo: SimpleNamespace, servicer: Any
 ) -> None:
     dead = await world.bus().connect("server-dead")
-    await dead.take_lease(b"{}", 0.2)
+    await dead.take_lease(b"{}", LEASE)
     await dead.join(DOOR)
     call = stub.Unary(echo.Text(text="x"), wait_for_ready=True)
     assert len(await dead.take(DOOR, 1)) == 1
     assert await world.pending() != {}
+    await world.drop_lease("server-dead")
     await world.serve(await world.node("server"), servicer, echo.add_EchoServicer_to_server)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT):
         assert (await call).text == "x"
     await dead.close(goodbye=False)
 
 
 async def test_a_call_of_a_replica_that_lives_is_left_to_it(
-    world: Any, stub: Any, echo: SimpleNamespace, servicer: Any
+    world: Any, stub: Any, echo: SimpleNamespace, servicer: Any, until: Any
 ) -> None:
     slow = await world.bus().connect("server-slow")
-    await slow.take_lease(b"{}", 2.0)
+    await slow.take_lease(b"{}", LEASE)
     await slow.join(DOOR)
     call = stub.Unary(echo.Text(text="x"), wait_for_ready=True)
     assert len(await slow.take(DOOR, 1)) == 1
-    await world.serve(await world.node("server"), servicer, echo.add_EchoServicer_to_server)
-    await asyncio.sleep(1.2)
+    node = await world.node("server")
+    adopt, found = node.link.adopt, []
+
+    async def noted(*asked: Any) -> Any:
+        found.append(await adopt(*asked))
+        return found[-1]
+
+    node.link.adopt = noted  # type: ignore[method-assign]
+    await world.serve(node, servicer, echo.add_EchoServicer_to_server)
+    await until(lambda: len(found) >= 3, "it has looked for calls of the dead")
+    assert found == [None] * len(found)
     assert servicer.calls == 0
-    async with asyncio.timeout(10):
+    await world.drop_lease("server-slow")
+    async with asyncio.timeout(LIMIT):
         assert (await call).text == "x"
     await slow.close(goodbye=False)
 
@@ -237,25 +258,161 @@ async def test_a_call_that_was_given_and_never_arrived_is_taken_again(
     call = stub.Unary(echo.Text(text="x"), wait_for_ready=True)
     await node.link.take(DOOR, 1)  # as if the reply had been lost with its connection
     await world.serve(node, servicer, echo.add_EchoServicer_to_server)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT):
         assert (await call).text == "x"
+
+
+# --- calls that are pending for a process which has no room for them ---
+
+
+async def given_unseen(world: Any, node: Node, stub: Any, echo: SimpleNamespace, until: Any) -> Any:
+    """A call that Redis has given to a process, as if the reply had been lost with its connection."""
+    call = stub.Unary(echo.Text(text="x"), wait_for_ready=True)
+    await until(lambda: queued(world, 1), "it is at the door")
+    assert len(await node.link.take(DOOR, 1)) == 1
+    return call
+
+
+@pytest.fixture
+async def full(world: Any, stub: Any, echo: SimpleNamespace, servicer: Any, until: Any) -> SimpleNamespace:
+    """A process that serves as many calls as it can hold: one, which takes long."""
+    node = await world.node("server")
+    await world.serve(node, servicer, echo.add_EchoServicer_to_server, capacity=1)
+    call = stub.Unary(echo.Text(text="wait"))
+    await until(lambda: servicer.calls == 1, "it is served")
+    return SimpleNamespace(node=node, call=call)
+
+
+async def test_a_call_that_is_pending_for_a_full_process_goes_to_another(
+    world: Any, full: SimpleNamespace, stub: Any, echo: SimpleNamespace, servicer: Any, until: Any
+) -> None:
+    call = await given_unseen(world, full.node, stub, echo, until)
+    await world.serve(await world.node("server"), servicer, echo.add_EchoServicer_to_server)
+    async with asyncio.timeout(LIMIT):
+        assert (await call).text == "x"
+    servicer.go.set()
+    assert (await full.call).text == "wait"
+
+
+async def test_a_call_that_was_given_back_comes_again_if_nobody_else_has_room(
+    world: Any, full: SimpleNamespace, stub: Any, echo: SimpleNamespace, servicer: Any, until: Any
+) -> None:
+    given_back = asyncio.Event()
+    give_back = full.node.link.give_back
+
+    async def noted(*entries: Any) -> None:
+        await give_back(*entries)
+        given_back.set()
+
+    full.node.link.give_back = noted
+    call = await given_unseen(world, full.node, stub, echo, until)
+    async with asyncio.timeout(LIMIT):
+        await given_back.wait()
+        assert servicer.calls == 1
+        servicer.go.set()
+        assert (await call).text == "x"
+    assert (await full.call).text == "wait"
+
+
+async def test_a_process_that_stops_gives_back_what_it_does_not_take(
+    world: Any, stub: Any, echo: SimpleNamespace, servicer: Any, until: Any
+) -> None:
+    leaving = await world.node("server")
+    server = await world.serve(leaving, servicer, echo.add_EchoServicer_to_server)
+    long = stub.Unary(echo.Text(text="wait"))
+    await until(lambda: servicer.calls == 1, "it is served")
+    stopping = asyncio.ensure_future(server.stop(60))
+    await until(lambda: server._taker.done(), "it takes no more calls")
+    call = await given_unseen(world, leaving, stub, echo, until)
+    await world.serve(await world.node("server"), servicer, echo.add_EchoServicer_to_server)
+    async with asyncio.timeout(LIMIT):
+        assert (await call).text == "x"
+    assert not stopping.done()
+    servicer.go.set()
+    await asyncio.gather(long, stopping)
+
+
+async def test_calls_from_two_sides_are_no_more_than_a_process_can_hold(
+    world: Any, stub: Any, echo: SimpleNamespace, servicer: Any, until: Any
+) -> None:
+    """A worker that accepted two would let the second scheduler wait until the first one has gone."""
+    calls = [stub.Unary(echo.Text(text="wait"), wait_for_ready=True)]
+    await until(lambda: queued(world, 1), "it is at the door")
+    await dies_with(world, FIRST, 1)
+    node = await world.node("server")
+    adopt, back = node.link.adopt, asyncio.Event()
+
+    async def late(*asked: Any) -> Any:
+        received = await adopt(*asked)
+        if received is not None and len(calls) == 1:
+            calls.append(stub.Unary(echo.Text(text="wait"), wait_for_ready=True))
+            await until(lambda: servicer.calls == 1, "one from the door has come meanwhile")
+        return received
+
+    async def give_back(*entries: Any) -> None:
+        await put_back(*entries)
+        back.set()
+
+    put_back = node.link.give_back
+    node.link.adopt, node.link.give_back = late, give_back  # type: ignore[method-assign]
+    await world.serve(node, servicer, echo.add_EchoServicer_to_server, capacity=1)
+    async with asyncio.timeout(LIMIT):
+        await back.wait()
+    assert servicer.calls == 1
+    await world.serve(await world.node("server"), servicer, echo.add_EchoServicer_to_server)
+    await until(lambda: servicer.calls == 2, "the other one has it")
+    servicer.go.set()
+    await asyncio.gather(*calls)
+
+
+async def test_what_is_given_back_is_taken_as_if_it_had_not_been_given(
+    world: Any, stub: Any, echo: SimpleNamespace, until: Any
+) -> None:
+    links = [await world.bus().connect(name) for name in ("server-1", "server-2", "server-3")]
+    for link in links:
+        await link.take_lease(b"{}", LEASE)
+        await link.join(DOOR)
+    one, two, three = links
+    call = stub.Unary(echo.Text(text="x"), wait_for_ready=True)
+    (taken,) = await one.take(DOOR, 1)
+    assert await two.adopt(DOOR, of_the_dead=True) is None, "it is pending for one that lives"
+    for giver, taker in ((one, two), (two, one)):
+        await giver.give_back(DOOR, [taken.id, "1-1"])
+        assert await giver.pending(DOOR) == []
+        assert await taker.adopt(DOOR, of_the_dead=False) == taken
+        assert await taker.pending(DOOR) == [taken]
+        await three.give_back(DOOR, [taken.id])
+        assert await taker.pending(DOOR) == [taken], "it was not for others to give"
+    await world.drop_lease("server-1")
+    assert await two.adopt(DOOR, of_the_dead=False) is None, "it was not given back"
+    assert (await two.adopt(DOOR, of_the_dead=True)).deliveries == 2
+    await two.give_back(DOOR, [taken.id])
+    call.cancel()
+    await until(lambda: empty(world), "it can be withdrawn meanwhile")
+    assert await three.adopt(DOOR, of_the_dead=True) is None
+    for link in links:
+        await link.close(goodbye=True)
 
 
 # --- attempts ---
 
 
-async def test_a_call_that_cost_two_servers_is_refused(
-    stub: Any, world: Any, echo: SimpleNamespace, servicer: Any
+async def test_a_call_that_ends_its_servers_is_refused(
+    world: Any, stub: Any, echo: SimpleNamespace, servicer: Any
 ) -> None:
-    nodes = [await world.faulty_node("server") for _ in range(3)]
+    nodes = [await world.faulty_node("server") for _ in range(REFUSED_ATTEMPT + 1)]
     for node, _ in nodes:
         await world.serve(node, servicer, echo.add_EchoServicer_to_server, capacity=1)
 
     async def call_that_kills(resumption: Resumption) -> None:
         while True:
+            began = servicer.calls
             call = stub.Unary(echo.Text(text="wait"), metadata=resumption.metadata(), wait_for_ready=True)
             await call.wait_for_connection()
-            next(faults for node, faults in nodes if node.id == call._core.server).disconnect()
+            while servicer.calls == began and not call.done():
+                await asyncio.sleep(0.005)
+            if servicer.calls > began:
+                await world.die(*next(one for one in nodes if one[0].id == call._core.server))
             try:
                 await call
             except AioRpcError as error:
@@ -264,17 +421,99 @@ async def test_a_call_that_cost_two_servers_is_refused(
     with pytest.raises(AioRpcError) as caught:
         await call_that_kills(Resumption())
     assert caught.value.code() is grpc.StatusCode.ABORTED
-    assert servicer.calls == 2
+    assert "one process after the other" in (caught.value.details() or "")
+    assert servicer.calls == REFUSED_ATTEMPT
     for _, faults in nodes:
         faults.reconnect()
 
 
 async def test_progress_forgives(stub: Any, world: Any, echo: SimpleNamespace, servicer: Any) -> None:
     await world.serve(await world.node("server"), servicer, echo.add_EchoServicer_to_server)
-    error = await error_of(stub.Unary(echo.Text(), metadata=(("quire-attempt", "2"),)))
+    metadata = (("quire-attempt", str(REFUSED_ATTEMPT)),)
+    error = await error_of(stub.Unary(echo.Text(), metadata=metadata))
     assert error.code() is grpc.StatusCode.ABORTED
-    await stub.Unary(echo.Text(), metadata=(("quire-attempt", "1"),))
-    await stub.Unary(echo.Text(), metadata=(("quire-attempt", "nonsense"),))
+    for attempt in range(REFUSED_ATTEMPT):
+        await stub.Unary(echo.Text(), metadata=(("quire-attempt", str(attempt)),))
+    for nonsense in ("nonsense", "²", "9" * 5000):
+        assert (await stub.Unary(echo.Text(text="x"), metadata=(("quire-attempt", nonsense),))).text == "x"
+
+
+def suspect(attempt: int = SUSPECT_ATTEMPT) -> tuple[tuple[str, str], ...]:
+    return (("quire-attempt", str(attempt)),)
+
+
+async def test_a_server_has_one_suspect_at_a_time(
+    world: Any, stub: Any, echo: SimpleNamespace, servicer: Any, until: Any
+) -> None:
+    await world.serve(await world.node("server"), servicer, echo.add_EchoServicer_to_server)
+    first = stub.Unary(echo.Text(text="wait"), metadata=suspect())
+    await until(lambda: servicer.calls == 1, "the first one runs")
+    others = [stub.Unary(echo.Text(text="x"), metadata=suspect()) for _ in range(3)]
+    for other in others:
+        await other.wait_for_connection()
+    assert (await stub.Unary(echo.Text(text="innocent"))).text == "innocent"
+    assert servicer.calls == 2
+    others.pop().cancel()  # gives its turn up
+    servicer.go.set()
+    async with asyncio.timeout(LIMIT):
+        assert [(await call).text for call in (first, *others)] == ["wait", "x", "x"]
+    assert servicer.calls == 4
+
+
+async def test_a_first_response_ends_a_suspects_turn(
+    world: Any, stub: Any, echo: SimpleNamespace, servicer: Any
+) -> None:
+    await world.serve(await world.node("server"), servicer, echo.add_EchoServicer_to_server)
+    streaming = stub.Stream(echo.Text(text="wait", count=1), metadata=suspect())
+    async with asyncio.timeout(LIMIT):
+        await streaming.read()
+        assert (await stub.Unary(echo.Text(text="x"), metadata=suspect())).text == "x"
+        cancelled = stub.Unary(echo.Text(text="wait"), metadata=suspect())
+        await cancelled.wait_for_connection()
+        cancelled.cancel()
+        assert (await stub.Unary(echo.Text(text="x"), metadata=suspect())).text == "x"
+    streaming.cancel()
+
+
+async def test_only_the_suspect_whose_turn_it_is_counts_a_death(
+    world: Any, stub: Any, echo: SimpleNamespace, servicer: Any, until: Any
+) -> None:
+    server, faults = await world.faulty_node("server")
+    await world.serve(server, servicer, echo.add_EchoServicer_to_server)
+    runs = stub.Unary(echo.Text(text="wait"), metadata=suspect())
+    await until(lambda: servicer.calls == 1, "it runs")
+    waits = stub.Unary(echo.Text(text="x"), metadata=suspect())
+    await waits.wait_for_connection()
+    await world.die(server, faults)
+    assert not from_outside(await error_of(runs))
+    assert from_outside(await error_of(waits))
+    faults.reconnect()
+
+
+async def test_what_happens_to_a_server_from_outside_is_told(
+    world: Any, client: Node, echo: SimpleNamespace, servicer: Any, until: Any
+) -> None:
+    stub = echo.EchoStub(client.channel())
+    for how in ("stopped", "silent", "killed", ""):
+        server, faults = await world.faulty_node("server")
+        served = await world.serve(server, servicer, echo.add_EchoServicer_to_server)
+        calls = servicer.calls
+        call = stub.Unary(echo.Text(text="wait"), wait_for_ready=True)
+        await until(lambda calls=calls: servicer.calls > calls, "it is served")
+        if how == "stopped":
+            await served.stop(0)
+        elif how == "silent":
+            await world.drop_lease(server.id)
+            await server._write_lease()  # it finds its lease lost, and takes it anew
+        else:
+            if how == "killed":
+                await world.set_lease(killed_note(server.id), b"")
+            await world.die(server, faults)
+        error = await error_of(call)
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        assert dict(error.trailing_metadata() or ()).get(OUTSIDE, "") == how
+        faults.reconnect()
+        await served.stop(0)
 
 
 # --- bad entries ---
@@ -308,7 +547,170 @@ async def test_malformed_entries_become_dead_letters(
     assert sum(letter.startswith(DOOR) for letter in letters) == len(bad) + 1
     assert any("without a method" in letter for letter in letters)
     assert (await stub.Unary(echo.Text(text="x"))).text == "x"
-    assert await world.length(DOOR) == 0
+    await until(lambda: empty(world), "nothing is left at the door")
+
+
+async def test_whatever_reading_an_entry_raises_the_next_one_is_read(
+    world: Any,
+    stub: Any,
+    echo: SimpleNamespace,
+    servicer: Any,
+    until: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def decode(payload: bytes) -> Entry:
+        if payload == b"deep":
+            raise RecursionError("maximum recursion depth exceeded")
+        if payload == b"half":
+            raise OverflowError("\ud800" * 1000)
+        return decode_opening(payload)
+
+    monkeypatch.setattr(server_module, "decode_opening", decode)
+    await world.serve(await world.node("server"), servicer, echo.add_EchoServicer_to_server)
+    for payload in (b"deep", b"half"):
+        await world.add(DOOR, {b"e": payload})
+    assert (await stub.Unary(echo.Text(text="x"))).text == "x"
+    await until(lambda: buried(world, 2), "each has its letter")
+    assert any("RecursionError: maximum" in letter for letter in await world.dead_letters())
+
+
+async def buried(world: Any, letters: int) -> bool:
+    return len(await world.dead_letters()) == letters
+
+
+async def test_a_frame_that_cannot_be_taken_in_ends_its_call_alone(
+    world: Any, client: Node, stub: Any, echo: SimpleNamespace, servicer: Any
+) -> None:
+    await world.serve(await world.node("server"), servicer, echo.add_EchoServicer_to_server)
+    calls = [stub.Stream(echo.Text(text="wait", count=1)) for _ in range(3)]
+    for call in calls:
+        await call.read()
+
+    def receive(*frame: Any) -> None:
+        raise OverflowError
+
+    calls[1]._core.receive = receive
+    servicer.go.set()
+    assert [await call.read() for call in (calls[0], calls[2])] == [grpc.aio.EOF] * 2
+    assert (await error_of(calls[1].read())).code() is grpc.StatusCode.INTERNAL
+
+
+@pytest.mark.parametrize(
+    "lease",
+    [
+        b'{"service": "server", "epoch": Infinity, "info": {}, "doors": []}',
+        b'{"service": "server", "epoch": 1, "info": {}, "doors": [[1]]}',
+        b'{"service": "server", "epoch": 1, "info": ' + b"[" * 9000 + b"]" * 9000 + b"}",
+    ],
+    ids=["infinite", "doors", "deep"],
+)
+async def test_a_lease_that_cannot_be_read_stops_nobody(
+    world: Any, client: Node, stub: Any, echo: SimpleNamespace, servicer: Any, lease: bytes
+) -> None:
+    await world.set_lease("hostile-1", lease)
+    assert (await error_of(stub.Unary(echo.Text()))).code() is grpc.StatusCode.UNAVAILABLE
+    await world.serve(await world.node("server"), servicer, echo.add_EchoServicer_to_server)
+    assert (await stub.Unary(echo.Text(text="x"))).text == "x"
+    assert {one.service for one in await client.leases()} >= {"client", "server"}
+
+
+class Panic(BaseException):
+    """As an extension in Rust raises it."""
+
+
+@pytest.mark.parametrize("way", ["panic", "code", "details"])
+async def test_a_call_ends_however_its_handler_fails(
+    world: Any, stub: Any, echo: SimpleNamespace, servicer: Any, way: str
+) -> None:
+    async def fail(request: Any, context: Any) -> Any:
+        if way == "panic":
+            raise Panic("\ud800")
+        elif way == "code":
+            context.set_code(13)
+        else:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "\ud800")
+        return echo.Text()
+
+    servicer.Unary = fail
+    await world.serve(await world.node("server"), servicer, echo.add_EchoServicer_to_server, capacity=1)
+    for _ in range(2):  # its place is free again
+        error = await error_of(stub.Unary(echo.Text()))
+        assert error.code() is not grpc.StatusCode.OK
+
+
+# --- entries that end who reads them ---
+
+
+FIRST = "dead-9"
+
+
+async def dies_with(world: Any, name: str, calls: int) -> list[Received]:
+    """A process that takes, or else takes over, calls at the door, and is gone before it has accepted any."""
+    link = await world.bus().connect(name)
+    await link.take_lease(b"{}", LEASE)
+    await link.join(DOOR)
+    if name == FIRST:
+        taken = list(await link.take(DOOR, calls))
+    else:
+        taken = [await link.adopt(DOOR, of_the_dead=True) for _ in range(calls)]
+    await link.close(goodbye=False)
+    await world.drop_lease(name)
+    return taken
+
+
+async def test_an_entry_that_ends_its_readers_is_a_dead_letter_and_those_beside_it_are_served(
+    world: Any, echo: SimpleNamespace, servicer: Any, until: Any
+) -> None:
+    stub = echo.EchoStub((await world.node("client", quiet_seconds=0.2)).channel())
+    killer = stub.Unary(echo.Text(text="killer"), wait_for_ready=True)
+    await until(lambda: queued(world, 1), "it is at the door")
+    others = [stub.Unary(echo.Text(text="x"), wait_for_ready=True) for _ in range(3)]
+    await until(lambda: queued(world, 4), "all are at the door")
+    assert [one.deliveries for one in await dies_with(world, FIRST, 4)] == [1] * 4
+    for name, deliveries in (("dead-8", 2), ("dead-7", 3)):
+        (taken,) = await dies_with(world, name, 1)
+        assert (b"killer" in taken.payload, taken.deliveries) == (True, deliveries)
+    await world.serve(await world.node("server"), servicer, echo.add_EchoServicer_to_server)
+    async with asyncio.timeout(LIMIT):
+        assert [(await other).text for other in others] == ["x"] * 3
+    await until(lambda: buried(world, 1), "it is not read a fourth time")
+    assert "3 processes ended" in (await world.dead_letters())[0]
+    await until(lambda: empty(world), "nothing is left at the door")
+    assert servicer.calls == 3
+    error = await error_of(killer)
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    assert LOST in dict(error.trailing_metadata() or ()), "tried again it becomes a suspect"
+    assert not from_outside(error)
+
+
+async def test_calls_of_a_dead_process_are_taken_over_within_the_capacity(
+    world: Any, stub: Any, echo: SimpleNamespace, servicer: Any, until: Any
+) -> None:
+    calls = [stub.Unary(echo.Text(text="wait"), wait_for_ready=True) for _ in range(20)]
+    await until(lambda: queued(world, 20), "they are at the door")
+    assert len(await dies_with(world, FIRST, 20)) == 20
+    server = await world.node("server")
+    await world.serve(server, servicer, echo.add_EchoServicer_to_server, capacity=3)
+    await until(lambda: servicer.calls == 3, "as many as it can hold")
+    await asyncio.sleep(0.3)
+    assert servicer.calls == 3
+    servicer.go.set()
+    async with asyncio.timeout(LIMIT):
+        assert len(await asyncio.gather(*calls)) == 20
+
+
+async def test_a_call_that_was_settled_and_is_pending_again_is_settled_again(
+    world: Any, stub: Any, echo: SimpleNamespace, servicer: Any
+) -> None:
+    """As of a Redis that was restarted without its last writes."""
+    server = await world.node("server")
+    served = await world.serve(server, servicer, echo.add_EchoServicer_to_server)
+    served.outbox.settle = lambda door, entry: None
+    assert (await stub.Unary(echo.Text(text="x"))).text == "x"
+    del served.outbox.settle
+    assert await world.pending() != {}
+    await world.none_pending()
+    assert servicer.calls == 1
 
 
 # --- what stays behind ---
@@ -332,6 +734,7 @@ async def test_streams_do_not_grow(
         return await world.length(DOOR) == 0 and inboxes == [0, 0]
 
     await until(trimmed, "what was read is dropped")
+    assert servicer.calls == 21
 
 
 async def test_nothing_is_written_for_the_dead(

@@ -4,7 +4,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from proto.rpc import Node
+import pytest
+
+from proto.rpc import Node, redis_bus
 from proto.rpc.bus import Batch
 
 
@@ -67,8 +69,9 @@ async def test_what_many_calls_say_in_one_turn_is_one_entry(
 
 
 async def test_an_idle_process_does_nothing_but_renew(
-    world: Any, echo: SimpleNamespace, servicer: Any
+    world: Any, echo: SimpleNamespace, servicer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(redis_bus, "BLOCK_SECONDS", 600)
     server = await world.node("server")
     await world.serve(server, servicer, echo.add_EchoServicer_to_server)
     reads = 0

@@ -9,13 +9,15 @@ import grpc
 import pytest
 from grpc.aio import AioRpcError
 
+from proto.rpc.bus import door_of
 from proto.rpc.resume import LOST
 from proto.wire_pb2 import Entry, Kind
+from tests.contract.conftest import LIMIT
 
 
 async def error_of(call: Any) -> AioRpcError:
     with pytest.raises(AioRpcError) as caught:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT):
             await call
     return caught.value
 
@@ -39,17 +41,26 @@ async def test_the_leases_are_the_list_of_what_runs(world: Any) -> None:
     assert [lease.process_id for lease in await two.leases()] == [two.id]
 
 
-async def test_a_lease_is_renewed_for_as_long_as_its_process_lives(world: Any) -> None:
+async def test_a_lease_is_renewed_for_as_long_as_its_process_lives(world: Any, until: Any) -> None:
     node = await world.node()
-    await asyncio.sleep(2 * 0.6)
+    end = await world.end_of_lease(node.id)
+
+    async def renewed() -> bool:
+        return await world.end_of_lease(node.id) > end
+
+    for _ in range(3):
+        await until(renewed, "it lasts longer than before")
+        end = await world.end_of_lease(node.id)
     assert [lease.process_id for lease in await node.leases()] == [node.id]
     assert node.epoch == 1
 
 
-async def test_a_call_ends_when_its_server_dies(pair: SimpleNamespace, echo: SimpleNamespace) -> None:
+async def test_a_call_ends_when_its_server_dies(
+    pair: SimpleNamespace, world: Any, echo: SimpleNamespace
+) -> None:
     call = pair.stub.Stream(echo.Text(text="wait", count=3))
     assert [(await call.read()).count for _ in range(3)] == [0, 1, 2]
-    pair.server_faults.disconnect()
+    await world.die(pair.server, pair.server_faults)
     error = await error_of(call.read())
     assert error.code() is grpc.StatusCode.UNAVAILABLE
     assert (LOST, pair.server.id) in tuple(error.trailing_metadata() or ())
@@ -62,7 +73,7 @@ async def test_what_a_server_sent_before_it_died_still_counts(
     call = pair.stub.Stream(echo.Text(text="wait", count=50))
     assert (await call.read()).count == 0
     await pair.server.outbox.empty()
-    await world.drop_lease(pair.server)
+    await world.drop_lease(pair.server.id)
     assert [(await call.read()).count for _ in range(49)] == list(range(1, 50))
     assert (await error_of(call.read())).code() is grpc.StatusCode.UNAVAILABLE
 
@@ -77,12 +88,12 @@ async def test_a_server_that_leaves_ends_its_calls(pair: SimpleNamespace, echo: 
 
 
 async def test_a_handler_is_cancelled_when_its_caller_dies(
-    pair: SimpleNamespace, echo: SimpleNamespace, servicer: Any
+    pair: SimpleNamespace, world: Any, echo: SimpleNamespace, servicer: Any
 ) -> None:
     call = pair.stub.Unary(echo.Text(text="wait"))
     await servicer.started.wait()
-    pair.client_faults.disconnect()
-    async with asyncio.timeout(5):
+    await world.die(pair.client, pair.client_faults)
+    async with asyncio.timeout(LIMIT):
         await servicer.cancelled.wait()
     pair.client_faults.reconnect()
     assert (await error_of(call)).code() is grpc.StatusCode.UNAVAILABLE
@@ -95,7 +106,7 @@ async def test_a_call_that_is_forgotten_is_cancelled(
         assert message.count == 0
         break
     gc.collect()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(LIMIT):
         await servicer.cancelled.wait()
 
 
@@ -104,8 +115,8 @@ async def test_a_process_that_lost_its_lease_drops_its_calls(
 ) -> None:
     call = pair.stub.Unary(echo.Text(text="wait"))
     await servicer.started.wait()
-    await world.drop_lease(pair.server)
-    async with asyncio.timeout(5):
+    await world.drop_lease(pair.server.id)
+    async with asyncio.timeout(LIMIT):
         await servicer.cancelled.wait()
     error = await error_of(call)
     assert error.code() is grpc.StatusCode.UNAVAILABLE
@@ -119,42 +130,71 @@ async def test_a_client_that_lost_its_lease_drops_its_calls(
 ) -> None:
     call = pair.stub.Unary(echo.Text(text="wait"))
     await servicer.started.wait()
-    await world.drop_lease(pair.client)
+    await world.drop_lease(pair.client.id)
     assert (await error_of(call)).code() is grpc.StatusCode.UNAVAILABLE
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(LIMIT):
         await servicer.cancelled.wait()
     assert (await pair.stub.Unary(echo.Text(text="again"))).text == "again"
 
 
 async def test_a_process_that_was_cut_off_fences_itself(
-    pair: SimpleNamespace, echo: SimpleNamespace, servicer: Any, until: Any
+    pair: SimpleNamespace, world: Any, echo: SimpleNamespace, servicer: Any, until: Any
 ) -> None:
-    pair.server_faults.disconnect()
-    await until(lambda: absent(pair.client, pair.server), "the lease runs out")
+    await world.die(pair.server, pair.server_faults)
+    assert await absent(pair.client, pair.server)
     pair.server_faults.reconnect()
     await until(lambda: pair.server.epoch == 2, "a new epoch")
     assert (await pair.stub.Unary(echo.Text(text="again"), wait_for_ready=True)).text == "again"
 
 
-async def test_calls_wait_until_a_lease_that_ran_out_is_taken_anew(
-    pair: SimpleNamespace, echo: SimpleNamespace, servicer: Any, until: Any
-) -> None:
-    """As in a process that was stopped and finds calls at its door first: it would drop them again."""
-    renewing = asyncio.Event()
-    renew = pair.server.link.renew_lease
+async def late_for_its_lease(world: Any, node: Any) -> asyncio.Event:
+    """A process whose lease runs out as it is about to renew it, which it does when the event is set."""
+    asked, renewing = asyncio.Event(), asyncio.Event()
+    renew = node.link.renew_lease
 
     async def late(*lease: Any) -> Any:
+        asked.set()
         await renewing.wait()
         return await renew(*lease)
 
-    pair.server.link.renew_lease = late
-    await until(lambda: absent(pair.client, pair.server), "the lease runs out")
+    node.link.renew_lease = late
+    await asked.wait()
+    await world.expire(node)
+    return renewing
+
+
+async def test_calls_wait_until_a_lease_that_ran_out_is_taken_anew(
+    pair: SimpleNamespace, world: Any, echo: SimpleNamespace, servicer: Any
+) -> None:
+    """As in a process that was stopped and finds calls at its door first: it would drop them again."""
+    renewing = await late_for_its_lease(world, pair.server)
+    assert await absent(pair.client, pair.server)
     call = pair.stub.Unary(echo.Text(text="x"), wait_for_ready=True)
     await asyncio.sleep(0.1)
     assert not call.done()
     renewing.set()
     assert (await call).text == "x"
     assert (pair.server.epoch, servicer.calls) == (2, 1)
+
+
+async def test_a_process_that_fences_itself_keeps_no_more_calls_than_it_can_hold(
+    world: Any, echo: SimpleNamespace, servicer: Any, until: Any
+) -> None:
+    """As a worker that was stopped for long, at whose door two schedulers have a call."""
+    node, client = await world.node("server"), await world.node("client")
+    await world.serve(node, servicer, echo.add_EchoServicer_to_server, capacity=1)
+    renewing = await late_for_its_lease(world, node)
+    stub = echo.EchoStub(client.channel())
+    calls = [stub.Unary(echo.Text(text="wait"), wait_for_ready=True) for _ in range(2)]
+    await until(world.pending, "one is given to it")
+    await asyncio.sleep(0.1)
+    renewing.set()
+    await until(lambda: servicer.calls == 1, "it takes one")
+    await world.serve(await world.node("server"), servicer, echo.add_EchoServicer_to_server, capacity=1)
+    await until(lambda: servicer.calls == 2, "another one takes the other")
+    servicer.go.set()
+    assert [one.text for one in await asyncio.gather(*calls)] == ["wait"] * 2
+    assert servicer.calls == 2, "each ran once"
 
 
 async def test_an_inbox_that_is_made_anew_may_count_from_lower_ids(
@@ -170,8 +210,12 @@ async def test_an_inbox_that_is_made_anew_may_count_from_lower_ids(
     await world.redis.delete(inbox, f"{world.prefix}alive:{pair.client.id}")
     await world.redis.client_kill_filter(_type="normal", skipme=True)
     await until(lambda: pair.client.epoch == 2, "a new epoch")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT):
         assert (await pair.stub.Unary(echo.Text(text="x"), wait_for_ready=True)).text == "x"
+
+
+async def queued(world: Any) -> bool:
+    return await world.length(door_of("contract.Echo")) == 1
 
 
 async def absent(observer: Any, process: Any) -> bool:
@@ -197,7 +241,7 @@ async def test_a_short_absence_costs_nothing(
 async def test_frames_of_an_older_epoch_are_dropped(
     pair: SimpleNamespace, world: Any, echo: SimpleNamespace, servicer: Any, until: Any
 ) -> None:
-    await world.drop_lease(pair.server)
+    await world.drop_lease(pair.server.id)
     await until(lambda: pair.server.epoch == 2, "a new epoch")
     call = pair.stub.Stream(echo.Text(text="wait", count=1), wait_for_ready=True)
     assert (await call.read()).count == 0
@@ -209,7 +253,7 @@ async def test_frames_of_an_older_epoch_are_dropped(
     assert await call.read() is grpc.aio.EOF
 
 
-async def test_no_call_no_watching(world: Any, echo: SimpleNamespace, servicer: Any) -> None:
+async def test_no_call_no_watching(world: Any, echo: SimpleNamespace, servicer: Any, until: Any) -> None:
     looked = 0
     client = await world.node("client")
     leases = client.link.leases
@@ -223,7 +267,62 @@ async def test_no_call_no_watching(world: Any, echo: SimpleNamespace, servicer: 
     server = await world.node("server")
     await world.serve(server, servicer, echo.add_EchoServicer_to_server)
     await echo.EchoStub(client.channel()).Unary(echo.Text())
-    await asyncio.sleep(0.5)
+    await until(lambda: not client._watch._wanted.is_set(), "it has seen that there is no call")
     before = looked
-    await asyncio.sleep(0.6)
+    await asyncio.sleep(0.3)
     assert looked == before
+
+
+async def test_a_transport_that_fails_says_so_and_lets_nobody_wait(
+    world: Any, echo: SimpleNamespace, servicer: Any
+) -> None:
+    server, client = await world.node("server"), await world.node("client")
+    await world.serve(server, servicer, echo.add_EchoServicer_to_server)
+    call = echo.EchoStub(client.channel()).Unary(echo.Text(text="wait"))
+    await servicer.started.wait()
+
+    def receive(*received: Any) -> int:
+        raise SystemError("not even an Exception that is expected")
+
+    failing = asyncio.ensure_future(client.failed())
+    client._receive = receive
+    servicer.go.set()
+    with pytest.raises(SystemError):
+        await asyncio.wait_for(failing, LIMIT)
+    assert (await error_of(call)).code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_process_that_has_failed_says_nothing_more_to_its_callers(
+    pair: SimpleNamespace, world: Any, echo: SimpleNamespace, servicer: Any, until: Any
+) -> None:
+    """To them it has died, and a call may be the reason. It does not say that it was stopped."""
+    call = pair.stub.Unary(echo.Text(text="wait"))
+    await servicer.started.wait()
+    pair.server.fail(ZeroDivisionError("as no code should"))
+    servicer.go.set()
+    later = pair.stub.Unary(echo.Text(text="x"), wait_for_ready=True)
+    await until(lambda: queued(world), "the call is at its door")
+    await asyncio.sleep(0.1)
+    assert not call.done()
+    assert (servicer.calls, await world.length(door_of("contract.Echo"))) == (1, 1), "and takes no more calls"
+    with pytest.raises(ZeroDivisionError):
+        await pair.server.failed()
+    await pair.server.link.close(goodbye=True)
+    error = await error_of(call)
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    assert dict(tuple(error.trailing_metadata() or ())) == {LOST: pair.server.id}
+    later.cancel()
+
+
+async def test_a_server_that_takes_no_more_calls_is_the_end_of_its_process(
+    world: Any, echo: SimpleNamespace, servicer: Any
+) -> None:
+    node = await world.node("server")
+
+    async def take(*asked: Any) -> Any:
+        raise ZeroDivisionError
+
+    node.link.take = take
+    await world.serve(node, servicer, echo.add_EchoServicer_to_server)
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(node.failed(), LIMIT)

@@ -16,9 +16,11 @@ from gateway.api.body import parse
 from gateway.api.schema import ChatBody, CompletionBody
 from gateway.api.translate import completion_requests
 from gateway.errors import BadRequest
+from gateway.http.caller import Caller
 from gpu_worker.sampling.parameters import fault_in
+from ops.runtime.limits import Limits
 from proto.sampling import PARAMETERS, STAGED, Parameter, Range, greedy, problem_in
-from proto.sampling_pb2 import BeamSearch, SamplingParams, StopConditions
+from proto.sampling_pb2 import BeamSearch, Dry, SamplingParams, StopConditions, TokenRules, TokenSequence
 from proto.scheduler_pb2 import Start
 from scheduler_svc.core.errors import RequestRefused
 from scheduler_svc.intake import request_from
@@ -26,9 +28,12 @@ from tokenizer_svc.defaults import read_defaults
 from tokenizer_svc.errors import ModelDirectoryError
 
 EVERY = list(PARAMETERS.values())
+CALLER = Caller(limits=Limits(answer_tokens=2**31 - 1, logprobs=-1))
 OF_MODELS = [each for each in EVERY if each.model]
+OF_RULES = [
+    each for each in EVERY for message in (TokenRules, Dry) if each.name in message.DESCRIPTOR.fields_by_name
+]
 SAMPLING = [each for each in EVERY if each.name in SamplingParams.DESCRIPTOR.fields_by_name]
-VOCABULARY = 1000
 
 
 def named(parameters: list[Parameter]) -> Any:
@@ -59,7 +64,7 @@ def sent(parameter: Parameter) -> tuple[list[float], list[float]]:
 def start(name: str, value: float) -> Start:
     """A request of the scheduler's with one parameter of that value."""
     sampling, stop, beams = greedy(), StopConditions(), BeamSearch(beam_width=2)
-    for message in (sampling, stop, beams):
+    for message in (sampling, sampling.rules, sampling.rules.dry, stop, beams):
         if name in message.DESCRIPTOR.fields_by_name:
             setattr(message, name, value)
     searching = name in BeamSearch.DESCRIPTOR.fields_by_name
@@ -82,9 +87,42 @@ def test_the_scheduler(parameter: Parameter) -> None:
 def test_the_worker(parameter: Parameter) -> None:
     inside, outside = sent(parameter)
     for value in inside:
-        assert not fault_in(greedy(**{parameter.name: value}), VOCABULARY)
+        assert not fault_in(greedy(**{parameter.name: value}))
     for value in outside:
-        assert fault_in(greedy(**{parameter.name: value}), VOCABULARY).startswith(f"{parameter.name} ")
+        assert fault_in(greedy(**{parameter.name: value})).startswith(f"{parameter.name} ")
+
+
+@named(OF_RULES)
+def test_the_worker_with_rules(parameter: Parameter) -> None:
+    inside, outside = sent(parameter)
+    for value in inside:
+        assert not fault_in(start(parameter.name, value).sampling)
+    for value in outside:
+        assert fault_in(start(parameter.name, value).sampling).startswith(f"{parameter.name} ")
+
+
+@pytest.mark.parametrize(
+    ("rules", "param"),
+    [
+        (TokenRules(biased_tokens=[1]), "logit_bias"),
+        (TokenRules(biased_tokens=[1, 1], biases=[1, 2]), "logit_bias"),
+        (TokenRules(biased_tokens=[1], biases=[100.1]), "logit_bias"),
+        (TokenRules(biased_tokens=[1], biases=[math.nan]), "logit_bias"),
+        (TokenRules(biased_tokens=range(1025), biases=[1] * 1025), "logit_bias"),
+        (TokenRules(allowed_tokens=range(4097)), "allowed_token_ids"),
+        (TokenRules(end_tokens=range(1025)), "min_tokens"),
+        (TokenRules(bad_words=[TokenSequence()]), "bad_words"),
+        (TokenRules(bad_words=[TokenSequence(tokens=[1] * 8193)]), "bad_words"),
+        (TokenRules(dry=Dry(breakers=[TokenSequence(tokens=[1])])), "dry_sequence_breakers"),
+        (TokenRules(dry=Dry(breaker_tokens=range(65537))), "dry_sequence_breakers"),
+    ],
+)
+def test_rules_that_no_service_takes(rules: TokenRules, param: str) -> None:
+    asked = Start(prompt_tokens=struct.pack("<i", 1), sampling=greedy(rules=rules), n=1)
+    with pytest.raises(RequestRefused, match=f"^{param} must ") as refused:
+        request_from(asked, "")
+    assert refused.value.param == param
+    assert fault_in(greedy(rules=rules)).startswith(f"{param} must ")
 
 
 def completion(name: str, value: float) -> CompletionBody:
@@ -98,7 +136,7 @@ def completion(name: str, value: float) -> CompletionBody:
 def test_the_gateway(parameter: Parameter) -> None:
     inside, outside = edges(parameter.client, parameter, np.float64)
     for value in inside:
-        (request,) = completion_requests(completion(parameter.name, value), "r")
+        (request,) = completion_requests(completion(parameter.name, value), "r", CALLER)
         assert problem_in(request.sampling) is None
         assert not request.HasField("beams") or problem_in(request.beams) is None
     for value in outside:
@@ -122,9 +160,11 @@ def test_names_that_conversations_have_for_them(name: str, parameter: str) -> No
 
 
 def test_a_request_that_says_nothing_has_the_defaults() -> None:
-    (request,) = completion_requests(parse(b'{"model": "m", "prompt": "A"}', CompletionBody), "r")
+    (request,) = completion_requests(parse(b'{"model": "m", "prompt": "A"}', CompletionBody), "r", CALLER)
     for parameter in STAGED:
-        assert getattr(request.sampling, parameter.name) == parameter.default, parameter.name
+        # A default that is no float32, such as 0.1, is rounded on its way.
+        as_sent = np.float32(parameter.default)
+        assert getattr(request.sampling, parameter.name) == as_sent, parameter.name
     assert {each.name for each in STAGED if each.model} < {*request.left_out}
 
 

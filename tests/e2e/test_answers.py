@@ -53,6 +53,48 @@ def test_a_greedy_chat_is_what_transformers_says(client: openai.OpenAI, text: st
     assert answer.usage.completion_tokens == len(expected)
 
 
+def test_a_message_goes_on_under_rules_as_with_transformers(client: openai.OpenAI) -> None:
+    """A bias, a bad word, and more tokens than the model would say."""
+    _, tokenizer = oracle.load(SHIPPED_MODEL)
+    messages = [{"role": "user", "content": PROMPTS[0]}, {"role": "assistant", "content": "Once upon"}]
+    prompt = tokenizer.apply_chat_template(messages, continue_final_message=True, return_dict=False)
+    free = oracle.greedy(SHIPPED_MODEL, prompt, 300)
+    unwanted, word = free[3], tokenizer.decode([free[9]]).strip()
+    spelled = [tokenizer.encode(text, add_special_tokens=False) for text in (word, " " + word)]
+    least = len(free) + 5
+    expected = oracle.greedy(
+        SHIPPED_MODEL,
+        prompt,
+        least + 20,
+        sequence_bias=[[[unwanted], -100.0]],
+        bad_words_ids=spelled if len(spelled[0]) == len(spelled[1]) else spelled[:1],
+        min_new_tokens=least,
+    )
+    answer = client.post(
+        "/chat/completions",
+        body={
+            "model": "quire-tiny",
+            "messages": messages,
+            "continue_final_message": True,
+            "temperature": 0,
+            "max_tokens": least + 20,
+            "logit_bias": {str(unwanted): -100},
+            "bad_words": [word],
+            "min_tokens": least,
+            "return_token_ids": True,
+            "detokenize": False,
+        },
+        cast_to=openai.BaseModel,
+    )
+    assert answer.model_extra is not None
+    (choice,) = answer.model_extra["choices"]
+    assert choice["prompt_token_ids"] == prompt
+    assert choice["token_ids"] == expected
+    assert choice["message"]["content"] == ""
+    assert unwanted not in expected
+    assert free[:4] != expected[:4]
+
+
 def test_a_story_about_a_fox_is_about_a_fox(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(
         model="quire-tiny", messages=[{"role": "user", "content": PROMPTS[0]}], temperature=0

@@ -9,8 +9,10 @@ import httpx
 import pytest
 import redis
 
+from proto.wire_pb2 import CANCEL, HALF_CLOSE, MESSAGE, OPEN, PROBE, STATUS, Entry
 from tests.support.deployment import Deployment
 
+JSON = {"Content-Type": "application/json"}
 GOOD: dict[str, Any] = {
     "model": "quire-tiny",
     "prompt": "Once upon a time",
@@ -79,6 +81,9 @@ async def test_a_bad_parameter_is_named(
         ("/v1/completions", {"prompt": "word", "max_tokens": 2048}, "max_tokens"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "word " * 3000}]}, "messages"),
         ("/v1/embeddings", {"input": "word " * 3000}, "input"),
+        ("/v1/completions", {"prompt": "word " * 300_000}, "prompt"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "word " * 300_000}]}, "messages"),
+        ("/v1/embeddings", {"input": "word " * 300_000}, "input"),
     ],
 )
 async def test_what_is_too_long_for_the_context_says_so(
@@ -89,18 +94,43 @@ async def test_what_is_too_long_for_the_context_says_so(
     error = answer.json()["error"]
     assert (error["code"], error["param"]) == ("context_length_exceeded", param)
     assert error["message"].startswith("This model's maximum context length is 2048 tokens, but ")
+    # What is much too long is refused before it is made into tokens.
+    assert ("characters" in error["message"]) == ("word " * 300_000 in str(fields))
 
 
 async def test_broken_json_is_a_400(http: httpx.AsyncClient, beside: None) -> None:
-    answer = await http.post("/v1/completions", content=b'{"model": ')
+    answer = await http.post("/v1/completions", content=b'{"model": ', headers=JSON)
     assert answer.status_code == 400
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
 async def test_fifty_megabytes_are_refused(http: httpx.AsyncClient, beside: None) -> None:
-    answer = await http.post("/v1/completions", content=b"x" * 50_000_000)
+    answer = await http.post("/v1/completions", content=b"x" * 50_000_000, headers=JSON)
     assert answer.status_code == 413
     assert answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example"}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+    ],
+)
+async def test_foreign_pages_are_refused(
+    http: httpx.AsyncClient, beside: None, headers: dict[str, str], status: int
+) -> None:
+    answer = await http.post("/v1/completions", json=GOOD, headers=headers)
+    assert answer.status_code == status
+
+
+async def test_a_body_of_empty_messages_holds_nobody_up(http: httpx.AsyncClient, beside: None) -> None:
+    body = b'{"model":"quire-tiny","messages":[' + b'{"role":"u","content":""},' * 161_000 + b"{}]}"
+    answers = await asyncio.gather(
+        *(http.post("/v1/chat/completions", content=body, headers=JSON) for _ in range(10))
+    )
+    assert {answer.status_code for answer in answers} == {400}
 
 
 async def test_a_client_that_leaves_frees_its_place(http: httpx.AsyncClient, beside: None) -> None:
@@ -118,7 +148,10 @@ async def test_a_client_that_stops_reading_holds_nobody_up(
     deployment: Deployment, http: httpx.AsyncClient, beside: None
 ) -> None:
     body = b'{"model":"quire-tiny","prompt":"Once","n":8,"max_tokens":1500,"ignore_eos":true,"stream":true}'
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    ).encode()
     with socket.socket() as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         deaf.connect(("127.0.0.1", deployment.port))
@@ -130,7 +163,7 @@ async def test_a_client_that_stops_reading_holds_nobody_up(
 async def test_malformed_entries_go_to_the_dead_letters(
     deployment: Deployment, http: httpx.AsyncClient, beside: None
 ) -> None:
-    connection = redis.Redis.from_url(deployment.server.url)
+    connection = redis.Redis.from_url(deployment.server.url, socket_timeout=60)
     streams = [
         key
         # Not the workers' door: nobody reads it while the only worker is leased.
@@ -143,9 +176,54 @@ async def test_malformed_entries_go_to_the_dead_letters(
     for stream in streams:
         connection.xadd(stream, {b"garbage": b"\xff\x00"})
         connection.xadd(stream, {b"e": b"\xff\xff\xff"})
-    for _ in range(100):
+    for _ in range(1200):
         if connection.xlen(letters) >= before + 2 * len(streams):
             break
         await asyncio.sleep(0.05)
     assert connection.xlen(letters) == before + 2 * len(streams)
     assert (await http.post("/v1/completions", json=GOOD)).status_code == 200
+
+
+LEASES = [
+    b'{"service": "tokenizer", "epoch": Infinity, "info": {"model": "m"}}',
+    b'{"service": "scheduler", "epoch": 1, "info": {"model": "\\ud800", "workers": 1}, "doors": [[1]]}',
+    b'{"service": "tokenizer", "epoch": 1, "info": {"model": "quire-tiny", "defaults": {"top_k": NaN}}}',
+    b'{"service": "scheduler", "epoch": 1, "info": ' + b"[" * 50_000,
+]
+
+
+async def test_no_entry_and_no_lease_stops_a_process(
+    deployment: Deployment, http: httpx.AsyncClient, beside: None
+) -> None:
+    """Each of these could be decoded, or nearly, and ended a task of every process that read it."""
+    connection, prefix = redis.Redis.from_url(deployment.server.url, socket_timeout=60), deployment.prefix
+    for number, lease in enumerate(LEASES):
+        name = f"{'scheduler' if b'scheduler' in lease else 'tokenizer'}-hostile{number}"
+        connection.set(f"{prefix}alive:{name}", lease, ex=5)
+        connection.sadd(f"{prefix}processes", name)
+    connection.sadd(f"{prefix}processes", b"\xff")
+    for door, method in (
+        ("Tokenizer", "/quire.Tokenizer/Generate"),
+        ("Scheduler", "/quire.Scheduler/Nothing"),
+    ):
+        for number, attempt in enumerate((b"\xc2\xb2", b"9" * 5000, b"\xff", b"1")):
+            entry = Entry(sender="nobody-1", epoch=1)
+            frame = entry.requests.add(call=number, seq=1, kind=OPEN)
+            frame.open.method, frame.open.deadline = method, 1.0 if door == "Tokenizer" else 4e9
+            frame.metadata.add(key="quire-attempt", value=attempt)
+            entry.requests.add(call=number, seq=2, kind=MESSAGE, body=b"\xff\xff")
+            connection.xadd(f"{prefix}calls:{door}:quire-tiny", {b"e": entry.SerializeToString()})
+    strange = Entry(sender="nobody-1", epoch=2**32 - 1)
+    for call in range(20):
+        for kind in (MESSAGE, HALF_CLOSE, STATUS, CANCEL, PROBE, 77):
+            strange.requests.add(call=call, seq=call, kind=kind)  # type: ignore[arg-type]
+            strange.responses.add(call=call, seq=call, kind=kind).status.code = 99  # type: ignore[arg-type]
+    for key in connection.scan_iter(f"{prefix}inbox:*"):
+        connection.xadd(key, {b"e": strange.SerializeToString()}, nomkstream=True)
+    for _ in range(3):
+        assert (await http.post("/v1/completions", json=GOOD)).status_code == 200
+        models = await http.get("/v1/models")
+        assert [model["id"] for model in models.json()["data"]] == ["quire-tiny"]
+        await asyncio.sleep(0.7)
+    for name, processes in deployment.processes.items():
+        assert [process.poll() for process in processes] == [None] * len(processes), name

@@ -1,6 +1,7 @@
 """`quire bench compare` with the shipped model: every competitor is real, the loads are small."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -31,9 +32,10 @@ def compared(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -
     )
     done = subprocess.run(
         [sys.executable, "-m", "ops.cli.main", "bench", "compare", *arguments],
+        env=os.environ | {"QUIRE_THREADS": "1"},  # of the engine that is started with a command
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         check=False,
     )
     assert (folder / "compare.json").exists(), done.stderr

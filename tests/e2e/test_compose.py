@@ -1,7 +1,7 @@
 """docker-compose.yml without a container engine: its commands and environments as local processes.
 
-Only what a container network would do is done by hand: `redis` and `jaeger` become ports of
-loopback, the mounted model becomes its directory.
+Only what a container network would do is done by hand: `redis` becomes a socket, `jaeger` a port of
+loopback, the mounted model its directory.
 """
 
 import os
@@ -20,13 +20,21 @@ import httpx
 import pytest
 import yaml
 
+from ops.launcher.acl import HEALTH, OPERATOR, ROLES, Credentials, write
 from ops.launcher.redis_server import RedisServer, free_port
+from ops.runtime.process import LAST_SECONDS
+from ops.runtime.settings import ProcessSettings
+from ops.runtime.watchdog import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 DOCKERFILE = (ROOT / "ops" / "images" / "Dockerfile").read_text()
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-OURS = {name: service for name, service in SERVICES.items() if "build" in service}
+WATCHING = ("jaeger", "prometheus", "grafana")
+"""What others have made, to look at it."""
+COMMAND_LINE = "quire"
+"""What people run, and no process that stays."""
+OURS = {name: service for name, service in SERVICES.items() if "build" in service and name != COMMAND_LINE}
 STARTED = {name: service for name, service in OURS.items() if "profiles" not in service}
 
 
@@ -63,12 +71,17 @@ class Running:
     receiver: TraceReceiver
 
 
-def environment_of(service: dict[str, Any], ports: dict[str, int], gateway_port: int) -> dict[str, str]:
+def environment_of(
+    service: dict[str, Any], jaeger_port: int, gateway_port: int, secrets: Path
+) -> dict[str, str]:
     """What the container would have in its environment, on this machine's network and disk."""
     environment = {name: resolve(str(value)) for name, value in service["environment"].items()}
     for name, value in environment.items():
-        for host, port in ports.items():
-            environment[name] = value = re.sub(rf"//{host}:\d+", f"//127.0.0.1:{port}", value)
+        environment[name] = re.sub(r"//jaeger:\d+", f"//127.0.0.1:{jaeger_port}", value)
+    for secret in service["secrets"]:
+        mounted = f"/run/secrets/{secret['target']}"
+        file = resolve(COMPOSE["secrets"][secret["source"]]["file"]).replace("./secrets", str(secrets))
+        environment = {name: file if value == mounted else value for name, value in environment.items()}
     for volume in service.get("volumes", []):
         source, target, _ = resolve(volume).split(":")
         environment = {
@@ -91,13 +104,16 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     receiver, gateway_port = TraceReceiver(), free_port()
     url = f"http://127.0.0.1:{gateway_port}"
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("QUIRE_")}
+    inherited["TMPDIR"] = str(logs)  # where health checks remember
     processes: dict[str, subprocess.Popen[bytes]] = {}
     environments: dict[str, dict[str, str]] = {}
-    with RedisServer() as server:
+    credentials = Credentials()
+    with RedisServer(users=credentials.acl_file("quire:")) as server:
+        secrets = logs / "secrets"
+        write(secrets, credentials, server.address, "quire:")
         try:
             for name, service in STARTED.items():
-                ports = {"redis": server.port, "jaeger": receiver.port}
-                environments[name] = inherited | environment_of(service, ports, gateway_port)
+                environments[name] = inherited | environment_of(service, receiver.port, gateway_port, secrets)
                 with (logs / f"{name}.log").open("wb") as log:
                     processes[name] = subprocess.Popen(
                         run(service["command"]), env=environments[name], cwd=logs, stdout=log, stderr=log
@@ -108,17 +124,17 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
             for process in processes.values():
                 process.terminate()
             for process in processes.values():
-                process.wait(timeout=20)
+                process.wait(timeout=60)
             receiver.stop()
 
 
 def wait_ready(url: str, processes: dict[str, subprocess.Popen[bytes]], logs: Path) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 200
     while time.monotonic() < deadline:
         for name, process in processes.items():
             assert process.poll() is None, f"{name}:\n{(logs / f'{name}.log').read_text()}"
         try:
-            if httpx.get(f"{url}/health/ready", timeout=5).status_code == 200:
+            if httpx.get(f"{url}/health/ready", timeout=60).status_code == 200:
                 return
         except httpx.TransportError:
             pass
@@ -137,7 +153,7 @@ def test_it_answers_through_the_gateway(running: Running) -> None:
 def test_traces_arrive_where_jaeger_would_be(running: Running) -> None:
     body = {"model": "quire-tiny", "prompt": "Once upon a time", "max_tokens": 2}
     assert httpx.post(f"{running.url}/v1/completions", json=body, timeout=60).status_code == 200
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while running.receiver.exports == 0 and time.monotonic() < deadline:
         time.sleep(0.05)
     assert running.receiver.exports > 0
@@ -148,15 +164,17 @@ def test_health_check_passes(running: Running, name: str) -> None:
     kind, *command = STARTED[name]["healthcheck"]["test"]
     assert kind == "CMD"
     result = subprocess.run(
-        run(command), env=running.environments[name], capture_output=True, text=True, timeout=30
+        run(command), env=running.environments[name], capture_output=True, text=True, timeout=60
     )
     assert result.returncode == 0, result.stderr
 
 
 def test_health_check_fails_without_the_process(running: Running) -> None:
-    environment = running.environments["worker"] | {"QUIRE_STREAM_PREFIX": "elsewhere:"}
     command = run(STARTED["worker"]["healthcheck"]["test"][1:])
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
+    with RedisServer() as empty:
+        environment = running.environments["worker"] | {"QUIRE_REDIS_URL": empty.url}
+        del environment["QUIRE_REDIS_URL_FILE"]
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert result.returncode == 1
     assert "no worker on" in result.stderr
 
@@ -164,18 +182,63 @@ def test_health_check_fails_without_the_process(running: Running) -> None:
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_container_is_pinned_restarted_and_without_rights(name: str) -> None:
     service = SERVICES[name]
-    assert re.fullmatch(r"[\w./-]+:\d+\.\d+\.\d+[\w.-]*", service["image"]), "an image of one exact version"
-    assert service["restart"] == "unless-stopped"
+    assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+[\w.-]*", service["image"]), "an image of one exact version"
+    assert service["restart"] == ("no" if name == COMMAND_LINE else "unless-stopped")
     assert service["user"].split(":")[0] not in ("", "0", "root")
     assert service["cap_drop"] == ["ALL"]
     for port in service.get("ports", []):
         assert port.startswith("127.0.0.1:"), "open on loopback only"
 
 
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_container_has_bounds(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert "/tmp:size=64m,mode=1777" in service["tmpfs"]
+    assert all(re.search(r":size=\d+[mg]\b", place) for place in service["tmpfs"])
+    assert 0 < service["pids_limit"] <= 4096
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["logging"]["options"] == {"max-size": "10m", "max-file": "3"}
+    if name != "redis":  # which has its maxmemory
+        assert service["mem_limit"].startswith("${WORKER_MEMORY") == name.startswith("worker")
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_container_is_stopped_later_than_its_process_stops(name: str) -> None:
+    grace = float(OURS[name]["stop_grace_period"].removesuffix("s"))
+    assert grace > ProcessSettings.model_fields["stop_seconds"].default + LAST_SECONDS
+
+
+def test_compiled_code_is_its_services_alone() -> None:
+    writable = {
+        name: [volume.split(":")[0] for volume in service.get("volumes", []) if volume.endswith(":rw")]
+        for name, service in OURS.items()
+    }
+    assert {name for name, volumes in writable.items() if "kernels" in volumes} == {"worker-gpu"}
+    assert {volume for volumes in writable.values() for volume in volumes} == {"hub", "kernels"}
+    environment = SERVICES["worker-gpu"]["environment"]
+    assert f"kernels:{environment['TRITON_CACHE_DIR']}:rw" in SERVICES["worker-gpu"]["volumes"]
+    assert re.search(rf"install --directory --owner quire .*{environment['TRITON_CACHE_DIR']} ", DOCKERFILE)
+
+
+def test_a_token_of_the_hub_is_a_secret() -> None:
+    for service in OURS.values():
+        assert "HF_TOKEN" not in service["environment"]
+        if "HF_HOME" in service["environment"]:
+            assert service["environment"]["HF_TOKEN_PATH"] == "/run/secrets/hf-token"
+            assert {"source": "hf-token", "target": "hf-token"} in service["secrets"]
+
+
 @pytest.mark.parametrize("name", OURS)
 def test_every_service_of_ours_is_watched_and_waits_for_redis(name: str) -> None:
     service = OURS[name]
-    assert service["healthcheck"]["test"][:4] == ["CMD", "python", "-m", "ops.runtime.health"]
+    check = service["healthcheck"]
+    assert check["test"] == [
+        *("CMD", "python", "-m", "ops.runtime.health", name.partition("-")[0]),
+        *("--end-after", str(check["retries"])),
+    ], "what the engine calls unhealthy is started again"
+    # Its process's own watchdog comes first, which logs where it hangs.
+    assert check["retries"] * float(check["interval"].removesuffix("s")) > PATIENCE
     assert service["depends_on"]["redis"]["condition"] == "service_healthy"
     assert re.search(rf"^FROM runtime AS {service['build']['target']}$", DOCKERFILE, re.MULTILINE)
     (command,) = re.findall(
@@ -190,14 +253,50 @@ def test_what_was_fetched_is_kept_and_user_10001_may_write_it() -> None:
     for service in readers:
         home = service["environment"]["HF_HOME"]
         assert any(volume.split(":")[1] == home and volume.endswith(":rw") for volume in service["volumes"])
-        assert re.search(rf"install --directory --owner quire .*{home}$", DOCKERFILE, re.MULTILINE)
+        assert re.search(rf"install --directory --owner quire .*{home} ", DOCKERFILE, re.MULTILINE)
         assert resolve(service["environment"]["QUIRE_MODEL"]) == "/model"
 
 
-def test_redis_keeps_what_it_accepted() -> None:
-    command = " ".join(SERVICES["redis"]["command"])
+def test_redis_keeps_what_it_accepted_and_has_a_bound() -> None:
+    command = resolve(" ".join(SERVICES["redis"]["command"]))
     assert "--appendonly yes" in command
     assert any(volume.endswith(":/data") for volume in SERVICES["redis"]["volumes"])
+    assert "--maxmemory 1gb --maxmemory-policy noeviction" in command, "leases and streams are not evicted"
+
+
+def test_every_service_is_its_own_user_of_redis() -> None:
+    """And has no other's password; Redis has none at all, for its file of users holds digests."""
+    assert "--aclfile /run/secrets/users" in " ".join(SERVICES["redis"]["command"])
+    health = SERVICES["redis"]["healthcheck"]["test"]
+    assert health[health.index("--user") + 1] == HEALTH.split()[1]
+    had = {
+        name: [secret["source"] for secret in service.get("secrets", [])]
+        for name, service in SERVICES.items()
+    }
+    had = {name: [secret for secret in secrets if secret != "hf-token"] for name, secrets in had.items()}
+    assert had == {name: [name.partition("-")[0], "deployment"] for name in OURS} | {
+        "redis": ["users"],
+        **{name: [] for name in WATCHING},
+        COMMAND_LINE: [OPERATOR],
+    }
+    for role in ROLES:
+        assert resolve(COMPOSE["secrets"][role]["file"]) == f"./secrets/{role}.url"
+    assert "QUIRE_REDIS_URL" not in str(COMPOSE).replace("QUIRE_REDIS_URL_FILE", "")
+
+
+def test_only_the_gateway_is_reached_from_outside() -> None:
+    assert COMPOSE["networks"]["inner"]["internal"]
+    of = {name: set(service["networks"]) for name, service in SERVICES.items()}
+    assert of["redis"] == of["scheduler"] == of[COMMAND_LINE] == {"inner"}
+    assert {name for name, networks in of.items() if "front" in networks} == {"gateway"}
+    published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
+    assert published == {
+        "gateway": ["127.0.0.1:${QUIRE_PORT:-8000}:8000"],
+        "jaeger": ["127.0.0.1:16686:16686"],
+        "prometheus": ["127.0.0.1:9090:9090"],
+        "grafana": ["127.0.0.1:3000:3000"],
+    }
+    assert all(of[name] == {"watch"} for name in ("prometheus", "grafana")), "Redis is not within reach"
 
 
 def test_a_gpu_worker_is_a_profile_of_its_own() -> None:
@@ -233,32 +332,55 @@ def copied_by(stage: str) -> dict[str, str]:
     return copied
 
 
+def laid_out(stages: tuple[str, ...], directory: Path) -> None:
+    """What the stages copy, where they have it."""
+    for stage in stages:
+        for source, place in copied_by(stage).items():
+            (directory / place).parent.mkdir(exist_ok=True)
+            (directory / place).symlink_to(ROOT / source)
+
+
+def python(code: str, directory: Path) -> str:
+    """The output of a program that has the packages in `directory`."""
+    environment = os.environ | {"PYTHONPATH": str(directory)}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=directory, env=environment, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+FIND = "import setuptools, json; print(json.dumps(setuptools.find_packages()))"
+
+
 @pytest.mark.parametrize("name", OURS)
 def test_an_image_has_its_own_service_and_starts_with_nothing_else_of_ours(name: str, tmp_path: Path) -> None:
     target = OURS[name]["build"]["target"]
     package = OURS[name]["command"][-1]
     assert f"COPY --from=build-{target} /opt/quire /opt/quire" in DOCKERFILE
-    copied = copied_by("source") | copied_by(f"build-{target}")
-    for source, place in copied.items():
-        (tmp_path / place).parent.mkdir(exist_ok=True)
-        (tmp_path / place).symlink_to(ROOT / source)
-    find = "import setuptools, json; print(json.dumps(setuptools.find_packages()))"
-    start = f"import {package}.__main__, ops.runtime.health as health; print(health.__file__)"
-    found = [
-        subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(tmp_path)},
-            capture_output=True,
-            text=True,
-        )
-        for code in (find, start)
-    ]
-    assert found[1].returncode == 0, found[1].stderr
-    assert found[1].stdout.startswith(str(tmp_path))
-    packages = set(yaml.safe_load(found[0].stdout))
+    laid_out(("source", f"build-{target}"), tmp_path)
+    started = python(
+        f"import {package}.__main__, ops.runtime.health as health; print(health.__file__)", tmp_path
+    )
+    assert started.startswith(str(tmp_path))
+    packages = set(yaml.safe_load(python(FIND, tmp_path)))
     assert {each.split(".")[0] for each in packages} == {"proto", "ops", package}
-    assert {each for each in packages if each.startswith("ops")} == {"ops", "ops.runtime"}
+    assert {".".join(each.split(".")[:2]) for each in packages if each.startswith("ops")} == {
+        "ops",
+        "ops.runtime",
+    }
+
+
+def test_the_command_line_s_image_needs_no_library_that_computes(tmp_path: Path) -> None:
+    assert "COPY --from=build-operator /opt/quire /opt/quire" in DOCKERFILE
+    laid_out(("source", "build-operator"), tmp_path)
+    parts = "import ops.cli.main, ops.cli.status, ops.cli.keys, ops.cli.chat, sys; "
+    shown = python(
+        f"{parts} print(ops.__file__); print({{'torch', 'tokenizers', 'numpy'}} & sys.modules.keys())",
+        tmp_path,
+    )
+    assert shown.startswith(str(tmp_path))
+    assert shown.split("\n")[1] == "set()"
 
 
 def test_stages_that_the_dockerfile_builds_on_exist() -> None:
@@ -267,4 +389,4 @@ def test_stages_that_the_dockerfile_builds_on_exist() -> None:
     used |= {base for base in re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE) if base in stages}
     assert used <= stages
     groups = set(re.findall(r"'\.\[(\w+)\]'", DOCKERFILE))
-    assert groups == {"gateway", "tokenizer", "scheduler", "worker"}
+    assert groups == {"gateway", "tokenizer", "scheduler", "worker", "operator"}

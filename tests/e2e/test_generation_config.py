@@ -31,7 +31,7 @@ def test_the_shipped_model_draws_as_it_says(deployment: Deployment) -> None:
     tokens = ask(deployment, **question)["token_ids"]
     assert tokens == ask(deployment, **question, **stated)["token_ids"]
     assert tokens != ask(deployment, **question, **{**stated, "temperature": 1.5, "top_p": 1})["token_ids"]
-    (model,) = httpx.get(f"{deployment.url}/v1/models").json()["data"]
+    (model,) = httpx.get(f"{deployment.url}/v1/models", timeout=60).json()["data"]
     assert model["defaults"] == stated
 
 

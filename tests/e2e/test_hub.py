@@ -22,6 +22,7 @@ def up(tmp_path: Path, endpoint: str, port: int) -> "subprocess.Popen[str]":
         "HF_ENDPOINT": endpoint,
         "PYTHONPATH": str(ROOT),
         "QUIRE_KV_MEMORY": "64MiB",
+        "QUIRE_THREADS": "1",
     }
     return subprocess.Popen(
         [sys.executable, "-m", "ops.cli.main", "up", "--model", "forest/fox@v2", "--port", str(port)],
@@ -55,7 +56,7 @@ def test_fetched_and_served_and_served_again_without_the_hub(tmp_path: Path) -> 
                 texts.append(answer.json()["choices"][0]["text"])
             finally:
                 launcher.terminate()
-                launcher.communicate(timeout=30)
+                launcher.communicate(timeout=60)
         assert set(hub.sent.values()) == {1}
     assert texts[0] == texts[1] != ""
 

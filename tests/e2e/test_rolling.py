@@ -9,6 +9,7 @@ import openai
 import pytest
 
 from ops.launcher.redis_server import RedisServer
+from tests.support.asking import attempts
 from tests.support.deployment import Deployment, running
 
 CONTEXT = 128
@@ -53,16 +54,17 @@ async def test_a_kill_in_the_middle_changes_nothing(short: Deployment, victim: s
     await whole.listen(max_tokens=500)
     assert len(whole.tokens) == 500
     assert whole.finish == "length"
-    broken = Listener(short)
-    asking = asyncio.create_task(broken.listen(max_tokens=500))
-    while len(broken.tokens) < 2 * CONTEXT:
-        await asyncio.sleep(0.005)
-    short.kill(victim)
-    assert not asking.done(), "the answer was over before the kill"
-    short.spawn(victim)
-    await asking
-    assert broken.tokens == whole.tokens
-    assert broken.text == whole.text
+    for attempt in attempts():
+        broken = Listener(short)
+        asking = asyncio.create_task(broken.listen(max_tokens=500))
+        while len(broken.tokens) < 2 * CONTEXT:
+            await asyncio.sleep(0.005)
+        short.kill(victim)
+        attempt.hit = not asking.done()
+        short.spawn(victim)
+        await asking
+        assert broken.tokens == whole.tokens
+        assert broken.text == whole.text
 
 
 async def test_without_a_limit_it_goes_on_until_the_connection_is_closed(short: Deployment) -> None:
@@ -75,7 +77,7 @@ async def test_without_a_limit_it_goes_on_until_the_connection_is_closed(short: 
 
 async def test_without_rolling_the_context_is_the_limit(short: Deployment) -> None:
     question = {"model": "quire-tiny", "prompt": "Once upon a time", "max_tokens": 2 * CONTEXT}
-    async with httpx.AsyncClient(base_url=short.url, timeout=30) as http:
+    async with httpx.AsyncClient(base_url=short.url, timeout=60) as http:
         refused = await http.post("/v1/completions", json=question)
         assert refused.status_code == 400
         assert refused.json()["error"]["param"] == "max_tokens"

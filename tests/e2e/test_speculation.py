@@ -10,6 +10,7 @@ import pytest
 
 from ops.launcher.redis_server import RedisServer
 from ops.runtime.settings import SHIPPED_DRAFT
+from tests.support.asking import attempts
 from tests.support.deployment import Deployment, running
 
 CHAT = "<|begin|><|user|>{}<|end|><|assistant|>"
@@ -52,9 +53,10 @@ async def test_the_same_answers_with_drafts(deployment: Deployment, speculating:
     expected = await answers(deployment)
     assert await answers(speculating) == expected
     # In the middle of answers the worker dies; another goes on.
-    asked = asyncio.create_task(answers(speculating))
-    speculating.spawn("gpu_worker")
-    await asyncio.sleep(0.1)
-    assert not asked.done()
-    speculating.kill("gpu_worker")
-    assert await asked == expected
+    for attempt in attempts():
+        asked = asyncio.create_task(answers(speculating))
+        speculating.spawn("gpu_worker")
+        await asyncio.sleep(0.1)
+        speculating.kill("gpu_worker")
+        attempt.hit = not asked.done()
+        assert await asked == expected

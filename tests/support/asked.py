@@ -83,7 +83,7 @@ def mixture(kind: type[TritonMixture], tokens: int) -> Callable[[], Any]:
 
 
 def drawing() -> None:
-    table = SamplingTable(torch.zeros((2, 50), dtype=torch.int32))
+    table = SamplingTable(torch.zeros((2, 50), dtype=torch.int32), vocab_size=7)
     table.set([NewSlot(slot=slot, sampling=greedy(temperature=1, top_p=0.9)) for slot in range(2)])
     table.state.flags[:] = 7
     order = np.arange(2, dtype=np.int32)

@@ -1,12 +1,33 @@
 """Asking for streamed completions and keeping all that comes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import openai
 
+NOTHING: Mapping[str, Any] = {}
+
 Answer = dict[int, tuple[str, list[int]]]
 """Text and tokens of each choice."""
+
+
+@dataclass
+class Attempt:
+    """One try to have something happen while an answer is under way."""
+
+    hit: bool = False
+    """Whether it came in time."""
+
+
+def attempts(most: int = 5) -> Iterator[Attempt]:
+    """Tries until one has hit. A machine that stalls lets an answer be over before a test can do anything."""
+    for _ in range(most):
+        attempt = Attempt()
+        yield attempt
+        if attempt.hit:
+            return
+    raise AssertionError(f"{most} times it did not happen in time")
 
 
 async def ask(
@@ -14,9 +35,13 @@ async def ask(
     on_tokens: Callable[[int], None] = lambda _: None,
     *,
     tokens: int = 200,
+    extra: Mapping[str, Any] = NOTHING,
     **fields: Any,
 ) -> Answer:
-    """Ask for `n` answers of `tokens` tokens. `on_tokens` gets the number of tokens with each chunk."""
+    """Ask for `n` answers of `tokens` tokens. `on_tokens` gets the number of tokens with each chunk.
+
+    `extra`: fields that the client library does not know.
+    """
     text: dict[int, str] = {}
     received: dict[int, list[int]] = {}
     stream = await client.completions.create(
@@ -24,7 +49,7 @@ async def ask(
         prompt="Once upon a time, in a forest,",
         max_tokens=tokens,
         stream=True,
-        extra_body={"ignore_eos": True, "return_token_ids": True},
+        extra_body={"ignore_eos": True, "return_token_ids": True, **extra},
         **fields,
     )
     async for chunk in stream:

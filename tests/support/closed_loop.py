@@ -2,12 +2,15 @@
 the wire would bring."""
 
 from array import array
-from collections import deque
+from collections import defaultdict, deque
+from queue import SimpleQueue
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from gpu_worker.step.runner import Runner
+from proto.scheduler_pb2 import PromptScores
 from proto.worker_pb2 import StepResult
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.limits import WorkerLimits
@@ -23,6 +26,8 @@ class ClosedLoop:
     def __init__(self, runner: Runner) -> None:
         limits = runner.limits
         runner.reset()
+        self.compiled: SimpleQueue[int] = SimpleQueue()
+        runner.announce_grammars(self.compiled.put)
         self.runner = runner
         self.fleet = Fleet(limits.max_step_tokens)
         self.scheduler, _ = self.fleet.add_worker(
@@ -42,6 +47,8 @@ class ClosedLoop:
         """Tokens that each step computed."""
         self.embedded: dict[SequenceGroup, bytes] = {}
         """Embeddings that are complete."""
+        self.scored: dict[SequenceGroup, list[PromptScores]] = defaultdict(list)
+        """Log probabilities of prompts."""
 
     def ask(self, request: Request) -> SequenceGroup:
         group, outcome = self.fleet.accept(request)
@@ -49,15 +56,22 @@ class ClosedLoop:
         return group
 
     def step(self) -> list[Gain]:
-        """Complete one plan; what it brought."""
+        """Complete one plan; what it brought. If nothing can run, wait for a grammar instead."""
+        while not self.compiled.empty():
+            self.scheduler.compiled(self.compiled.get())
         while self.scheduler.in_flight < 2 and (plan := self.scheduler.plan()) is not None:
             self.step_tokens.append(sum(plan.rows.counts))
             self.results.append(self.runner.execute(plan_to(plan)))
+        if not self.results:
+            self.scheduler.compiled(self.compiled.get(timeout=60))
+            return []
         result, _ = result_from(self.results.popleft())
         assert not result.errors, result.errors
         outcome = self.scheduler.complete(result)
         self.fleet.settle(self.scheduler, outcome)
         self.embedded.update(outcome.embedded)
+        for group, scores in outcome.scored:
+            self.scored[group].append(cast(PromptScores, scores.values))
         return outcome.gains
 
     def embed(self, *requests: Request) -> list[Tensor]:

@@ -139,7 +139,7 @@ def products_of_4_bits() -> None:
 
 def draw() -> None:
     """Sampling with all that can be asked for, over the logits of a large vocabulary."""
-    state = SamplingTable(torch.zeros((2, 50), dtype=torch.int32)).state
+    state = SamplingTable(torch.zeros((2, 50), dtype=torch.int32), vocab_size=7).state
     state.flags[:] = 7
     order = np.arange(2, dtype=np.int32)
     sample(torch.zeros((2, 128_256)), order, torch.from_numpy(order).long(), order, state)

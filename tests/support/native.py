@@ -6,13 +6,12 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-import torch
-
 from gpu_worker.kernels.cpu import build
+from gpu_worker.machine.onednn import has_onednn_bfloat16
 
 NO_ONEDNN_BFLOAT16 = (
     ""
-    if torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if has_onednn_bfloat16()
     else "oneDNN multiplies no bfloat16 on this processor: PyTorch asks for AVX-512 with BW, VL and DQ"
 )
 """Why oneDNN's products cannot be tested in bfloat16; empty where they can."""

@@ -42,9 +42,9 @@ def _until(tokens: list[int], ends: set[int]) -> list[int]:
     return tokens
 
 
-def greedy(directory: Path, prompt: list[int], max_tokens: int, end: bool = True) -> list[int]:
+def greedy(directory: Path, prompt: list[int], max_tokens: int, end: bool = True, **ask: Any) -> list[int]:
     """The tokens that `generate` adds to `prompt` greedily; `end=False` goes on past end tokens."""
-    (tokens,) = _generated(directory, prompt, max_tokens, **({} if end else {"eos_token_id": None}))
+    (tokens,) = _generated(directory, prompt, max_tokens, **({} if end else {"eos_token_id": None}), **ask)
     return tokens
 
 

@@ -16,9 +16,9 @@ from gpu_worker.kernels.reference.kv import FORMATS
 NAN = float("nan")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Paged:
-    """One layer of a step: every row's keys and values, and the same in pages."""
+    """One layer of a step: every row's keys and values, and the same in pages. Equal is what is the same."""
 
     step: StepMetadata
     plain: LayerCache
@@ -165,8 +165,16 @@ def in_vectors(cache: LayerCache, kv: str, dtype: torch.dtype) -> LayerCache:
     return replace(cache, format=form, keys=keys, values=values)
 
 
-def dense(paged: Paged, spec: AttentionSpec = FULL_ATTENTION, slopes: Tensor | None = None) -> Tensor:
-    """Attention written down plainly, in float64; [tokens, heads * value_size]. `slopes`: linear biases."""
+def dense(
+    paged: Paged,
+    spec: AttentionSpec = FULL_ATTENTION,
+    slopes: Tensor | None = None,
+    sink_logits: Tensor | None = None,
+) -> Tensor:
+    """Attention written down plainly, in float64; [tokens, heads * value_size]. `slopes`: linear biases.
+
+    `sink_logits`: of learned sinks.
+    """
     outs = []
     for row, tokens in enumerate(paged.rows()):
         query = paged.query[tokens].double()
@@ -183,6 +191,12 @@ def dense(paged: Paged, spec: AttentionSpec = FULL_ATTENTION, slopes: Tensor | N
         seen = places <= at
         if spec.window:
             seen &= (places > at - spec.window) | (places < spec.sinks)
-        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+        if spec.chunk:
+            seen &= places // spec.chunk == at // spec.chunk
+        scores = scores.masked_fill(~seen, -torch.inf)
+        if sink_logits is not None:
+            sinks = sink_logits.double()[:, None, None].expand(-1, len(query), 1)
+            scores = torch.cat((scores, sinks), -1)
+        weights = scores.softmax(-1)[..., : len(keys)]
         outs.append(torch.einsum("hqk,khd->qhd", weights, values).flatten(1))
     return torch.cat(outs)

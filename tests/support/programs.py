@@ -7,7 +7,7 @@ gets alone, no block is leaked, and the worker has seen nothing that it could no
 """
 
 from array import array
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import replace
 from math import inf
 from random import Random
@@ -49,6 +49,8 @@ class World:
         self.requests: dict[SequenceGroup, Request] = {}
         self.groups: dict[str, SequenceGroup] = {}
         self.given: dict[SequenceGroup, list[list[int]]] = {}
+        self.scored: dict[SequenceGroup, list[tuple[int, int]]] = defaultdict(list)
+        """Log probabilities of prompts, as they were reported."""
         self.ended: dict[SequenceGroup, str] = {}
         self.cut: set[tuple[SequenceGroup, int]] = set()
         self.futile: dict[Scheduler, int] = {}
@@ -58,15 +60,19 @@ class World:
     def arrive(self, fields: dict[str, Any]) -> None:
         self.futile.clear()  # one that is more urgent may undo what is in flight
         if fields["pooling"]:
-            told = ("prompt", "seed", "salt", "tenant", "priority", "deadline", "pooling")
+            told = ("prompt", "seed", "salt", "tenant", "user", "priority", "deadline", "pooling")
             fields = {name: value for name, value in fields.items() if name in told}
-            fields |= {"beams": 0, "rolling": False}
+            fields |= {"beams": 0, "rolling": False, "grammar": b""}
         known = fields.get("known", []) if not fields["beams"] else []
         fields = {name: value for name, value in fields.items() if name != "known"}
         fields["rolling"] &= not fields["beams"]
+        if fields["beams"] or fields["rolling"]:
+            fields["grammar"] = b""
         if fields["rolling"]:  # for several contexts, and not for ever
             fields["max_tokens"] = 6 * (fields["max_tokens"] or 20)
             known = [5 * count for count in known] if self.sizes is None else []
+        delivered = len(fields["prompt"]) if any(known) else fields.get("scored_tokens", 0)
+        fields["scored_tokens"] = min(delivered, len(fields["prompt"]))
         request = self.fake.request(name=f"r{len(self.requests)}", **fields)
         given = [self.reference(request, index)[:count] for index, count in enumerate(known)]
         resumed = tuple(SoFar(index, array("i", tokens), False) for index, tokens in enumerate(given))
@@ -87,6 +93,9 @@ class World:
         return self.references[key]
 
     def note(self, outcome: Outcome) -> None:
+        for group, some in outcome.scored:
+            assert group not in self.ended
+            self.scored[group] += some.values  # type: ignore[operator]
         for gain in outcome.gains:
             assert gain.group not in self.ended
             assert (gain.group, gain.sequence_index) not in self.cut
@@ -166,6 +175,10 @@ class World:
                     self.note(outcome)
                     moved = True
                     self.check(scheduler, worker)
+                if worker.steps % 3 == 0 or not scheduler.in_flight:  # it takes some steps
+                    for number in worker.compile():
+                        scheduler.compiled(number)
+                        moved = True
         return moved
 
     def check(self, scheduler: Scheduler, worker: Any) -> None:
@@ -226,6 +239,7 @@ class World:
             raise AssertionError("no end")
         for group, request in self.requests.items():
             assert group in self.ended
+            self.check_scores(group, request)
             for index, tokens in enumerate(self.given[group]):
                 if not tokens and self.ended[group] != "complete":
                     continue
@@ -239,7 +253,17 @@ class World:
             assert scheduler.state.batch.pool.free_blocks == scheduler.limits.num_blocks
             assert len(scheduler.state.batch.free_slots) == scheduler.slots
             assert not scheduler.state.unfinished._maker
-        assert not self.fleet._home
+        assert not any((self.fleet._home, self.fleet._isolated, self.fleet._suspects))
+
+    def check_scores(self, group: SequenceGroup, request: Request) -> None:
+        """What was reported of the prompt is what it must be, each token once; all before the answer."""
+        if request.scores_prompt:
+            skipped = max(1, request.scored_tokens) - 1
+            expected, found = self.fake.scores(request, self.limits.window)[skipped:], self.scored[group]
+            assert found == expected[: len(found)]
+            assert len(found) == len(expected) or not any(self.given[group])
+        else:
+            assert group not in self.scored
 
     def whole(self) -> dict[tuple[str, int], list[int]]:
         """What the sequences got that nobody cut short, by request and index."""
@@ -276,11 +300,15 @@ def busy_program(random: Random, poison: int) -> list[tuple[str, Any]]:
             "beams": random.choice([0, 0, 0, 0, 0, 2, 4]),
             "stop_token_ids": frozenset(random.sample(range(38), random.choice([0, 0, 3]))),
             "tenant": random.choice("abc"),
+            "user": random.choice("xy"),
             "priority": random.choice([-1, 0, 0, 1]),
             "deadline": random.choice([1.0, 2.0, inf]),
             "rolling": random.random() < 0.2,
+            "scores_prompt": random.random() < 0.3,
+            "scored_tokens": random.choice([0, 0, 0, 1, 9]),
             "pooling": random.choice([*[Pooling.NO_POOLING] * 4, Pooling.MEAN, Pooling.LAST]),
         }
+        fields["grammar"] = [b"", b"", b"", b"x", b"y", b"z"][fields["seed"] % 6]
         if random.random() < 0.3:
             fields["known"] = [random.randrange(24) for _ in range(random.randrange(fields["n"] + 1))]
         events.append(("arrive", fields))

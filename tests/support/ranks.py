@@ -27,9 +27,9 @@ class Meeting:
         """What everyone has brought, in the ranks' order."""
         self._brought[rank] = brought
         self.turn.release()
-        self._barrier.wait(timeout=30)
+        self._barrier.wait(timeout=60)
         found = list(self._brought)
-        self._barrier.wait(timeout=30)
+        self._barrier.wait(timeout=60)
         self.turn.acquire()
         return found
 

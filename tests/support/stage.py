@@ -14,10 +14,13 @@ import psutil
 
 from ops.launcher.redis_server import free_port
 
-# Writes its name and pid to the journal, holds a lease as a service would, and waits for its end.
+ROOT = Path(__file__).parents[2]
+
+# Writes its name and pid to the journal, holds a lease as a service would, and waits for its end. Many of
+# them are started: to import a client of Redis would take each as long as all the rest.
 _SERVICE = """
 import json, os, signal, socket, sys, time
-import redis
+from urllib.parse import unquote, urlsplit
 name = {name!r}
 def journal(word):
     with open(os.environ["JOURNAL"], "a") as file:
@@ -31,10 +34,22 @@ journal("start")
 if os.environ.get("BROKEN") == name:
     print("quire: the", name, "is broken", file=sys.stderr)
     sys.exit(int(os.environ["STATUS"]))
-server = redis.Redis.from_url(os.environ["QUIRE_REDIS_URL"])
+def ask(*words):
+    where = urlsplit(os.environ["QUIRE_REDIS_URL"])
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(unquote(where.path))
+        replies = link.makefile("rb")
+        for command in (("AUTH", where.username, where.password), words):
+            packed = [b"$%d\\r\\n%s\\r\\n" % (len(word), word) for word in map(str.encode, command)]
+            link.sendall(b"*%d\\r\\n" % len(packed) + b"".join(packed))
+            first = replies.readline()
+            assert first[:1] in b"+:*", first
+        members = int(first[1:]) if first[:1] == b"*" else 0
+        return [replies.read(int(replies.readline()[1:]) + 2)[:-2] for _ in range(members)]
 lease = dict(service=name, epoch=1, host=socket.gethostname(), pid=os.getpid(),
              info=dict(model=os.environ["QUIRE_MODEL_NAME"], device="cpu", dtype="float32"))
-server.set(f"quire:alive:{{name}}-{{os.getpid()}}", json.dumps(lease), ex=60)
+ask("SET", f"quire:alive:{{name}}-{{os.getpid()}}", json.dumps(lease), "EX", "600")
+ask("SADD", "quire:processes", f"{{name}}-{{os.getpid()}}")
 """
 
 _GATEWAY = """
@@ -42,7 +57,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 class Handler(BaseHTTPRequestHandler):
     def answer(self):
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        kinds = {key.split(b":")[2].split(b"-")[0] for key in server.keys("quire:alive:*")}
+        kinds = {one.split(b"-")[0] for one in ask("SMEMBERS", "quire:processes")}
         self.send_response(200 if len(kinds) == 4 else 503)
         self.end_headers()
         models = [os.environ["QUIRE_MODEL_NAME"]] if len(kinds) == 4 else []
@@ -76,9 +91,10 @@ class Stage:
     def settings(self) -> dict[str, str]:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("QUIRE_")}
         ours = {
-            "PYTHONPATH": str(self.directory / "packages"),
+            "PYTHONPATH": f"{self.directory / 'packages'}{os.pathsep}{ROOT}",
             "XDG_STATE_HOME": str(self.directory / "state"),
             "JOURNAL": str(self.directory / "journal"),
+            "QUIRE_STOP_SECONDS": "60",  # however slow the machine is, who listens is not killed
         }
         return inherited | ours | self.environment
 
@@ -90,7 +106,7 @@ class Stage:
             cwd=self.directory,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=200,
         )
 
     def up(self, *arguments: str) -> subprocess.Popen[str]:
@@ -122,7 +138,7 @@ class Stage:
         lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
         return [(name, int(pid)) for what, name, pid in lines if what == word]
 
-    def wait_for(self, condition: Callable[[], bool], timeout: float = 20.0) -> None:
+    def wait_for(self, condition: Callable[[], bool], timeout: float = 60.0) -> None:
         deadline = time.monotonic() + timeout
         while not condition():
             assert time.monotonic() < deadline, f"it did not come; journal: {self.journal('start')}"

@@ -24,8 +24,8 @@ class Attention:
         self.attend = library.quire_attend
         self.attend.argtypes = (
             *(c_int, c_int, c_int64, c_void_p, c_void_p, c_void_p, c_int64),
-            *(c_int64, c_int64, c_int64, c_int64, c_int64, c_float, c_float, c_int64, c_int64),
-            *(c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
+            *(c_int64, c_int64, c_int64, c_int64, c_int64, c_float, c_float, c_int64, c_int64, c_int64),
+            *(c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
         )
         self.rotate_and_write = library.quire_rotate_and_write
         self.rotate_and_write.argtypes = (
@@ -93,10 +93,11 @@ class CpuStep:
         cache: LayerCache,
         spec: AttentionSpec = FULL_ATTENTION,
         slopes: Tensor | None = None,
+        sink_logits: Tensor | None = None,
     ) -> Tensor:
         head_dim, shared = cache.shape.key_size, cache.shape.shared
         if shared and head_dim % WHOLE:
-            return ReferenceStep(self._step).attend(query, cache, spec, slopes)
+            return ReferenceStep(self._step).attend(query, cache, spec, slopes, sink_logits)
         heads = query.shape[1]
         value_dim = cache.shape.value_size
         out = torch.empty((query.shape[0], heads * value_dim), dtype=query.dtype)
@@ -113,7 +114,9 @@ class CpuStep:
             spec.softcap,
             spec.window,
             spec.sinks,
+            spec.chunk,
             address(slopes),
+            address(sink_logits),
             query.data_ptr(),
             cache.keys.data_ptr(),
             None if shared else cache.values.data_ptr(),

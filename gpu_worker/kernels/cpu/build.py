@@ -55,8 +55,8 @@ _NEEDS = {
 """Features that each instruction set needs, by their names in /proc/cpuinfo."""
 
 # Finite-math shortcuts stay off: infinities mask scores, and NaN must stay visible.
-_FLAGS = (
-    "-std=c++17",
+COMMON = (
+    "-std=c++20",
     "-O3",
     "-fno-math-errno",
     "-fno-trapping-math",
@@ -69,16 +69,21 @@ _FLAGS = (
 
 def supported() -> list[str]:
     """The instruction sets that this machine has, best first."""
-    found = _features()
+    found = features()
     return [name for name, needed in _NEEDS.items() if needed <= found]
 
 
-def has_amx() -> bool:
-    """Whether the processor has matrix units for bfloat16 (AMX)."""
-    return "amx_bf16" in _features()
+def processor() -> str:
+    """The processor's name and features: two machines of the same are as fast at the same."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = {line for line in lines if line.startswith(("model name", "flags", "CPU part", "Features"))}
+    return "\n".join([platform.machine(), platform.processor(), *sorted(named)])
 
 
-def _features() -> set[str]:
+def features() -> set[str]:
     """Features of the processor, by their names in /proc/cpuinfo."""
     if platform.machine() == "x86_64":
         for line in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines():
@@ -89,8 +94,8 @@ def _features() -> set[str]:
 
 def library(instruction_set: str) -> Path:
     """Path of the compiled library. Raises `KernelError`, in one line, if it cannot be compiled."""
-    flags = [*_FLAGS, *INSTRUCTION_SETS[instruction_set]]
-    path = _cache() / f"quire-{instruction_set}-{_fingerprint(flags)}.so"
+    flags = [*COMMON, *INSTRUCTION_SETS[instruction_set]]
+    path = cache() / f"quire-{instruction_set}-{_fingerprint(flags)}.so"
     if not path.exists():
         _compile([_compiler(), *flags], path)
     return path
@@ -121,7 +126,8 @@ def _compiler() -> str:
     raise KernelError("no C++ compiler for the CPU kernels (Debian: apt install g++)")
 
 
-def _cache() -> Path:
+def cache() -> Path:
+    """Where compiled libraries are kept, and what was measured of them."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "quire"
 

@@ -10,9 +10,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.cpu.library import address
 from gpu_worker.kernels.cpu.linear import Packed, PackedGated, PackedLinear
-
-GROUP = 32
-"""Weights along `in` that share a scale, as in `src/int4.cpp`."""
+from gpu_worker.kernels.products import GROUP, scales_of
 
 GROUP_BYTES = 2 + GROUP // 2
 """Bytes of a group: a float16 scale, and the weights."""
@@ -26,7 +24,9 @@ class _Int4(Packed):
     def _pack(self, weight: Tensor) -> None:
         self._take_panels(-(-self.in_features // GROUP) * GROUP_BYTES)
         pack = self._library.quire_int4_pack
-        pack(self._itself, ctypes.c_void_p(address(weight)), ctypes.c_void_p(address(self._panels)))
+        scales = scales_of(weight)
+        given = (weight, None if scales is None else scales.contiguous(), self._panels)
+        pack(self._itself, *(ctypes.c_void_p(address(tensor)) for tensor in given))
 
 
 class Int4Linear(_Int4, PackedLinear):

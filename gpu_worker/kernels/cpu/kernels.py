@@ -23,9 +23,10 @@ from gpu_worker.kernels.cpu.sampling import Sampler
 from gpu_worker.kernels.products import Linear, Mixture, Route, Routing, Unary
 from gpu_worker.kernels.reference.copies import copy_blocks
 from gpu_worker.kernels.reference.int4 import Int4Weights
+from gpu_worker.kernels.reference.kept import KeptWeights
 from gpu_worker.kernels.reference.mixture import ReferenceMixture
 from gpu_worker.kernels.reference.route import ReferenceRoute
-from gpu_worker.kernels.sampling import Sampled, SamplingState
+from gpu_worker.kernels.sampling import Allowed, Sampled, SamplingState
 from gpu_worker.machine.huge_pages import keep_freed_memory
 
 
@@ -65,7 +66,7 @@ class CpuKernels:
     def mixture(
         self, experts: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
     ) -> Mixture:
-        return ReferenceMixture(self, experts, activation)
+        return ReferenceMixture.of(self, experts, activation)
 
     def route(self, routing: Routing, score_correction_bias: Tensor | None = None) -> Route:
         return ReferenceRoute(routing, score_correction_bias)
@@ -83,9 +84,15 @@ class CpuKernels:
         return partial(copy_blocks, caches)
 
     def sample(
-        self, logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, state: SamplingState
+        self,
+        logits: Tensor,
+        slots: Int32s,
+        device_slots: Tensor,
+        positions: Int32s,
+        state: SamplingState,
+        allowed: Allowed | None = None,
     ) -> Sampled:
-        return self._sampler(logits, slots, positions, state)
+        return self._sampler(logits, slots, positions, state, allowed)
 
 
 class MatrixUnitKernels(CpuKernels):
@@ -114,6 +121,22 @@ class QuantizedKernels(CpuKernels):
 
     _linear = QuantizedLinear
     _gated: ClassVar[type[PackedGated | QuantizedGated | Int4Gated]] = QuantizedGated
+
+
+class KeptKernels(KeptWeights, CpuKernels):
+    """With a checkpoint's weights of 4 bits and of int8 as they are, and others plain."""
+
+    def __init__(self, library: ctypes.CDLL, cores: Sequence[int] = ()) -> None:
+        super().__init__(library, cores)
+        self.kept = {"int4": Int4Kernels(library), "int8": QuantizedKernels(library)}
+
+
+class KeptMatrixUnitKernels(KeptWeights, MatrixUnitKernels):
+    """As `KeptKernels`, with plain products by oneDNN."""
+
+    def __init__(self, library: ctypes.CDLL, cores: Sequence[int] = ()) -> None:
+        super().__init__(library, cores)
+        self.kept = {"int4": Int4Kernels(library), "int8": QuantizedKernels(library)}
 
 
 class Int4Kernels(Int4Weights, QuantizedKernels):

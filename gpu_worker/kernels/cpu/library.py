@@ -6,7 +6,6 @@ shapes; the library does not.
 """
 
 import ctypes
-import os
 from functools import cache
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from gpu_worker.errors import KernelError
 from gpu_worker.kernels.cpu import build
+from gpu_worker.machine.cores import usable
 from gpu_worker.machine.huge_pages import return_freed_memory
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
@@ -42,7 +42,7 @@ def cores(threads: int) -> list[int]:
     Linux often puts a woken thread on the core of the thread that wakes it, and then both wait. A pool that
     does not use all cores may share them with another pool, and is not pinned.
     """
-    found = sorted(os.sched_getaffinity(0))
+    found = usable()
     return found if len(found) == threads else []
 
 

@@ -2,13 +2,28 @@
 C++ kernels do not use. By rounding, the result of a row may depend on the other rows.
 """
 
+import os
+
 import torch
 from torch import Tensor
 
+from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.reference.kernels import ACTIVATIONS
 
 ROWS = 32
 """Number of rows for which oneDNN chooses the layout of the weights."""
+
+UNITS = {"amx_bf16", "amx_fp16", "avx512_fp16", "avx10"}
+"""Features of a processor with which oneDNN computes in another way than with AVX-512."""
+
+
+def arithmetic() -> str:
+    """The instructions that oneDNN may use: they decide how it rounds.
+
+    Two machines of which this is the same get the same bits for the same products.
+    """
+    limits = (os.environ.get(name, "") for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"))
+    return " ".join(("oneDNN", *sorted(build.features() & UNITS), *filter(None, limits)))
 
 
 class OneDnnLinear:

@@ -1,7 +1,8 @@
 """The products of `linear.py` with weights of int8: half the bytes to read in every step.
 
-Weights are quantized once, with a scale for each output. Activations are quantized in every call, with a
-scale for each row (dynamic quantization). Both are symmetric. Sums are exact integers.
+Weights are quantized once, with a scale for each output, unless a `ByteWeight` brings its scales along.
+Activations are quantized in every call, with a scale for each row (dynamic quantization). Both are symmetric.
+Sums are exact integers.
 """
 
 import ctypes
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.cpu.library import address
 from gpu_worker.kernels.cpu.linear import COLUMNS, Packed, PackedGated, PackedLinear
+from gpu_worker.kernels.products import byte_scales_of
 
 LONGEST = 1 << 16
 """Longest row: the products of its numbers, at most 255 * 127 each, add up to less than 2**31."""
@@ -28,9 +30,10 @@ class _Quantized(Packed):
         self._scales = torch.empty(self.count * COLUMNS, dtype=torch.float32)
         self._corrections = torch.empty(self.count * COLUMNS, dtype=torch.int32)
         self._matrix.scales, self._matrix.corrections = address(self._scales), address(self._corrections)
-        written = (weight, self._panels, self._scales, self._corrections)
+        given = byte_scales_of(weight, torch.int8)
+        tensors = (weight, given, self._panels, self._scales, self._corrections)
         self._library.quire_quantized_pack(
-            self._itself, *(ctypes.c_void_p(address(tensor)) for tensor in written)
+            self._itself, *(ctypes.c_void_p(address(tensor)) for tensor in tensors)
         )
 
     @property

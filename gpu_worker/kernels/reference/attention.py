@@ -61,6 +61,7 @@ class ReferenceStep:
         cache: LayerCache,
         spec: AttentionSpec = FULL_ATTENTION,
         slopes: Tensor | None = None,
+        sink_logits: Tensor | None = None,
     ) -> Tensor:
         if spec not in self._prepared:
             block_size = cache.block_size
@@ -68,9 +69,11 @@ class ReferenceStep:
         decodes, chunks = self._prepared[spec]
         out = query.new_empty((*query.shape[:2], cache.shape.value_size))
         for some in decodes:
-            out[some.tokens] = _decode(query[some.tokens], cache, some, spec, self._biases(slopes, some))
+            biases = self._biases(slopes, some)
+            out[some.tokens] = _decode(query[some.tokens], cache, some, spec, biases, sink_logits)
         for some in chunks:
-            out[some.tokens] = _chunk(query[some.tokens], cache, some, spec, self._biases(slopes, some))
+            biases = self._biases(slopes, some)
+            out[some.tokens] = _chunk(query[some.tokens], cache, some, spec, biases, sink_logits)
         return out.flatten(1)
 
     def _biases(self, slopes: Tensor | None, some: Gathering) -> Tensor | None:
@@ -87,13 +90,19 @@ class ReferenceStep:
         most = max(step.context_lengths[: step.decodes])
         if spec.window:
             most = min(most, spec.sinks + spec.window)
+        elif spec.chunk:
+            most = min(most, spec.chunk)
         places = torch.arange(most, device=step.contexts.device)
         together = max(1, GATHERED // most)
         for start in range(0, step.decodes, together):
             rows = slice(start, min(start + together, step.decodes))
             contexts = step.contexts[rows, None]
             # What is gathered of a row: its sinks, then its window.
-            begin = (contexts - spec.window).clamp(min=0) if spec.window else torch.zeros_like(contexts)
+            begin = torch.zeros_like(contexts)
+            if spec.window:
+                begin = (contexts - spec.window).clamp(min=0)
+            elif spec.chunk:
+                begin = (contexts - 1) // spec.chunk * spec.chunk
             sinks = begin.clamp(max=spec.sinks)
             offsets = torch.where(places < sinks, places, places - sinks + begin)
             # Past its own end a row gathers its last entry again: what other sequences left in
@@ -112,19 +121,28 @@ class ReferenceStep:
             if spec.window:
                 begin = max(0, context - count + 1 - spec.window)  # of the first token's window
                 offsets = offsets[(offsets >= begin) | (offsets < spec.sinks)]
+            elif spec.chunk:
+                offsets = offsets[(context - count) // spec.chunk * spec.chunk :]
             entries = _entries(step.block_tables[row : row + 1], offsets[None], block_size)[0]
             seen = None  # plainly causal
             if count < context or spec != FULL_ATTENTION:
                 seen = offsets <= queries
                 if spec.window:
                     seen &= (offsets > queries - spec.window) | (offsets < spec.sinks)
+                elif spec.chunk:
+                    seen &= offsets >= queries // spec.chunk * spec.chunk
             gatherings.append(Gathering(slice(start, start + count), entries, offsets, seen))
             start += count
         return gatherings
 
 
 def _decode(
-    query: Tensor, cache: LayerCache, some: Gathering, spec: AttentionSpec, biases: Tensor | None
+    query: Tensor,
+    cache: LayerCache,
+    some: Gathering,
+    spec: AttentionSpec,
+    biases: Tensor | None,
+    sinks: Tensor | None,
 ) -> Tensor:
     """One token of each sequence: query [rows, heads, head_dim]; entries and seen [rows, longest]."""
     rows, heads, head_dim = query.shape
@@ -135,16 +153,25 @@ def _decode(
     grouped = query.view(rows, kv_heads, heads // kv_heads, head_dim)
     if biases is not None:
         biases = biases.transpose(0, 1).view(*grouped.shape[:3], -1)
-    out = _attended(grouped, keys, values, some.seen[:, None, None, :], spec, biases)
+    if sinks is not None:
+        sinks = sinks.view(1, *grouped.shape[1:3], 1)
+    out = _attended(grouped, keys, values, some.seen[:, None, None, :], spec, biases, sinks)
     return out.reshape(rows, heads, -1)
 
 
 def _chunk(
-    query: Tensor, cache: LayerCache, some: Gathering, spec: AttentionSpec, biases: Tensor | None
+    query: Tensor,
+    cache: LayerCache,
+    some: Gathering,
+    spec: AttentionSpec,
+    biases: Tensor | None,
+    sinks: Tensor | None,
 ) -> Tensor:
     """One sequence: query [tokens, heads, head_dim]; seen [tokens, entries], None = plainly causal."""
     keys, values = (states.transpose(0, 1)[None] for states in _gathered(cache, some.entries, query.dtype))
-    out = _attended(query.transpose(0, 1)[None], keys, values, some.seen, spec, biases)
+    if sinks is not None:
+        sinks = sinks.view(1, -1, 1, 1)
+    out = _attended(query.transpose(0, 1)[None], keys, values, some.seen, spec, biases, sinks)
     return out[0].transpose(0, 1)
 
 
@@ -155,9 +182,13 @@ def _attended(
     seen: Tensor | None,
     spec: AttentionSpec,
     biases: Tensor | None,
+    sinks: Tensor | None,
 ) -> Tensor:
-    """[n, heads, queries, head_dim] over [n, kv_heads, entries, head_dim]; `seen`: None = plainly causal."""
-    if not spec.softcap and biases is None:
+    """[n, heads, queries, head_dim] over [n, kv_heads, entries, head_dim]; `seen`: None = plainly causal.
+
+    `sinks`: float32 [1, heads, queries or 1, 1], a score beside those of the entries.
+    """
+    if not spec.softcap and biases is None and sinks is None:
         return scaled_dot_product_attention(
             query, keys, values, attn_mask=seen, is_causal=seen is None, scale=spec.scale, enable_gqa=True
         )
@@ -170,7 +201,11 @@ def _attended(
         scores = scores + biases
     if seen is not None:
         scores = scores.masked_fill(~seen, -torch.inf)
-    return scores.softmax(-1).to(query.dtype) @ values
+    elif sinks is not None:  # otherwise the biases hide what lies ahead
+        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
+    if sinks is not None:
+        scores = torch.cat((scores, sinks.expand(*scores.shape[:3], 1)), dim=-1)
+    return scores.softmax(-1)[..., : keys.shape[2]].to(query.dtype) @ values
 
 
 def _gathered(cache: LayerCache, entries: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

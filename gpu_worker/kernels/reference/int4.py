@@ -7,22 +7,21 @@
 That is 4.5 bits a weight. Groups are small, so that a group's largest weight is not much larger than the
 others: with one scale for each output 16 values would be too few. The scale makes the largest weight -8,
 whatever its sign, because there is one more value below zero than above. That is an idea of ggml's format
-Q4_0 (github.com/ggml-org/ggml).
+Q4_0 (github.com/ggml-org/ggml). A weight that was quantized before brings its scales along, which are kept.
 
 Weights whose results are float32 have 8 bits (`reference/quantized.py`): the head, which is also the
 embedding table if they are tied, and routers. They are few, and rounding them costs most: with a head of 4
 bits the shipped model's perplexity would be 1.0084 times the perplexity in float32, instead of 1.0019 times.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
-from gpu_worker.kernels.products import Linear
-from gpu_worker.kernels.reference.quantized import AT_ONCE, QuantizedReference
-
-GROUP = 32
-"""Weights along `in` that share a scale."""
+from gpu_worker.kernels.products import GROUP, Linear, ScaledWeight, Unary, scales_of
+from gpu_worker.kernels.reference.quantized import AT_ONCE, QuantizedGated, QuantizedReference
 
 
 def quantize_groups(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -30,18 +29,21 @@ def quantize_groups(weight: Tensor) -> tuple[Tensor, Tensor]:
 
     Weights are rounded to the nearest multiple of their group's scale, ties to even. If a scale is too small
     for float16, the group's numbers are zero. If a weight of a group is not finite, its scale is not finite
-    either, so that products are not finite.
+    either, so that products are not finite. A `ScaledWeight` keeps its scales.
     """
-    parts = [_quantize_groups(part.float()) for part in torch.split(weight, AT_ONCE)]
+    starts = range(0, max(1, len(weight)), AT_ONCE)
+    parts = [_quantize_groups(weight[first : first + AT_ONCE]) for first in starts]
     numbers, scales = zip(*parts, strict=True)
     return torch.cat(numbers), torch.cat(scales)
 
 
 def _quantize_groups(weight: Tensor) -> tuple[Tensor, Tensor]:
-    filled = pad(weight, (0, -weight.shape[1] % GROUP)).reshape(len(weight), -1, GROUP)
-    high, low = filled.amax(-1), filled.amin(-1)
-    extreme = torch.where(-low > high, low, high)  # of two of equal size the positive one
-    scales = (extreme / -8).half()
+    scales = scales_of(weight)
+    filled = pad(weight.float(), (0, -weight.shape[1] % GROUP)).reshape(len(weight), -1, GROUP)
+    if scales is None:
+        high, low = filled.amax(-1), filled.amin(-1)
+        extreme = torch.where(-low > high, low, high)  # of two of equal size the positive one
+        scales = (extreme / -8).half()
     divisors = scales.float()[..., None]
     numbers = torch.where(divisors == 0, 0.0, filled / divisors).nan_to_num().round().clamp(-8, 7)
     return numbers.to(torch.int8).flatten(1)[:, : weight.shape[1]], scales
@@ -74,6 +76,43 @@ class Int4Linear:
         return linear(hidden.float(), dequantized(self._numbers, self._scales), bias)
 
 
+class ShiftedLinear:
+    """See `Linear`: a weight of 4 bits with zero points.
+
+        weight * hidden  =  (weight - shifts) * hidden  +  shifts * (sums of hidden over groups)
+
+    The first product has whole multiples of scales, as back ends multiply them. The second is as much smaller
+    as groups are large, and computed in float32.
+    """
+
+    def __init__(self, weight: ScaledWeight, shifts: Tensor, product: Callable[[Tensor], Linear]) -> None:
+        """`product`: makes the first product of its weight."""
+        self._size, (self._out, self._in) = weight.shift_size, weight.shape
+        self._shifts = shifts.t().contiguous()
+        centered = (weight.float() - self._spread(shifts)).to(weight.dtype)
+        self._product = product(ScaledWeight.of(centered, weight.scales))
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        product = self._product(hidden)
+        return (product + self._shifted(hidden)).to(product.dtype)
+
+    def add_to(self, hidden: Tensor, residual: Tensor) -> None:
+        residual.copy_(self._product(hidden) + self._shifted(hidden) + residual)
+
+    def rows(self, numbers: Tensor) -> Tensor:
+        centered = self._product.rows(numbers)
+        return (centered + self._spread(self._shifts.t()[numbers])).to(centered.dtype)
+
+    def _shifted(self, hidden: Tensor) -> Tensor:
+        """float32 [tokens, out]."""
+        filled = pad(hidden.float(), (0, -self._in % self._size))
+        return filled.view(len(hidden), len(self._shifts), self._size).sum(-1) @ self._shifts
+
+    def _spread(self, shifts: Tensor) -> Tensor:
+        """The shift of each weight, [rows, in], from shifts of rows [rows, groups]."""
+        return shifts.repeat_interleave(self._size, 1)[:, : self._in]
+
+
 class Int4Weights:
     """Stands before a back end of int8 weights: they have 4 bits, but for those whose rounding shows most."""
 
@@ -87,7 +126,15 @@ class Int4Weights:
         if dtype == torch.float32 or keeps_rows:
             wider: Linear = super().linear(weight, bias, dtype, keeps_rows)  # type: ignore[misc]
             return wider
+        if isinstance(weight, ScaledWeight) and weight.shifts is not None:
+            return ShiftedLinear(weight, weight.shifts, lambda centered: self._int4(centered, bias))
         return self._int4(weight, bias)
+
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
+        if isinstance(weight, ScaledWeight) and weight.shifts is not None:
+            return QuantizedGated(self.linear(weight, bias), activation)
+        inner: Unary = super().gated(weight, bias, activation)  # type: ignore[misc]
+        return inner
 
     def _int4(self, weight: Tensor, bias: Tensor | None) -> Linear:
         """Products with weights of 4 bits."""

@@ -16,7 +16,7 @@ from gpu_worker.kernels.reference.kv import FORMATS
 from gpu_worker.kernels.reference.mixture import ReferenceMixture
 from gpu_worker.kernels.reference.route import ReferenceRoute
 from gpu_worker.kernels.reference.sampling import sample
-from gpu_worker.kernels.sampling import Sampled, SamplingState
+from gpu_worker.kernels.sampling import Allowed, Sampled, SamplingState
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": silu,
@@ -51,7 +51,7 @@ class ReferenceKernels:
     def mixture(
         self, experts: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
     ) -> Mixture:
-        return ReferenceMixture(self, experts, activation)
+        return ReferenceMixture.of(self, experts, activation)
 
     def route(self, routing: Routing, score_correction_bias: Tensor | None = None) -> Route:
         return ReferenceRoute(routing, score_correction_bias)
@@ -69,9 +69,15 @@ class ReferenceKernels:
         return partial(copy_blocks, caches)
 
     def sample(
-        self, logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, state: SamplingState
+        self,
+        logits: Tensor,
+        slots: Int32s,
+        device_slots: Tensor,
+        positions: Int32s,
+        state: SamplingState,
+        allowed: Allowed | None = None,
     ) -> Sampled:
-        return sample(logits, slots, device_slots, positions, state)
+        return sample(logits, slots, device_slots, positions, state, allowed)
 
 
 class ReferenceLinear:

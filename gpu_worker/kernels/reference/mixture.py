@@ -6,18 +6,26 @@ tokens of each expert is read on the host: on a GPU that would stop the stream i
 
 from collections.abc import Iterable
 from itertools import accumulate
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.products import Unary
 
 
 class ReferenceMixture:
     """See `Mixture`."""
 
-    def __init__(self, kernels: Kernels, experts: Iterable[tuple[Tensor, Tensor]], activation: str) -> None:
-        self._experts = [(kernels.gated(up, None, activation), kernels.linear(down)) for up, down in experts]
+    def __init__(self, experts: Iterable[tuple[Unary, Unary]]) -> None:
+        """`experts`: of each the gated product, and the product with down."""
+        self._experts = list(experts)
+
+    @classmethod
+    def of(cls, kernels: Kernels, experts: Iterable[tuple[Tensor, Tensor]], activation: str) -> Self:
+        """See `Kernels.mixture`."""
+        return cls((kernels.gated(up, None, activation), kernels.linear(down)) for up, down in experts)
 
     def __call__(self, hidden: Tensor, routing_weights: Tensor, selected_experts: Tensor) -> Tensor:
         """The results of a token's experts are added up in the order of the experts' numbers."""

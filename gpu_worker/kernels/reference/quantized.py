@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gpu_worker.kernels.products import Linear, Unary
+from gpu_worker.kernels.products import Linear, Unary, byte_scales_of
 from gpu_worker.kernels.reference.kernels import ACTIVATIONS, ReferenceKernels
-from gpu_worker.kernels.reference.rows import quantized, widened
+from gpu_worker.kernels.reference.rows import multiples, quantized, widened
 
 ALIGNED = 16
 """Outputs and inputs are filled up with zeros to a multiple of 16, which GPUs need."""
@@ -29,11 +29,17 @@ class QuantizedLinear:
     def __init__(
         self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, weight_dtype: torch.dtype
     ) -> None:
-        """`dtype`: of the results. `weight_dtype`: int8 or fp8."""
+        """`dtype`: of the results. `weight_dtype`: int8 or fp8. A `ByteWeight` keeps its scales."""
         self._out, self._in = weight.shape
         self._dtype, self._rows_dtype = dtype, weight.dtype
         self._bias = bias
-        parts = [quantized(part, weight_dtype) for part in torch.split(weight, AT_ONCE)]
+        scales = byte_scales_of(weight, weight_dtype)
+        parts = [
+            quantized(weight[first : first + AT_ONCE], weight_dtype)
+            if scales is None
+            else multiples(weight[first : first + AT_ONCE], scales[first : first + AT_ONCE], weight_dtype)
+            for first in range(0, max(1, len(weight)), AT_ONCE)
+        ]
         filled = (0, -self._in % ALIGNED, 0, -self._out % ALIGNED)
         self._numbers = pad(torch.cat([_bytes(part) for part, _ in parts]), filled).view(weight_dtype)
         self._scales = torch.cat([scales for _, scales in parts])

@@ -29,6 +29,14 @@ def quantized(rows: Tensor, dtype: torch.dtype = torch.int8) -> tuple[Tensor, Te
     return (numbers if dtype == FP8 else numbers.round().nan_to_num()).to(dtype), largest / most
 
 
+def multiples(rows: Tensor, scales: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """As `quantized`, for rows that are multiples of known scales, float32 [...]."""
+    numbers = rows.float() * torch.where(scales == 0, 0.0, 1 / scales)[..., None]
+    if dtype == FP8:
+        return numbers.clamp(-LARGEST, LARGEST).to(dtype), scales
+    return numbers.round().clamp(-128, 127).to(dtype), scales
+
+
 def saturated(rows: Tensor, scales: Tensor) -> Tensor:
     """Rows [..., size] divided by scales [...], as fp8; what is too large becomes the largest."""
     return (rows.float() * (1 / scales)[..., None]).clamp(-LARGEST, LARGEST).to(FP8)

@@ -18,6 +18,8 @@ from gpu_worker.kernels.sampling import (
     INTEGERS,
     NUMBERS,
     PENALTIES,
+    RARE_FILTERS,
+    Allowed,
     Sampled,
     SamplingState,
     logprobs_of,
@@ -26,22 +28,32 @@ from gpu_worker.machine.transfer import indices
 
 
 def sample(
-    logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, state: SamplingState
+    logits: Tensor,
+    slots: Int32s,
+    device_slots: Tensor,
+    positions: Int32s,
+    state: SamplingState,
+    allowed: Allowed | None = None,
 ) -> Sampled:
     """Sample a token for each row of logits [rows, vocab_size], of any float type. `logits` does not change.
 
     Row i is for position positions[i] of slot slots[i]. `device_slots`: the slots again, int64 [rows] on the
     device. `state.tokens` has the slot's tokens before that position; the last of them may be drafts.
+    `allowed`: biases, and the tokens that grammars and rules allow: applied before anything else.
     """
     raw = logits.float()
     best, tokens = raw.max(dim=-1)  # the first of equal maxima; NaN counts as the greatest
+    finite, open_to = best.isfinite(), raw
+    if allowed is not None:
+        open_to = allowed.only(raw)
+        tokens = open_to.argmax(dim=-1)
     flags = state.flags[slots]
     not_greedy = np.flatnonzero(flags)
     if len(not_greedy):
         rows = indices(not_greedy, raw.device)
-        chosen = _choose(raw[rows], device_slots[rows], positions[not_greedy], flags[not_greedy], state)
+        chosen = _choose(open_to[rows], device_slots[rows], positions[not_greedy], flags[not_greedy], state)
         tokens = tokens.index_copy(0, rows, chosen)
-    return Sampled(tokens, best.isfinite(), logprobs_of(raw, slots, tokens, state))
+    return Sampled(tokens, finite, logprobs_of(raw, slots, tokens, state))
 
 
 def _choose(
@@ -57,19 +69,35 @@ def _choose(
     if not len(drawing):
         return tokens
     rows = indices(drawing, logits.device)
-    numbers, integers = _parameters(state, device_slots[rows])
+    drawn = draw(logits[rows], device_slots[rows], positions[drawing], flags[drawing], state)
+    return tokens.index_copy(0, rows, drawn)
+
+
+def draw(
+    logits: Tensor, slots: Tensor, positions: Int32s, flags: NDArray[np.uint8], state: SamplingState
+) -> Tensor:
+    """Tokens int64 [rows] of rows with a temperature above 0, from logits that penalties have changed."""
+    numbers, integers = _parameters(state, slots)
     # The best logit is subtracted first, so that a temperature close to 0 does not overflow.
-    drawn = logits[rows]
-    drawn = (drawn - drawn.amax(dim=-1, keepdim=True)) / numbers["temperature"]
-    filtered = np.flatnonzero(flags[drawing] & FILTERS)
+    drawn = (logits - logits.amax(dim=-1, keepdim=True)) / numbers["temperature"]
+    # The position in the whole text, because a rolling context reaches the same positions again.
+    counters = indices(positions, logits.device) + integers["dropped_tokens"][:, 0]
+    words = keys(integers["seed"][:, 0], counters, integers["sequence_index"][:, 0])
+    filtered, rare = np.flatnonzero(flags & FILTERS), np.flatnonzero(flags & RARE_FILTERS)
+    if len(rare):
+        few = indices(rare, logits.device)
+        drawn[few] = _keep_near_best(drawn[few], numbers["top_n_sigma"][few])
     if len(filtered):
         some = indices(filtered, logits.device)
-        drawn[some] = _filter(drawn[some], device_slots[rows[some]], state)
-    # The position in the whole text, because a rolling context reaches the same positions again.
-    counters = indices(positions[drawing], logits.device) + integers["dropped_tokens"][:, 0]
-    words = keys(integers["seed"][:, 0], counters, integers["sequence_index"][:, 0])
-    noise = gumbel(words, drawn.shape[1])
-    return tokens.index_copy(0, rows, (drawn + noise).argmax(dim=-1))
+        drawn[some] = _filter(drawn[some], slots[some], state)
+    if len(rare):
+        typical = _keep_typical(drawn[few], numbers["typical_p"][few])
+        threshold, chance = numbers["xtc_threshold"][few], numbers["xtc_probability"][few]
+        excludes = (words[2][few, None] >> 8) * 2.0**-24 < chance
+        left = torch.where(excludes, _exclude_top_choices(typical, threshold), typical)
+        # The best token may have been left out. Where the best score is 0, noise is rounded least.
+        drawn[few] = left - left.amax(dim=-1, keepdim=True)
+    return (drawn + gumbel(words, drawn.shape[1])).argmax(dim=-1)
 
 
 def _penalize(logits: Tensor, slots: Tensor, lengths: Int32s, state: SamplingState) -> Tensor:
@@ -105,6 +133,40 @@ def _filter(logits: Tensor, slots: Tensor, state: SamplingState) -> Tensor:
     probabilities = ordered.double().softmax(dim=-1)
     before = probabilities.cumsum(dim=-1) - probabilities
     dropped = (before >= top_p) & (ranks > 0) & (top_p < 1.0)
+    return logits.scatter(1, order, ordered.masked_fill(dropped, -torch.inf))
+
+
+def _keep_near_best(logits: Tensor, sigmas: Tensor) -> Tensor:
+    """Top-nσ (Tang et al. 2024): set logits to -inf that are more than `sigmas` [rows, 1] deviations below 0.
+
+    The best logit is 0. Tokens that are not allowed do not count.
+    """
+    open_to, exact = logits.isfinite(), logits.double()
+    count = open_to.sum(dim=-1, keepdim=True)
+    mean = exact.where(open_to, 0.0).sum(dim=-1, keepdim=True) / count
+    variance = (exact - mean).square().where(open_to, 0.0).sum(dim=-1, keepdim=True) / count
+    return logits.masked_fill((exact < -sigmas.double() * variance.sqrt()) & (sigmas > 0), -torch.inf)
+
+
+def _keep_typical(logits: Tensor, masses: Tensor) -> Tensor:
+    """Locally typical sampling (Meister et al. 2023), as transformers does it. `masses`: [rows, 1]."""
+    logs = logits.double().log_softmax(dim=-1)
+    probabilities = logs.exp()
+    entropy = -(logs * probabilities).nansum(dim=-1, keepdim=True)
+    distances, order = (-logs - entropy).abs().sort(dim=-1, stable=True)
+    reached = probabilities.gather(1, order).cumsum(dim=-1) < masses
+    last = reached.sum(dim=-1, keepdim=True).clamp(max=logits.shape[1] - 1)
+    farthest = distances.gather(1, last)
+    dropped = ((-logs - entropy).abs() > farthest) & (masses < 1)
+    return logits.masked_fill(dropped, -torch.inf)
+
+
+def _exclude_top_choices(logits: Tensor, thresholds: Tensor) -> Tensor:
+    """Set all logits to -inf of tokens at least as likely as `thresholds` [rows, 1], but the last of them."""
+    ordered, order = logits.sort(dim=-1, descending=True, stable=True)
+    likely = (ordered.double().softmax(dim=-1) >= thresholds) & ordered.isfinite()
+    ranks = torch.arange(logits.shape[1], device=logits.device)
+    dropped = ranks < likely.sum(dim=-1, keepdim=True) - 1
     return logits.scatter(1, order, ordered.masked_fill(dropped, -torch.inf))
 
 

@@ -3,9 +3,11 @@
 TritonKernels      weights in the type of the activations
 QuantizedTriton    weights and activations of products in int8 or fp8
 Int4Triton         weights in int4
+KeptTriton         weights as the checkpoint has them
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import torch
 import triton
@@ -14,11 +16,12 @@ from torch import Tensor
 from gpu_worker.arrays import Int32s
 from gpu_worker.errors import KernelError
 from gpu_worker.kernels.attention import Copies, KvFormat, LayerCache, StepMetadata
-from gpu_worker.kernels.products import Linear, Mixture, Route, Routing, Unary
+from gpu_worker.kernels.products import Linear, Mixture, Route, Routing, Unary, scales_of
 from gpu_worker.kernels.reference.int4 import Int4Weights
+from gpu_worker.kernels.reference.kept import KeptWeights, Kind
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.rows import FP8
-from gpu_worker.kernels.sampling import Sampled, SamplingState
+from gpu_worker.kernels.sampling import Allowed, Sampled, SamplingState
 from gpu_worker.kernels.triton.attention.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
 from gpu_worker.kernels.triton.formats.fp8 import is_native
@@ -91,9 +94,15 @@ class TritonKernels(ReferenceKernels):
         return TritonStep(step, self._processors)
 
     def sample(
-        self, logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, state: SamplingState
+        self,
+        logits: Tensor,
+        slots: Int32s,
+        device_slots: Tensor,
+        positions: Int32s,
+        state: SamplingState,
+        allowed: Allowed | None = None,
     ) -> Sampled:
-        return sample(logits, slots, device_slots, positions, state)
+        return sample(logits, slots, device_slots, positions, state, allowed)
 
 
 class QuantizedTriton(TritonKernels):
@@ -139,6 +148,30 @@ class Int4Triton(Int4Weights, QuantizedTriton):
 
     def _int4(self, weight: Tensor, bias: Tensor | None) -> Linear:
         return TritonInt4Linear(weight, bias, self._processors)
+
+
+class KeptTriton(KeptWeights, TritonKernels):
+    """See `Kernels`. fp8 is kept where the GPU multiplies it. Experts are kept if they are of 4 bits."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        kept: dict[Kind, TritonKernels] = {
+            "int4": Int4Triton(device),
+            "int8": QuantizedTriton(device, torch.int8),
+        }
+        if device.type != "cuda" or is_native(device):
+            kept["fp8"] = QuantizedTriton(device, FP8)
+        self.kept = kept
+
+    def mixture(
+        self, experts: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
+    ) -> Mixture:
+        rest = iter(experts)
+        first = next(rest)
+        every = chain((first,), rest)
+        if all(scales_of(weight) is not None for weight in first):
+            return self.kept["int4"].mixture(every, count, activation)
+        return super().mixture(every, count, activation)
 
 
 def _probe(device: torch.device) -> None:

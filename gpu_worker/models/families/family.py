@@ -23,6 +23,8 @@ class Names:
     before_mlp: str | None = "post_attention_layernorm"
     after_mlp: str | None = None
     """Norm of the MLP's result, before it is added to the residual."""
+    sinks: str | None = None
+    """Learned attention sinks, a logit of each head."""
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     """Names of the three projections, or one name for all three in one tensor."""
     query_norm: str | None = None
@@ -62,6 +64,9 @@ class Experts:
     """Experts may have groups (n_group and topk_group in config.json)."""
     group_top_k: int = 1
     """Number of a group's best experts whose scores, summed, are the score of the group."""
+    clamped: bool = False
+    """Experts are those of gpt-oss: `experts.ClampedGate`. They and the router have biases. A tensor has all
+    experts of a layer (`stacked.py`)."""
     shared: str = ""
     """Prefix of the tensors of the shared expert, which every token goes to. Empty: there is none."""
     shared_gate: str | None = None
@@ -123,6 +128,8 @@ class Family:
     rotary: bool = True
     rotates_full_attention: bool = True
     """False: if some layers have windows, layers with full attention have no rotary embedding."""
+    scales_queries: bool = False
+    """Queries may grow with their positions (`rope.RopeConfig.query_growth`)."""
     alibi: bool | str = False
     """Positions are linear biases of attention scores (`alibi.py`) instead of rotary embeddings."""
     scales_alibi: bool = False

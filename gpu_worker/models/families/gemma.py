@@ -34,6 +34,7 @@ FAMILIES: Mapping[str, Family] = {
             "rope_theta": 1e6,
             "rope_local_base_freq": 1e4,
         },
+        expects={"use_bidirectional_attention": False, "attn_logit_softcapping": None},
         windowed=True,
     ),
 }

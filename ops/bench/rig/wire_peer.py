@@ -1,14 +1,16 @@
 """One process of the wire benchmark: a server, or a client that measures calls to it.
 
-    python -m ops.bench.rig.wire_peer server|client redis|grpc ADDRESS
+    python -m ops.bench.rig.wire_peer server|client redis|grpc
 
-A server prints its address when it is ready. A client prints "ready", then takes one question a line from
-its standard input and prints one answer a line. Either ends with SIGTERM, or when its input ends.
+The address, which may hold a password, is in the environment. A server prints its own when it is ready. A
+client prints "ready", then takes one question a line from its standard input and prints one answer a line.
+Either ends with SIGTERM, or when its input ends.
 """
 
 import asyncio
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -21,6 +23,8 @@ import uvloop
 from proto.rpc import Node, RedisBus
 
 STEP_SECONDS = 0.02
+ADDRESS = "WIRE_PEER_ADDRESS"
+"""Environment variable: the URL of Redis, or for a client of gRPC the address that its server printed."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ async def serve(transport: str, address: str) -> None:
             address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         server.add_generic_rpc_handlers((echo.handler(),))
         await server.start()
-        print(address, flush=True)
+        print(address if transport == "grpc" else "ready", flush=True)
         await asyncio.to_thread(sys.stdin.read)
         await server.stop(None)
     stepper.cancel()
@@ -156,5 +160,5 @@ async def measure(channel: Any, question: Question) -> Answer:
 
 
 if __name__ == "__main__":
-    role, *where = sys.argv[1:]
-    uvloop.run({"server": serve, "client": call}[role](*where))
+    role, transport = sys.argv[1:]
+    uvloop.run({"server": serve, "client": call}[role](transport, os.environ[ADDRESS]))

@@ -6,6 +6,7 @@
     drafts.py       speculative decoding                      decode, settle
     roll.py         texts that go on past their context       fleet, settle
     embeddings.py   texts that are read and not continued     prefill, settle
+    prompt_scores.py  log probabilities of prompts            prefill, settle
 
 A new capability has a module here and a call in each phase that it changes:
 

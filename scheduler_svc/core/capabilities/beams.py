@@ -48,6 +48,16 @@ def park(beam: Sequence) -> bool:
     return True
 
 
+def holds_up_its_round(beam: Sequence) -> bool:
+    """Whether a beam has reported, and keeps its slot while another one of its round waits for a slot."""
+    group, beam_round = beam.group, beam.group.beam_round
+    if beam_round is None or beam.index not in beam_round.reported:
+        return False
+    return any(
+        group.sequences[index].waits and index not in beam_round.reported for index in beam_round.beams
+    )
+
+
 def awaits_round(beam: Sequence) -> bool:
     """Whether a beam has computed all its tokens: the next one is chosen when its round is over."""
     return beam.planned == len(beam.tokens)
@@ -55,6 +65,7 @@ def awaits_round(beam: Sequence) -> bool:
 
 def give_tokens(step: StepBuilder, beam: Sequence) -> None:
     """Give the worker the tokens of a beam that were chosen since its last row."""
+    step.searches = True
     for token in beam.tokens[beam.given_tokens :]:
         step.give_token(beam.slot, token)
     beam.given_tokens = len(beam.tokens)
@@ -74,9 +85,6 @@ def finish_round(state: SchedulerState, group: SequenceGroup, outcome: Outcome) 
     """All beams of the round have reported: begin the next one, or end the group with its answers."""
     beam_round = group.beam_round
     assert beam_round is not None
-    group.gained = True
-    # A policy counts one token for each beam, though none of them has been chosen yet.
-    state.policy.gained([Gain(group, index, -1, Finish.NOT_FINISHED, -1) for index in beam_round.beams])
     _next_round(state, group, beam_round)
     if beam_round.search.over:
         outcome.gains.extend(_answers(group, beam_round.search))

@@ -9,27 +9,44 @@ step gives and never which. Where drafts come from says `drafters.py`.
 A sequence with drafts in flight is not planned ahead, because nobody knows where it goes on. A sequence that
 is to get drafts waits until its token in flight is known, and until drafts of others that are in flight are
 back: so all drafts go in one step.
+
+What a grammar forces is a draft, too, and one that holds. The worker reports runs of forced tokens:
+
+    result    row samples `"`; forced after it are `, " age " :`
+    plan      row of `"` and these as drafts: six tokens of one step, the last one chosen freely
+
+Such drafts cost what the same tokens would cost without them. So they need no speculation, and do not wait
+for drafts of others. They are planned behind a token in flight as well, if the run is known by then. A short
+run is not worth the step that the sequence then sits out.
 """
 
 from collections.abc import Sequence as Series
 
 from scheduler_svc.core.drafters import Speculation
-from scheduler_svc.core.flight import accepted
-from scheduler_svc.core.plan import Gain
+from scheduler_svc.core.flight import Flight, accepted
+from scheduler_svc.core.plan import Gain, StepResult
 from scheduler_svc.core.request import Finish
 from scheduler_svc.core.sequence import Sequence
 from scheduler_svc.core.state import SchedulerState
 from scheduler_svc.core.step_builder import StepBuilder
 
+FEWEST_FORCED = 2
+"""Forced tokens of a row from which on they are planned as drafts. A sequence with drafts in flight is left
+out of the step that is planned meanwhile."""
+MOST_FORCED = 32
+"""Forced tokens of a row at most."""
+
 
 class StepDrafts:
     """The drafts of one step, which some of its decodes get."""
 
-    def __init__(self, state: SchedulerState, speculation: Speculation, decodes: list[Sequence]) -> None:
-        """`decodes`: all sequences that decode."""
+    def __init__(
+        self, state: SchedulerState, speculation: Speculation | None, decodes: list[Sequence]
+    ) -> None:
+        """`decodes`: all sequences that decode. `speculation`: None if only forced tokens are drafts."""
         self._state = state
         self._speculation = speculation
-        self._longest = speculation.longest(len(decodes))
+        self._longest = 0 if speculation is None else speculation.longest(len(decodes))
         self._in_flight = self._longest > 0 and any(sequence.drafted for sequence in decodes)
 
     def holds_back(self, sequence: Sequence) -> bool:
@@ -39,27 +56,24 @@ class StepDrafts:
         """
         if sequence.drafted:
             return True
-        if not self._longest:
+        if self._speculation is None or not self._longest:
             return False
         later = self._in_flight or sequence.planned >= len(sequence.tokens)
         return later and bool(self._speculation.drafts(sequence, 1))
 
     def add(self, step: StepBuilder) -> None:
-        """Add drafts to the step's decodes that have no token in flight.
+        """Add drafts to the step's decodes that have no token in flight, and those that grammars force.
 
         No sequence is preempted for drafts, and half of the step's remaining budget is left for prefills.
         """
-        if not self._longest:
-            return
         limits, pool = self._state.limits, self._state.batch.pool
-        spare = step.budget // 2
+        spare = self._state.prefill_budget.beside_decodes(step.budget) // 2
         for row, sequence in enumerate(step.sequences):
             table, begin = sequence.table, sequence.planned
             assert table is not None
-            count = min(self._longest, spare, sequence.group.limit - begin - 1)
-            if begin != len(sequence.tokens) or count <= 0:
+            tokens = self._drafts(sequence, min(spare, sequence.group.limit - begin - 1))
+            if not tokens:
                 continue
-            tokens = self._speculation.drafts(sequence, count)
             missing = limits.blocks_for(begin + len(tokens)) - len(table.blocks)
             if (growth := min(missing, pool.free_blocks - limits.watermark)) > 0:
                 step.append_blocks(sequence.slot, table.grow(growth))
@@ -69,10 +83,39 @@ class StepDrafts:
             step.add_drafts(row, tokens)
             spare -= len(tokens)
 
+    def _drafts(self, sequence: Sequence, room: int) -> Series[int]:
+        """Up to `room` drafts for after the row that was planned last."""
+        if room <= 0 or sequence.group.request.alternatives:
+            return ()
+        if sequence.forced is not None and (forced := _forced_from(sequence, min(room, MOST_FORCED))):
+            return forced
+        if self._speculation is None or sequence.planned != len(sequence.tokens):
+            return ()
+        count = min(self._longest, room)
+        return self._speculation.drafts(sequence, count) if count else ()
+
+
+def _forced_from(sequence: Sequence, room: int) -> Series[int]:
+    """Up to `room` tokens that are forced after the row that was planned last; none if they are too few."""
+    assert sequence.forced is not None
+    start, run = sequence.forced
+    first = sequence.planned - start
+    left = run[first : first + room] if first >= 0 else ()
+    return left if len(left) >= FEWEST_FORCED else ()
+
+
+def note_forced(flight: Flight, result: StepResult) -> None:
+    """Keep the runs of forced tokens that the rows of a result have reported."""
+    for row, forced in result.forced.items():
+        if (sequence := flight.sequences[row]).epoch == flight.epochs[row]:
+            sequence.forced = forced
+
 
 def drafts_of_step(state: SchedulerState, decodes: list[Sequence]) -> StepDrafts | None:
-    """The drafts of the step that is being planned; None if there is no speculation."""
-    return None if state.speculation is None else StepDrafts(state, state.speculation, decodes)
+    """The drafts of the step that is being planned; None if nothing proposes any."""
+    if state.speculation is None and not state.batch.grammars.in_use:
+        return None
+    return StepDrafts(state, state.speculation, decodes)
 
 
 def verify(
@@ -91,10 +134,9 @@ def verify(
         gains.append(Gain(group, sequence.index, tokens[entry], finish, entry))
         if finish:
             break
-    group.gained = True
     group.drafts += len(run) - 1
     group.drafts_held += count - 1
-    assert sequence.draft_state is not None
-    sequence.draft_state.judge(len(run) - 1, count - 1, len(sequence.tokens))
+    if sequence.draft_state is not None:
+        sequence.draft_state.judge(len(run) - 1, count - 1, len(sequence.tokens))
     state.batch.roll_back(sequence)
     return finish

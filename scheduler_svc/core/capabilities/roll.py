@@ -12,6 +12,7 @@ def roll(sequence: Sequence) -> None:
         sequence.tokens = kept(sequence.tokens, count - sequence.dropped_tokens)
         sequence.dropped_tokens = count
         sequence.chain = []
+        sequence.reached = 0
         sequence.draft_state = None
 
 

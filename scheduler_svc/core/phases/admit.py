@@ -4,35 +4,42 @@ from scheduler_svc.core.blocks import ON_HOST
 from scheduler_svc.core.phases.prefill import add_chunk
 from scheduler_svc.core.plan import NewSlot
 from scheduler_svc.core.prefix import extend_chain, root
-from scheduler_svc.core.sequence import Age, Sequence
+from scheduler_svc.core.sequence import Sequence
 from scheduler_svc.core.state import SchedulerState
 from scheduler_svc.core.step_builder import StepBuilder
 
+MOST_SAMPLING_BYTES = 2**20
+"""Of grammars and rules of the sequences that one step admits, the last not counted: a plan is a message."""
 
-def admit(state: SchedulerState, step: StepBuilder, older_than: Age | None = None) -> None:
-    """Admit sequences in the queue's order while there is room; only those that are `older_than`, if given.
+
+def admit(state: SchedulerState, step: StepBuilder, older_than: tuple[float, ...] | None = None) -> None:
+    """Admit sequences in the queue's order while there is room.
+
+    `older_than`: only those of a lower urgency (`SchedulerState.urgency`) than this, if given.
 
     A sequence whose prefix another one computes now is passed over; see `unfinished.py`.
     """
     batch, limits, waiting = state.batch, state.limits, state.waiting
     while step.budget and batch.free_slots:
         candidate = waiting.peek()
-        if candidate is None or (older_than is not None and candidate.age > older_than):
+        if candidate is None or (older_than is not None and state.shares.urgency(candidate) > older_than):
             return
-        hits, most = _cached_prefix(state, candidate)
-        if candidate.group.request.takes_prefixes and state.unfinished.defer(candidate, len(hits), most):
+        hits, most, full = _cached_prefix(state, candidate)
+        if state.unfinished.defer(candidate, len(hits), most):
             waiting.pop()
             continue
         seen = hits[limits.outside_window(len(hits) * limits.block_size) :]
         needed = limits.blocks_at_once(len(candidate.tokens)) - len(seen) + batch.pool.idle_among(seen)
         if needed + batch.reserved() > batch.pool.free_blocks:
             return
+        if step.sampling_bytes > MOST_SAMPLING_BYTES:
+            return
         sequence = waiting.pop()
         blocks = batch.admit(sequence, hits)
         if on_host := seen.count(ON_HOST):  # bringing them back takes a share of the step
             step.budget = max(1, step.budget - int(on_host * limits.swap_tokens))
-        state.unfinished.begin(sequence, len(hits), most)
-        _note_first(state, sequence)
+        state.unfinished.begin(sequence, len(hits), full)
+        _note_first(sequence)
         new = NewSlot(
             sequence.slot,
             sequence.group.request,
@@ -40,26 +47,29 @@ def admit(state: SchedulerState, step: StepBuilder, older_than: Age | None = Non
             sequence.tokens[:],
             blocks,
             dropped_tokens=sequence.dropped_tokens,
+            grammar=batch.grammars.number(sequence.group.request.grammar),
         )
         step.new_slots.append(new)
+        step.seated.add(sequence)
+        step.sampling_bytes += sequence.group.request.sampling_bytes
         add_chunk(state, step, sequence)
 
 
-def _cached_prefix(state: SchedulerState, sequence: Sequence) -> tuple[list[int], int]:
-    """Cached blocks that the sequence can begin with, see `BlockPool.match`, and how many at most.
+def _cached_prefix(state: SchedulerState, sequence: Sequence) -> tuple[list[int], int, int]:
+    """Cached blocks that the sequence can begin with, see `BlockPool.match`; how many at most; and how many
+    full blocks there are for others.
 
     Something must be left to compute: the block of its last token is not among them.
     """
-    block_size, request = state.limits.block_size, sequence.group.request
-    count = (len(sequence.tokens) - 1) // block_size
-    extend_chain(sequence.chain, root(request.salt), sequence.tokens, count, block_size)
-    names = sequence.chain[:count] if request.takes_prefixes else []
-    return state.batch.pool.match(names), count
+    block_size, group = state.limits.block_size, sequence.group
+    full = (len(sequence.tokens) - 1) // block_size
+    extend_chain(sequence.chain, root(group.request.salt), sequence.tokens, full, block_size)
+    most = min(full, group.most_cached // block_size)
+    return state.batch.pool.match(sequence.chain[:most]), most, full
 
 
-def _note_first(state: SchedulerState, sequence: Sequence) -> None:
-    """If the sequence is the first of its group to be admitted, note what was cached, and tell the policy."""
+def _note_first(sequence: Sequence) -> None:
+    """If the sequence is the first of its group to be admitted, note what was cached."""
     group = sequence.group
     if group.cached_tokens is None:
         group.cached_tokens = min(sequence.computed, len(group.request.prompt))
-        state.policy.began(group)

@@ -1,9 +1,10 @@
 """Decodes: each running sequence whose tokens are all known computes the newest, and samples the next."""
 
+from scheduler_svc.core.account import Account
 from scheduler_svc.core.capabilities import beams
 from scheduler_svc.core.capabilities.drafts import drafts_of_step
 from scheduler_svc.core.phases.preempt import grow
-from scheduler_svc.core.sequence import State
+from scheduler_svc.core.sequence import Sequence, State
 from scheduler_svc.core.state import SchedulerState
 from scheduler_svc.core.step_builder import StepBuilder
 
@@ -14,9 +15,9 @@ def add_decodes(state: SchedulerState, step: StepBuilder) -> None:
     All decodes of a batch pass through this loop: a capability costs one comparison if it is not used.
     """
     rows, budget = step.sequences, step.budget
-    stuck = False  # an older sequence found no block and none to preempt: nor will a younger one
+    stuck = set[Account]()  # an older sequence found no block and none to preempt: nor will one younger
     decode = State.DECODE
-    decodes = [sequence for sequence in state.batch.running if sequence.state is decode]
+    decodes = [sequence for sequence in _first_to_last(state) if sequence.state is decode]
     drafts = drafts_of_step(state, decodes)
     for sequence in decodes:
         position, group, table = sequence.planned, sequence.group, sequence.table
@@ -30,8 +31,10 @@ def add_decodes(state: SchedulerState, step: StepBuilder) -> None:
             break
         if drafts is not None and drafts.holds_back(sequence):
             continue
-        if position == table.room and (stuck or not grow(state, step, sequence, 1)):
-            stuck = True
+        if position == table.room and (group.account in stuck or not grow(state, step, sequence, 1)):
+            stuck.add(group.account)
+            continue
+        if group.request.alternatives and not step.may_report(group.request.alternatives):
             continue
         sequence.planned = position + 1
         rows.append(sequence)
@@ -40,3 +43,9 @@ def add_decodes(state: SchedulerState, step: StepBuilder) -> None:
     step.set_decodes(state.policy.decodes(rows))
     if drafts is not None:
         drafts.add(step)
+
+
+def _first_to_last(state: SchedulerState) -> list[Sequence]:
+    """The running sequences in the order in which they get blocks; in any if there are blocks for all."""
+    running = state.batch.running
+    return running if state.batch.pool.free_blocks >= len(running) else state.in_order()

@@ -17,6 +17,8 @@ def add_forks(state: SchedulerState, step: StepBuilder) -> None:
         if child.state is not State.FORK:  # it has ended meanwhile
             continue
         room = step.budget and batch.free_slots and batch.pool.free_blocks > watermark
+        if room and state.shares.contended and (first := state.waiting.peek()) is not None:
+            room = not state.shares.precedes(first, child)
         if not (room and parent.computed >= tokens and batch.can_fork(parent, tokens)):
             child.move(State.WAITING)
             state.waiting.push(child)
@@ -31,8 +33,9 @@ def add_forks(state: SchedulerState, step: StepBuilder) -> None:
             targets,
             forked_from=parent.slot,
             forked_tokens=tokens,
+            grammar=batch.grammars.number(child.group.request.grammar),
         )
         step.new_slots.append(new)
-        step.forked |= {child, parent}
+        step.seated |= {child, parent}
         add_chunk(state, step, child)
     state.forks.clear()

@@ -1,5 +1,7 @@
 """Preemption: who gives up slot and blocks, for a sequence that waits or for one that runs out of blocks."""
 
+from collections.abc import Iterator
+
 from scheduler_svc.core.capabilities import beams
 from scheduler_svc.core.sequence import Age, Sequence, State
 from scheduler_svc.core.state import SchedulerState
@@ -8,16 +10,20 @@ from scheduler_svc.core.step_builder import StepBuilder
 
 def preempt(state: SchedulerState, victim: Sequence) -> None:
     """Take slot and blocks from a running sequence, and let it wait."""
+    victim.reached = max(victim.reached, victim.planned)
     state.batch.leave(victim, State.PREEMPTED)
     if not beams.park(victim):
         state.waiting.push(victim)
 
 
 def make_room(state: SchedulerState) -> None:
-    """Preempt for the first sequence that waits, if the policy makes others yield to it."""
-    if (candidate := state.waiting.peek()) is not None and state.policy.preempts:
-        for victim in _victims_for(state, candidate):
-            preempt(state, victim)
+    """Preempt for a sequence that waits, if others yield to it."""
+    for candidate in _claimants(state):
+        if victims := _victims_for(state, candidate):
+            for victim in victims:
+                preempt(state, victim)
+                state.shares.charge_again(victim)
+            return
 
 
 def preempt_least_needed(state: SchedulerState) -> None:
@@ -34,11 +40,11 @@ def grow(
 ) -> bool:
     """Give the sequence up to `wanted` blocks. False if it got none.
 
-    If no block is free, younger sequences without a row in this step are preempted, if that is allowed.
+    If no block is free, later sequences without a row in this step are preempted, if that is allowed.
     """
     pool = state.batch.pool
     while not pool.free_blocks:
-        if not (may_preempt and _preempt_younger(state, step, sequence)):
+        if not (may_preempt and _preempt_later(state, step, sequence)):
             return False
     assert sequence.table is not None
     added = sequence.table.grow(min(wanted, pool.free_blocks))
@@ -55,7 +61,7 @@ def lost_tokens(state: SchedulerState, victim: Sequence) -> float:
     """
     table, pool, limits = victim.table, state.batch.pool, state.limits
     assert table is not None
-    if not victim.group.request.takes_prefixes:
+    if not victim.group.most_cached:
         return victim.planned
     held = table.held()
     own = [number for number, block in enumerate(held, table.dropped) if pool.references(block) == 1]
@@ -67,8 +73,34 @@ def lost_tokens(state: SchedulerState, victim: Sequence) -> float:
     return lost - len(kept) * limits.block_size + moves * limits.swap_tokens
 
 
+def _claimants(state: SchedulerState) -> Iterator[Sequence]:
+    """Sequences that wait and to which others may yield."""
+    if not state.shares.contended:
+        if state.policy.preempts and (first := state.waiting.peek()) is not None:
+            yield first
+        return
+    heads = state.waiting.heads()
+    yield from state.shares.owed(heads)
+    if heads:  # within one user, of which there may be many: one in each step
+        head = heads[state.shares.step % len(heads)]
+        if state.policy.preempts or head.group.account.searches:
+            yield head
+
+
+def _yielding(state: SchedulerState, candidate: Sequence) -> Iterator[Sequence]:
+    """The running sequences that yield to the candidate, the first to be preempted first."""
+    policy, running = state.policy, state.batch.running
+    if not state.shares.contended:
+        return (each for each in reversed(running) if policy.yields(each, candidate))
+
+    def yields(sequence: Sequence) -> bool:
+        return (policy.preempts and policy.yields(sequence, candidate)) or beams.holds_up_its_round(sequence)
+
+    return state.shares.yielding(running, candidate, yields)
+
+
 def _victims_for(state: SchedulerState, candidate: Sequence) -> list[Sequence]:
-    """The sequences to preempt so that the candidate finds a slot and blocks, youngest first.
+    """The sequences to preempt so that the candidate finds a slot and blocks.
 
     Empty if there is room already, or if there would be none even without all that yield. Shared blocks are
     not counted as room: neither those of a cached prefix, nor those that several victims share.
@@ -77,10 +109,10 @@ def _victims_for(state: SchedulerState, candidate: Sequence) -> list[Sequence]:
     free = batch.pool.free_blocks
     needed = state.limits.blocks_at_once(len(candidate.tokens)) + batch.reserved()
     slots, victims = len(batch.free_slots), list[Sequence]()
-    for sequence in reversed(batch.running):
+    for sequence in _yielding(state, candidate):
         if slots and free >= needed:
             return victims
-        if state.policy.yields(sequence, candidate) and not sequence.about_to_end:
+        if not sequence.about_to_end:
             assert sequence.table is not None
             victims.append(sequence)
             slots += 1
@@ -90,28 +122,29 @@ def _victims_for(state: SchedulerState, candidate: Sequence) -> list[Sequence]:
     return victims if slots and (free >= needed or len(victims) == len(batch.running)) else []
 
 
-def _preempt_younger(state: SchedulerState, step: StepBuilder, sequence: Sequence) -> bool:
-    """Preempt the younger sequence that loses least by it, if there is one.
+def _preempt_later(state: SchedulerState, step: StepBuilder, sequence: Sequence) -> bool:
+    """Preempt a sequence that comes later in the order, if there is one.
 
-    It must have no row in this step, take no part in a fork of it, and not be about to end. One that would
-    free nothing comes last: it helps only once those that share its blocks have gone, too. If the policy
-    preempts, those with the highest measure come first. On a tie the youngest is preempted.
+    It must have neither a row nor a new slot in this step, take no part in a fork of it, and not be about
+    to end. One that would free nothing comes last: it helps only once those that share its blocks have gone,
+    too. Of the others, it is one of the tenant that has most slots, and of its user that has most, and loses
+    least by it. If the policy preempts, those with the highest measure come first. On a tie the youngest is
+    preempted.
     """
-    planned = step.forked.union(step.sequences)
+    planned, order = step.seated.union(step.sequences), state.in_order()
     victims = [
-        each
-        for each in state.batch.running
-        if each.age > sequence.age and each not in planned and not each.about_to_end
+        each for each in order[order.index(sequence) + 1 :] if each not in planned and not each.about_to_end
     ]
     if not victims:
         return False
 
-    def cost(victim: Sequence) -> tuple[bool, float, float, Age]:
+    def cost(victim: Sequence) -> tuple[bool, tuple[int, ...], float, float, Age]:
         assert victim.table is not None
-        frees = victim.table.own_blocks() > 0
+        frees, user = victim.table.own_blocks() > 0, victim.group.account
         measure, arrival, index = victim.age
+        shares = [-each for each in (*user.owner.claim, *user.claim)]
         rank = -measure if state.policy.preempts else 0.0
-        return not frees, rank, lost_tokens(state, victim), (-measure, -arrival, -index)
+        return not frees, tuple(shares), rank, lost_tokens(state, victim), (-measure, -arrival, -index)
 
     preempt(state, min(victims, key=cost))
     return True

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from scheduler_svc.core.capabilities import beams, embeddings
+from scheduler_svc.core.capabilities import beams, embeddings, prompt_scores
 from scheduler_svc.core.phases.preempt import grow
 from scheduler_svc.core.sequence import Sequence, State
 from scheduler_svc.core.state import SchedulerState
@@ -12,31 +12,50 @@ from scheduler_svc.core.step_builder import StepBuilder
 def prefills(state: SchedulerState) -> Iterable[Sequence]:
     """The running prefills, the most urgent first, in the order that the policy wants."""
     running = [sequence for sequence in state.batch.running if sequence.state is State.PREFILL]
-    running.sort(key=state.unfinished.urgency)
-    return state.policy.prefills(running)
+    running.sort(key=state.urgency)
+    running = state.policy.prefills(running)
+    if state.shares.contended:  # the policy orders those of one user
+        running.sort(key=lambda sequence: state.urgency(sequence)[:2])
+    return running
 
 
 def add_chunk(state: SchedulerState, step: StepBuilder, sequence: Sequence) -> None:
     """Add a row with the next chunk of a prefill, if there is room for one.
 
-    With its last chunk the sequence begins to decode, and samples its next token.
+    With its last chunk the sequence begins to decode, and samples its next token. Until its grammar has been
+    compiled, and the step has room for its log probabilities, its last token is left out.
     """
     if not step.budget or sequence.state is not State.PREFILL:  # it may have been preempted meanwhile
         return
-    group, start = sequence.group, sequence.planned
-    count = _room(state, step, sequence, start, min(len(sequence.tokens) - start, step.budget))
+    group, start, end = sequence.group, sequence.planned, len(sequence.tokens)
+    if not state.batch.grammars.ready(group.request.grammar):
+        end -= 1
+        if start == end:
+            return
+    count = min(end - start, step.budget)
+    if group.request.scores_prompt:
+        count = prompt_scores.most(step, sequence, start, count)
+    count = _room(state, step, sequence, start, count)
     if not count:
         return
+    wanted = group.request.alternatives
+    if wanted and start + count == len(sequence.tokens) and not step.may_report(wanted):
+        count -= 1
+        if not count:
+            return
     sequence.planned = start + count
-    samples = sequence.planned == len(sequence.tokens)
-    if samples:
+    samples = last = sequence.planned == len(sequence.tokens)
+    if last:
         sequence.move(State.DECODE)
         if group.request.pooling:
             embeddings.complete_with_next_row(step)
             samples = False
     if group.beam_round is not None:
         beams.give_tokens(step, sequence)
+    state.shares.computes(sequence, count, last)
     step.add_chunk(sequence, start, count, samples)
+    if group.request.scores_prompt:
+        prompt_scores.report(step, sequence, start, count)
 
 
 def _room(state: SchedulerState, step: StepBuilder, sequence: Sequence, start: int, count: int) -> int:

@@ -5,7 +5,7 @@ A row counts only if its sequence has kept its slot since it was planned; see `S
 
 from collections.abc import Iterable
 
-from scheduler_svc.core.capabilities import beams, drafts, embeddings, samples
+from scheduler_svc.core.capabilities import beams, drafts, embeddings, prompt_scores, samples
 from scheduler_svc.core.capabilities.roll import roll_if_full
 from scheduler_svc.core.errors import RowFailed
 from scheduler_svc.core.flight import Flight
@@ -22,10 +22,13 @@ def settle(state: SchedulerState, flight: Flight, result: StepResult) -> Outcome
         _end_failed(state, flight, result, outcome)
     state.batch.pool.release(plan.copies.sources)
     state.prefill_budget.learn(sum(count for count in plan.rows.counts if count > 1), result.duration_us)
+    if plan.prompt_rows.rows:
+        prompt_scores.deliver(flight, result, outcome)
+    if result.forced:
+        drafts.note_forced(flight, result)
     rounds_over = _settle_rows(state, flight, result, outcome.gains)
     if flight.embedded:
         embeddings.deliver(state, flight, result, outcome)
-    state.policy.gained(outcome.gains)
     for group in rounds_over:
         beams.finish_round(state, group, outcome)
     return outcome
@@ -68,7 +71,6 @@ def _settle_rows(
             elif sampled:
                 token = tokens[end - 1]
                 sequence.tokens.append(token)
-                group.gained = True
                 finish = sequence.ending()
                 gains.append(Gain(group, sequence.index, token, finish, end - 1))
         table = sequence.table

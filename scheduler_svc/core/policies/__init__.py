@@ -1,10 +1,9 @@
-"""Policies by name: which requests come first. `policy.py` says what a policy may decide."""
+"""Policies by name: which requests of a user come first. `policy.py` says what a policy may decide."""
 
 from collections.abc import Callable
 
 from scheduler_svc.core.policies.block_count import BlockCount
 from scheduler_svc.core.policies.deadline import Deadline
-from scheduler_svc.core.policies.fair import Fair
 from scheduler_svc.core.policies.fcfs import FirstCome
 from scheduler_svc.core.policies.policy import Policy
 from scheduler_svc.core.policies.priority import Priority
@@ -16,7 +15,6 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "priority": Priority,
     "shortest": Shortest,
     "round-robin": RoundRobin,
-    "fair": Fair,
     "deadline": Deadline,
     "block-count": BlockCount,
 }

@@ -4,4 +4,4 @@ from scheduler_svc.core.policies.policy import Policy
 
 
 class FirstCome(Policy):
-    """No request overtakes another, so none starves."""
+    """No request of a user overtakes another one of the same user."""

@@ -7,7 +7,7 @@ from scheduler_svc.core.sequence import SequenceGroup
 class Priority(Policy):
     """Lower numbers come first, and preempt higher ones. Equal numbers are first come, first served.
 
-    The order is strict: higher numbers wait for as long as lower ones keep coming.
+    The order is strict: higher numbers of a user wait for as long as lower ones of that user keep coming.
     """
 
     preempts = True

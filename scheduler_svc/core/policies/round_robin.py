@@ -4,7 +4,7 @@ from itertools import count
 
 from scheduler_svc.core.policies.policy import Policy
 from scheduler_svc.core.sequence import Sequence, SequenceGroup, State
-from scheduler_svc.core.waiting import WaitingQueue
+from scheduler_svc.core.waiting import UserQueue
 
 QUANTUM = 32
 """Tokens that a sequence gains in a turn at least, before it yields to one that waits."""
@@ -30,7 +30,7 @@ class RoundRobin(Policy):
     def measure(self, group: SequenceGroup) -> float:
         return next(self._turns)
 
-    def queue(self) -> WaitingQueue:
+    def queue(self) -> UserQueue:
         return _Turns(self._turns)
 
     def yields(self, running: Sequence, waiting: Sequence) -> bool:
@@ -44,7 +44,7 @@ class RoundRobin(Policy):
         return sequences[begin:] + sequences[:begin]
 
 
-class _Turns(WaitingQueue):
+class _Turns(UserQueue):
     """Ordered by when sequences joined the queue; a sequence whose turn is over joins it again."""
 
     def __init__(self, turns: "count[int]") -> None:

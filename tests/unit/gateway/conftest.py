@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,10 @@ import uvicorn
 from fastapi import FastAPI
 
 from gateway.app import create_app
-from gateway.http.protocol import HttpProtocol
+from gateway.http.connections import ConnectionLimits
+from gateway.http.key_ring import KeyRing
+from gateway.http.protocol import protocol
+from ops.runtime.api_keys import Key, digest_of
 from proto.rpc import Lease
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED, STOP
 from proto.tokenizer_pb2 import (
@@ -27,12 +30,15 @@ from proto.tokenizer_pb2 import (
     TextChunk,
     TextDelta,
     TextRequest,
+    TokenizeRequest,
+    TokenizeResponse,
     TokenText,
 )
 from proto.tokenizer_pb2_grpc import TokenizerServicer, TokenizerStub, add_TokenizerServicer_to_server
 
 WORDS = ["Once", " upon", " a", " time", ",", " a", " fox", " saw", " snow", " ❄", ".", ""]
 PROMPT_TOKENS = [7, 8, 9]
+JSON = {"Content-Type": "application/json"}
 Generate = Callable[[TextRequest, Any], AsyncIterator[TextChunk]]
 Embed = Callable[[EmbedRequest, Any], Awaitable[EmbedResponse]]
 
@@ -105,6 +111,18 @@ class FakeTokenizer(TokenizerServicer):
             self.cancelled.set()
             raise
 
+    async def Tokenize(self, request: TokenizeRequest, context: Any) -> TokenizeResponse:
+        """A token for each character, and with `names` its name."""
+        self.requests.append(request.request)
+        text = request.request.text or "".join(one.content for one in request.request.chat.messages)
+        tokens = [ord(character) for character in text] or list(request.request.tokens.ids)
+        spelled = [chr(token) for token in tokens]
+        return TokenizeResponse(
+            token_ids=tokens,
+            text="".join(spelled) if request.request.echo else "",
+            names=spelled if request.names else (),
+        )
+
     async def Embed(self, request: EmbedRequest, context: Any) -> EmbedResponse:
         self.texts.append(request)
         self.metadata.append(dict(context.invocation_metadata()))
@@ -173,6 +191,16 @@ class Gateway:
         return [event.removeprefix("data: ") for event in events]
 
 
+@pytest.fixture
+def keys_of() -> Callable[[Mapping[str, str]], KeyRing]:
+    """Makes the keys of a gateway. It is given the tenant by API key."""
+
+    def keys_of(tenants: Mapping[str, str]) -> KeyRing:
+        return KeyRing({digest_of(secret): Key(name=name, tenant=name) for secret, name in tenants.items()})
+
+    return keys_of
+
+
 class NoTokenizer:
     """A backend that offers model "m" and must not be asked to generate."""
 
@@ -187,7 +215,7 @@ class NoTokenizer:
 async def refusing() -> AsyncIterator[httpx.AsyncClient]:
     """A client of a gateway, in this process, that is expected to refuse everything."""
     transport = httpx.ASGITransport(create_app(NoTokenizer()))
-    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=JSON) as http:
         yield http
 
 
@@ -207,11 +235,12 @@ async def backend(tokenizer: FakeTokenizer) -> AsyncIterator[FakeBackend]:
     await server.stop(None)
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """Says when it is up, and stops at once when told to."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, port: int) -> None:
         super().__init__(config)
+        self.port = port
         self.up, self.enough = asyncio.Event(), asyncio.Event()
 
     @contextlib.contextmanager
@@ -223,19 +252,35 @@ class _Server(uvicorn.Server):
         await self.enough.wait()
 
 
+@contextlib.asynccontextmanager
+async def serving(app: Any, limits: ConnectionLimits | None = None) -> AsyncIterator[Server]:
+    """A server of `app` on loopback, whose connections are the gateway's."""
+    limits = limits or ConnectionLimits()
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        app,
+        http=protocol(limits),
+        timeout_keep_alive=max(1, int(limits.idle)),
+        ws="none",
+        lifespan="auto",
+        log_config=None,
+        access_log=False,
+    )
+    config.timeout_graceful_shutdown = 1
+    server = Server(config, listener.getsockname()[1])
+    running = asyncio.ensure_future(server.serve([listener]))
+    await server.up.wait()
+    try:
+        yield server
+    finally:
+        server.enough.set()
+        await running
+
+
 @pytest_asyncio.fixture
 async def gateway(tokenizer: FakeTokenizer, backend: FakeBackend) -> AsyncIterator[Gateway]:
     app = create_app(backend)
-    listener = socket.create_server(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    config = uvicorn.Config(
-        app, http=HttpProtocol, ws="none", lifespan="on", log_config=None, access_log=False
-    )
-    config.timeout_graceful_shutdown = 1
-    server = _Server(config)
-    serving = asyncio.ensure_future(server.serve([listener]))
-    await server.up.wait()
-    async with httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as http:
-        yield Gateway(url, app, tokenizer, backend, http)
-    server.enough.set()
-    await serving
+    async with serving(app) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False, headers=JSON) as http:
+            yield Gateway(url, app, tokenizer, backend, http)

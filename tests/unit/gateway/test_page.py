@@ -2,8 +2,6 @@
 
 import re
 
-import pytest
-
 
 async def test_the_page_needs_nothing_from_elsewhere(refusing):
     response = await refusing.get("/")
@@ -39,6 +37,5 @@ async def test_the_api_describes_its_requests(refusing):
     assert references <= schemas.keys()
 
 
-@pytest.mark.parametrize("path", ["/docs", "/redoc"])
-async def test_no_documentation_page_that_loads_from_elsewhere(refusing, path):
-    assert (await refusing.get(path)).status_code == 404
+async def test_no_documentation_page_that_loads_from_elsewhere(refusing):
+    assert (await refusing.get("/redoc")).status_code == 404

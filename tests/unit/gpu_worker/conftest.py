@@ -28,8 +28,8 @@ from gpu_worker.settings import WorkerSettings
 from gpu_worker.step.batch import BatchLimits
 from gpu_worker.step.runner import Runner
 from proto.sampling import greedy
-from proto.sampling_pb2 import SamplingParams
-from proto.worker_pb2 import NewSlot, StepPlan, StepResult
+from proto.sampling_pb2 import Grammar, SamplingParams
+from proto.worker_pb2 import NewGrammar, NewSlot, StepPlan, StepResult
 
 torch.set_num_threads(1)
 
@@ -63,11 +63,12 @@ def new_slot(slot: int, tokens: list[int], block_ids: Iterable[int], **changes: 
 
 def plan(step: int, rows: Iterable[tuple[int, int, int, int]] = (), **fields: Any) -> StepPlan:
     """Rows are (slot, start, count, samples). An array is given as its numbers, a table as its columns."""
-    message = StepPlan(step=step, new_slots=fields.pop("new_slots", ()))
+    lists = {name: fields.pop(name, ()) for name in ("new_slots", "new_grammars")}
+    message = StepPlan(step=step, **lists)
     if columns := list(zip(*rows, strict=True)):
         fields["rows"] = columns
     for name, value in fields.items():
-        if name in ("freed_slots", "draft_tokens"):
+        if name in ("freed_slots", "dropped_grammars", "draft_tokens"):
             setattr(message, name, pack(value))
             continue
         table = getattr(message, name)
@@ -127,6 +128,7 @@ class Driver:
         self.free = np.random.default_rng(seed).permutation(runner.limits.num_blocks).tolist()
         self.steps = 0
         self.new: list[NewSlot] = []
+        self.grammars: list[NewGrammar] = []
         self.freed: list[int] = []
         self.cut: dict[int, int] = {}
 
@@ -134,6 +136,10 @@ class Driver:
         """Put a sequence into a slot, without blocks."""
         self.new.append(new_slot(slot, prompt, [], **changes))
         return Running(slot, list(prompt))
+
+    def bring(self, grammar: Grammar, number: int = 1) -> None:
+        """Let sequences name a grammar by its number."""
+        self.grammars.append(NewGrammar(number=number, grammar=grammar))
 
     def release(self, sequence: Running) -> None:
         self.free.extend(sequence.blocks)
@@ -158,13 +164,14 @@ class Driver:
         message = plan(
             self.steps,
             planned,
+            new_grammars=self.grammars,
             new_slots=self.new,
             freed_slots=self.freed,
             table_appends=([slot for slot, _ in gains], [block for _, block in gains]),
             draft_tokens=[token for sequence, _ in rows for token in drafts.get(sequence.slot, ())],
             table_cuts=(list(self.cut), list(self.cut.values())),
         )
-        self.new, self.freed, self.cut = [], [], {}
+        self.grammars, self.new, self.freed, self.cut = [], [], [], {}
         result = self.runner.execute(message)
         assert not result.errors, result.errors
         tokens = iter(unpack(result.tokens))

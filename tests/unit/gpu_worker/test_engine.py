@@ -12,7 +12,7 @@ import torch
 
 from gpu_worker import engine as module
 from gpu_worker.engine import Engine, Session
-from gpu_worker.errors import DeviceError, PlanError
+from gpu_worker.errors import DeviceError, PlanError, StepError
 from proto.worker_pb2 import StepPlan, StepResult
 
 
@@ -48,6 +48,9 @@ class FakeRunner:
 
     def reset(self) -> None:
         self._note("reset", None)
+
+    def announce_grammars(self, announce: Callable[[int], None]) -> None:
+        pass
 
     def settle(self, step: Step) -> None:
         self._note("settle", step.number)
@@ -90,7 +93,7 @@ async def start(runner: FakeRunner) -> AsyncIterator[Start]:
 
 
 async def events(call: Session, count: int) -> list[Any]:
-    return [await asyncio.wait_for(call.events.get(), 10) for _ in range(count)]
+    return [await asyncio.wait_for(call.events.get(), 60) for _ in range(count)]
 
 
 async def done(engine: Engine) -> None:
@@ -184,7 +187,9 @@ async def test_a_step_that_fails_ends_its_call_alone(
     call = Session(engine)
     for number in (1, 2):
         call.submit(StepPlan(step=number))
-    assert await events(call, 1) == [fault]
+    (error,) = await events(call, 1)
+    assert isinstance(error, StepError)
+    assert (error.step, str(error)) == (1, "step 1: RuntimeError: the device is on fire")
     await done(engine)
     assert runner.order == [1], "a plan after the one that failed has begun"
     assert call.events.empty()
@@ -211,11 +216,12 @@ async def test_a_bad_plan_is_the_scheduler_s_fault(
     assert await events(bad, 1) == [refused]
     assert (abandoned, caplog.records, engine.lost.done()) == ([], [], False)
     broken.submit(StepPlan(step=8))
-    assert await events(broken, 1) == [fault]
+    with pytest.raises(DeviceError, match="broken"):
+        await asyncio.wait_for(engine.lost, 60)
+    await done(engine)
     assert abandoned == [fault]
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
-    with pytest.raises(DeviceError, match="broken"):
-        await asyncio.wait_for(engine.lost, 10)
+    assert broken.events.empty(), "a lost device is not the fault of the step's requests"
 
 
 async def test_the_watchdog_knows_of_every_step_whatever_becomes_of_it(
@@ -252,6 +258,18 @@ async def test_a_thread_that_waits_for_a_device_in_vain_is_left(
     hanging.may_end.clear()
     engine = Engine(runner, overlap=True)  # type: ignore[arg-type]
     Session(engine).submit(StepPlan(step=1))
-    await asyncio.wait_for(engine.stop(), 5)
+    await asyncio.wait_for(engine.stop(), 60)
     assert [thread.is_alive() for thread in engine._threads] == [False, True]
     hanging.may_end.set()
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["answers itself", "overlaps"])
+async def test_a_thread_that_fails_is_the_end_of_the_process(start: Start, overlap: bool) -> None:
+    engine = start(overlap)
+
+    def fail() -> None:
+        raise SystemExit(3)
+
+    engine.submit(lambda: engine.answer(fail))
+    with pytest.raises(SystemExit):
+        await asyncio.wait_for(asyncio.shield(engine.lost), 60)

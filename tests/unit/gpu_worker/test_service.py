@@ -6,8 +6,11 @@ import threading
 import grpc
 import pytest
 
-from gpu_worker.engine import Engine
+from gpu_worker.engine import MAX_UNANSWERED, Engine
 from gpu_worker.service import WorkerService
+from proto.rpc import MemoryBus, Node
+from proto.sampling_pb2 import Grammar
+from proto.worker_pb2 import NewGrammar, WorkerEvent
 from proto.worker_pb2_grpc import WorkerStub, add_WorkerServicer_to_server
 
 PROMPT = [5, 17, 3, 88, 41, 9]
@@ -37,6 +40,11 @@ def first_plan(make):
 
 def decode(make, step):
     return make.plan(step, [(0, step + 4, 1, 1)])
+
+
+async def all_of(call):
+    while await call.read() is not grpc.aio.EOF:
+        pass
 
 
 async def result_of(call):
@@ -69,12 +77,27 @@ async def test_plans_queued_ahead_are_answered_in_order(make, stub, tiny) -> Non
     assert all(result.duration_us > 0 for result in results)
 
 
-async def test_a_bad_plan_ends_the_call_and_the_next_one_works(make, stub, tiny) -> None:
+def hold_up(runner) -> threading.Event:
+    """No plan is begun before the event that this returns is set."""
+    may_go = threading.Event()
+    begin = runner.begin
+
+    def held_up(plan):
+        assert may_go.wait(60)
+        return begin(plan)
+
+    runner.begin = held_up
+    return may_go
+
+
+async def test_a_bad_plan_ends_the_call_and_the_next_one_works(make, stub, runner, tiny) -> None:
+    may_go = hold_up(runner)
     call = stub.Execute()
     await call.read()
     await call.write(first_plan(make))
     await call.write(make.plan(7))
     await call.write(decode(make, 2))
+    may_go.set()
     assert (await result_of(call)).step == 1
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await result_of(call)
@@ -104,7 +127,7 @@ async def test_a_cancelled_call_leaves_nothing_behind(make, stub, runner) -> Non
 
     def held_up(plan):
         entered.set()
-        assert may_go.wait(10)
+        assert may_go.wait(60)
         return begin(plan)
 
     runner.begin = held_up
@@ -148,7 +171,63 @@ async def test_a_fault_of_the_worker_ends_the_call_and_not_the_worker(make, stub
     with pytest.raises(grpc.aio.AioRpcError, match="on fire") as caught:
         await result_of(call)
     assert caught.value.code() is grpc.StatusCode.INTERNAL
+    assert dict(caught.value.trailing_metadata())["quire-raised"] == "1"
     call = stub.Execute()
     await call.read()
     await call.write(first_plan(make))
     assert not (await result_of(call)).errors
+
+
+async def test_a_plan_that_cannot_be_read_ends_the_call_and_the_worker_is_free(runner, make) -> None:
+    """Over Quire's own transport, where the bytes are read in the worker's task."""
+    bus = MemoryBus()
+    async with (
+        Node(bus, "worker", lease_seconds=60) as worker,
+        Node(bus, "scheduler", lease_seconds=60) as scheduler,
+    ):
+        engine = Engine(runner)
+        server = worker.server(capacity=1)
+        add_WorkerServicer_to_server(WorkerService(engine, "tiny"), server)
+        await server.start()
+        execute = scheduler.channel().stream_stream("/quire.Worker/Execute", bytes, WorkerEvent.FromString)
+        for _ in range(2):
+            call = execute()
+            assert (await call.read()).HasField("ready")
+            await call.write(first_plan(make).SerializeToString())
+            await call.write(b"\xff\xff\xff")
+            assert (await result_of(call)).step == 1, "what came before is answered"
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await result_of(call)
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert "cannot be read" in str(caught.value.details())
+        await server.stop(None)
+        await engine.stop()
+
+
+async def test_plans_are_not_kept_without_a_bound(make, stub, runner) -> None:
+    may_go = hold_up(runner)
+    call = stub.Execute()
+    await call.read()
+    for _ in range(MAX_UNANSWERED + 1):
+        await call.write(make.plan(1))
+    may_go.set()
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await all_of(call)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert (await stub.Execute().read()).HasField("ready")
+
+
+async def test_a_grammar_is_announced_to_the_call_that_brought_it(make, stub) -> None:
+    """Without a plan under way, and even if it cannot be compiled: then the row that samples says so."""
+    for number in (3, 8):
+        call = stub.Execute()
+        await call.read()
+        grammar = NewGrammar(number=number, grammar=Grammar(text="x", end_tokens=[4]))
+        slot = make.slot(0, PROMPT, [3, 1, 2, 8], grammar=number)
+        await call.write(make.plan(1, [(0, 0, 5, 0)], new_grammars=[grammar], new_slots=[slot]))
+        events = [await call.read() for _ in range(2)]
+        assert {event.WhichOneof("event") for event in events} == {"result", "compiled"}
+        assert sum(event.compiled for event in events) == number
+        await call.write(make.plan(2, [(0, 5, 1, 1)]))
+        assert "no tokenizer" in (await result_of(call)).errors[0].message
+        call.cancel()

@@ -11,7 +11,9 @@ from gpu_worker.kernels.reference.kv import FORMATS
 from gpu_worker.memory.cache import bytes_per_block
 from gpu_worker.models.config import read_config as model_config
 from ops.cli.main import main
-from ops.kv_memory import ModelFilesError, kv_shape, plan, read_config, weights_bytes
+from ops.kv_memory import ModelFilesError, kv_shape, loaded_bytes, plan, read_config, weights_bytes
+from tests.support import checkpoints
+from tests.unit.gpu_worker.conftest import llama
 
 _LLAMA_2_7B = {"num_hidden_layers": 32, "num_attention_heads": 32, "hidden_size": 4096}
 _LLAMA_3_8B = {**_LLAMA_2_7B, "num_key_value_heads": 8}
@@ -71,6 +73,30 @@ def test_weights_are_the_file_without_its_header() -> None:
     file = _MODEL / "model.safetensors"
     header = int.from_bytes(file.read_bytes()[:8], "little")
     assert weights_bytes(_MODEL) == file.stat().st_size - 8 - header
+
+
+@pytest.mark.parametrize(
+    ("encoder", "config", "bits"),
+    [
+        (checkpoints.fp8(1), {"quant_method": "fp8"}, 8),
+        (checkpoints.gptq(), {"quant_method": "gptq", "bits": 4, "group_size": 8}, 4),
+        (checkpoints.gptq(), {"quant_method": "another"}, 0),
+    ],
+)
+def test_quantized_weights_count_as_bfloat16(
+    tmp_path: Path, encoder: Any, config: dict[str, Any], bits: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    llama().save_pretrained(tmp_path / "source")
+    stored, meant = checkpoints.write(tmp_path / "source", tmp_path, encoder, config)
+    quantized = 2 * (2 * 32 * 32 + 2 * 16 * 32 + 3 * 32 * 48)  # of two layers; all else is float32
+    assert loaded_bytes(meant) == weights_bytes(meant)
+    if bits:
+        assert loaded_bytes(stored) == weights_bytes(meant) - 2 * quantized
+        assert weights_bytes(stored) > weights_bytes(meant) - (4 - bits / 8) * quantized  # scales, too
+    else:
+        assert loaded_bytes(stored) == weights_bytes(stored)
+    assert main(["plan-memory", "--model", str(stored)]) == 0
+    assert ("with quantized ones in bfloat16" in capsys.readouterr().out) == bool(bits)
 
 
 def test_no_room_fits_nothing() -> None:

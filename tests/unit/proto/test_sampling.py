@@ -6,15 +6,16 @@ from typing import Any
 import pytest
 
 from proto.sampling import MAX_SEQUENCES, PARAMETERS, STAGED, Parameter, Range, greedy, problem_in
-from proto.sampling_pb2 import BeamSearch, SamplingParams, StopConditions
+from proto.sampling_pb2 import BeamSearch, Dry, SamplingParams, StopConditions, TokenRules
 
 
 def test_every_number_but_the_seed_is_declared() -> None:
-    messages = (SamplingParams, StopConditions, BeamSearch)
+    messages = (SamplingParams, TokenRules, Dry, StopConditions, BeamSearch)
     fields = [field.name for message in messages for field in message.DESCRIPTOR.fields]
-    assert list(PARAMETERS) == [
-        name for name in fields if name not in ("seed", "stop_token_ids", "cut_to_fit", "early_stopping")
-    ]
+    others = {"seed", "grammar", "stop_token_ids", "cut_to_fit", "early_stopping", "rules"}
+    others |= {*TokenRules.DESCRIPTOR.fields_by_name} - {"min_tokens"}
+    others |= {"breaker_tokens", "breakers"}
+    assert list(PARAMETERS) == [name for name in fields if name not in others]
 
 
 @pytest.mark.parametrize("parameter", STAGED, ids=lambda each: each.name)
@@ -55,7 +56,7 @@ def test_the_nearest_number_above_a_bound_is_above_it_as_a_float32() -> None:
         ("presence_penalty", "in [-2, 2]"),
         ("repetition_penalty", "above 0, and finite"),
         ("max_tokens", "at least 0"),
-        ("logprobs", "in [0, 20]"),
+        ("logprobs", "in [0, 2147483647]"),
     ],
 )
 def test_a_range_in_words(name: str, written: str) -> None:
@@ -71,7 +72,7 @@ def test_a_range_in_words(name: str, written: str) -> None:
             greedy(temperature=math.nan),
             ("temperature", "temperature must be at least 0, and finite, but is nan"),
         ),
-        (greedy(logprobs=21), ("logprobs", "logprobs must be in [0, 20], but is 21")),
+        (greedy(logprobs=2**31), ("logprobs", "logprobs must be in [0, 2147483647], but is 2147483648")),
         (BeamSearch(beam_width=1), ("beam_width", "beam_width must be in [2, 128], but is 1")),
         (StopConditions(), None),
     ],
@@ -81,7 +82,8 @@ def test_a_problem_is_one_sentence(message: Any, problem: tuple[str, str] | None
 
 
 def test_greedy() -> None:
-    assert greedy(seed=3) == SamplingParams(top_p=1, repetition_penalty=1, seed=3)
+    off = SamplingParams(top_p=1, repetition_penalty=1, typical_p=1, xtc_threshold=0.1, seed=3)
+    assert greedy(seed=3) == off
     assert greedy(top_p=0.5).top_p == 0.5
 
 

@@ -11,10 +11,16 @@ from pathlib import Path
 import pytest
 from pydantic_core import PydanticUndefined
 
+from ops.runtime.metric_names import BY_NAME
 from ops.runtime.settings import ProcessSettings
 
 ROOT = Path(__file__).parents[3]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 SERVICES = {
     "gateway": "gateway",
     "tokenizer_svc": "tokenizer",
@@ -63,7 +69,7 @@ def test_make_targets_exist() -> None:
     assert [entry for entry in named if entry[1] not in targets] == []
 
 
-@pytest.mark.parametrize("command", ["up", "down", "status", "chat", "bench compare", "simulate"])
+@pytest.mark.parametrize("command", ["up", "down", "status", "chat", "bench compare", "simulate", "quantize"])
 def test_quire_options_exist(command: str) -> None:
     result = subprocess.run(
         [sys.executable, "-m", "ops.cli.main", *command.split(), "--help"],
@@ -83,7 +89,7 @@ def test_quire_options_exist(command: str) -> None:
 
 def test_quire_commands_exist() -> None:
     named = {command for _, command in texts(r"quire (up|down|status|[a-z]+)(?= --|`|$|  )")}
-    assert named <= {"up", "down", "status", "chat", "bench", "simulate"}
+    assert named <= {"up", "down", "status", "chat", "keys", "bench", "simulate", "quantize"}
 
 
 def test_modules_exist() -> None:
@@ -168,3 +174,15 @@ def test_the_drawing_of_folders_is_the_linter_s() -> None:
         held = [set(layer.split(" | ")) for layer in layers[contract]]
         places = [next(place for place, layer in enumerate(held) if each <= layer) for each in drawn]
         assert places == sorted(set(places)), f"{folder}: {places}"
+
+
+def test_every_metric_is_documented_and_no_other() -> None:
+    text = (ROOT / "docs" / "operate.md").read_text(encoding="utf-8").partition("## Metrics\n")[2]
+    section = text.partition("\n## ")[0]
+    named = set(re.findall(r"`((?:vllm|quire):[a-z0-9_]+)`", section))
+    assert {name.removesuffix("_total") for name in named} == {
+        name.removesuffix("_total") for name in BY_NAME
+    }
+    for name, metric in BY_NAME.items():
+        if name.startswith("quire:"):
+            assert f" | {metric.kind} | {metric.help}" in section, name

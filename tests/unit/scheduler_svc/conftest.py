@@ -7,11 +7,12 @@ import asyncio
 import struct
 import zlib
 from array import array
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
 from math import inf
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,11 +22,15 @@ import pytest
 from proto import worker_pb2 as messages
 from proto.worker_pb2_grpc import WorkerServicer
 from scheduler_svc.core.beam_search import BeamSearch, Candidate, EarlyStopping, Search
+from scheduler_svc.core.draft_state import Forced
+from scheduler_svc.core.grammars import NewGrammar
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.plan import (
     Copies,
     GivenTokens,
     NewSlot,
+    PromptRows,
+    PromptScores,
     Rows,
     StepPlan,
     StepResult,
@@ -83,6 +88,15 @@ def embedding(request: Request, window: int = 0) -> bytes:
     return _pooled(memory if request.pooling is Pooling.MEAN else memory[-1:])
 
 
+def scores(request: Request, window: int = 0) -> list[tuple[int, int]]:
+    """What must be reported of a prompt, computed alone and without blocks: of each token but the first."""
+    memory: list[int] = []
+    for position, token in enumerate(request.prompt[:-1]):
+        before = memory[-1] if memory and window != 1 else 0
+        memory.append(_key_value(before, token, position))
+    return list(zip(request.prompt[1:], memory, strict=True))
+
+
 def _pooled(values: list[int]) -> bytes:
     """Two numbers of four bytes that depend on all values."""
     return array("Q", [sum(values)]).tobytes()
@@ -125,6 +139,8 @@ class Slot:
     candidates: int = 0
     pooling: Pooling = Pooling.NO_POOLING
     failed: bool = False
+    grammar: int = 0
+    scores: bool = False
     pooled: list[int] = field(default_factory=list)
     """Of a text that is embedded: what its rows have computed."""
 
@@ -145,6 +161,8 @@ class StrictWorker:
     """What lies in each slot of host memory."""
     swapped_out: int = 0
     swapped_in: int = 0
+    grammars: dict[int, bool] = field(default_factory=dict)
+    """Those that it has, by number: whether it has compiled them."""
 
     def __post_init__(self) -> None:
         self.memory = [[None] * self.limits.block_size for _ in range(self.limits.num_blocks)]
@@ -153,11 +171,23 @@ class StrictWorker:
         """What the block held is gone."""
         self.memory[block] = [None] * self.limits.block_size
 
+    def compile(self) -> list[int]:
+        """Compile all grammars that have not been. Their numbers."""
+        found = [number for number, compiled in self.grammars.items() if not compiled]
+        self.grammars.update(dict.fromkeys(found, True))
+        return found
+
     def execute(self, plan: StepPlan) -> StepResult:
         self.steps += 1
         assert plan.step == self.steps
         for slot in plan.freed_slots:
             del self.slots[slot]
+        for number in plan.dropped_grammars:
+            assert all(held.grammar != number for held in self.slots.values()), "a grammar that is used"
+            del self.grammars[number]
+        for number, _ in plan.new_grammars:
+            assert number not in self.grammars
+            self.grammars[number] = False
         for new in plan.new_slots:
             assert 0 <= new.slot < self.limits.max_slots
             assert new.slot not in self.slots
@@ -177,8 +207,10 @@ class StrictWorker:
             assert hit < len(tokens)
             assert not (pooling is Pooling.MEAN and hit), "a mean over less than all tokens"
             self.slots[new.slot] = Slot(
-                tokens, blocks, seed, new.sequence_index, hit, dropped, count, pooling
+                tokens, blocks, seed, new.sequence_index, hit, dropped, count, pooling, grammar=new.grammar
             )
+            assert not new.grammar or new.grammar in self.grammars
+            self.slots[new.slot].scores = new.request.scores_prompt
         for slot, blocks_kept in zip(plan.table_cuts.slots, plan.table_cuts.lengths, strict=True):
             held = self.slots[slot]
             assert (
@@ -245,6 +277,7 @@ class StrictWorker:
         assert len(plan.draft_tokens) == sum(max(samples, 1) - 1 for *_, samples in rows)
         all_drafts = iter(plan.draft_tokens)
         tokens, errors, candidates, embeddings = list[int](), {}, {}, {}
+        forced: dict[int, Forced] = {}
         for number, (slot, start, count, samples) in enumerate(rows):
             held = self.slots[slot]
             drafts = list(islice(all_drafts, max(samples, 1) - 1))
@@ -259,6 +292,7 @@ class StrictWorker:
             ends = start + told == len(held.tokens)
             assert bool(samples) == (ends and not held.pooling), "samples exactly at the end"
             assert start + count < self.limits.max_model_len or not drafts
+            assert not (samples and held.grammar) or self.grammars[held.grammar], "the step would wait"
             self._write(held, start, told)
             held.computed += told
             self.computed_tokens += count
@@ -278,7 +312,25 @@ class StrictWorker:
                     continue
                 run = self._verify(held, drafts)
                 tokens += run + [-1] * (samples - len(run))
-        return StepResult(plan.step, tokens, errors, candidates, embeddings)
+                if held.grammar and (foreseen := self.foreseen(held)):
+                    forced[number] = foreseen
+        scores = self._scores(plan, errors)
+        return StepResult(plan.step, tokens, errors, candidates, embeddings, 0, scores, forced)
+
+    def _scores(self, plan: StepPlan, errors: Container[int]) -> dict[int, PromptScores]:
+        """What rows report of their prompts: of each token what was in memory before it, and the token."""
+        scores = {}
+        for row, first, count in zip(*plan.prompt_rows, strict=True):
+            held, start = self.slots[plan.rows.slots[row]], plan.rows.starts[row]
+            assert held.scores, "not asked for"
+            assert not held.dropped
+            assert count > 0
+            assert start < first <= start + plan.rows.counts[row] + 1 - count, "not after one of its tokens"
+            if row not in errors:
+                values = self._read(held, start)[first - 1 - start :]
+                tokens = held.tokens[first : first + count]
+                scores[row] = PromptScores(count, list(zip(tokens, values, strict=False)))
+        return scores
 
     def _seen(self, held: Slot) -> list[int]:
         """What the newest computed position of a sequence sees."""
@@ -317,6 +369,27 @@ class StrictWorker:
             self._write(held, held.computed, 1)
             held.computed += 1
         return run
+
+    def foreseen(self, held: Slot) -> Forced | None:
+        """What comes next, as if a grammar forced it: often nothing, and sometimes not the truth."""
+        chance = Random(len(held.tokens) * 31 + held.seed)
+        tokens = self.foresee(held, chance.randrange(-4, 9))
+        if tokens and not chance.randrange(6):
+            tokens[-1] = chance.randrange(VOCAB)
+        start = len(held.tokens)
+        if chance.randrange(2):
+            start, tokens = start - 1, [held.tokens[-1], *tokens]
+        return Forced(start, tokens) if tokens else None
+
+    def foresee(self, held: Slot, count: int) -> list[int]:
+        """The next `count` tokens that will be sampled of a sequence whose newest one is not computed yet."""
+        tokens, seen = list(held.tokens), self._seen(held)
+        for _ in range(count):
+            before = 0 if self.limits.window == 1 else seen[-1]
+            seen.append(_key_value(before, tokens[-1], len(tokens) - 1))
+            seen = seen[-self.limits.window :]
+            tokens.append(_next_token(seen, held.seed, held.index, held.dropped + len(tokens)))
+        return tokens[len(held.tokens) :]
 
     def _write(self, held: Slot, start: int, count: int) -> None:
         size = self.limits.block_size
@@ -357,13 +430,19 @@ def decoded(plan: messages.StepPlan) -> StepPlan:
     new_slots = [
         NewSlot(
             new.slot,
-            SimpleNamespace(sampling=new.sampling, candidates=new.candidates, pooling=new.pooling),  # type: ignore[arg-type]
+            SimpleNamespace(  # type: ignore[arg-type]
+                sampling=new.sampling,
+                candidates=new.candidates,
+                pooling=new.pooling,
+                scores_prompt=new.sampling.HasField("prompt_logprobs"),
+            ),
             new.sequence_index,
             unpack(new.tokens),  # type: ignore[arg-type]
             unpack(new.block_ids),
             new.forked_from if new.forked_tokens else -1,
             new.forked_tokens,
             new.dropped_tokens,
+            new.grammar,
         )
         for new in plan.new_slots
     ]
@@ -372,6 +451,8 @@ def decoded(plan: messages.StepPlan) -> StepPlan:
     return StepPlan(
         plan.step,
         numbers(plan.freed_slots),
+        numbers(plan.dropped_grammars),
+        tuple(NewGrammar(new.number, new.grammar.SerializeToString()) for new in plan.new_grammars),
         tuple(new_slots),
         TableCuts(numbers(plan.table_cuts.slots), numbers(plan.table_cuts.lengths)),
         TableAppends(numbers(plan.table_appends.slots), numbers(plan.table_appends.blocks)),
@@ -381,7 +462,21 @@ def decoded(plan: messages.StepPlan) -> StepPlan:
         Copies(numbers(plan.copies.sources), numbers(plan.copies.targets)),
         Rows(numbers(rows.slots), numbers(rows.starts), numbers(rows.counts), tuple(rows.samples)),
         numbers(plan.draft_tokens),
+        PromptRows(*(numbers(getattr(plan.prompt_rows, name)) for name in PromptRows._fields)),
     )
+
+
+def encode_scores(message: messages.PromptLogprobs, result: StepResult) -> None:
+    """Log probabilities of prompts: the key before each token as its rank, and one alternative."""
+    found = result.prompt_scores
+    every = [entry for scores in found.values() for entry in scores.values]  # type: ignore[attr-defined]
+    message.rows.rows = pack(list(found))
+    message.rows.counts = pack([scores.length for scores in found.values()])
+    message.rows.alternatives = pack([1] * len(found))
+    message.logprobs = struct.pack(f"<{len(every)}f", *(-token for token, _ in every))
+    message.ranks = pack([key & 0x7FFFFFFF for _, key in every])
+    message.top.tokens = pack([token for token, _ in every])
+    message.top.logprobs = message.logprobs
 
 
 class FakeWorkers(WorkerServicer):  # type: ignore[misc]
@@ -398,6 +493,10 @@ class FakeWorkers(WorkerServicer):  # type: ignore[misc]
         self.faults: list[AssertionError] = []
         """Plans that a worker could not trust."""
         self.spoil: Callable[[messages.StepResult], None] = lambda result: None
+        self.last_words: tuple[tuple[str, str], ...] = ()
+        """Trailing metadata of a worker that is killed."""
+        self.raises: Callable[[messages.StepPlan], bool] = lambda plan: False
+        """Whether the worker's code raises an error in this step."""
 
     def join(self) -> None:
         self.dying = asyncio.Event()
@@ -418,11 +517,15 @@ class FakeWorkers(WorkerServicer):  # type: ignore[misc]
             yield messages.WorkerEvent(ready=messages.WorkerReady(model="m", **fields))
             stream = aiter(plans)
             while (plan := await self._next(stream, dying)) is not None:
+                if self.raises(plan):
+                    await context.abort(grpc.StatusCode.INTERNAL, "a shape does not fit", self.last_words)
                 yield messages.WorkerEvent(result=self._execute(worker, plan))
+                for number in worker.compile():
+                    yield messages.WorkerEvent(compiled=number)
         finally:
             if not dying.is_set():  # else it does not come back to take another call
                 self.free.release()
-        await context.abort(grpc.StatusCode.UNAVAILABLE, "killed")
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "killed", self.last_words)
 
     async def _next(
         self, stream: AsyncIterator[messages.StepPlan], dying: asyncio.Event
@@ -461,6 +564,8 @@ class FakeWorkers(WorkerServicer):  # type: ignore[misc]
         if result.embeddings:
             message.embeddings.rows = pack(list(result.embeddings))
             message.embeddings.vectors = b"".join(result.embeddings.values())
+        if result.prompt_scores:
+            encode_scores(message.prompt_logprobs, result)
         message.errors.extend(messages.RowError(row=row, message=text) for row, text in result.errors.items())
         wants = any(slot.sampling.HasField("logprobs") for slot in plan.new_slots)
         if wants:
@@ -506,6 +611,7 @@ def fake() -> SimpleNamespace:
         Workers=FakeWorkers,
         reference=reference,
         embedding=embedding,
+        scores=scores,
         limits=make_limits,
         request=make_request,
         POISON=POISON,

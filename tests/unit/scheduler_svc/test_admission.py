@@ -7,9 +7,13 @@ from scheduler_svc.core.errors import TooMuchWaits
 from scheduler_svc.core.fleet import Fleet
 
 
-def refused(admission: Admission, line: tuple[int, int], prompt: int = 1, now: float = 0.0) -> int | None:
+def refused(
+    admission: Admission, line: tuple[int, int], prompt: int = 1, now: float = 0.0, **others: tuple[int, int]
+) -> int | None:
+    """`line`: requests and tokens of the tenant that asks; `others`: of other tenants."""
+    waiting = {tenant: each for tenant, each in {"asks": line, **others}.items() if each[0]}
     try:
-        admission.check(line, prompt, now)
+        admission.check(waiting, "asks", prompt, now)
     except TooMuchWaits as error:
         return error.retry_after
     return None
@@ -39,17 +43,39 @@ def test_a_line_that_stands_still_is_owned_up_to() -> None:
     assert refused(admission, (1, 1), now=40.0) == 30
 
 
+def test_nobody_is_refused_because_of_others() -> None:
+    requests, tokens = Admission(10, 0), Admission(0, 1000)
+    assert refused(requests, (0, 0), hog=(500, 500)) is None
+    assert refused(requests, (4, 4), hog=(500, 500)) is None
+    assert refused(requests, (5, 5), hog=(500, 500)) == 1
+    assert refused(requests, (5, 5), hog=(4, 4)) is None, "the queue is not full"
+    assert refused(requests, (3, 3), hog=(500, 500), small=(1, 1)) is None
+    assert refused(requests, (4, 4), hog=(500, 500), small=(1, 1)) == 1
+    assert refused(tokens, (0, 0), prompt=9999, hog=(5, 5000)) is None
+    assert refused(tokens, (1, 300), prompt=200, hog=(5, 5000)) is None
+    assert refused(tokens, (1, 300), prompt=201, hog=(5, 5000)) == 1
+
+
+def test_what_waits_of_others_counts_as_far_as_it_begins_before() -> None:
+    admission = Admission(10, 0)
+    for second in range(40):
+        admission.note(100 * second, float(second))
+    assert refused(admission, (50, 1000), now=39.0) == 10
+    assert refused(admission, (50, 1000), now=39.0, hog=(500, 10**6)) == 20
+    assert refused(admission, (50, 1000), now=39.0, hog=(500, 10**6), small=(1, 500)) == 25
+
+
 def test_who_finds_a_free_slot_does_not_wait(fake) -> None:
     fleet = Fleet(64)
     fleet.accept(fake.request([1, 2, 3], n=2))
-    assert fleet.waiting() == (1, 6)
+    assert fleet.waiting() == {"": (1, 6)}
     scheduler, _ = fleet.add_worker(fake.limits(max_slots=2))
-    assert fleet.waiting() == (0, 0)
+    assert fleet.waiting() == {}
     for _ in range(4):
         fleet.accept(fake.request([1] * 5))
-    assert fleet.waiting() == (4, 20)
+    assert fleet.waiting() == {"": (4, 20)}
     scheduler.plan()
-    requests, tokens = fleet.waiting()
+    requests, tokens = fleet.waiting()[""]
     # The second sample waits for the first to compute the prompt, and its slot has gone to the next.
     assert (requests, tokens, fleet.admitted_tokens) == (4, 18, 8)
     fleet.remove_worker(scheduler)

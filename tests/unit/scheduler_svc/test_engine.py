@@ -1,20 +1,25 @@
 """The engine without its servicer: calls are served by workers that come, go, fail and lie."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 
+from proto.sampling_pb2 import BeamSearch
 from proto.worker_pb2 import StepResult
 from proto.worker_pb2_grpc import WorkerStub, add_WorkerServicer_to_server
 from scheduler_svc import engine as module
+from scheduler_svc import worker_link
 from scheduler_svc.call import Call
-from scheduler_svc.core.errors import RequestPoisoned, RequestRefused, RowFailed, TooMuchWaits
+from scheduler_svc.core.errors import RequestPoisoned, RequestRefused, RowFailed, StepRaised, TooMuchWaits
+from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.limits import WorkerLimits
+from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import Sequence, SequenceGroup, State
+from scheduler_svc.core.suspicion import MAX_DEATHS
 from scheduler_svc.engine import Engine
 from scheduler_svc.intake import request_from
 from scheduler_svc.settings import SchedulerSettings
@@ -40,7 +45,9 @@ class Rig:
         def announce(workers: int, longest: int) -> None:
             self.announced.put_nowait((workers, longest))
 
-        self.engine = Engine(WorkerStub(self._channel), self.settings, announce)
+        self.failures: list[BaseException] = []
+        """What has ended the process."""
+        self.engine = Engine(WorkerStub(self._channel), self.settings, announce, self.failures.append)
         self.running = asyncio.ensure_future(self.engine.run())
         return self
 
@@ -89,7 +96,7 @@ async def tokens_of(call: Call) -> dict[int, list[int]]:
 
 @pytest.fixture
 async def rig(fake: SimpleNamespace) -> AsyncIterator[Rig]:
-    async with asyncio.timeout(20), Rig(fake, fake.limits(num_blocks=64, max_slots=8)) as rig:
+    async with asyncio.timeout(60), Rig(fake, fake.limits(num_blocks=64, max_slots=8)) as rig:
         yield rig
 
 
@@ -150,7 +157,7 @@ async def test_requests_wait_for_a_worker(rig: Rig) -> None:
 
 
 async def test_a_full_queue_refuses_what_has_not_begun(fake: SimpleNamespace) -> None:
-    async with asyncio.timeout(20), Rig(fake, fake.limits(max_slots=1), max_waiting_requests=1) as rig:
+    async with asyncio.timeout(60), Rig(fake, fake.limits(max_slots=1), max_waiting_requests=1) as rig:
         rig.open([1])
         with pytest.raises(TooMuchWaits):
             rig.open([2])
@@ -190,15 +197,46 @@ async def test_a_request_that_kills_workers_is_ended(rig: Rig) -> None:
     await rig.join()
     rig.workers.going.clear()
     _, call = rig.open([1])
-    for _ in range(2):
+    for _ in range(1 + MAX_DEATHS):
         while not any(scheduler.in_flight for scheduler in rig.engine._fleet.schedulers):
             await asyncio.sleep(0.001)
         await rig.lose()
         await rig.join()
-    with pytest.raises(RequestPoisoned, match="two workers"):
+    with pytest.raises(RequestPoisoned, match="one worker after the other"):
         await tokens_of(call)
     rig.workers.going.set()
     assert await tokens_of(rig.open([2])[1]) == {0: rig.expected([2])}
+
+
+async def test_a_request_whose_steps_raise_is_ended_and_no_other(fake: SimpleNamespace) -> None:
+    # With one plan in flight, none is written while the call ends.
+    async with asyncio.timeout(60), Rig(fake, fake.limits(num_blocks=64, max_slots=8), plan_depth=1) as rig:
+        await rig.join()
+        rig.workers.last_words = (("quire-raised", "1"),)
+        rig.workers.raises = lambda plan: any(unpack(new.tokens)[0] == 9 for new in plan.new_slots)
+        calls = [rig.open([number], max_tokens=30)[1] for number in range(4)]
+        _, culprit = rig.open([9])
+        with pytest.raises(StepRaised, match="INTERNAL: a shape does not fit"):
+            await tokens_of(culprit)
+        assert [await tokens_of(call) for call in calls] == [
+            {0: rig.expected([number], max_tokens=30)} for number in range(4)
+        ]
+        assert len(rig.workers.workers) == 3, "the same worker took a call after each error"
+
+
+async def test_workers_that_are_stopped_in_order_count_against_nobody(rig: Rig) -> None:
+    await rig.join()
+    rig.workers.going.clear()
+    group, call = rig.open([1])
+    rig.workers.last_words = (("quire-outside", "stopped"),)
+    for _ in range(2 + MAX_DEATHS):
+        while not any(scheduler.in_flight for scheduler in rig.engine._fleet.schedulers):
+            await asyncio.sleep(0.001)
+        await rig.lose()
+        assert group.suspicion is None
+        await rig.join()
+    rig.workers.going.set()
+    assert await tokens_of(call) == {0: rig.expected([1])}
 
 
 async def test_a_row_error_ends_its_call_alone(rig: Rig) -> None:
@@ -242,12 +280,142 @@ async def test_a_worker_with_nothing_to_offer_is_passed_over(
     assert await tokens_of(rig.open([1])[1]) == {0: rig.expected([1])}
 
 
-async def test_what_fails_with_one_worker_goes_on_with_the_next(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("where", ["read", "check"])
+async def test_a_result_that_cannot_be_checked_is_the_worker_s_fault(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
 ) -> None:
-    """Whatever a worker's scheduler raises is that worker's end, and nobody else's."""
+    """Nothing has changed in the core yet: whatever is raised then ends one worker, and nothing else."""
     await rig.join()
     (scheduler,) = rig.engine._fleet.schedulers
-    monkeypatch.setattr(scheduler, "complete", lambda result: 1 / 0)
+    if where == "check":
+        monkeypatch.setattr(scheduler, "check", lambda result: 1 / 0)
+    else:
+        read, asked = module.result_from, []
+
+        def failing(message: StepResult) -> Any:
+            asked.append(message)
+            return read(message) if len(asked) > 1 else 1 / 0
+
+        monkeypatch.setattr(module, "result_from", failing)
     assert await tokens_of(rig.open([1])[1]) == {0: rig.expected([1])}
-    assert "a worker was given up" in caplog.text
+    assert "its result cannot be checked: ZeroDivisionError" in caplog.text
+    assert not rig.failures
+
+
+# --- the core fails ---
+
+
+class Bug(Exception):
+    """As no code should raise it."""
+
+
+def fails(*_: Any) -> Any:
+    raise Bug
+
+
+@pytest.mark.parametrize(
+    ("of", "method"),
+    [
+        (Scheduler, "plan"),
+        (Scheduler, "settle"),
+        (Fleet, "settle"),
+        (module, "response_to"),
+        (worker_link, "plan_to"),
+    ],
+)
+async def test_a_step_that_fails_ends_the_process_and_nothing_more_is_said(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, of: Any, method: str
+) -> None:
+    """Tokens may have been taken in and not delivered: from now on no answer can be trusted."""
+    await rig.join()
+    _, bystander = rig.open([2], max_tokens=0)
+    await bystander.next()
+    monkeypatch.setattr(of, method, fails)
+    _, call = rig.open([1])
+    with pytest.raises(ExceptionGroup) as caught:
+        await asyncio.wait_for(asyncio.shield(rig.running), 60)
+    assert caught.group_contains(Bug)
+    assert [type(error) for error in rig.failures] == [Bug]
+    monkeypatch.undo()
+    assert call.error is bystander.error is None
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(call.next(), 0.05)
+    with pytest.raises(Bug):  # nor is anything begun with what is left of the core
+        rig.open([3])
+    assert not [one for one in caplog.records if one.name.startswith("scheduler_svc") and one.levelno >= 30]
+
+
+async def test_a_request_that_the_core_cannot_take_on_or_let_go_ends_the_process(
+    fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for method in ("accept", "end_sequence", "cancel"):
+        async with asyncio.timeout(60), Rig(fake, fake.limits()) as rig:
+            await rig.join()
+            group, _ = rig.open([1], max_tokens=0)
+            monkeypatch.setattr(Fleet, method, fails)
+            asked: dict[str, Callable[[], Any]] = {
+                "accept": lambda rig=rig: rig.open([2]),
+                "cancel": lambda rig=rig, group=group: rig.engine.close(group),
+                "end_sequence": lambda rig=rig, group=group: rig.engine.end_sequence(group, 0),
+            }
+            with pytest.raises(Bug):
+                asked[method]()
+            assert [type(error) for error in rig.failures] == [Bug]
+            monkeypatch.undo()
+
+
+async def test_books_that_do_not_balance_end_the_process(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(worker_link, "IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(Scheduler, "check_integrity", fails)
+    await rig.join()
+    await tokens_of(rig.open([1])[1])
+    while not rig.failures:
+        await asyncio.sleep(0.001)
+    assert [type(error) for error in rig.failures] == [Bug]
+
+
+async def test_whatever_a_worker_begins_with_the_next_one_is_asked(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.001)
+    limits_from, told = module.limits_from, []
+
+    def read(ready: object) -> WorkerLimits:
+        told.append(ready)
+        if len(told) == 1:
+            raise OverflowError("cannot convert float infinity to integer")
+        return limits_from(ready)
+
+    monkeypatch.setattr(module, "limits_from", read)
+    await rig.join()
+    assert await tokens_of(rig.open([1])[1]) == {0: rig.expected([1])}
+    assert "before it was ready: OverflowError" in caplog.text
+
+
+async def test_requests_that_cannot_be_handed_on_end_the_engine(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their callers have other schedulers take them up. Here they would wait for ever."""
+    await rig.join()
+    monkeypatch.setattr(rig.engine._fleet, "remove_worker", fails)
+    rig.workers.kill()
+    with pytest.raises(ExceptionGroup) as caught:
+        await asyncio.wait_for(asyncio.shield(rig.running), 60)
+    assert caught.group_contains(Bug)
+    assert [type(error) for error in rig.failures] == [Bug]
+
+
+async def test_a_candidate_that_is_no_token_is_the_worker_s_fault(rig: Rig) -> None:
+    await rig.join()
+
+    def spoil(result: StepResult) -> None:
+        if result.HasField("candidates"):
+            rig.workers.spoil = lambda result: None
+            result.candidates.top.tokens = pack([-5] * (len(result.candidates.top.tokens) // 4))
+
+    rig.workers.spoil = spoil
+    _, call = rig.open([1], temperature=0, beams=BeamSearch(beam_width=2, length_penalty=1))
+    assert len((await tokens_of(call))[0]) == 8
+    assert len(rig.workers.workers) == 2

@@ -3,22 +3,33 @@
 import asyncio
 import struct
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 
-from proto.rpc import MemoryBus, Node
+from proto.rpc import MemoryBus, Node, Resumption
+from proto.rpc import lease as lease_module
+from proto.rpc.resume import REFUSED_ATTEMPT
 from proto.sampling import greedy
 from proto.sampling_pb2 import StopConditions
 from proto.scheduler_pb2 import GenerateRequest, Start
-from proto.scheduler_pb2_grpc import SchedulerStub
+from proto.scheduler_pb2_grpc import (
+    SchedulerServicer,
+    SchedulerStub,
+    add_SchedulerServicer_to_server,
+)
 from proto.worker_pb2_grpc import add_WorkerServicer_to_server
 from scheduler_svc.__main__ import serve
+from scheduler_svc.core.plan import Outcome, StepResult
+from scheduler_svc.core.scheduler import Scheduler
+from scheduler_svc.engine import Engine
 from scheduler_svc.settings import SchedulerSettings
 
 PROMPT = [3, 1, 4, 1, 5]
+OFFER = {"model": "fox", "capacity": 1024}
 
 
 def start(max_tokens: int = 12) -> GenerateRequest:
@@ -43,31 +54,32 @@ async def bus() -> MemoryBus:
 
 @pytest.fixture
 async def client(bus: MemoryBus) -> AsyncIterator[Node]:
-    async with Node(bus, service="client") as node:
+    async with Node(bus, service="client", lease_seconds=60) as node:
         yield node
 
 
 @pytest.fixture
 async def worker_node(bus: MemoryBus) -> AsyncIterator[Node]:
-    async with Node(bus, service="worker") as node:
+    async with Node(bus, service="worker", lease_seconds=60) as node:
         yield node
 
 
 async def offer(client: Node, workers: int) -> dict[str, Any]:
-    """What the scheduler's lease says once it has a number of workers."""
+    """What a scheduler's lease says once it has a number of workers."""
     while True:
         leases = [each for each in await client.leases() if each.service == "scheduler"]
-        if leases and leases[0].info.get("workers") == workers:
-            return leases[0].info
+        for lease in leases:
+            if lease.info.get("workers") == workers:
+                return lease.info
         await asyncio.sleep(0.005)
 
 
 async def test_serves_its_pool_and_says_so(
     fake: SimpleNamespace, bus: MemoryBus, client: Node, worker_node: Node
 ) -> None:
-    async with asyncio.timeout(20), Node(bus, service="scheduler") as node:
+    async with asyncio.timeout(60), Node(bus, service="scheduler", lease_seconds=60) as node:
         process = asyncio.ensure_future(serve(node, SchedulerSettings(model_name="fox")))
-        assert await offer(client, workers=0) == {"model": "fox", "workers": 0, "max_model_len": 0}
+        assert await offer(client, workers=0) == OFFER | {"workers": 0, "max_model_len": 0}
         # Called before there is a worker: the call waits at the door.
         call = SchedulerStub(client.channel(pool="fox")).Generate(iter([start()]), wait_for_ready=True)
 
@@ -76,7 +88,7 @@ async def test_serves_its_pool_and_says_so(
         add_WorkerServicer_to_server(workers, server)
         workers.join()
         await server.start()
-        assert await offer(client, workers=1) == {"model": "fox", "workers": 1, "max_model_len": 48}
+        assert await offer(client, workers=1) == OFFER | {"workers": 1, "max_model_len": 48}
 
         assert await tokens_of(call) == fake.reference(fake.request(PROMPT, max_tokens=12), 0, 48)
 
@@ -101,7 +113,7 @@ async def test_serves_its_pool_and_says_so(
 async def test_a_worker_that_goes_is_replaced(
     fake: SimpleNamespace, bus: MemoryBus, client: Node, worker_node: Node
 ) -> None:
-    async with asyncio.timeout(20), Node(bus, service="scheduler") as node:
+    async with asyncio.timeout(60), Node(bus, service="scheduler", lease_seconds=60) as node:
         process = asyncio.ensure_future(serve(node, SchedulerSettings(model_name="fox")))
         workers = fake.Workers(fake.limits())
         server = worker_node.server(pool="fox", capacity=2)
@@ -122,3 +134,186 @@ async def test_a_worker_that_goes_is_replaced(
         process.cancel()
         await asyncio.gather(process, return_exceptions=True)
         assert not workers.faults
+
+
+async def test_one_that_stops_hands_its_worker_to_another_that_has_none(
+    fake: SimpleNamespace, bus: MemoryBus, client: Node, worker_node: Node
+) -> None:
+    async with (
+        asyncio.timeout(60),
+        Node(bus, service="scheduler", lease_seconds=60) as old_node,
+        Node(bus, service="scheduler", lease_seconds=60) as new_node,
+    ):
+        settings = SchedulerSettings(model_name="fox", stop_seconds=3600)
+        old = asyncio.ensure_future(serve(old_node, settings))
+        workers = fake.Workers(fake.limits(max_model_len=4000, num_blocks=2000))
+        server = worker_node.server(pool="fox", capacity=1)
+        add_WorkerServicer_to_server(workers, server)
+        workers.join()
+        workers.join()
+        await server.start()
+        await offer(client, workers=1)
+        call = SchedulerStub(client.channel(pool="fox")).Generate(iter([start(max_tokens=0)]))
+        await call.read()
+        new = asyncio.ensure_future(serve(new_node, settings))
+        while not any(one.process_id == new_node.id and one.doors for one in await client.leases()):
+            await asyncio.sleep(0)
+        old.cancel()
+        await asyncio.wait([old])
+        assert await call.code() is grpc.StatusCode.UNAVAILABLE
+        again = SchedulerStub(client.channel(pool="fox")).Generate(
+            iter([start(max_tokens=12)]), wait_for_ready=True
+        )
+        assert await tokens_of(again) == fake.reference(fake.request(PROMPT, max_tokens=12), 0, 4000)
+        new.cancel()
+        await asyncio.wait([new])
+        assert not workers.faults
+
+
+async def test_a_part_that_fails_is_the_end_of_the_process_and_nothing_is_drained(
+    bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(self: Engine) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Engine, "run", run)
+    async with asyncio.timeout(60), Node(bus, service="scheduler", lease_seconds=60) as node:
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wait_for(serve(node, SchedulerSettings(model_name="fox")), 60)
+
+
+# --- a request at which the core fails ---
+
+
+class Process:
+    """A scheduler that a supervisor starts again whenever it has ended."""
+
+    def __init__(self, bus: MemoryBus) -> None:
+        self._bus = bus
+        self.deaths: list[BaseException | None] = []
+
+    async def run(self) -> None:
+        """Begin and end, for ever."""
+        while True:
+            async with Node(self._bus, service="scheduler", lease_seconds=60) as node:
+                serving = asyncio.ensure_future(serve(node, SchedulerSettings(model_name="fox")))
+                failing = asyncio.ensure_future(node.failed())
+                try:
+                    await asyncio.wait([failing])
+                    self.deaths.append(failing.exception())
+                    # As `ops.runtime.process` does, which exits then.
+                    await node.link.close(goodbye=True)
+                finally:
+                    serving.cancel()
+                    await asyncio.wait([serving])
+
+
+async def answer(client: Node, prompt: list[int], until: int) -> list[int]:
+    """An answer of `until` tokens, asked for again as a tokenizer does whenever its scheduler is lost."""
+    stub, resumption, found = SchedulerStub(client.channel(pool="fox")), Resumption(), list[int]()
+    while len(found) < until:
+        message = start(max_tokens=until)
+        message.start.prompt_tokens = struct.pack(f"<{len(prompt)}i", *prompt)
+        if found:
+            message.start.resumed.add(index=0, tokens=struct.pack(f"<{len(found)}i", *found))
+        call = stub.Generate(metadata=resumption.metadata(), wait_for_ready=True)
+        try:
+            await call.write(message)
+            async for response in call:
+                for delta in response.deltas:
+                    found += struct.unpack(f"<{len(delta.tokens) // 4}i", delta.tokens)
+                resumption.progressed()
+        except grpc.aio.AioRpcError as error:
+            resumption.retry_or_raise(error)
+        finally:
+            call.cancel()
+    return found
+
+
+async def test_a_request_at_which_every_core_fails_is_refused_and_no_other(
+    fake: SimpleNamespace, bus: MemoryBus, client: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its settling always raises. It ends one scheduler after the other, and those beside it go on."""
+    poison, settle = [13, 13, 13], Scheduler.settle
+
+    def failing(scheduler: Scheduler, result: StepResult) -> Outcome:
+        for sequence in scheduler.flights[0].sequences:
+            if list(sequence.group.request.prompt) == poison:
+                raise ZeroDivisionError("as no code should")
+        return settle(scheduler, result)
+
+    monkeypatch.setattr(Scheduler, "settle", failing)
+    monkeypatch.setattr(lease_module, "RENEWALS", 120)  # calls of the dead are taken over after one
+    workers = fake.Workers(fake.limits(num_blocks=64, max_slots=8))
+    processes = [Process(bus) for _ in range(2)]
+    async with asyncio.timeout(200), AsyncExitStack() as stack:
+        for _ in processes:
+            node = await stack.enter_async_context(Node(bus, service="worker", lease_seconds=60))
+            server = node.server(pool="fox", capacity=1)
+            add_WorkerServicer_to_server(workers, server)
+            workers.join()
+            await server.start()
+        running = [asyncio.ensure_future(each.run()) for each in processes]
+        try:
+            refused = asyncio.Event()
+
+            async def bystander(number: int) -> int:
+                """Ask again and again until the poison has been refused; the number of answers."""
+                prompt, answers = [number + 1] * 3, 0
+                expected = fake.reference(fake.request(prompt, max_tokens=40), 0, 64)
+                while not refused.is_set() or not answers:
+                    assert await answer(client, prompt, 40) == expected
+                    answers += 1
+                return answers
+
+            bystanders = [asyncio.ensure_future(bystander(number)) for number in range(6)]
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await answer(client, poison, 40)
+            refused.set()
+            assert caught.value.code() is grpc.StatusCode.ABORTED
+            assert "one process after the other" in (caught.value.details() or "")
+            assert all(await asyncio.gather(*bystanders))
+        finally:
+            for each in running:
+                each.cancel()
+            await asyncio.wait(running)
+    deaths = [error for each in processes for error in each.deaths]
+    assert [type(error) for error in deaths] == [ZeroDivisionError] * REFUSED_ATTEMPT
+    assert not workers.faults
+
+
+async def test_one_that_has_lost_its_worker_hands_its_calls_to_another_that_has_one(
+    fake: SimpleNamespace, bus: MemoryBus, client: Node, worker_node: Node
+) -> None:
+    async with (
+        asyncio.timeout(60),
+        Node(bus, service="scheduler", lease_seconds=60) as node,
+        Node(bus, service="scheduler", lease_seconds=60) as other,
+    ):
+        process = asyncio.ensure_future(serve(node, SchedulerSettings(model_name="fox")))
+        workers = fake.Workers(fake.limits(max_model_len=4000, num_blocks=2000, max_slots=1))
+        server = worker_node.server(pool="fox", capacity=1)
+        add_WorkerServicer_to_server(workers, server)
+        workers.join()
+        await server.start()
+        await offer(client, workers=1)
+        stub = SchedulerStub(client.channel(pool="fox"))
+        computed, waits = (stub.Generate(iter([start(max_tokens=0)])) for _ in range(2))
+        await computed.read()
+        peer = other.server(pool="fox", capacity=0)
+        add_SchedulerServicer_to_server(SchedulerServicer(), peer)
+        await peer.start()
+        workers.kill()
+        await offer(client, workers=0)
+        await asyncio.sleep(0.7)
+        assert not computed.done(), "there is nobody to go on with it"
+        await other.update(workers=1)
+        for call, lost in ((computed, True), (waits, False)):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await tokens_of(call)
+            assert await call.code() is grpc.StatusCode.UNAVAILABLE
+            keys = {key for key, _ in await call.trailing_metadata()}
+            assert ("quire-lost" in keys) is lost, "only what was computed when the worker died is a suspect"
+            assert ("quire-outside" in keys) is not lost
+        process.cancel()
+        await asyncio.wait([process])

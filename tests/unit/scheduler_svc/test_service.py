@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.message import DecodeError
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
@@ -16,8 +17,9 @@ from proto.sampling_pb2 import MEAN, FinishReason, SamplingParams, StopCondition
 from proto.scheduler_pb2 import EmbedTokensRequest, GenerateRequest, SequenceSoFar, Start
 from proto.scheduler_pb2_grpc import SchedulerStub, add_SchedulerServicer_to_server
 from proto.worker_pb2_grpc import WorkerStub, add_WorkerServicer_to_server
-from scheduler_svc import service
+from scheduler_svc import engine, service
 from scheduler_svc.core.limits import WorkerLimits
+from scheduler_svc.core.suspicion import MAX_DEATHS
 from scheduler_svc.engine import Engine
 from scheduler_svc.service import SchedulerService
 from scheduler_svc.settings import SchedulerSettings
@@ -51,7 +53,8 @@ class Stage:
         def announce(workers: int, longest: int) -> None:
             self.announced.put_nowait((workers, longest))
 
-        self.engine = Engine(WorkerStub(self._to_workers), self.settings, announce)
+        self.failures: list[BaseException] = []
+        self.engine = Engine(WorkerStub(self._to_workers), self.settings, announce, self.failures.append)
         self._running = asyncio.ensure_future(self.engine.run())
         self._server = grpc.aio.server()
         add_SchedulerServicer_to_server(SchedulerService(self.engine), self._server)
@@ -69,6 +72,7 @@ class Stage:
         await self._to_workers.close()
         await self._worker_server.stop(None)
         assert not self.workers.faults
+        assert not self.failures
 
     async def join(self, workers: int = 1) -> None:
         self.workers.join()
@@ -101,6 +105,15 @@ async def collect(call: Any) -> dict[int, list[int]]:
     return tokens
 
 
+def scored(responses: list[Any]) -> list[int]:
+    """The tokens of a prompt whose log probabilities came, each of which the worker has reported as such."""
+    found = [token for response in responses for token in unpack(response.prompt.top_tokens)]
+    logprobs = b"".join(response.prompt.logprobs for response in responses)
+    assert logprobs == struct.pack(f"<{len(found)}f", *(-token for token in found))
+    assert len(b"".join(response.prompt.ranks for response in responses)) == 4 * len(found)
+    return found
+
+
 async def settled(stage: Stage) -> None:
     """Until nothing is held any more."""
     while not stage.all_free():
@@ -109,7 +122,7 @@ async def settled(stage: Stage) -> None:
 
 @pytest.fixture
 async def stage(fake: SimpleNamespace) -> AsyncIterator[Stage]:
-    async with asyncio.timeout(20), Stage(fake, fake.limits(num_blocks=64, max_slots=8)) as stage:
+    async with asyncio.timeout(60), Stage(fake, fake.limits(num_blocks=64, max_slots=8)) as stage:
         yield stage
 
 
@@ -214,10 +227,13 @@ async def test_a_sequence_can_be_ended_early(stage: Stage) -> None:
 
 async def test_ending_all_sequences_ends_the_call(stage: Stage) -> None:
     await stage.join()
+    stage.workers.spoil = lambda result: stage.workers.going.clear()  # no plan after the first
     call = stage.stub.Generate()
     await call.write(start([1, 2], max_tokens=0))
     await call.read()
     await call.write(GenerateRequest(end_sequence=0))
+    stage.workers.spoil = lambda result: None
+    stage.workers.going.set()
     await collect(call)
     assert await call.code() == grpc.StatusCode.OK
     await settled(stage)
@@ -249,7 +265,7 @@ async def test_a_request_that_kills_workers_is_ended(stage: Stage) -> None:
     await stage.join()
     stage.workers.going.clear()
     call = stage.stub.Generate(iter([start([1])]))
-    for _ in range(2):
+    for _ in range(1 + MAX_DEATHS):
         while not any(scheduler.in_flight for scheduler in stage.engine._fleet.schedulers):
             await asyncio.sleep(0.001)
         stage.workers.kill()
@@ -353,7 +369,7 @@ BAD = {
     "presence_penalty": [start([1], presence_penalty=2.1)],
     "frequency_penalty": [start([1], frequency_penalty=float("nan"))],
     "repetition_penalty": [start([1], repetition_penalty=value) for value in (0.0, float("inf"))],
-    "logprobs": [start([1], logprobs=21)],
+    "logprobs": [start([1], logprobs=2**31)],
     "start": [GenerateRequest(end_sequence=0), GenerateRequest()],
     "resumed": [
         start([1], resumed=[SequenceSoFar(index=1)]),
@@ -396,10 +412,107 @@ async def test_what_the_context_has_no_room_for(stage: Stage, param: str, messag
 
 async def test_ending_a_sequence_that_there_is_not_is_an_error(stage: Stage) -> None:
     await stage.join()
+    stage.workers.going.clear()
     call = stage.stub.Generate()
     await call.write(start([1], max_tokens=0))
     await call.write(GenerateRequest(end_sequence=1))
+    stage.workers.going.set()
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await collect(call)
     assert ("quire-param", "end_sequence") in tuple(error.value.trailing_metadata())
     await settled(stage)
+
+
+async def test_a_message_that_cannot_be_read_ends_its_call(stage: Stage) -> None:
+    async def messages() -> AsyncIterator[GenerateRequest]:
+        yield start([1])
+        raise DecodeError("Error parsing message")
+
+    context = Context()
+    with pytest.raises(DecodeError):
+        await asyncio.wait_for(SchedulerService(stage.engine).Generate(messages(), context), 60)
+
+
+class Context:
+    """As much of a call's context as the servicer asks for before anything is answered."""
+
+    def time_remaining(self) -> None:
+        return None
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+    def add_done_callback(self, callback: Any) -> None:
+        pass
+
+    async def write(self, message: Any) -> None:
+        pass
+
+
+async def test_an_answer_that_no_worker_here_goes_on_with_is_refused_after_a_while(
+    fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "STRANDED_SECONDS", 0.2)
+    async with Stage(fake, fake.limits(fingerprint="new")) as stage:
+        stage.workers.join()
+        resumed = [SequenceSoFar(index=0, tokens=pack([5]))]
+
+        def start(fingerprint: str) -> GenerateRequest:
+            stop = StopConditions(max_tokens=8)
+            fields = {"prompt_tokens": pack([1, 2]), "sampling": greedy(), "stop": stop, "n": 1}
+            return GenerateRequest(start=Start(resumed=resumed, fingerprint=fingerprint, **fields))
+
+        call = stage.stub.Generate(iter([start("old")]))
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call.read()
+        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert "as it was begun" in (refused.value.details() or "")
+        for fingerprint in ("new", ""):
+            call = stage.stub.Generate(iter([start(fingerprint)]))
+            assert (await call.read()).fingerprint == "new", "the caller is told who computes"
+
+
+async def test_log_probabilities_of_a_prompt_come_once_although_a_worker_dies(fake: SimpleNamespace) -> None:
+    prompt = [index % 9 for index in range(40)]
+    async with Stage(fake, fake.limits()) as stage:
+        await stage.join()
+        stage.workers.spoil = lambda result: stage.workers.going.clear()  # no plan after the first
+        call = stage.stub.Generate()
+        await call.write(start(prompt, prompt_logprobs=1, n=2, max_tokens=3))
+        responses = [await call.read()]
+        assert scored(responses) == prompt[1:17], "a chunk of the prompt"
+        stage.workers.kill()
+        stage.workers.spoil = lambda result: None
+        stage.workers.going.set()
+        await stage.join()
+        while (response := await call.read()) is not grpc.aio.EOF:
+            responses.append(response)
+        assert scored(responses) == prompt[1:]
+        answered = [bool(response.deltas) for response in responses]
+        assert answered == sorted(answered), "the answer comes after its prompt"
+        assert sum(len(delta.tokens) for response in responses for delta in response.deltas) == 4 * 2 * 3
+
+
+async def test_another_scheduler_delivers_the_rest_of_a_prompt(fake: SimpleNamespace) -> None:
+    prompt = [index % 9 for index in range(40)]
+    async with Stage(fake, fake.limits()) as stage:
+        await stage.join()
+        call = stage.stub.Generate(iter([start(prompt, prompt_logprobs=1, scored_tokens=30, max_tokens=1)]))
+        responses = [response async for response in call]
+        assert scored(responses) == prompt[30:]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"scored_tokens": 4}, {"scored_tokens": 2, "resumed": [SequenceSoFar(tokens=pack([1]))]}],
+    ids=["more than there are", "fewer than an answer has seen"],
+)
+async def test_a_prompt_that_cannot_have_been_delivered(
+    fake: SimpleNamespace, fields: dict[str, Any]
+) -> None:
+    async with Stage(fake, fake.limits()) as stage:
+        await stage.join()
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await collect(stage.stub.Generate(iter([start([1, 2, 3], prompt_logprobs=1, **fields)])))
+        assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert dict(refusal.value.trailing_metadata())["quire-param"] == "scored_tokens"

@@ -8,7 +8,7 @@ from scheduler_svc.settings import SchedulerSettings
 def test_defaults_serve_the_shipped_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("QUIRE_MODEL_NAME", raising=False)
     settings = SchedulerSettings()
-    assert (settings.plan_depth, settings.step_tokens, settings.max_requests) == (None, None, 256)
+    assert (settings.plan_depth, settings.step_tokens, settings.max_requests) == (None, None, 1024)
     assert SchedulerSettings(model="/models/fox-1").served_name == "fox-1"  # type: ignore[arg-type]
 
 

@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 
 from proto import worker_pb2 as worker
-from proto.sampling_pb2 import FinishReason, SamplingParams
+from proto.sampling import greedy
+from proto.sampling_pb2 import FinishReason, Grammar, SamplingParams, StopConditions, TokenRules
+from proto.scheduler_pb2 import Start
 from proto.worker_pb2 import Candidates, Embeddings, Logprobs, RankedTokens, RowError, StepResult, WorkerReady
 from scheduler_svc import wire
+from scheduler_svc.core.draft_state import Forced
 from scheduler_svc.core.errors import WorkerFault
+from scheduler_svc.core.grammars import NewGrammar
 from scheduler_svc.core.plan import (
     Copies,
     Gain,
@@ -24,6 +28,7 @@ from scheduler_svc.core.plan import (
     TableCuts,
 )
 from scheduler_svc.core.request import Finish, Request
+from scheduler_svc.intake import request_from
 
 
 def int32(*numbers: int) -> bytes:
@@ -113,6 +118,13 @@ def test_a_result_with_logprobs() -> None:
     assert [each.logprob for each in second.logprobs] == [-0.5, -1.5]
 
 
+def test_forced_tokens() -> None:
+    runs = worker.ForcedRuns(rows=int32(1, 4), starts=int32(9, 3), counts=int32(2, 3))
+    message = StepResult(step=1, forced=worker.Forced(runs=runs, tokens=int32(5, 6, 7, 8, 9)))
+    result, _ = wire.result_from(message)
+    assert result.forced == {1: Forced(9, [5, 6]), 4: Forced(3, [7, 8, 9])}
+
+
 def logprobs_of(count: int, top: RankedTokens) -> Logprobs:
     return Logprobs(entries=int32(0), logprobs=b"1234", top_counts=int32(count), top=top)
 
@@ -128,6 +140,8 @@ def logprobs_of(count: int, top: RankedTokens) -> Logprobs:
         {"logprobs": logprobs_of(-1, RankedTokens())},
         {"candidates": Candidates(entries=int32(0), counts=int32(1))},
         {"candidates": Candidates(counts=int32(0))},
+        {"forced": worker.Forced(tokens=int32(1))},
+        {"forced": worker.Forced(runs=worker.ForcedRuns(rows=int32(0)))},
     ],
 )
 def test_a_malformed_result_is_a_fault(fields: dict[str, Any]) -> None:
@@ -152,3 +166,33 @@ def test_embeddings() -> None:
 def test_embeddings_that_do_not_fit_their_rows(data: bytes) -> None:
     with pytest.raises(WorkerFault, match="embeddings"):
         wire.result_from(StepResult(step=1, embeddings=Embeddings(rows=int32(0, 2), vectors=data)))
+
+
+def test_a_fork_does_not_carry_its_parents_rules_again() -> None:
+    rules = TokenRules(allowed_tokens=range(4000), min_tokens=3)
+    request = Request("r", array("i", [1, 2]), sampling=SamplingParams(seed=5, rules=rules))
+    tokens = array("i", [2])
+    fork = NewSlot(1, request, 1, tokens, [9], forked_from=0, forked_tokens=1)
+    whole, child = wire.plan_to(StepPlan(1, new_slots=(NewSlot(0, request, 0, tokens, [1]), fork))).new_slots
+    assert whole.sampling.rules == rules
+    assert child.sampling == SamplingParams(seed=5, rules=TokenRules())
+    assert child.sampling.HasField("rules")
+    assert not child.sampling.HasField("grammar")
+
+
+def test_a_plan_carries_a_grammar_once() -> None:
+    """Else the samples of one request would make a message that is larger than any can be."""
+    grammar = Grammar(text="x" * 60_000, end_tokens=[4])
+    start = Start(prompt_tokens=int32(1, 2), n=1, sampling=greedy(seed=5), stop=StopConditions(max_tokens=1))
+    start.sampling.grammar.CopyFrom(grammar)
+    request = request_from(start, "")
+    tokens = array("i", [2])
+    slots = tuple(NewSlot(slot, request, slot, tokens, [9], grammar=7) for slot in range(128))
+    plan = StepPlan(1, (), (3, 5), (NewGrammar(7, request.grammar),), slots)
+    message = wire.plan_to(plan)
+    assert message.ByteSize() < 2**17
+    assert message.dropped_grammars == int32(3, 5)
+    assert list(message.new_grammars) == [worker.NewGrammar(number=7, grammar=grammar)]
+    assert {new.grammar for new in message.new_slots} == {7}
+    assert all(new.sampling == greedy(seed=5) for new in message.new_slots)
+    assert start.sampling.grammar == grammar, "what came is left as it is"

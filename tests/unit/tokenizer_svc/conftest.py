@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,9 @@ from ops.runtime.settings import SHIPPED_MODEL
 from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse
 from proto.scheduler_pb2_grpc import SchedulerServicer, SchedulerStub, add_SchedulerServicer_to_server
 from proto.tokenizer_pb2_grpc import TokenizerStub, add_TokenizerServicer_to_server
+from tokenizer_svc.prompt import Render
 from tokenizer_svc.service import TokenizerService
+from tokenizer_svc.template import ChatTemplate, Rendering
 from tokenizer_svc.tokenizer import TextModel
 
 TEXTS = [
@@ -107,6 +109,36 @@ def shipped() -> TextModel:
     return TextModel.load(SHIPPED_MODEL)
 
 
+@pytest.fixture
+def render(byte_level: TextModel) -> Render:
+    """Renders the chat template of the byte-level model in this process."""
+    assert byte_level.template is not None
+    template = ChatTemplate(byte_level.template, byte_level.named_tokens)
+
+    async def render(
+        messages: Sequence[Mapping[str, Any]],
+        arguments: Mapping[str, Any],
+        tools: Sequence[Any],
+        _: str,
+        rendering: Rendering,
+    ) -> str:
+        return template.render(messages, arguments, tools, rendering)
+
+    return render
+
+
+@pytest.fixture
+def encode_chat() -> Callable[..., list[int]]:
+    """A conversation as a model's tokens."""
+
+    def encode(model: TextModel, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        assert model.template is not None
+        text = ChatTemplate(model.template, model.named_tokens).render(messages)
+        return model.encode(text, special=False)
+
+    return encode
+
+
 Script = Callable[[Any, Any], AsyncIterator[Any]]
 
 
@@ -153,14 +185,17 @@ async def scheduler() -> FakeScheduler:
 
 
 @pytest.fixture
-async def stub(byte_level: TextModel, scheduler: FakeScheduler) -> AsyncIterator[TokenizerStub]:
+async def stub(
+    byte_level: TextModel, scheduler: FakeScheduler, render: Render
+) -> AsyncIterator[TokenizerStub]:
     """The service of the byte-level model between plain gRPC connections."""
     behind, front = grpc.aio.server(), grpc.aio.server()
     add_SchedulerServicer_to_server(scheduler, behind)
     port = behind.add_insecure_port("127.0.0.1:0")
     await behind.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        add_TokenizerServicer_to_server(TokenizerService(byte_level, SchedulerStub(channel)), front)
+        service = TokenizerService(byte_level, SchedulerStub(channel), render=render)
+        add_TokenizerServicer_to_server(service, front)
         port = front.add_insecure_port("127.0.0.1:0")
         await front.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as outer:

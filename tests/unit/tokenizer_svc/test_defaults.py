@@ -88,6 +88,32 @@ def test_a_length_that_is_not_the_model_s() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "default", "most", "length"),
+    [
+        (None, None, 100, 100),
+        (None, 2000, 100, 100),
+        (None, 50, 100, 50),
+        (16, 2000, 100, 100),
+        (16, None, 100, 16),
+        (16, None, 10, 10),
+        (None, None, 0, 0),
+        (16, 2000, 0, 2000),
+    ],
+)
+def test_no_length_is_above_the_limit(given: int | None, default: int | None, most: int, length: int) -> None:
+    request = TextRequest(max_tokens=given, most_tokens=most, left_out=["max_tokens"])
+    fill_in(request, {} if default is None else {"max_tokens": default})
+    assert request.max_tokens == length
+    assert list(request.left_out) == ["max_tokens"]
+
+
+def test_a_limit_cuts_to_what_fits() -> None:
+    request = TextRequest(most_tokens=100, rolling_context=True)
+    fill_in(request, {})
+    assert (request.max_tokens, list(request.left_out)) == (100, ["max_tokens"])
+
+
+@pytest.mark.parametrize(
     "values",
     [
         {"temperature": "0.7"},
@@ -113,13 +139,15 @@ def test_a_value_that_cannot_be_is_named(values: dict[str, Any]) -> None:
 
 
 def test_what_is_not_honoured_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    neutral = {"typical_p": 1.0, "num_beams": 1, "no_repeat_ngram_size": 0, "bad_words_ids": None}
+    neutral = {"epsilon_cutoff": 0.0, "num_beams": 1, "no_repeat_ngram_size": 0, "bad_words_ids": None}
     harmless = {"bos_token_id": 1, "transformers_version": "5", "output_scores": True, "use_cache": False}
     with caplog.at_level(logging.WARNING):
         read_defaults(PATH, {**neutral, **harmless, "temperature": 0.6})
         assert not caplog.records
-        read_defaults(PATH, {**neutral, "suppress_tokens": [1, 2], "bad_words_ids": [[3]], "typical_p": 0.9})
+        read_defaults(
+            PATH, {**neutral, "suppress_tokens": [1, 2], "bad_words_ids": [[3]], "epsilon_cutoff": 0.1}
+        )
     (record,) = caplog.records
     assert record.getMessage() == (
-        "generation_config.json: not honoured: bad_words_ids, suppress_tokens, typical_p"
+        "generation_config.json: not honoured: bad_words_ids, epsilon_cutoff, suppress_tokens"
     )

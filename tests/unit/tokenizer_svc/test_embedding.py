@@ -34,13 +34,20 @@ async def refuses(_: Any, context: Any) -> bytes:
 async def test_a_text_becomes_tokens(stub: Any, scheduler: Any, byte_level: TextModel) -> None:
     scheduler.embeddings = [gives]
     request = EmbedRequest(
-        request_id="r", text="The fox", pooling=MEAN, dimensions=7, cache_salt="s", tenant="t", priority=-2
+        request_id="r",
+        text="The fox",
+        pooling=MEAN,
+        dimensions=7,
+        cache_salt="s",
+        tenant="t",
+        user="u",
+        priority=-2,
     )
     response = await stub.Embed(request)
     (asked,) = scheduler.texts
     assert list(unpack(asked.tokens)) == byte_level.encode("The fox", special=True)
     assert (asked.request_id, asked.pooling, asked.dimensions) == ("r", MEAN, 7)
-    assert (asked.cache_salt, asked.tenant, asked.priority) == ("s", "t", -2)
+    assert (asked.cache_salt, asked.tenant, asked.user, asked.priority) == ("s", "t", "u", -2)
     assert (response.embedding, response.tokens) == (VECTOR, len(asked.tokens) // 4)
 
 

@@ -3,16 +3,31 @@
 import asyncio
 import struct
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import grpc
 import pytest
 
 from proto.arrays import pack, unpack
-from proto.sampling_pb2 import LENGTH, NOT_FINISHED, STOP, FinishReason, SamplingParams
+from proto.sampling_pb2 import LENGTH, NOT_FINISHED, STOP, FinishReason, Grammar, SamplingParams, TokenRules
 from proto.scheduler_pb2 import GenerateResponse, SequenceDelta, TokenLogprobs
-from proto.tokenizer_pb2 import ChatMessage, Conversation, TextChunk, TextRequest, TextSoFar, TokenIds
+from proto.tokenizer_pb2 import (
+    CallShape,
+    ChatMessage,
+    Conversation,
+    Shape,
+    TextChunk,
+    TextRequest,
+    TextSoFar,
+    TokenIds,
+)
 from proto.tokenizer_pb2_grpc import TokenizerStub
+from tokenizer_svc.call_rules import CallRules, Function
+from tokenizer_svc.errors import InvalidRequestError
+from tokenizer_svc.formats import Formats, ThoughtRules
+from tokenizer_svc.service import TokenizerService
+from tokenizer_svc.template import ChatTemplate
 from tokenizer_svc.tokenizer import TextModel
 
 HI = ChatMessage(role="user", content="hi")
@@ -46,6 +61,10 @@ def says(
 def ask(**more: Any) -> TextRequest:
     prompt = {} if {"text", "tokens", "chat"} & more.keys() else {"text": "Tell me"}
     return TextRequest(**{"request_id": "r", "n": 1, "skip_special_tokens": True, **prompt, **more})
+
+
+def ruled(**rules: Any) -> SamplingParams:
+    return SamplingParams(rules=TokenRules(**rules))
 
 
 async def collect(stub: TokenizerStub, request: TextRequest) -> list[TextChunk]:
@@ -112,7 +131,7 @@ async def test_a_template_is_told_who_speaks(
 ) -> None:
     scheduler.scripts = [says(answer)]
     told: list[Any] = []
-    monkeypatch.setattr(TextModel, "encode_chat", lambda _, messages, __: told.extend(messages) or [5])
+    monkeypatch.setattr(ChatTemplate, "render", lambda _, messages, *__: told.extend(messages) or "x")
     bob = ChatMessage(role="user", content="hi", name="Bob")
     await collect(stub, ask(chat=Conversation(messages=[bob, HI])))
     assert told == [{"role": "user", "content": "hi", "name": "Bob"}, {"role": "user", "content": "hi"}]
@@ -135,6 +154,73 @@ async def test_a_stop_string_ends_its_sequence_alone(stub: Any, scheduler: Any, 
     assert used == answer[: len(used)]
     assert len(used) < len(answer)
     assert text_of(chunks, 1) == "the lazy café 😀 o"
+
+
+async def test_min_tokens_hold_back_every_end(stub: Any, scheduler: Any, answer: list[int]) -> None:
+    """Stop strings, too, which the worker does not know; and end tokens even where they end nothing."""
+    stop = ANSWER[:3]
+    for least in (len(answer) - 1, 0):
+        scheduler.scripts = [says(answer, LENGTH)]
+        request = ask(sampling=ruled(min_tokens=least), stop=[stop, ANSWER[-2:]], stop_token_ids=[9])
+        chunks = await collect(stub, request)
+        assert text_of(chunks) == (ANSWER[:-2] if least else "")
+        assert last_of(chunks).stop_string == (ANSWER[-2:] if least else stop)
+    request = ask(sampling=ruled(min_tokens=1), ignore_eos=True, stop_token_ids=[9])
+    scheduler.scripts = [says(answer, LENGTH)]
+    assert text_of(await collect(stub, request)) == ANSWER
+    asked = [list(start.sampling.rules.end_tokens) for start in scheduler.starts]
+    assert asked == [[1, 9], [], [1, 9]]
+    assert list(scheduler.starts[-1].stop.stop_token_ids) == [9]
+
+
+@pytest.mark.parametrize("skip", [True, False])
+async def test_a_text_with_what_ends_it(stub: Any, scheduler: Any, answer: list[int], skip: bool) -> None:
+    """A stop string, and a stop token, which is hidden if it is special."""
+    scheduler.scripts = [says(answer), says([*answer, 1], STOP), says([*answer, *answer[:1]], STOP)]
+    more = {"include_stop_text": True, "skip_special_tokens": skip}
+    assert text_of(await collect(stub, ask(stop=["ver 東"], **more))) == "the lazy café 😀 over 東"
+    assert text_of(await collect(stub, ask(**more))) == ANSWER + ("" if skip else "</s>")
+    assert text_of(await collect(stub, ask(stop_token_ids=answer[:1], **more))) == ANSWER + ANSWER[:1]
+
+
+async def test_an_answer_without_a_text(stub: Any, scheduler: Any, answer: list[int]) -> None:
+    scheduler.scripts = [says([*answer, 1], STOP)]
+    chunks = await collect(stub, ask(no_text=True))
+    assert (text_of(chunks), tokens_of(chunks)) == ("", [*answer, 1])
+    so_far = [TextSoFar(index=0, token_ids=answer[:2])]
+    scheduler.scripts = [says([*answer, 1], STOP)]
+    rest = await collect(stub, ask(no_text=True, resumed=so_far))
+    assert (text_of(rest), tokens_of(rest)) == ("", [*answer[2:], 1])
+
+
+async def test_bad_words_become_tokens(
+    stub: Any, scheduler: Any, byte_level: TextModel, answer: list[int]
+) -> None:
+    """As at the beginning of a text, and as after a space where that is another token."""
+    scheduler.scripts = [says(answer), says(answer)]
+    for words in (["the", "naïve dog"], ["zz" * 64] * 40):
+        await collect(stub, ask(bad_words=words))
+    sent = [[list(word.tokens) for word in start.sampling.rules.bad_words] for start in scheduler.starts]
+    the, within, naive = (byte_level.encode(text, special=False) for text in ("the", " the", "naïve dog"))
+    assert sent[0][0] == the
+    assert (within in sent[0]) is (len(within) == len(the) and within[0] != the[0])
+    assert naive in sent[0]
+    assert sent[1][0] == byte_level.encode("zz" * 64, special=False)
+
+
+async def test_breakers_become_tokens(
+    stub: Any, scheduler: Any, byte_level: TextModel, answer: list[int]
+) -> None:
+    scheduler.scripts = [says(answer), says(answer)]
+    asked = ask(dry_breakers=["th"])
+    asked.sampling.rules.dry.dry_multiplier = 1
+    for _ in range(2):
+        await collect(stub, asked)
+    for start in scheduler.starts:
+        dry = start.sampling.rules.dry
+        assert b"th" in byte_level.every_token[dry.breaker_tokens[0]]
+        assert all(byte_level.every_token[each.tokens[0]].endswith(b"t") for each in dry.breakers)
+    assert len(scheduler.starts) == 2
 
 
 @pytest.mark.parametrize("skip", [True, False])
@@ -289,9 +375,17 @@ async def test_logprobs(stub: Any, scheduler: Any, byte_level: TextModel) -> Non
         (ask(n=0), "n"),
         (ask(max_tokens=0), "max_tokens"),
         (ask(stop=[""]), "stop"),
+        (ask(stop=["x"], no_text=True), "stop"),
+        (ask(chat=Conversation(messages=[HI], documents="{}")), "documents"),
         (ask(stop=["x" * 257]), "stop"),
         (ask(stop=["x"] * 17), "stop"),
         (ask(stop_token_ids=[422]), "stop_token_ids"),
+        (ask(sampling=ruled(biased_tokens=[422], biases=[1])), "logit_bias"),
+        (ask(sampling=ruled(allowed_tokens=[422])), "allowed_token_ids"),
+        (ask(sampling=ruled(allowed_tokens=[5] * 4097)), "allowed_token_ids"),
+        (ask(bad_words=["x"] * 129), "bad_words"),
+        (ask(bad_words=[" "]), "bad_words"),
+        (ask(bad_words=["x" * 257]), "bad_words"),
         (ask(stop_token_ids=[1] * 257), "stop_token_ids"),
         (ask(resumed=[TextSoFar(index=1)]), "resumed"),
         (ask(resumed=[TextSoFar(), TextSoFar()]), "resumed"),
@@ -359,8 +453,9 @@ async def test_cancelling_reaches_the_scheduler(stub: Any, scheduler: Any, answe
     call = stub.Generate(ask())
     await call.read()
     call.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await scheduler.cancelled.wait()
+    assert len(scheduler.starts) == 1
 
 
 async def test_the_deadline_and_the_trace_go_along(stub: Any, scheduler: Any, answer: list[int]) -> None:
@@ -376,3 +471,45 @@ async def test_the_deadline_and_the_trace_go_along(stub: Any, scheduler: Any, an
         pass
     assert 0 < remaining[0] < 40
     assert scheduler.metadata[0]["traceparent"].split("-")[1] == parent.split("-")[1]
+
+
+async def test_a_thought_is_free_before_a_shape_and_before_calls(byte_level: TextModel) -> None:
+    """In a conversation with a model that thinks; its plain completions follow their shape at once."""
+    asked: list[tuple[CallRules | None, ThoughtRules | None]] = []
+
+    class Compiling:
+        async def grammar_of(self, request: TextRequest, calls: Any, before: Any) -> Grammar:
+            asked.append((calls, before))
+            return Grammar(text="g")
+
+    formats = Formats(replace(byte_level, template="<tool_call></think>"))
+    grammars: Any = Compiling()
+    service = TokenizerService(byte_level, None, grammars=grammars, formats=formats)  # type: ignore[arg-type]
+    chat = Conversation(messages=[HI], tools='[{"type": "function", "function": {"name": "f"}}]')
+    prompt = byte_level.encode("hi<think>", special=False)
+    for request in (
+        ask(chat=chat, shape=Shape(regex="a")),
+        ask(chat=chat, shape=Shape(calls=CallShape(required=True))),
+        ask(shape=Shape(regex="a")),
+    ):
+        await service._constrain(request, prompt)
+        assert request.sampling.grammar.text == "g"
+    thinks = ThoughtRules("think", {}, True)
+    calls = CallRules([Function("f", None)], "hermes", thinks, required=True)
+    assert asked == [(None, thinks), (calls, None), (None, None)]
+    free = ask(chat=Conversation(messages=[HI]), shape=Shape(calls=CallShape()))
+    await TokenizerService(byte_level, None, grammars=grammars)._constrain(free, prompt)  # type: ignore[arg-type]
+    assert not free.sampling.HasField("grammar")
+    assert len(asked) == 3
+    # What the model cannot call leaves the shape of the text.
+    text = Shape(json_schema="{}", lenient=True, param="response_format", or_calls=CallShape())
+    shaped = ask(chat=Conversation(messages=[HI]), shape=text)
+    await TokenizerService(byte_level, None, grammars=grammars)._constrain(shaped, prompt)  # type: ignore[arg-type]
+    assert shaped.shape == text
+    assert (shaped.sampling.grammar.text, asked.pop()) == ("g", (None, None))
+    # Nothing is to be counted in an answer without a thought.
+    budget = ask(chat=Conversation(messages=[HI]), thinking_budget=5)
+    await service._constrain(budget, byte_level.encode("<think></think>", special=False))
+    assert not budget.sampling.HasField("grammar")
+    with pytest.raises(InvalidRequestError, match="cannot be counted"):
+        await service._constrain(budget, prompt)

@@ -55,3 +55,16 @@ def test_one_automaton_serves_many() -> None:
     first, second = StopMatcher(root), StopMatcher(root)
     assert (first.add("a"), second.add("b"), first.add("b")) == ("", "b", "")
     assert (first.found, second.found) == ("ab", "")
+
+
+def test_a_text_that_contains_its_stop_string() -> None:
+    matcher = StopMatcher(automaton(["STOP"]), included=True)
+    assert [matcher.add(part) for part in ("go ST", "OP and on")] == ["go ", "STOP"]
+    assert matcher.found == "STOP"
+
+
+def test_stop_strings_that_do_not_end_the_text_yet() -> None:
+    matcher = StopMatcher(automaton(["ab", "bcd"]))
+    assert matcher.add("xab", ends=False) == "x"
+    assert (matcher.add("c", ends=False), matcher.found) == ("a", "")
+    assert (matcher.add("de"), matcher.found) == ("", "bcd")

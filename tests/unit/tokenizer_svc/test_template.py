@@ -7,8 +7,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ops.runtime.settings import SHIPPED_MODEL
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
-from tokenizer_svc.template import ChatTemplate
+from tokenizer_svc.template import ChatTemplate, Rendering
 from tokenizer_svc.tokenizer import TextModel
+from tokenizer_svc.tools_as_text import as_text
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 CHAT = [
@@ -49,10 +50,40 @@ def test_as_transformers_renders_it(byte_level: TextModel, name: str) -> None:
     assert ChatTemplate(TEMPLATES[name], TOKENS).render(CHAT) == expected
 
 
-def test_tokens_of_the_shipped_model_as_transformers_has_them(shipped: TextModel) -> None:
+@pytest.mark.parametrize("last", [{"role": "assistant", "content": " It is  "}, CHAT[-1]])
+@pytest.mark.parametrize("name", ["plain", "indented", "generation", "documents", "trimmed"])
+def test_messages_that_go_on_and_documents_as_transformers_has_them(
+    byte_level: TextModel, name: str, last: dict[str, str]
+) -> None:
+    more = {
+        "documents": "{% for d in documents %}<{{ d.title }}>{% endfor %}" + TEMPLATES["plain"],
+        "trimmed": "{% for m in messages %}[{{ m.content | trim }}]{% endfor %}",
+    }
+    source = {**TEMPLATES, **more}[name]
+    theirs: Any = PreTrainedTokenizerFast(tokenizer_object=byte_level.tokenizer, **TOKENS)  # type: ignore[no-untyped-call]
+    theirs.chat_template = source
+    documents = [{"title": "A", "text": "b"}, {"title": "C", "text": "d"}]
+    for goes_on in (False, True):
+        expected = theirs.apply_chat_template(
+            [*CHAT, last], tokenize=False, documents=documents, continue_final_message=goes_on
+        )
+        asked = Rendering(False, goes_on, documents)
+        assert ChatTemplate(source, TOKENS).render([*CHAT, last], rendering=asked) == expected
+
+
+def test_a_last_message_that_cannot_go_on() -> None:
+    asked = Rendering(False, True)
+    with pytest.raises(InvalidRequestError, match="leaves out") as refused:
+        ChatTemplate("{{ messages[0].content }}", TOKENS).render(CHAT, rendering=asked)
+    assert refused.value.param == "continue_final_message"
+    with pytest.raises(InvalidRequestError, match="no content"):
+        ChatTemplate("x", TOKENS).render([{"role": "assistant", "content": None}], rendering=asked)
+
+
+def test_tokens_of_the_shipped_model_as_transformers_has_them(shipped: TextModel, encode_chat: Any) -> None:
     theirs = AutoTokenizer.from_pretrained(SHIPPED_MODEL)
     expected = theirs.apply_chat_template(CHAT, add_generation_prompt=True, return_dict=False)
-    assert shipped.encode_chat(CHAT) == expected
+    assert encode_chat(shipped, CHAT) == expected
     assert shipped.encode("Once <|end|> upon", special=True) == theirs("Once <|end|> upon").input_ids
     assert shipped.end_tokens == (theirs.eos_token_id,)
 
@@ -86,8 +117,8 @@ def test_nothing_gets_out_of_the_sandbox(source: str) -> None:
     assert caught.value.param == "messages"
 
 
-def test_a_conversation_is_data(byte_level: TextModel) -> None:
-    text = byte_level.tokenizer.decode(byte_level.encode_chat(CHAT[1:2]), skip_special_tokens=False)
+def test_a_conversation_is_data(byte_level: TextModel, encode_chat: Any) -> None:
+    text = byte_level.tokenizer.decode(encode_chat(byte_level, CHAT[1:2]), skip_special_tokens=False)
     assert text == "<s>[user] Grüße {{ 7 * 7 }} {% raw %}\n[assistant]"
 
 
@@ -98,9 +129,7 @@ def test_a_template_that_is_none() -> None:
 
 def test_where_templates_are_found(byte_level: TextModel, tmp_path: Path) -> None:
     byte_level.tokenizer.save(str(tmp_path / "tokenizer.json"))
-    chat: list[dict[str, Any]] = CHAT[:1]
-    with pytest.raises(InvalidRequestError, match="no chat template"):
-        TextModel.load(tmp_path).encode_chat(chat)
+    assert TextModel.load(tmp_path).template is None
     (tmp_path / "additional_chat_templates").mkdir()
     named = '{"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}]}'
     for file, content, expected in (
@@ -111,7 +140,7 @@ def test_where_templates_are_found(byte_level: TextModel, tmp_path: Path) -> Non
         ("additional_chat_templates/default.jinja", "a", "a"),
     ):
         (tmp_path / file).write_text(content)
-        assert TextModel.load(tmp_path).encode_chat(chat) == byte_level.encode(expected, special=False), file
+        assert TextModel.load(tmp_path).template == expected, file
 
 
 @pytest.mark.parametrize(
@@ -121,7 +150,6 @@ def test_where_templates_are_found(byte_level: TextModel, tmp_path: Path) -> Non
         ("chat_template.json", b"[]", "is not a JSON object"),
         ("tokenizer_config.json", b'{"chat_template": 7}', "int is no text"),
         ("tokenizer_config.json", b'{"chat_template": [{"name": "default"}]}', "a name and a template"),
-        ("tokenizer_config.json", b'{"chat_template": "{% if %}"}', "does not compile"),
         ("config.json", b'{"vocab_size": "many"}', "vocab_size: 'many' is not"),
         ("generation_config.json", b'{"eos_token_id": ["</s>"]}', "is not a token id or a list"),
     ],
@@ -136,7 +164,9 @@ def test_a_file_that_is_wrong_is_named(
     assert "\n" not in str(caught.value)
 
 
-def test_tokens_of_old_checkpoints_have_their_names_elsewhere(byte_level: TextModel, tmp_path: Path) -> None:
+def test_tokens_of_old_checkpoints_have_their_names_elsewhere(
+    byte_level: TextModel, tmp_path: Path, encode_chat: Any
+) -> None:
     byte_level.tokenizer.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "special_tokens_map.json").write_text(
         '{"bos_token": {"content": "<s>"}, "eos_token": "</s>"}'
@@ -144,5 +174,45 @@ def test_tokens_of_old_checkpoints_have_their_names_elsewhere(byte_level: TextMo
     (tmp_path / "chat_template.jinja").write_text("{{ bos_token }}a{{ eos_token }}")
     model = TextModel.load(tmp_path)
     theirs = AutoTokenizer.from_pretrained(tmp_path)
-    assert model.encode_chat(CHAT) == theirs.apply_chat_template(CHAT, return_dict=False)
+    assert encode_chat(model, CHAT) == theirs.apply_chat_template(CHAT, return_dict=False)
     assert model.end_tokens == (1,)
+
+
+def test_functions_are_told_as_text_where_the_template_knows_none() -> None:
+    tools = [{"type": "function", "function": {"name": "clock"}}]
+    knows, knows_none = "{{ tools | tojson }} {{ messages[0].content }}", "{{ messages[0].content }}"
+    asked = [{"role": "user", "content": "hi"}]
+    assert ChatTemplate(knows, TOKENS, tells_tools=True).render(asked, tools=tools).endswith("}}] hi")
+    told = ChatTemplate(knows_none, TOKENS, tells_tools=True).render(asked, tools=tools)
+    assert told == as_text(asked, tools)[0]["content"] != "hi"
+    assert ChatTemplate(knows_none, TOKENS).render(asked, tools=tools) == "hi"
+
+
+def test_calls_and_results_that_the_shipped_template_refuses_are_told(shipped: TextModel) -> None:
+    assert shipped.template
+    function = {"name": "clock", "arguments": {}}
+    calls = [{"id": "1", "type": "function", "function": function}]
+    turn = [
+        {"role": "user", "content": "Late?"},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "1", "content": "Noon."},
+    ]
+    told = ChatTemplate(shipped.template, shipped.named_tokens, tells_tools=True).render(turn)
+    assert told.endswith(
+        '<|assistant|>[{"name": "clock", "arguments": {}}]<|end|>'
+        "<|user|>Result of clock: Noon.<|end|><|assistant|>"
+    )
+    with pytest.raises(InvalidRequestError, match="unknown role: tool"):
+        ChatTemplate(shipped.template, shipped.named_tokens).render(turn)
+
+
+def test_tools_and_messages_without_content() -> None:
+    turns = [{"role": "assistant", "content": None, "tool_calls": [{"function": {"arguments": {"a": 1}}}]}]
+    source = (
+        "{{ tools | tojson }}{% for m in messages %}{{ m.content }}{{ m.tool_calls[0] | tojson }}{% endfor %}"
+    )
+    expected = '[{"name": "f"}]{"function": {"arguments": {"a": 1}}}'
+    assert ChatTemplate(source, {}).render(turns, {}, [{"name": "f"}]) == expected
+    for test in ("m.content is none", "m['content'] is not none", 'm["content"]  is none'):
+        template = ChatTemplate(f"{{% for m in messages %}}{{{{ {test} }}}}{{% endfor %}}", {})
+        assert template.render(turns) == str("not" not in test)

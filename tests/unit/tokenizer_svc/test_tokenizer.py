@@ -76,6 +76,34 @@ def test_directories_that_are_none(byte_level: TextModel, tmp_path: Path) -> Non
         TextModel.load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "what"),
+    [
+        ("tokenizer.json", "[" * 10**6, "is not a tokenizer: "),
+        ("tokenizer.json", '{"model": ' * 10**5, "is not a tokenizer: "),
+        ("config.json", "[" * 10**6, "nested too deeply"),
+        ("config.json", '{"vocab_size": 1000000000000000}', "vocab_size: 1000000000000000 is more than"),
+        ("generation_config.json", '{"a":' * 10**5, "nested too deeply"),
+    ],
+)
+def test_files_that_are_meant_to_break_it_are_one_line(
+    byte_level: TextModel, tmp_path: Path, file: str, content: str, what: str
+) -> None:
+    directory(byte_level, tmp_path)
+    (tmp_path / file).write_text(content)
+    with pytest.raises(ModelDirectoryError, match=what) as refused:
+        TextModel.load(tmp_path)
+    assert file in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_tokenizer_of_a_terabyte_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "tokenizer.json").open("wb") as sparse:
+        sparse.truncate(2**40)
+    with pytest.raises(ModelDirectoryError, match="1099511627776 bytes are too many"):
+        TextModel.load(tmp_path)
+
+
 def test_a_decoder_that_needs_neighbours_is_refused(tmp_path: Path) -> None:
     tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
     tokenizer.decoder = decoders.WordPiece()

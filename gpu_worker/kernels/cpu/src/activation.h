@@ -7,6 +7,15 @@ namespace quire {
 
 enum class Activation : int32_t { none, silu, gelu_tanh, gelu };
 
+// `function` of each lane.
+template <class Function>
+inline f32x16 each_lane(f32x16 x, const Function& function) {
+    float numbers[LANES];
+    store(numbers, x);
+    for (float& number : numbers) number = function(number);
+    return load(numbers);
+}
+
 inline f32x16 sigmoid(f32x16 x) { return 1.0f / (1.0f + exp(-x)); }
 
 inline f32x16 activate(Activation activation, f32x16 x) {
@@ -16,9 +25,7 @@ inline f32x16 activate(Activation activation, f32x16 x) {
         case Activation::gelu_tanh:  // (1 + tanh y) / 2 = sigmoid 2y
             return x * sigmoid(2 * 0.7978845608f * (x + 0.044715f * x * x * x));
         case Activation::gelu:
-            for (int lane = 0; lane < LANES; ++lane)
-                x[lane] *= 0.5f * (1.0f + std::erf(x[lane] * 0.7071067812f));
-            return x;
+            return each_lane(x, [](float x) { return x * (0.5f * (1.0f + std::erf(x * 0.7071067812f))); });
         case Activation::none:
             break;
     }

@@ -12,12 +12,13 @@ struct Quantized {
     const float* scales;
 };
 
-// Quantize one row, LANES numbers at a time. Bytes are numbers + OFFSET. Returns the row's scale.
+// Quantize one row, LANES numbers at a time. Bytes are numbers + OFFSET. Returns the row's scale, which is `given`, if
+// it is not null.
 template <int OFFSET>
-float quantize(const Matrix& matrix, const void* rows, int64_t row, uint8_t* to) {
+float quantize(const Matrix& matrix, const void* rows, int64_t row, uint8_t* to, const float* given = nullptr) {
     if (matrix.type == Type::float32)
-        return quantize_row<OFFSET>(static_cast<const float*>(rows) + row * matrix.in, matrix.in, to);
-    return quantize_row<OFFSET>(static_cast<const bf16*>(rows) + row * matrix.in, matrix.in, to);
+        return quantize_row<OFFSET>(static_cast<const float*>(rows) + row * matrix.in, matrix.in, to, given);
+    return quantize_row<OFFSET>(static_cast<const bf16*>(rows) + row * matrix.in, matrix.in, to, given);
 }
 
 // Quantize all rows of x. `words`: memory for a row, in words. Calls `then(row)` after each row, with its words.

@@ -10,6 +10,7 @@
 //     tiles       │──────│──────│── ... ─────│──────│── ...
 //     segments    └──────────────────────────┘└─────────────────────┘   each from zero, then merged
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -25,14 +26,22 @@ constexpr float INF = std::numeric_limits<float>::infinity();
 constexpr float LOG2E = 1.44269504f;
 constexpr int64_t SEGMENT = 256;  // positions
 constexpr int TOGETHER = 48;  // rows that share what was read
-constexpr int AT_ONCE = 6;  // rows whose sums are held in registers
+constexpr int AT_ONCE = SUMS < 6 ? SUMS : 6;  // rows whose sums are held in registers
+
+// Vectors that are added up at once for ROWS rows: as many as registers have room for.
+template <int ROWS>
+constexpr int WIDEST = 4 * ROWS <= SUMS ? 4 : 2 * ROWS <= SUMS ? 2 : 1;
 
 // What a query sees of its context.
 struct AttentionSpec {
     float scale, softcap;  // softcap 0: none
-    int64_t window, sinks;  // window 0: everything
+    int64_t window, sinks, chunk;  // window 0, chunk 0: everything
     const float* slopes;  // of each head's linear bias (Press et al. 2022); null: none
-    int64_t first(int64_t position) const { return window ? std::max<int64_t>(0, position + 1 - window) : 0; }
+    const float* sink_logits;  // of each head one more score, of a value that is 0; null: none
+    int64_t first(int64_t position) const {
+        if (chunk) return position - position % chunk;
+        return window ? std::max<int64_t>(0, position + 1 - window) : 0;
+    }
 };
 
 inline f32x16 tanh(f32x16 x) { return 1.0f - 2.0f / (exp(x * 2.0f) + 1.0f); }
@@ -57,9 +66,9 @@ inline __attribute__((always_inline)) void soften(f32x16* scores, int64_t first,
         if (tile.scaled) scores[vector] *= load(tile.key_scales + vector * LANES);
         f32x16 score = scores[vector] * (spec.scale * LOG2E);
         if (spec.softcap > 0) score = tanh(scores[vector] * (spec.scale / spec.softcap)) * (spec.softcap * LOG2E);
-        if (spec.slopes) score += row.slope * __builtin_convertvector(STEPS + int(vector * LANES - row.at), f32x16);
+        if (spec.slopes) score += row.slope * convert<float>(steps() + int(vector * LANES - row.at));
         if (row.shown > vector * LANES || row.end < (vector + 1) * LANES) {
-            const i32x16 place = STEPS + int(vector * LANES);
+            const i32x16 place = steps() + int(vector * LANES);
             const i32x16 seen = ((place >= int(row.shown)) | (place < int(sinks))) & (place < int(row.end));
             score = select(seen, score, splat(-INF));
         }
@@ -109,11 +118,11 @@ void see(const Row<T>* rows, const K& tile, int64_t sinks, const Shape& shape, c
     const int64_t first = begin / LANES, last = (end + LANES - 1) / LANES;
     f32x16 scores[ROWS][VECTORS];
     for (int64_t vector = first; vector < last;) {
-        if (vector + 4 <= last) {
-            dot<ROWS, 4>(queries, tile, vector, shape.head_dim, scores, fetch);
+        if (WIDEST<ROWS> == 4 && vector + 4 <= last) {
+            dot<ROWS, WIDEST<ROWS>>(queries, tile, vector, shape.head_dim, scores, fetch);
             vector += 4;
-        } else if (vector + 2 <= last) {
-            dot<ROWS, 2>(queries, tile, vector, shape.head_dim, scores, fetch);
+        } else if (WIDEST<ROWS> >= 2 && vector + 2 <= last) {
+            dot<ROWS, std::min(WIDEST<ROWS>, 2)>(queries, tile, vector, shape.head_dim, scores, fetch);
             vector += 2;
         } else {
             dot<ROWS, 1>(queries, tile, vector, shape.head_dim, scores, fetch);
@@ -136,8 +145,9 @@ void see(const Row<T>* rows, const K& tile, int64_t sinks, const Shape& shape, c
     const auto weigh_all = [&](int64_t from, int64_t to) {
         if (from >= to) return;
         int64_t d = 0;
-        for (; d + 4 * LANES <= shape.held; d += 4 * LANES) weigh<ROWS, 4>(weights, tile, from, to, states, d, fetch);
-        for (; d + 2 * LANES <= shape.held; d += 2 * LANES) weigh<ROWS, 2>(weights, tile, from, to, states, d, fetch);
+        constexpr int FOUR = std::max(WIDEST<ROWS>, int(K::STEP / LANES)), TWO = std::min(FOUR, 2);
+        for (; d + FOUR * LANES <= shape.held; d += FOUR * LANES) weigh<ROWS, FOUR>(weights, tile, from, to, states, d, fetch);
+        for (; d + TWO * LANES <= shape.held; d += TWO * LANES) weigh<ROWS, TWO>(weights, tile, from, to, states, d, fetch);
         if (d < shape.held) weigh<ROWS, 1>(weights, tile, from, to, states, d, fetch);
     };
     if (sinks > begin && shown > sinks) {
@@ -235,9 +245,9 @@ struct Call {
     template <class F>
     void group(int64_t count, const K& tile, int64_t sinks, const Row<T>* rows, State* states, F& fetch) const {
         switch (count) {
-            case 6: return see<6>(rows, tile, sinks, shape, spec, states, fetch);
-            case 5: return see<5>(rows, tile, sinks, shape, spec, states, fetch);
-            case 4: return see<4>(rows, tile, sinks, shape, spec, states, fetch);
+            case 6: return see<std::min(6, AT_ONCE)>(rows, tile, sinks, shape, spec, states, fetch);
+            case 5: return see<std::min(5, AT_ONCE)>(rows, tile, sinks, shape, spec, states, fetch);
+            case 4: return see<std::min(4, AT_ONCE)>(rows, tile, sinks, shape, spec, states, fetch);
             case 3: return see<3>(rows, tile, sinks, shape, spec, states, fetch);
             case 2: return see<2>(rows, tile, sinks, shape, spec, states, fetch);
             case 1: return see<1>(rows, tile, sinks, shape, spec, states, fetch);
@@ -245,7 +255,9 @@ struct Call {
     }
 
     void write(int64_t token, int64_t query_head, State state) const {
-        K::write(state, sum(load(state.totals())), shape.value_dim,
+        float total = sum(load(state.totals()));
+        if (spec.sink_logits) total += std::exp2(spec.sink_logits[query_head] * LOG2E - state.most());
+        K::write(state, total, shape.value_dim,
                  out + (token * shape.heads + query_head) * shape.value_dim);
     }
 };
@@ -256,7 +268,7 @@ struct Piece {
     int64_t kept;  // where the states of a segment go, in units of heads
 };
 
-// So many states, side by side in memory, empty.
+// `count` empty states, side by side in memory.
 std::vector<State> states_at(float* memory, int64_t count, const Shape& shape) {
     std::vector<State> states(count);
     for (int64_t number = 0; number < count; ++number) {
@@ -354,9 +366,9 @@ using namespace quire;
 extern "C" void quire_attend(int dtype, int page_type, int64_t rows, const int32_t* starts, const int32_t* contexts,
                              const int32_t* tables, int64_t table_stride, int64_t block_size, int64_t heads,
                              int64_t kv_heads, int64_t head_dim, int64_t value_dim, float scale, float softcap,
-                             int64_t window, int64_t sinks, const float* slopes, const void* query, const void* keys,
-                             const void* values, const float* key_scales, const float* value_scales, void* out) {
-    const AttentionSpec spec{scale, softcap, window, sinks, slopes};
+                             int64_t window, int64_t sinks, int64_t chunk, const float* slopes,
+                             const float* sink_logits, const void* query, const void* keys, const void* values, const float* key_scales, const float* value_scales, void* out) {
+    const AttentionSpec spec{scale, softcap, window, sinks, chunk, slopes, sink_logits};
     const auto run = [&](auto tile, auto page) {
         using K = typename decltype(tile)::Kind;
         using Page = decltype(page);

@@ -12,15 +12,12 @@ inline f32x16 from_halves(u16x16 halves) {
 #if defined(__AVX512F__)
     return (f32x16)_mm512_cvtph_ps((__m256i)halves);
 #elif defined(__F16C__)
-    __m128i parts[2];
-    std::memcpy(parts, &halves, sizeof(halves));
-    const __m256 wide[2] = {_mm256_cvtph_ps(parts[0]), _mm256_cvtph_ps(parts[1])};
-    return load_bits<f32x16>(wide);
+    return by_part([](auto part) { return (Register<float>)_mm256_cvtph_ps((__m128i)part); }, halves);
 #else
-    const u32x16 bits = __builtin_convertvector(halves, u32x16);
+    const u32x16 bits = convert<uint32_t>(halves);
     const f32x16 size = (f32x16)((bits & 0x7FFF) << 13) * REBIASED;
-    const i32x16 beyond = (i32x16)((bits & 0x7C00) == 0x7C00);  // infinity and NaN
-    return (f32x16)((u32x16)size | (bits & 0x8000) << 16 | ((u32x16)beyond & 0x7F800000));
+    const u32x16 beyond = (u32x16)((bits & 0x7C00) == 0x7C00);  // infinity and NaN
+    return (f32x16)((u32x16)size | (bits & 0x8000) << 16 | (beyond & 0x7F800000));
 #endif
 }
 
@@ -40,6 +37,6 @@ inline uint16_t to_half(float number) {
     return uint16_t(sign | (bits - 0x3F000000));
 }
 
-inline float from_half(uint16_t half) { return from_halves(u16x16{half})[0]; }
+inline float from_half(uint16_t half) { return from_halves(u16x16{} + half)[0]; }
 
 }  // namespace quire

@@ -26,92 +26,105 @@ constexpr int BYTE_WORDS = GROUP / 4;
 int64_t groups_of(const Matrix& matrix) { return (matrix.in + GROUP - 1) / GROUP; }
 
 // The product of words of four bytes, unsigned weights and signed activations, as exact integers. Where an instruction
-// adds up two products in 16 bits, a group fits: 8 words of 2 products, at most 15 * 127 each.
+// adds up two products in 16 bits, a group fits: 8 words of 2 products, from each of which OFFSET times the row's number
+// has been taken away, so that none is greater than 8 * 127.
 struct Bytes {
 #if defined(__AVX512VNNI__)
     using Sum = i32x16;
     static Sum dot(Sum sum, u32x16 weights, uint32_t x) {
         return (Sum)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)weights, (__m512i)(u32x16{} + x));
     }
-    static Sum start(int32_t excess) { return Sum{} - excess; }
-    static f32x16 total(Sum sum, int32_t) { return __builtin_convertvector(sum, f32x16); }
+    static Sum total(Sum sum) { return sum; }
 #else
-    using Sum = int16_t __attribute__((vector_size(64)));
+    using Sum = i16x32;
     static Sum dot(Sum sum, u32x16 weights, uint32_t x) {
         const u32x16 bytes = u32x16{} + x;
 #if defined(__AVX512BW__)
-        return sum + (Sum)_mm512_maddubs_epi16((__m512i)weights, (__m512i)bytes);
+        return settled(sum + (Sum)_mm512_maddubs_epi16((__m512i)weights, (__m512i)bytes));
 #elif defined(__AVX2__)
-        __m256i parts[2];
-        std::memcpy(parts, &weights, sizeof(weights));
-        const __m256i products[2] = {_mm256_maddubs_epi16(parts[0], _mm256_set1_epi32(x)),
-                                     _mm256_maddubs_epi16(parts[1], _mm256_set1_epi32(x))};
-        return sum + load_bits<Sum>(products);
+        return settled(sum + by_part([](auto one, auto other) { return (Register<int16_t, 2>)_mm256_maddubs_epi16((__m256i)one, (__m256i)other); },
+                                     weights, bytes));
 #else
         sum += (Sum)(weights & 0x00FF00FF) * ((Sum)(bytes << 8) >> 8);
         return sum + (Sum)(weights >> 8 & 0x00FF00FF) * ((Sum)bytes >> 8);
 #endif
     }
-    static Sum start(int32_t) { return Sum{}; }
-    static f32x16 total(Sum sum, int32_t excess) {
-        const i32x16 pairs = ((i32x16)((u32x16)sum << 16) >> 16) + ((i32x16)sum >> 16);
-        return __builtin_convertvector(pairs - excess, f32x16);
+    static i32x16 total(Sum sum) {
+#if defined(__AVX512BW__)
+        return (i32x16)_mm512_madd_epi16((__m512i)sum, _mm512_set1_epi16(1));
+#elif defined(__AVX2__)
+        return by_part([](auto part) { return (Register<int32_t>)_mm256_madd_epi16((__m256i)part, _mm256_set1_epi16(1)); }, sum);
+#else
+        return ((i32x16)((u32x16)sum << 16) >> 16) + ((i32x16)sum >> 16);
+#endif
     }
 #endif
+    // The first sums of a group, from its excess.
+    static Sum start(uint32_t excess) { return Sum{} - (Sum)(u32x16{} + excess); }
+
+    // The excess of a group's activations, as a word of sums.
+    static uint32_t excess(const int8_t* numbers) {
+        const uint32_t eights = OFFSET * 0x01010101u;
+        Sum sum = {};
+        for (int word = 0; word < BYTE_WORDS; ++word) sum = dot(sum, u32x16{} + eights, load_bits<uint32_t>(numbers + 4 * word));
+        return ((u32x16)sum)[0];
+    }
 };
 
 // Multiplication of panels of groups. See `Words`.
 struct Groups {
     using Sum = f32x16;
-    static constexpr int ROWS = TILE_ROWS > 2 ? TILE_ROWS / 2 : TILE_ROWS;  // half of the registers hold sums of a group
+    static constexpr int ROWS = PART == 16 ? TILE_ROWS / 2 : TILE_ROWS;  // half of AVX-512's registers hold sums of a group
     static constexpr int64_t SIZE = LANES + WORDS * COLUMNS;
 
     // See `Words::multiply`.
-    template <bool FETCHES, int COUNT>
+    template <int SHARE, int COUNT, int FIRST, int LAST>
     static void multiply(const uint32_t* x, int64_t stride, const uint32_t* panel, int64_t groups,
                          const uint32_t* later, Tile<Sum>& tile) {
         Sum totals[COUNT][2] = {};
         const uint32_t* excesses = x + groups * BYTE_WORDS;
         for (int64_t group = 0; group < groups; ++group, ++excesses, x += BYTE_WORDS, panel += SIZE) {
-            if (COUNT >= COMPUTING) fetch<FETCHES>(panel, later + group * SIZE / 2);
+            if (COUNT >= COMPUTING) fetch<SHARE, FIRST, LAST>(panel, later + group * SHARE);
             typename Bytes::Sum sums[COUNT][2];
 #pragma GCC unroll 16
             for (int row = 0; row < COUNT; ++row) sums[row][0] = sums[row][1] = Bytes::start(excesses[row * stride]);
             for (int word = 0; word < WORDS; ++word) {
                 const uint32_t* from = panel + LANES + word * COLUMNS;
 #pragma GCC unroll 2
-                for (int half = 0; half < 2; ++half) {
-                    const u32x16 left = load_bits<u32x16>(from) >> (4 * half) & 0x0F0F0F0F;
-                    const u32x16 right = load_bits<u32x16>(from + LANES) >> (4 * half) & 0x0F0F0F0F;
+                for (int nibble = 0; nibble < 2; ++nibble) {
+                    u32x16 weights[2];
+#pragma GCC unroll 2
+                    for (int half = FIRST; half < LAST; ++half)
+                        weights[half] = load_bits<u32x16>(from + half * LANES) >> (4 * nibble) & 0x0F0F0F0F;
 #pragma GCC unroll 16
                     for (int row = 0; row < COUNT; ++row) {
-                        const uint32_t numbers = x[row * stride + 2 * word + half];
-                        sums[row][0] = Bytes::dot(sums[row][0], left, numbers);
-                        sums[row][1] = Bytes::dot(sums[row][1], right, numbers);
+                        const uint32_t numbers = x[row * stride + 2 * word + nibble];
+#pragma GCC unroll 2
+                        for (int half = FIRST; half < LAST; ++half)
+                            sums[row][half] = Bytes::dot(sums[row][half], weights[half], numbers);
                     }
                 }
             }
-            const f32x16 left = from_halves(load_bits<u16x16>(panel));
-            const f32x16 right = from_halves(load_bits<u16x16>(panel + LANES / 2));
+#pragma GCC unroll 2
+            for (int half = FIRST; half < LAST; ++half) {
+                const f32x16 scales = from_halves(load_bits<u16x16>(panel + half * LANES / 2));
 #pragma GCC unroll 16
-            for (int row = 0; row < COUNT; ++row) {
-                totals[row][0] += Bytes::total(sums[row][0], excesses[row * stride]) * left;
-                totals[row][1] += Bytes::total(sums[row][1], excesses[row * stride]) * right;
+                for (int row = 0; row < COUNT; ++row)
+                    totals[row][half] += convert<float>(Bytes::total(sums[row][half])) * scales;
             }
         }
-        for (int row = 0; row < COUNT; ++row) {
-            tile.sums[row][0] = totals[row][0];
-            tile.sums[row][1] = totals[row][1];
-        }
+        for (int row = 0; row < COUNT; ++row)
+            for (int half = FIRST; half < LAST; ++half) tile.sums[row][half] = totals[row][half];
     }
 
-    template <bool FETCHES>
+    // Prefetch the group AHEAD, each half its lines, and SHARE words from `later` on.
+    template <int SHARE, int FIRST, int LAST>
     static void fetch(const uint32_t* panel, const uint32_t* later) {
+        constexpr int STEP = LAST - FIRST == 2 ? LANES : COLUMNS;
 #pragma GCC unroll 16
-        for (int64_t at = 0; at < SIZE; at += LANES) __builtin_prefetch(panel + AHEAD + at);
-        if (FETCHES)
+        for (int64_t at = FIRST * LANES; at < SIZE; at += STEP) __builtin_prefetch(panel + AHEAD + at);
 #pragma GCC unroll 16
-            for (int64_t at = 0; at < SIZE / 2; at += LANES) __builtin_prefetch(later + at, 0, 2);
+        for (int64_t at = 0; at < SHARE; at += LANES) __builtin_prefetch(later + at);
     }
 };
 
@@ -121,23 +134,24 @@ Quantized quantize_groups(const Matrix& matrix, const void* x, int64_t count) {
         auto* bytes = reinterpret_cast<int8_t*>(row);
         if (last && last <= LANES) std::memset(bytes + groups * GROUP - LANES, 0, LANES);
         for (int64_t group = 0; group < groups; ++group, bytes += GROUP)
-            row[groups * BYTE_WORDS + group] = uint32_t(int32_t(OFFSET * sum(load(bytes) + load(bytes + LANES))));
+            row[groups * BYTE_WORDS + group] = Bytes::excess(bytes);
     });
 }
 
 // Position of a number's lowest bit in its word.
 int place(int64_t number) { return number % 4 * 8 + number % 8 / 4 * 4; }
 
-// Quantize a group of weights, `count` and then zeros. Writes its words, COLUMNS apart; returns its scale as float16.
+// Quantize a group of weights, `count` and then zeros. Writes its words, COLUMNS apart; returns its scale as float16:
+// `given`, if it is not null.
 template <class Number>
-uint16_t pack(const Number* from, int64_t count, uint32_t* to) {
+uint16_t pack(const Number* from, int64_t count, const uint16_t* given, uint32_t* to) {
     float numbers[GROUP] = {}, extreme = 0;
     for (int64_t at = 0; at < count && at < GROUP; ++at) {
         numbers[at] = to_float(from[at]);
         const float size = std::abs(numbers[at]), largest = std::abs(extreme);
         if (size > largest || (size == largest && extreme < 0) || std::isnan(size)) extreme = numbers[at];
     }
-    const uint16_t half = to_half(extreme / -OFFSET);
+    const uint16_t half = given ? *given : to_half(extreme / -OFFSET);
     const float scale = from_half(half);
     const f32x16 lowest = splat(-OFFSET), highest = splat(OFFSET - 1);
     for (int number = 0; number < GROUP; number += LANES) {
@@ -154,8 +168,8 @@ uint16_t pack(const Number* from, int64_t count, uint32_t* to) {
 }  // namespace
 }  // namespace quire
 
-// Quantize a matrix: write its panels.
-extern "C" void quire_int4_pack(const quire::Matrix* matrix, const void* weight, uint32_t* panels) {
+// Quantize a matrix: write its panels. `scales`: null, or of each row's groups, for a matrix that was quantized before.
+extern "C" void quire_int4_pack(const quire::Matrix* matrix, const void* weight, const uint16_t* scales, uint32_t* panels) {
     using namespace quire;
     const int64_t groups = groups_of(*matrix), in = matrix->in;
     parallel_for(matrix->count(), [&](int64_t panel, int) {
@@ -165,10 +179,11 @@ extern "C" void quire_int4_pack(const quire::Matrix* matrix, const void* weight,
             for (int64_t group = 0; group < groups; ++group) {
                 uint32_t* to = panels + (panel * groups + group) * Groups::SIZE;
                 const int64_t at = group * GROUP, from = row * in + at;
+                const uint16_t* given = scales ? scales + row * groups + group : nullptr;
                 reinterpret_cast<uint16_t*>(to)[column] =
                     matrix->type == Type::float32
-                        ? pack(static_cast<const float*>(weight) + from, in - at, to + LANES + column)
-                        : pack(static_cast<const bf16*>(weight) + from, in - at, to + LANES + column);
+                        ? pack(static_cast<const float*>(weight) + from, in - at, given, to + LANES + column)
+                        : pack(static_cast<const bf16*>(weight) + from, in - at, given, to + LANES + column);
             }
         }
     });

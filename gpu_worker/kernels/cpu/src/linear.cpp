@@ -37,9 +37,8 @@ extern "C" void quire_linear_rows(const quire::Matrix* matrix, const int64_t* id
 // Multiply x [rows, in], to out [rows, width]; `add`: add the result to out. x has the matrix's type.
 extern "C" void quire_linear(const quire::Matrix* matrix, const void* x, int64_t rows, void* out, int add) {
     using namespace quire;
-    const Rows source = in_words(x, rows, matrix->row_bytes());
     const Output output = matrix->output(out, add);
-    const auto multiply = [&](auto kind) {
+    const auto multiply = [&](auto kind, const Rows& source) {
         using Kind = decltype(kind);
         for_each_tile<Words<Kind>>(source, matrix->panels, matrix->count(), matrix->words(),
                             [&](int64_t panel, int64_t row, int count, Tile<f32x16>& tile) {
@@ -50,7 +49,9 @@ extern "C" void quire_linear(const quire::Matrix* matrix, const void* x, int64_t
                             });
     };
     if (matrix->type == Type::float32)
-        multiply(Float32{});
+        multiply(Float32{}, in_words(x, rows, matrix->row_bytes()));
+    else if (BFloat16::PARTS == 1)
+        multiply(BFloat16{}, in_words(x, rows, matrix->row_bytes()));
     else
-        multiply(BFloat16{});
+        multiply(BFloat16{}, widened(static_cast<const bf16*>(x), rows, matrix->in));
 }

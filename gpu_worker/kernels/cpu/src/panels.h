@@ -21,12 +21,10 @@ namespace quire {
 
 constexpr int COLUMNS = 2 * LANES;
 
-// Rows of a tile: their sums fit in registers.
-#if defined(__AVX512F__)
-constexpr int TILE_ROWS = 12;
-#else
-constexpr int TILE_ROWS = 2;
-#endif
+// Rows of a tile. The sums of both halves of a panel fit in registers for up to BOTH_HALVES rows; for more, the halves
+// are multiplied one after the other.
+constexpr int TILE_ROWS = PART == 16 ? SUMS / 2 : SUMS;
+constexpr int BOTH_HALVES = PART == 16 ? TILE_ROWS : SUMS / 3;
 
 // Rows that a task multiplies with a panel.
 constexpr int TASK_ROWS = 8 * TILE_ROWS;
@@ -36,28 +34,30 @@ constexpr int TASK_ROWS = 8 * TILE_ROWS;
 constexpr int AHEAD = 32 * COLUMNS;
 constexpr int COMPUTING = 3;
 
-// The product of words of one float32: `dot` adds weights times x to the sums of 16 columns.
+// The product of words of one float32. Words are multiplied in PARTS parts. `part` takes a part of 16 words of weights.
+// Of a word of x all parts lie side by side, a word each. `dot` adds the product of a part of weights and of 16 copies
+// of that part of x to the sums of 16 columns.
 struct Float32 {
     using Sum = f32x16;
-    static Sum dot(Sum sum, u32x16 weights, uint32_t x) {
-        float number;
-        std::memcpy(&number, &x, sizeof(number));
-        return sum + (f32x16)weights * number;
-    }
+    static constexpr int PARTS = 1;
+    static u32x16 part(u32x16 words, int) { return words; }
+    static Sum dot(Sum sum, u32x16 weights, u32x16 x) { return sum + (f32x16)weights * (f32x16)x; }
 };
 
 // The product of words of two bfloat16, with sums in float32.
 struct BFloat16 {
     using Sum = f32x16;
-    static Sum dot(Sum sum, u32x16 weights, uint32_t x) {
-        const u32x16 pair = u32x16{} + x;
 #if defined(__AVX512BF16__)
-        return (Sum)_mm512_dpbf16_ps((__m512)sum, (__m512bh)weights, (__m512bh)pair);
-#else
-        sum += (f32x16)(weights << 16) * (f32x16)(pair << 16);
-        return sum + (f32x16)(weights & 0xFFFF0000) * (f32x16)(pair & 0xFFFF0000);
-#endif
+    static constexpr int PARTS = 1;
+    static u32x16 part(u32x16 words, int) { return words; }
+    static Sum dot(Sum sum, u32x16 weights, u32x16 x) {
+        return (Sum)_mm512_dpbf16_ps((__m512)sum, (__m512bh)weights, (__m512bh)x);
     }
+#else
+    static constexpr int PARTS = 2;
+    static u32x16 part(u32x16 words, int number) { return number ? words & 0xFFFF0000u : words << 16; }
+    static Sum dot(Sum sum, u32x16 weights, u32x16 x) { return sum + (f32x16)weights * (f32x16)x; }
+#endif
 };
 
 // The sums of one panel's columns for each of a tile's rows.
@@ -73,33 +73,39 @@ struct Words {
     static constexpr int ROWS = TILE_ROWS;
     static constexpr int64_t SIZE = COLUMNS;
 
-    // x: the first of COUNT rows, `stride` words apart. Words are added up one by one, from the first to the last,
-    // for any COUNT, so that the result of a row does not depend on the other rows. FETCHES: prefetch `later` into
-    // the L2 cache, a cache line for each word.
-    template <bool FETCHES, int COUNT>
+    // Multiply the panel's halves FIRST to LAST - 1. x: the first of COUNT rows, `stride` words apart. Words are added up
+    // one by one, from the first to the last, for any COUNT, so that the result of a row does not depend on the other
+    // rows. Its own words are prefetched AHEAD, each half by itself. SHARE: words to prefetch from `later` on for each
+    // word of the panel.
+    template <int SHARE, int COUNT, int FIRST, int LAST>
     static void multiply(const uint32_t* x, int64_t stride, const uint32_t* panel, int64_t words,
                          const uint32_t* later, Tile<Sum>& tile) {
         Sum sums[COUNT][2] = {};
         for (int64_t word = 0; word < words; ++word, panel += COLUMNS) {
             if (COUNT >= COMPUTING) {
-                __builtin_prefetch(panel + AHEAD);
-                __builtin_prefetch(panel + AHEAD + LANES);
-                if (FETCHES) __builtin_prefetch(later + word * LANES, 0, 2);
+#pragma GCC unroll 2
+                for (int half = FIRST; half < LAST; ++half) __builtin_prefetch(panel + AHEAD + half * LANES);
+                if (SHARE) __builtin_prefetch(later + word * SHARE);
             }
-            const auto left = load_bits<u32x16>(panel);
-            const auto right = load_bits<u32x16>(panel + LANES);
+#pragma GCC unroll 4
+            for (int part = 0; part < Dot::PARTS; ++part) {
+                u32x16 weights[2];
+#pragma GCC unroll 2
+                for (int half = FIRST; half < LAST; ++half)
+                    weights[half] = Dot::part(load_bits<u32x16>(panel + half * LANES), part);
 #pragma GCC unroll 16
-            for (int row = 0; row < COUNT; ++row) {
-                const uint32_t number = x[row * stride + word];
-                sums[row][0] = Dot::dot(sums[row][0], left, number);
-                sums[row][1] = Dot::dot(sums[row][1], right, number);
+                for (int row = 0; row < COUNT; ++row) {
+                    const u32x16 number = u32x16{} + x[row * stride + word * Dot::PARTS + part];
+#pragma GCC unroll 2
+                    for (int half = FIRST; half < LAST; ++half)
+                        sums[row][half] = Dot::dot(sums[row][half], weights[half], number);
+                }
             }
         }
 #pragma GCC unroll 16
-        for (int row = 0; row < COUNT; ++row) {
-            tile.sums[row][0] = sums[row][0];
-            tile.sums[row][1] = sums[row][1];
-        }
+        for (int row = 0; row < COUNT; ++row)
+#pragma GCC unroll 2
+            for (int half = FIRST; half < LAST; ++half) tile.sums[row][half] = sums[row][half];
     }
 };
 
@@ -107,36 +113,54 @@ template <class Kind>
 using Multiply = void (*)(const uint32_t*, int64_t, const uint32_t*, int64_t, const uint32_t*,
                           Tile<typename Kind::Sum>&);
 
-template <class Kind, bool FETCHES, int... BEFORE>
-constexpr std::array<Multiply<Kind>, Kind::ROWS> multiplies(std::integer_sequence<int, BEFORE...>) {
-    return {Kind::template multiply<FETCHES, BEFORE + 1>...};
+// A product of COUNT rows with a panel: both halves at once if their sums fit in registers, else one after the other.
+// FETCHES: number of tiles that prefetch the next panel, a part each; 0 for a tile that does not. This tile's part
+// begins at `later`.
+template <class Kind, int FETCHES, int COUNT>
+void multiply_panel(const uint32_t* x, int64_t stride, const uint32_t* panel, int64_t pieces, const uint32_t* later,
+                    Tile<typename Kind::Sum>& tile) {
+    constexpr int SHARE = FETCHES ? Kind::SIZE / FETCHES : 0;
+    if constexpr (COUNT <= BOTH_HALVES) {
+        Kind::template multiply<SHARE, COUNT, 0, 2>(x, stride, panel, pieces, later, tile);
+    } else {
+        Kind::template multiply<SHARE / 2, COUNT, 0, 1>(x, stride, panel, pieces, later, tile);
+        Kind::template multiply<SHARE / 2, COUNT, 1, 2>(x, stride, panel, pieces, later + pieces * SHARE / 2, tile);
+    }
 }
 
-// A kind's `multiply` functions for 1, 2, .. ROWS rows.
-template <class Kind, bool FETCHES>
+template <class Kind, int FETCHES, int... BEFORE>
+constexpr std::array<Multiply<Kind>, Kind::ROWS> multiplies(std::integer_sequence<int, BEFORE...>) {
+    return {multiply_panel<Kind, FETCHES, BEFORE + 1>...};
+}
+
+// A kind's products with a panel for 1, 2, .. ROWS rows.
+template <class Kind, int FETCHES>
 constexpr auto MULTIPLY = multiplies<Kind, FETCHES>(std::make_integer_sequence<int, Kind::ROWS>());
 
 // Multiply all rows with all panels, of `pieces` times SIZE words each. Calls `finish(panel, row, rows, tile)` with
 // each tile's sums. A task is one panel and at most TASK_ROWS rows: the panel is read from memory once and then from the L2
-// cache. Two of its tiles prefetch half of the next panel each, because memory and arithmetic would otherwise wait for
-// each other. With more than two tiles the first one prefetches nothing, because it may wait for its own panel.
+// cache. A tile that reads its panel twice, or two tiles, prefetch the next panel, because memory and arithmetic would
+// otherwise wait for each other. With more than two tiles the first one prefetches nothing, because it may wait for its
+// own panel.
 template <class Kind, class Finish>
 void for_each_tile(const Rows& x, const uint32_t* panels, int64_t count, int64_t pieces, const Finish& finish) {
     constexpr int64_t TASK_TILES = TASK_ROWS / Kind::ROWS;
     const int64_t size = pieces * Kind::SIZE;
     const int64_t tiles = (x.count + Kind::ROWS - 1) / Kind::ROWS;
     const int64_t parts = (tiles + TASK_TILES - 1) / TASK_TILES;
-    const int64_t fetching = tiles > 2;
+    const int64_t before = tiles > 2, fetching = tiles > 1 ? 2 : x.count > BOTH_HALVES;
     parallel_for(parts * count, [&](int64_t task, int) {
         const int64_t panel = task / parts, part = task % parts;
         const uint32_t* weights = panels + panel * size;
         for (int64_t number = part * tiles / parts; number < (part + 1) * tiles / parts; ++number) {
             const int64_t row = number * x.count / tiles;
             const int rows = int((number + 1) * x.count / tiles - row);
-            const int64_t half = number - fetching;
-            const bool fetches = parts == 1 && tiles > 1 && panel + 1 < count && (half == 0 || half == 1);
-            const auto& multiplies = fetches ? MULTIPLY<Kind, true> : MULTIPLY<Kind, false>;
-            const uint32_t* later = weights + size + half * size / 2;
+            const int64_t share = number - before;
+            const bool fetches = parts == 1 && share >= 0 && share < fetching && panel + 1 < count;
+            const auto& multiplies = !fetches      ? MULTIPLY<Kind, 0>
+                                     : fetching == 1 ? MULTIPLY<Kind, 1>
+                                                     : MULTIPLY<Kind, 2>;
+            const uint32_t* later = weights + size + share * size / 2;
             Tile<typename Kind::Sum> tile;
             multiplies[rows - 1](x.words + row * x.stride, x.stride, weights, pieces, later, tile);
             finish(panel, row, rows, tile);

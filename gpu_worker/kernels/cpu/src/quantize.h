@@ -19,6 +19,9 @@ u32x16 larger(u32x16 sizes, Number numbers) {
     const u32x16 bits = (u32x16)numbers & 0x7FFFFFFF;
 #if defined(__AVX512F__)
     return (u32x16)_mm512_max_epu32((__m512i)sizes, (__m512i)bits);
+#elif defined(__AVX2__)
+    return by_part([](auto one, auto other) { return (Register<uint32_t>)_mm256_max_epu32((__m256i)one, (__m256i)other); },
+                   sizes, bits);
 #else
     return (u32x16)select(bits > sizes, (f32x16)bits, (f32x16)sizes);
 #endif
@@ -30,14 +33,19 @@ struct Scale {
     float scale, inverse;
 
     explicit Scale(u32x16 sizes) {
-        sizes = larger(sizes, shifted<8>((f32x16)sizes));
-        sizes = larger(sizes, shifted<4>((f32x16)sizes));
-        sizes = larger(sizes, shifted<2>((f32x16)sizes));
-        float largest = ((f32x16)larger(sizes, shifted<1>((f32x16)sizes)))[0];
+        const uint32_t bits = folded(sizes, [](auto one, auto other) {
+            const auto more = (decltype(one))(one > other);
+            return (decltype(one))((more & one) | (~more & other));
+        });
+        float largest;
+        std::memcpy(&largest, &bits, sizeof(largest));
         if (largest < 1e-30f) largest = 0;  // its inverse would be infinite
         scale = largest / 127;
         inverse = largest == 0 ? 0 : 127 / largest;
     }
+
+    // A scale that the numbers had before: they are whole multiples of it, from -128 to 127.
+    explicit Scale(float given) : scale(given), inverse(given == 0 ? 0 : 1 / given) {}
 
     // Adding 1.5 * 2^23 rounds to a whole number, which the lowest bits of the sum hold.
     static constexpr float ROUNDS = 12582912.0f;
@@ -45,15 +53,16 @@ struct Scale {
 };
 
 // Quantize one row, LANES numbers at a time: bytes after the last number are written too. Bytes are numbers + OFFSET.
-// Returns the row's scale.
+// Returns the row's scale, which is `given`, if it is not null.
 template <int OFFSET, class Number>
-float quantize_row(const Number* from, int64_t count, uint8_t* to) {
+float quantize_row(const Number* from, int64_t count, uint8_t* to, const float* given = nullptr) {
     u32x16 sizes = {};
-    for (int64_t at = 0; at < count; at += LANES) sizes = larger(sizes, load_part(from + at, count - at));
-    const Scale scale(sizes);
+    if (!given)
+        for (int64_t at = 0; at < count; at += LANES) sizes = larger(sizes, load_part(from + at, count - at));
+    const Scale scale = given ? Scale(*given) : Scale(sizes);
     for (int64_t at = 0; at < count; at += LANES) {
         const u8x16 bytes = low_bytes((u32x16)scale.rounded(load_part(from + at, count - at)) + OFFSET);
-        std::memcpy(to + at, &bytes, sizeof(bytes));
+        store_bits(to + at, bytes);
     }
     return scale.scale;
 }

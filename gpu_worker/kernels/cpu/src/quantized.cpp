@@ -13,34 +13,30 @@ constexpr int OFFSET = 128;
 // The product of words of four bytes, unsigned activations and signed weights, as exact integers.
 struct Int8 {
     using Sum = i32x16;
-    static Sum dot(Sum sum, u32x16 weights, uint32_t x) {
-        const u32x16 bytes = u32x16{} + x;
 #if defined(__AVX512VNNI__)
-        return (Sum)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)bytes, (__m512i)weights);
-#elif defined(__AVX2__)
-        using i16x32 = int16_t __attribute__((vector_size(64)));
-        const i16x32 even = (i16x32)((i16x32)weights << 8) >> 8, odd = (i16x32)weights >> 8;
-        sum += pairs(even, (i16x32)(bytes & 0x00FF00FF));
-        return sum + pairs(odd, (i16x32)((bytes >> 8) & 0x00FF00FF));
-#else
-        for (int shift = 0; shift < 32; shift += 8)
-            sum += ((i32x16)(weights << (24 - shift)) >> 24) * (i32x16)((bytes >> shift) & 0xFF);
-        return sum;
-#endif
+    static constexpr int PARTS = 1;
+    static u32x16 part(u32x16 words, int) { return words; }
+    static Sum dot(Sum sum, u32x16 weights, u32x16 x) {
+        return (Sum)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)weights);
     }
-
-#if defined(__AVX2__) && !defined(__AVX512VNNI__)
-    template <class Halves>
-    static Sum pairs(Halves left, Halves right) {
-#if defined(__AVX512BW__)
-        return (Sum)_mm512_madd_epi16((__m512i)left, (__m512i)right);
 #else
-        __m256i parts[2][2];
-        std::memcpy(parts[0], &left, sizeof(left));
-        std::memcpy(parts[1], &right, sizeof(right));
-        const __m256i products[2] = {_mm256_madd_epi16(parts[0][0], parts[1][0]),
-                                     _mm256_madd_epi16(parts[0][1], parts[1][1])};
-        return load_bits<Sum>(products);
+    // Two bytes of each word, as 16 bits: the lower of each half, or the upper.
+    static constexpr int PARTS = 2;
+    static u32x16 part(u32x16 words, int number) {
+        return (u32x16)((number ? (i16x32)words : (i16x32)words << 8) >> 8);
+    }
+    static Sum dot(Sum sum, u32x16 weights, u32x16 x) {
+#if defined(__AVX512BW__)
+        return settled(sum + (Sum)_mm512_madd_epi16((__m512i)weights, (__m512i)x));
+#elif defined(__AVX2__)
+        return settled(sum + by_part([](auto one, auto other) { return (Register<int32_t>)_mm256_madd_epi16((__m256i)one, (__m256i)other); },
+                                     weights, x));
+#elif defined(__SSE2__)
+        return settled(sum + by_part([](auto one, auto other) { return (Register<int32_t>)_mm_madd_epi16((__m128i)one, (__m128i)other); },
+                                     weights, x));
+#else
+        const i32x16 first = ((i32x16)(weights << 16) >> 16) * (i32x16)(x & 0xFFFF);
+        return sum + first + ((i32x16)weights >> 16) * (i32x16)(x >> 16);
 #endif
     }
 #endif
@@ -58,7 +54,7 @@ void multiply_all(const Matrix& matrix, const Quantized& x, const Output& output
             for (int number = 0; number < rows; ++number) {
                 const i32x16 sums = tile.sums[number][side] - corrections;
                 products.sums[number][side] =
-                    __builtin_convertvector(sums, f32x16) * scales * x.scales[row + number];
+                    convert<float>(sums) * scales * x.scales[row + number];
             }
         }
         finish<Number>(output, panel, row, rows, products);
@@ -69,8 +65,8 @@ void multiply_all(const Matrix& matrix, const Quantized& x, const Output& output
 }  // namespace quire
 
 // Quantize a matrix: write its panels, scales and corrections.
-extern "C" void quire_quantized_pack(const quire::Matrix* matrix, const void* weight, uint32_t* panels,
-                                     float* scales, int32_t* corrections) {
+extern "C" void quire_quantized_pack(const quire::Matrix* matrix, const void* weight, const float* given,
+                                     uint32_t* panels, float* scales, int32_t* corrections) {
     using namespace quire;
     const int64_t words = matrix->words();
     parallel_for(matrix->count(), [&](int64_t panel, int) {
@@ -80,7 +76,9 @@ extern "C" void quire_quantized_pack(const quire::Matrix* matrix, const void* we
             uint32_t* to = panels + panel * words * COLUMNS + column;
             float scale = 0;
             int32_t sum = 0;
-            if (source >= 0) scale = quantize<OFFSET>(*matrix, weight, source, reinterpret_cast<uint8_t*>(row.data()));
+            if (source >= 0)
+                scale = quantize<OFFSET>(*matrix, weight, source, reinterpret_cast<uint8_t*>(row.data()),
+                                         given ? given + source : nullptr);
             for (int64_t word = 0; word < words; ++word) {
                 const uint32_t number = source >= 0 ? row[word] ^ 0x80808080 : 0;  // minus OFFSET
                 for (int shift = 0; shift < 32; shift += 8) sum += int8_t(number >> shift);
@@ -109,7 +107,15 @@ extern "C" void quire_quantized_rows(const quire::Matrix* matrix, const int64_t*
 // As `quire_linear`.
 extern "C" void quire_quantized(const quire::Matrix* matrix, const void* x, int64_t rows, void* out, int add) {
     using namespace quire;
-    const Quantized source = quantize_all<OFFSET>(*matrix, x, rows, matrix->words(), [](uint32_t*) {});
+    const int64_t words = matrix->words();
+    const Quantized source = quantize_all<OFFSET>(*matrix, x, rows, words * Int8::PARTS, [&](uint32_t* row) {
+        if constexpr (Int8::PARTS == 2)
+            for (int64_t word = words - 1; word >= 0; --word) {
+                const uint32_t bytes = row[word];
+                row[2 * word + 1] = bytes >> 8 & 0x00FF00FF;
+                row[2 * word] = bytes & 0x00FF00FF;
+            }
+    });
     const Output output = matrix->output(out, add);
     if (matrix->writes_float32()) {
         multiply_all<float>(*matrix, source, output);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "simd.h"
 #include "team.h"
 
 namespace quire {
@@ -41,6 +42,24 @@ inline Rows in_words(const void* x, int64_t count, int64_t bytes) {
         for (int64_t row = block * BLOCK; row < (block + 1) * BLOCK && row < count; ++row) {
             copy[row * stride + words - 1] = 0;
             std::memcpy(copy + row * stride, static_cast<const uint8_t*>(x) + row * bytes, bytes);
+        }
+    });
+    return {copy, count, stride};
+}
+
+// Contiguous rows of `size` bfloat16 as rows of float32, a word each; the last word is zero if `size` is odd.
+inline Rows widened(const bf16* x, int64_t count, int64_t size) {
+    constexpr int64_t BLOCK = 16;
+    const int64_t stride = padded_stride(size + 1);
+    uint32_t* copy = scratch(count * stride);
+    parallel_for((count + BLOCK - 1) / BLOCK, [&](int64_t block, int) {
+        for (int64_t row = block * BLOCK; row < (block + 1) * BLOCK && row < count; ++row) {
+            const bf16* from = x + row * size;
+            float* to = reinterpret_cast<float*>(copy + row * stride);
+            int64_t at = 0;
+            for (; at + LANES <= size; at += LANES) store(to + at, load(from + at));
+            for (; at < size; ++at) to[at] = to_float(from[at]);
+            to[size] = 0;
         }
     });
     return {copy, count, stride};

@@ -1,6 +1,7 @@
 // Sampling, as kernels/reference/sampling.py defines it. A row computes only what its sequence asks for, in passes
 // over its logits. Only scores near the edge of a filter are sorted.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <vector>
@@ -13,7 +14,7 @@ namespace {
 
 constexpr float INF = std::numeric_limits<float>::infinity();
 
-enum Flags { DRAWS = 1, FILTERS = 2, PENALTIES = 4 };
+enum Flags { DRAWS = 1, FILTERS = 2, PENALTIES = 4, RARE_FILTERS = 8 };
 
 // A slot's rows of the tables in SamplingState. The columns are those of NUMBERS and INTEGERS in
 // gpu_worker/kernels/sampling.py, which is checked when the library is loaded.
@@ -23,7 +24,11 @@ enum Flags { DRAWS = 1, FILTERS = 2, PENALTIES = 4 };
     column(min_p)            \
     column(presence_penalty) \
     column(frequency_penalty) \
-    column(repetition_penalty)
+    column(repetition_penalty) \
+    column(top_n_sigma)      \
+    column(typical_p)        \
+    column(xtc_probability)  \
+    column(xtc_threshold)
 #define INTEGERS(column)    \
     column(top_k)           \
     column(seed)            \
@@ -65,8 +70,7 @@ struct Best {
 Best best_of(const float* scores, int count) {
     f32x16 most = splat(-INF);
     i32x16 at = {};
-    i32x16 lanes;
-    for (int lane = 0; lane < LANES; ++lane) lanes[lane] = lane;
+    const i32x16 lanes = steps();
     int start = 0;
     f32x16 bad = {};
     for (; start + LANES <= count; start += LANES) {
@@ -90,8 +94,8 @@ Best best_of(const float* scores, int count) {
     return best;
 }
 
-// Philox4x32-10 (Salmon et al. 2011): the first two words for (position, sequence) under a seed.
-void philox(uint32_t position, uint32_t sequence, uint64_t seed, uint32_t words[2]) {
+// Philox4x32-10 (Salmon et al. 2011): the first three words for (position, sequence) under a seed.
+void philox(uint32_t position, uint32_t sequence, uint64_t seed, uint32_t words[3]) {
     uint32_t c0 = position, c1 = sequence, c2 = 0, c3 = 0;
     uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
     for (int round = 0; round < 10; ++round) {
@@ -106,6 +110,7 @@ void philox(uint32_t position, uint32_t sequence, uint64_t seed, uint32_t words[
     }
     words[0] = c0;
     words[1] = c1;
+    words[2] = c2;
 }
 
 // Uniform numbers for 16 tokens, multiples of 2^-24 in (0, 1): see kernels/reference/noise.py.
@@ -116,7 +121,7 @@ f32x16 uniform(u32x16 tokens, const uint32_t words[2]) {
     bits ^= bits >> 15;
     bits *= 0xD35A2D97u;
     bits ^= bits >> 15;
-    return (__builtin_convertvector((i32x16)(bits >> 9), f32x16) + 0.5f) * 0x1p-23f;
+    return (convert<float>((i32x16)(bits >> 9)) + 0.5f) * 0x1p-23f;
 }
 
 f32x16 gumbel(f32x16 uniform) { return -log(-log(1.0f - uniform)); }  // 1 - uniform is exact
@@ -129,8 +134,7 @@ constexpr float LEAST = -2.82f;
 // Noise is above t only if the uniform number is below 1 - exp(-exp(-t)) < exp(-t). So one exponential excludes most
 // tokens, where computing their noise would take two logarithms.
 int draw(Scores& scores, const uint32_t words[2]) {
-    u32x16 tokens;
-    for (int lane = 0; lane < LANES; ++lane) tokens[lane] = lane;
+    u32x16 tokens = (u32x16)steps();
     Best best{LEAST, 0};
     for (int start = 0; start < scores.padded(); start += LANES, tokens += LANES) {
         const f32x16 these = load(scores.data() + start);
@@ -229,6 +233,83 @@ void filter(Scores& scores, const Numbers& numbers, int64_t top_k) {
     if (edge >= 0) cut(scores, scores.data()[edge], edge);
 }
 
+// Top-n-sigma (Tang et al. 2024). The best score is 0. Tokens that are not allowed do not count.
+void keep_near_best(Scores& scores, float sigmas) {
+    double sum = 0, squares = 0;
+    int64_t count = 0;
+    const float* values = scores.data();
+    for (int token = 0; token < scores.size; ++token)
+        if (values[token] > -INF) sum += values[token], ++count;
+    const double mean = sum / double(count);
+    for (int token = 0; token < scores.size; ++token)
+        if (values[token] > -INF) squares += (values[token] - mean) * (values[token] - mean);
+    const double edge = -double(sigmas) * std::sqrt(squares / double(count));
+    for (int token = 0; token < scores.size; ++token)
+        if (values[token] < edge) scores.data()[token] = -INF;
+}
+
+// The sum of exp(score), the mass of all tokens.
+double mass_of(Scores& scores) {
+    double mass = 0;
+    for (int token = 0; token < scores.size; ++token) mass += std::exp(double(scores.data()[token]));
+    return mass;
+}
+
+// Locally typical sampling (Meister et al. 2023).
+void keep_typical(Scores& scores, float enough) {
+    struct Token {
+        double distance, probability;
+        int id;
+    };
+    thread_local std::vector<Token> tokens;
+    tokens.clear();
+    const double whole = std::log(mass_of(scores));
+    double entropy = 0;
+    for (int token = 0; token < scores.size; ++token) {
+        if (scores.data()[token] == -INF) continue;
+        const double log = scores.data()[token] - whole;
+        entropy -= log * std::exp(log);
+        tokens.push_back({-log, std::exp(log), token});
+    }
+    for (Token& token : tokens) token.distance = std::abs(token.distance - entropy);
+    std::sort(tokens.begin(), tokens.end(), [](const Token& left, const Token& right) {
+        return left.distance != right.distance ? left.distance < right.distance : left.id < right.id;
+    });
+    double mass = 0;
+    size_t last = 0;
+    while (last < tokens.size() && (mass += tokens[last].probability) < enough) ++last;
+    if (last >= tokens.size()) return;
+    for (const Token& token : tokens)
+        if (token.distance > tokens[last].distance) scores.data()[token.id] = -INF;
+}
+
+// Leave out all tokens that are at least this likely, but the last of them.
+void exclude_top_choices(Scores& scores, float threshold) {
+    thread_local std::vector<int> likely;
+    likely.clear();
+    const double least = double(threshold) * mass_of(scores);
+    float* values = scores.data();
+    for (int token = 0; token < scores.size; ++token)
+        if (values[token] > -INF && std::exp(double(values[token])) >= least) likely.push_back(token);
+    if (likely.empty()) return;
+    const int kept = *std::max_element(likely.begin(), likely.end(), [values](int left, int right) {
+        return values[left] != values[right] ? values[left] > values[right] : left < right;
+    });
+    for (int token : likely)
+        if (token != kept) values[token] = -INF;
+}
+
+// Add a row's biases, see Biases in gpu_worker/kernels/sampling.py.
+void add_biases(Scores& scores, const int32_t* tokens, const float* values, int count) {
+    for (int entry = 0; entry < count; ++entry) scores.data()[tokens[entry]] += values[entry];
+}
+
+// Leave out tokens that are not allowed: those whose bit in the mask is 0.
+void keep_allowed(Scores& scores, const uint32_t* mask) {
+    for (int token = 0; token < scores.size; ++token)
+        if (!(mask[token / 32] >> (token % 32) & 1)) scores.data()[token] = -INF;
+}
+
 // Repetition penalty (Keskar et al. 2019) for all `count` tokens; frequency and presence penalty for output tokens.
 void penalize(Scores& scores, const Numbers& numbers, const int32_t* tokens, int count, int64_t prompt_length) {
     thread_local std::vector<int> sorted;
@@ -256,12 +337,17 @@ extern "C" const char* quire_sampling_columns() { return NUMBERS(NAME) INTEGERS(
 
 // Sample a token for each row of logits [rows, vocabulary]. Row r is for position positions[r] of slot slots[r].
 //
-// `flags`, `numbers`, `integers`: parameters by slot. `tokens`: [slots, stride], each slot's tokens by position. Writes
-// the sampled tokens to `chosen`, and each row's greatest logit to `best`: NaN if a logit is NaN.
+// `flags`, `numbers`, `integers`: parameters by slot. `tokens`: [slots, stride], each slot's tokens by position. `masks`
+// [rows]: which mask each row has, -1 for none; null if no row has one. `bits` [masks, mask_words]: see Allowed in
+// gpu_worker/kernels/sampling.py. `bias_starts` [rows + 1], null if no row has biases; `bias_tokens`, `bias_values`: see
+// Biases there. Writes the sampled tokens to `chosen`, and each row's greatest logit to `best`: NaN
+// if a logit is NaN.
 extern "C" void quire_sample(const float* logits, int rows, int vocabulary, const int32_t* slots,
                              const int32_t* positions, const uint8_t* flags, const void* numbers,
-                             const void* integers, const int32_t* tokens, int64_t stride, int64_t* chosen,
-                             float* best) {
+                             const void* integers, const int32_t* tokens, int64_t stride,
+                             const int32_t* masks, const uint32_t* bits, int64_t mask_words,
+                             const int32_t* bias_starts, const int32_t* bias_tokens, const float* bias_values,
+                             int64_t* chosen, float* best) {
     using namespace quire;
     parallel_for(rows, [&](int64_t row, int) {
         thread_local Scores scores;
@@ -270,18 +356,27 @@ extern "C" void quire_sample(const float* logits, int rows, int vocabulary, cons
         best[row] = greatest.score;
         chosen[row] = greatest.token;
         const int slot = slots[row];
-        if (!flags[slot] || !(greatest.score - greatest.score == 0)) return;
+        const uint32_t* mask = masks && masks[row] >= 0 ? bits + masks[row] * mask_words : nullptr;
+        const int bias = bias_starts ? bias_starts[row] : 0;
+        const int biases = bias_starts ? bias_starts[row + 1] - bias : 0;
+        if ((!flags[slot] && !mask && !biases) || !(greatest.score - greatest.score == 0)) return;
         const Numbers& wanted = static_cast<const Numbers*>(numbers)[slot];
         const Integers& counts = static_cast<const Integers*>(integers)[slot];
         scores.assign(own, vocabulary);
+        if (biases) add_biases(scores, bias_tokens + bias, bias_values + bias, biases);
+        if (mask) keep_allowed(scores, mask);
         if (flags[slot] & PENALTIES)
             penalize(scores, wanted, tokens + slot * stride, positions[row], counts.prompt_length);
         if (flags[slot] & DRAWS) {
             scale(scores, wanted.temperature);
-            if (flags[slot] & FILTERS) filter(scores, wanted, counts.top_k);
-            uint32_t words[2];
+            uint32_t words[3];
             const uint32_t place = uint32_t(positions[row] + counts.dropped_tokens);  // in the whole sequence
             philox(place, uint32_t(counts.sequence_index), uint64_t(counts.seed), words);
+            if (wanted.top_n_sigma > 0) keep_near_best(scores, wanted.top_n_sigma);
+            if (flags[slot] & FILTERS) filter(scores, wanted, counts.top_k);
+            if (wanted.typical_p < 1) keep_typical(scores, wanted.typical_p);
+            if (float(words[2] >> 8) * 0x1p-24f < wanted.xtc_probability) exclude_top_choices(scores, wanted.xtc_threshold);
+            if (flags[slot] & RARE_FILTERS) scale(scores, 1);  // the best token may have been left out
             chosen[row] = draw(scores, words);
         } else {
             chosen[row] = best_of(scores.data(), vocabulary).token;

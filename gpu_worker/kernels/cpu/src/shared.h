@@ -30,18 +30,22 @@ inline f32x16 product(f32x16 sum, u32x16 one, u32x16 other, bf16) {
 #endif
 }
 
-// Each lane beside the one whose number differs in the bit DISTANCE.
-template <int DISTANCE>
-inline f32x16 swapped(f32x16 v) {
-    return __builtin_shufflevector(v, v, 0 ^ DISTANCE, 1 ^ DISTANCE, 2 ^ DISTANCE, 3 ^ DISTANCE, 4 ^ DISTANCE,
-                                   5 ^ DISTANCE, 6 ^ DISTANCE, 7 ^ DISTANCE, 8 ^ DISTANCE, 9 ^ DISTANCE, 10 ^ DISTANCE,
-                                   11 ^ DISTANCE, 12 ^ DISTANCE, 13 ^ DISTANCE, 14 ^ DISTANCE, 15 ^ DISTANCE);
+// Each lane changes places with the one whose number differs in the bit DISTANCE.
+template <int DISTANCE, class V>
+inline V swapped(V v) {
+    if constexpr (!IsPair<V>::value) {
+        return reordered(v, Exchange<DISTANCE>(), Lanes());
+    } else if constexpr (sizeof(v.low) == DISTANCE * sizeof(float)) {
+        return {v.high, v.low};
+    } else {
+        return {swapped<DISTANCE>(v.low), swapped<DISTANCE>(v.high)};
+    }
 }
 
 // Sums of such two lanes: of `one` where the bit is not set, of `other` where it is.
 template <int DISTANCE>
 inline f32x16 fold(f32x16 one, f32x16 other) {
-    const i32x16 set = (STEPS & DISTANCE) != 0;
+    const i32x16 set = (steps() & DISTANCE) != 0;
     return select(set, other, one) + swapped<DISTANCE>(select(set, one, other));
 }
 
@@ -103,8 +107,8 @@ struct SharedTile {
             } else {
                 const u16x16 evens = narrow(load(state.values() + d) / total);
                 const u16x16 odds = narrow(load(state.values() + d + LANES) / total);
-                const u32x16 words = __builtin_convertvector(evens, u32x16) | __builtin_convertvector(odds, u32x16) << 16;
-                std::memcpy(mean, &words, sizeof(words));
+                const u32x16 words = convert<uint32_t>(evens) | convert<uint32_t>(odds) << 16;
+                store_bits(mean, words);
             }
             std::copy_n(mean, std::min(STEP, dim - d), to + d);
         }

@@ -1,10 +1,7 @@
 #include "team.h"
 
-#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <thread>
@@ -42,10 +39,6 @@ struct Team {
 
 Team team;
 
-void futex(std::atomic<uint32_t>* word, int operation, uint32_t value) {
-    syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation, value, nullptr, nullptr, 0);
-}
-
 uint32_t await_turn(uint32_t seen) {
     for (int spin = 0; spin < spins; ++spin) {
         const uint32_t now = team.turn.number.load(std::memory_order_acquire);
@@ -54,7 +47,7 @@ uint32_t await_turn(uint32_t seen) {
     }
     team.turn.asleep.fetch_add(1);
     uint32_t now;
-    while ((now = team.turn.number.load()) == seen) futex(&team.turn.number, FUTEX_WAIT_PRIVATE, seen);
+    while ((now = team.turn.number.load()) == seen) team.turn.number.wait(seen);
     team.turn.asleep.fetch_sub(1);
     return now;
 }
@@ -68,11 +61,13 @@ void serve(int thread) {
     }
 }
 
-void pin(pthread_t thread, int cpu) {
+void pin([[maybe_unused]] pthread_t thread, [[maybe_unused]] int cpu) {
+#if defined(__linux__)  // macOS pins no threads
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET(cpu, &set);
     pthread_setaffinity_np(thread, sizeof(set), &set);
+#endif
 }
 
 }  // namespace
@@ -85,7 +80,7 @@ void team_run(Body body, void* context) {
     team.context = context;
     team.busy.store(team.size - 1, std::memory_order_relaxed);
     team.turn.number.fetch_add(1);
-    if (team.turn.asleep.load()) futex(&team.turn.number, FUTEX_WAKE_PRIVATE, INT32_MAX);
+    if (team.turn.asleep.load()) team.turn.number.notify_all();
     body(context, 0);
     for (int spin = 0; team.busy.load(std::memory_order_acquire); ++spin) {
         if (spin < SPINS) {

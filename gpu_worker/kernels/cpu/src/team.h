@@ -1,6 +1,6 @@
 // The thread pool of the kernels (the team), and how tasks are distributed among its threads.
 //
-// A step is some hundred short kernels one after the other, so idle threads first spin and only then sleep in a futex.
+// A step is some hundred short kernels one after the other, so idle threads first spin and only then sleep.
 // Each thread begins with a range of tasks of its own, in order, so that it reads memory from the beginning to the end.
 // Then it takes tasks from the ranges of other threads: a thread that shares its core with other services computes
 // fewer tasks, and the others do not wait for it.

@@ -14,7 +14,6 @@ namespace {
 constexpr float LOWEST = -1e30f;  // below any score, and a number: what is left of it fades to nothing
 constexpr int POSITIONS = 64;  // of a tile
 constexpr int VECTORS = POSITIONS / LANES;
-constexpr i32x16 STEPS{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 struct Shape : Pages {
     int64_t heads;
@@ -52,7 +51,8 @@ inline f32x16 product(f32x16 sum, u32x16 packed, const bf16* one) {
     const __m512bh pair = (__m512bh)_mm512_set1_epi32(load_bits<int32_t>(one));
     return (f32x16)_mm512_dpbf16_ps((__m512)sum, (__m512bh)packed, pair);
 #else
-    return sum + seconds(packed) * to_float(one[1]) + firsts(packed) * to_float(one[0]);
+    const u32x16 pair = u32x16{} + load_bits<uint32_t>(one);
+    return sum + seconds(packed) * seconds(pair) + firsts(packed) * firsts(pair);
 #endif
 }
 
@@ -231,13 +231,15 @@ struct NoFetch {
     void rest() {}
 };
 
-// Products of ROWS queries with the keys of WIDE vectors of the tile, from `first` on.
+// Products of ROWS queries with the keys of WIDE vectors of the tile, from `first` on. Every loop over rows and vectors is
+// unrolled, here and in `weigh`: a compiler keeps sums in memory if a loop indexes them.
 template <int ROWS, int WIDE, class T, class F>
 inline void dot(const T* const* queries, const Tile<T>& tile, int64_t first, int64_t dim, f32x16 (*scores)[VECTORS],
                 F& fetch) {
     f32x16 sums[ROWS][WIDE] = {};
     for (int64_t d = 0; d < dim; d += PACK<T>) {
         u32x16 keys[WIDE];
+#pragma GCC unroll 4
         for (int v = 0; v < WIDE; ++v) keys[v] = load_bits<u32x16>(tile.keys[first + v] + d / PACK<T> * tile.key_stride);
         fetch.some();
 #pragma GCC unroll 8
@@ -245,7 +247,9 @@ inline void dot(const T* const* queries, const Tile<T>& tile, int64_t first, int
 #pragma GCC unroll 4
             for (int v = 0; v < WIDE; ++v) sums[row][v] = product(sums[row][v], keys[v], queries[row] + d);
     }
+#pragma GCC unroll 8
     for (int row = 0; row < ROWS; ++row)
+#pragma GCC unroll 4
         for (int v = 0; v < WIDE; ++v) scores[row][first + v] = sums[row][v];
 }
 
@@ -255,11 +259,14 @@ template <int ROWS, int WIDE, class T, class F>
 inline void weigh(const T (*weights)[POSITIONS], const Tile<T>& tile, int64_t begin, int64_t end, State* states, int64_t d,
                   F& fetch) {
     f32x16 held[ROWS][WIDE];
+#pragma GCC unroll 8
     for (int row = 0; row < ROWS; ++row)
+#pragma GCC unroll 4
         for (int v = 0; v < WIDE; ++v) held[row][v] = load(states[row].values() + d + v * LANES);
-    const auto add = [&](int64_t place, uint32_t kept) {
+    const auto add = [&](int64_t place, uint32_t kept) __attribute__((always_inline)) {
         const T* from = tile.values[place / LANES] + place % LANES / PACK<T> * tile.value_stride + d * PACK<T>;
         u32x16 values[WIDE];
+#pragma GCC unroll 4
         for (int v = 0; v < WIDE; ++v) values[v] = load_bits<u32x16>(from + v * LANES * PACK<T>) & kept;
 #pragma GCC unroll 8
         for (int row = 0; row < ROWS; ++row)
@@ -273,7 +280,9 @@ inline void weigh(const T (*weights)[POSITIONS], const Tile<T>& tile, int64_t be
         fetch.some();
     }
     if (begin < end) add(begin, 0xFFFFu);
+#pragma GCC unroll 8
     for (int row = 0; row < ROWS; ++row)
+#pragma GCC unroll 4
         for (int v = 0; v < WIDE; ++v) store(states[row].values() + d + v * LANES, held[row][v]);
 }
 

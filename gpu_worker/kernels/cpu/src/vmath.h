@@ -6,16 +6,6 @@
 
 namespace quire {
 
-inline bool any(i32x16 mask) {
-#if defined(__AVX512F__)
-    return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask);
-#else
-    int32_t found = 0;
-    for (int lane = 0; lane < LANES; ++lane) found |= mask[lane];
-    return found;
-#endif
-}
-
 // 0 below -87.3 and for -inf; above 88.3 the result for 88.3. NaN stays NaN.
 inline f32x16 exp(f32x16 x) {
     const i32x16 none = x < -87.3f;
@@ -70,7 +60,7 @@ inline f32x16 log(f32x16 x) {
     // The mantissa into [sqrt(1/2), sqrt(2)): near 1 the logarithm keeps its relative precision.
     const i32x16 power = (bits - 0x3F3504F3) >> 23;
     const f32x16 mantissa = (f32x16)(bits - (power << 23));
-    const f32x16 whole = __builtin_convertvector(power, f32x16);
+    const f32x16 whole = convert<float>(power);
     const f32x16 rest = mantissa - 1.0f;
     const f32x16 square = rest * rest;
     f32x16 poly = splat(7.0376836292e-2f);

@@ -60,16 +60,17 @@ class TritonStep:
         cache: LayerCache,
         spec: AttentionSpec = FULL_ATTENTION,
         slopes: Tensor | None = None,
+        sink_logits: Tensor | None = None,
     ) -> Tensor:
         if cache.shape.shared:
             return self._attend_latent(query, cache, spec)
         out = torch.empty_like(query)
         for launch in self._cut(query.shape[1] // cache.shape.heads, chunk_rows(query)):
-            self._attend(launch, query, cache, spec, slopes, out)
+            self._attend(launch, query, cache, spec, slopes, sink_logits, out)
         return out.flatten(1)
 
     def _attend_latent(self, query: Tensor, cache: LayerCache, spec: AttentionSpec) -> Tensor:
-        if spec.window or spec.softcap:  # which no model with such pages has
+        if spec.window or spec.chunk or spec.softcap:  # which no model with such pages has
             return ReferenceStep(self._step).attend(query, cache, spec)
         out = query.new_empty((*query.shape[:2], cache.shape.value_size))
         most = latent.tile_rows(query)
@@ -90,13 +91,14 @@ class TritonStep:
         cache: LayerCache,
         spec: AttentionSpec,
         slopes: Tensor | None,
+        sink_logits: Tensor | None,
         out: Tensor,
     ) -> None:
         """Fill in the rows of `out` that are the launch's."""
         step, (_, heads, dim) = self._step, query.shape
         kv_heads, kv = cache.shape.heads, format_of(cache)
         reading = kv.reading(factor(query))
-        in_window = spec.sinks + spec.window if spec.window else launch.longest
+        in_window = spec.sinks + spec.window if spec.window else spec.chunk or launch.longest
         splits = launch.splits(kv_heads, in_window, self._processors)
         rows, padded = launch.step_tokens * heads, triton.next_power_of_2(max(16 * reading.each, dim))
         partials = logsums = None
@@ -108,6 +110,7 @@ class TritonStep:
             query,
             *pointers(cache, reading.word),
             slopes,
+            sink_logits,
             step.block_tables,
             step.query_starts,
             step.contexts,
@@ -128,6 +131,7 @@ class TritonStep:
             N=tiles.keys,
             WINDOW=spec.window,
             SINKS=spec.sinks,
+            CHUNK=spec.chunk,
             SOFTCAP=spec.softcap,
             ROW_SCALES=kv.row_scales,
             HEAD_SCALES=kv.head_scales,

@@ -8,9 +8,10 @@ other, so that a key is read once for all of them and multiplied as matrices are
     along them      online softmax (Milakov and Gimelshein 2018): the largest score, the sum of weights,
                     the weighted values so far
 
-With a window the stretches that are looked at are the tiles of the sinks and those of the window, as if they
-followed each other; what lies between is not read. A context may be cut into several stretches, a program
-each; then each leaves what it found as a partial result, and `combine.py` puts them together.
+Positions before a chunk are not read. With a window the stretches that are looked at are the tiles of the
+sinks and those of the window, as if they followed each other; what lies between is not read. A context may be
+cut into several stretches, a program each; then each leaves what it found as a partial result, and
+`combine.py` puts them together.
 """
 
 import triton
@@ -29,11 +30,13 @@ def capped(scores, cap):
 
 
 @triton.jit
-def seen(at, wanted, positions, WINDOW: tl.constexpr, SINKS: tl.constexpr):
+def seen(at, wanted, positions, WINDOW: tl.constexpr, SINKS: tl.constexpr, CHUNK: tl.constexpr):
     """[M, N]: whether a token at `positions` [M] sees the keys at `at` [N]."""
     result = (at[None, :] <= positions[:, None]) & wanted[None, :]
     if WINDOW > 0:
         result = result & ((at[None, :] > positions[:, None] - WINDOW) | (at[None, :] < SINKS))
+    if CHUNK > 0:
+        result = result & (at[None, :] >= (positions // CHUNK * CHUNK)[:, None])
     return result
 
 
@@ -45,6 +48,7 @@ def attend_tile(
     key_scales,
     value_scales,
     slopes,
+    sink_logits,
     tables,
     starts,
     contexts,
@@ -65,6 +69,7 @@ def attend_tile(
     N: tl.constexpr,
     WINDOW: tl.constexpr,
     SINKS: tl.constexpr,
+    CHUNK: tl.constexpr,
     SOFTCAP: tl.constexpr,
     ROW_SCALES: tl.constexpr,
     HEAD_SCALES: tl.constexpr,
@@ -102,6 +107,10 @@ def attend_tile(
         begin = tl.maximum(before + first - WINDOW + 1, 0)
         sink_tiles = (tl.minimum(SINKS, begin) + N - 1) // N
         skipped = tl.maximum(begin // N, sink_tiles) - sink_tiles
+    elif CHUNK > 0:
+        begin = (before + first) // CHUNK * CHUNK
+        sink_tiles = 0
+        skipped = begin // N
     else:
         begin = 0
         sink_tiles = 0
@@ -109,7 +118,7 @@ def attend_tile(
     low, high = own_stretch((end + N - 1) // N - skipped, partials)
     # Tiles that all rows see as a whole need no masks: without a window all but the last ones.
     whole = low
-    if WINDOW == 0:
+    if WINDOW + CHUNK == 0:
         whole = tl.maximum(low, tl.minimum((before + first + 1) // N, high))
 
     unit = scale * 1.4426950408889634  # of a score, in units of ln 2
@@ -120,13 +129,17 @@ def attend_tile(
     row_of_table = tables + row.to(tl.int64) * table_width
     largest = tl.full([M], float("-inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
+    if sink_logits is not None:  # the first stretch begins with it
+        sink = tl.load(sink_logits + kv_head * GROUP + members % GROUP) * 1.4426950408889634
+        largest = tl.where(tl.program_id(2) == 0, sink, largest)
+        total += tl.where(tl.program_id(2) == 0, 1.0, 0.0)
     sums = (tl.zeros([M, PADDED], tl.float32),) * EACH
     ceiling = tl.full([], 1e-30 if ROW_SCALES else 1.0, tl.float32)
     for masked in tl.static_range(2):
         for number in range(whole if masked else low, high if masked else whole):
             at = number * N + tl.arange(0, N)
             wanted = at < end
-            if WINDOW > 0:
+            if WINDOW + CHUNK > 0:
                 at = tl.where(number < sink_tiles, number, number + skipped) * N + tl.arange(0, N)
                 wanted = (at < end) & ((at >= begin) | (at < SINKS))
             places = find_rows(row_of_table, at, wanted, kv_head, KV_HEADS, BLOCK_SIZE)
@@ -139,7 +152,7 @@ def attend_tile(
             if slopes is not None:
                 scores = scores + slope[:, None] * (at[None, :] - positions[:, None]).to(tl.float32)
             if masked:
-                scores = tl.where(seen(at, wanted, positions, WINDOW, SINKS), scores, float("-inf"))
+                scores = tl.where(seen(at, wanted, positions, WINDOW, SINKS, CHUNK), scores, float("-inf"))
             weights, faded, largest, total = weigh(scores, unit, largest, total)
             v = load_rows(values + places * SIZE, wanted, SIZE, PADDED, masked)
             if ROW_SCALES:

@@ -1,7 +1,8 @@
 """The layouts of recorded steps: the inputs that a CUDA graph reads, as int64 numbers, padded to its size.
 
-A decode layout has rows of one token each. Tokens and block tables are already in the batch's tables, so a
-row's inputs are its slot and its context length. A row of padding has context 0 and attends to nothing:
+A decode layout has rows of one token each. The GPU has a table of each slot's tokens and blocks, so that two
+numbers are enough to describe a row: its slot and its context length. A row of padding has context length 0
+and attends to nothing:
 
     rows         0   1   2   3               4 rows recorded, 3 in the step
     slots      │ 5 │ 0 │ 2 │ 0 │

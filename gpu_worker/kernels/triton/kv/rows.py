@@ -1,6 +1,8 @@
-"""Rows of pages on their way from and to memory, whatever their format.
+"""Loads and stores rows of the KV pages, whatever their format.
 
-keys, values     [num_blocks, kv_heads, block_size, size]     a row is what one head keeps of one position
+keys, values     [num_blocks, kv_heads, block_size, size]
+
+A row is the last dimension: the key, or the value, of one token in one KV head.
 """
 
 import triton

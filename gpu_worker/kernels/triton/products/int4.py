@@ -75,7 +75,7 @@ class TritonInt4Linear:
     def __init__(self, weight: Tensor, bias: Tensor | None, processors: int) -> None:
         self._out, self._in = weight.shape
         self._bias, self._dtype, self._processors = bias, weight.dtype, processors
-        parts = [packed(part) for part in torch.split(weight, AT_ONCE)]
+        parts = [packed(weight[first : first + AT_ONCE]) for first in range(0, self._out, AT_ONCE)]
         words, scales = zip(*parts, strict=True)
         self._packed, self._scales = torch.cat(words, 1), torch.cat(scales, 1)
 

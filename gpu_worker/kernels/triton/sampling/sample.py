@@ -3,6 +3,8 @@
     greedy       │ best of each row │
     drawing      │ best of each row │ draw │
     penalties    │ best of each row │ count tokens │ penalize │ best of each row again │ draw │
+    rare filters │ as drawing, and the rows with one are drawn by the reference
+    grammars     │ best of each row │ biases, only allowed tokens │ best of each row again │ and as above
 
 The host knows which rows need which work, so nothing here waits for the device.
 """
@@ -13,7 +15,16 @@ import triton
 from torch import Tensor
 
 from gpu_worker.arrays import Int32s
-from gpu_worker.kernels.sampling import DRAWS, PENALTIES, Sampled, SamplingState, logprobs_of
+from gpu_worker.kernels.reference.sampling import draw
+from gpu_worker.kernels.sampling import (
+    DRAWS,
+    PENALTIES,
+    RARE_FILTERS,
+    Allowed,
+    Sampled,
+    SamplingState,
+    logprobs_of,
+)
 from gpu_worker.kernels.triton.sampling.draw import draw_rows
 from gpu_worker.kernels.triton.sampling.penalize import penalized
 from gpu_worker.machine.transfer import indices
@@ -23,24 +34,39 @@ TILE = 8192
 
 
 def sample(
-    logits: Tensor, slots: Int32s, device_slots: Tensor, positions: Int32s, state: SamplingState
+    logits: Tensor,
+    slots: Int32s,
+    device_slots: Tensor,
+    positions: Int32s,
+    state: SamplingState,
+    allowed: Allowed | None = None,
 ) -> Sampled:
     """See `Kernels.sample`."""
     raw = logits.float().contiguous()
     best, tokens = raw.max(dim=-1)  # the first of equal maxima; NaN counts as the greatest
     finite = best - best == 0  # infinity less itself is NaN
     flags = state.flags[slots]
+    open_to = raw
+    if allowed is not None:
+        open_to = allowed.only(raw)
+        best, tokens = open_to.max(dim=-1)
     not_greedy = np.flatnonzero(flags)
     if len(not_greedy):
         rows, lengths = indices(np.stack((not_greedy, positions[not_greedy])), raw.device)
-        own, scores = raw, torch.empty_like(raw)
+        own, scores = open_to, torch.empty_like(raw)
         if (flags & PENALTIES).any():
             longest = int(positions[not_greedy].max())
-            own = scores = penalized(raw, rows, device_slots, lengths, longest, state)
+            own = scores = penalized(open_to, rows, device_slots, lengths, longest, state)
             best, chosen = own.max(dim=-1)
             tokens = tokens.index_copy(0, rows, chosen[rows])
+        rare = np.flatnonzero(flags & RARE_FILTERS)
+        if len(rare):  # before a kernel writes scores over logits
+            few = indices(rare, raw.device)
+            drawn = draw(own[few], device_slots[few], positions[rare], flags[rare], state)
         if (flags & DRAWS).any():
             _draw(own, scores, rows, device_slots, lengths, best, tokens, state)
+        if len(rare):
+            tokens = tokens.index_copy(0, few, drawn)
     return Sampled(tokens, finite, logprobs_of(raw, slots, tokens, state))
 
 

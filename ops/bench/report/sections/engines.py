@@ -114,8 +114,8 @@ def in_process(results: Results, drawings: str) -> list[str]:
         for users, rates in results["output_tokens_per_second"].items()
     ]
     return [
-        "Output tokens a second of the whole chain, asked over HTTP, and of the same engine in one process: "
-        "the ratio is what processes, streams, text and HTTP cost.",
+        "Output tokens a second, once through all processes over HTTP, and once with scheduler and worker in "
+        "one process. The ratio shows what HTTP, text, Redis streams and separate processes cost.",
         table(("at once", "chain", "one process", "chain over one process"), rows),
     ]
 

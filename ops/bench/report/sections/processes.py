@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-from ops.bench.report.markdown import cell, spread, table
+from ops.bench.report.markdown import cell, number, spread, table
 
 Results = Mapping[str, Any]
 
@@ -52,8 +52,8 @@ def chain(results: Results, drawings: str) -> list[str]:
 
 def paced(results: Results, drawings: str) -> list[str]:
     blocks = [
-        "The worker does everything but the model: its device computes nothing, and is done with a step "
-        "after a given time. So this is what the chain carries on this machine, its clients included, and "
+        "The worker does all its work but the model's: in place of computing a step it waits for a given "
+        "time. So this is how many tokens all processes and their clients can carry on this machine, and "
         f"what a token costs where many come at once. Prompts of {results['prompt_tokens']} tokens, answers "
         f"of {results['answer_tokens']}; the device's rate is one token a step for each user."
     ]
@@ -98,4 +98,51 @@ def wire(results: Results, drawings: str) -> list[str]:
         table(("", "figure", *TRANSPORTS.values()), rows),
         "Redis Streams over grpc.aio, round by round: median, lowest and highest.",
         table(("", "ratio"), ratios),
+    ]
+
+
+def one_redis(results: Results, drawings: str) -> list[str]:
+    levels = [
+        (
+            f"{batch}, {found['entry_bytes']} bytes",
+            *(level[name] for name in ("pairs", "entries_per_second", "messages_per_second")),
+            *(
+                level[name]
+                for name in ("megabytes_per_second", "busy", "cpu_us_per_entry", "entries_per_read")
+            ),
+        )
+        for batch, found in results["by_batch"].items()
+        for level in found["levels"]
+    ]
+    limits = [
+        (
+            batch,
+            *(found["limit"][name] for name in ("entries_per_second", "megabytes_per_second")),
+            *(found["limit"][name] for name in ("steps_per_second", "tokens_per_second")),
+        )
+        for batch, found in results["by_batch"].items()
+    ]
+    return [
+        "Pairs of processes pass entries on through one Redis, each entry with a message for each sequence "
+        "of a step. One thread of Redis executes all commands: busy is the share of a core that it takes.",
+        table(
+            (
+                "messages of an entry",
+                "pairs",
+                "entries/s",
+                "messages/s",
+                "MB/s",
+                "busy",
+                "µs an entry",
+                "a read",
+            ),
+            levels,
+        ),
+        "What one Redis carries when it is busy all the time, by what an entry costs at the busiest level. A "
+        f"step is {results['entries_a_step']} entries if there is one process of each kind: plan, result, "
+        "tokens, text.",
+        table(("sequences of a step", "entries/s", "MB/s", "steps/s", "tokens/s"), limits),
+        f"A call costs Redis {number(results['cpu_us_per_call'])} µs, and a request is "
+        f"{results['calls_a_request']} calls: {number(results['requests_per_second'])} requests a second, if "
+        "Redis had nothing else to do.",
     ]

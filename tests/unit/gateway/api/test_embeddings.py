@@ -50,7 +50,7 @@ async def test_parameters_reach_the_tokenizer(gateway: Any, pooling: str | None,
     (request,) = gateway.tokenizer.texts
     assert request.request_id == answer.headers["x-request-id"]
     assert (request.pooling, request.dimensions, request.cache_salt) == (expected, 3, "s")
-    assert (request.tenant, request.priority) == ("u", -4)
+    assert (request.tenant, request.user, request.priority) == ("127.0.0.1", "u", -4)
 
 
 async def test_a_text_whose_server_died_is_asked_again(gateway: Any) -> None:
@@ -91,7 +91,7 @@ async def test_errors(gateway: Any, code: Any, trailing: Any, status: int, param
     assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)
     assert status != 429 or answer.headers["retry-after"] == "7"
     if status != 429:  # the other text is computed in vain
-        await asyncio.wait_for(gateway.tokenizer.cancelled.wait(), 5)
+        await asyncio.wait_for(gateway.tokenizer.cancelled.wait(), 60)
 
 
 async def test_time_is_limited(gateway: Any) -> None:
@@ -134,7 +134,6 @@ async def test_a_gateway_that_stops_ends_them(gateway: Any) -> None:
         ({"input": "a", "dimensions": "3"}, "dimensions", "invalid_type"),
         ({"input": "a", "encoding_format": "hex"}, "encoding_format", "invalid_value"),
         ({"input": "a", "pooling": "cls"}, "pooling", "invalid_value"),
-        ({"input": "a", "max_tokens": 5}, "max_tokens", "unknown_parameter"),
     ],
 )
 async def test_wrong_input(refusing: Any, fields: dict[str, Any], param: str, code: str) -> None:

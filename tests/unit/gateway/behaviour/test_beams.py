@@ -69,7 +69,7 @@ async def test_a_stream_gets_its_answers_at_the_end(gateway: Gateway, tokenizer:
     ("param", "body"),
     [
         ("beam_width", {"use_beam_search": False, "beam_width": 4}),
-        ("length_penalty", {"use_beam_search": False, "length_penalty": 1.0}),
+        ("length_penalty", {"use_beam_search": False, "length_penalty": 1.5}),
         ("early_stopping", {"use_beam_search": False, "early_stopping": True}),
         ("beam_width", {"beam_width": 2, "n": 3}),
         ("beam_width", {"beam_width": 0}),

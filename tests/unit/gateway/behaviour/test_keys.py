@@ -12,14 +12,15 @@ from gateway.settings import GatewaySettings
 from ops.runtime.api_keys import KeyFileError, read_keys
 from ops.runtime.errors import StartError
 
+LONG = 24 * "k"
 KEYS = {"sk-north-1": "north", "sk-north-2": "north", "sk-south": "south"}
 
 
 @pytest.fixture
-def guarded(gateway):
+def guarded(gateway, keys_of):
     """The same gateway, but behind keys; asked without a network."""
-    transport = httpx.ASGITransport(create_app(gateway.backend, KEYS))
-    return httpx.AsyncClient(transport=transport, base_url="http://gateway")
+    transport = httpx.ASGITransport(create_app(gateway.backend, keys_of(KEYS)))
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
 
 def bearer(key):
@@ -40,7 +41,8 @@ ASK = {"model": "m", "prompt": "A", "max_tokens": 2}
         {"Authorization": "sk-south"},
         {"Authorization": "Basic sk-south"},
         {"Authorization": "Bearer ÿ"},
-        {"X-Api-Key": "sk-south"},
+        {"X-Api-Key": "sk-west"},
+        {"X-Api-Key": "sk-south", "Authorization": "Bearer sk-west"},
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/m", "/v1/completions", "/v1/chat/completions"])
@@ -64,25 +66,28 @@ async def test_the_name_of_the_key_is_the_tenant(guarded, tokenizer, key):
     chat = {"model": "m", "messages": [{"role": "user", "content": "A"}]}
     assert (await guarded.post("/v1/chat/completions", headers=bearer(key), json=chat)).status_code == 200
     assert [request.tenant for request in tokenizer.requests] == [KEYS[key]] * 2
+    assert [request.user for request in tokenizer.requests] == ["someone else", ""]
     first, second = (request.cache_salt for request in tokenizer.requests)
     assert (first, second) == (f"{KEYS[key]}:mine", f"{KEYS[key]}:")
 
 
-async def test_without_keys_the_user_is_the_tenant_and_everybody_passes(gateway, tokenizer):
+async def test_without_keys_the_address_is_the_tenant_and_everybody_passes(gateway, tokenizer):
     ask = ASK | {"user": "someone", "cache_salt": "mine"}
     assert (await gateway.http.post("/v1/completions", headers=bearer("x"), json=ask)).status_code == 200
     (request,) = tokenizer.requests
-    assert (request.tenant, request.cache_salt) == ("someone", "mine")
+    assert (request.tenant, request.user, request.cache_salt) == ("127.0.0.1", "someone", "mine")
 
 
-@pytest.mark.parametrize("path", ["/", "/health/live", "/health/ready"])
+@pytest.mark.parametrize(
+    "path", ["/", "/docs", "/openapi.json", "/ping", "/version", "/health/live", "/health/ready"]
+)
 async def test_page_and_health_are_open(guarded, path):
     assert (await guarded.get(path)).status_code == 200
 
 
 async def test_the_openai_client(guarded):
     def client(key):
-        return openai.AsyncOpenAI(base_url="http://gateway/v1", api_key=key, http_client=guarded)
+        return openai.AsyncOpenAI(base_url="http://localhost/v1", api_key=key, http_client=guarded)
 
     assert (await client("sk-south").models.list()).data[0].id == "m"
     with pytest.raises(openai.AuthenticationError) as refused:
@@ -100,8 +105,10 @@ async def test_keys_are_never_logged(guarded, caplog):
 
 def test_a_key_file(tmp_path):
     path = tmp_path / "keys"
-    path.write_text("# ours\n\nnorth: sk-1\nnorth:sk-2\n  south-2.b :  sk:3#x  \r\n")
-    assert read_keys(path) == {"sk-1": "north", "sk-2": "north", "sk:3#x": "south-2.b"}
+    rest = 24 * "k"
+    path.write_text(f"# ours\n\nnorth: sk-1{rest}\nnorth:sk-2{rest}\n  south-2.b :  sk:3#x{rest}  \r\n")
+    names = {f"sk-1{rest}": "north", f"sk-2{rest}": "north", f"sk:3#x{rest}": "south-2.b"}
+    assert read_keys(path) == names
 
 
 @pytest.mark.parametrize(
@@ -109,11 +116,12 @@ def test_a_key_file(tmp_path):
     [
         ("", "holds no key"),
         ("# north: sk-secret\n", "holds no key"),
-        ("a: sk-1\nsk-secret\n", "line 2: must be"),
+        (f"a: sk-1{LONG}\nsk-secret\n", "line 2: must be"),
+        ("a: sk-secret-of-23-letters\n", "line 1: a key must have at least 24 characters"),
         ("a: sk-secret b\n", "line 1: must be"),
         (": sk-secret\n", "line 1: must be"),
         ("a b: sk-secret\n", "line 1: must be"),
-        ("a: sk-secret\nb: sk-secret\n", "line 2: this key"),
+        (f"a: sk-secret{LONG}\nb: sk-secret{LONG}\n", "line 2: this key"),
     ],
 )
 async def test_a_bad_key_file_stops_the_process_with_one_line(tmp_path, text, reason):

@@ -157,9 +157,11 @@ async def test_defaults(gateway):
     expected = TextRequest(
         request_id=request.request_id, text="A", max_tokens=16, skip_special_tokens=True, n=1
     )
+    expected.tenant, expected.most_tokens = "127.0.0.1", 2**20
     expected.sampling.temperature = expected.sampling.top_p = expected.sampling.repetition_penalty = 1
+    expected.sampling.typical_p, expected.sampling.xtc_threshold = 1, 0.1
     expected.sampling.seed = request.sampling.seed
-    left_out = ["max_tokens", "min_p", "repetition_penalty", "temperature", "top_k", "top_p"]
+    left_out = ["max_tokens", "min_p", "repetition_penalty", "temperature", "top_k", "top_p", "typical_p"]
     expected.left_out.extend(left_out)
     assert request == expected
 
@@ -184,7 +186,7 @@ async def test_what_is_left_to_the_model(gateway, extra, stated):
 async def test_switches_of_the_template_go_along(gateway):
     extra = {"chat_template_kwargs": {"enable_thinking": False}}
     await gateway.openai().chat.completions.create(model="m", messages=MESSAGES, extra_body=extra)
-    assert gateway.tokenizer.requests[-1].chat.template_arguments == '{"enable_thinking": false}'
+    assert gateway.tokenizer.requests[-1].chat.template_arguments == '{"enable_thinking":false}'
 
 
 async def test_a_chat_may_name_its_limit_in_two_ways(gateway):

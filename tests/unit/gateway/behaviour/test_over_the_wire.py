@@ -26,7 +26,7 @@ class Deployment:
     async def tokenizer(self, servicer) -> AsyncExitStack:
         """One more tokenizer process; closing what is returned ends it."""
         own = await self._stack.enter_async_context(AsyncExitStack())
-        node = await own.enter_async_context(Node(self._bus, "tokenizer", {"model": "m"}))
+        node = await own.enter_async_context(Node(self._bus, "tokenizer", {"model": "m"}, lease_seconds=60))
         server = node.server(pool="m")
         add_TokenizerServicer_to_server(servicer, server)
         await server.start()
@@ -38,10 +38,10 @@ async def deployment():
     async with AsyncExitStack() as stack:
         bus = MemoryBus()
         info = {"model": "m", "workers": 1, "max_model_len": 64}
-        await stack.enter_async_context(Node(bus, "scheduler", info))
-        node = await stack.enter_async_context(Node(bus, "gateway"))
+        await stack.enter_async_context(Node(bus, "scheduler", info, lease_seconds=60))
+        node = await stack.enter_async_context(Node(bus, "gateway", lease_seconds=60))
         transport = httpx.ASGITransport(create_app(NodeBackend(node)))
-        http = httpx.AsyncClient(transport=transport, base_url="http://gateway", timeout=20)
+        http = httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60)
         yield Deployment(stack, await stack.enter_async_context(http), bus)
 
 
@@ -56,7 +56,7 @@ async def test_a_request_waits_at_the_door_for_a_model_that_is_on_its_way(deploy
     answer = asyncio.ensure_future(deployment.http.post(COMPLETIONS, json=ASK))
     await asyncio.sleep(0)
     await deployment.tokenizer(tokenizer)
-    assert (await asyncio.wait_for(answer, 10)).status_code == 200
+    assert (await asyncio.wait_for(answer, 60)).status_code == 200
 
 
 async def test_a_process_that_ends_in_the_middle_is_replaced(deployment, tokenizer):
@@ -74,10 +74,10 @@ async def test_a_process_that_ends_in_the_middle_is_replaced(deployment, tokeniz
     tokenizer.generate = stopping
     first = await deployment.tokenizer(tokenizer)
     answer = asyncio.ensure_future(deployment.http.post(COMPLETIONS, json=ASK))
-    await asyncio.wait_for(stuck.wait(), 10)
+    await asyncio.wait_for(stuck.wait(), 60)
     await first.aclose()
     await deployment.tokenizer(tokenizer)
-    assert (await asyncio.wait_for(answer, 10)).json()["choices"][0][
+    assert (await asyncio.wait_for(answer, 60)).json()["choices"][0][
         "text"
     ] == "Once upon a time, a fox saw snow ❄."
     assert [len(so_far.token_ids) for so_far in tokenizer.requests[1].resumed] == [4]

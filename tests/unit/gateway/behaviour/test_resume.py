@@ -8,6 +8,8 @@ import pytest
 
 from gateway.errors import Unavailable
 from gateway.upstream.generation import Generation
+from gateway.upstream.measures import Measures
+from ops.runtime.metrics import Metrics
 from proto.sampling_pb2 import STOP
 from proto.tokenizer_pb2 import TextChunk, TextDelta, TextRequest
 
@@ -63,6 +65,36 @@ async def test_what_was_delivered_goes_with_the_next_call(gateway):
     assert first == second
 
 
+async def test_the_next_call_names_who_began_the_answer(gateway):
+    tell = gateway.tokenizer.generate
+
+    async def named(request, context):
+        async for chunk in tell(request, context):
+            if chunk.HasField("prompt"):
+                chunk.prompt.fingerprint = "tokenizer worker"
+            yield chunk
+
+    gateway.tokenizer.generate = dying(named, 4)
+    await gateway.http.post(COMPLETIONS, json={"model": "m", "prompt": "A", "seed": 5})
+    first, second = gateway.tokenizer.requests
+    assert (first.fingerprint, second.fingerprint) == ("", "tokenizer worker")
+
+
+async def test_an_answer_that_nobody_goes_on_with_is_not_changed(gateway):
+    async def upgraded(request, context):
+        if request.resumed:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION, "no worker here goes on with this answer"
+            )
+        yield TextChunk(deltas=[TextDelta(index=0, text="a", token_ids=[1])])
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "killed", (("quire-lost", "tokenizer-1"),))
+
+    gateway.tokenizer.generate = upgraded
+    answer = await gateway.http.post(COMPLETIONS, json={"model": "m", "prompt": "A"})
+    assert answer.status_code == 503
+    assert len(gateway.tokenizer.requests) == 2
+
+
 async def test_a_finished_sequence_is_told_to_be_finished(gateway):
     async def uneven(request, context):
         if not request.resumed:
@@ -92,7 +124,7 @@ async def test_only_the_prompt_whose_server_died_is_asked_again(gateway):
 
 async def test_a_request_that_kills_its_servers_is_given_up(gateway):
     gateway.tokenizer.generate = dying(gateway.tokenizer.generate, *[0] * 20)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         response = await gateway.http.post(COMPLETIONS, json={"model": "m", "prompt": "A"})
     assert response.status_code == 503
     assert response.headers["retry-after"]
@@ -113,11 +145,11 @@ async def test_a_generation_can_be_ended_from_outside(backend, tokenizer):
         await asyncio.Event().wait()
 
     tokenizer.generate = generate
-    generation = Generation(backend.tokenizer("m"), TextRequest(text="A", n=1))
+    generation = Generation(backend.tokenizer("m"), TextRequest(text="A", n=1), Measures("m", Metrics()))
     chunks = generation.chunks()
     _, chunk = await anext(chunks)
     assert chunk.deltas[0].text == "a"
     generation.end(Unavailable("enough"))
     with pytest.raises(Unavailable, match="enough"):
         await anext(chunks)
-    await asyncio.wait_for(tokenizer.cancelled.wait(), 5)
+    await asyncio.wait_for(tokenizer.cancelled.wait(), 60)

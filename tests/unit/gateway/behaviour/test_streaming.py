@@ -8,6 +8,7 @@ import grpc
 import openai
 import pytest
 
+from proto.rpc.call import too_large
 from proto.sampling_pb2 import LENGTH, STOP
 from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta
 
@@ -72,6 +73,20 @@ async def test_chat_events_byte_for_byte(gateway):
     )  # fmt: skip
 
 
+async def test_counts_in_every_event(gateway):
+    gateway.tokenizer.generate = say(
+        TextChunk(prompt=PromptInfo(token_ids=[1, 2])),
+        text('],"usage":null}', 3),
+        text("b", 4, finish_reason=STOP),
+    )
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    events = await gateway.events(CHAT, model="m", messages=MESSAGES, stream=True, stream_options=options)
+    usages = [json.loads(event)["usage"] for event in events[:-1]]
+    assert [usage["completion_tokens"] for usage in usages] == [1, 1, 2, 2, 2]
+    assert {usage["prompt_tokens"] for usage in usages} == {2}
+    assert json.loads(events[1])["choices"][0]["delta"]["content"] == '],"usage":null}'
+
+
 async def test_completion_events_byte_for_byte(gateway):
     gateway.tokenizer.generate = say(text("a", 3), text("", 4), text("b", 5, finish_reason=LENGTH))
     response = await gateway.http.post(COMPLETIONS, json={"model": "m", "prompt": "A", "stream": True})
@@ -123,8 +138,15 @@ STATUSES = [
     (grpc.StatusCode.NOT_FOUND, 404, openai.NotFoundError),
     (grpc.StatusCode.RESOURCE_EXHAUSTED, 429, openai.RateLimitError),
     (grpc.StatusCode.ABORTED, 500, openai.InternalServerError),
-    (grpc.StatusCode.INTERNAL, 500, openai.InternalServerError),
 ]
+
+UNEXPECTED = [
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.DATA_LOSS,
+    grpc.StatusCode.UNIMPLEMENTED,
+]
+SECRET = "Unexpected <class 'KeyError'>: '/srv/models/secret'"
 
 
 @pytest.mark.parametrize(("code", "status", "kind"), STATUSES)
@@ -136,6 +158,66 @@ async def test_a_call_that_fails_at_once(gateway, code, status, kind, stream):
     assert (caught.value.status_code, caught.value.param) == (status, "prompt")
     assert caught.value.body["message"] == "no good"
     assert ("retry-after" in caught.value.response.headers) == (status == 429)
+
+
+async def test_a_request_that_ends_processes_is_not_tried_again(gateway):
+    gateway.tokenizer.generate = say(then=failing(grpc.StatusCode.ABORTED, "it ends workers"))
+    with pytest.raises(openai.InternalServerError, match="it ends workers") as caught:
+        await gateway.openai().with_options(max_retries=2).completions.create(model="m", prompt="A")
+    assert caught.value.code == "request_poisoned"
+    assert len(gateway.tokenizer.requests) == 1
+
+
+@pytest.mark.parametrize("code", UNEXPECTED)
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("begun", [False, True])
+async def test_what_failed_is_in_the_log_and_an_id_in_the_answer(gateway, caplog, code, stream, begun):
+    first = (text("a", 1),) if begun else ()
+    gateway.tokenizer.generate = say(*first, then=failing(code, SECRET, "prompt"))
+    ask = {"model": "m", "prompt": "A", "stream": stream}
+    response = await gateway.http.post(COMPLETIONS, json=ask)
+    assert response.status_code == (200 if stream and begun else 500)
+    error = json.loads(response.text.split("data: ")[-1])["error"]
+    request_id = response.headers["x-request-id"]
+    assert (error["type"], error["param"], error["code"]) == ("server_error", None, "internal_error")
+    assert request_id in error["message"]
+    assert "/srv" not in response.text
+    (logged,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert request_id in logged
+    assert SECRET in logged
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_fault_of_ours_within_a_stream_has_an_id_too(gateway, caplog, begun):
+    bad = text("there is no sequence 7", 1, index=7)
+    gateway.tokenizer.generate = say(*((text("a", 1), bad) if begun else (bad,)))
+    response = await gateway.http.post(COMPLETIONS, json={"model": "m", "prompt": "A", "stream": True})
+    assert response.status_code == (200 if begun else 500)
+    error = json.loads(response.text.split("data: ")[-1])["error"]
+    assert response.headers["x-request-id"] in error["message"]
+    assert "IndexError" in caplog.text
+    assert response.headers["x-request-id"] in caplog.text
+
+
+async def test_processes_that_are_not_there(gateway, caplog):
+    failure = failing(grpc.StatusCode.UNAVAILABLE, "no process serves calls:Tokenizer:m")
+    gateway.tokenizer.generate = say(then=failure)
+    response = await gateway.http.post(COMPLETIONS, json={"model": "m", "prompt": "A"})
+    assert response.status_code == 503
+    assert "calls:" not in response.text
+    assert "calls:Tokenizer:m" in caplog.text
+
+
+async def test_a_message_that_is_too_large_to_pass_on(gateway):
+    async def generate(request, context):
+        status = too_large(5 * 2**20)
+        await context.abort(status.code, status.details, status.trailing)
+        yield TextChunk()
+
+    gateway.tokenizer.generate = generate
+    response = await gateway.http.post(COMPLETIONS, json={"model": "m", "prompt": "A"})
+    assert (response.status_code, response.json()["error"]["code"]) == (413, "request_too_large")
+    assert "retry-after" not in response.headers
 
 
 async def test_an_answer_that_takes_too_long(gateway):
@@ -169,11 +251,10 @@ async def test_a_failure_within_the_stream(gateway, path):
     gateway.tokenizer.generate = say(text("a", 1), then=failing(grpc.StatusCode.INTERNAL, "broken"))
     prompt = {"messages": MESSAGES} if path == CHAT else {"prompt": "A"}
     events = await gateway.events(path, **prompt)
-    error = {"message": "broken", "type": "server_error", "param": None, "code": "internal_error"}
-    assert json.loads(events[-1]) == {"error": error}
+    assert json.loads(events[-1])["error"]["message"].startswith("The server failed")
     client = gateway.openai()
     create = client.chat.completions.create if path == CHAT else client.completions.create
-    with pytest.raises(openai.APIError, match="broken"):
+    with pytest.raises(openai.APIError, match="The server failed"):
         async for _ in await create(model="m", stream=True, **prompt):
             pass
 
@@ -194,7 +275,7 @@ async def test_one_failing_prompt_ends_the_request_and_cancels_the_others(gatewa
     gateway.tokenizer.generate = generate
     response = await gateway.http.post(COMPLETIONS, json={"model": "m", "prompt": ["good", "bad"]})
     assert (response.status_code, response.json()["error"]["param"]) == (400, "prompt")
-    await asyncio.wait_for(gateway.tokenizer.cancelled.wait(), 5)
+    await asyncio.wait_for(gateway.tokenizer.cancelled.wait(), 60)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -212,9 +293,9 @@ async def test_a_client_that_leaves_cancels_its_calls(gateway, caplog, stream, p
     gateway.tokenizer.generate = generate
     ask = {"model": "m", "prompt": prompt, "stream": stream}
     request = asyncio.ensure_future(gateway.http.post(COMPLETIONS, json=ask))
-    await asyncio.wait_for(asked.wait(), 5)
+    await asyncio.wait_for(asked.wait(), 60)
     request.cancel()
-    await asyncio.wait_for(gateway.tokenizer.cancelled.wait(), 5)
+    await asyncio.wait_for(gateway.tokenizer.cancelled.wait(), 60)
     assert (await gateway.http.get("/health/live")).status_code == 200
     assert [record for record in caplog.records if record.name.startswith("uvicorn")] == []
 
@@ -235,7 +316,8 @@ async def test_a_client_that_does_not_read_holds_up_only_itself(gateway):
     _, writer = await asyncio.open_connection(*gateway.address, limit=1024)
     body = json.dumps({"model": "m", "prompt": "A", "stream": True}).encode()
     writer.write(
-        b"POST /v1/completions HTTP/1.1\r\nHost: q\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
     )
     before = -1
     while produced != before or produced == 0:
@@ -245,4 +327,4 @@ async def test_a_client_that_does_not_read_holds_up_only_itself(gateway):
             assert response.json()["choices"][0]["text"] == "b"
     assert produced * 10_000 < 50e6
     writer.close()
-    await asyncio.wait_for(gateway.tokenizer.cancelled.wait(), 5)
+    await asyncio.wait_for(gateway.tokenizer.cancelled.wait(), 60)

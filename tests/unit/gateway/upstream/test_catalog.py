@@ -145,7 +145,7 @@ async def test_an_answer_whose_model_does_not_come_back_is_ended(gateway, monkey
     monkeypatch.setattr(generation, "WATCH_SECONDS", 0.01)
     ask = {"model": "m", "prompt": "A"}
     answer = asyncio.ensure_future(gateway.http.post("/v1/completions", json=ask))
-    await asyncio.wait_for(asked.wait(), 5)
+    await asyncio.wait_for(asked.wait(), 60)
     lost = {"m": Unavailable("The model 'm' is not available.")}
 
     async def all_lost():
@@ -153,7 +153,7 @@ async def test_an_answer_whose_model_does_not_come_back_is_ended(gateway, monkey
 
     monkeypatch.setattr(generator._catalog, "lost", all_lost)
     watch = asyncio.ensure_future(generator.watch())
-    response = await asyncio.wait_for(answer, 5)
+    response = await asyncio.wait_for(answer, 60)
     watch.cancel()
     assert (response.status_code, response.headers["retry-after"]) == (503, "5")
     assert response.json()["error"]["message"] == "The model 'm' is not available."
@@ -170,8 +170,52 @@ async def test_a_gateway_that_stops_says_so(gateway):
     gateway.tokenizer.generate = generate
     ask = {"model": "m", "prompt": "A"}
     answer = asyncio.ensure_future(gateway.http.post("/v1/completions", json=ask))
-    await asyncio.wait_for(asked.wait(), 5)
+    await asyncio.wait_for(asked.wait(), 60)
     gateway.app.state.generator.stop()
     for response in (await answer, await gateway.http.post("/v1/completions", json=ask)):
         assert response.status_code == 503
         assert "stopping" in response.json()["error"]["message"]
+
+
+async def test_a_lease_says_nothing_that_an_answer_could_not(gateway, backend):
+    """JSON can spell what HTTP's JSON cannot: NaN, halves of characters, trees without end."""
+    deep = [[]]
+    for _ in range(900):
+        deep = [deep]
+    defaults = {"temperature": float("nan"), "top_p": 0.5, "top_k": 10**400, "\ud800": 1, "deep": deep}
+    info = {"model": "m", "workers": 10**400, "max_model_len": 10**400, "defaults": defaults}
+    backend.lease_list = [
+        *backend.lease_list,
+        Lease("x-1", "tokenizer", 1, info),
+        Lease("x-2", "scheduler", 1, {**info, "model": "\ud800"}),
+        Lease("x-3", "scheduler", 1, {**info, "model": {"a": 1}}),
+    ]
+    models = (await gateway.http.get("/v1/models")).json()["data"]
+    assert [model["id"] for model in models] == ["m"]
+    assert (await gateway.http.get("/health/ready")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("tokenizers", "schedulers", "gateways", "capacity"),
+    [
+        ([100], [60], 0, 60),
+        ([100], [60], 1, 60),
+        ([100], [60, 60], 1, 100),
+        ([100, 100], [60, 60], 3, 40),
+        ([None], [None], 1, 256),
+        ([100], [0], 1, 256),
+    ],
+)
+async def test_gateways_share_what_the_services_hold(tokenizers, schedulers, gateways, capacity):
+    """A scheduler without workers (0) holds nothing."""
+
+    def of(kind, lease, capacities):
+        for number, held in enumerate(capacities):
+            info = lease.info if held is None else lease.info | {"capacity": held or 60}
+            info = info | {"workers": 0} if held == 0 else info
+            yield replace(lease, process_id=f"{kind}-{number}", info=info)
+
+    leases = [*of("t", TOKENIZER, tokenizers), *of("s", SCHEDULER, schedulers)]
+    leases += [Lease(f"g-{number}", "gateway", 1) for number in range(gateways)]
+    catalog, _ = catalog_of(*leases)
+    assert (await catalog.find("m")).capacity == capacity

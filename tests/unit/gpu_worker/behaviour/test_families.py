@@ -15,6 +15,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from gpu_worker.errors import ModelError
 from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.cpu.kernels import MatrixUnitKernels
 from gpu_worker.kernels.interface import Kernels
@@ -65,13 +66,15 @@ YARN = {
 }
 GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 9}
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_experts": 5}
-DEEPSEEK = {
+LATENT = {
     "num_key_value_heads": 4,
     "kv_lora_rank": 24,
     "qk_nope_head_dim": 12,
     "qk_rope_head_dim": 8,
     "v_head_dim": 10,
     "q_lora_rank": 20,
+}
+DEEPSEEK = LATENT | {
     "n_routed_experts": 8,
     "num_experts_per_tok": 3,
     "moe_intermediate_size": 24,
@@ -80,6 +83,25 @@ DEEPSEEK = {
     "routed_scaling_factor": 1.7,
     "n_group": 4,
     "topk_group": 2,
+}
+GLM_EXPERTS = {
+    "head_dim": 16,
+    "attention_bias": True,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.7,
+    "n_group": 4,
+    "topk_group": 2,
+}
+STRETCHED = YARN | {
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.4,
 }
 SHARP = YARN | {"mscale": 1.0, "mscale_all_dim": 0.8}
 BLOOM = {
@@ -157,12 +179,47 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         DEEPSEEK
         | {"q_lora_rank": None, "norm_topk_prob": False, "rope_parameters": SHARP, "attention_bias": True},
     ),
+    "gpt-oss": (
+        "GptOssForCausalLM",
+        {
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "head_dim": 16,
+            "sliding_window": 9,
+            "swiglu_limit": 0.5,
+            "intermediate_size": 64,
+            "rope_parameters": YARN | {"truncate": False},
+        },
+    ),
     "BLOOM": ("BloomForCausalLM", BLOOM),
     "Phi": ("PhiForCausalLM", {"hidden_size": 64, "seed": 1}),
 }
 
 ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
     "MPT": ("MptForCausalLM", MPT),
+    "Ministral 3": ("Ministral3ForCausalLM", {"head_dim": 16, "rope_parameters": STRETCHED}),
+    "OLMoE": (
+        "OlmoeForCausalLM",
+        {"num_experts": 5, "num_experts_per_tok": 2, "norm_topk_prob": True, "seed": 2},
+    ),
+    "MiniMax M2": (
+        "MiniMaxM2ForCausalLM",
+        {"num_local_experts": 5, "num_experts_per_tok": 2, "head_dim": 16, "rotary_dim": 8},
+    ),
+    "GLM 4 MoE": ("Glm4MoeForCausalLM", GLM_EXPERTS | {"seed": 1}),
+    "GLM 4 MoE, norms of heads": ("Glm4MoeForCausalLM", GLM_EXPERTS | {"use_qk_norm": True, "seed": 2}),
+    "GLM 4 MoE Lite": (
+        "Glm4MoeLiteForCausalLM",
+        DEEPSEEK | {"mlp_layer_types": ["sparse", "dense", "sparse"]},
+    ),
+    "Youtu": (
+        "YoutuForCausalLM",
+        LATENT | {"rope_parameters": SHARP, "tie_word_embeddings": False, "seed": 2},
+    ),
+    "dots.llm1": (
+        "Dots1ForCausalLM",
+        GLM_EXPERTS | {"attention_bias": False, "sliding_window": 9, "max_window_layers": 1},
+    ),
     "Falcon": ("FalconForCausalLM", FALCON | {"seed": 1}),
     "Falcon, biases": (
         "FalconForCausalLM",
@@ -225,7 +282,9 @@ def random_model(architecture: str, changes: dict[str, Any]) -> Any:
     config._attn_implementation = changes.get("attention", "eager")
     model = kind(config).eval()
     for name, parameter in model.named_parameters():
-        if parameter.dim() == 1:
+        if name.endswith(("gate_up_proj_bias", "down_proj_bias", "sinks")):
+            torch.nn.init.normal_(parameter, std=0.5)
+        elif parameter.dim() == 1:
             torch.nn.init.normal_(parameter, mean=0 if name.endswith("bias") else 0.7, std=0.2)
     for name, buffer in model.named_buffers():
         if name.endswith("e_score_correction_bias"):
@@ -374,6 +433,29 @@ def test_the_language_model_of_one_that_sees(
     first, second = (plain.Driver(plain.runner(each)) for each in (found.directory, tmp_path))
     assert first.generate(first.admit(0, PROMPT), 9) == second.generate(second.admit(0, PROMPT), 9)
     assert "text alone is served, 1 other tensors are left" in caplog.text
+
+
+@pytest.mark.parametrize(("outside", "inside"), [(True, False), (True, None), (False, True), (None, True)])
+def test_the_head_belongs_to_the_whole(tmp_path: Path, outside: bool | None, inside: bool | None) -> None:
+    """transformers ties it to the embeddings if the whole model's configuration says so."""
+    text = USUAL | {"tie_word_embeddings": inside}
+    whole = {"architectures": ["Mistral3ForConditionalGeneration"], "text_config": text}
+    (tmp_path / "config.json").write_text(json.dumps(whole | {"tie_word_embeddings": outside}))
+    assert read_config(tmp_path).tie_word_embeddings == (inside if outside is None else outside)
+
+
+def test_a_stretch_that_is_not_understood_is_refused(tmp_path: Path) -> None:
+    """Only Ministral 3 scales queries by their positions, beyond its original context alone."""
+    text = USUAL | {"rope_parameters": STRETCHED}
+    whole = {"architectures": ["Mistral3ForConditionalGeneration"], "text_config": text}
+    for language, understood in (("ministral3", True), ("mistral", False)):
+        text["model_type"] = language
+        (tmp_path / "config.json").write_text(json.dumps(whole))
+        if understood:
+            assert read_config(tmp_path).architecture == "Ministral3ForCausalLM"
+        else:
+            with pytest.raises(ModelError, match="rope_parameters: 'llama_4_scaling_beta' is not understood"):
+                read_config(tmp_path)
 
 
 def test_what_gemma_3_leaves_out_of_its_text(tmp_path: Path) -> None:

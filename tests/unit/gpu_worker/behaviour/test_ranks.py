@@ -199,6 +199,25 @@ def test_embeddings(runners: tuple[Runner, Runner], pooling: Pooling) -> None:
     torch.testing.assert_close(pair, alone, atol=1e-5, rtol=1e-4)
 
 
+def test_log_probabilities_of_prompts(runners: tuple[Runner, Runner]) -> None:
+    """The head is split: every rank computes its part of it for each piece of a prompt."""
+    sampling = greedy(prompt_logprobs=4)
+    request = Request("r", array("i", PROMPT), max_tokens=1, sampling=sampling, scores_prompt=True)
+    found = []
+    for runner in runners:
+        loop = ClosedLoop(runner)
+        group = loop.ask(request)
+        while group.unfinished:
+            loop.step()
+        found.append(loop.scored[group])
+    (ours,), (theirs,) = found
+    assert (ours.ranks, ours.top_tokens) == (theirs.ranks, theirs.top_tokens)
+    assert len(unpack(ours.ranks)) == len(PROMPT) - 1
+    for name in ("logprobs", "top_logprobs"):
+        pair = (unpack(getattr(each, name), "<f4") for each in (ours, theirs))
+        np.testing.assert_allclose(*pair, atol=1e-5)
+
+
 def test_what_cannot_be_split_starts_nobody(directory: Path, tmp_path: Path) -> None:
     running = psutil.Process().children()
     with pytest.raises(ModelError, match="QUIRE_TENSOR_PARALLEL=3 does not divide 4 attention heads"):
@@ -234,7 +253,7 @@ def test_what_ranks_find(directory: Path) -> None:
     """What all find is said once, by rank 0; what one alone finds ends the worker."""
     settings = {"QUIRE_MODEL": str(directory), "QUIRE_TENSOR_PARALLEL": "2", "QUIRE_DEVICE": "cpu"}
     command = (sys.executable, "-c", DIES)
-    ended = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, timeout=100)
+    ended = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, timeout=250)
     refused, told = ended.stdout.splitlines()
     assert refused.startswith("KV memory of 0 MiB")
     assert told == "a rank may fail"

@@ -10,9 +10,12 @@ from gpu_worker.kernels.cpu import build
 from tests.support.native import with_team
 
 
-@pytest.fixture(scope="session", params=build.supported())
+@pytest.fixture(params=build.supported())
 def native(request: pytest.FixtureRequest) -> ctypes.CDLL:
-    """The library for each instruction set of this machine, with two threads."""
+    """The library for each instruction set of this machine, with two threads.
+
+    Of no larger scope: tests would be put into the order of its parameters.
+    """
     return with_team(request.param, 2)
 
 

@@ -12,6 +12,7 @@ from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.cpu.sampling import Sampler
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.sampling import sample
+from gpu_worker.kernels.sampling import RARE, Allowed, Biases
 from gpu_worker.kernels.triton.sampling.sample import sample as in_triton
 from gpu_worker.sampling.parameters import SamplingTable
 from gpu_worker.step.batch import Batch
@@ -36,14 +37,16 @@ def choose(request):
     if request.param in PLAIN:
         return PLAIN[request.param]
     sampler = Sampler(with_team(request.param, 2))
-    return lambda logits, slots, _, positions, state: sampler(logits, slots, positions, state)
+    return lambda logits, slots, _, positions, state, allowed=None: sampler(
+        logits, slots, positions, state, allowed
+    )
 
 
 @pytest.fixture
 def sampling(make, choose):
     """Samples for slots with given (tokens, prompt length, parameters, logits)."""
 
-    def run(rows, index=0):
+    def run(rows, index=0, allowed=None):
         limits = make.limits(max_slots=max(8, len(rows)))
         batch = Batch(limits, torch.device("cpu"))
         slots = [
@@ -55,7 +58,7 @@ def sampling(make, choose):
         logits = torch.stack([row[3] for row in rows])
         before = logits.clone()
         found = choose(
-            logits, order, torch.from_numpy(order).long(), batch.known[order], batch.sampling.state
+            logits, order, torch.from_numpy(order).long(), batch.known[order], batch.sampling.state, allowed
         )
         assert torch.equal(logits.nan_to_num(), before.nan_to_num()), (
             "the caller's logits are not the sampler's to change"
@@ -131,6 +134,36 @@ def test_min_p_is_relative_to_the_best(make, sampling) -> None:
         assert set(support(sampling, make.sampled(min_p=min_p), values)) == kept
 
 
+def test_top_n_sigma_counts_deviations_below_the_best(make, sampling) -> None:
+    """Whatever the temperature, and without tokens that are not allowed."""
+    values = torch.full((VOCAB,), -torch.inf)
+    values[[9, 4, 30, 31]] = torch.tensor([4.0, 3.0, 2.0, -1.0])  # a mean of 2, a deviation of 1.87
+    for sigmas, kept in ((0.5, {9}), (0.6, {9, 4}), (1.1, {9, 4, 30}), (2.7, {9, 4, 30, 31})):
+        params = make.sampled(top_n_sigma=sigmas, temperature=5.0)
+        assert set(support(sampling, params, values, draws=2000)) == kept
+
+
+def test_typical_p_keeps_what_surprises_as_expected(make, sampling) -> None:
+    values = torch.full((VOCAB,), -torch.inf)
+    # Surprises of 0.80, 1.39, 1.77 and 2.04 nats, of which 1.27 are expected.
+    values[[9, 4, 30, 31]] = torch.tensor([0.45, 0.25, 0.17, 0.13]).log()
+    for typical_p, kept in ((0.2, {4}), (0.3, {4, 9}), (0.75, {4, 9, 30}), (0.95, {4, 9, 30, 31})):
+        assert set(support(sampling, make.sampled(typical_p=typical_p), values)) == kept
+    assert set(support(sampling, make.sampled(typical_p=0.2, top_k=1), values)) == {9}
+
+
+def test_xtc_leaves_the_least_likely_of_the_likely(make, sampling) -> None:
+    values = torch.full((VOCAB,), -torch.inf)
+    values[[9, 4, 30, 31]] = torch.tensor([0.4, 0.3, 0.2, 0.1]).log()
+    for threshold, kept in ((0.35, {9, 4, 30, 31}), (0.25, {4, 30, 31}), (0.15, {30, 31}), (0.0, {31})):
+        params = make.sampled(xtc_probability=1.0, xtc_threshold=threshold)
+        assert set(support(sampling, params, values)) == kept
+    # At half of the tokens; at those the best one, otherwise drawn at 0.4, is left out.
+    params = make.sampled(xtc_probability=0.5, xtc_threshold=0.15)
+    counts = support(sampling, params, values, draws=2000)
+    assert abs(counts[9] - 400) < 72  # four standard deviations
+
+
 def penalized(values, tokens, prompt, presence=0.0, frequency=0.0, repetition=1.0):
     """One token at a time, as the definitions read."""
     values = values.clone()
@@ -166,6 +199,40 @@ def test_penalties(make, sampling, penalties) -> None:
     assert sampling(rows).tokens.tolist() == expected
     if penalties != {"repetition": 0.6}:
         assert expected != [int(row[3].argmax()) for row in rows]
+
+
+def test_masks_and_biases_come_before_everything_else(make, sampling) -> None:
+    """Rows with a mask, with biases, with both and with none; each greedy, penalized and drawn."""
+    chance = np.random.default_rng(6)
+    masks, words, counts, tokens, values, rows, expected = [], [], [], [], [], [], []
+    for number in range(24):
+        raw, known = logits(number), [int(logits(number).topk(4).indices[-1])] * 3
+        changed = raw.clone()
+        biased = chance.permutation(VOCAB)[: 9 * (number & 1)]
+        added = chance.uniform(-9, 9, len(biased)).astype(np.float32)
+        changed[torch.from_numpy(biased)] += torch.from_numpy(added)
+        allowed = chance.random(VOCAB) < 0.3 if number & 2 else np.ones(VOCAB, np.bool_)
+        changed[torch.from_numpy(~allowed)] = -torch.inf
+        masks.append(len(words) if number & 2 else -1)
+        if number & 2:
+            bits = np.zeros(128, np.bool_)
+            bits[:VOCAB] = allowed
+            words.append(np.packbits(bits, bitorder="little").view(np.int32))
+        counts.append(len(biased))
+        tokens.extend(biased.tolist())
+        values.extend(added.tolist())
+        params = (make.greedy(), make.greedy(presence_penalty=1.5), make.sampled(seed=number, top_k=5))
+        rows.append((known, 1, params[number // 4 % 3], raw))
+        expected.append((known, 1, params[number // 4 % 3], changed))
+    biases = Biases(
+        np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
+        np.array(tokens, np.int32),
+        np.array(values, np.float32),
+    )
+    allowed = Allowed(np.array(masks, np.int32), np.stack(words), biases)
+    found = sampling(rows, allowed=allowed).tokens.tolist()
+    assert found == sampling(expected).tokens.tolist()
+    assert found != sampling(rows).tokens.tolist()
 
 
 def test_a_row_alone_and_among_others(make, sampling) -> None:
@@ -231,7 +298,7 @@ def test_transformers_agrees_on_filters(make) -> None:
 
     from gpu_worker.kernels.reference.sampling import _filter
 
-    table = SamplingTable(torch.zeros((1, 9), dtype=torch.int32))
+    table = SamplingTable(torch.zeros((1, 9), dtype=torch.int32), vocab_size=7)
     table.set([make.slot(0, [1], [], sampling=make.sampled(top_p=0.7, top_k=12))])
     for seed in range(20):
         values = logits(seed)[None]
@@ -240,11 +307,25 @@ def test_transformers_agrees_on_filters(make) -> None:
         assert torch.equal(kept, expected)
 
 
+def test_transformers_agrees_on_typical_p() -> None:
+    from transformers.generation.logits_process import TypicalLogitsWarper
+
+    from gpu_worker.kernels.reference.sampling import _keep_typical
+
+    for seed in range(20):
+        values = logits(seed)[None].double()
+        values[0, seed : 3 * seed] = -torch.inf
+        for mass in (0.1, 0.5, 0.95):
+            kept = _keep_typical(values, torch.tensor([[mass]])).isfinite()
+            assert torch.equal(kept, TypicalLogitsWarper(mass)(None, values).isfinite())
+
+
 def random_rows(make, count: int, vocabulary: int):
     """Rows that ask for all kinds of things, over logits with many ties."""
     chance = np.random.default_rng(5)
     known = {"temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty"}
-    others = [each for each in STAGED if each.name not in known | {"repetition_penalty"}]
+    known |= {"repetition_penalty", *RARE, "xtc_threshold"}
+    others = [each for each in STAGED if each.name not in known]
     rows = []
     for number in range(count):
         params = make.sampled(
@@ -255,6 +336,10 @@ def random_rows(make, count: int, vocabulary: int):
             presence_penalty=float(chance.choice([0.0, 1.5])),
             frequency_penalty=float(chance.choice([0.0, -0.5])),
             repetition_penalty=float(chance.choice([1.0, 1.3])),
+            top_n_sigma=float(chance.choice([0.0, 0.0, 0.0, 0.7, 2.5])),
+            typical_p=float(chance.choice([1.0, 1.0, 1.0, 0.2, 0.9])),
+            xtc_probability=float(chance.choice([0.0, 0.0, 0.0, 0.5, 1.0])),
+            xtc_threshold=float(chance.choice([0.0, 0.02, 0.1, 0.3])),
             seed=int(chance.integers(1 << 63)),
             **{each.name: chance.choice([each.default, each.client.high / 2]).item() for each in others},
         )

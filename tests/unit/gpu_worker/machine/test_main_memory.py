@@ -1,5 +1,6 @@
 """What is left of main memory, with and without a container around the process."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,9 @@ import pytest
 from gpu_worker.machine import main_memory
 
 GIB = 2**30
+
+
+OF_MACHINE = main_memory._of_machine
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +57,11 @@ def test_groups_of_version_1(places: Path) -> None:
 def test_here_there_is_some(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert main_memory.available() > 0
+
+
+def test_a_system_that_does_not_say_what_is_free_gives_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main_memory, "MEMINFO", tmp_path / "none")
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert OF_MACHINE() == physical // 2

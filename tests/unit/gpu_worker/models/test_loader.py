@@ -1,7 +1,9 @@
 """Directories that are models, and those that are not."""
 
 import json
+import math
 import os
+import struct
 
 import pytest
 import torch
@@ -273,3 +275,56 @@ def test_both_ways_to_write_rope(saved) -> None:
     assert (new.theta, new.scaling) == (5e5, Linear(4.0))
     change_config(directory, rope_scaling=None)
     assert read_config(directory).ropes[0].scaling is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"num_hidden_layers": 10**10}, "num_hidden_layers: 10000000000 is more than 4096"),
+        ({"num_hidden_layers": 4096}, r"tensor model\.layers\.2\..* is missing"),
+        ({"vocab_size": 10**15}, "vocab_size: 1000000000000000 is more than"),
+        ({"vocab_size": 2**31 - 1}, r"has shape \[\d+, \d+\], config.json means \[2147483647,"),
+        ({"intermediate_size": 2**31 - 1}, r"has shape .* config.json means \[.*2147483647"),
+        ({"head_dim": 2**31 - 2}, "max_position_embeddings: rotary tables|has shape"),
+        ({"num_attention_heads": 2**30, "num_key_value_heads": 2**30}, "has shape|rotary tables"),
+        ({"max_position_embeddings": 2**31 - 1}, "max_position_embeddings: rotary tables for 2147483647"),
+        ({"rms_norm_eps": float("inf")}, "rms_norm_eps: a positive number is needed, not inf"),
+        ({"architectures": ["GPTNeoForCausalLM"], "num_layers": 10**10}, "num_layers: 10000000000"),
+    ],
+)
+def test_absurd_sizes_are_one_line_and_take_no_memory(saved, monkeypatch, changes, what) -> None:
+    empty = torch.empty
+
+    def allocate(*shape, **kwargs):
+        assert _elements(shape) < 2**30
+        return empty(*shape, **kwargs)
+
+    directory = saved().directory
+    change_config(directory, **changes)
+    monkeypatch.setattr(torch, "empty", allocate)
+    with pytest.raises(ModelError, match=what) as refused:
+        load(directory)
+    assert "\n" not in str(refused.value)
+
+
+def _elements(shape) -> int:
+    sizes = shape[0] if shape and isinstance(shape[0], tuple) else shape
+    return math.prod(size for size in sizes if isinstance(size, int))
+
+
+@pytest.mark.parametrize("length", [10 * 2**30, 2**63, 90 * 2**20])
+def test_a_safetensors_header_of_gigabytes_is_one_line(saved, length) -> None:
+    directory = saved().directory
+    with (directory / "model.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", length))
+        file.truncate(20 * 2**30)  # takes no room on the disk
+    with pytest.raises(ModelError, match="not a whole safetensors file") as refused:
+        load(directory)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_index_that_is_nested_without_end_is_one_line(saved) -> None:
+    directory = saved().directory
+    (directory / "model.safetensors.index.json").write_text("[" * 10**6)
+    with pytest.raises(ModelError, match="nested too deeply"):
+        load(directory)

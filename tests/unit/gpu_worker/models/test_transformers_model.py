@@ -2,18 +2,23 @@
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from gpu_worker.errors import ModelError
+from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models.families import family_of
 from gpu_worker.models.registry import load_model
 from tests.support.logits import watch_logits
-from tests.unit.gpu_worker.behaviour.test_families import LENGTH, PROMPT, random_model
+from tests.support.tiny_models import tiny_model
+from tests.unit.gpu_worker.behaviour.test_families import GPT, LENGTH, PROMPT, random_model
+from tests.unit.gpu_worker.conftest import BACK_ENDS, INTERPRETED, back_end, makers
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Cohere, norms of heads": ("CohereForCausalLM", {"logit_scale": 0.25, "use_qk_norm": True}),
@@ -23,6 +28,23 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "head_dim": 8,
             "sliding_window": 9,
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    "Granite, learned sinks": (
+        "GraniteSWAForCausalLM",
+        {"sliding_window": 9, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+    ),
+    "Llama 4": (
+        "Llama4ForCausalLM",
+        {
+            "num_local_experts": 2,
+            "num_experts_per_tok": 1,
+            "intermediate_size_mlp": 32,
+            "head_dim": 8,
+            "attention_chunk_size": 16,
+            "floor_scale": 8,
+            "attn_scale": 0.5,
+            "num_hidden_layers": 4,
         },
     ),
     "Nemotron": ("NemotronForCausalLM", {}),
@@ -43,11 +65,34 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+MIXTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "OLMoE, clamped": ("OlmoeForCausalLM", {"num_experts": 4, "num_experts_per_tok": 2, "clip_qkv": 0.5}),
+    "ERNIE 4.5 MoE": (
+        "Ernie4_5_MoeForCausalLM",
+        {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 16},
+    ),
+    "Phi 3.5 MoE": ("PhimoeForCausalLM", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "Granite MoE": ("GraniteMoeForCausalLM", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "Hunyuan MoE": ("HunYuanMoEV1ForCausalLM", {"head_dim": 8, "num_experts": 4, "moe_topk": 2}),
+}
+"""Their heads ask the decoder for more than hidden states. To a back end they are like others."""
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_equals_transformers(make: Any, tmp_path: Path, name: str) -> None:
-    model = random_model(*MODELS[name])
+    check(make, *MODELS[name], tmp_path)
+
+
+@pytest.mark.parametrize("back", BACK_ENDS if INTERPRETED else [build.supported()[0]])
+@pytest.mark.parametrize("name", MIXTURES)
+def test_mixtures_equal_transformers(back: str, tmp_path: Path, name: str) -> None:
+    check(makers(back_end(back)), *MIXTURES[name], tmp_path)
+
+
+def check(make: Any, architecture: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    model = random_model(architecture, changes)
     model.save_pretrained(tmp_path)
-    assert family_of(MODELS[name][0], json.loads((tmp_path / "config.json").read_text())) is None
+    assert family_of(architecture, json.loads((tmp_path / "config.json").read_text())) is None
     runner = make.runner(tmp_path, block_size=3, num_blocks=96, max_model_len=96)
     seen = watch_logits(runner)
     driver = make.Driver(runner)
@@ -62,8 +107,8 @@ def test_equals_transformers(make: Any, tmp_path: Path, name: str) -> None:
         assert sequence.tokens[1:] == known[1:] + expected[-1:].argmax(-1).tolist()
 
 
-def load(directory: Path) -> Any:
-    return load_model(directory, torch.device("cpu"), ReferenceKernels(), torch.float32)
+def load(directory: Path, positions: int = 0) -> Any:
+    return load_model(directory, torch.device("cpu"), ReferenceKernels(), torch.float32, positions)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +120,24 @@ def load(directory: Path) -> Any:
             "not every layer of it has attention",
         ),
         ("MambaForCausalLM", {"state_size": 4}, "not every layer of it has attention"),
+        (
+            "Lfm2ForCausalLM",
+            {"layer_types": ["conv", "full_attention", "conv"]},
+            "not every layer of it has attention",
+        ),
+        ("DiffLlamaForCausalLM", {}, "a layer of it attends more than once"),
+        (
+            "MiniCPM3ForCausalLM",
+            {
+                "num_key_value_heads": 4,
+                "kv_lora_rank": 16,
+                "q_lora_rank": 16,
+                "qk_rope_head_dim": 8,
+                "qk_nope_head_dim": 8,
+                "v_head_dim": 8,
+            },
+            "keys and values are not of one even size",
+        ),
         ("FalconH1ForCausalLM", {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8}, "each other|run"),
     ],
 )
@@ -97,9 +160,108 @@ def test_the_log_says_in_what_a_model_is_unlike_its_family(
     assert "StableLmForCausalLM that is unlike others in qk_layernorm" in caplog.text
 
 
+def damaged(directory: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
+    random_model(*MODELS["Nemotron"]).save_pretrained(directory)
+    tensors = load_file(directory / "model.safetensors")
+    change(tensors)
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("architecture", "key"),
+    [("GPT2LMHeadModel", "scale_attn_weights"), ("GPT2LMHeadModel", "scale_attn_by_inverse_layer_idx")],
+)
+def test_a_key_that_changes_the_arithmetic_is_named(tmp_path: Path, architecture: str, key: str) -> None:
+    model = random_model(architecture, GPT)
+    model.save_pretrained(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(values | {key: not values[key]}))
+    with pytest.raises(ModelError, match=rf"config.json: .*unlike other models of its family in {key}\)$"):
+        load(tmp_path)
+
+
+NAME = "model.layers.1.mlp.up_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensors: tensors.pop(NAME), f"tensor {NAME} is missing"),
+        (
+            lambda tensors: tensors.update({NAME: torch.ones(7, 32)}),
+            rf"{NAME} has shape \[7, 32\].*\[48, 32\]",
+        ),
+        (lambda tensors: tensors.update(other=torch.ones(2)), "does not account for tensor other"),
+    ],
+)
+def test_weights_that_do_not_fit_the_model_are_refused(tmp_path: Path, change: Any, message: str) -> None:
+    """transformers draws missing weights by chance, and says so in its log alone."""
+    damaged(tmp_path, change)
+    with pytest.raises(ModelError, match=message) as caught:
+        load(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_language_model_of_one_that_sees_and_hears(make: Any, tmp_path: Path) -> None:
+    model = tiny_model("Gemma3nForCausalLM")
+    model.save_pretrained(tmp_path)
+    text = json.loads((tmp_path / "config.json").read_text())
+    whole = {"architectures": ["Gemma3nForConditionalGeneration"], "text_config": text, "audio_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    tensors = {
+        name.replace("model.", "model.language_model.", 1): tensor
+        for name, tensor in load_file(tmp_path / "model.safetensors").items()
+    }
+    beside = {f"model.{part}.weight": torch.ones(2) for part in ("audio_tower", "embed_vision")}
+    save_file(tensors | beside, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    driver = make.Driver(make.runner(tmp_path, block_size=16, num_blocks=8, max_model_len=96))
+    sequence = driver.admit(0, PROMPT)
+    driver.generate(sequence, 16)
+    with torch.inference_mode():
+        expected = model(torch.tensor([sequence.tokens[:-1]])).logits[0].argmax(-1).tolist()
+    assert sequence.tokens[len(PROMPT) :] == expected[len(PROMPT) - 1 :]
+
+
 def test_code_of_a_model_is_never_run(tmp_path: Path) -> None:
     (tmp_path / "modeling.py").write_text("raise SystemExit('ran')")
     config = {"architectures": ["OwnForCausalLM"], "auto_map": {"AutoModelForCausalLM": "modeling.Own"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match="auto_map"):
+        load(tmp_path)
+
+
+def test_a_chunk_that_no_sequence_leaves_is_no_reason_to_refuse(tmp_path: Path) -> None:
+    changes = {"num_local_experts": 2, "num_experts_per_tok": 1, "intermediate_size_mlp": 32, "head_dim": 8}
+    random_model("Llama4ForCausalLM", changes | {"attention_chunk_size": 64}).save_pretrained(tmp_path)
+    assert load(tmp_path, 64).config.num_layers == 3
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_angles_that_depend_on_the_longest_sequence_of_a_step_are_refused(tmp_path: Path, kind: str) -> None:
+    rope: dict[str, Any] = {"rope_type": kind, "rope_theta": 1e4, "factor": 2.0, "partial_rotary_factor": 1.0}
+    if kind == "longrope":
+        rope |= {"short_factor": [1.0] * 4, "long_factor": [3.0] * 4, "original_max_position_embeddings": 96}
+    random_model("NemotronForCausalLM", {"rope_parameters": rope}).save_pretrained(tmp_path)
+    original = 96 if kind == "longrope" else 128
+    with pytest.raises(ModelError, match=f"'{kind}'.*QUIRE_MAX_MODEL_LEN={original}"):
+        load(tmp_path, original + 1)
+    assert load(tmp_path, original).config.num_layers == 3
+
+
+def test_a_model_that_computes_something_else_on_pages_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its masks have a window of which it says nothing to the function that computes attention."""
+    from transformers.models.ministral import modeling_ministral
+
+    plain = modeling_ministral.MinistralAttention.__init__
+
+    def silent(self: Any, *given: Any, **named: Any) -> None:
+        plain(self, *given, **named)
+        self.sliding_window = None
+
+    random_model(*MODELS["Ministral, windows"]).save_pretrained(tmp_path)
+    load(tmp_path)
+    monkeypatch.setattr(modeling_ministral.MinistralAttention, "__init__", silent)
+    with pytest.raises(ModelError, match="computes something else than its own code"):
         load(tmp_path)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from gpu_worker.kernels.sampling import DRAWS, FILTERS, INTEGERS, NUMBERS, PENALTIES
-from gpu_worker.sampling.parameters import SamplingTable, fault_in
+from gpu_worker.kernels.sampling import DRAWS, FILTERS, INTEGERS, NUMBERS, PENALTIES, RARE, RARE_FILTERS
+from gpu_worker.sampling.parameters import SamplingTable
 from proto.sampling import STAGED, Parameter, greedy
 from proto.sampling_pb2 import FILTER, PENALTY, TEMPERATURE, SamplingParams
 from proto.worker_pb2 import NewSlot
@@ -13,7 +13,7 @@ STAGES = {PENALTY: PENALTIES, FILTER: FILTERS, TEMPERATURE: 0}
 
 
 def table() -> SamplingTable:
-    return SamplingTable(torch.zeros((3, 9), dtype=torch.int32))
+    return SamplingTable(torch.zeros((3, 9), dtype=torch.int32), vocab_size=50)
 
 
 def other_than_default(parameter: Parameter) -> float:
@@ -48,7 +48,8 @@ def test_a_slot_is_flagged_for_what_is_not_off(parameter: Parameter, temperature
     plain, asking = slots.state.flags[:2].tolist()
     drawing = DRAWS if temperature else 0
     changes = STAGES[parameter.stage] if temperature or parameter.stage == PENALTY else 0
-    assert (plain, asking) == (drawing, drawing | changes)
+    rare = RARE_FILTERS if temperature and parameter.name in RARE else 0
+    assert (plain, asking) == (drawing, drawing | changes | rare)
 
 
 def test_log_probabilities_are_wanted_or_not() -> None:
@@ -59,5 +60,8 @@ def test_log_probabilities_are_wanted_or_not() -> None:
 
 
 def test_alternatives_are_as_many_as_there_are_tokens_at_most() -> None:
-    assert not fault_in(greedy(logprobs=7), 7)
-    assert fault_in(greedy(logprobs=8), 7) == "logprobs must be at most the vocabulary of 7 tokens, but is 8"
+    slots = table()
+    wanted = [greedy(logprobs=49, prompt_logprobs=51), greedy(logprobs=2**31 - 1, prompt_logprobs=50)]
+    slots.set([NewSlot(slot=slot, sampling=sampling) for slot, sampling in enumerate(wanted)])
+    assert slots.state.logprobs.tolist()[:2] == [49, 50]
+    assert slots.prompt_logprobs.tolist()[:2] == [50, 50]

@@ -1,21 +1,32 @@
 """What computes is what suits, or is refused in one line."""
 
+import json
 import weakref
 
 import pytest
 import torch
 
 from gpu_worker.errors import CapacityError, KernelError
-from gpu_worker.kernels.cpu import build, library
-from gpu_worker.kernels.cpu.kernels import CpuKernels, Int4Kernels, MatrixUnitKernels, QuantizedKernels
+from gpu_worker.kernels.cpu import library
+from gpu_worker.kernels.cpu.kernels import (
+    CpuKernels,
+    Int4Kernels,
+    KeptKernels,
+    KeptMatrixUnitKernels,
+    MatrixUnitKernels,
+    QuantizedKernels,
+)
 from gpu_worker.kernels.reference.int4 import Int4Reference
+from gpu_worker.kernels.reference.kept import KeptReference
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.quantized import QuantizedReference
-from gpu_worker.kernels.triton.kernels import Int4Triton, QuantizedTriton, TritonKernels
+from gpu_worker.kernels.triton.kernels import Int4Triton, KeptTriton, QuantizedTriton, TritonKernels
 from gpu_worker.models.loader import Weights
-from gpu_worker.startup import backend
+from gpu_worker.startup import backend, measured
 from gpu_worker.startup.load import load
 from tests.support.native import NO_ONEDNN_BFLOAT16
+
+ONEDNN_IS_FASTER = measured.Measured((2.0,) * 4, (1.0,) * 4)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -51,10 +62,39 @@ def test_a_gpu_that_is_not_there(settings) -> None:
 def test_the_back_end_is_the_one_that_suits(settings, monkeypatch, changes, kind) -> None:
     if kind is MatrixUnitKernels and changes.get("dtype") == "bfloat16" and NO_ONEDNN_BFLOAT16:
         pytest.skip(NO_ONEDNN_BFLOAT16)
-    monkeypatch.setattr(build, "has_amx", lambda: True)
+    monkeypatch.setattr(measured, "products", lambda *_: ONEDNN_IS_FASTER)
     found = []
     load(settings(**changes), lambda kernels: found.append(kernels) or kernels)
     assert type(found[0]) is kind
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({}, KeptKernels),
+        ({"dtype": "bfloat16"}, KeptMatrixUnitKernels),
+        ({"kernels": "onednn"}, KeptMatrixUnitKernels),
+        ({"kernels": "torch"}, KeptReference),
+        ({"kernels": "triton"}, KeptTriton),
+        ({"quantization": "none"}, CpuKernels),
+        ({"quantization": "none", "kernels": "torch"}, ReferenceKernels),
+        ({"quantization": "none", "kernels": "triton"}, TritonKernels),
+        ({"quantization": "int4"}, Int4Kernels),
+    ],
+)
+def test_quantized_weights_stay_so_unless_the_settings_say_otherwise(
+    settings, monkeypatch, tmp_path, changes, kind
+) -> None:
+    if changes.get("dtype") == "bfloat16" and NO_ONEDNN_BFLOAT16:
+        pytest.skip(NO_ONEDNN_BFLOAT16)
+    monkeypatch.setattr(measured, "products", lambda *_: ONEDNN_IS_FASTER)
+    config = json.loads((settings().model / "config.json").read_text())
+    form = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"quantization_config": form}))
+    chosen = settings(model=tmp_path, **changes)
+    assert type(backend.kernels_of(chosen, torch.device("cpu"))) is kind
+    assert backend.keeps_weights(chosen) == ("quantization" not in changes)
+    assert not backend.keeps_weights(settings(model=tmp_path / "other"))
 
 
 @pytest.mark.parametrize(

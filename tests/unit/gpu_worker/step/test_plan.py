@@ -75,7 +75,7 @@ ROWS = {
     "negative temperature": ({"temperature": -1.0}, (0, 6, 1), "temperature"),
     "top_p of nothing": ({"top_p": 0.0}, (0, 6, 1), "top_p"),
     "a penalty that is no number": ({"presence_penalty": float("nan")}, (0, 6, 1), "presence_penalty"),
-    "too many alternatives": ({"logprobs": 21}, (0, 6, 1), "logprobs"),
+    "too many alternatives": ({"logprobs": 2**31}, (0, 6, 1), "logprobs"),
 }
 SLOT_FIELDS = ("tokens", "block_ids", "prompt_length")
 

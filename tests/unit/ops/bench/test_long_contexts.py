@@ -15,8 +15,10 @@ def test_answers_beside_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
         runner = load(WorkerSettings(model=model, max_slots=9, threads=1, kv_memory=64 << 20))
         assert runner.limits.max_model_len == 2100
         found = long_contexts.beside_a_long_prompt(runner, 108, 1)
-    # Nine steps of a hundred tokens beside the eight answers: eight gaps between them, or one more.
-    assert found["tokens beside it"] in (8 * 8, 8 * 9)
+    # Each answer gains a token in each of the prompt's steps, of which there are nine at least: a hundred
+    # tokens fit into one, and fewer where steps take long.
+    assert found["tokens beside it"] % 8 == 0
+    assert found["tokens beside it"] >= 8 * 8
     assert 0 < found["alone p50 ms"] < found["beside p50 ms"] <= found["longest ms"]
     assert found["longest ms"] / 1000 < found["prompt computed in s"]
 

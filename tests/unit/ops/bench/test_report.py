@@ -9,6 +9,7 @@ import pytest
 
 from ops.bench.core import Sizes, measure
 from ops.bench.mechanisms import _figures
+from ops.bench.one_redis import limit
 from ops.bench.record import Record, read, read_all
 from ops.bench.report.__main__ import FOLDER, RESULTS, gpu_of, text, write
 from ops.bench.report.sections import KINDS
@@ -46,6 +47,66 @@ CARRIED = {
     "of_the_device": 0.938,
     "between_tokens_ms": {"p50": 5.0, "p90": 5.5, "p99": 7.0},
     "cpu_us_per_token": {"gateway": 50.0, "worker": 140.0},
+}
+LEVELS = [
+    {
+        "pairs": pairs,
+        "entries_per_second": 10_000.0 * pairs,
+        "messages_per_second": 320_000.0 * pairs,
+        "megabytes_per_second": 11.75 * pairs,
+        "busy": busy,
+        "cpu_us_per_entry": 100 * busy / pairs,
+        "entries_per_read": 1.5,
+    }
+    for pairs, busy in ((1, 0.25), (2, 0.4))
+]
+ONE_REDIS = {
+    "entries_a_step": 4,
+    "calls_a_request": 2,
+    "by_batch": {"32": {"entry_bytes": 1174, "levels": LEVELS, "limit": limit(LEVELS, 32)}},
+    "cpu_us_per_call": 200.0,
+    "requests_per_second": 2500.0,
+}
+TIMES = {"p50": 1.0, "p90": 2.0, "p99": 3.5}
+CHAOS = {
+    "deployment": {
+        "gateway": 1,
+        "tokenizer": 2,
+        "scheduler": 2,
+        "worker": 2,
+        "redis": 1,
+        "lease_seconds": 3.0,
+    },
+    "streams": 32,
+    "faults": 200,
+    "minutes": 9.5,
+    "requests": {"accepted": 900, "completed": 900, "identical": 899, "different": 1, "lost": 0},
+    "tokens": {"received": 90_000, "lost": 0, "repeated": 2},
+    "recovery_s": TIMES,
+    "longest_recovery_s": 4.5,
+    "by_fault": {"worker: killed": {"times": 7, "p50_s": 0.5, "longest_s": 0.9}},
+    "at_the_end": {"pending_calls": 0, "errors_logged": 0},
+}
+SOAK = {
+    "minutes": 60.0,
+    "users": 12,
+    "requests": {"200": 5000, "left in the middle": 300},
+    "memory": {"gateway": {"MiB at the end": 70.0, "MiB an hour": 0.25, "MiB since the warm-up": 0.2}},
+    "steepest_mib_an_hour": 0.25,
+    "held": {"gateway descriptors": {"before": 20, "after": 21}},
+    "left_behind": 0,
+    "problems": 0,
+}
+OVERLOAD = {
+    "capacity": 68,
+    "prompts": 32,
+    "answered_a_second": 20.5,
+    "times": 10,
+    "loads": {"at capacity": {"answered": 400, "answered, ms": TIMES, "refused": 0, "refused, ms": None}},
+    "p99_over_capacity": 1.125,
+    "refusal_p99_ms": 12.5,
+    "recovery_s": 0.02,
+    "grew": {"gateway MiB": (70.0, 70.5)},
 }
 COST = StepCost.from_milliseconds({"step": 1, "row": 0.1, "prefill": 0.1, "context": 0.001, "pair": 0})
 PAIRS = [({"rate": 20.0, "preemptions": 0.0}, {"rate": 10.0, "preemptions": 3.0})] * 2
@@ -94,6 +155,10 @@ def folder(tmp_path, made_up, contest) -> Path:
         made_up("footprint", {"model": "m", "dtype": "bfloat16", "peak MiB": 7.5}),
         made_up("attention", ATTENTION),
         made_up("paced", {"prompt_tokens": 32, "answer_tokens": 256, "by_step_ms": {"5": [CARRIED]}}),
+        made_up("one-redis", ONE_REDIS),
+        made_up("chaos", CHAOS),
+        made_up("soak", SOAK),
+        made_up("overload", OVERLOAD),
         made_up("core", measure(sizes, seed=1)),
         made_up(
             "simulate", compare(Grid(workers=(1, 2)), load.arrivals, 20, COST, print) | {"load": asdict(load)}
@@ -137,10 +202,30 @@ def test_each_file_has_a_section_with_its_origin(folder) -> None:
     assert {record.benchmark for record in records} > KINDS.keys() - {
         "before-after",
         "chain",
+        "cpu-check",
         "wire",
         "linear",
     }
     assert "1. Linux, Python 3.11.0, torch 2.0" in sections[-1]
+
+
+def test_where_one_redis_ends_is_told(folder) -> None:
+    report = text(read_all(folder / RESULTS))
+    assert "| 32, 1174 bytes | 2 | 20,000 | 640,000 | 23.5 | 0.4 | 20 | 1.5 |" in report
+    # Of a core 0.4 carry 20,000 entries; four of them are a step.
+    assert "| 32 | 50,000 | 58.7 | 12,500 | 400,000 |" in report
+    assert "2,500 requests a second" in report
+
+
+def test_what_breaks_is_told_and_judged(folder) -> None:
+    report = text(read_all(folder / RESULTS))
+    assert "Of 90,000 tokens 0 were lost and 2 came twice." in report
+    assert "| worker: killed | 7 | 0.5 | 0.9 |" in report
+    assert "| answers that differ, whatever fails | at most 0 | 1 | **missed** | [chaos.json]" in report
+    assert "after a fault | below 5 s | 3.5 | met | [chaos.json]" in report
+    assert "| gateway | 70 | 0.25 | 0.2 |" in report
+    assert "at ten times the capacity, over that at capacity | at most 1.5 times | 1.125 | met |" in report
+    assert "| gateway MiB | 70 | 70.5 |" in report
 
 
 def test_nothing_is_left_out_of_what_it_does_not_know(folder) -> None:

@@ -8,11 +8,14 @@ import pytest
 
 from ops.cli import chat
 from ops.cli.main import main
-from ops.launcher.specs import Options, own_key, service_specs
+from ops.launcher.acl import CHAIN
+from ops.launcher.kept_keys import keep
+from ops.launcher.specs import Options, check_open, own_key, service_specs
 from ops.launcher.welcome import welcome
 from ops.runtime.errors import UsageError
 from ops.runtime.settings import SHIPPED_DRAFT
 
+SECRET = "sk-1-of-at-least-24-characters"
 DRAFTING = ("QUIRE_SPECULATION", "QUIRE_DRAFT_MODEL")
 
 
@@ -23,7 +26,7 @@ def no_deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.mark.parametrize("command", ["up", "status", "down", "chat"])
+@pytest.mark.parametrize("command", ["up", "status", "down", "keys", "chat"])
 def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
@@ -98,13 +101,18 @@ def test_the_welcome_fits_the_model(tmp_path: Path) -> None:
 
 def test_the_welcome_says_where_a_key_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "OPENAI_API_KEY" not in welcome(Options(model=tmp_path))
-    (tmp_path / "keys").write_text("north: sk-1\nsouth: sk-2\n")
+    (tmp_path / "keys").write_text(f"north: {SECRET}\nsouth: sk-2{SECRET}\n")
     monkeypatch.setenv("QUIRE_API_KEYS_FILE", str(tmp_path / "keys"))
     keyed = welcome(Options(model=tmp_path))
     assert '-H "Authorization: Bearer $OPENAI_API_KEY" \\\n  -d' in keyed
     assert "sk-" not in keyed
+    monkeypatch.delenv("QUIRE_API_KEYS_FILE")
+    (tmp_path / "quire" / "8123").mkdir(parents=True)
+    keep(8123, {})
+    assert "Put an API key into OPENAI_API_KEY" in welcome(Options(model=tmp_path, port=8123))
+    monkeypatch.setenv("QUIRE_API_KEYS_FILE", str(tmp_path / "keys"))
     compile(keyed[keyed.index("from openai") :], "snippet", "exec")
-    assert own_key(Options()) == "sk-1"
+    assert own_key(Options()) == SECRET
     (tmp_path / "keys").write_text("")
     with pytest.raises(UsageError, match=r"QUIRE_API_KEYS_FILE=.*holds no key"):
         own_key(Options())
@@ -114,7 +122,9 @@ def test_drafts_of_the_shipped_model_come_from_the_shipped_draft(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def given(**options: Any) -> dict[str, str]:
-        environment = service_specs(Options(**options), "redis://127.0.0.1:1/0")[0].environment
+        environment = service_specs(Options(**options), dict.fromkeys(CHAIN, "redis://127.0.0.1:1/0"))[
+            0
+        ].environment
         return {name: environment[name] for name in environment if name in DRAFTING}
 
     assert given() == {}
@@ -124,3 +134,15 @@ def test_drafts_of_the_shipped_model_come_from_the_shipped_draft(
     assert given(speculation="draft") == shipped
     monkeypatch.setenv("QUIRE_DRAFT_MODEL", "mine")
     assert given(speculation="draft") == shipped | {"QUIRE_DRAFT_MODEL": "mine"}
+
+
+def test_a_deployment_is_not_opened_by_mistake(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("QUIRE_API_KEYS_FILE", "QUIRE_OPEN_TO_ALL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("QUIRE_HOST", "0.0.0.0")
+    assert main(["up"]) == UsageError.exit_status
+    assert "QUIRE_OPEN_TO_ALL" in capsys.readouterr().err
+    monkeypatch.setenv("QUIRE_OPEN_TO_ALL", "true")
+    check_open(Options())

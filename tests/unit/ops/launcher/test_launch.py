@@ -4,9 +4,13 @@ import json
 import os
 import signal
 import socket
+import stat
 
+import psutil
+import pytest
 import redis
 
+from ops.launcher.acl import ROLES
 from ops.launcher.redis_server import RedisServer, free_port
 from tests.support.stage import Stage
 
@@ -17,7 +21,7 @@ def test_starts_all_and_ctrl_c_ends_all_from_the_front(stage: Stage) -> None:
     assert sorted(started) == ["gateway", "scheduler", "tokenizer", "worker", "worker"]
     # As a terminal does: to every process of the launcher's group, which is the launcher alone.
     launcher.send_signal(signal.SIGINT)
-    assert launcher.wait(timeout=20) == 0
+    assert launcher.wait(timeout=60) == 0
     ended = [name for name, _ in stage.journal("end")]
     assert ended[0] == "gateway"
     assert sorted(ended) == sorted(started)
@@ -33,19 +37,19 @@ def test_children_are_out_of_reach_of_the_terminals_ctrl_c(stage: Stage) -> None
 
 
 def test_a_second_ctrl_c_ends_at_once_what_does_not_listen(stage: Stage) -> None:
-    stage.environment["STUBBORN"] = "gateway"
+    stage.environment |= {"STUBBORN": "gateway", "QUIRE_STOP_SECONDS": "3600"}
     launcher = stage.up()
     launcher.send_signal(signal.SIGINT)
     assert launcher.stdout is not None
     while "stop " not in launcher.stdout.readline():
         pass
     launcher.send_signal(signal.SIGINT)
-    assert launcher.wait(timeout=4) == 0, "sooner than the grace of a process that does not listen"
+    assert launcher.wait(timeout=60) == 0, "sooner than the grace of a process that does not listen"
     assert stage.alive() == []
 
 
 def test_what_dies_is_started_again_and_its_lease_ended(stage: Stage) -> None:
-    with RedisServer() as server, redis.Redis.from_url(server.url) as client:
+    with RedisServer() as server, redis.Redis.from_url(server.url, socket_timeout=60) as client:
         stage.environment["QUIRE_REDIS_URL"] = server.url
         stage.up()
         ((_, pid),) = [entry for entry in stage.journal("start") if entry[0] == "worker"]
@@ -56,18 +60,51 @@ def test_what_dies_is_started_again_and_its_lease_ended(stage: Stage) -> None:
         assert not client.exists(key), "its peers do not wait for the lease to run out"
         (_, successor) = [entry for entry in stage.journal("start") if entry[0] == "worker"][1]
         stage.wait_for(lambda: bool(client.exists(f"quire:alive:worker-{successor}")))
-        assert client.exists(*(key for key in client.keys("quire:alive:*"))) == 4
+        leases = [key for key in client.keys("quire:alive:*") if client.get(key)]
+        assert len(leases) == 4, "beside them is the note of a death, which is empty"
 
 
 def test_redis_is_started_again_with_its_data(stage: Stage) -> None:
     stage.up()
     record = json.loads((stage.directory / f"state/quire/{stage.port}/deployment.json").read_text())
-    with redis.Redis.from_url(record["redis_url"]) as client:
-        client.set("kept", "yes")
-        client.shutdown()  # writes its file out, as its own fsync does every second
-    with redis.Redis.from_url(record["redis_url"]) as client:
+    with redis.Redis.from_url(record["redis_url"], socket_timeout=60) as client:
+        client.set("quire:kept", "yes")
+        client.execute_command("WAITAOF", 1, 0, 60_000)
+        os.kill(record["processes"]["redis"]["pid"], signal.SIGKILL)
         stage.wait_for(lambda: _answers(client))
-        assert client.get("kept") == b"yes"
+        assert client.get("quire:kept") == b"yes"
+
+
+def test_every_process_has_its_own_user_of_the_embedded_redis(stage: Stage) -> None:
+    """Passwords are in the environments of processes and in files of this user, and on no command line."""
+    stage.up("--workers", "2")
+    path = stage.directory / f"state/quire/{stage.port}/deployment.json"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    urls = {"operator": json.loads(path.read_text())["redis_url"]}
+    for name, pid in stage.journal("start"):
+        urls[name] = psutil.Process(pid).environ()["QUIRE_REDIS_URL"]
+    users = {role: url.removeprefix("unix://").partition(":")[0] for role, url in urls.items()}
+    assert users == {role: role for role in ROLES}
+    passwords = {role: url.partition("@")[0].rpartition(":")[2] for role, url in urls.items()}
+    assert len(set(passwords.values())) == len(ROLES)
+    lines = [part for pid in stage.alive() for part in psutil.Process(pid).cmdline()]
+    assert not any(password in line for line in lines for password in passwords.values())
+    with (
+        redis.Redis.from_url(urls["gateway"], socket_timeout=60) as gateway,
+        pytest.raises(redis.exceptions.NoPermissionError),
+    ):
+        gateway.xadd("quire:inbox:worker-1", {"e": "a plan"})
+
+
+def test_api_keys_are_there_again_at_the_next_start(stage: Stage) -> None:
+    kept = stage.directory / f"state/quire/{stage.port}/keys.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text('{"d1": "{}"}')
+    stage.up()
+    record = json.loads(kept.with_name("deployment.json").read_text())
+    with redis.Redis.from_url(record["redis_url"], decode_responses=True, socket_timeout=60) as client:
+        keys = set(client.hkeys("quire:keys"))
+    assert keys == {"version", "d1"}, "and the key for the first token is gone"
 
 
 def test_kill_9_of_the_launcher_leaves_no_orphans(stage: Stage) -> None:
@@ -128,7 +165,7 @@ def test_down_asks_which_of_several(stage: Stage) -> None:
     assert stage.quire("down", "--port", other).returncode == 0
     assert stage.launchers[0].poll() is None
     assert stage.quire("down", "--all").returncode == 0
-    assert stage.launchers[0].wait(timeout=20) == 0
+    assert stage.launchers[0].wait(timeout=60) == 0
 
 
 def test_detach_tells_why_it_failed(stage: Stage) -> None:

@@ -24,12 +24,14 @@ class Watched:
     def __init__(self, logs: Path, *specs: Spec) -> None:
         self.reports: list[str] = []
         self.buried: list[str] = []
+        self.statuses: list[int] = []
         self.starts = 0
         self.changed = asyncio.Event()
         self.supervisor = Supervisor(specs, logs, self.reports.append, self._bury, self._change)
 
-    async def _bury(self, child: Child) -> None:
+    async def _bury(self, child: Child, status: int) -> None:
         self.buried.append(child.spec.name)
+        self.statuses.append(status)
 
     def _change(self) -> None:
         self.starts += 1
@@ -49,16 +51,17 @@ async def test_once_settled_nothing_is_given_up(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(module, "backoff", lambda failures: 0.01)
     watched = Watched(tmp_path, python("short", "raise SystemExit(2)"))
     watched.supervisor.settle()
-    async with asyncio.timeout(20), watched.supervisor.running(0):
+    async with asyncio.timeout(60), watched.supervisor.running(0):
         await watched.started(6)
     assert watched.buried[:5] == ["short"] * 5
+    assert len(watched.statuses) == len(watched.buried)
     assert "short ended with status 2" in watched.reports[0]
 
 
 async def test_giving_up_names_the_log_of_the_last_try(tmp_path: Path) -> None:
     watched = Watched(tmp_path, python("short", "print('no such model'); raise SystemExit(2)"))
     with pytest.raises(LaunchError, match=r"short\.log\):\nno such model$"):
-        async with asyncio.timeout(20), watched.supervisor.running(0):
+        async with asyncio.timeout(60), watched.supervisor.running(0):
             await asyncio.Event().wait()
 
 
@@ -69,20 +72,39 @@ async def test_a_program_that_does_not_exist(tmp_path: Path) -> None:
             await asyncio.Event().wait()
 
 
-async def test_what_does_not_listen_is_killed_after_its_grace(tmp_path: Path) -> None:
-    ready = tmp_path / "ready"
-    deaf = f"""
+def deaf(ready: Path) -> Spec:
+    """A process that does not listen, and touches a file when it no longer does."""
+    code = f"""
 import pathlib, signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 pathlib.Path({str(ready)!r}).touch()
 while True: signal.pause()
 """
-    watched = Watched(tmp_path, python("deaf", deaf))
+    return python("deaf", code)
+
+
+async def test_what_is_killed_at_once_is_not_started_again(tmp_path: Path) -> None:
+    """Otherwise it would be given its grace, too."""
+    watched, ready = Watched(tmp_path, deaf(tmp_path / "ready")), tmp_path / "ready"
+    watched.supervisor.settle()
+    async with asyncio.timeout(60), watched.supervisor.running(0, grace=3600):
+        while not ready.exists():
+            await asyncio.sleep(0.01)
+        watched.supervisor.kill()
+        await watched.supervisor.children[0].wait()
+        await asyncio.sleep(0.2)
+    assert watched.starts == 1
+    assert not watched.supervisor.children[0].running
+
+
+async def test_what_does_not_listen_is_killed_after_its_grace(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    watched = Watched(tmp_path, deaf(ready))
     async with watched.supervisor.running(0, grace=0.2):
         while not ready.exists():
             await asyncio.sleep(0.01)
         start = time.monotonic()
-    assert 0.2 <= time.monotonic() - start < 3
+    assert 0.2 <= time.monotonic() - start < 60
     assert not watched.supervisor.children[0].running
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ops.launcher.acl import CHAIN
 from ops.launcher.specs import Options, service_specs
 from ops.runtime import gpus
 
@@ -20,7 +21,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def told(workers: int) -> list[str | None]:
-    specs = service_specs(Options(workers=workers), "redis://127.0.0.1:1/0")
+    specs = service_specs(Options(workers=workers), dict.fromkeys(CHAIN, "redis://127.0.0.1:1/0"))
     assert not any("CUDA_VISIBLE_DEVICES" in spec.environment for spec in specs[workers:])
     return [spec.environment.get("CUDA_VISIBLE_DEVICES") for spec in specs[:workers]]
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proto.rpc.bus import MAX_ENTRY_BYTES, Received
 from proto.rpc.errors import MalformedEntry
 from proto.rpc.frames import decode, decode_opening, from_pairs, to_pairs
 from proto.wire_pb2 import MESSAGE, OPEN, Entry
@@ -74,6 +75,8 @@ def test_what_opens_no_call(change: object, reason: str) -> None:
         decode_opening(entry.SerializeToString())
 
 
-def test_an_entry_without_our_field() -> None:
+def test_an_entry_without_our_field_or_with_too_much_in_it() -> None:
     with pytest.raises(MalformedEntry, match="not an entry"):
-        decode(None)
+        Received("1-0", None).content()
+    with pytest.raises(MalformedEntry, match=f"of {MAX_ENTRY_BYTES + 1} bytes"):
+        Received("1-0", None, size=MAX_ENTRY_BYTES + 1).content()

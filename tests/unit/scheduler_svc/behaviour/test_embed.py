@@ -26,7 +26,7 @@ INVALID = grpc.StatusCode.INVALID_ARGUMENT
 
 @pytest.fixture
 async def stage(fake: SimpleNamespace) -> AsyncIterator[Stage]:
-    async with asyncio.timeout(20), Stage(fake, fake.limits(num_blocks=64, max_slots=8)) as stage:
+    async with asyncio.timeout(60), Stage(fake, fake.limits(num_blocks=64, max_slots=8)) as stage:
         yield stage
 
 
@@ -72,6 +72,8 @@ async def test_cancelled_in_the_middle(stage: Stage) -> None:
     call.cancel()
     stage.workers.going.set()
     await settled(stage)
+    assert stage.all_free()
+    assert (await stage.stub.Embed(text([4, 2]))).embedding == vector(stage, [4, 2])
 
 
 async def test_fewer_dimensions(stage: Stage) -> None:
@@ -113,7 +115,7 @@ async def test_a_row_that_fails_ends_its_text_alone(stage: Stage) -> None:
 
 async def test_too_much_waits(fake: SimpleNamespace) -> None:
     limits = fake.limits(num_blocks=64, max_slots=1)
-    async with asyncio.timeout(20), Stage(fake, limits, max_waiting_requests=1) as stage:
+    async with asyncio.timeout(60), Stage(fake, limits, max_waiting_requests=1) as stage:
         stage.workers.going.clear()
         await stage.join()
         calls = [stage.stub.Embed(text([each] * 9)) for each in range(4)]

@@ -1,6 +1,6 @@
 """One scheduler and its strict worker: planned ahead (`alone`), or stepped by hand in lock step (`bench`)."""
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +21,7 @@ class Alone:
         self.limits = fake.limits(**limits)
         self.given: dict[SequenceGroup, list[list[int]]] = {}
         self.embedded: dict[SequenceGroup, bytes] = {}
+        self.scored: dict[SequenceGroup, list[Any]] = defaultdict(list)
         self.most_held = 0
         self.join()
 
@@ -55,6 +56,8 @@ class Alone:
         for gain in outcome.gains:
             self.given[gain.group][gain.sequence_index].append(gain.token)
         self.embedded.update(outcome.embedded)
+        for group, scores in outcome.scored:
+            self.scored[group] += scores.values
         self.scheduler.check_integrity()
 
     def run(self, steps: int = 10_000) -> None:
@@ -107,11 +110,17 @@ class Bench:
         self.complete(plan)
         return plan
 
+    def compile(self) -> None:
+        """The worker compiles its grammars."""
+        for number in self.worker.compile():
+            self.scheduler.compiled(number)
+
     def run(self) -> int:
         """Lock step to the end; how many steps."""
         steps = 0
         while (plan := self.scheduler.plan()) is not None:
             self.complete(plan)
+            self.compile()
             steps += 1
             assert steps < 1000
         return steps

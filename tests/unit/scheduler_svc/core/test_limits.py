@@ -71,3 +71,11 @@ def test_what_is_too_wide(fake: SimpleNamespace, fields: dict[str, Any]) -> None
     with pytest.raises(RequestRefused) as refusal:
         length_limit(fake.request([1] * 4, **fields), limits)
     assert refusal.value.param == "beam_width"
+
+
+@pytest.mark.parametrize("name", ["num_blocks", "host_blocks", "max_slots"])
+def test_a_worker_cannot_offer_more_than_a_scheduler_can_keep_books_of(
+    fake: SimpleNamespace, name: str
+) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be at most"):
+        fake.limits(**{name: 2**32 - 1})

@@ -1,4 +1,4 @@
-"""What each policy promises, on one worker in lock step."""
+"""What each policy promises to the requests of one user, on one worker in lock step."""
 
 from collections import Counter
 from math import inf
@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ops.simulate.fairness import jain
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.planner import plan_step
 from scheduler_svc.core.policies import POLICIES, round_robin
@@ -21,7 +20,6 @@ LOADS = st.lists(
             "max_tokens": st.integers(1, 12),
             "priority": st.integers(-2, 2),
             "deadline": st.sampled_from([1.0, 2.0, 3.0, inf]),
-            "tenant": st.sampled_from("abc"),
         }
     ),
     min_size=2,
@@ -212,47 +210,6 @@ def test_prefills_take_the_budget_in_turns(fake: SimpleNamespace) -> None:
         firsts[policy] = chosen
     assert firsts["fcfs"] == [1, 1]
     assert sorted(firsts["round-robin"]) == [1, 2]
-
-
-def flooded(fake: SimpleNamespace, policy: str) -> float:
-    """Jain's index of what four tenants got while one of them asks for ten times as much as the others."""
-    line = Line(fake, policy, max_slots=4, num_blocks=200)
-    for number in range(400):
-        line.ask(f"flood-{number}", tenant="flood", max_tokens=8)
-    for number in range(40):
-        for tenant in "abc":
-            line.ask(f"{tenant}-{number}", tenant=tenant, max_tokens=8)
-    while line.tokens["flood"] < 240:
-        line.step()
-    return jain([line.tokens[tenant] for tenant in ("flood", "a", "b", "c")])
-
-
-def test_a_flood_does_not_drown_the_others(fake: SimpleNamespace) -> None:
-    assert flooded(fake, "fair") > 0.95
-    assert flooded(fake, "fcfs") < 0.3
-
-
-def test_what_was_not_asked_for_cannot_be_claimed_later(fake: SimpleNamespace) -> None:
-    line = Line(fake, "fair", max_slots=2)
-    for number in range(40):
-        line.ask(f"a-{number}", tenant="a", max_tokens=8)
-    line.step(60)
-    for number in range(40):
-        line.ask(f"b-{number}", tenant="b", max_tokens=8)
-    before = line.tokens["a"]
-    line.step(40)
-    gained = line.tokens["a"] - before
-    assert jain([gained, line.tokens["b"]]) > 0.95
-
-
-def test_idle_tenants_are_forgotten(fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler_svc.core.policies.fair.MAX_TENANTS", 10)
-    line = Line(fake, "fair")
-    for number in range(50):
-        line.ask("r", tenant=str(number), max_tokens=1)
-        line.step(3)
-    assert len(line.fleet._policy._served) <= 11  # type: ignore[attr-defined]
-    assert not line.fleet._policy._waiting  # type: ignore[attr-defined]
 
 
 def test_decodes_are_grouped_by_their_blocks(fake: SimpleNamespace) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from scheduler_svc.core.errors import WorkerFault
 from scheduler_svc.core.plan import StepResult
+from scheduler_svc.core.suspicion import Loss
 
 MakeBench = Callable[..., Any]
 
@@ -53,14 +54,15 @@ def test_what_holds_no_slot_can_be_withdrawn(bench: MakeBench) -> None:
     assert not samples.unfinished
 
 
-def test_a_lost_worker_hands_all_back_and_counts_against_those_in_flight(bench: MakeBench) -> None:
+def test_a_lost_worker_hands_all_back_and_suspects_those_in_flight(bench: MakeBench) -> None:
     one = bench(max_slots=2)
     gained = one.arrive([1] * 3, max_tokens=9)
     one.step()
     touched, late = (one.arrive([number] * 3, max_tokens=9) for number in (2, 3))
     one.plan()
+    assert one.scheduler.suspects(Loss.DEATH) == {gained: {0: (3, 4)}, touched: {0: (0, 3)}}
+    assert one.scheduler.suspects(Loss.OUTSIDE) == {}
     assert one.scheduler.evacuate() == [gained, touched, late]
-    assert [group.losses for group in (gained, touched, late)] == [0, 1, 0]
     assert all(group.sequences[0].table is None for group in (gained, touched, late))
     assert list(gained.sequences[0].tokens[3:]) == one.fake.reference(gained.request, 0, 64)[:1]
 

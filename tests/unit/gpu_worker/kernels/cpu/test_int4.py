@@ -10,8 +10,11 @@ from torch import Tensor
 
 from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.cpu.int4 import GROUP, Int4Gated, Int4Linear
+from gpu_worker.kernels.cpu.kernels import Int4Kernels
+from gpu_worker.kernels.products import ScaledWeight
 from gpu_worker.kernels.reference.int4 import Int4Reference
 from tests.support.native import with_team
+from tests.support.scaled import scaled, shifted
 
 SHAPES = ((1, 1), (5, 3), (32, 64), (33, 95), (64, 576), (95, 130), (200, 41))
 DTYPES = (torch.float32, torch.bfloat16)
@@ -86,6 +89,32 @@ def test_weights_are_those_of_the_reference(
         torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
     with pytest.raises(IndexError):
         Int4Linear(kernels, weight).rows(torch.tensor([shape[0]]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_weight_that_was_quantized_before_stays_as_it_is(
+    kernels: ctypes.CDLL, shape: tuple[int, int], dtype: torch.dtype
+) -> None:
+    weight = scaled(*shape, dtype)
+    order = torch.arange(shape[0]).flip(0)
+    for each in (weight, weight[order]):
+        assert torch.equal(Int4Linear(kernels, each).rows(torch.arange(shape[0])), each)
+    both = torch.cat((order, order))
+    x = whole(3, shape[1], largest=127, seed=1).to(dtype)
+    wide = REFERENCE.gated(ScaledWeight.of((weight + 0).float()[both], weight.scales[both]))
+    gated = Int4Gated(kernels, weight[both])
+    expected = wide(x.float())
+    assert (gated(x).float() - expected).norm() < 0.01 * expected.norm()  # rounded again: about 0.06
+
+
+def test_a_weight_with_zero_points_is_that_of_the_reference() -> None:
+    """Whole numbers, which the activations' rounding keeps."""
+    kernels = Int4Kernels(with_team(build.supported()[0], 2))
+    weight, x = shifted(40, 150), whole(3, 150, largest=127, seed=1).float()
+    for made in (lambda back_end: back_end.linear(weight), lambda back_end: back_end.gated(weight)):
+        found, expected = made(kernels)(x), made(REFERENCE)(x)
+        assert (found - expected).norm() < 1e-5 * expected.norm()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,7 +1,5 @@
 """Products by oneDNN, and the processors that use them."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -44,10 +42,3 @@ def test_rows_that_were_kept() -> None:
         OneDnnLinear(weight, None, keeps_rows=True).rows(torch.tensor([6]))
     with pytest.raises(ValueError, match="not kept"):
         OneDnnLinear(weight, None).rows(ids)
-
-
-def test_matrix_units_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build.platform, "machine", lambda: "x86_64")
-    for flags, found in (("fpu amx_bf16 amx_tile", True), ("fpu amx_tile", False)):
-        monkeypatch.setattr(Path, "read_text", lambda *_, flags=flags, **__: f"flags\t\t: {flags}\n")
-        assert build.has_amx() is found

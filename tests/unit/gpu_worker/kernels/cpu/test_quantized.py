@@ -9,6 +9,8 @@ from torch.nn.functional import silu
 
 from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.cpu.quantized import LONGEST, QuantizedGated, QuantizedLinear
+from gpu_worker.kernels.products import ByteWeight
+from gpu_worker.kernels.reference.quantized import QuantizedLinear as ReferenceLinear
 from tests.support.native import with_team
 
 SHAPES = ((1, 1), (5, 3), (32, 64), (33, 95), (64, 576), (95, 130), (200, 41))
@@ -126,3 +128,23 @@ def test_sums_that_would_overflow_are_refused(kernels: ctypes.CDLL) -> None:
     assert QuantizedLinear(kernels, longest, None)(longest) == LONGEST
     with pytest.raises(ValueError, match="overflow"):
         QuantizedLinear(kernels, torch.ones(1, LONGEST + 1), None)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_known_scales_are_kept(kernels: ctypes.CDLL, shape: tuple[int, int], dtype: torch.dtype) -> None:
+    """Also where no number of a row is 127, where one is -128, and where a scale is zero."""
+    drawn = torch.Generator().manual_seed(2)
+    whole = torch.randint(-100, 100, shape, generator=drawn)
+    whole[0, 0] = -128
+    scales = torch.rand(shape[0], generator=drawn) + 0.01
+    scales[-1] = 0
+    weight = ByteWeight.of((whole * scales[:, None]).to(dtype), scales, torch.int8)
+    product = QuantizedLinear(kernels, weight, None)
+    expected = whole * scales[:, None]
+    expected[-1] = 0
+    assert torch.equal(product.rows(torch.arange(shape[0])), expected.to(dtype))
+    x = numbers(7, shape[1], dtype=dtype)
+    plain = ByteWeight.of(weight.as_subclass(torch.Tensor), scales, torch.int8)
+    reference = ReferenceLinear(plain, None, dtype, torch.int8)(x).float()
+    assert (product(x) - reference).norm() <= 0.01 * reference.norm()

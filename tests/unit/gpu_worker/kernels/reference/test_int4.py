@@ -5,9 +5,11 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from gpu_worker.kernels.reference import int4
 from gpu_worker.kernels.reference.int4 import GROUP, Int4Reference, dequantized, quantize_groups
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.quantized import AT_ONCE, QuantizedLinear
+from tests.support.scaled import scaled, shifted
 
 SHAPES = ((1, 1), (33, 95), (64, 576), (40, 130))
 ERROR = 0.14
@@ -42,6 +44,39 @@ def test_every_group_has_its_own_scale_and_the_last_may_be_short() -> None:
     assert numbers.eq(-8).all()
     assert_close(scales.float(), torch.tensor([[-10.0, 0.01]] * 2), atol=1e-5, rtol=1e-3)
     assert_close(dequantized(numbers, scales), weight, atol=0, rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_weight_that_was_quantized_before_stays_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr(int4, "AT_ONCE", 7)
+    weight, order = scaled(20, 70, dtype), torch.randperm(20)
+    for each, scales in ((weight, weight.scales), (weight[order], weight.scales[order])):
+        numbers, found = quantize_groups(each)
+        assert torch.equal(found, scales)
+        assert torch.equal(dequantized(numbers, found).to(dtype), each)
+    rounded = dequantized(*quantize_groups(weight + 0)).to(dtype)
+    assert not torch.equal(rounded, weight)  # without its scales it would be rounded again
+
+
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-6), (torch.bfloat16, 0.01)])
+def test_a_weight_with_zero_points_stays_as_it_is(dtype: torch.dtype, error: float) -> None:
+    weight, order = shifted(20, 150, dtype), torch.randperm(20)
+    hidden = drawn(3, 150, dtype=dtype)
+    for each in (weight, weight[order]):
+        plain = (each + 0).float()
+        product, expected = Int4Reference().linear(each), hidden.float() @ plain.T
+        rows = torch.tensor([3, 19, 3])
+        assert (product.rows(rows) - plain[rows]).norm() <= error * plain[rows].norm()
+        assert (product(hidden) - expected).norm() <= error * expected.norm()
+        residual = torch.ones_like(expected).to(dtype)
+        product.add_to(hidden, residual)
+        assert (residual - expected - 1).norm() <= error * expected.norm()
+    both = weight[torch.cat((order, order))]
+    gated = Int4Reference().gated(both)(hidden)
+    expected = ReferenceKernels().gated((both + 0).float())(hidden.float())
+    assert (gated - expected).norm() <= 3 * error * expected.norm()
 
 
 def test_nothing_is_left_of_groups_too_small_for_float16() -> None:

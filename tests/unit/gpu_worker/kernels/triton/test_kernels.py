@@ -6,11 +6,16 @@ from torch.testing import assert_close
 
 from gpu_worker.kernels.attention import LayerCache, Rotary
 from gpu_worker.kernels.kv_sizes import AUTO, PageShape
+from gpu_worker.kernels.products import ByteWeight, ScaledWeight
 from gpu_worker.kernels.reference.attention import ReferenceStep
+from gpu_worker.kernels.reference.kept import KeptReference
 from gpu_worker.kernels.reference.kernels import ACTIVATIONS, ReferenceKernels
+from gpu_worker.kernels.reference.rows import FP8
 from gpu_worker.kernels.triton.attention.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
-from gpu_worker.kernels.triton.kernels import TritonKernels
+from gpu_worker.kernels.triton.kernels import KeptTriton, TritonKernels
+from gpu_worker.kernels.triton.mixture.int4_mixture import Int4Mixture
+from gpu_worker.kernels.triton.mixture.mixture import TritonMixture
 from gpu_worker.kernels.triton.norm import TritonNorm, gated
 from tests.support.paged import make_step, zeros
 from tests.support.triton_paged import kv_format
@@ -191,3 +196,20 @@ def test_blocks_are_copied_in_all_layers(kv: str, dim: int, block_size: int) -> 
     for tensor, old in zip(tensors, before, strict=True):
         old[[1, 8, 5]] = old[[3, 3, 0]]
         assert tensor.equal(old)
+
+
+def test_weights_of_a_checkpoint_stay_as_they_are() -> None:
+    """A product of each type as in plain PyTorch; experts of 4 bits in 4 bits, and others plain."""
+    drawn = torch.Generator().manual_seed(0)
+    whole, hidden = torch.randint(-7, 8, (32, 64), generator=drawn), torch.randn(3, 64, generator=drawn)
+    groups = torch.full((32, 2), 0.25).half()
+    rows = torch.full((32,), 0.5)
+    four = ScaledWeight.of(whole * 0.25, groups)
+    weights = [four, *(ByteWeight.of(whole * 0.5, rows, kind) for kind in (torch.int8, FP8)), whole / 7]
+    kernels, reference = KeptTriton(torch.device("cpu")), KeptReference()
+    for weight in weights:
+        found = kernels.linear(weight)(hidden)
+        assert_close(found, reference.linear(weight)(hidden), atol=1e-3, rtol=1e-3)
+    down = ScaledWeight.of(torch.ones(64, 32), torch.ones(64, 1).half())
+    assert type(kernels.mixture([(four, down)] * 2, 2)) is Int4Mixture
+    assert type(kernels.mixture([(weights[1], down)] * 2, 2)) is TritonMixture

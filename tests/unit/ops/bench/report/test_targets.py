@@ -48,6 +48,25 @@ def test_ratios_over_static_batching(made_up, contest) -> None:
     assert found == [(4.5, True), (1.1, False), (0.51, False)]
 
 
+def test_the_shipped_model_in_float32_over_generate(made_up, contest) -> None:
+    targets = [target for target in TARGETS if "generate" in target.name]
+    assert [str(target.asked) for target in targets] == ["at least 2 times"] * 2 + ["at least 3 times"] * 2
+    results = contest(model="model", users=8, rate=29)
+    rounded = made_up("compare", {**results, "terms": {**results["terms"], "dtype": "bfloat16"}}, "rounded")
+    exact = made_up("compare", {**results, "terms": {**results["terms"], "dtype": "float32"}}, "exact")
+    rates = {"1": {"quire": 20.0, "transformers static": 10.0}, "8": {"quire": 31, "transformers static": 10}}
+    slower = {"1": {"quire": 19.0, "transformers static": 10.0}}
+    shipped, other = ({"dtype": "float32", "output tokens a second": each} for each in (rates, slower))
+    answers = {"avx512": {"shipped": shipped, "135m": other}, "avx2": {"shipped": other}, "none": {}}
+    checked = made_up("cpu-check", {"answers": answers}, "checked")
+    found = [
+        (each.record.name, each.value, each.met)
+        for each in judged([rounded, exact, checked], targets)
+        if each.record
+    ]
+    assert found == [("checked", 1.9, False), ("exact", 2.9, False), ("checked", 3.1, True)]
+
+
 def test_the_best_other_engine_is_the_one_that_comes_closest(made_up, contest) -> None:
     results = contest(model="1.1b", users=8, rate=45)
     alone = made_up("compare", contest(model="1.1b", users=8))
@@ -84,7 +103,7 @@ def test_mechanisms_are_judged_by_their_ratios(made_up) -> None:
 
 def test_simulations_are_judged_by_the_load_that_is_asked_for(made_up) -> None:
     targets = [target for target in TARGETS if target.benchmark.startswith("simulate")]
-    indices = {"fcfs": 0.5, "fair": 0.96}
+    indices = {"fcfs": 0.97, "priority": 0.96}
     runs = [{"setting": {"policy": policy}, "fairness": index} for policy, index in indices.items()]
     scale = [{"requests": 50_000, "seconds": 5000.0}, {"requests": 10**6, "seconds": 600.0}]
     records = [

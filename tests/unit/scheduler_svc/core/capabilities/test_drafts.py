@@ -1,12 +1,14 @@
 """Drafts: the same tokens in fewer steps, whoever guesses and however well; and when there are none."""
 
 from collections import deque
+from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from scheduler_svc.core.draft_state import Forced
 from scheduler_svc.core.drafters import DRAFTERS, SHORTEST, Drafter
 from scheduler_svc.core.errors import WorkerFault
 from scheduler_svc.core.fleet import Fleet
@@ -261,3 +263,98 @@ def test_a_result_that_cannot_be_is_refused(
     assert plan.rows.samples == (3,)
     with pytest.raises(WorkerFault, match="vocabulary"):
         one.scheduler.complete(StepResult(plan.step, run))
+
+
+class Forcing:
+    """What the worker says of the tokens that follow: the truth, always as many tokens."""
+
+    def __init__(self, fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+        foresee = fake.StrictWorker.foresee
+
+        def told(worker: Any, held: Any) -> Forced:
+            return Forced(len(held.tokens), foresee(worker, held, count))
+
+        monkeypatch.setattr(fake.StrictWorker, "foreseen", told)
+
+
+def compiled(one: One) -> None:
+    """Until the grammars of what is asked have been compiled."""
+    one.turn()
+    for number in one.worker.compile():
+        one.scheduler.compiled(number)
+
+
+@pytest.mark.parametrize(("depth", "steps"), [(1, 7), (2, 8)])
+def test_forced_tokens_need_no_speculation(
+    fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, depth: int, steps: int
+) -> None:
+    Forcing(fake, monkeypatch, 7)
+    one = One(fake, "off", depth, max_slots=4)
+    group = one.ask([1, 2, 3], max_tokens=41, grammar=b"x")
+    compiled(one)
+    assert one.run() == steps
+    assert group.drafts == group.drafts_held > 25
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_short_runs_are_no_drafts(fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    Forcing(fake, monkeypatch, count)
+    one = One(fake, "off", 2)
+    group = one.ask([1, 2, 3], max_tokens=20, grammar=b"x")
+    compiled(one)
+    one.run()
+    assert not group.drafts
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_forced_tokens_beside_all_else(
+    fake: SimpleNamespace, oracle: Any, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """With drafts of another source, small pools and budgets, forks and ends within a run."""
+    random = Random(seed)
+    Forcing(fake, monkeypatch, random.choice([2, 5, 50]))
+    oracle.right = random.choice([0.0, 0.6])
+    limits = {
+        "block_size": random.choice([1, 2, 4]),
+        "num_blocks": random.choice([64, 96]),
+        "max_slots": random.choice([1, 3, 6]),
+        "max_step_tokens": random.choice([2, 5, 30]),
+    }
+    one = One(fake, random.choice(["off", "oracle"]), random.choice([1, 2, 3]), **limits)
+    for number in range(8):
+        stops = frozenset(random.sample(range(38), random.choice([0, 2])))
+        one.ask(
+            [random.randrange(3) for _ in range(random.randrange(1, 20))],
+            n=random.choice([1, 1, 2]),
+            seed=number,
+            max_tokens=random.choice([1, 2, 9, 0]),
+            stop_token_ids=stops,
+            grammar=random.choice([b"", b"x", b"y"]),
+        )
+        compiled(one)
+    while one.turn():
+        for number in one.worker.compile():
+            one.scheduler.compiled(number)
+    one.run()
+
+
+def test_forced_tokens_leave_half_of_a_step_to_others(
+    fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Forcing(fake, monkeypatch, 60)
+    one = One(fake, "off", max_step_tokens=22, max_slots=6, num_blocks=200, max_model_len=100)
+    for seed in range(2):
+        one.ask([1, 2, 3], seed=seed, max_tokens=90, grammar=b"x")
+    compiled(one)
+    one.run()
+    assert max(len(plan.draft_tokens) for plan in one.plans) == 10
+
+
+@pytest.mark.parametrize("forced", [Forced(3, [1, 1000]), Forced(3, [-1, 1]), Forced(0, [1, 2])])
+@pytest.mark.parametrize("row", [0, 5])
+def test_forced_tokens_that_cannot_be(bench: Any, row: int, forced: Forced) -> None:
+    world = bench()
+    world.arrive([1, 2, 3])
+    result = world.worker.execute(world.plan())
+    with pytest.raises(WorkerFault, match="forced"):
+        world.scheduler.check(replace(result, forced={row: forced}))

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from scheduler_svc.core.phases.admit import MOST_SAMPLING_BYTES
 from scheduler_svc.core.sequence import State
 
 MakeBench = Callable[..., Any]
@@ -122,3 +123,17 @@ def test_admission_keeps_a_watermark(bench: MakeBench) -> None:
     one.run()
     assert not waits.unfinished
     assert not fits.unfinished
+
+
+def test_a_plan_admits_a_bounded_size_of_grammars(bench: MakeBench) -> None:
+    """A plan is one message, and a message has a largest size. Nobody is left behind for it."""
+    one = bench(num_blocks=64, max_slots=8, token_budget=64, max_step_tokens=64)
+    size = MOST_SAMPLING_BYTES // 2
+    groups = [
+        one.arrive([token] * 4, max_tokens=3, grammar=bytes([token]), sampling_bytes=size)
+        for token in range(8)
+    ]
+    for _ in range(2):
+        assert len(one.step().new_slots) == 3
+    one.run()
+    assert not any(group.unfinished for group in groups)

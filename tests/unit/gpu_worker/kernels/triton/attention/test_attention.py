@@ -35,11 +35,16 @@ FEWER_BITS = [name for name in FORMATS if name != AUTO]
 """Formats of pages."""
 
 
-def check(paged: Paged, spec: AttentionSpec = FULL_ATTENTION, slopes: Tensor | None = None) -> None:
-    out = TritonStep(paged.step, PROCESSORS).attend(paged.query, paged.plain, spec, slopes)
+def check(
+    paged: Paged,
+    spec: AttentionSpec = FULL_ATTENTION,
+    slopes: Tensor | None = None,
+    sink_logits: Tensor | None = None,
+) -> None:
+    out = TritonStep(paged.step, PROCESSORS).attend(paged.query, paged.plain, spec, slopes, sink_logits)
     tolerance = TOLERANCES[paged.query.dtype]
     assert out.dtype == paged.query.dtype
-    assert_close(out.double(), dense(paged, spec, slopes), atol=tolerance, rtol=tolerance)
+    assert_close(out.double(), dense(paged, spec, slopes, sink_logits), atol=tolerance, rtol=tolerance)
 
 
 # Of float32 and float16, `test_what_is_seen_of_fewer_bits` has every kind of step over pages of fewer bits.
@@ -107,6 +112,7 @@ def test_any_group(heads: tuple[int, int]) -> None:
         AttentionSpec(window=260, sinks=4),
         AttentionSpec(softcap=2.0),
         AttentionSpec(window=40, sinks=3, softcap=5.0),
+        AttentionSpec(chunk=37),
     ],
     ids=str,
 )
@@ -121,6 +127,16 @@ def test_what_is_seen(rows: list[tuple[int, int]], spec: AttentionSpec) -> None:
 def test_linear_biases(rows: list[tuple[int, int]], kv: str, spec: AttentionSpec) -> None:
     slopes = torch.tensor([0.5, 0.25, 0.01, 0.003])
     check(make_paged(rows, Heads(4, 2, 16), 16, torch.float32, kv), spec, slopes)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kv"), [(FULL_ATTENTION, AUTO), (AttentionSpec(window=40, softcap=5.0), "int8")], ids=str
+)
+@pytest.mark.parametrize("rows", STEPS, ids=["mixed", "decodes", "drafts"])
+def test_learned_sinks(rows: list[tuple[int, int]], kv: str, spec: AttentionSpec) -> None:
+    """Small beside the scores of the context, about as large, and far larger."""
+    sinks = torch.tensor([-90.0, 0.0, 3.0, 300.0])
+    check(make_paged(rows, Heads(4, 2, 16), 16, torch.float32, kv), spec, sink_logits=sinks)
 
 
 @pytest.mark.parametrize("kv", FEWER_BITS)

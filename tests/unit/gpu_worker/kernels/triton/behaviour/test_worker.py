@@ -10,6 +10,9 @@ from tests.unit.gpu_worker.behaviour.test_greedy import (  # noqa: F401
     test_chunks_and_decodes_in_one_ragged_step,
     test_logits_at_every_position,
 )
+from tests.unit.gpu_worker.behaviour.test_prompt_logprobs import (  # noqa: F401
+    test_several_samples_share_one_prompt,
+)
 
 KINDS = {
     "Gemma 2": "soft caps, windows in some layers",

@@ -11,6 +11,7 @@ from gpu_worker.kernels.reference.int4 import Int4Reference, dequantized, quanti
 from gpu_worker.kernels.triton.kernels import Int4Triton
 from gpu_worker.kernels.triton.products.int4 import MOST_TOKENS, TritonInt4Linear, tiling
 from gpu_worker.kernels.triton.products.int4_tile import packed
+from tests.support.scaled import scaled, shifted
 from tests.unit.gpu_worker.behaviour.test_greedy import PROMPT
 from tests.unit.gpu_worker.conftest import Driver, make_runner
 
@@ -127,6 +128,14 @@ def test_rows_are_what_is_left_of_the_weight() -> None:
     weight = drawn(50, 130)
     found = kernels().linear(weight).rows(torch.tensor([3, 49, 3]))
     assert_close(found, dequantized(*quantize_groups(weight))[[3, 49, 3]], atol=0, rtol=0)
+
+
+def test_a_weight_that_was_quantized_before_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpu_worker.kernels.triton.products.int4.AT_ONCE", 7)
+    weight = scaled(20, 160)
+    assert torch.equal(kernels().linear(weight).rows(torch.arange(20)), weight)
+    hidden, moved = drawn(3, 160, seed=1), shifted(20, 160)
+    assert_close(kernels().linear(moved)(hidden), Int4Reference().linear(moved)(hidden), atol=1e-4, rtol=1e-4)
 
 
 def test_the_head_stays_at_eight_bits() -> None:

@@ -1,0 +1,367 @@
+"""What clients get, for the OpenAPI document alone: the answers themselves are written as text, for speed."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class AnswerPart(BaseModel):
+    """An answer, or part of one, with all of its fields."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class CachedTokens(AnswerPart):
+    """Which prompt tokens were not computed."""
+
+    cached_tokens: int
+
+
+class ReasoningTokens(AnswerPart):
+    """Which tokens of the answer are thoughts."""
+
+    reasoning_tokens: int
+
+
+class Usage(AnswerPart):
+    """Tokens of a request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedTokens
+    completion_tokens_details: ReasoningTokens | None = Field(
+        None, description="Of models that think or call."
+    )
+
+
+class CompletionLogprobs(AnswerPart):
+    """Log probabilities, a value for each token; null for the first token of an echoed prompt."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class PromptLogprob(AnswerPart):
+    """A token that the prompt has, or that is likely in its place."""
+
+    logprob: float
+    rank: int = Field(description="1: the most likely token of the vocabulary.")
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
+"""Of each token of a prompt but the first, by token id."""
+
+
+class CompletionChoice(AnswerPart):
+    """One answer to one prompt."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: Literal["stop", "length"]
+    token_ids: list[int] = Field([], description="With `return_token_ids`.")
+    prompt_token_ids: list[int] = Field([], description="With `return_token_ids`.")
+    prompt_logprobs: PromptLogprobs = Field([], description="With `prompt_logprobs`.")
+
+
+class Completion(AnswerPart):
+    """The answer of POST /v1/completions."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int = Field(description="Unix time, seconds.")
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+
+
+class CompletionPiece(AnswerPart):
+    """More of one answer to one prompt."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: Literal["stop", "length"] | None = Field(description="Not null in the last piece.")
+    token_ids: list[int] = Field([], description="With `return_token_ids`.")
+    prompt_token_ids: list[int] = Field([], description="With `return_token_ids`, in the first piece.")
+
+
+class CompletionChunk(AnswerPart):
+    """An event of POST /v1/completions with `stream`."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int = Field(description="Unix time, seconds.")
+    model: str
+    choices: list[CompletionPiece]
+    usage: Usage | None = Field(
+        None,
+        description="With `include_usage`; null in all events but the last, unless `continuous_usage_stats`.",
+    )
+
+
+class TokenLogprob(AnswerPart):
+    """A token and its log probability."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChosenTokenLogprob(TokenLogprob):
+    """A token of the answer, beside the most likely ones in its place."""
+
+    top_logprobs: list[TokenLogprob]
+
+
+class ChatLogprobs(AnswerPart):
+    """Log probabilities of an answer's tokens."""
+
+    content: list[ChosenTokenLogprob]
+    refusal: None
+
+
+class FunctionCall(AnswerPart):
+    """A function and its arguments."""
+
+    name: str
+    arguments: str = Field(description="A JSON object.")
+
+
+class MadeCall(AnswerPart):
+    """A call that the model makes."""
+
+    id: str
+    type: Literal["function"]
+    function: FunctionCall
+
+
+class AnswerMessage(AnswerPart):
+    """What the model says."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    reasoning_content: str = Field("", description="What the model thought before, if it spells that out.")
+    reasoning: str = Field("", description="The same.")
+    tool_calls: list[MadeCall] = Field([], description="Calls of the functions that were offered.")
+
+
+class ChatChoice(AnswerPart):
+    """One answer to a conversation."""
+
+    index: int
+    message: AnswerMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: Literal["stop", "length", "tool_calls"]
+    token_ids: list[int] = Field([], description="With `return_token_ids`.")
+    prompt_token_ids: list[int] = Field([], description="With `return_token_ids`.")
+
+
+class ChatCompletion(AnswerPart):
+    """The answer of POST /v1/chat/completions."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int = Field(description="Unix time, seconds.")
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    prompt_logprobs: PromptLogprobs = Field([], description="With `prompt_logprobs`.")
+
+
+class PieceOfCall(MadeCall):
+    """A call that the model makes, whole in one piece."""
+
+    index: int = Field(description="Of the call, among those of the answer.")
+
+
+class MessageDelta(AnswerPart):
+    """More of what the model says; empty in the last piece."""
+
+    role: Literal["assistant"] | None = Field(None, description="In the first piece.")
+    content: str = ""
+    reasoning_content: str = Field("", description="What the model thinks before, if it spells that out.")
+    reasoning: str = Field("", description="The same.")
+    tool_calls: list[PieceOfCall] = Field([], description="Calls of the functions that were offered.")
+
+
+class ChatPiece(AnswerPart):
+    """More of one answer to a conversation."""
+
+    index: int
+    delta: MessageDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: Literal["stop", "length", "tool_calls"] | None = Field(
+        description="Not null in the last piece."
+    )
+    token_ids: list[int] = Field([], description="With `return_token_ids`.")
+    prompt_token_ids: list[int] = Field([], description="With `return_token_ids`, in the first piece.")
+
+
+class ChatCompletionChunk(AnswerPart):
+    """An event of POST /v1/chat/completions with `stream`."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int = Field(description="Unix time, seconds.")
+    model: str
+    choices: list[ChatPiece]
+    usage: Usage | None = Field(
+        None,
+        description="With `include_usage`; null in all events but the last, unless `continuous_usage_stats`.",
+    )
+
+
+class EmbeddingUsage(AnswerPart):
+    """Tokens of a request for embeddings."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingObject(AnswerPart):
+    """The embedding of one text."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str = Field(description="Numbers, or little-endian float32 in base64.")
+
+
+class EmbeddingList(AnswerPart):
+    """The answer of POST /v1/embeddings."""
+
+    object: Literal["list"]
+    data: list[EmbeddingObject]
+    model: str
+    usage: EmbeddingUsage
+
+
+class RankedDocument(AnswerPart):
+    """A document as it was given."""
+
+    text: str
+
+
+class Ranked(AnswerPart):
+    """A document and how alike it is to the query."""
+
+    index: int = Field(description="Its number among the request's documents.")
+    relevance_score: float = Field(description="The cosine of the two embeddings, from -1 to 1.")
+    document: RankedDocument | None = Field(None, description="With `return_documents`.")
+
+
+class Ranking(AnswerPart):
+    """The answer of POST /v1/rerank."""
+
+    id: str
+    model: str
+    usage: EmbeddingUsage
+    results: list[Ranked] = Field(description="The best one first.")
+
+
+class PairScore(AnswerPart):
+    """How alike the texts of a pair are."""
+
+    index: int
+    object: Literal["score"]
+    score: float = Field(description="The cosine of the two embeddings, from -1 to 1.")
+
+
+class Scores(AnswerPart):
+    """The answer of POST /v1/score."""
+
+    id: str
+    object: Literal["list"]
+    created: int = Field(description="Unix time, seconds.")
+    model: str
+    data: list[PairScore]
+    usage: EmbeddingUsage
+
+
+class Tokens(AnswerPart):
+    """The answer of POST /tokenize."""
+
+    count: int
+    max_model_len: int = Field(description="Tokens of prompt and answer together.")
+    tokens: list[int]
+    token_strs: list[str] | None = Field(description="With `return_token_strs`: as the vocabulary has them.")
+
+
+class Detokenized(AnswerPart):
+    """The answer of POST /detokenize."""
+
+    prompt: str
+
+
+class ModelObject(AnswerPart):
+    """A model on offer."""
+
+    id: str
+    object: Literal["model"]
+    type: Literal["model"]
+    display_name: str
+    created: int = Field(description="Unix time at which this gateway first saw it, seconds.")
+    created_at: str = Field(description="The same time.")
+    owned_by: Literal["quire"]
+    max_model_len: int = Field(description="Tokens of prompt and answer together.")
+    defaults: dict[str, Any] = Field(description="The model's own defaults of parameters.")
+
+
+class ModelList(AnswerPart):
+    """The answer of GET /v1/models."""
+
+    object: Literal["list"]
+    data: list[ModelObject]
+    has_more: Literal[False]
+    first_id: str | None
+    last_id: str | None
+
+
+class Liveness(AnswerPart):
+    """The answer of GET /health/live."""
+
+    status: Literal["live"]
+
+
+class Load(AnswerPart):
+    """The answer of GET /load."""
+
+    server_load: int = Field(description="Requests for models that have not been answered.")
+
+
+class Version(AnswerPart):
+    """The answer of GET /version."""
+
+    version: str
+
+
+class Readiness(AnswerPart):
+    """The answer of GET /health/ready."""
+
+    status: Literal["ready", "not ready", "stopping"]
+    models: list[str]
+    missing: list[str] = Field([], description="What runs of no model: services, or the message queue.")
+
+
+ANSWERS = (
+    Completion,
+    CompletionChunk,
+    ChatCompletion,
+    ChatCompletionChunk,
+    EmbeddingList,
+    Ranking,
+    Scores,
+    Tokens,
+    Detokenized,
+    ModelObject,
+    ModelList,
+    Liveness,
+    Load,
+    Version,
+    Readiness,
+)

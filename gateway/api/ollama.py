@@ -1,0 +1,278 @@
+"""Ollama's API: /api/chat, /api/generate, /api/embed, /api/tags, /api/ps, /api/show and /api/version.
+
+A request becomes one of the chat API (`ollama_schema.py`), and the answer to that is written in Ollama's
+shape. A stream is a JSON object on each line.
+"""
+
+import hashlib
+import json
+import time
+from abc import abstractmethod
+from datetime import UTC, datetime
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from gateway.api.answer import Json, compact
+from gateway.api.body import read_body
+from gateway.api.budget import asked_tokens_of, seconds_of
+from gateway.api.calls import Call
+from gateway.api.chat import ChatAnswer
+from gateway.api.embeddings import embedded, numbers
+from gateway.api.ollama_answer_schema import (
+    OllamaChatAnswer,
+    OllamaEmbeddings,
+    OllamaError,
+    OllamaGenerated,
+    OllamaModels,
+    OllamaShown,
+    OllamaVersion,
+)
+from gateway.api.ollama_schema import EmbedBody, OllamaBody, OllamaChatBody, OllamaGenerateBody, ShowBody
+from gateway.api.respond import respond
+from gateway.api.schema import ChatBody
+from gateway.api.splitter import Pieces
+from gateway.api.translate import chat_requests
+from gateway.errors import NotFound, Unauthorized
+from gateway.http.caller import caller_of
+from gateway.http.openapi import getting, posting
+from gateway.upstream.catalog import Catalog, Model
+from gateway.upstream.generation import Generator
+from proto.sampling_pb2 import LENGTH, NOT_FINISHED
+from proto.tokenizer_pb2 import TextChunk
+
+LIKE = "0.9.0"
+"""The version of Ollama whose API this is like. Clients refuse servers that seem too old."""
+_DETAILS = {
+    "parent_model": "",
+    "format": "safetensors",
+    "family": "",
+    "families": [],
+    "parameter_size": "",
+    "quantization_level": "",
+}
+
+
+def router(generator: Generator, catalog: Catalog) -> APIRouter:
+    routes = APIRouter()
+
+    @routes.get(
+        "/api/version",
+        response_model=None,
+        openapi_extra=getting(OllamaVersion, Unauthorized, error=OllamaError),
+    )
+    async def ollama_version() -> dict[str, str]:
+        """The version of Ollama whose API this is like."""
+        return {"version": LIKE}
+
+    @routes.get(
+        "/api/tags", response_model=None, openapi_extra=getting(OllamaModels, Unauthorized, error=OllamaError)
+    )
+    @routes.get(
+        "/api/ps", response_model=None, openapi_extra=getting(OllamaModels, Unauthorized, error=OllamaError)
+    )
+    async def ollama_models() -> dict[str, Any]:
+        """The models that are available."""
+        return {"models": [_entry(model) for model in await catalog.models() if not model.missing]}
+
+    @routes.post("/api/show", openapi_extra=posting(ShowBody, OllamaShown, error=OllamaError))
+    async def ollama_show(request: Request) -> Response:
+        """One model."""
+        body = await read_body(request, ShowBody)
+        return Response(compact(_shown(await _found(catalog, body.model))), media_type="application/json")
+
+    @routes.post(
+        "/api/chat", openapi_extra=posting(OllamaChatBody, OllamaChatAnswer, lines=True, error=OllamaError)
+    )
+    async def ollama_chat(request: Request) -> Response:
+        """Answer a conversation, in the shape of Ollama's API."""
+        return await answered(request, await read_body(request, OllamaChatBody), ChatLines)
+
+    @routes.post(
+        "/api/generate",
+        openapi_extra=posting(OllamaGenerateBody, OllamaGenerated, lines=True, error=OllamaError),
+    )
+    async def ollama_generate(request: Request) -> Response:
+        """Answer one prompt, in the shape of Ollama's API."""
+        return await answered(request, await read_body(request, OllamaGenerateBody), GeneratedLines)
+
+    @routes.post("/api/embed", openapi_extra=posting(EmbedBody, OllamaEmbeddings, error=OllamaError))
+    async def ollama_embed(request: Request) -> Response:
+        """Embed one text or several, in the shape of Ollama's API."""
+        begun = time.monotonic_ns()
+        body = await read_body(request, EmbedBody)
+        model = (await _found(catalog, body.model)).name
+        found = await embedded(request, generator, body.embedding(model))
+        vectors = ",".join(numbers(one.embedding) for one in found)
+        rest = {
+            "model": model,
+            "total_duration": time.monotonic_ns() - begun,
+            "load_duration": 0,
+            "prompt_eval_count": sum(one.tokens for one in found),
+        }
+        answer = f'{{"embeddings":[{vectors}],{compact(rest)[1:]}'
+        return Response(answer, media_type="application/json")
+
+    async def answered(request: Request, body: OllamaBody, kind: type["Lines"]) -> Response:
+        model = (await _found(catalog, body.model)).name
+        if body.loads:
+            end = {"model": model, "created_at": _now(), **kind.said(Pieces())}
+            loaded = compact(end | {"done": True, "done_reason": "load"})
+            return Response(loaded, media_type="application/json")
+        chat = body.chat(model)
+        caller = caller_of(request)
+        generator.check_room(model, caller.tenant, chat.user)
+        answer = kind(chat, request.state.request_id, prompts=1)
+        (asked,) = chat_requests(chat, request.state.request_id, caller)
+        if isinstance(body, OllamaGenerateBody) and body.raw:
+            asked.text = body.prompt  # in place of the conversation
+        await caller.begin(asked_tokens_of(chat, caller.limits), answer.tokens)
+        return await respond(request, answer, generator.run(model, [asked], seconds_of(chat, caller.limits)))
+
+    return routes
+
+
+class Lines(ChatAnswer):
+    """An answer in the shape of Ollama's API: a JSON object on each line. It has one choice."""
+
+    stream_type = "application/x-ndjson"
+
+    def __init__(self, body: ChatBody, request_id: str, prompts: int) -> None:
+        super().__init__(body, request_id, prompts)
+        self._asked_at = time.monotonic_ns()
+        self._first_at = 0
+        """When the first token came; 0: none has."""
+        self._ended = "stop"
+
+    @staticmethod
+    @abstractmethod
+    def said(pieces: Pieces, calls: Json | None = None) -> Json:
+        """The fields for what the model says. `calls`: those of its calls, if there are any."""
+
+    def events(self, prompt: int, chunk: TextChunk) -> str:
+        if chunk.HasField("prompt"):
+            self._note(prompt, chunk.prompt)
+        lines = ""
+        for delta in chunk.deltas:
+            self._count(len(delta.token_ids), delta.finish_reason)
+            if not self._parts:
+                pieces, calls = Pieces(content=delta.text), None
+            else:
+                number = len(self._parts[0].calls)
+                pieces = self._take(0, delta)
+                calls = self._calls(number)
+            if pieces.content or pieces.reasoning or calls:
+                lines += compact(self._line() | self.said(pieces, calls) | {"done": False}) + "\n"
+        return lines
+
+    def last_events(self) -> str:
+        return compact(self._line() | self.said(Pieces()) | self._end()) + "\n"
+
+    def add(self, prompt: int, chunk: TextChunk) -> None:
+        super().add(prompt, chunk)
+        for delta in chunk.deltas:
+            self._count(0, delta.finish_reason)
+
+    def body(self) -> str:
+        (choice,) = self._choices
+        pieces, calls = Pieces(content="".join(choice.text)), None
+        if self._parts:
+            parts = self._parts[0]
+            pieces, calls = Pieces("".join(parts.reasoning), "".join(parts.content)), self._calls(0)
+        return compact(self._line() | self.said(pieces, calls) | self._end())
+
+    def _count(self, tokens: int, reason: int) -> None:
+        self._first_at = self._first_at or time.monotonic_ns()
+        self._completion_tokens += tokens
+        if reason != NOT_FINISHED:
+            self._ended = "length" if reason == LENGTH else "stop"
+
+    def _calls(self, begin: int) -> Json | None:
+        """The field of the calls from number `begin` on; None if there are none."""
+        calls: list[Call] = self._parts[0].calls[begin:]
+        made = [
+            {
+                "id": self._call(0, number, call)["id"],
+                "function": {"name": call.name, "arguments": json.loads(call.arguments)},
+            }
+            for number, call in enumerate(calls, begin)
+        ]
+        return {"tool_calls": made} if made else None
+
+    def _line(self) -> Json:
+        return {"model": self.request.model, "created_at": _now()}
+
+    def _end(self) -> Json:
+        now = time.monotonic_ns()
+        first = self._first_at or now
+        return {
+            "done": True,
+            "done_reason": self._ended,
+            "total_duration": now - self._asked_at,
+            "load_duration": 0,
+            "prompt_eval_count": len(self.prompt_tokens[0]),
+            "prompt_eval_duration": first - self._asked_at,
+            "eval_count": self._completion_tokens,
+            "eval_duration": now - first,
+        }
+
+
+class ChatLines(Lines):
+    """The answer of /api/chat."""
+
+    @staticmethod
+    def said(pieces: Pieces, calls: Json | None = None) -> Json:
+        thinking = {"thinking": pieces.reasoning} if pieces.reasoning else {}
+        return {"message": {"role": "assistant", "content": pieces.content, **thinking, **(calls or {})}}
+
+
+class GeneratedLines(Lines):
+    """The answer of /api/generate, which offers no functions."""
+
+    @staticmethod
+    def said(pieces: Pieces, calls: Json | None = None) -> Json:
+        thinking = {"thinking": pieces.reasoning} if pieces.reasoning else {}
+        return {"response": pieces.content, **thinking}
+
+
+async def _found(catalog: Catalog, name: str) -> Model:
+    """The model `name`, which may have the tag that Ollama's clients add. Raises `GatewayError`."""
+    try:
+        return await catalog.find(name)
+    except NotFound:
+        plain = name.removesuffix(":latest")
+        if plain == name:
+            raise
+        return await catalog.find(plain)
+
+
+def _entry(model: Model) -> Json:
+    return {
+        "name": model.name,
+        "model": model.name,
+        "modified_at": _time(model.created),
+        "size": 0,
+        "digest": hashlib.sha256(model.name.encode()).hexdigest(),
+        "details": _DETAILS,
+    }
+
+
+def _shown(model: Model) -> Json:
+    return {
+        "modelfile": f"FROM {model.name}",
+        "parameters": "\n".join(f"{name} {value}" for name, value in model.defaults.items()),
+        "template": "",
+        "modified_at": _time(model.created),
+        "details": _DETAILS,
+        "model_info": {"general.architecture": "quire", "quire.context_length": model.max_model_len},
+        "capabilities": ["completion", "tools"],
+    }
+
+
+def _now() -> str:
+    return _time(time.time())
+
+
+def _time(seconds: float) -> str:
+    """As in 2026-01-31T12:00:00.000000Z."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

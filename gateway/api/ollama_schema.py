@@ -1,0 +1,266 @@
+"""Ollama's API: its request bodies, and what they are as requests of the chat API."""
+
+import json
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from gateway.api.body import validated
+from gateway.api.fields import (
+    MAX_INT32,
+    MAX_MESSAGES,
+    Count,
+    Inputs,
+    Stops,
+    bounded,
+    declared,
+)
+from gateway.api.schema import BodyPart, ChatBody, EmbeddingBody, RequestBody
+from gateway.api.shape import MAX_DEPTH
+from gateway.api.tools import MAX_CALLS, MAX_NAME, MAX_TOOL_VALUES, Tools
+
+Json = dict[str, Any]
+
+NAMES = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "typical_p": "typical_p",
+    "seed": "seed",
+    "stop": "stop",
+    "repeat_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+}
+"""Parameters of the chat API by the names of options."""
+
+
+class Options(BodyPart):
+    """Parameters of an answer. What is left out is the model's own default."""
+
+    place: ClassVar[str] = "options."
+
+    temperature: float = declared("temperature")
+    top_p: float = declared("top_p")
+    top_k: int = declared("top_k", description="0 or -1: off.")
+    min_p: float = declared("min_p")
+    typical_p: float = declared("typical_p")
+    repeat_penalty: float = declared("repetition_penalty")
+    presence_penalty: float = declared("presence_penalty")
+    frequency_penalty: float = declared("frequency_penalty")
+    seed: int | None = Field(None, ge=-(2**63), le=2**64 - 1)
+    stop: Stops = Field(default_factory=list)
+    num_predict: int = Field(
+        -1, ge=-2, le=MAX_INT32, description="Tokens at most; below 1: up to the end of the context."
+    )
+
+    def fields(self) -> Json:
+        """The same parameters of the chat API."""
+        found = {NAMES[name]: getattr(self, name) for name in self.model_fields_set & NAMES.keys()}
+        return found | ({"max_tokens": self.num_predict} if self.num_predict > 0 else {})
+
+
+class OllamaFunction(BodyPart):
+    """A function and its arguments."""
+
+    place: ClassVar[str] = "messages.tool_calls.function."
+
+    name: str = Field(min_length=1, max_length=MAX_NAME)
+    arguments: Json = Field(default_factory=dict)
+
+
+class OllamaCall(BodyPart):
+    """A call that the model has made."""
+
+    place: ClassVar[str] = "messages.tool_calls."
+
+    id: str = Field("", max_length=MAX_NAME)
+    function: OllamaFunction
+
+
+def _no_images(value: object) -> object:
+    if value not in (None, []):
+        raise PydanticCustomError("unsupported_parameter", "This is not supported")
+    return None
+
+
+Images = Annotated[None, BeforeValidator(_no_images), WithJsonSchema({"enum": [None, []]})]
+"""Pictures, which are not supported."""
+
+
+class OllamaMessage(BodyPart):
+    """One message of a conversation."""
+
+    place: ClassVar[str] = "messages."
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    thinking: str | None = Field(None, description="What the assistant thought before.")
+    tool_calls: list[OllamaCall] | None = Field(None, max_length=MAX_CALLS)
+    tool_name: str = Field("", max_length=MAX_NAME, description="Of which function this is the result.")
+    tool_call_id: str = Field("", max_length=MAX_NAME)
+    images: Images = None
+
+
+def _format(value: object) -> object:
+    if value in ("", "json"):
+        return value
+    if not isinstance(value, dict):
+        raise PydanticCustomError("invalid_choice", "Input should be 'json' or a JSON Schema")
+    bounded(value, MAX_DEPTH, MAX_TOOL_VALUES)
+    return value
+
+
+Format = Annotated[
+    str | Json,
+    BeforeValidator(_format),
+    WithJsonSchema({"anyOf": [{"enum": ["", "json"]}, {"type": "object"}]}),
+]
+
+
+class OllamaBody(RequestBody):
+    """Fields that the two generating endpoints of Ollama's API have in common."""
+
+    ignored: ClassVar[frozenset[str]] = RequestBody.ignored | {"keep_alive"}
+    neutral: ClassVar[dict[str, tuple[object, ...]]] = {"logprobs": (False,), "top_logprobs": (0,)}
+
+    options: Options = Field(default_factory=Options)
+    format: Format = Field("", description="`json`, or a JSON Schema that the answer follows.")
+    think: bool | Literal["low", "medium", "high"] | None = Field(
+        None, description="Whether or how much the model thinks, if its template has a switch for it."
+    )
+    stream: bool = True
+
+    @property
+    def loads(self) -> bool:
+        """Nothing is asked for but that the model is there."""
+        raise NotImplementedError
+
+    def chat(self, model: str) -> ChatBody:
+        """The same request of the chat API, to `model`. Raises `BadRequest`."""
+        fields: Json = self.options.fields() | {
+            "model": model,
+            "stream": self.stream,
+            "user": self.user,
+            "cache_salt": self.cache_salt,
+            "timeout": self.timeout,
+        }
+        if "priority" in self.model_fields_set:
+            fields["priority"] = self.priority
+        if self.think is not None:
+            wanted = self.think is not False
+            fields["chat_template_kwargs"] = {"enable_thinking": wanted, "thinking": wanted}
+            if isinstance(self.think, str):
+                fields["reasoning_effort"] = self.think
+        if isinstance(self.format, dict):
+            shape = {"name": "answer", "schema": self.format}
+            fields["response_format"] = {"type": "json_schema", "json_schema": shape}
+        elif self.format:
+            fields["response_format"] = {"type": "json_object"}
+        return validated(fields | self._asked(), ChatBody)
+
+    def _asked(self) -> Json:
+        """What is asked: fields of the chat API."""
+        raise NotImplementedError
+
+
+class OllamaChatBody(OllamaBody):
+    """POST /api/chat."""
+
+    messages: list[OllamaMessage] = Field(max_length=MAX_MESSAGES, description="Empty: is the model there?")
+    tools: Tools = Field(default_factory=list)
+
+    @property
+    def loads(self) -> bool:
+        return not self.messages
+
+    def _asked(self) -> Json:
+        return {"messages": conversation(self.messages), "tools": self.tools}
+
+
+class OllamaGenerateBody(OllamaBody):
+    """POST /api/generate."""
+
+    neutral: ClassVar[dict[str, tuple[object, ...]]] = {
+        **OllamaBody.neutral,
+        "suffix": ("",),
+        "template": ("",),
+        "context": ([],),
+    }
+
+    prompt: str = Field("", description="Empty: is the model there?")
+    system: str = ""
+    raw: bool = Field(False, description="The prompt is the whole text, without the chat template.")
+    images: Images = None
+
+    @property
+    def loads(self) -> bool:
+        return not self.prompt
+
+    def _asked(self) -> Json:
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        return {"messages": [*system, {"role": "user", "content": self.prompt}]}
+
+
+class EmbedBody(RequestBody):
+    """POST /api/embed."""
+
+    ignored: ClassVar[frozenset[str]] = RequestBody.ignored | {"keep_alive", "options"}
+    neutral: ClassVar[dict[str, tuple[object, ...]]] = {"truncate": (False, True)}
+
+    input: Inputs
+    dimensions: Count | None = Field(None, description="Numbers to keep from the start of each embedding.")
+
+    def embedding(self, model: str) -> EmbeddingBody:
+        """The same request of OpenAI's API, to `model`. Raises `BadRequest`."""
+        names = ("input", "dimensions", "user", "cache_salt", "timeout")
+        fields: Json = {name: getattr(self, name) for name in names}
+        if "priority" in self.model_fields_set:
+            fields["priority"] = self.priority
+        return validated(fields | {"model": model}, EmbeddingBody)
+
+
+class ShowBody(RequestBody):
+    """POST /api/show."""
+
+    ignored: ClassVar[frozenset[str]] = RequestBody.ignored | {"verbose"}
+
+
+def conversation(messages: list[OllamaMessage]) -> list[Json]:
+    """Messages of the chat API. Calls without ids get some, and results those of the calls before them."""
+    found: list[Json] = []
+    open_calls: list[tuple[str, str]] = []
+    """Id and name of the calls that have no result yet."""
+    number = 0
+    for message in messages:
+        fields: Json = {"role": message.role, "content": message.content or ""}
+        if message.thinking:
+            fields["reasoning_content"] = message.thinking
+        calls = []
+        for call in message.tool_calls or ():
+            number += 1
+            # Nine characters, as some models' templates demand.
+            identity = call.id or f"call{number:05}"
+            arguments = json.dumps(call.function.arguments, ensure_ascii=False)
+            function = {"name": call.function.name, "arguments": arguments}
+            calls.append({"id": identity, "type": "function", "function": function})
+            open_calls.append((identity, call.function.name))
+        if calls:
+            fields |= {"tool_calls": calls, "content": message.content or None}
+        if message.role == "tool":
+            fields |= {"tool_call_id": _answered(message, open_calls), "name": message.tool_name}
+        found.append(fields)
+    return found
+
+
+def _answered(message: OllamaMessage, open_calls: list[tuple[str, str]]) -> str:
+    """Id of the call whose result this is: the named one, or the first one that is open."""
+    if message.tool_call_id:
+        return message.tool_call_id
+    named = [call for call in open_calls if call[1] == message.tool_name] or open_calls
+    if not named:
+        return ""
+    open_calls.remove(named[0])
+    return named[0][0]

@@ -1,0 +1,102 @@
+"""What clients may ask of how alike texts are: request bodies in the shapes of Jina, Cohere and vLLM."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
+
+from gateway.api.body import validated
+from gateway.api.fields import Count
+from gateway.api.schema import EmbeddingBody, RequestBody
+from gateway.errors import BadRequest
+
+MAX_TEXTS = 1024
+"""Texts on one side of a comparison."""
+
+_TEXT = {"type": "string", "minLength": 1}
+_TEXTS = {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": MAX_TEXTS}
+_OBJECT = {"type": "object", "properties": {"text": _TEXT}, "required": ["text"]}
+
+
+def _documents(value: object) -> object:
+    """Documents as texts: each is one, or an object with one."""
+    if not isinstance(value, list):
+        return value
+    return [one.get("text") if isinstance(one, dict) else one for one in value]
+
+
+def _one_or_several(value: object) -> object:
+    if not isinstance(value, str | list):
+        raise PydanticCustomError("string_type", "Input should be a string or a list of strings")
+    return [value] if isinstance(value, str) else value
+
+
+Text = Annotated[str, Field(min_length=1)]
+Texts = Annotated[
+    list[Text],
+    Field(min_length=1, max_length=MAX_TEXTS),
+    BeforeValidator(_one_or_several),
+    WithJsonSchema({"anyOf": [_TEXT, _TEXTS]}),
+]
+Documents = Annotated[
+    list[Text],
+    Field(min_length=1, max_length=MAX_TEXTS),
+    BeforeValidator(_documents),
+    WithJsonSchema({**_TEXTS, "items": {"anyOf": [_TEXT, _OBJECT]}}),
+]
+Pooling = Annotated[
+    Literal["mean", "last"] | None,
+    Field(description="How the tokens become one vector; the default is the model's."),
+]
+
+
+class _Compared(RequestBody):
+    """Texts whose embeddings are compared."""
+
+    pooling: Pooling = None
+
+    def _embedding(self, texts: list[str]) -> EmbeddingBody:
+        """The request for their embeddings. Raises `BadRequest`."""
+        names = ("model", "pooling", "user", "cache_salt", "timeout")
+        fields: dict[str, Any] = {name: getattr(self, name) for name in names}
+        if "priority" in self.model_fields_set:
+            fields["priority"] = self.priority
+        return validated(fields | {"input": texts}, EmbeddingBody)
+
+
+class RerankBody(_Compared):
+    """POST /v1/rerank."""
+
+    ignored: ClassVar[frozenset[str]] = RequestBody.ignored | {"max_tokens_per_doc"}
+
+    query: Text
+    documents: Documents
+    top_n: Count | None = Field(None, description="How many of the best to return; by default, all.")
+    return_documents: bool = True
+
+    def embedding(self) -> EmbeddingBody:
+        """The request for the embeddings of the query and the documents. Raises `BadRequest`."""
+        return self._embedding([self.query, *self.documents])
+
+
+class ScoreBody(_Compared):
+    """POST /v1/score."""
+
+    text_1: Texts
+    text_2: Texts = Field(description="As many as `text_1`, or any number if that is one.")
+
+    @model_validator(mode="after")
+    def _pairs(self) -> "ScoreBody":
+        if len(self.text_1) not in (1, len(self.text_2)):
+            message = "'text_1' must be one text, or as many as 'text_2'."
+            raise BadRequest(message, param="text_1", code="invalid_value")
+        return self
+
+    def embedding(self) -> EmbeddingBody:
+        """The request for the embeddings of all texts. Raises `BadRequest`."""
+        return self._embedding([*self.text_1, *self.text_2])
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Which embeddings are compared, by their numbers."""
+        first, count = len(self.text_1), len(self.text_2)
+        return [(number if first > 1 else 0, first + number) for number in range(count)]

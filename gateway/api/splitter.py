@@ -1,0 +1,196 @@
+"""Splits a model's text into thoughts, content and calls of functions, as it comes.
+
+A call is delivered when it is complete. A text that has begun like one and is none becomes content. That is
+too late once a part of the call has been delivered. What comes out depends on the text, not on its cuts.
+"""
+
+import re
+from typing import NamedTuple
+
+from gateway.api.calls import Call, Functions, read_calls
+from proto.tokenizer_pb2 import JSON_CALLS, NAMED_JSON, XML_PAIRS, AnswerFormat
+
+
+class Pieces(NamedTuple):
+    """What a text adds to an answer."""
+
+    reasoning: str = ""
+    content: str = ""
+    calls: tuple[Call, ...] = ()
+
+
+class Splitter:
+    """Splits the text of one sequence."""
+
+    def __init__(self, form: AnswerFormat, functions: Functions) -> None:
+        self._form, self._functions = form, functions
+        self._calls_begin = frozenset(form.call_begin)
+        self.thinking = form.thinking
+        """The text so far ends within a thought."""
+        self._text = ""
+        """What has come and is not decided: it may be the beginning of a mark."""
+        self._space = ""
+        """White space before `_text`. Between parts it is left out."""
+        self._skip_space = form.thinking
+        """A part has begun, and nothing of it has been delivered."""
+        self._begun = form.thinking
+        """Something that is not white space has come."""
+        self._after_call = False
+        self._call: list[str] | None = None
+        """The call that is under way: its mark, then its text."""
+        self._quoted = False
+        """The call's text ends within a string of JSON."""
+        self._escape = ""
+        """A backslash that ends the call's text, and changes what the next character means."""
+        self._reasoning: list[str] = []
+        self._content: list[str] = []
+        self._found: list[Call] = []
+
+    def add(self, text: str) -> Pieces:
+        """What `text` adds to what has come before."""
+        self._text += text
+        while self._advance():
+            pass
+        return self._taken()
+
+    def finish(self) -> Pieces:
+        """What is left when no more text comes."""
+        if self._call is not None:
+            self._call.append(self._text)
+            self._text = ""
+            # Of most syntaxes a text says by itself that it is complete, and the mark may be an end token.
+            self._end_call("", complete=self._form.call_syntax != XML_PAIRS)
+        self._say(self._text)
+        self._text = ""
+        if not (self.thinking or self._after_call or self._skip_space):
+            self._content.append(self._space)
+        self._space = ""
+        return self._taken()
+
+    def _taken(self) -> Pieces:
+        pieces = Pieces("".join(self._reasoning), "".join(self._content), tuple(self._found))
+        self._reasoning, self._content, self._found = [], [], []
+        return pieces
+
+    def _advance(self) -> bool:
+        """Use the text up to its first mark. Whether there was one."""
+        if self._call is not None:
+            return self._in_call(self._call)
+        if self._opens():
+            return True
+        marks = self._marks()
+        place, mark = _find(self._text, marks)
+        if not self._begun and self._text[:place].strip():
+            # Once the answer has begun, there are fewer marks.
+            self._say(self._text[:place])
+            self._text = self._text[place:]
+            return True
+        self._say(self._text[:place])
+        self._text = self._text[place + len(mark) :]
+        if not mark:
+            return False
+        if self.thinking and mark == self._form.thought_end:
+            self.thinking, self._space, self._skip_space, self._begun = False, "", True, False
+        elif mark in self._calls_begin:
+            self._call, self._quoted, self._escape = [mark], False, ""
+        elif mark == self._form.thought_begin:
+            self.thinking, self._space, self._skip_space = True, "", True
+        return True
+
+    def _marks(self) -> tuple[str, ...]:
+        form = self._form
+        if self.thinking:
+            return (form.thought_end,)
+        thoughts = form.thought_begin and (form.thoughts_anywhere or not self._begun)
+        return (*form.call_begin, *form.delimiters, *[form.thought_begin] * bool(thoughts))
+
+    def _opens(self) -> bool:
+        """Whether the answer is calls alone, from its first character on."""
+        if self._begun or self.thinking or not self._form.call_opening:
+            return False
+        stripped = self._text.lstrip()
+        if not stripped or stripped[0] not in self._form.call_opening:
+            return False
+        self._space += self._text[: len(self._text) - len(stripped)]
+        self._text, self._call, self._begun = stripped, [""], True
+        return True
+
+    def _in_call(self, call: list[str]) -> bool:
+        form = self._form
+        marks = (form.call_end,) if form.call_end else tuple(form.call_begin)
+        if not call[0]:
+            marks = ()  # the whole answer
+        place, mark = _find(self._text, marks)
+        self._note_quotes(self._text[:place])
+        call.append(self._text[:place])
+        self._text = self._text[place + len(mark) :]
+        if not mark:
+            return False
+        if self._quoted:  # the mark is part of an argument
+            self._note_quotes(mark)
+            call.append(mark)
+        elif form.call_end:
+            self._end_call(mark)
+        else:
+            self._end_call("")
+            self._call, self._quoted, self._escape = [mark], False, ""
+        return True
+
+    def _note_quotes(self, text: str) -> None:
+        if self._form.call_syntax in (JSON_CALLS, NAMED_JSON):
+            text, self._escape = self._escape + text, ""
+            for found in _QUOTE.findall(text):
+                if found == '"':
+                    self._quoted = not self._quoted
+                elif found == "\\":
+                    self._escape = found
+
+    def _end_call(self, mark: str, complete: bool = True) -> None:
+        assert self._call is not None
+        begin, *body = self._call
+        self._call = None
+        text = "".join(body)
+        calls = read_calls(text, self._form, self._functions) if complete else None
+        if calls is None:
+            self._say(begin + text + mark)
+            return
+        self._found += calls
+        self._begun = self._after_call = True
+        self._space = ""
+
+    def _say(self, text: str) -> None:
+        """Deliver text, all but white space at its end."""
+        said = text.rstrip()
+        if not said:
+            self._space += text
+            return
+        whole = self._space + said
+        if self._skip_space:
+            whole = whole.lstrip()
+        self._space, self._skip_space, self._begun = text[len(said) :], False, True
+        self._after_call = self._after_call and self.thinking
+        (self._reasoning if self.thinking else self._content).append(whole)
+
+
+def _find(text: str, marks: tuple[str, ...]) -> tuple[int, str]:
+    """The first of the marks in the text, of those in one place the longest, and where it is.
+
+    No mark: the text up to that place cannot be part of one, whatever comes.
+    """
+    first, found = len(text), ""
+    for mark in marks:
+        place = text.find(mark)
+        if place >= 0 and (place, -len(mark)) < (first, -len(found)):
+            first, found = place, mark
+    for mark in marks:
+        # The beginning of a mark at the end of the text, in front of what was found or longer than that.
+        place = text.find(mark[0], max(0, len(text) - len(mark) + 1))
+        while 0 <= place <= first:
+            if (place < first or len(mark) > len(found)) and mark.startswith(text[place:]):
+                first, found = place, ""
+                break
+            place = text.find(mark[0], place + 1)
+    return first, found
+
+
+_QUOTE = re.compile(r'\\.|\\|"', re.DOTALL)

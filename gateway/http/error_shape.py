@@ -1,0 +1,67 @@
+"""Errors in the shape of the API that a path belongs to: OpenAI's, Anthropic's or Ollama's."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from starlette.responses import Response
+from starlette.types import Scope
+
+from gateway.errors import GatewayError
+
+
+@dataclass(frozen=True)
+class ErrorShape:
+    """How one API writes an error."""
+
+    body: Callable[[GatewayError, str], str]
+    """As JSON. The second argument is the request's id."""
+    framed: Callable[[str], str]
+    """Such JSON as the last part of a stream."""
+
+
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+"""By status. Others below 500 are invalid requests, and others above are errors of the server."""
+
+
+def anthropic_type(status: int) -> str:
+    """The `type` of an error with this status in Anthropic's API."""
+    usual = "invalid_request_error" if status < 500 else "api_error"
+    return _ANTHROPIC_TYPES.get(status, usual)
+
+
+def _anthropic(error: GatewayError, request_id: str) -> str:
+    detail = {"type": anthropic_type(error.status), "message": error.message}
+    return json.dumps({"type": "error", "error": detail, "request_id": request_id})
+
+
+OPENAI = ErrorShape(lambda error, _: error.body(), lambda body: f"data: {body}\n\n")
+_SHAPES = {
+    "/api/": ErrorShape(lambda error, _: json.dumps({"error": error.message}), lambda body: f"{body}\n"),
+    "/v1/messages": ErrorShape(_anthropic, lambda body: f"event: error\ndata: {body}\n\n"),
+}
+"""By the beginning of the path. All others are OpenAI's."""
+
+
+def shape_at(path: str) -> ErrorShape:
+    return next((shape for start, shape in _SHAPES.items() if path.startswith(start)), OPENAI)
+
+
+def refusal(error: GatewayError, scope: Scope) -> Response:
+    """The response to the request `scope` that ends with `error`."""
+    body = shape_at(scope["path"]).body(error, scope["state"]["request_id"])
+    return Response(body, error.status, dict(error.headers), "application/json")
+
+
+def last_words(error: GatewayError, scope: Scope) -> str:
+    """The end of a stream that has begun and that fails with `error`."""
+    shape = shape_at(scope["path"])
+    return shape.framed(shape.body(error, scope["state"]["request_id"]))

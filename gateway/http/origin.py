@@ -1,0 +1,117 @@
+"""Web pages: which hosts the gateway answers to, and which pages may ask it.
+
+A browser sends requests for every page that it shows. Two checks keep foreign pages out of a gateway that
+listens on loopback or in a private network:
+
+- `Host` must be an IP address, `localhost`, the host that the gateway listens on, or an allowed one. In DNS
+  rebinding a page's own name resolves to the gateway's address; the browser then still sends that name.
+- `Origin`, which browsers send with every request that a page's script or form makes of another server, must
+  be the gateway itself or an allowed one.
+
+Programs other than browsers send no `Origin`.
+"""
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.errors import BadRequest, Forbidden, GatewayError
+from gateway.http.error_shape import refusal as refused
+from gateway.http.meter import RATE_HEADERS
+
+ANY = "*"
+_PORT = re.compile(r":\d*$")
+
+
+@dataclass(frozen=True)
+class Access:
+    """The hosts that the gateway answers to, and the pages that may ask it."""
+
+    hosts: frozenset[str] = frozenset()
+    """Names without a port, beside IP addresses and `localhost`. `*.example.com` is every name below
+    example.com, and `*` any name."""
+    origins: frozenset[str] = frozenset()
+    """Origins of foreign pages that may ask, as in `https://app.example.com`; `*` is any page."""
+
+    @classmethod
+    def of(cls, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> "Access":
+        """With names in whatever case."""
+        return cls(frozenset(map(str.lower, hosts)), frozenset(map(str.lower, origins)))
+
+    def refusal(self, version: str, hosts: list[str], origins: list[str]) -> GatewayError | None:
+        """Why a request is refused; None if it is not.
+
+        `version`: of HTTP. `hosts`, `origins`: values of its headers `Host` and `Origin`.
+        """
+        if len(hosts) != 1:
+            if not hosts and version == "1.0":
+                return None  # it is older than the header; no browser sends it
+            return BadRequest("A request has one 'Host' header.", code="invalid_http")
+        host = hosts[0].strip().lower()
+        if not self._answers_to(host):
+            return Forbidden(
+                f"This server does not answer to the host '{host[:200]}': QUIRE_ALLOWED_HOSTS can name it.",
+                code="host_not_allowed",
+            )
+        if all(self._may_ask(origin.strip().lower(), host) for origin in origins):
+            return None
+        return Forbidden(
+            f"Pages of '{origins[0][:200]}' may not ask this server: QUIRE_ALLOWED_ORIGINS can name them.",
+            code="origin_not_allowed",
+        )
+
+    def _answers_to(self, host: str) -> bool:
+        name = _PORT.sub("", host)
+        if name == "localhost" or name in self.hosts or ANY in self.hosts or _is_address(name):
+            return True
+        return any(name.endswith(one[1:]) for one in self.hosts if one.startswith("*."))
+
+    def _may_ask(self, origin: str, host: str) -> bool:
+        if origin in self.origins or ANY in self.origins:
+            return True
+        # The scheme may differ: a proxy in front may speak TLS.
+        try:
+            return urlsplit(origin).netloc == host
+        except ValueError:
+            return False
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True
+
+
+class OriginGuard:
+    """Middleware: refuses requests that `access` does not allow."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+            origins = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
+            refusal = self._access.refusal(scope["http_version"], hosts, origins)
+            if refusal is not None:
+                await refused(refusal, scope)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def cross_origin(app: ASGIApp, access: Access) -> CORSMiddleware:
+    """Middleware: tells browsers that pages of the allowed origins may read answers."""
+    return CORSMiddleware(
+        app,
+        allow_origins=sorted(access.origins),
+        allow_methods=["GET", "HEAD", "POST"],
+        allow_headers=["*"],
+        expose_headers=["X-Request-Id", "X-Quire-Ignored", "Retry-After", *RATE_HEADERS],
+    )

@@ -1,0 +1,123 @@
+"""What a gateway measures of its answers, as its clients see them."""
+
+import time
+from collections.abc import Callable
+
+from ops.runtime import metric_names as names
+from ops.runtime.metrics import METRICS, Counter, Metrics
+from proto.sampling_pb2 import LENGTH, STOP, FinishReason
+from proto.tokenizer_pb2 import TextRequest
+
+_REASONS = {STOP: "stop", LENGTH: "length"}
+ABORT, ERROR = "abort", "error"
+MOST_TENANTS = 100
+"""Tenants that are told apart. The tokens of further ones count under "other": who has no key is known by
+its address, and addresses have no end."""
+
+
+class Measures:
+    """The metrics of the answers of one model."""
+
+    def __init__(self, model: str, metrics: Metrics = METRICS, clock: Callable[[], float] = time.monotonic):
+        """`clock`: in seconds."""
+        self.clock = clock
+        self.end_to_end = metrics.histogram(names.END_TO_END, model)
+        self.first_token = metrics.histogram(names.FIRST_TOKEN, model)
+        self.inter_token = metrics.histogram(names.INTER_TOKEN, model)
+        self.per_token = metrics.histogram(names.PER_TOKEN, model)
+        self.prompt_tokens = metrics.counter(names.PROMPT_TOKENS, model)
+        self.generation_tokens = metrics.counter(names.GENERATION_TOKENS, model)
+        self.of_prompt = metrics.histogram(names.REQUEST_PROMPT_TOKENS, model)
+        self.of_sequence = metrics.histogram(names.REQUEST_GENERATION_TOKENS, model)
+        self.of_longest = metrics.histogram(names.MAX_GENERATION_TOKENS, model)
+        self.n = metrics.histogram(names.PARAMS_N, model)
+        self.max_tokens = metrics.histogram(names.PARAMS_MAX_TOKENS, model)
+        self.resumed = metrics.counter(names.RESUMED, model)
+        self.refused = metrics.counter(names.REFUSED, model)
+        self.calls_under_way = metrics.gauge(names.CALLS_UNDER_WAY, model)
+        self.calls_waiting = metrics.gauge(names.CALLS_WAITING, model)
+        self.ended = {
+            reason: metrics.counter(names.REQUEST_SUCCESS, model, reason)
+            for reason in (*_REASONS.values(), ABORT, ERROR)
+        }
+        self._metrics, self._model = metrics, model
+        self._tenants: dict[str, Counter] = {}
+
+    def tokens_of(self, tenant: str) -> Counter:
+        """Counts the tokens of a tenant."""
+        counter = self._tenants.get(tenant)
+        if counter is None:
+            name = tenant if len(self._tenants) < MOST_TENANTS else "other"
+            counter = self._metrics.counter(names.TENANT_TOKENS, self._model, name)
+            if name == tenant:
+                self._tenants[tenant] = counter
+        return counter
+
+
+class AnswerTimes:
+    """When the parts of the answer to one prompt came."""
+
+    def __init__(self, measures: Measures, request: TextRequest) -> None:
+        self._measures = measures
+        self._came = measures.clock()
+        self._request = request
+        self._tokens_of_tenant = measures.tokens_of(request.tenant)
+        self._first = [0.0] * request.n
+        """Of each sequence, when its first tokens came; 0: there are none yet."""
+        self._last = [0.0] * request.n
+        self._counts = [0] * request.n
+        self._unfinished = request.n
+        self._calls = 0
+
+    def call(self) -> None:
+        """A call is made for the answer, or for the rest of it."""
+        self._calls += 1
+        if self._calls > 1:
+            self._measures.resumed.add()
+
+    def prompt(self, tokens: int) -> None:
+        """The number of the prompt's tokens is known."""
+        measures = self._measures
+        measures.prompt_tokens.add(tokens)
+        measures.of_prompt.observe(tokens)
+        measures.n.observe(self._request.n)
+        if self._request.HasField("max_tokens"):
+            measures.max_tokens.observe(self._request.max_tokens)
+        self._tokens_of_tenant.add(tokens)
+
+    def tokens(self, index: int, tokens: int, reason: FinishReason) -> None:
+        """A sequence has got `tokens` more. `reason`: why it has ended; `NOT_FINISHED`: it goes on."""
+        measures = self._measures
+        now = measures.clock()
+        if tokens:
+            measures.generation_tokens.add(tokens)
+            self._tokens_of_tenant.add(tokens)
+            if self._counts[index]:
+                measures.inter_token.observe(now - self._last[index])
+            else:
+                if not any(self._counts):
+                    measures.first_token.observe(now - self._came)
+                self._first[index] = now
+            self._counts[index] += tokens
+            self._last[index] = now
+        if reason:
+            measures.ended[_REASONS[reason]].add()
+            self._ended(index)
+            self._unfinished -= 1
+            if not self._unfinished:
+                measures.end_to_end.observe(now - self._came)
+                measures.of_longest.observe(max(self._counts))
+
+    def __enter__(self) -> None:
+        """From here to the exit the answer comes. What is missing at the exit failed, or nobody wants it."""
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        failed = kind is not None and issubclass(kind, Exception)
+        self._measures.ended[ERROR if failed else ABORT].add(self._unfinished)
+        self._unfinished = 0
+
+    def _ended(self, index: int) -> None:
+        count = self._counts[index]
+        self._measures.of_sequence.observe(count)
+        if count > 1:
+            self._measures.per_token.observe((self._last[index] - self._first[index]) / (count - 1))

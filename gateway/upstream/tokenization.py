@@ -1,0 +1,51 @@
+"""Asking the tokenizer service what the tokens of a prompt are."""
+
+from gateway.upstream.attempts import Attempts
+from gateway.upstream.generation import Generator
+from proto.rpc import Resumption
+from proto.tokenizer_pb2 import TextRequest, TokenizeRequest, TokenizeResponse
+from proto.tokenizer_pb2_grpc import TokenizerStub
+
+
+class Tokenization(Attempts):
+    """The tokens of one prompt. When a server dies, the next one is asked."""
+
+    def __init__(
+        self, tokenizer: TokenizerStub, request: TokenizeRequest, timeout: float | None = None
+    ) -> None:
+        super().__init__(timeout)
+        self._tokenizer, self._request = tokenizer, request
+        self._names = {"prompt": "messages"} if request.request.HasField("chat") else {}
+
+    async def result(self) -> TokenizeResponse:
+        """The tokenizer service's response. Raises `GatewayError`."""
+        resumption = Resumption()
+        while self._ended_by is None:
+            async with self._attempt(
+                self._tokenizer.Tokenize, self._request, resumption, self._names
+            ) as call:
+                response: TokenizeResponse = await call
+                return response
+        raise self._ended_by
+
+
+async def tokenize(
+    generator: Generator,
+    model: str,
+    request: TextRequest,
+    *,
+    names: bool = False,
+    timeout: float | None = None,
+) -> TokenizeResponse:
+    """The prompt of `request` as tokens. `names`: also as the vocabulary spells them.
+
+    `timeout`: in seconds; None: the generator's `answer_timeout`. Raises `GatewayError`.
+    """
+    timeout = generator.answer_timeout if timeout is None else timeout
+
+    def begin(tokenizer: TokenizerStub) -> list[Tokenization]:
+        return [Tokenization(tokenizer, TokenizeRequest(request=request, names=names), timeout)]
+
+    # It runs in a turn, and has no place that it could give up meanwhile.
+    async with generator.watched(model, begin, [request], timeout, at_once=1) as (asked,):
+        return await asked.result()

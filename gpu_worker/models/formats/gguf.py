@@ -1,0 +1,84 @@
+"""Weights of GGUF files: rows of blocks. A tensor's name ends with the type, such as `weight.Q4_K`."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gpu_worker.errors import ModelError
+from gpu_worker.kernels.products import GROUP
+from gpu_worker.models.formats.format import Tensors
+from gpu_worker.models.formats.gguf_blocks import dequantized, scales_and_shifts
+from gpu_worker.models.values import Values
+from ops.runtime.gguf.file import PLAIN, TYPES
+
+SIZES = {kind: (weights, octets) for kind, weights, octets in TYPES.values() if kind not in PLAIN}
+"""Weights and bytes of a block, by the name of its type."""
+
+
+@dataclass(frozen=True, slots=True)
+class GgufFormat:
+    """See `Format`."""
+
+    name: str = "gguf"
+    ends: tuple[str, ...] = tuple(f"weight.{kind}" for kind in SIZES)
+
+    def weight(self, product: str, tensors: Tensors) -> "GgufWeight | None":
+        for kind in SIZES:
+            if (rows := tensors.get(f"weight.{kind}")) is not None:
+                if rows.dim() != 2:
+                    raise ModelError(f"tensor {product}weight has {rows.dim()} dimensions")
+                return GgufWeight(kind, rows)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class GgufWeight:
+    """See `QuantizedWeight`."""
+
+    kind: str
+    """Type of the blocks, of `SIZES`."""
+    stored: Tensor
+    """Rows of blocks, uint8 [out, bytes]."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        weights, octets = SIZES[self.kind]
+        return len(self.stored), self.stored.shape[1] // octets * weights
+
+    @property
+    def shift_size(self) -> int:
+        return GROUP
+
+    def part(self, rows: slice, columns: slice, device: torch.device) -> Tensor:
+        weights, _ = SIZES[self.kind]
+        first = columns.start // weights
+        blocks = self._blocks(rows, first, -(-columns.stop // weights), device)
+        found = dequantized(self.kind, blocks).view(rows.stop - rows.start, -1)
+        return found[:, columns.start - first * weights : columns.stop - first * weights]
+
+    def int4_scales(self, rows: slice, columns: slice) -> tuple[Tensor, Tensor] | None:
+        weights, _ = SIZES[self.kind]
+        if columns.start % GROUP or (columns.stop % GROUP and columns.stop < self.shape[1]):
+            return None
+        first = columns.start // weights
+        blocks = self._blocks(rows, first, -(-columns.stop // weights), torch.device("cpu"))
+        if (found := scales_and_shifts(self.kind, blocks)) is None:
+            return None
+        count = rows.stop - rows.start
+        groups = slice((columns.start - first * weights) // GROUP, (columns.stop - first * weights) // GROUP)
+        scales, shifts = (each.reshape(count, -1)[:, groups] for each in found)
+        return scales, shifts[:, :0] if self.kind == "Q4_0" else shifts
+
+    def byte_scales(self, rows: slice) -> None:
+        """Blocks have scales of their own."""
+
+    def _blocks(self, rows: slice, first: int, last: int, device: torch.device) -> Tensor:
+        """Blocks `first` to `last` of rows, uint8 [blocks, bytes]."""
+        octets = SIZES[self.kind][1]
+        return self.stored[rows, first * octets : last * octets].to(device).reshape(-1, octets)
+
+
+def read_gguf(values: Values) -> GgufFormat:
+    """The tensors say by their names how they are quantized."""
+    return GgufFormat()

@@ -1,0 +1,140 @@
+"""Blocks of GGUF files, dequantized in plain PyTorch.
+
+A block has 32 or 256 consecutive weights of a row, their scales in float16, and for 256 weights scales of its
+parts in 4, 6 or 8 bits. The layouts are those of github.com/ggml-org/ggml, src/ggml-common.h. `d` is a scale
+and `m` a smallest weight; `qh` has the high bits of the numbers whose low bits are in `qs`.
+
+    Q4_0    d, qs[16]                               Q2_K    scales[16], qs[64], d, m
+    Q4_1    d, m, qs[16]                            Q3_K    qh[32], qs[64], scales[12], d
+    Q5_0    d, qh[4], qs[16]                        Q4_K    d, m, scales[12], qs[128]
+    Q5_1    d, m, qh[4], qs[16]                     Q5_K    d, m, scales[12], qh[32], qs[128]
+    Q8_0    d, qs[32]                               Q6_K    qs[128], qh[64], scales[16], d
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+
+def dequantized(kind: str, blocks: Tensor) -> Tensor:
+    """Weights, float32 [n, weights of a block], of blocks, uint8 [n, bytes of a block], of type `kind`."""
+    return _KINDS[kind](blocks)
+
+
+def scales_and_shifts(kind: str, blocks: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Scales, float16, and shifts, float32, each [n, groups of 32], of a type with 4 bits.
+
+    A weight is (number - 8) * scale + shift, with numbers from 0 to 15. Shifts of Q4_0 are 0. Scales of Q4_K
+    are products, which are rounded to float16. None: `kind` has more or fewer bits.
+    """
+    if kind == "Q4_0":
+        return blocks[:, :2].contiguous().view(torch.float16), torch.zeros(len(blocks), 1)
+    if kind == "Q4_1":
+        scales, least = blocks[:, :2].contiguous().view(torch.float16), _half(blocks, 2)
+    elif kind == "Q4_K":
+        wide, minus = _scales_of_32(blocks)
+        scales, least = wide.half(), -minus
+    else:
+        return None
+    return scales, least + 8 * scales.float()
+
+
+def _half(blocks: Tensor, place: int) -> Tensor:
+    """The float16 at a byte of each block, as float32 [n, 1]."""
+    return blocks[:, place : place + 2].contiguous().view(torch.float16).float()
+
+
+def _parts(octets: Tensor, bits: int, run: int) -> Tensor:
+    """Numbers of `bits` bits: the lowest of `run` bytes, then the next of the same bytes, and so on."""
+    shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=octets.device)[:, None]
+    return (octets.view(len(octets), -1, 1, run) >> shifts & (1 << bits) - 1).flatten(1)
+
+
+def _fifth_bits(blocks: Tensor, place: int) -> Tensor:
+    """16 for each of 32 numbers whose bit is set in the 4 bytes at `place`, otherwise 0."""
+    shifts = torch.arange(8, dtype=torch.uint8, device=blocks.device)
+    return (blocks[:, place : place + 4, None] >> shifts & 1).flatten(1) << 4
+
+
+def _q4_0(blocks: Tensor) -> Tensor:
+    return _half(blocks, 0) * (_parts(blocks[:, 2:], 4, 16).float() - 8)
+
+
+def _q4_1(blocks: Tensor) -> Tensor:
+    return _half(blocks, 0) * _parts(blocks[:, 4:], 4, 16).float() + _half(blocks, 2)
+
+
+def _q5_0(blocks: Tensor) -> Tensor:
+    numbers = _parts(blocks[:, 6:], 4, 16) | _fifth_bits(blocks, 2)
+    return _half(blocks, 0) * (numbers.float() - 16)
+
+
+def _q5_1(blocks: Tensor) -> Tensor:
+    numbers = _parts(blocks[:, 8:], 4, 16) | _fifth_bits(blocks, 4)
+    return _half(blocks, 0) * numbers.float() + _half(blocks, 2)
+
+
+def _q8_0(blocks: Tensor) -> Tensor:
+    return blocks[:, 2:].view(torch.int8).float() * _half(blocks, 0)
+
+
+def _q2_k(blocks: Tensor) -> Tensor:
+    packed = blocks[:, :16]
+    scales, least = _half(blocks, 80) * (packed & 15).float(), _half(blocks, 82) * (packed >> 4).float()
+    return _scaled(_parts(blocks[:, 16:80], 2, 32), scales) - least.repeat_interleave(16, 1)
+
+
+def _q3_k(blocks: Tensor) -> Tensor:
+    low, high = blocks[:, 96:104], blocks[:, 104:108]
+    scales = torch.cat((low & 15, low >> 4), 1) | _parts(high, 2, 4) << 4
+    numbers = _parts(blocks[:, 32:96], 2, 32).float() - 4 + 4 * _parts(blocks[:, :32], 1, 32).float()
+    return _scaled(numbers, _half(blocks, 108) * (scales.float() - 32))
+
+
+def _q4_k(blocks: Tensor) -> Tensor:
+    scales, least = _scales_of_32(blocks)
+    return _scaled(_parts(blocks[:, 16:], 4, 32), scales) - least.repeat_interleave(32, 1)
+
+
+def _q5_k(blocks: Tensor) -> Tensor:
+    scales, least = _scales_of_32(blocks)
+    numbers = _parts(blocks[:, 48:], 4, 32) | _parts(blocks[:, 16:48], 1, 32) << 4
+    return _scaled(numbers, scales) - least.repeat_interleave(32, 1)
+
+
+def _q6_k(blocks: Tensor) -> Tensor:
+    numbers = _parts(blocks[:, :128], 4, 64) | _parts(blocks[:, 128:192], 2, 32) << 4
+    scales = blocks[:, 192:208].contiguous().view(torch.int8).float()
+    return _scaled(numbers.float() - 32, _half(blocks, 208) * scales)
+
+
+def _scaled(numbers: Tensor, scales: Tensor) -> Tensor:
+    """Numbers [n, 256] times scales [n, parts]."""
+    return numbers.float() * scales.repeat_interleave(256 // scales.shape[1], 1)
+
+
+def _scales_of_32(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """Scales and smallest weights, below zero, of 8 parts of Q4_K and Q5_K, float32 [n, 8].
+
+    Each has 6 bits. The first four scales are in the low bits of bytes 0 to 3, the first four minima in those
+    of bytes 4 to 7. The others have their low 4 bits in bytes 8 to 11, and 2 in the high bits of the former.
+    """
+    first, second, third = blocks[:, 4:16].view(len(blocks), 3, 4).unbind(1)
+    scales = torch.cat((first & 63, third & 15 | first >> 2 & 48), 1).float()
+    least = torch.cat((second & 63, third >> 4 | second >> 2 & 48), 1).float()
+    return _half(blocks, 0) * scales, _half(blocks, 2) * least
+
+
+_KINDS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
+    "Q8_0": _q8_0,
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
+    "Q4_K": _q4_k,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+}

@@ -1,0 +1,70 @@
+"""Experts whose tensors lie stacked in one tensor of a layer, as in gpt-oss, by the names of single experts.
+
+    in the file                                                   of expert 3
+    experts.gate_up_proj          [experts, in, out]              experts.3.gate_up_proj.weight  [out, in]
+    experts.gate_up_proj_bias     [experts, out]                  experts.3.gate_up_proj.bias
+    experts.gate_up_proj_blocks   [experts, out, groups, bytes]   experts.3.gate_up_proj.weight_packed
+    experts.gate_up_proj_scales   [experts, out, groups]          experts.3.gate_up_proj.weight_scale
+
+The last two are MXFP4, as `formats/fp4.py` reads it.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+_STACKED = re.compile(r"(.*\.experts\.)(gate_up_proj|down_proj)(|_bias|_blocks|_scales)")
+_ENDS = {"": "weight", "_bias": "bias", "_blocks": "weight_packed", "_scales": "weight_scale"}
+
+
+@dataclass(frozen=True, slots=True)
+class Expert:
+    """An open safetensors file that shows one expert of each stacked tensor."""
+
+    file: Any
+    number: int
+
+    def get_slice(self, name: str) -> "Expert._Shape":
+        """As of a safetensors file. Only the shape is known."""
+        shape = self.file.get_slice(name).get_shape()[1:]
+        if name.endswith("_blocks"):
+            shape = [shape[0], shape[1] * shape[2]]
+        return Expert._Shape(shape[::-1] if _turned(name) else shape)
+
+    def get_tensor(self, name: str) -> Tensor:
+        """The expert's tensor. The other experts' are not read."""
+        found: Tensor = self.file.get_slice(name)[self.number]
+        if name.endswith("_blocks"):
+            return found.flatten(1)
+        return found.T if _turned(name) else found
+
+    @dataclass(frozen=True, slots=True)
+    class _Shape:
+        shape: list[int]
+
+        def get_shape(self) -> list[int]:
+            return self.shape
+
+
+def single_experts(files: Mapping[str, tuple[Any, str]]) -> dict[str, tuple[Any, str]]:
+    """The tensors of a checkpoint, those of stacked experts by single expert.
+
+    `files`: for each tensor its open file, and its name in the file.
+    """
+    found = dict[str, tuple[Any, str]]()
+    for name, (file, own) in files.items():
+        match = _STACKED.fullmatch(name)
+        if match is None:
+            found[name] = file, own
+            continue
+        prefix, product, end = match.groups()
+        for number in range(file.get_slice(own).get_shape()[0]):
+            found[f"{prefix}{number}.{product}.{_ENDS[end]}"] = Expert(file, number), own
+    return found
+
+
+def _turned(name: str) -> bool:
+    return name.endswith("_proj")

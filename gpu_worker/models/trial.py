@@ -1,0 +1,243 @@
+"""A trial when a model of transformers is loaded: what it computes on pages is what its own code computes.
+
+The model answers one prompt twice. First its own code does, with its own attention and masks, all tokens at
+once. Then it does as in service: attention is Quire's, the prompt comes in chunks and then token by token,
+and each step has tokens of another sequence beside it. Hidden states and logits must be the same. So a model
+whose attention is not what it told Quire's function (another mask, several calls in a layer, a state of its
+own) is refused when it is loaded, instead of giving other tokens later.
+
+Only as many layers compute as there must be for one of each kind, so that the trial is short.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from gpu_worker.errors import ModelError
+from gpu_worker.kernels.attention import AttentionSpec
+
+SHORTEST, LONGEST = 48, 1024 + 48
+"""Tokens of the prompt: as many as cross the longest window, within these bounds."""
+STEPS = (0.5, 0.4)
+"""Shares of the prompt that the first steps compute."""
+ALONE = 3
+"""Tokens after these that are computed one by one. One more step has what is left."""
+BESIDE = 5
+"""Tokens of the other sequence in each step."""
+EXACT = 1e-3
+"""Largest difference of a token's numbers in float32, as a share of their norm."""
+ROUNDED = 0.1
+"""The same in types of lower precision."""
+STRAY = 0.1
+"""Share of tokens that may differ by more where numbers are rounded: two experts may be equally good."""
+
+
+class Runs(Protocol):
+    """A model that is tried: see `models.transformers_model.TransformersModel`."""
+
+    def run(self, tokens: Tensor, positions: Tensor, attend: Any) -> Tensor:
+        """Hidden states [tokens, hidden_size], with `attend` as attention."""
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits, float32 [rows, vocab_size], of hidden states [rows, hidden_size]."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the model's own code computes."""
+
+    tokens: Tensor
+    """int64 [tokens]."""
+    hidden: Tensor
+    """[tokens, hidden_size]: after the decoder."""
+    logits: Tensor
+    """float32 [`BESIDE`, vocab_size]: of the first tokens."""
+
+
+def expect(model: Any, decoder: Any) -> Expected:
+    """Run the own code of a model of transformers, of which `decoder` is a part, before its attention is
+    replaced. Raises `ModelError`."""
+    config = model.config.get_text_config()
+    device = next(model.parameters()).device
+    longest = min(getattr(config, "max_position_embeddings", None) or SHORTEST, LONGEST)
+    window = getattr(config, "sliding_window", None) or 0
+    length = min(longest, max(SHORTEST, *(each + SHORTEST for each in (window, *chunks_of(config).values()))))
+    chance = torch.Generator().manual_seed(1)
+    tokens = torch.randint(config.vocab_size, (length,), generator=chance).to(device)
+    try:
+        # Other forms leave out what they do not have, such as soft-caps.
+        model.set_attn_implementation("eager")
+        with torch.inference_mode(), few_layers(decoder, config):
+            hidden = decoder(input_ids=tokens[None], use_cache=False)[0][0]
+            logits = model(input_ids=tokens[None, :BESIDE], use_cache=False).logits[0].float()
+    except Exception as error:
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelError(f"its own code does not run: {line}") from error
+    return Expected(tokens, hidden, logits)
+
+
+def compare(runs: Runs, decoder: Any, config: Any, expected: Expected) -> None:
+    """Run the model as in service. Raises `ModelError` if it computes something else than `expected`.
+
+    `decoder`: the module of transformers that `runs` runs. `config`: its configuration.
+    """
+    tokens = expected.tokens
+    reverse = tokens.flip(0)
+    found = list[Tensor]()
+    pages, other = _Pages(), 0
+    with torch.inference_mode(), few_layers(decoder, config):
+        for begin, end in _steps(len(tokens)):
+            beside = reverse[other : other + BESIDE]
+            rows = ((begin, end), (other, other + len(beside)))
+            other += len(beside)
+            pages.begin(rows)
+            positions = torch.cat([torch.arange(*row, device=tokens.device) for row in rows])
+            hidden = runs.run(torch.cat((tokens[begin:end], beside)), positions, pages.attend)
+            found.append(hidden[: end - begin])
+        logits = runs.logits(expected.hidden[:BESIDE])
+    exact = expected.hidden.dtype == torch.float32
+    if differs(torch.cat(found), expected.hidden, exact) or differs(logits, expected.logits, exact):
+        raise ModelError("on pages it computes something else than its own code does")
+
+
+def chunks_of(config: Any) -> dict[int, int]:
+    """Chunk of the layers that attend within chunks, in positions, by the layer's number."""
+    kinds = getattr(config, "layer_types", None) or ()
+    return {
+        layer: config.attention_chunk_size
+        for layer, kind in enumerate(kinds)
+        if kind == "chunked_attention" and config.attention_chunk_size
+    }
+
+
+def check_positions_of(config: Any, positions: int) -> None:
+    """Raise `ModelError` for what no short trial can show: arithmetic that only long sequences meet.
+
+    `positions`: longest sequence that will be served.
+    """
+    rope = getattr(config, "rope_parameters", None) or {}
+    for one in (rope, *rope.values()):  # one object, or one for each type of layer
+        kind = one.get("rope_type") if isinstance(one, dict) else None
+        original = config.max_position_embeddings
+        if kind == "longrope":
+            original = one.get("original_max_position_embeddings") or original
+        if kind in ("longrope", "dynamic") and positions > original:
+            # The longest sequence of a step decides on the angles of all others.
+            raise _shorter(f"rope type {kind!r} is not supported beyond the original context", original)
+
+
+def _shorter(what: str, positions: int) -> ModelError:
+    return ModelError(f"{what} (QUIRE_MAX_MODEL_LEN={positions} serves it)")
+
+
+@contextmanager
+def few_layers(decoder: Any, config: Any) -> Iterator[None]:
+    """Within, the decoder has only its first layers, among which there is one of each kind."""
+    count = config.num_hidden_layers
+    kinds = getattr(config, "layer_types", None) or [""] * count
+    lists = (one for one in decoder.modules() if isinstance(one, torch.nn.ModuleList))
+    layers = next((one for one in lists if len(one) == count), None)
+    if layers is None:
+        yield
+        return
+    whole = list(layers)
+    described = [
+        (kind, *(type(part) for part in layer.modules())) for kind, layer in zip(kinds, whole, strict=False)
+    ]
+    needed = 1 + max(described.index(one) for one in described)
+    del layers[needed:]
+    try:
+        yield
+    finally:
+        layers.extend(whole[needed:])
+
+
+@dataclass
+class _Pages:
+    """Keys and values of two sequences, and attention over them in plain PyTorch."""
+
+    rows: Sequence[tuple[int, int]] = ()
+    """Positions of each sequence's tokens in the step: the first, and one past the last."""
+    kept: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """Keys and values [positions, kv_heads, head_dim] by layer and sequence."""
+    attended: set[int] = field(default_factory=set)
+    """Layers that have attended in this step."""
+
+    def begin(self, rows: Sequence[tuple[int, int]]) -> None:
+        self.rows, self.attended = rows, set()
+
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        spec: AttentionSpec,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        if layer in self.attended:
+            raise ModelError("a layer of it attends more than once")
+        self.attended.add(layer)
+        out, start = list[Tensor](), 0
+        for sequence, (begin, end) in enumerate(self.rows):
+            now = slice(start, start + end - begin)
+            start = now.stop
+            before = self.kept.get((layer, sequence))
+            keys, values = key[now], value[now]
+            if before is not None:
+                keys, values = torch.cat((before[0], keys)), torch.cat((before[1], values))
+            self.kept[layer, sequence] = keys, values
+            out.append(_attention(query[now], keys, values, begin, spec, sinks))
+        return torch.cat(out).flatten(1)
+
+
+def _attention(
+    query: Tensor, keys: Tensor, values: Tensor, begin: int, spec: AttentionSpec, sinks: Tensor | None
+) -> Tensor:
+    """[tokens, heads, head_dim]; the first token's position is `begin`. `sinks`: logits of learned sinks."""
+    places = torch.arange(len(keys), device=keys.device)
+    asking = begin + torch.arange(len(query), device=keys.device)[:, None]
+    seen = places <= asking
+    if spec.window:
+        seen &= places > asking - spec.window
+    if spec.chunk:
+        seen &= places >= asking // spec.chunk * spec.chunk
+    groups = query.shape[1] // keys.shape[1]
+    scale = spec.scale or query.shape[-1] ** -0.5
+    query_heads = query.transpose(0, 1).float()
+    key_heads, value_heads = (
+        one.transpose(0, 1).float().repeat_interleave(groups, 0) for one in (keys, values)
+    )
+    scores = query_heads @ key_heads.transpose(1, 2) * scale
+    if spec.softcap:
+        scores = spec.softcap * torch.tanh(scores / spec.softcap)
+    scores = scores.masked_fill(~seen, -torch.inf)
+    if sinks is not None:
+        scores = torch.cat((scores, sinks[:, None, None].expand(-1, len(query), 1)), -1)
+    out = scores.softmax(-1)[..., : len(keys)] @ value_heads
+    return out.transpose(0, 1).to(query.dtype)
+
+
+def _steps(length: int) -> Iterator[tuple[int, int]]:
+    begin = 0
+    for share in STEPS:
+        end = begin + int(share * length)
+        yield begin, end
+        begin = end
+    for position in range(begin, min(begin + ALONE, length - 1)):
+        yield position, position + 1
+        begin = position + 1
+    yield begin, length
+
+
+def differs(found: Tensor, expected: Tensor, exact: bool) -> bool:
+    """Whether rows [rows, numbers] differ by more than rounding explains. `exact`: in float32."""
+    found, expected = found.float(), expected.float()
+    off = (found - expected).norm(dim=1) / expected.norm(dim=1).clamp(min=1e-6)
+    if exact:
+        return not bool((off <= EXACT).all())
+    return not bool((off <= ROUNDED).float().mean() >= 1 - STRAY)  # what is not a number differs

@@ -1,0 +1,42 @@
+"""Which grammars every rank of a worker has compiled: a row may sample with them, and no rank waits."""
+
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator
+from threading import Lock
+from typing import IO
+
+Announce = Callable[[int], None]
+
+_RECORD = struct.Struct("<II")
+
+
+class Announcements:
+    """Passes on the number of a grammar once all ranks have announced it. Any thread may call it."""
+
+    def __init__(self, ranks: int, announce: Announce) -> None:
+        """`ranks`: of the worker. `announce`: is called with each number, once."""
+        self._ranks = ranks
+        self._announce = announce
+        self._counts: Counter[int] = Counter()
+        self._lock = Lock()
+
+    def __call__(self, number: int) -> None:
+        """One more rank has compiled the grammar of this number."""
+        with self._lock:
+            self._counts[number] += 1
+            if self._counts[number] < self._ranks:
+                return
+            del self._counts[number]
+        self._announce(number)
+
+
+def record(resets: int, number: int) -> bytes:
+    """A rank's announcement for a pipe. `resets`: RESET orders that the rank had carried out before."""
+    return _RECORD.pack(resets, number)
+
+
+def records(stream: IO[bytes]) -> Iterator[tuple[int, int]]:
+    """All announcements until the other end of the pipe is closed, as `record` takes them."""
+    while len(packed := stream.read(_RECORD.size)) == _RECORD.size:
+        yield _RECORD.unpack(packed)

@@ -1,0 +1,268 @@
+"""Grammars of the sequences in the slots: which tokens may come next.
+
+Each slot with a grammar has a matcher, which has consumed the slot's output up to some position:
+
+    slot      p p p p o o o o d d            p prompt, o output, d drafts of this step
+    matcher           ─────▶│                consumed by steps before
+    step                     ──▶ ● ● ●       consumed now; masks for the positions that are sampled
+
+What it has to consume is read from the batch's tokens. So a sequence that comes back after a preemption, or
+from another worker, needs nothing but its tokens. A draft is consumed on trial only, for the masks behind it.
+A plan that was made ahead says nothing of grammars.
+
+Grammars are compiled in a thread of low priority, beside the steps. Each is announced once that is over. The
+scheduler lets no row sample before, so no step waits for the thread; one that came nevertheless would wait.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
+
+import numpy as np
+from llguidance import LLExecutor, LLMatcher
+from llguidance.numpy import fill_next_token_bitmask_par, fill_next_token_bitmask_par_with_draft_tokens
+from torch import Tensor
+
+from gpu_worker.arrays import Int32s
+from gpu_worker.errors import PlanError
+from gpu_worker.kernels.sampling import Allowed
+from gpu_worker.sampling.positions import SamplePositions
+from gpu_worker.sampling.tokens_read import TokensRead, read_tokens
+from ops.runtime.grammars import GrammarError, Vocabulary
+from proto.sampling_pb2 import Grammar
+from proto.worker_pb2 import NewGrammar, NewSlot
+
+THREADS = max(1, min(8, (os.cpu_count() or 1) // 2))
+"""Of the masks of one step."""
+MOST_FORCED = 64
+"""Tokens of a run that is reported at most."""
+NICENESS = 10
+"""Of the thread that compiles: on a core that a step needs, too, it gets about a tenth of the time."""
+
+Announce = Callable[[int], None]
+"""Is called with the number of a grammar that has been compiled."""
+
+
+def _nobody(number: int) -> None:
+    """Nobody wants to know which grammars have been compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A grammar that slots may name."""
+
+    end_tokens: frozenset[int]
+    compiled: "Future[LLMatcher]"
+
+
+@dataclass(slots=True)
+class _Matching:
+    """The grammar of one slot."""
+
+    grammar: _Held
+    consumed: int
+    """Position of the first token that the matcher has not consumed."""
+    matcher: LLMatcher | None = None
+    """None until the first mask is wanted."""
+    ended: bool = False
+    """An end token was sampled: rows that were planned ahead may sample anything."""
+
+
+@dataclass(slots=True)
+class Masks:
+    """What the grammars of a step say."""
+
+    allowed: Allowed | None
+    """None if no row has a mask."""
+    faults: Mapping[int, str] = field(default_factory=dict)
+    """What is wrong with sampling rows that cannot go on, by index."""
+
+
+class Grammars:
+    """The grammars of all slots. All calls are made by the engine thread."""
+
+    def __init__(self, slots: int, vocab_size: int) -> None:
+        self.used = np.zeros(slots, np.bool_)
+        """[slots]: whether the slot's sequence has a grammar."""
+        self.directory: Path | None = None
+        """Where the model's tokenizer.json is. None: sequences with grammars fail."""
+        self.announce: Announce = _nobody
+        """Is called, in any thread, with the number of each grammar that is added from now on, once it has
+        been compiled or a fault was found in it."""
+        self._vocab_size = vocab_size
+        self._slots: dict[int, _Matching] = {}
+        self._held: dict[int, _Held] = {}
+        self._vocabularies: dict[tuple[int, ...], Vocabulary] = {}
+        self._thread = ThreadPoolExecutor(1, "grammars", _lower_priority)
+        self._masks: LLExecutor | None = None
+
+    def reset(self) -> None:
+        """Forget all grammars."""
+        self.announce = _nobody
+        self.used[:] = False
+        self._slots.clear()
+        for held in self._held.values():
+            held.compiled.cancel()
+        self._held.clear()
+
+    def add(self, new: Iterable[NewGrammar]) -> None:
+        """Begin to compile grammars. Raises `PlanError` for a number that another grammar has."""
+        for each in new:
+            if not each.number or each.number in self._held:
+                raise PlanError(f"new_grammars: number {each.number} is 0 or that of another grammar")
+            compiled = self._thread.submit(self._compiled, each.grammar)
+            self._held[each.number] = _Held(frozenset(each.grammar.end_tokens), compiled)
+            compiled.add_done_callback(partial(_announce, self.announce, each.number))
+
+    def drop(self, numbers: Iterable[int]) -> None:
+        """Forget grammars. Raises `PlanError` for a number that no grammar has."""
+        for number in numbers:
+            if self._held.pop(number, None) is None:
+                raise PlanError(f"dropped_grammars: no grammar has number {number}")
+
+    def set(self, new: NewSlot) -> None:
+        """Take over the grammar of a new sequence, in which `fault_in` has found nothing wrong."""
+        self.used[new.slot] = new.grammar > 0
+        if new.grammar:
+            self._slots[new.slot] = _Matching(self._held[new.grammar], new.prompt_length)
+        else:
+            self._slots.pop(new.slot, None)
+
+    def fault_in(self, new: NewSlot) -> str:
+        """What is wrong with the grammar of a new sequence; empty if nothing is."""
+        if not new.grammar:
+            return ""
+        if new.grammar not in self._held:
+            return f"grammar {new.grammar}, which no plan has brought"
+        if new.candidates or new.dropped_tokens or new.pooling:
+            return "a grammar for a beam, an embedding or a text that has left tokens behind"
+        return ""
+
+    def prepare(self, end_tokens: Sequence[int]) -> None:
+        """Read the vocabulary now, in a thread: the first grammar then need not wait for it.
+
+        If the model takes no grammars, or has other end tokens, this is without effect.
+        """
+        self._thread.submit(self._vocabulary, tuple(end_tokens))
+
+    def to_consume(self, samples: SamplePositions, tokens: Tensor) -> TokensRead | None:
+        """Begin to read the tokens that the matchers have yet to consume; None if no row has a grammar.
+
+        `tokens` [slots, max_model_len + 1]: the batch's, with this step's drafts.
+        """
+        used = self.used[samples.row_slots]
+        if not used.any():
+            return None
+        rows = np.flatnonzero(used)
+        begins = [self._slots[slot].consumed for slot in samples.row_slots[rows].tolist()]
+        return read_tokens(samples, rows.tolist(), begins, tokens)
+
+    def masks(self, read: TokensRead, samples: SamplePositions) -> Masks:
+        """Consume what was read, and give the tokens that are allowed in each sampled position."""
+        asked: list[tuple[int, LLMatcher, int, list[int]]] = []
+        faults: dict[int, str] = {}
+        masks = np.full(len(samples.slots), -1, np.int32)
+        count, words = 0, 0
+        for row, tokens in zip(read.rows, read.lists(), strict=True):
+            matching = self._slots[int(samples.row_slots[row])]
+            drafts = int(samples.counts[row]) - 1
+            known, drafted = tokens[: len(tokens) - drafts], tokens[len(tokens) - drafts :]
+            try:
+                matcher = self._advanced(matching, known)
+            except GrammarError as error:
+                faults[row] = f"the grammar: {error}"
+                continue
+            if matching.ended:
+                continue
+            asked.append((row, matcher, count, drafted))
+            first = int(samples.firsts[row])
+            masks[first : first + 1 + drafts] = np.arange(count, count + 1 + drafts)
+            count += 1 + drafts
+            words = self._vocabularies[tuple(sorted(matching.grammar.end_tokens))].words
+        if not asked:
+            return Masks(None, faults)
+        bits = np.full((count, words), -1, np.int32)
+        self._fill([each[1:] for each in asked], bits)
+        for row, matcher, first_mask, _ in asked:
+            if matcher.is_error() or not bits[first_mask].any():
+                faults[row] = f"the grammar: {matcher.get_error() or 'nothing can follow'}"
+                masks[masks == first_mask] = -1
+        return Masks(Allowed(masks, bits), faults)
+
+    def forced(self, slots: Iterable[int], known: Int32s, tokens: Tensor) -> dict[int, tuple[int, list[int]]]:
+        """By slot, the tokens that its grammar forces: their first position, and two of them at least.
+
+        `known` [slots]: tokens of each slot. `tokens` [slots, max_model_len + 1]: the batch's. If these are
+        in main memory, the tokens that were sampled just now are consumed before. Otherwise nothing waits for
+        the device: what follows those tokens is told with the next step.
+        """
+        found = {}
+        for slot in slots:
+            matching = self._slots.get(slot)
+            if matching is None or matching.matcher is None or matching.ended:
+                continue
+            if not tokens.is_cuda:
+                with contextlib.suppress(GrammarError):  # the next mask will tell
+                    self._advanced(matching, tokens[slot, matching.consumed : known[slot]].tolist())
+            run = [] if matching.ended else matching.matcher.compute_ff_tokens()
+            if len(run) > 1:
+                found[slot] = matching.consumed, run[:MOST_FORCED]
+        return found
+
+    def _fill(self, asked: Sequence[tuple[LLMatcher, int, list[int]]], bits: Int32s) -> None:
+        """Fill in the masks of matchers: each from a number on, one for each draft and one more."""
+        if self._masks is None:
+            self._masks = LLExecutor(THREADS)
+        if plain := [(matcher, first) for matcher, first, drafts in asked if not drafts]:
+            fill_next_token_bitmask_par(self._masks, plain, bits)
+        if drafted := [each for each in asked if each[2]]:
+            fill_next_token_bitmask_par_with_draft_tokens(self._masks, drafted, bits)
+
+    def _advanced(self, matching: _Matching, known: list[int]) -> LLMatcher:
+        """The matcher of a slot after `known` more tokens. Raises `GrammarError`."""
+        if matching.matcher is None:
+            matching.matcher = matching.grammar.compiled.result().deep_copy()
+        matching.consumed += len(known)
+        if not matching.ended:
+            text = list(takewhile(lambda token: token not in matching.grammar.end_tokens, known))
+            if text and not matching.matcher.consume_tokens(text):
+                raise GrammarError(matching.matcher.get_error())
+            matching.ended = len(text) < len(known)
+        return matching.matcher
+
+    def _compiled(self, grammar: Grammar) -> LLMatcher:
+        if not grammar.end_tokens or max(grammar.end_tokens) >= self._vocab_size:
+            raise GrammarError("end_tokens: none, or not in the vocabulary")
+        vocabulary = self._vocabulary(grammar.end_tokens)
+        matcher = vocabulary.matcher(grammar.text)
+        # Copies begin with the lexer states that this finds. Otherwise each finds them with its first mask,
+        # in a step: 32 rows of a schema with 300 patterns then take 18 ms for that, instead of 1 ms.
+        fill_next_token_bitmask_par(LLExecutor(1), [(matcher, 0)], np.empty((1, vocabulary.words), np.int32))
+        return matcher
+
+    def _vocabulary(self, end_tokens: Iterable[int]) -> Vocabulary:
+        key = tuple(sorted(set(end_tokens)))
+        if key not in self._vocabularies:
+            if self.directory is None:
+                raise GrammarError("this worker has no tokenizer")
+            self._vocabularies[key] = Vocabulary(self.directory, self._vocab_size, key)
+        return self._vocabularies[key]
+
+
+def _announce(announce: Announce, number: int, compiled: "Future[LLMatcher]") -> None:
+    if not compiled.cancelled():
+        announce(number)
+
+
+def _lower_priority() -> None:
+    """Let the steps have the cores first. Only Linux has priorities of threads."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # a sandbox may forbid it
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

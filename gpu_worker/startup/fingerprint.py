@@ -1,0 +1,64 @@
+"""What a worker's answers depend on besides the request, in short.
+
+Two workers of the same fingerprint go on with each other's answers. Weights are told apart by the headers of
+their files and by samples of the numbers, so that a large model takes milliseconds. Which of two libraries
+multiplies bfloat16 is measured (`measured.py`) and counts: they round differently.
+"""
+
+import hashlib
+from pathlib import Path
+
+import torch
+
+from gpu_worker.kernels.cpu import build, onednn
+from gpu_worker.kernels.cpu.kernels import MatrixUnitKernels
+from gpu_worker.kernels.interface import Kernels
+from gpu_worker.settings import WorkerSettings
+from ops.runtime.grammars import VERSION as GRAMMARS
+
+SAMPLES = 64
+"""Places in each file of weights that are looked at."""
+SAMPLE_BYTES = 4096
+FILES = ("config.json", "generation_config.json")
+
+
+def fingerprint_of(
+    settings: WorkerSettings, kernels: Kernels, dtype: torch.dtype, device: torch.device
+) -> str:
+    """Of a worker with these settings: 16 hexadecimal digits. `dtype`: the model's. Raises `OSError`."""
+    found = hashlib.blake2b(weights_of(settings.model), digest_size=8)
+    found.update(GRAMMARS.encode())
+    formats = (dtype, settings.quantization, settings.kv_dtype, settings.tensor_parallel)
+    found.update(repr((*map(str, formats), arithmetic_of(settings, kernels, device))).encode())
+    return found.hexdigest()
+
+
+def weights_of(directory: Path) -> bytes:
+    """A hash of a model's configuration and weights. Raises `OSError`."""
+    found = hashlib.blake2b(digest_size=32)
+    for name in FILES:
+        path = directory / name
+        content = path.read_bytes() if path.is_file() else b""
+        found.update(f"{name} {len(content)} ".encode() + content)
+    for path in sorted((*directory.glob("*.safetensors"), *directory.glob("*.gguf"))):
+        size = path.stat().st_size
+        found.update(f"{path.name} {size} ".encode())
+        with path.open("rb") as file:
+            header = 0  # what a GGUF file says before its numbers is in config.json
+            if path.suffix == ".safetensors":
+                header = min(int.from_bytes(file.read(8), "little"), size)
+                found.update(file.read(header))
+            for place in range(SAMPLES):
+                file.seek(8 + header + max(0, size - 8 - header - SAMPLE_BYTES) * place // (SAMPLES - 1))
+                found.update(file.read(SAMPLE_BYTES))
+    return found.digest()
+
+
+def arithmetic_of(settings: WorkerSettings, kernels: Kernels, device: torch.device) -> str:
+    """What computes: the GPU or the instruction set, and the back end."""
+    if device.type == "cuda":
+        return f"{torch.cuda.get_device_name(device)} {type(kernels).__name__}"
+    if not type(kernels).__module__.startswith(build.__package__ or ""):
+        return f"torch {torch.backends.cpu.get_cpu_capability()}"
+    name = build.supported()[0] if settings.kernels in ("auto", "onednn") else settings.kernels
+    return f"{name} {onednn.arithmetic()}" if isinstance(kernels, MatrixUnitKernels) else name

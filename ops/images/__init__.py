@@ -1,0 +1,1 @@
+"""Images of the services, and what is tried with them on an engine."""

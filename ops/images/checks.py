@@ -1,0 +1,431 @@
+"""`python3 -m ops.images.checks`: what docker-compose.yml promises, tried on the deployment that runs.
+
+`compose_test.sh` starts it, with COMPOSE_PROJECT_NAME and, if they are not the defaults, QUIRE_PORT and
+QUIRE_MODEL_NAME. It needs `docker compose`, and of Python its own library. Containers are killed, replaced
+and at last stopped. The first promise that is not kept ends it, with status 1.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from http.client import HTTPException
+from typing import Any
+
+URL = f"http://127.0.0.1:{os.environ.get('QUIRE_PORT', '8000')}"
+MODEL = os.environ.get("QUIRE_MODEL_NAME", "quire-tiny")
+CHAIN = ("gateway", "tokenizer", "scheduler", "worker")
+SERVICES = ("redis", *CHAIN)
+PATIENCE = 180.0
+"""Seconds for what should come by itself, such as a container that starts again. Machines may be slow."""
+ANSWER = {
+    "model": MODEL,
+    "prompt": "Once upon a time",
+    "max_tokens": 1500,
+    "n": 2,
+    "temperature": 0.9,
+    "seed": 7,
+    "ignore_eos": True,
+}
+"""A request whose answer is always the same, and long enough for something to happen in between."""
+
+key = ""
+"""The API key of every request, once there is one."""
+
+
+class Broken(Exception):
+    """A promise is not kept; the message says which."""
+
+
+def main() -> int:
+    try:
+        for check in (
+            *(it_answers, ports_are_the_gateway_s_and_jaeger_s, roots_and_limits_are_set, limits_hold),
+            *(what_is_inner_reaches_nothing_outside, redis_knows_its_users, nothing_is_compiled_at_a_start),
+            *(keys_are_given_out, the_dead_come_back, the_gateway_comes_back, a_stopped_process_is_ended),
+            *(two_workers_share, services_are_replaced, answers_end_before_the_stop),
+        ):
+            began = time.monotonic()
+            print(f"== {check.__name__.replace('_', ' ')}", flush=True)
+            check()
+            print(f"   {time.monotonic() - began:.0f} s", flush=True)
+    except Broken as problem:
+        print(f"compose-test: {problem}", file=sys.stderr)
+        return 1
+    return 0
+
+
+# --- what is asked for ----------------------------------------------------------------------------
+
+
+def docker(*arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
+    done = subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=600)
+    if check and done.returncode:
+        raise Broken(f"docker {' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}")
+    return done
+
+
+def inside(service: str, program: str, check: bool = True, python: bool = True) -> str:
+    """Run a program of Python's (or of the shell's) in the service's container; what it prints."""
+    command = ("python", "-c", program) if python else ("sh", "-c", program)
+    done = docker("compose", "exec", "-T", service, *command, check=check)
+    return done.stdout.strip() or done.stderr.strip()
+
+
+def containers(service: str) -> list[str]:
+    return docker("compose", "ps", "-q", service).stdout.split()
+
+
+def inspected(service: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(docker("inspect", containers(service)[0]).stdout)[0]
+    return found
+
+
+def promise(kept: bool, what: str) -> None:
+    if not kept:
+        raise Broken(what)
+
+
+def wait_until(what: str, true: Callable[[], bool]) -> float:
+    """The seconds that it took."""
+    began = time.monotonic()
+    while not true():
+        promise(time.monotonic() - began < PATIENCE, f"waited {PATIENCE:.0f} s until {what}")
+        time.sleep(0.2)
+    return time.monotonic() - began
+
+
+def request(path: str, body: dict[str, Any] | None = None) -> Any:
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    data = None if body is None else json.dumps(body).encode()
+    return urllib.request.urlopen(urllib.request.Request(f"{URL}{path}", data, headers), timeout=PATIENCE)
+
+
+def status_of(path: str, body: dict[str, Any] | None = None) -> int:
+    """Its HTTP status; 0 if nobody answers."""
+    try:
+        with request(path, body) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except (OSError, HTTPException):
+        return 0
+
+
+def wait_ready() -> float:
+    return wait_until("/health/ready answers 200", lambda: status_of("/health/ready") == 200)
+
+
+Texts = dict[int, str]
+"""The text of each choice."""
+
+
+def whole() -> Texts:
+    """The answer in one piece."""
+    with request("/v1/completions", ANSWER) as answer:
+        return {choice["index"]: choice["text"] for choice in json.load(answer)["choices"]}
+
+
+class Stream:
+    """The answer as a stream that a thread reads."""
+
+    def __init__(self) -> None:
+        self.texts: Texts = {}
+        self.gap = 0.0
+        """Longest time without an event. Seconds."""
+        self.problem = "it broke off"
+        """Why the answer is not whole; empty if it is."""
+        self._events = 0
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        try:
+            with closing(request("/v1/completions", {**ANSWER, "stream": True})) as answer:
+                for event in self._events_of(answer):
+                    if event == "[DONE]":
+                        self.problem = ""
+                        return
+                    found = json.loads(event)
+                    if "choices" not in found:
+                        self.problem = event
+                        return
+                    for choice in found["choices"]:
+                        index = choice["index"]
+                        self.texts[index] = self.texts.get(index, "") + choice["text"]
+        except (OSError, HTTPException) as error:
+            self.problem = f"{error!r}"
+
+    def _events_of(self, answer: Any) -> Iterator[str]:
+        before = time.monotonic()
+        for line in answer:
+            if line.startswith(b"data: "):
+                now = time.monotonic()
+                self.gap, before = max(self.gap, now - before), now
+                self._events += 1
+                yield line[len(b"data: ") :].decode().strip()
+
+    def begun(self) -> "Stream":
+        """Return when some of the answer is there, and some is not."""
+        wait_until("a stream begins", lambda: self._events > 50 or not self._thread.is_alive())
+        promise(self._thread.is_alive(), f"a stream ended before anything could happen: {self.problem}")
+        return self
+
+    def under_way(self) -> bool:
+        return self._thread.is_alive()
+
+    def ends(self) -> "Stream":
+        self._thread.join(PATIENCE)
+        if self._thread.is_alive():
+            self.problem = f"it did not end within {PATIENCE:.0f} s"
+        return self
+
+    def ends_whole(self, meanwhile: str) -> None:
+        self.ends()
+        promise(not self.problem, f"{meanwhile}: a stream was not whole: {self.problem}")
+        promise(self.texts == REFERENCE, f"{meanwhile}: a stream had another text")
+        print(f"   {meanwhile}: the same text, longest gap {self.gap:.1f} s", flush=True)
+
+
+REFERENCE: Texts = {}
+"""The texts of the answer when nothing happens."""
+
+
+# --- what is promised -----------------------------------------------------------------------------
+
+
+def it_answers() -> None:
+    wait_ready()
+    REFERENCE.update(whole())
+    promise(len(REFERENCE) == 2 and all(map(len, REFERENCE.values())), f"no texts: {REFERENCE}")
+    Stream().ends_whole("nothing happens")
+    wait_until(
+        "all containers are healthy",
+        lambda: all(inspected(each)["State"]["Health"]["Status"] == "healthy" for each in SERVICES),
+    )
+
+
+def ports_are_the_gateway_s_and_jaeger_s() -> None:
+    for service in (*SERVICES, "jaeger"):
+        bound = inspected(service)["HostConfig"]["PortBindings"] or {}
+        promise(
+            [*bound] == {"gateway": ["8000/tcp"], "jaeger": ["16686/tcp"]}.get(service, []),
+            f"{service} publishes {bound}",
+        )
+        for places in bound.values():
+            promise({place["HostIp"] for place in places} == {"127.0.0.1"}, f"{service} is not on loopback")
+
+
+def roots_and_limits_are_set() -> None:
+    for service in (*SERVICES, "jaeger"):
+        found = inspected(service)
+        host, user = found["HostConfig"], found["Config"]["User"]
+        promise(host["ReadonlyRootfs"], f"the root of {service} is not read-only")
+        promise(host["CapDrop"] == ["ALL"] and not host["CapAdd"], f"{service} has capabilities")
+        promise("no-new-privileges:true" in host["SecurityOpt"], f"{service} may get new privileges")
+        promise(user.split(":")[0] not in ("", "0", "root"), f"{service} runs as {user or 'root'}")
+        promise(0 < host["PidsLimit"] <= 4096, f"{service} has no limit on processes")
+        promise(host["Memory"] > 0 or service in ("redis", "worker"), f"{service} has no limit on memory")
+        promise(host["RestartPolicy"]["Name"] == "unless-stopped", f"{service} is not restarted")
+        promise(host["LogConfig"]["Config"] == {"max-size": "10m", "max-file": "3"}, f"{service}'s log grows")
+
+
+def limits_hold() -> None:
+    for service in SERVICES:
+        place = "/data/../x" if service == "redis" else "/home/quire/x"
+        said = inside(service, f"touch {place} /opt/x 2>&1", check=False, python=False)
+        promise(said.count("Read-only file system") == 2, f"{service} writes to its root: {said}")
+        capabilities = inside(service, "grep CapBnd /proc/self/status", python=False).split()[1]
+        promise(int(capabilities, 16) == 0, f"{service} may get capabilities: {capabilities}")
+    grown = docker("compose", "exec", "-T", "gateway", "python", "-c", "b'x' * 2**32", check=False)
+    promise(grown.returncode == 137, f"4 GiB in the gateway's container: {grown.returncode} {grown.stderr}")
+    forks = """import os, signal
+children = []
+try:
+    while len(children) < 5000:
+        child = os.fork()
+        if not child:
+            signal.pause()
+        children.append(child)
+except BlockingIOError:
+    pass
+finally:
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+print(len(children))"""
+    number = int(inside("scheduler", forks))
+    promise(0 < number < 1024, f"{number} processes in the scheduler's container")
+    print(f"   {number} more processes fit; 4 GiB in the gateway's container are too many")
+    Stream().ends_whole("after that")
+
+
+def what_is_inner_reaches_nothing_outside() -> None:
+    """Its networks have no way out: there is no default route."""
+    for service in ("redis", "scheduler"):
+        routes = inside(service, "cat /proc/net/route", python=False).splitlines()[1:]
+        promise(bool(routes), f"{service} has no network")
+        promise(all(line.split()[1] != "00000000" for line in routes), f"{service} has a way out: {routes}")
+
+
+ASK_REDIS = """import socket, sys
+from pathlib import Path
+from urllib.parse import urlsplit
+where = urlsplit(Path("/run/secrets/redis-url").read_text().strip())
+with socket.create_connection((where.hostname, where.port), 5) as redis:
+    if sys.argv[1] == "known":
+        redis.sendall(f"AUTH {where.username} {where.password}\\r\\n".encode())
+        print(redis.recv(999))
+    for command in sys.argv[2:]:
+        redis.sendall(command.encode() + b"\\r\\n")
+        print(redis.recv(999))
+"""
+
+
+def redis_knows_its_users() -> None:
+    def says(*arguments: str) -> list[str]:
+        done = docker("compose", "exec", "-T", "gateway", "python", "-c", ASK_REDIS, *arguments)
+        return done.stdout.splitlines()
+
+    unknown = says("unknown", "GET quire:processes", "XADD quire:calls:Tokenizer:x * e 1")
+    promise(all("NOAUTH" in reply for reply in unknown), f"Redis asks for no password: {unknown}")
+    refused = (
+        *("XADD quire:inbox:worker-1 * e 1", f"XADD quire:calls:Worker:{MODEL} * e 1"),
+        *("XREAD STREAMS quire:inbox:scheduler-1 0", "SET quire:alive:worker-1 x", "KEYS *", "FLUSHALL"),
+        *("CONFIG GET *", "ACL LIST", "SET other:key x", "HSET quire:keys a b"),
+    )
+    welcome, allowed, *answers = says("known", "SMEMBERS quire:processes", *refused)
+    promise("+OK" in welcome and "worker-" in allowed, f"the gateway's user: {welcome} {allowed}")
+    for command, answer in zip(refused, answers, strict=True):
+        promise("NOPERM" in answer, f"a gateway may: {command}: {answer}")
+
+
+# What Python would compile to start: modules without bytecode, or with bytecode of another source.
+UNCOMPILED = """import importlib, os, struct, sys
+importlib.import_module(sys.argv[1])
+for module in list(sys.modules.values()):
+    spec = getattr(module, "__spec__", None)
+    if spec is None or not spec.cached or not (spec.origin or "").endswith(".py"):
+        continue
+    try:
+        with open(spec.cached, "rb") as file:
+            _, flags, moment, size = struct.unpack("<4sIII", file.read(16))
+    except FileNotFoundError:
+        print(module.__name__)
+        continue
+    source = os.stat(spec.origin)
+    if not flags and (moment, size) != (int(source.st_mtime) & 0xFFFFFFFF, source.st_size):
+        print(module.__name__)
+"""
+
+
+def nothing_is_compiled_at_a_start() -> None:
+    for service in CHAIN:
+        (*_, module) = inspected(service)["Config"]["Cmd"]
+        for started in (f"{module}.__main__", "ops.runtime.health"):
+            done = docker("compose", "exec", "-T", service, "python", "-c", UNCOMPILED, started)
+            promise(not done.stdout.strip(), f"{service} compiles {done.stdout.split()}")
+
+
+def keys_are_given_out() -> None:
+    global key
+    quire = ("compose", "run", "--rm", "-T", "quire")
+    shown = docker(*quire, "status").stdout
+    promise(all(f"  {service} " in shown for service in CHAIN), f"quire status: {shown}")
+    given = docker(*quire, "keys", "add", "test").stdout.strip()
+    wait_until("a key is needed", lambda: status_of("/v1/models") == 401)
+    key = given
+    promise(status_of("/v1/models") == 200, "the key is not accepted")
+    Stream().ends_whole("with a key")
+
+
+# The engine takes a container that it kills itself for one that a person has stopped.
+KILL = "kill -{signal} $(cat /proc/1/task/1/children)"
+
+
+def kill(service: str, signal: str = "KILL") -> None:
+    inside(service, KILL.format(signal=signal), check=False, python=False)
+
+
+def wait_for_restart(service: str, restarts: int) -> float:
+    """The seconds until a container has been started more often than that."""
+    return wait_until(
+        f"{service} is started again", lambda: int(inspected(service)["RestartCount"]) > restarts
+    )
+
+
+def the_dead_come_back() -> None:
+    for service in ("worker", "scheduler", "tokenizer", "redis"):
+        restarts = inspected(service)["RestartCount"]
+        stream = Stream().begun()
+        kill(service)
+        stream.ends_whole(f"{service} killed")
+        wait_for_restart(service, restarts)
+        wait_ready()
+
+
+def the_gateway_comes_back() -> None:
+    stream = Stream().begun()
+    kill("gateway")
+    began = time.monotonic()
+    promise(bool(stream.ends().problem), "a stream goes on without its gateway")
+    wait_ready()
+    print(f"   gateway killed: it answers again after {time.monotonic() - began:.1f} s")
+    Stream().ends_whole("after that")
+
+
+def a_stopped_process_is_ended() -> None:
+    """One that hangs and cannot end itself. Until then nobody does its work, and answers fail."""
+    restarts = inspected("scheduler")["RestartCount"]
+    kill("scheduler", "STOP")
+    took = wait_for_restart("scheduler", restarts)
+    wait_ready()
+    Stream().ends_whole(f"scheduler stopped, and ended after {took:.0f} s")
+
+
+def workers() -> int:
+    status = docker("compose", "run", "--rm", "-T", "quire", "status", check=False).stdout
+    return sum(line.startswith("  worker ") and "fingerprint=" in line for line in status.splitlines())
+
+
+def two_workers_share() -> None:
+    docker("compose", "up", "--detach", "--no-recreate", "--scale", "worker=2")
+    wait_until("there are two workers", lambda: workers() == 2)
+    Stream().ends_whole("two workers")
+    for _ in range(2):  # whichever has it
+        stream = Stream().begun()
+        kill("worker")
+        stream.ends_whole("one of two workers killed")
+    docker("compose", "up", "--detach", "--no-recreate", "--scale", "worker=1")
+    wait_until("there is one worker", lambda: workers() == 1)
+
+
+def services_are_replaced() -> None:
+    for service in ("tokenizer", "scheduler", "worker", "redis"):
+        (old,) = containers(service)
+        stream = Stream().begun()
+        docker("compose", "up", "--detach", "--no-deps", "--force-recreate", service)
+        promise(containers(service) != [old], f"{service} was not replaced")
+        stream.ends_whole(f"{service} replaced")
+        wait_ready()
+
+
+def answers_end_before_the_stop() -> None:
+    stream = Stream().begun()
+    began = time.monotonic()
+    docker("compose", "stop")
+    stream.ends_whole(f"stopped in {time.monotonic() - began:.0f} s")
+    for service in SERVICES:
+        ended = json.loads(docker("inspect", *docker("compose", "ps", "-aq", service).stdout.split()).stdout)
+        for one in ended:
+            promise(one["State"]["ExitCode"] in (0, 143), f"{service} ended with {one['State']['ExitCode']}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

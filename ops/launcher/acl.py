@@ -1,0 +1,151 @@
+"""Users of a deployment's Redis: one for each kind of process, which may do no more than its part.
+
+    python3 -m ops.launcher.acl DIRECTORY
+
+makes passwords, and writes what a Redis and the containers of a deployment need: `users.acl` for Redis, for
+each kind of process `<kind>.url`, and `secret` for all processes. It needs nothing but Python.
+
+A process reads its own inbox and writes to those of its neighbours, takes calls at its own door and puts
+calls at that of the next service, keeps its own lease and sees those of all. Inboxes and leases are named
+after the service, so that a pattern tells them apart; replicas of one service are not kept apart. Nobody may
+load code, change the configuration, or look at what others keep in the same Redis.
+"""
+
+import argparse
+import hashlib
+import re
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+CHAIN = ("gateway", "tokenizer", "scheduler", "worker")
+"""Each service calls the next one."""
+DOORS = {"tokenizer": "calls:Tokenizer:*", "scheduler": "calls:Scheduler:*", "worker": "calls:Worker:*"}
+OPERATOR = "operator"
+"""The user of `quire` and of people: all keys of the deployment, and no administration of the server. It may
+do what each service may, because at a Redis that is not its own `quire up` has one user for all."""
+ROLES = (*CHAIN, OPERATOR)
+HEALTH = "user health on nopass resetchannels -@all +ping"
+"""A user without a password for health checks, who may see whether Redis answers."""
+
+_EVERYONE = "+ping +select +info +client|id +client|setinfo +multi +exec +get +mget +smembers"
+_PROCESS = (
+    "+set +del +pexpire +expire +sadd +srem +xadd +xread +xrevrange +xtrim +xgroup|create +xgroup|destroy "
+    "+xack +xdel"
+)
+_SERVER = (
+    "+xreadgroup +xrange +client|unblock +eval +exists +xinfo|consumers +xgroup|delconsumer +xpending +xclaim"
+)
+"""What it takes to read a door. The one script runs with these rights and no others."""
+_GATEWAY = "+hget +hgetall +hkeys +hset +hdel +pttl +time +exists +eval"
+"""What it takes to read the API keys, and to count requests and tokens. Metrics take what all may do."""
+_OPERATOR = "+@all -@admin -@dangerous -@scripting -@pubsub +info +eval +client|unblock"
+
+
+def rules(role: str, prefix: str) -> tuple[str, ...]:
+    """What the user `role` may do, as `ACL SETUSER` takes it, password aside."""
+    prefix = _literal(prefix)
+    if role == OPERATOR:
+        return (*_OPERATOR.split(), f"~{prefix}*", "resetchannels")
+    place = CHAIN.index(role)
+    neighbours = [CHAIN[one] for one in (place - 1, place + 1) if 0 <= one < len(CHAIN)]
+    keys = [
+        *("~processes", f"~alive:{role}-*", f"~sent:{role}-*", f"~inbox:{role}-*"),
+        f"%W~metrics:{role}-*",
+        *("%R~alive:*", "%W~dead-letters"),
+        *(f"%W~inbox:{neighbour}-*" for neighbour in neighbours),
+    ]
+    commands = f"-@all {_EVERYONE} {_PROCESS}"
+    calls: tuple[str, ...] = ()
+    """Rights apart from the others: to look whether a call is still at the next service's door."""
+    if role == "gateway":
+        keys += ["%R~keys*", "~limits*", "%R~metrics:*"]
+        commands += f" {_GATEWAY}"
+    if role in DOORS:
+        keys.append(f"~{DOORS[role]}")
+        commands += f" {_SERVER}"
+    if place + 1 < len(CHAIN):
+        door = DOORS[CHAIN[place + 1]]
+        keys.append(f"%W~{door}")
+        calls = (f"(%R~{prefix}{door} +xrange)",)
+    return (*commands.split(), *(one.replace("~", f"~{prefix}", 1) for one in keys), "resetchannels", *calls)
+
+
+def _literal(prefix: str) -> str:
+    """A prefix as part of a pattern that stands for itself. Raises `ValueError` if there is none."""
+    if re.search(r"\s", prefix):
+        raise ValueError(f"a prefix with white space cannot be told apart by users' rights: {prefix!r}")
+    return re.sub(r"([*?\[\]\\^])", r"\\\1", prefix)
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """A password for each role, made anew."""
+
+    passwords: Mapping[str, str] = field(
+        default_factory=lambda: {role: secrets.token_hex(32) for role in ROLES}, repr=False
+    )
+
+    def acl_file(self, prefix: str) -> str:
+        """The users, as a server reads them. It holds digests of the passwords."""
+        lines = [
+            f"user {role} on #{digest(password)} {' '.join(rules(role, prefix))}"
+            for role, password in self.passwords.items()
+        ]
+        return "\n".join(["user default off", HEALTH, *lines, ""])
+
+    def url(self, role: str, server: str) -> str:
+        """The URL at which a role finds the server whose URL without user is `server`."""
+        scheme, _, rest = server.partition("://")
+        return f"{scheme}://{quote(role)}:{self.passwords[role]}@{rest}"
+
+
+def digest(password: str) -> str:
+    """A password as it stands in a file of users. Random and long, it needs no slow hash."""
+    return hashlib.sha256(password.encode()).hexdigest()
+
+
+def write(directory: Path, credentials: Credentials, server: str, prefix: str) -> None:
+    """Write the files into a new directory that only this user may enter.
+
+    They themselves may be read by all: an engine mounts them into containers, whose user is another one.
+    Raises `OSError`, and `FileExistsError` if there is such a directory.
+    """
+    directory.mkdir(parents=True, mode=0o700)
+    texts = {f"{role}.url": credentials.url(role, server) for role in ROLES}
+    texts |= {"users.acl": credentials.acl_file(prefix), "secret": secrets.token_hex(32)}
+    for name, text in texts.items():
+        path = directory / name
+        path.write_text(text)
+        path.chmod(0o444)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description="Make passwords for a deployment's users of Redis, and write them to files."
+    )
+    parser.add_argument("directory", type=Path, help="where they go; it must not exist yet")
+    parser.add_argument(
+        "--redis", default="redis://redis:6379/0", metavar="URL", help="without user (default: %(default)s)"
+    )
+    parser.add_argument("--prefix", default="quire:", help="QUIRE_STREAM_PREFIX (default: %(default)s)")
+    options = parser.parse_args()
+    try:
+        if urlsplit(options.redis).username is not None:
+            raise ValueError(f"--redis: a URL without user and password, as in {parser.get_default('redis')}")
+        write(options.directory, Credentials(), options.redis, options.prefix)
+    except FileExistsError:
+        print(f"{options.directory} is there already; remove it to replace all passwords", file=sys.stderr)
+        return 1
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(f"passwords and users are in {options.directory}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

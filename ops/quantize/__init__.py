@@ -1,0 +1,1 @@
+"""Quantized copies of models, which Quire, vLLM and transformers read: `quire quantize`."""

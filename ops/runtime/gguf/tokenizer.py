@@ -1,0 +1,222 @@
+"""tokenizer.json and tokenizer_config.json from the values of a GGUF file.
+
+gpt2     byte-level BPE: tokens and merges are in the file; how text is split before is known by name
+llama    SentencePiece: tokens with scores; merges follow from these
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ops.runtime.gguf.file import Gguf
+
+UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
+"""Types of tokens."""
+
+SPACE = "▁"
+"""A space, as SentencePiece writes it."""
+
+_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_REST = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA3 = rf"{_WORDS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_REST}"
+_QWEN2 = _LLAMA3.replace("{1,3}", "")
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_BEFORE = r"[^\r\n\p{L}\p{N}]?"
+_TEKKEN = (
+    rf"{_BEFORE}{_UPPER}*{_LOWER}+|{_BEFORE}{_UPPER}+{_LOWER}*|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_REST}"
+)
+_GPT4O = (
+    rf"{_BEFORE}{_UPPER}*{_LOWER}+{_WORDS}?|{_BEFORE}{_UPPER}+{_LOWER}*{_WORDS}?"
+    rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_REST}"
+)
+_DIGIT = r"\p{N}"
+
+SPLITS: Mapping[str, tuple[str | None, bool]] = {
+    **dict.fromkeys(("gpt-2", "default", "phi-2", "mpt", "olmo", "roberta-bpe"), (None, True)),
+    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"), (_DIGIT, True)),
+    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "dbrx"), (_LLAMA3, False)),
+    **dict.fromkeys(("smaug-bpe", "chatglm-bpe", "glm4"), (_LLAMA3, False)),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), (_QWEN2, False)),
+    "tekken": (_TEKKEN, False),
+    **dict.fromkeys(("gpt-4o", "llama4"), (_GPT4O, False)),
+}
+"""How text is split before byte-level BPE, by `tokenizer.ggml.pre`: a regular expression, and whether GPT-2's
+splits the parts again."""
+
+_WHOLE_MERGES = ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "tekken")
+"""A part that is a token is that token, whatever merges say."""
+_BEGINS = ("llama3", "llama-v3", "llama-bpe", "falcon3")
+"""Texts begin with the bos token if the file does not say."""
+_COMPOSED = ("qwen2", "deepseek-r1-qwen", "megrez")
+"""Text is normalized to NFC."""
+
+_NAMES = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
+
+
+def tokenizer_of(file: Gguf) -> dict[str, Any]:
+    """tokenizer.json. Raises `FileError`."""
+    tokens: list[Any] = file.get("tokenizer.ggml.tokens", list, [])
+    if not tokens or not all(isinstance(token, str) for token in tokens):
+        raise file.wrong("tokenizer.ggml.tokens", "a list of texts is needed")
+    types: list[Any] = file.get("tokenizer.ggml.token_type", list, [])
+    kind = file.get("tokenizer.ggml.model", str)
+    if kind == "gpt2":
+        model = _byte_level(file, tokens)
+    elif kind == "llama":
+        tokens = [SPACE * len(token) if token.strip(" ") == "" else token for token in tokens]
+        model = _sentence_piece(file, tokens)
+    else:
+        raise file.wrong("tokenizer.ggml.model", f"{kind!r} is not supported (gpt2, llama)")
+    special = {UNKNOWN, CONTROL} if kind == "llama" else {CONTROL}
+    vocabulary = model["model"]["vocab"]
+    added = [
+        {
+            "id": number,
+            "content": token,
+            **dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False),
+            "special": each in special,
+        }
+        for number, (token, each) in enumerate(zip(tokens, types, strict=False))
+        if each in (*special, USER_DEFINED) and token and vocabulary[token] == number
+    ]
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        **model,
+        "post_processor": _post_processor(file, tokens, begins=_begins(file, kind)),
+    }
+
+
+def tokenizer_config_of(file: Gguf) -> dict[str, Any]:
+    """tokenizer_config.json: the texts of tokens with a name, and the chat template. Raises `FileError`."""
+    tokens: list[Any] = file.get("tokenizer.ggml.tokens", list, [])
+    found = {}
+    for name, key in _NAMES.items():
+        number = _token(file, f"tokenizer.ggml.{name}_token_id", tokens)
+        if number is not None:
+            found[key] = tokens[number]
+    if template := file.get("tokenizer.chat_template", str):
+        found["chat_template"] = template
+    return found
+
+
+def _token(file: Gguf, key: str, tokens: Sequence[str]) -> int | None:
+    number: int | None = file.get(key, int)
+    if number is not None and not 0 <= number < len(tokens):
+        raise file.wrong(key, f"{number}, but there are {len(tokens)} tokens")
+    return number
+
+
+def _byte_level(file: Gguf, tokens: Sequence[str]) -> dict[str, Any]:
+    name = file.get("tokenizer.ggml.pre", str, "default")
+    if name not in SPLITS:
+        raise file.wrong("tokenizer.ggml.pre", f"{name!r} is not supported ({', '.join(SPLITS)})")
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    merges: list[Any] = file.get("tokenizer.ggml.merges", list, [])
+    pairs = [pair for merge in merges if len(pair := str(merge).split(" ")) == 2]
+    expression, again = SPLITS[name]
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": again}
+    split = {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": False}
+    return {
+        "normalizer": {"type": "NFC"} if name in _COMPOSED else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, level]} if expression else level,
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": name in _WHOLE_MERGES,
+            "vocab": vocabulary,
+            "merges": [
+                [left, right]
+                for left, right in pairs
+                if left in vocabulary and right in vocabulary and left + right in vocabulary
+            ],
+        },
+    }
+
+
+def _sentence_piece(file: Gguf, tokens: Sequence[str]) -> dict[str, Any]:
+    scores: list[Any] = file.get("tokenizer.ggml.scores", list, [])
+    if len(scores) != len(tokens):
+        raise file.wrong("tokenizer.ggml.scores", f"{len(scores)}, but there are {len(tokens)} tokens")
+    gemma = file.get("general.architecture", str, "").startswith("gemma")
+    # Gemma's merges have the order of its tokens, not of their scores.
+    ranks = [float(-number) for number in range(len(tokens))] if gemma else scores
+    prefixed = file.get("tokenizer.ggml.add_space_prefix", bool, not gemma)
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    prepend = {"type": "Prepend", "prepend": SPACE}
+    back = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
+    decoders: list[dict[str, Any]] = [back, {"type": "ByteFallback"}, {"type": "Fuse"}]
+    if prefixed:
+        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    unknown = _token(file, "tokenizer.ggml.unknown_token_id", tokens)
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": [prepend, replace]} if prefixed else replace,
+        "pre_tokenizer": None,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None if unknown is None else tokens[unknown],
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": True,
+            "byte_fallback": True,
+            "ignore_merges": False,
+            "vocab": vocabulary,
+            "merges": merges_of(vocabulary, ranks),
+        },
+    }
+
+
+def merges_of(vocabulary: Mapping[str, int], scores: Sequence[float]) -> list[list[str]]:
+    """Every pair of tokens that make a token, the pair of the token with the highest score first."""
+    found = []
+    for token, number in vocabulary.items():
+        for cut in range(1, len(token)):
+            left, right = token[:cut], token[cut:]
+            if left in vocabulary and right in vocabulary:
+                found.append((-scores[number], vocabulary[left], vocabulary[right], left, right))
+    found.sort()
+    return [[left, right] for _, _, _, left, right in found]
+
+
+def _begins(file: Gguf, kind: str) -> bool:
+    """Whether texts begin with the bos token."""
+    assumed = kind == "llama" or file.get("tokenizer.ggml.pre", str) in _BEGINS
+    found: bool = file.get("tokenizer.ggml.add_bos_token", bool, assumed)
+    return found
+
+
+def _post_processor(file: Gguf, tokens: Sequence[str], begins: bool) -> dict[str, Any] | None:
+    """Adds the tokens with which a text begins and ends."""
+    first = _token(file, "tokenizer.ggml.bos_token_id", tokens) if begins else None
+    ends = file.get("tokenizer.ggml.add_eos_token", bool, False)
+    last = _token(file, "tokenizer.ggml.eos_token_id", tokens) if ends else None
+    if first is None and last is None:
+        return None
+
+    def around(sequence: str, kind: int) -> list[dict[str, Any]]:
+        return [
+            *([] if first is None else [{"SpecialToken": {"id": tokens[first], "type_id": kind}}]),
+            {"Sequence": {"id": sequence, "type_id": kind}},
+            *([] if last is None else [{"SpecialToken": {"id": tokens[last], "type_id": kind}}]),
+        ]
+
+    added = {number for number in (first, last) if number is not None}
+    return {
+        "type": "TemplateProcessing",
+        "single": around("A", 0),
+        "pair": around("A", 0) + around("B", 1),
+        "special_tokens": {
+            tokens[number]: {"id": tokens[number], "ids": [number], "tokens": [tokens[number]]}
+            for number in sorted(added)
+        },
+    }

@@ -1,0 +1,84 @@
+"""Grammars of answers: what the tokenizer service compiles on trial, and the worker follows token by token.
+
+The library llguidance is an Earley parser over lexemes, which are regular expressions. It walks the
+vocabulary as a tree of bytes, and finds the tokens that may come next within some microseconds. It counts
+its work as fuel, and refuses a grammar that takes more than `LIMITS`. Both services count alike.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, get_version
+
+from ops.runtime.model_files import FileError, read_json, read_text
+
+MOST_BYTES = 2**29
+"""Size of a tokenizer.json. Those of the largest vocabularies have some 30 MiB."""
+
+LIMITS = LLParserLimits(
+    initial_lexer_fuel=500_000,
+    step_lexer_fuel=100_000,
+    step_max_items=25_000,
+    max_lexer_states=20_000,
+    max_grammar_size=100_000,
+    verbose_errors=False,
+)
+"""Fuel for compiling a grammar (some 50,000 a millisecond), fuel and parser items for one token (14,000 and
+20,000 a millisecond), lexer states (1 to 2 kB each), and symbols of a grammar."""
+
+VERSION = get_version()
+"""Of the library: two versions may allow different tokens."""
+
+
+class GrammarError(Exception):
+    """A grammar, or a vocabulary, that cannot be used. The message says what is wrong, and where."""
+
+
+class Vocabulary:
+    """The tokens of a model, as grammars see them. 50,000 tokens take half a second to read, and 40 MB."""
+
+    def __init__(self, directory: Path, size: int, end_tokens: Sequence[int]) -> None:
+        """`size`: numbers in a row of logits. `end_tokens`: they are allowed where an answer may end.
+
+        Raises `GrammarError` for a tokenizer whose tokens are no texts of their own, or without an end token.
+        """
+        if not end_tokens:
+            raise GrammarError("the model has no end token")
+        try:
+            source = read_text(directory / "tokenizer.json", MOST_BYTES)
+            self._tokenizer = _tokenizer_of(source, size, list(end_tokens))
+        except (FileError, ValueError) as error:
+            raise GrammarError(f"the model's tokenizer takes no grammars: {error}") from error
+        self.words = -(-self._tokenizer.vocab_size // 32)
+        """Numbers of 32 bits that have a bit for each token."""
+
+    def matcher(self, grammar: str) -> LLMatcher:
+        """Follows a grammar from its beginning. `grammar`: see `Grammar` in sampling.proto.
+
+        Takes some milliseconds, in which other threads run. Raises `GrammarError`.
+        """
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
+        if matcher.is_error():
+            raise GrammarError(matcher.get_error())
+        return matcher
+
+
+def end_tokens_in(directory: Path) -> list[int]:
+    """The end tokens that generation_config.json or else config.json names; none if neither does."""
+    for name in ("generation_config.json", "config.json"):
+        try:
+            value = read_json(directory / name).get("eos_token_id")
+        except FileError:
+            continue
+        if isinstance(value, int):
+            return [value]
+        if isinstance(value, list) and all(isinstance(token, int) for token in value):
+            return value
+    return []
+
+
+def _tokenizer_of(source: str, size: int, end_tokens: list[int]) -> LLTokenizer:
+    try:
+        return LLTokenizer(source, n_vocab=size, eos_token=end_tokens)
+    except ValueError:  # a model may have fewer rows than its tokenizer has tokens
+        return LLTokenizer(source, eos_token=end_tokens)

@@ -1,0 +1,60 @@
+"""Snapshots of the processes' metrics in Redis, where the gateway finds them.
+
+The key `<prefix>metrics:<process>` has the newest one of a process. It runs out soon after the process has
+ended.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+from ops.runtime.metric_names import CPU, LEASES_LOST, RESIDENT, SERVING
+from ops.runtime.metrics import METRICS, cpu_seconds, resident_bytes
+from proto.rpc import BusAway, Node
+from proto.rpc.redis_bus import Line
+
+WRITE_SECONDS = 5.0
+"""Time between two snapshots of a process."""
+KEPT_SECONDS = 20
+
+
+class MetricsStore:
+    """The snapshots of one deployment. Methods raise `BusAway` if Redis cannot be reached."""
+
+    def __init__(self, line: Line, prefix: str) -> None:
+        self._line = line
+        self._prefix = f"{prefix}metrics:"
+
+    async def write(self, process_id: str, snapshot: bytes) -> None:
+        """Replace the snapshot of a process."""
+        await self._line.execute(("SET", self._prefix + process_id, snapshot, "EX", KEPT_SECONDS))
+
+    async def read(self, process_ids: Sequence[str]) -> dict[str, bytes]:
+        """The snapshots of those processes that have one."""
+        if not process_ids:
+            return {}
+        (found,) = await self._line.execute(("MGET", *(self._prefix + one for one in process_ids)))
+        pairs = zip(process_ids, found, strict=True)
+        return {process_id: snapshot for process_id, snapshot in pairs if snapshot is not None}
+
+    def close(self) -> None:
+        self._line.close()
+
+
+async def publish(node: Node, store: MetricsStore) -> None:
+    """Leave a snapshot of this process's metrics in Redis every few seconds, until cancelled."""
+    METRICS.read_by(lambda: _read_process(node))
+    try:
+        while True:
+            with contextlib.suppress(BusAway):  # the next one will do
+                await store.write(node.id, METRICS.snapshot())
+            await asyncio.sleep(WRITE_SECONDS)
+    finally:
+        store.close()
+
+
+def _read_process(node: Node) -> None:
+    METRICS.counter(CPU).value = cpu_seconds()
+    METRICS.gauge(RESIDENT).set(resident_bytes())
+    METRICS.gauge(SERVING).set(len(node.serving))
+    METRICS.counter(LEASES_LOST).value = node.epoch - 1

@@ -1,0 +1,86 @@
+"""What a tenant, or one of its users, has of a worker and has had of it.
+
+    all tenants ─┬─ tenant ─┬─ user      slots         that its sequences have now
+                 │          └─ user      served        slots, times the steps for which it had them
+                 └─ tenant ─── user      start tag     prompt tokens that were computed for it
+
+An account is compared only with the other members of its parent. What users have adds up in their tenant, so
+a tenant gains nothing over other tenants by having many users.
+
+Prompt tokens are counted as in start-time fair queueing (Goyal, Vin and Cheng 1996). The member with the
+lowest start tag comes next. A member that asked for nothing for a while cannot claim that share later.
+"""
+
+from collections.abc import Container
+
+
+class Account:
+    """Counters of a tenant, of a user, or of all tenants. They are updated per admission and per chunk."""
+
+    __slots__ = (
+        "_finish_tag",
+        "_offset",
+        "members",
+        "name",
+        "number",
+        "parent",
+        "requests",
+        "searches",
+        "slots",
+        "virtual_time",
+    )
+
+    def __init__(self, name: str = "", parent: "Account | None" = None, number: int = 0) -> None:
+        """`number`: accounts are numbered as they are opened."""
+        self.name = name
+        self.parent = parent
+        self.number = number
+        self.members: dict[str, Account] = {}
+        """Users of a tenant, or all tenants, that have requests."""
+        self.requests = 0
+        """Number of a user's requests that have not ended."""
+        self.searches = 0
+        """Number of these requests that are beam searches."""
+        self.slots = 0
+        """Slots that its sequences have now."""
+        self.virtual_time = 0
+        """Start tag of the member that was charged last."""
+        self._offset = 0
+        self._finish_tag = 0
+
+    @property
+    def owner(self) -> "Account":
+        """The parent, which every account has but that of all tenants."""
+        assert self.parent is not None
+        return self.parent
+
+    @property
+    def claim(self) -> tuple[int, int, int]:
+        """The lower, the sooner its next sequence gets a slot: who has fewest slots, then who had fewest."""
+        # Among accounts with equally many slots the order of `served` is that of the offsets.
+        return self.slots, self._offset, self.number
+
+    def served(self, step: int) -> int:
+        """Slots that it has had, times the steps for which it had them, until step number `step`."""
+        return self._offset + self.slots * step
+
+    def level(self, new: Container["Account"], step: int) -> None:
+        """Let a new account count as served as little as any member that is not `new`, and no less."""
+        others = (each.served(step) for each in self.owner.members.values() if each not in new)
+        self._offset = min(others, default=0)
+
+    def take_slots(self, count: int, step: int) -> None:
+        """Take note that it has `count` slots more from step number `step` on; fewer, if negative."""
+        self.slots += count
+        self._offset -= count * step
+
+    @property
+    def start_tag(self) -> int:
+        """Prompt tokens that were computed for it; never less than of the member charged last."""
+        return max(self._finish_tag, self.owner.virtual_time)
+
+    def charge(self, tokens: int) -> None:
+        """Take note that `tokens` tokens of its prompts are computed."""
+        owner, start = self.owner, self.start_tag
+        owner.virtual_time = start
+        self._finish_tag = start + tokens

@@ -1,0 +1,52 @@
+"""The clients that are tried, and what each one's environment has."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client: a package, and a script in `scripts/` that uses it as its users do."""
+
+    name: str
+    """What it is called at the command line. Its script is `with_NAME`, with underscores."""
+    requirements: Sequence[str]
+    """What is installed, for pip or npm. Their own requirements are pinned in `locks/NAME.txt`."""
+    node: bool = False
+    """It is a package of npm's, and its script runs in node."""
+    repeated: str = ""
+    """The package whose requests the script makes by itself, with nothing installed."""
+
+    @property
+    def script(self) -> str:
+        return f"with_{self.name.replace('-', '_')}{'.mjs' if self.node else '.py'}"
+
+    @property
+    def version(self) -> str:
+        """Of the client itself, as in "openai 3.54.0"."""
+        first = self.repeated or self.requirements[0]
+        name, _, version = first.replace("==", "@").rpartition("@")
+        return f"{name.partition('[')[0]} {version}"
+
+
+CLIENTS = (
+    Client("openai", ("openai==3.54.0",)),
+    Client("openai-node", ("openai@7.57.0", "zod@4.6.7"), node=True),
+    Client("anthropic", ("anthropic==2.12.0",)),
+    Client("ollama", ("ollama==0.6.3",)),
+    Client("litellm", ("litellm==1.106.2", "mcp")),
+    Client("langchain", ("langchain-openai==1.7.3",)),
+    Client(
+        "llama-index",
+        ("llama-index-llms-openai-like==0.8.1", "llama-index-embeddings-openai-like==0.4.0"),
+    ),
+    Client("instructor", ("instructor==1.17.0",)),
+    Client("pydantic-ai", ("pydantic-ai-slim[openai]==2.68.0",)),
+    Client("openai-agents", ("openai-agents==0.24.0",)),
+    Client("smolagents", ("smolagents[openai]==1.26.0",)),
+    Client("dspy", ("dspy==3.4.1", "numpy", "mcp")),
+    Client("inspect-ai", ("inspect-ai==0.3.285", "openai")),
+    Client("guidellm", ("guidellm==0.8.1",)),
+    Client("open-webui", (), repeated="open-webui==0.12.4"),
+    Client("lm-eval", ("lm-eval[api]==0.4.13", "transformers")),
+)

@@ -1,0 +1,68 @@
+"""What a process may not write must not keep it from writing the rest."""
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+import redis.asyncio
+
+from ops.launcher.acl import OPERATOR, Credentials
+from ops.launcher.redis_server import RedisServer
+from proto.rpc import BusAway, RedisBus
+from proto.rpc.bus import Batch
+
+USERS = Credentials()
+STRANGER = ("nobody-1", b"to nobody")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer(users=USERS.acl_file("quire:")) as server:
+        yield server
+
+
+@pytest.fixture
+async def operator(server: RedisServer) -> AsyncIterator[Any]:
+    client = redis.asyncio.Redis.from_url(USERS.url(OPERATOR, server.address), socket_timeout=60)
+    await client.delete("quire:inbox:gateway-1", "quire:calls:Scheduler:m")
+    await client.xadd("quire:inbox:gateway-1", {b"e": b"first"})
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture
+async def link(server: RedisServer, operator: Any) -> AsyncIterator[Any]:
+    link = await RedisBus(USERS.url("tokenizer", server.address)).connect("tokenizer-1")
+    await link.take_lease(b"{}", 5)
+    yield link
+    await link.close(goodbye=True)
+
+
+async def inbox(operator: Any) -> list[bytes]:
+    return [fields[b"e"] for _, fields in await operator.xrange("quire:inbox:gateway-1")][1:]
+
+
+async def test_an_answer_to_nobody_is_dropped_and_the_others_are_sent(link: Any, operator: Any) -> None:
+    """The sender of an entry may be any name, and answers go to the inbox of that name."""
+    entries = [STRANGER, ("gateway-1", b"a"), ("worker-1", b"not a neighbour"), ("gateway-1", b"b")]
+    assert await link.publish(Batch(1, entries=entries)) == []
+    assert await inbox(operator) == [b"a", b"b"]
+    assert not await operator.exists("quire:inbox:nobody-1", "quire:inbox:worker-1")
+
+
+async def test_calls_go_out_beside_an_answer_to_nobody(link: Any, operator: Any) -> None:
+    batch = Batch(
+        2, opens=[("calls:Scheduler:m", b"call")], entries=[STRANGER, ("gateway-1", b"a"), STRANGER]
+    )
+    (number,) = await link.publish(batch)
+    found = await operator.xrange("quire:calls:Scheduler:m")
+    assert [(one.decode(), fields[b"e"]) for one, fields in found] == [(number, b"call")]
+    assert await inbox(operator) == [b"a"]
+    assert await link.publish(batch, again=True) == ()
+    assert await operator.xlen("quire:calls:Scheduler:m") == 1
+
+
+async def test_a_call_that_may_not_be_made_is_no_lost_call(link: Any) -> None:
+    """Somebody has given the process the wrong rights: it goes on when they are right."""
+    with pytest.raises(BusAway, match=r"NOPERM|EXECABORT"):
+        await link.publish(Batch(3, opens=[("calls:Worker:m", b"call")]))

@@ -1,0 +1,116 @@
+"""Answers that follow a grammar, through all four processes: what clients ask for is what they get."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import jsonschema_rs
+import pytest
+
+from ops.bench.robust.json_answers import Answers, requests
+from ops.bench.robust.json_schemas import Schema
+from tests.support.deployment import Deployment
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "tags": {"type": "array", "items": {"enum": ["red", "green"]}, "maxItems": 3},
+        "born": {"type": "string", "format": "date"},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+}
+
+
+def ask(deployment: Deployment, **fields: Any) -> httpx.Response:
+    body = {
+        "model": "quire-tiny",
+        "messages": [{"role": "user", "content": "Give me JSON for a person."}],
+        "temperature": 1,
+        "top_p": 1,
+        "max_tokens": 200,
+        **fields,
+    }
+    return httpx.post(f"{deployment.url}/v1/chat/completions", json=body, timeout=60)
+
+
+def texts(response: httpx.Response) -> list[str]:
+    assert response.status_code == 200, response.text
+    choices = response.json()["choices"]
+    assert {choice["finish_reason"] for choice in choices} == {"stop"}
+    return [choice["message"]["content"] for choice in choices]
+
+
+def strict(schema: object) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
+
+
+def test_answers_at_temperature_1_are_valid(deployment: Deployment) -> None:
+    """Beside each other and beside free text; three samples each; with the same seed the same once more."""
+
+    def one(seed: int) -> list[str]:
+        return texts(ask(deployment, response_format=strict(PERSON), seed=seed, n=3))
+
+    with ThreadPoolExecutor(8) as pool:
+        free = pool.submit(ask, deployment, seed=1)
+        answers = [text for found in pool.map(one, range(16)) for text in found]
+        assert free.result().status_code == 200
+    for text in answers:
+        jsonschema_rs.validate(PERSON, json.loads(text))
+    assert len(set(answers)) > 24
+    assert one(5) == answers[15:18]
+
+
+def test_every_way_to_ask(deployment: Deployment) -> None:
+    json.loads(texts(ask(deployment, response_format={"type": "json_object"}, temperature=0))[0])
+    (text,) = texts(ask(deployment, structured_outputs={"choice": ["left", "right"]}))
+    assert text in ("left", "right")
+    (text,) = texts(ask(deployment, guided_regex="[0-9]{3}-[a-f]{2}"))
+    assert len(text) == 6
+    (text,) = texts(ask(deployment, structured_outputs={"grammar": 'root ::= "a" [0-9] "z"'}))
+    assert (text[0], text[-1], len(text)) == ("a", "z", 3)
+
+
+def test_a_stream_is_the_same_text(deployment: Deployment) -> None:
+    whole = texts(ask(deployment, response_format=strict(PERSON), seed=77))[0]
+    streamed = ask(deployment, response_format=strict(PERSON), seed=77, stream=True)
+    events = [line[6:] for line in streamed.text.splitlines() if line.startswith("data: {")]
+    deltas = [json.loads(event)["choices"][0]["delta"].get("content", "") for event in events]
+    assert "".join(deltas) == whole
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "said"),
+    [
+        ({"response_format": strict({"type": "strin"})}, "response_format", "strin"),
+        ({"guided_regex": "a("}, "guided_regex", "unclosed"),
+        ({"structured_outputs": {"grammar": "start: (("}}, "structured_outputs", ""),
+        ({"guided_regex": "a", "use_beam_search": True, "beam_width": 2}, "use_beam_search", "grammar"),
+        ({"guided_regex": "a", "ignore_eos": True}, "ignore_eos", "grammar"),
+    ],
+)
+def test_what_cannot_be_followed_is_a_400(deployment: Deployment, fields, param, said) -> None:
+    refused = ask(deployment, **({"temperature": 0} | fields))
+    assert refused.status_code == 400, refused.text
+    error = refused.json()["error"]
+    assert error["param"] == param
+    assert said in error["message"]
+
+
+def test_answers_to_drawn_schemas_are_valid(deployment: Deployment) -> None:
+    """The short form of `make json-answers`: without kills."""
+
+    def one(asked: tuple[Schema, dict[str, Any]]) -> tuple[Schema, httpx.Response]:
+        schema, body = asked
+        return schema, httpx.post(f"{deployment.url}/v1/chat/completions", json=body, timeout=60)
+
+    found = Answers()
+    with ThreadPoolExecutor(8) as pool:
+        for schema, response in pool.map(one, requests("quire-tiny", 40, seed=3)):
+            found.add(schema, response.status_code, response.json())
+    assert found.problems == []
+    assert (found.count, found.cut_off) == (40, 0)
+    assert len(found.followed) > 20

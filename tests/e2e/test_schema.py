@@ -1,0 +1,185 @@
+"""The OpenAPI document is true: whatever is sent, the answer is one that the document has, and no 5xx.
+
+Requests are drawn from the document, some as it asks and some not. `SCHEMA_CASES` says how many (default: two
+hundred), `TEST_EXAMPLES=others` draws others than last time. `SCHEMA_OUT` names a file for what came of them.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis import APIOperation, Case, GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.config import SchemathesisConfig
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from ops.bench.record import write
+from tests.support.deployment import Deployment
+
+CASES = int(os.environ.get("SCHEMA_CASES", "200"))
+TOKENS = 4
+"""Of an answer at most, so that many can be asked for."""
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+]
+POSTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize", "/detokenize")
+POSTS += ("/v1/messages", "/v1/messages/count_tokens")
+POSTS += ("/v1/rerank", "/v1/score")
+POSTS += ("/api/chat", "/api/generate", "/api/embed", "/api/show")
+GETS = (
+    *("/v1/models", "/v1/models/{name}", "/health", "/health/live", "/health/ready"),
+    *("/ping", "/load", "/version", "/metrics", "/api/version", "/api/tags", "/api/ps"),
+)
+DRAWN = [
+    *((f"POST {path}", mode) for path in POSTS for mode in GenerationMode),
+    ("GET /v1/models/{name}", GenerationMode.POSITIVE),
+]
+REFUSED = [400, 404, 413]
+"""Statuses of answers to requests that are not as documented. Such a request may also be too large."""
+REQUIRED = {"model", "messages", "prompt", "input", "tokens", "query", "documents", "text_1", "text_2"}
+
+
+WAVE = {"type": "function", "function": {"name": "wave", "parameters": {"type": "object", "properties": {}}}}
+"""A function without arguments: any model can call it within a few tokens."""
+
+
+@pytest.fixture(scope="module")
+def operations(deployment: Deployment) -> dict[str, APIOperation]:
+    """What the document has, such as "GET /v1/models"."""
+    document = requests.get(f"{deployment.url}/openapi.json").json()
+    config = SchemathesisConfig.from_dict(
+        {"checks": {"negative_data_rejection": {"expected-statuses": REFUSED}}}
+    )
+    schema = schemathesis.openapi.from_dict(document, config=config)
+    found = [each.ok() for each in schema.get_all_operations()]
+    return {operation.label: operation for operation in found}
+
+
+@pytest.fixture(scope="module")
+def answers(request: pytest.FixtureRequest) -> Iterator[Counter[tuple[str, str]]]:
+    """Number of answers by operation and status. They become a result file if no test has failed."""
+    counts: Counter[tuple[str, str]] = Counter()
+    yield counts
+    if (out := os.environ.get("SCHEMA_OUT")) and not request.session.testsfailed:
+        statuses: dict[str, dict[str, int]] = {}
+        for (label, status), count in sorted(counts.items()):
+            statuses.setdefault(label, {})[status] = count
+        seed = request.config.getoption("hypothesis_seed")
+        write(Path(out), "schema", int(seed or 0), {"requests": counts.total(), "statuses": statuses})
+
+
+def test_all_operations_are_looked_at(operations: dict[str, APIOperation]) -> None:
+    assert operations.keys() == {*(f"POST {path}" for path in POSTS), *(f"GET {path}" for path in GETS)}
+
+
+@st.composite
+def cases(draw: st.DrawFn, operation: APIOperation, mode: GenerationMode) -> Case:
+    """A case, mostly for a model that exists. If it is as documented, it takes neither long nor for ever."""
+    case = draw(operation.as_strategy(generation_mode=mode))
+    body = case.body
+    if not isinstance(body, dict):
+        return case
+    if mode is GenerationMode.POSITIVE:
+        # Of many fields two are always at odds with each other.
+        others = sorted(body.keys() - REQUIRED)
+        kept = draw(st.sets(st.sampled_from(others), max_size=2)) if others else set()
+        for name in set(others) - kept:
+            del body[name]
+        for message in body.get("messages") or ():
+            message["role"] = draw(st.sampled_from(("system", "user", "assistant")))
+    if isinstance(body.get("model"), str) and len(body["model"]) % 4:
+        body["model"] = "quire-tiny"
+    timeout = body.get("timeout")
+    if isinstance(timeout, int | float) and not isinstance(timeout, bool) and 0 < timeout < 60:
+        body["timeout"] = 60
+    limits: tuple[str, ...] = ("max_tokens", "max_completion_tokens")
+    if operation.path in ("/api/chat", "/api/generate"):
+        if not isinstance(options := body.setdefault("options", {}), dict):
+            return case
+        body, limits = options, ("num_predict",)
+    for name in limits:
+        # A number that is too large must stay wrong.
+        if type(body.get(name)) is int and 0 < body[name] < 2**31:
+            body[name] = min(body[name], TOKENS)
+    if "input" not in body and all(body.get(name) is None for name in limits):
+        body[limits[0]] = TOKENS
+    return case
+
+
+@pytest.mark.timeout(60 + CASES)
+@pytest.mark.parametrize(("label", "mode"), DRAWN, ids=lambda value: getattr(value, "value", value))
+def test_answers_are_documented(
+    deployment: Deployment,
+    operations: dict[str, APIOperation],
+    answers: Counter[tuple[str, str]],
+    label: str,
+    mode: GenerationMode,
+) -> None:
+    with requests.Session() as session:
+        session.trust_env = False
+
+        @settings(
+            max_examples=-(-CASES // len(DRAWN)), deadline=None, suppress_health_check=list(HealthCheck)
+        )
+        @given(case=cases(operations[label], mode))
+        def explore(case: Case) -> None:
+            response = case.call(base_url=deployment.url, session=session, timeout=60)
+            answers[label, str(response.status_code)] += 1
+            case.validate_response(response, checks=CHECKS)
+
+        explore()
+
+
+@pytest.mark.parametrize("path", GETS)
+def test_what_has_no_body_is_as_documented(
+    deployment: Deployment, operations: dict[str, APIOperation], path: str
+) -> None:
+    case = operations[f"GET {path}"].Case(path_parameters={"name": "quire-tiny"} if "{name}" in path else {})
+    response = case.call(base_url=deployment.url)
+    assert response.status_code == 200
+    case.validate_response(response, checks=CHECKS[:-1])
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/completions", {"prompt": "A fox", "logprobs": 2}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "A fox"}]}),
+        (
+            "/v1/chat/completions",
+            {
+                "messages": [{"role": "user", "content": "A fox"}],
+                "tools": [WAVE],
+                "tool_choice": "required",
+                "max_tokens": 500,
+                "temperature": 0,
+            },
+        ),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "A fox"}]}),
+    ],
+)
+def test_streams_are_documented_from_their_first_event_to_their_last(
+    deployment: Deployment, operations: dict[str, APIOperation], path: str, asked: dict[str, object]
+) -> None:
+    body = {"model": "quire-tiny", "max_tokens": TOKENS, "stream": True} | asked
+    case = operations[f"POST {path}"].Case(body=body, media_type="application/json")
+    response = case.call(base_url=deployment.url)
+    assert response.headers["content-type"][0].startswith("text/event-stream")
+    case.validate_response(response, checks=CHECKS)

@@ -1,0 +1,138 @@
+"""What clients write: bodies of HTTP requests at the gateway, and what becomes of them at the tokenizer."""
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+from google.protobuf.message import DecodeError
+
+from gateway.api.body import parse
+from gateway.api.schema import ChatBody, CompletionBody, EmbeddingBody
+from gateway.api.translate import chat_requests, completion_requests, embedding_requests
+from gateway.app import create_app
+from gateway.errors import GatewayError
+from gateway.http.caller import Caller
+from ops.runtime.settings import SHIPPED_MODEL
+from proto import arrays
+from proto.sampling import greedy
+from proto.sampling_pb2 import FinishReason
+from proto.scheduler_pb2 import GenerateResponse, SequenceDelta, TokenLogprobs
+from proto.tokenizer_pb2 import ChatMessage, Conversation, TextRequest, TextSoFar
+from tests.support.mutate import cases, spoiled, spoiled_json
+from tests.unit.gateway.conftest import JSON, NoTokenizer
+from tokenizer_svc.defaults import fill_in
+from tokenizer_svc.errors import TokenizerError
+from tokenizer_svc.generation import Generation
+from tokenizer_svc.prompt import check, prompt_tokens
+from tokenizer_svc.tokenizer import TextModel
+
+COMPLETION = {
+    "model": "m",
+    "prompt": ["a", "b"],
+    "n": 2,
+    "best_of": 3,
+    "stop": ["x"],
+    "logprobs": 2,
+    "logit_bias": {"5": 1.5},
+    "temperature": 0.7,
+    "max_tokens": 7,
+    "seed": 3,
+    "stop_token_ids": [1],
+    "user": "u",
+    "stream": True,
+    "stream_options": {"include_usage": True},
+}
+CHAT = {
+    "model": "m",
+    "messages": [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": [{"type": "text", "text": "hello"}], "name": "n"},
+    ],
+    "chat_template_kwargs": {"enable_thinking": False},
+    "logprobs": True,
+    "top_logprobs": 2,
+    "response_format": {"type": "text"},
+    "max_completion_tokens": 5,
+}
+EMBEDDING = {"model": "m", "input": ["a", [1, 2]], "encoding_format": "base64", "dimensions": 3}
+
+
+def test_bodies() -> None:
+    """A body becomes requests, or is refused with a status that says so."""
+    kinds: list[tuple[dict[str, Any], Any, Any]] = [
+        (COMPLETION, CompletionBody, completion_requests),
+        (CHAT, ChatBody, chat_requests),
+        (EMBEDDING, EmbeddingBody, embedding_requests),
+    ]
+    for of in cases("body"):
+        good, kind, translate = of.choice(kinds)
+        refusal: GatewayError | None = None
+        try:
+            for request in translate(parse(spoiled_json(of, good, text=False), kind), "request-1", Caller()):
+                request.SerializeToString()
+        except GatewayError as error:
+            refusal = error
+        if refusal is not None:
+            assert 400 <= refusal.status < 500
+            json.loads(refusal.body())
+
+
+async def test_requests_over_http() -> None:
+    """Nothing that a client sends is the gateway's fault."""
+    transport = httpx.ASGITransport(create_app(NoTokenizer()), raise_app_exceptions=False)
+    bodies = {"/v1/completions": COMPLETION, "/v1/chat/completions": CHAT, "/v1/embeddings": EMBEDDING}
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=JSON) as http:
+        for of in cases("HTTP"):
+            path = of.choice(list(bodies))
+            body = spoiled_json(of, {**bodies[path], "model": "nobody", "stream": False}, text=False)
+            name = of.choice(("x", "X-Request-Id", "Authorization", "Traceparent"))
+            headers = {name: of.choice(("²", "", "a" * 9000)).encode()}
+            response = await http.post(path, content=body, headers=headers)
+            assert 400 <= response.status_code < 500, (response.status_code, body)
+            assert response.json()["error"]["message"]
+
+
+@pytest.fixture(scope="module")
+def model() -> TextModel:
+    if not (SHIPPED_MODEL / "tokenizer.json").exists():
+        pytest.skip("the model that ships has not been made")
+    return TextModel.load(SHIPPED_MODEL)
+
+
+async def test_text_requests(model: TextModel) -> None:
+    """A request becomes a call of the scheduler, or is refused with the parameter at fault."""
+    common = {"request_id": "r", "n": 1, "sampling": greedy(), "max_tokens": 5, "stop": ["x"]}
+    so_far = [TextSoFar(index=0, token_ids=[5, 6], text_length=1)]
+    chat = Conversation(messages=[ChatMessage(role="user", content="hi")], template_arguments="{}")
+    asked = [TextRequest(**common, text="hello world"), TextRequest(**common, chat=chat, resumed=so_far)]
+    for of in cases("text request"):
+        try:
+            request = TextRequest.FromString(spoiled(of, of.choice(asked)))
+            fill_in(request, model.defaults)
+            check(model, request)
+            async with asyncio.timeout(60):
+                generation = Generation(model, request, await prompt_tokens(model, request))
+            generation.resume()
+            generation.start()
+        except (DecodeError, TokenizerError):
+            continue
+
+
+def test_answers_of_schedulers(model: TextModel) -> None:
+    """Whatever a scheduler says, it ends its own request at most."""
+    tokens = model.encode("hello world", special=False)
+    delta = SequenceDelta(index=0, tokens=arrays.pack(tokens), finish_reason=FinishReason.LENGTH)
+    for token in tokens:
+        top = TokenLogprobs(logprob=-1, top_tokens=arrays.pack([token, 0]))
+        top.top_logprobs = arrays.pack([-1.0, -2.0], arrays.FLOAT32)
+        delta.logprobs.append(top)
+    good = GenerateResponse(deltas=[delta], cached_tokens=1)
+    request = TextRequest(request_id="r", n=1, sampling=greedy(), text="hello", max_tokens=9)
+    for of in cases("answer"):
+        generation = Generation(model, request, tokens)
+        try:
+            generation.take(GenerateResponse.FromString(spoiled(of, good)))
+        except Exception:
+            continue

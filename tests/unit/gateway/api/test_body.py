@@ -1,0 +1,149 @@
+"""How bodies are read: of which type, how much of what, and where."""
+
+import asyncio
+import json
+import threading
+
+import pytest
+
+from gateway.api import body as bodies
+from gateway.api.body import MAX_FIELDS, PARSED_AT_ONCE, parse
+from gateway.api.fields import MAX_ARGUMENT_DEPTH, MAX_ARGUMENTS, MAX_MESSAGES
+from gateway.api.ignored import Ignored
+from gateway.api.schema import ChatBody, CompletionBody, EmbeddingBody
+from gateway.api.translate import chat_requests
+from gateway.errors import BadRequest
+from gateway.http.caller import Caller
+from tests.unit.gateway.api.test_counts import EMPTY_MESSAGES
+
+MESSAGES = [{"role": "user", "content": "Hi"}]
+SMALL = json.dumps({"model": "m", "prompt": "A"}).encode()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "",
+        "text/plain",
+        "text/plain; charset=utf-8",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=a",
+        "text/json",
+        "application/jsonp",
+        "text/plain; application/json",
+        "nonsense",
+    ],
+)
+async def test_what_is_not_json(refusing, kind):
+    answer = await refusing.post("/v1/completions", content=SMALL, headers={"content-type": kind})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_media_type")
+
+
+async def test_a_body_without_a_type(refusing):
+    """As a page's script can send it to any server, without asking the server first."""
+    del refusing.headers["content-type"]
+    assert (await refusing.post("/v1/completions", content=SMALL)).status_code == 415
+
+
+@pytest.mark.parametrize(
+    "kind", ["application/json", "Application/JSON; charset=utf-8", "application/vnd.api+json"]
+)
+async def test_what_is_json(refusing, kind):
+    answer = await refusing.post("/v1/completions", content=b"{", headers={"content-type": kind})
+    assert answer.json()["error"]["code"] == "invalid_json"
+
+
+def test_no_object_is_made_of_a_body_with_too_many(monkeypatch):
+    monkeypatch.setattr(bodies, "from_json", None)
+    with pytest.raises(BadRequest, match="objects and lists"):
+        parse(EMPTY_MESSAGES, ChatBody)
+
+
+def refusal_of(**fields) -> BadRequest:
+    with pytest.raises(BadRequest) as refused:
+        parse(json.dumps({"model": "m", "messages": MESSAGES, **fields}).encode(), ChatBody)
+    return refused.value
+
+
+def test_too_many_messages():
+    assert refusal_of(messages=MESSAGES * (MAX_MESSAGES + 1)).param == "messages"
+    parse(json.dumps({"model": "m", "messages": MESSAGES * MAX_MESSAGES}).encode(), ChatBody)
+
+
+def test_too_many_fields():
+    assert "more than" in refusal_of(**{f"x{i}": 1 for i in range(MAX_FIELDS)}).message
+    many = {"role": "user", "content": "", **{f"x{i}": 1 for i in range(50)}}
+    assert refusal_of(messages=[many]).param == "messages[0]"
+
+
+@pytest.mark.parametrize("stop", ["a" * 257, ["b", "a" * 257]])
+def test_a_stop_string_that_is_too_long(stop):
+    assert str(refusal_of(stop=stop).param).startswith("stop[")
+
+
+@pytest.mark.parametrize("kind", [ChatBody, CompletionBody, EmbeddingBody])
+def test_whole_numbers_may_have_a_fraction_of_zero(kind):
+    fields = {"model": "m", "messages": MESSAGES, "prompt": "A", "input": "A", "priority": 3.0}
+    body = parse(json.dumps(fields | {"max_tokens": 5.0, "temperature": 1}).encode(), kind, Ignored())
+    assert repr(body.priority) == "3"
+    if kind is not EmbeddingBody:
+        assert (repr(body.max_tokens), repr(body.temperature)) == ("5", "1.0")
+
+
+def nested(depth: int) -> object:
+    value: object = 1
+    for i in range(depth):
+        value = [value] if i % 2 else {"a": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"a": nested(MAX_ARGUMENT_DEPTH)},
+        {"a": nested(150)},
+        {"a": [1] * MAX_ARGUMENTS},
+        {f"a{i}": 1 for i in range(MAX_ARGUMENTS + 1)},
+    ],
+)
+def test_template_arguments_that_are_too_large(arguments):
+    assert refusal_of(chat_template_kwargs=arguments).param == "chat_template_kwargs"
+
+
+def test_template_arguments_do_not_grow_on_the_way():
+    arguments = {"a": nested(MAX_ARGUMENT_DEPTH - 2), "b": ["é" * 10, 1, 2]}
+    raw = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
+    body = parse(
+        f'{{"model":"m","messages":[{{"role":"u","content":"A"}}],"chat_template_kwargs":{raw}}}'.encode(),
+        ChatBody,
+    )
+    (request,) = chat_requests(body, "id", Caller())
+    assert request.chat.template_arguments == raw
+
+
+async def test_a_large_body_is_parsed_beside_the_event_loop(gateway, monkeypatch):
+    began, may_end = asyncio.Event(), threading.Event()
+    loop, threads = asyncio.get_running_loop(), []
+
+    def slowly(raw, kind, ignored):
+        threads.append(threading.current_thread().name)
+        if len(raw) > PARSED_AT_ONCE:
+            loop.call_soon_threadsafe(began.set)
+            assert may_end.wait(20)
+        return parse(raw, kind, ignored)
+
+    monkeypatch.setattr(bodies, "parse", slowly)
+    large = {"model": "m", "prompt": "A" * PARSED_AT_ONCE}
+    answers = [asyncio.ensure_future(gateway.http.post("/v1/completions", json=large)) for _ in range(3)]
+    try:
+        await asyncio.wait_for(began.wait(), 60)
+        assert (await gateway.http.post("/v1/completions", content=SMALL)).status_code == 200
+        assert len(threads) == 2, "one large body at a time"
+    finally:
+        may_end.set()
+    assert [(await answer).status_code for answer in answers] == [200] * 3
+    assert {name.split("_")[0] for name in threads} == {"parse", "MainThread"}
+
+
+def test_a_small_body_is_what_it_was():
+    assert parse(SMALL, CompletionBody).prompt == ["A"]

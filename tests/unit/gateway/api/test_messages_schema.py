@@ -1,0 +1,186 @@
+"""Requests of Anthropic's API as requests of the chat API."""
+
+import json
+
+import pytest
+
+from gateway.api.body import parse
+from gateway.api.ignored import Ignored
+from gateway.api.messages_schema import MAX_USER, CountBody, MessagesBody
+from gateway.errors import BadRequest
+
+ASK = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "A fox"}]}
+TOOL = {"name": "look", "description": "Looks.", "input_schema": {"type": "object"}}
+AS_FUNCTION = {
+    "type": "function",
+    "function": {"name": "look", "description": "Looks.", "parameters": {"type": "object"}},
+}
+
+
+def chat(kind=MessagesBody, **fields):
+    return parse(json.dumps(ASK | fields).encode(), kind, Ignored()).chat()
+
+
+def said(*turns):
+    """The messages that these turns become."""
+    found = chat(messages=[{"role": role, "content": content} for role, content in turns]).messages
+    return [message.model_dump(exclude_unset=True) for message in found]
+
+
+def test_the_plain_case():
+    body = chat()
+    assert (body.model, body.max_tokens, body.stream, body.stop) == ("m", 5, False, [])
+    assert body.model_fields_set.isdisjoint({"temperature", "top_p", "top_k", "priority", "seed"})
+    assert not body.continue_final_message
+
+
+def test_fields_with_other_names():
+    system = {"type": "text", "text": "Be", "cache_control": {"type": "ephemeral"}}
+    fields = {
+        "system": [system, {"type": "text", "text": " brief."}],
+        "stop_sequences": ["END"],
+        "metadata": {"user_id": "u" * 300},
+        "temperature": 0.5,
+        "top_k": 7,
+        "top_p": 0.9,
+        "stream": True,
+        "seed": 3,
+        "timeout": 9,
+        "cache_salt": "s",
+    }
+    body = chat(**fields)
+    assert [(one.role, one.content) for one in body.messages] == [("system", "Be brief."), ("user", "A fox")]
+    assert (body.stop, body.user, body.stream) == (["END"], "u" * MAX_USER, True)
+    assert (body.temperature, body.top_k, body.top_p, body.seed) == (0.5, 7, 0.9, 3)
+    assert (body.timeout, body.cache_salt) == (9, "s")
+
+
+def test_a_conversation_with_calls_and_results():
+    call = {"type": "tool_use", "id": "c1", "name": "look", "input": {"at": "❄"}}
+    hidden = {"type": "redacted_thinking", "data": "?"}
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "x"}
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "snow"}]}
+    bare = {"type": "tool_result", "tool_use_id": "c2", "is_error": True}
+    text = {"type": "text", "text": "And now?", "cache_control": {"type": "ephemeral"}}
+    messages = said(
+        ("user", "Look"),
+        ("assistant", [thought, hidden, {"type": "text", "text": "I do."}]),
+        ("assistant", [call, call | {"id": "c2"}]),
+        ("user", [result, bare, text, text]),
+    )
+    function = {"name": "look", "arguments": '{"at": "❄"}'}
+    calls = [{"id": name, "type": "function", "function": function} for name in ("c1", "c2")]
+    assert messages == [
+        {"role": "user", "content": "Look"},
+        {"role": "assistant", "content": "I do.", "reasoning_content": "Hm."},
+        {"role": "assistant", "tool_calls": calls},
+        {"role": "tool", "content": "snow", "tool_call_id": "c1"},
+        {"role": "tool", "content": "", "tool_call_id": "c2"},
+        {"role": "user", "content": "And now?And now?"},
+    ]
+
+
+def test_a_text_before_a_result_comes_before_it():
+    result = {"type": "tool_result", "tool_use_id": "c", "content": "snow"}
+    messages = said(("user", [{"type": "text", "text": "A"}, result, {"type": "text", "text": "B"}]))
+    assert [(one["role"], one["content"]) for one in messages] == [
+        ("user", "A"),
+        ("tool", "snow"),
+        ("user", "B"),
+    ]
+
+
+@pytest.mark.parametrize(("role", "goes_on"), [("assistant", True), ("user", False)])
+def test_the_answer_goes_on_with_what_the_assistant_began(role, goes_on):
+    body = chat(messages=[*ASK["messages"], {"role": role, "content": "It"}])
+    assert body.continue_final_message == goes_on
+
+
+@pytest.mark.parametrize(
+    ("choice", "demanded", "parallel"),
+    [
+        ({"type": "auto"}, "auto", True),
+        ({"type": "auto", "disable_parallel_tool_use": True}, "auto", False),
+        ({"type": "any"}, "required", True),
+        ({"type": "none"}, "none", True),
+        ({"type": "tool", "name": "look"}, {"type": "function", "function": {"name": "look"}}, True),
+    ],
+)
+def test_tools(choice, demanded, parallel):
+    body = chat(tools=[TOOL], tool_choice=choice)
+    assert body.tools == [AS_FUNCTION]
+    assert (body.tool_choice, body.parallel_tool_calls) == (demanded, parallel)
+
+
+@pytest.mark.parametrize(
+    ("thinking", "wanted", "budget"),
+    [
+        ({"type": "enabled", "budget_tokens": 1024}, True, 1024),
+        ({"type": "adaptive", "display": "summarized"}, True, None),
+        ({"type": "disabled"}, False, None),
+    ],
+)
+def test_thinking(thinking, wanted, budget):
+    body = chat(thinking=thinking)
+    assert body.chat_template_kwargs == {"enable_thinking": wanted, "thinking": wanted}
+    assert body.thinking_token_budget == budget
+    assert chat().chat_template_kwargs == {}
+
+
+def test_an_effort_and_a_format():
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    body = chat(output_config={"effort": "max", "format": {"type": "json_schema", "schema": schema}})
+    assert body.reasoning_effort == "high"
+    assert json.loads(body.shape.json_schema) == schema
+
+
+def test_hints_have_no_effect_and_are_not_named():
+    ignored = Ignored()
+    hints = {"cache_control": {"type": "ephemeral"}, "service_tier": "auto", "context_management": {}}
+    parse(json.dumps(ASK | hints | {"container": None, "mcp_servers": []}).encode(), MessagesBody, ignored)
+    assert not ignored
+    parse(json.dumps(ASK | {"colour": 1}).encode(), MessagesBody, ignored)
+    assert ignored.header() == "colour"
+
+
+def test_counting_needs_no_limit():
+    body = parse(b'{"model": "m", "messages": [{"role": "user", "content": "A"}]}', CountBody).chat()
+    assert body.max_tokens is None
+
+
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
+RESULT = {"type": "tool_result", "tool_use_id": "c"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"max_tokens": None}, "max_tokens"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "tool", "content": "A"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [RESULT | {"content": [IMAGE]}]}]}, None),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text.text"),
+        ({"system": [IMAGE]}, "system"),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, None),
+        ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "any", "name": "look"}}, "tool_choice"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking.budget_tokens"),
+        ({"stop_sequences": [""]}, "stop_sequences[0]"),
+        ({"stop_sequences": ["a"] * 17}, "stop_sequences"),
+        ({"mcp_servers": [{}]}, "mcp_servers"),
+        ({"temperature": 3}, "temperature"),
+        ({"output_config": {"format": {"type": "json_schema", "schema": []}}}, "output_config.format.schema"),
+    ],
+)
+def test_what_is_refused(fields, param):
+    with pytest.raises(BadRequest) as refused:
+        chat(**fields)
+    assert param is None or refused.value.param == param
+
+
+def test_a_call_is_demanded_of_no_tool():
+    with pytest.raises(BadRequest, match="there are no tools"):
+        assert chat(tool_choice={"type": "any"}).shape

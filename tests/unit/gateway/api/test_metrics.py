@@ -1,0 +1,99 @@
+"""/metrics: what Prometheus reads of all processes."""
+
+import httpx
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_families
+from prometheus_client.parser import text_string_to_metric_families as families
+
+from gateway.api.metrics import Exposition
+from gateway.app import create_app
+from ops.runtime.metric_names import BY_NAME, FIRST_TOKEN, KV_USAGE, PROMPT_TOKENS
+from ops.runtime.metrics import Metrics, parse
+from ops.runtime.metrics_store import MetricsStore
+from proto.rpc import BusAway
+
+
+class Store(MetricsStore):
+    """Snapshots that the test sets."""
+
+    def __init__(self, snapshots: dict[str, bytes] | None) -> None:
+        self.snapshots = snapshots
+
+    async def read(self, process_ids):
+        if self.snapshots is None:
+            raise BusAway("gone")
+        return {one: self.snapshots[one] for one in process_ids if one in self.snapshots}
+
+
+def snapshot() -> bytes:
+    metrics = Metrics()
+    metrics.counter(PROMPT_TOKENS, 'a "model"\n').add(12)
+    metrics.gauge(KV_USAGE, "m").set(0.25)
+    for seconds in (0.0005, 0.03, 0.03, 1e6):
+        metrics.histogram(FIRST_TOKEN, "m").observe(seconds)
+    return metrics.snapshot()
+
+
+async def ask(backend, store, keys=None, **headers: str) -> httpx.Response:
+    transport = httpx.ASGITransport(create_app(backend, keys, metrics=store))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        return await http.get("/metrics", headers=headers)
+
+
+async def test_each_process_has_its_own_values(backend):
+    answer = await ask(backend, Store({"scheduler-1": snapshot(), "tokenizer-1": b"nonsense", "dead": b"[]"}))
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain")
+    samples = {
+        (sample.name, sample.labels.get("le")): (sample.labels, sample.value)
+        for family in families(answer.text)
+        for sample in family.samples
+    }
+    assert samples["vllm:prompt_tokens_total", None] == (
+        {"model_name": 'a "model"\n', "engine": "scheduler-1"},
+        12,
+    )
+    for name in ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"):
+        assert samples[name, None] == ({"model_name": "m", "engine": "scheduler-1"}, 0.25)
+    buckets = [value for (name, _), (_, value) in samples.items() if name == f"{FIRST_TOKEN.name}_bucket"]
+    assert buckets == sorted(buckets), "buckets are cumulative"
+    assert samples[f"{FIRST_TOKEN.name}_bucket", "0.02"][1] == 1
+    assert samples[f"{FIRST_TOKEN.name}_bucket", "0.04"][1] == 3
+    assert (
+        samples[f"{FIRST_TOKEN.name}_bucket", "+Inf"][1] == samples[f"{FIRST_TOKEN.name}_count", None][1] == 4
+    )
+
+
+async def test_openmetrics_for_those_who_ask_for_it(backend):
+    answer = await ask(
+        backend, Store({"scheduler-1": snapshot()}), accept="application/openmetrics-text; version=1.0.0"
+    )
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert "vllm:prompt_tokens" in {family.name for family in open_families(answer.text)}
+    assert 'vllm:prompt_tokens_total{engine="scheduler-1"' in answer.text, "a sample has its name, too"
+
+
+async def test_without_a_store_there_are_the_gateways_own(backend):
+    assert (await ask(backend, None)).status_code == 200
+
+
+async def test_without_redis_it_is_said_so(backend):
+    assert (await ask(backend, Store(None))).status_code == 503
+    backend.reachable = False
+    assert (await ask(backend, Store({}))).status_code == 503
+
+
+async def test_where_there_are_keys_it_takes_one(backend, keys_of):
+    keys = keys_of({"secret": "north"})
+    assert (await ask(backend, Store({}), keys)).status_code == 401
+    assert (await ask(backend, Store({}), keys, authorization="Bearer secret")).status_code == 200
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_every_metric_is_shown(name: str) -> None:
+    metrics, metric = Metrics(), BY_NAME[name]
+    getattr(metrics, metric.kind)(metric, *("x" for _ in metric.labels))
+    shown = [
+        family for family in Exposition({"p": parse(metrics.snapshot(), BY_NAME)}).collect() if family.samples
+    ]
+    assert {family.name for family in shown} == {name, metric.older_name or name}

@@ -1,0 +1,185 @@
+"""Ollama's API: answers, streams and errors in its shape."""
+
+import json
+from datetime import datetime
+
+import grpc
+import httpx
+import pytest
+
+from gateway.api.ollama_answer_schema import (
+    OllamaChatAnswer,
+    OllamaEmbeddings,
+    OllamaError,
+    OllamaGenerated,
+    OllamaModels,
+    OllamaShown,
+)
+from gateway.app import create_app
+from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta
+from tests.unit.gateway.api.test_messages import STORY, WHOLE, says
+
+MESSAGES = [{"role": "user", "content": "A fox?"}]
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+KINDS = {"/api/chat": OllamaChatAnswer, "/api/generate": OllamaGenerated}
+
+
+async def asked(gateway, path, **fields):
+    """The objects of an answer, each of which is as documented, and its media type."""
+    what = {"prompt": "A fox?"} if path == "/api/generate" else {"messages": MESSAGES}
+    answer = await gateway.http.post(path, json={"model": "m", **what, **fields})
+    assert answer.status_code == 200, answer.text
+    lines = [json.loads(line) for line in answer.text.splitlines()]
+    for line in lines:
+        KINDS[path].model_validate(line, strict=True)
+    return lines, answer.headers["content-type"]
+
+
+def text_of(line):
+    return line["response"] if "response" in line else line["message"]["content"]
+
+
+@pytest.mark.parametrize("path", KINDS)
+async def test_a_stream_is_the_collected_answer(gateway, path):
+    (whole,), kind = await asked(gateway, path, stream=False)
+    assert kind == "application/json"
+    assert text_of(whole) == STORY
+    (*pieces, last), kind = await asked(gateway, path)
+    assert kind.startswith("application/x-ndjson")
+    assert "".join(map(text_of, pieces)) == STORY
+    assert {piece["done"] for piece in pieces} == {False}
+    assert text_of(last) == ""
+    for end in (whole, last):
+        assert (end["done"], end["done_reason"], end["model"]) == (True, "stop", "m")
+        assert (end["prompt_eval_count"], end["eval_count"]) == (3, 12)
+        assert end["total_duration"] == end["prompt_eval_duration"] + end["eval_duration"]
+        assert datetime.fromisoformat(end["created_at"]).tzinfo is not None
+
+
+@pytest.mark.parametrize("path", KINDS)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_that_is_cut(gateway, path, stream):
+    lines, _ = await asked(gateway, path, options={"num_predict": 2}, stream=stream)
+    assert (lines[-1]["done_reason"], lines[-1]["eval_count"]) == ("length", 2)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+async def test_thoughts_and_calls(gateway, size):
+    gateway.tokenizer.generate = says(WHOLE, size)
+    (whole,), _ = await asked(gateway, "/api/chat", tools=TOOLS, stream=False)
+    lines, _ = await asked(gateway, "/api/chat", tools=TOOLS)
+    pieces = [line["message"] for line in lines]
+    together = {
+        "role": "assistant",
+        "thinking": "".join(piece.get("thinking", "") for piece in pieces),
+        "content": "".join(piece["content"] for piece in pieces),
+        "tool_calls": [call for piece in pieces for call in piece.get("tool_calls", [])],
+    }
+    for message in (whole["message"], together):
+        calls = message["tool_calls"]
+        assert len({call.pop("id") for call in calls}) == 2
+        assert [call["function"] for call in calls] == [
+            {"name": "look", "arguments": {"at": place}} for place in ("owl", "fox")
+        ]
+    assert whole["message"] == together
+    assert (together["thinking"], together["content"]) == ("Where?", "I look.")
+
+
+async def test_the_thought_of_a_prompt(gateway):
+    gateway.tokenizer.generate = says("<think>Where?</think>There.")
+    (whole,), _ = await asked(gateway, "/api/generate", stream=False)
+    assert (whole["thinking"], whole["response"]) == ("Where?", "There.")
+
+
+@pytest.mark.parametrize("raw", [True, False])
+async def test_a_raw_prompt_is_the_whole_text(gateway, raw):
+    await asked(gateway, "/api/generate", raw=raw, system="Be brief.")
+    (request,) = gateway.tokenizer.requests
+    assert request.WhichOneof("prompt") == ("text" if raw else "chat")
+    assert request.text == ("A fox?" if raw else "")
+    assert not request.HasField("max_tokens"), "up to the end of the context"
+
+
+@pytest.mark.parametrize("path", KINDS)
+async def test_an_empty_request_asks_whether_the_model_is_there(gateway, path):
+    (line,), _ = await asked(gateway, path, messages=[], prompt="")
+    assert (line["done"], line["done_reason"], text_of(line)) == (True, "load", "")
+    assert gateway.tokenizer.requests == []
+
+
+async def test_models(gateway):
+    for path in ("/api/tags", "/api/ps"):
+        answer = await gateway.http.get(path)
+        (model,) = OllamaModels.model_validate(answer.json(), strict=True).models
+        assert (model.name, model.model) == ("m", "m")
+    for name in ("m", "m:latest"):
+        answer = await gateway.http.post("/api/show", json={"model": name})
+        shown = OllamaShown.model_validate(answer.json(), strict=True)
+        assert shown.model_info["quire.context_length"] == 2048
+        assert shown.parameters == "temperature 0.6"
+    version = (await gateway.http.get("/api/version")).json()["version"]
+    assert [part.isdecimal() for part in version.split(".")] == [True] * 3
+
+
+async def test_embeddings(gateway):
+    ask = {
+        "model": "m:latest",
+        "input": ["fox", "an owl"],
+        "truncate": True,
+        "keep_alive": 5,
+        "dimensions": 2,
+    }
+    answer = await gateway.http.post("/api/embed", json=ask)
+    found = OllamaEmbeddings.model_validate(answer.json())
+    assert [one[0] for one in found.embeddings] == [3, 6]
+    assert (found.model, found.prompt_eval_count) == ("m", 9)
+    assert {one.dimensions for one in gateway.tokenizer.texts} == {2}
+
+
+async def test_a_name_with_a_tag(gateway):
+    lines, _ = await asked(gateway, "/api/chat", model="m:latest", stream=False)
+    assert lines[0]["model"] == "m"
+
+
+def error_of(answer):
+    assert OllamaError.model_validate(answer.json(), strict=True).error
+    return answer.status_code
+
+
+@pytest.mark.parametrize("path", [*KINDS, "/api/show"])
+@pytest.mark.parametrize(
+    ("ask", "status"),
+    [
+        ({"content": b"{"}, 400),
+        ({"json": {"prompt": "A", "messages": MESSAGES}}, 400),
+        ({"json": {"model": "n", "prompt": "A", "messages": MESSAGES}}, 404),
+        ({"json": {"model": "n:7b", "prompt": "A", "messages": MESSAGES}}, 404),
+        ({"content": b"{}", "headers": {"Content-Type": "text/plain"}}, 415),
+    ],
+)
+async def test_errors_have_ollamas_shape(refusing, path, ask, status):
+    assert error_of(await refusing.post(path, **ask)) == status
+
+
+async def test_what_does_not_exist_here(refusing):
+    assert error_of(await refusing.post("/api/pull", json={"model": "m"})) == 404
+
+
+async def test_keys_are_needed_here_too(gateway, keys_of):
+    transport = httpx.ASGITransport(create_app(gateway.backend, keys_of({"sk-a": "a"})))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        for path in ("/api/tags", "/api/version", "/api/ps"):
+            assert error_of(await http.get(path)) == 401
+            assert (await http.get(path, headers={"Authorization": "Bearer sk-a"})).status_code == 200
+
+
+async def test_an_error_in_a_stream_is_its_last_line(gateway):
+    async def fail(request, context):
+        yield TextChunk(prompt=PromptInfo(token_ids=[1]), deltas=[TextDelta(text="A", token_ids=[1])])
+        await context.abort(grpc.StatusCode.ABORTED, "enough")
+
+    gateway.tokenizer.generate = fail
+    answer = await gateway.http.post("/api/chat", json={"model": "m", "messages": MESSAGES})
+    first, last = map(json.loads, answer.text.splitlines())
+    assert text_of(first) == "A"
+    assert last.keys() == {"error"}

@@ -1,0 +1,156 @@
+"""Requests of Ollama's API as requests of the chat API."""
+
+import json
+
+import pytest
+
+from gateway.api.body import parse
+from gateway.api.ignored import Ignored
+from gateway.api.ollama_schema import OllamaChatBody, OllamaGenerateBody
+from gateway.errors import BadRequest
+
+MESSAGES = [{"role": "user", "content": "A fox"}]
+
+
+def body(kind, ignored=None, **fields):
+    return parse(
+        json.dumps({"model": "m", **fields}).encode(), kind, Ignored() if ignored is None else ignored
+    )
+
+
+def chat(**fields):
+    return body(OllamaChatBody, **{"messages": MESSAGES, **fields}).chat("m")
+
+
+def generate(**fields):
+    return body(OllamaGenerateBody, **{"prompt": "A fox", **fields}).chat("m")
+
+
+def said(messages):
+    return [one.model_dump(exclude_unset=True) for one in chat(messages=messages).messages]
+
+
+def test_the_plain_case():
+    asked = chat()
+    assert asked.stream, "Ollama streams unless it is told not to"
+    assert not chat(stream=False).stream
+    assert (asked.max_tokens, asked.chat_template_kwargs, asked.response_format) == (None, {}, None)
+    assert asked.model_fields_set.isdisjoint({"temperature", "top_p", "max_tokens", "seed", "priority"})
+
+
+def test_options_have_other_names():
+    options = {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 7,
+        "min_p": 0.1,
+        "typical_p": 0.8,
+        "repeat_penalty": 1.2,
+        "presence_penalty": 0.3,
+        "frequency_penalty": 0.4,
+        "seed": 5,
+        "stop": ["END"],
+        "num_predict": 9,
+    }
+    asked = chat(options=options)
+    assert (asked.temperature, asked.top_p, asked.top_k, asked.min_p) == (0.5, 0.9, 7, 0.1)
+    assert (asked.typical_p, asked.repetition_penalty) == (0.8, 1.2)
+    assert (asked.presence_penalty, asked.frequency_penalty) == (0.3, 0.4)
+    assert (asked.seed, asked.stop, asked.max_tokens) == (5, ["END"], 9)
+
+
+@pytest.mark.parametrize("most", [-2, -1, 0])
+def test_an_answer_up_to_the_end_of_the_context(most):
+    assert chat(options={"num_predict": most}).max_tokens is None
+
+
+def test_options_that_nobody_knows_are_named():
+    ignored = Ignored()
+    body(OllamaChatBody, ignored, messages=MESSAGES, options={"num_ctx": 9}, keep_alive="5m", colour=1)
+    assert ignored.header() == "colour, options.num_ctx"
+
+
+def test_formats():
+    assert chat(format="").shape is None
+    assert json.loads(chat(format="json").shape.json_schema) == {"type": "object"}
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    shape = chat(format=schema).shape
+    assert json.loads(shape.json_schema) == schema
+    assert shape.lenient
+
+
+@pytest.mark.parametrize(
+    ("think", "wanted", "effort"), [(True, True, ""), (False, False, ""), ("low", True, "low")]
+)
+def test_thinking(think, wanted, effort):
+    asked = chat(think=think)
+    assert asked.chat_template_kwargs == {"enable_thinking": wanted, "thinking": wanted}
+    assert asked.reasoning_effort == effort
+
+
+def test_calls_and_their_results_find_each_other():
+    def call(name, **more):
+        return {"function": {"name": name, "arguments": {"at": "❄"}}, **more}
+
+    calls = [call("look"), call("hear"), call("look", id="mine")]
+    first, second, third, fourth = said(
+        [
+            {"role": "assistant", "tool_calls": calls, "thinking": "Hm."},
+            {"role": "tool", "content": "noise", "tool_name": "hear"},
+            {"role": "tool", "content": "snow", "tool_name": "look"},
+            {"role": "tool", "content": "more", "tool_call_id": "mine"},
+        ]
+    )
+    assert [each["id"] for each in first["tool_calls"]] == ["call00001", "call00002", "mine"]
+    assert first["tool_calls"][0]["function"] == {"name": "look", "arguments": '{"at": "❄"}'}
+    assert (first["reasoning_content"], first.get("content")) == ("Hm.", None)
+    results = [(each["tool_call_id"], each["content"]) for each in (second, third, fourth)]
+    assert results == [("call00002", "noise"), ("call00001", "snow"), ("mine", "more")]
+
+
+def test_a_result_without_a_call_has_no_id():
+    (message,) = said([{"role": "tool", "content": "snow"}])
+    assert message["tool_call_id"] == ""
+
+
+def test_a_prompt_is_a_conversation():
+    found = [(one.role, one.content) for one in generate(system="Be brief.").messages]
+    assert found == [("system", "Be brief."), ("user", "A fox")]
+    assert [one.role for one in generate().messages] == ["user"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "loads"),
+    [
+        (OllamaChatBody, {"messages": []}, True),
+        (OllamaChatBody, {"messages": MESSAGES}, False),
+        (OllamaGenerateBody, {}, True),
+        (OllamaGenerateBody, {"prompt": "A"}, False),
+    ],
+)
+def test_what_asks_for_nothing(kind, fields, loads):
+    assert body(kind, **fields).loads == loads
+
+
+@pytest.mark.parametrize(
+    ("ask", "fields", "param"),
+    [
+        (chat, {"messages": None}, "messages"),
+        (chat, {"messages": [{"role": "robot"}]}, "messages[0].role"),
+        (chat, {"messages": [{"role": "user", "images": ["x"]}]}, "messages[0].images"),
+        (chat, {"options": {"temperature": 9}}, "options.temperature"),
+        (chat, {"options": []}, "options"),
+        (chat, {"format": "xml"}, "format"),
+        (chat, {"think": "hard"}, None),
+        (chat, {"logprobs": True}, "logprobs"),
+        (chat, {"tools": [{"type": "function"}]}, "tools[0].function"),
+        (generate, {"images": ["x"]}, "images"),
+        (generate, {"suffix": "x"}, "suffix"),
+        (generate, {"template": "x"}, "template"),
+        (generate, {"context": [1]}, "context"),
+    ],
+)
+def test_what_is_refused(ask, fields, param):
+    with pytest.raises(BadRequest) as refused:
+        ask(**fields)
+    assert param is None or refused.value.param == param

@@ -1,0 +1,100 @@
+"""The ways in which clients say what an answer's text must look like: all become one message."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.api.body import parse
+from gateway.api.schema import ChatBody, CompletionBody
+from gateway.api.shape import MAX_CHARACTERS, MAX_DEPTH
+from gateway.errors import BadRequest
+from proto.tokenizer_pb2 import Shape
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
+TEXT = json.dumps(SCHEMA, separators=(",", ":"))
+
+
+def shape_of(kind: type[ChatBody] | type[CompletionBody] = ChatBody, **fields: Any) -> Shape | None:
+    begin = {"messages": [{"role": "user", "content": "x"}]} if kind is ChatBody else {"prompt": "x"}
+    return parse(json.dumps({"model": "m", **begin, **fields}).encode(), kind).shape
+
+
+ASKED: list[tuple[dict[str, Any], Shape | None]] = [
+    ({}, None),
+    ({"response_format": None, "guided_json": None}, None),
+    ({"response_format": {"type": "text"}}, None),
+    ({"structured_outputs": {}}, None),
+    ({"structured_outputs": {"json_object": False}}, None),
+    ({"response_format": {"type": "json_object"}}, Shape(json_schema='{"type":"object"}')),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}},
+        Shape(json_schema=TEXT, lenient=True),
+    ),
+    (
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "a", "schema": SCHEMA, "strict": True, "description": None},
+            }
+        },
+        Shape(json_schema=TEXT),
+    ),
+    ({"structured_outputs": {"json": SCHEMA}}, Shape(json_schema=TEXT)),
+    ({"structured_outputs": {"json": json.dumps(SCHEMA), "regex": None}}, Shape(json_schema=TEXT)),
+    ({"structured_outputs": {"json_object": True}}, Shape(json_schema='{"type":"object"}')),
+    ({"structured_outputs": {"regex": "a+"}}, Shape(regex="a+")),
+    ({"structured_outputs": {"choice": ["a", "b"]}}, Shape(choice='["a", "b"]')),
+    ({"structured_outputs": {"grammar": 'root ::= "a"'}}, Shape(grammar='root ::= "a"')),
+    ({"structured_outputs": {"structural_tag": {"triggers": []}}}, Shape(structural_tag='{"triggers":[]}')),
+    ({"guided_json": SCHEMA}, Shape(json_schema=TEXT)),
+    ({"guided_regex": "a"}, Shape(regex="a")),
+    ({"guided_choice": ["a"]}, Shape(choice='["a"]')),
+    ({"guided_grammar": "start: A"}, Shape(grammar="start: A")),
+]
+
+
+@pytest.mark.parametrize("kind", [ChatBody, CompletionBody])
+@pytest.mark.parametrize(("fields", "expected"), ASKED)
+def test_each_way_becomes_one_shape(kind, fields, expected) -> None:
+    found = shape_of(kind, **fields)
+    if found is not None:
+        assert found.param in fields
+        found.ClearField("param")
+    assert found == expected
+
+
+def nested(depth: int) -> dict[str, Any]:
+    return {} if depth == 1 else {"items": nested(depth - 1)}
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"response_format": {"type": "xml"}}, "response_format.type"),
+    ({"response_format": {"type": "json_schema"}}, "response_format"),
+    (
+        {"response_format": {"type": "json_object", "json_schema": {"name": "a", "schema": {}}}},
+        "response_format",
+    ),
+    ({"response_format": "json_object"}, "response_format"),
+    ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs"),
+    ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
+    ({"structured_outputs": {"choice": [1]}}, "structured_outputs.choice[0]"),
+    ({"structured_outputs": {"json": "{"}}, "structured_outputs.json"),
+    ({"structured_outputs": {"json": "[" * 100_000}}, "structured_outputs.json"),
+    ({"guided_json": [SCHEMA]}, "guided_json"),
+    ({"guided_json": nested(MAX_DEPTH + 1)}, "guided_json"),
+    ({"guided_regex": "a" * (MAX_CHARACTERS + 1)}, "guided_regex"),
+    ({"guided_regex": ""}, "guided_regex"),
+    ({"guided_json": SCHEMA, "response_format": {"type": "json_object"}}, "response_format"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), BAD)
+def test_what_is_wrong_is_named(fields, param) -> None:
+    with pytest.raises(BadRequest) as refused:
+        shape_of(**fields)
+    assert refused.value.param == param
+
+
+def test_the_deepest_schema_that_is_taken() -> None:
+    assert shape_of(guided_json=nested(MAX_DEPTH)) is not None

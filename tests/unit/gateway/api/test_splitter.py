@@ -1,0 +1,262 @@
+"""Every format, cut at any place: calls are calls with JSON for arguments, and everything else is text."""
+
+import json
+import random
+import sys
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.api.calls import Call, functions_of
+from gateway.api.splitter import Pieces, Splitter
+from proto.tokenizer_pb2 import AnswerFormat
+from tokenizer_svc.formats import CALLS, THOUGHTS
+
+SCHEMA = {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "at": {"type": "object"}}}
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}},
+    {"type": "function", "function": {"name": "clock"}},
+]
+FUNCTIONS = functions_of(TOOLS)
+CITY = 'A "}</tool_call>[TOOL_CALLS]\\ é'
+PLAIN = "Bergen, 5 < 7"
+ARGUMENTS = json.dumps({"city": CITY, "days": 3})
+SIMPLE = {"city": PLAIN, "days": 3, "at": {"x": [True]}}
+TWO = [("weather", json.loads(ARGUMENTS)), ("clock", {})]
+AS_JSON = f'{{"name": "weather", "arguments": {ARGUMENTS}}}'
+CLOCK = '{"name": "clock", "parameters": {}}'
+EXAMPLES = {
+    "hermes": ("hermes", f"<tool_call>\n{AS_JSON}\n</tool_call>\n<tool_call>{CLOCK}</tool_call>", TWO),
+    "granite": ("granite", f"<|tool_call|>[{AS_JSON}, {CLOCK}]", TWO),
+    "mistral": ("mistral", f"[TOOL_CALLS] [{AS_JSON}, {CLOCK}]", TWO),
+    "mistral_args": ("mistral_args", f"[TOOL_CALLS]weather[ARGS]{ARGUMENTS}[TOOL_CALLS]clock[ARGS]{{}}", TWO),
+    "llama3_json": ("llama3_json", f"\n{AS_JSON}; {CLOCK}", TWO),
+    "python_tag": ("llama3_json", f"<|python_tag|>{AS_JSON}", TWO[:1]),
+    "json": ("json", f"[{AS_JSON},\n{CLOCK}]", TWO),
+    "deepseek_v3": (
+        "deepseek_v3",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n"
+        f"```json\n{ARGUMENTS}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>clock\n"
+        "```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        TWO,
+    ),
+    "deepseek_v31": (
+        "deepseek_v31",
+        f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{ARGUMENTS}<｜tool▁call▁end｜>"
+        "<｜tool▁call▁begin｜>clock<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        TWO,
+    ),
+    "kimi_k2": (
+        "kimi_k2",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>"
+        f"{ARGUMENTS}<|tool_call_end|><|tool_call_begin|>functions.clock:1<|tool_call_argument_begin|>{{}}"
+        "<|tool_call_end|><|tool_calls_section_end|>",
+        TWO,
+    ),
+    "qwen3_coder": (
+        "qwen3_coder",
+        f"<tool_call>\n<function=weather>\n<parameter=city>\n{PLAIN}\n</parameter>\n<parameter=days>\n3\n"
+        '</parameter>\n<parameter=at>{"x": [true]}</parameter>\n</function>\n</tool_call>',
+        [("weather", SIMPLE)],
+    ),
+    "glm": (
+        "glm",
+        f"<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>{PLAIN}</arg_value>\n<arg_key>days</arg_key>"
+        '<arg_value>3</arg_value><arg_key>at</arg_key><arg_value>{"x": [true]}</arg_value></tool_call>',
+        [("weather", SIMPLE)],
+    ),
+    "pythonic": (
+        "pythonic",
+        f"[weather(city={PLAIN!r}, days=3, at={{'x': [True]}}), clock()]",
+        [("weather", SIMPLE), ("clock", {})],
+    ),
+    "harmony": (
+        "harmony",
+        "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>" + ARGUMENTS,
+        TWO[:1],
+    ),
+    "harmony_role": (
+        "harmony",
+        "<|start|>assistant to=functions.weather<|channel|>commentary json<|message|>" + ARGUMENTS,
+        TWO[:1],
+    ),
+}  # fmt: skip
+ALONE = ("llama3_json", "json", "pythonic")
+"""Examples that are the whole answer."""
+
+
+def form_of(calls: str = "none", thoughts: str = "none", **more) -> AnswerFormat:
+    form = AnswerFormat(**more)
+    if (spelled := CALLS.get(calls)) is not None:
+        form.call_begin.extend(spelled.begin)
+        form.call_end, form.call_opening = spelled.end, spelled.opening
+        form.call_syntax, form.call_header = spelled.syntax, spelled.header
+        form.delimiters.extend(spelled.delimiters)
+    if (thought := THOUGHTS.get(thoughts)) is not None:
+        form.thought_begin, form.thought_end = thought.begin, thought.end
+        form.thoughts_anywhere = thought.anywhere
+        form.delimiters.extend(thought.delimiters)
+    return form
+
+
+def split(form: AnswerFormat, *texts: str) -> Pieces:
+    splitter = Splitter(form, FUNCTIONS)
+    pieces = [*map(splitter.add, texts), splitter.finish()]
+    calls = tuple(call for each in pieces for call in each.calls)
+    return Pieces("".join(each.reasoning for each in pieces), "".join(each.content for each in pieces), calls)
+
+
+def of(calls: tuple[Call, ...]) -> list[tuple[str, object]]:
+    return [(call.name, json.loads(call.arguments)) for call in calls]
+
+
+def assert_any_cut_is_the_same(form: AnswerFormat, text: str) -> Pieces:
+    whole = split(form, text)
+    assert split(form, *text) == whole
+    for place in range(len(text)):
+        assert split(form, text[:place], text[place:]) == whole, place
+    return whole
+
+
+def thoughts_of(name: str) -> str:
+    return "harmony" if name == "harmony" else "none"
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_calls(example):
+    name, text, expected = EXAMPLES[example]
+    form = form_of(name, thoughts_of(name))
+    found = assert_any_cut_is_the_same(form, text)
+    assert (found.reasoning, found.content, of(found.calls)) == ("", "", expected)
+    if example in ALONE:
+        return
+    begun = "<|channel|>final<|message|>" if name == "harmony" else ""
+    found = assert_any_cut_is_the_same(form, f"{begun}Let me look.\n\n{text}")
+    assert (found.content, of(found.calls)) == ("Let me look.", expected)
+
+
+def test_every_format_has_an_example():
+    assert {name for name, _, _ in EXAMPLES.values()} == CALLS.keys()
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_a_function_that_was_not_offered(example):
+    name, text, _ = EXAMPLES[example]
+    form = form_of(name, thoughts_of(name))
+    wrong = text.replace("weather", "rocket")
+    found = assert_any_cut_is_the_same(form, wrong)
+    assert "weather" not in dict(of(found.calls))
+    assert "rocket" in found.content
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_a_call_that_is_cut_off(example):
+    name, text, expected = EXAMPLES[example]
+    for place in range(len(text)):
+        found = split(form_of(name, thoughts_of(name)), text[:place])
+        assert [call for call in of(found.calls) if call not in expected] == []
+
+
+def test_marks_that_mean_nothing_are_text():
+    text = "a <tool_call> b </tool_call> c <tool_call>{}</tool_call> <tool_ <"
+    assert assert_any_cut_is_the_same(form_of("hermes"), text) == Pieces(content=text)
+    text = '{"name": "weather"} is what I would say'
+    assert assert_any_cut_is_the_same(form_of("llama3_json"), text) == Pieces(content=text)
+
+
+@pytest.mark.parametrize(
+    ("text", "reasoning", "content"),
+    [
+        ("<think>\nHm.\n\n</think>\n\nYes.\n", "Hm.", "Yes.\n"),
+        ("\n<think>a < b</think>c", "a < b", "c"),
+        ("<think></think>c", "", "c"),
+        ("<think>never ends ", "never ends", ""),
+        ("No <think>thought</think>", "", "No <think>thought</think>"),
+        (" c ", "", " c "),
+        ("</think>", "", "</think>"),
+    ],
+)
+def test_thoughts(text, reasoning, content):
+    assert assert_any_cut_is_the_same(form_of(thoughts="think"), text) == Pieces(reasoning, content)
+
+
+def test_a_thought_that_the_prompt_began():
+    form = form_of("hermes", "think", thinking=True)
+    text = f"\nHm <tool_call>.\n</think>\n\n<tool_call>{CLOCK}</tool_call>\n"
+    assert assert_any_cut_is_the_same(form, text) == Pieces("Hm <tool_call>.", "", (Call("clock", "{}"),))
+
+
+def test_a_number_beyond_all_others_is_the_largest():
+    text = '<tool_call>{"name": "weather", "arguments": {"a": [1e999, -1E+400, 2.5]}}</tool_call>'
+    (call,) = split(form_of("hermes"), text).calls
+    assert json.loads(call.arguments) == {"a": [sys.float_info.max, -sys.float_info.max, 2.5]}
+
+
+def test_channels():
+    text = (
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>Wait.<|end|>"
+        "<|start|>assistant<|channel|>analysis<|message|>More.<|end|>"
+        "<|start|>assistant<|channel|>final<|message|>Yes."
+    )
+    assert assert_any_cut_is_the_same(form_of("harmony", "harmony"), text) == Pieces("Hm.More.", "Wait.Yes.")
+
+
+def test_the_model_s_own_ids():
+    found = split(form_of("kimi_k2"), EXAMPLES["kimi_k2"][1])
+    assert [call.id for call in found.calls] == ["functions.weather:0", "functions.clock:1"]
+
+
+PARTS = sorted(
+    {mark for name in CALLS for mark in (*CALLS[name].begin, CALLS[name].end, *CALLS[name].delimiters)}
+    | {text for _, text, _ in EXAMPLES.values()}
+    | {"<think>", "</think>", "{", "}", "[", '"', "\\", " ", "\n", "weather", "a", "<", "]", AS_JSON, CLOCK}
+)
+
+
+@pytest.mark.parametrize("name", CALLS)
+@settings(max_examples=60, deadline=None)
+@given(parts=st.lists(st.sampled_from(PARTS), max_size=8), seed=st.integers(0, 2**16), thinking=st.booleans())
+def test_any_text_at_any_cut(name, parts, seed, thinking):
+    form = form_of(name, "harmony" if name == "harmony" else "think", thinking=thinking)
+    text, draw = "".join(parts), random.Random(seed)
+    whole = split(form, text)
+    assert split(form, *text) == whole
+    cuts = sorted(draw.choices(range(len(text) + 1), k=5))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    assert split(form, *pieces) == whole
+    for call in whole.calls:
+        assert call.name in FUNCTIONS
+        assert isinstance(json.loads(call.arguments), dict)
+
+
+HOSTILE = [
+    "1 " * 50_000,
+    "[" * 100_000,
+    '{"a":' * 50_000,
+    "<function=a>" * 10_000,
+    "<function=a>" * 5_000 + "</function>" + "<function=a>" * 5_000,
+    "<arg_key></arg_key>" * 6_000,
+    "<arg_key>a</arg_key><arg_value>" * 4_000,
+    "rocket" + "<arg_key>a</arg_key><arg_value>" * 4_000 + "</arg_value>",
+    "-" * 30_000 + "1",
+    "[weather(a=" + "(" * 30_000,
+    "[weather" + ".a" * 15_000 + "()]",
+    "[" + "9" * 30_000 + "]",
+    '{"name": "weather", "arguments": {"a": NaN}}',
+    "functions." * 10_000 + "{}",
+    "</tool_call>" * 10_000,
+]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_hostile_texts_are_text_and_cost_little(name):
+    entry = CALLS[name]
+    form = form_of(name)
+    begin = entry.begin[0] if entry.begin else ""
+    begun = time.process_time()
+    for text in HOSTILE:
+        found = split(form, begin, *(text[i : i + 1000] for i in range(0, len(text), 1000)), entry.end)
+        assert found.calls == (), text[:50]
+    assert time.process_time() - begun < 20

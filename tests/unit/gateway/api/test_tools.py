@@ -1,0 +1,252 @@
+"""Offered functions, and calls and results of earlier turns, reach the tokenizer as the client sent them."""
+
+import json
+
+import grpc
+import pytest
+
+from proto.sampling_pb2 import NOT_FINISHED, STOP
+from proto.tokenizer_pb2 import JSON_CALLS, AnswerFormat, CallShape, PromptInfo, Shape, TextChunk, TextDelta
+
+MESSAGES = [{"role": "user", "content": "What is the weather in Bergen?"}]
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER = {"type": "function", "function": {"name": "weather", "description": "é", "parameters": SCHEMA}}
+CLOCK = {"type": "function", "function": {"name": "clock", "strict": True}, "cache_control": {}}
+ARGUMENTS = '{"city": "Bergen"}'
+CALL = {
+    "id": "call_1",
+    "type": "function",
+    "index": 0,
+    "function": {"name": "weather", "arguments": ARGUMENTS},
+}
+
+
+async def conversation(gateway, **fields):
+    answer = await gateway.http.post(
+        "/v1/chat/completions", json={"model": "m", "messages": MESSAGES} | fields
+    )
+    assert answer.status_code == 200, answer.text
+    return gateway.tokenizer.requests[-1].chat
+
+
+def allowed(*names, **more):
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools} | more}
+
+
+@pytest.mark.parametrize(
+    ("choice", "offered"),
+    [
+        ({}, [WEATHER, CLOCK]),
+        ({"tool_choice": "auto", "parallel_tool_calls": False}, [WEATHER, CLOCK]),
+        ({"tool_choice": "none"}, []),
+        ({"tool_choice": allowed("clock", "unknown")}, [CLOCK]),
+        ({"tool_choice": allowed()}, []),
+    ],
+)
+async def test_what_is_offered(gateway, choice, offered):
+    chat = await conversation(gateway, tools=[WEATHER, CLOCK], **choice)
+    assert json.loads(chat.tools or "[]") == offered
+
+
+async def test_a_choice_without_tools(gateway):
+    for choice in ("none", "auto"):
+        assert (await conversation(gateway, tools=[], tool_choice=choice)).tools == ""
+
+
+NAMED = {"type": "function", "function": {"name": "clock"}}
+PLAIN = {"type": "function", "function": {"name": "plain"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, CallShape()),
+        ({"tools": [PLAIN]}, None),
+        ({"tools": [WEATHER, PLAIN], "parallel_tool_calls": False}, None),
+        ({"parallel_tool_calls": False}, CallShape(single=True)),
+        ({"tool_choice": "none"}, None),
+        ({"tool_choice": "required"}, CallShape(required=True)),
+        ({"tool_choice": "required", "parallel_tool_calls": False}, CallShape(required=True, single=True)),
+        ({"tool_choice": NAMED}, CallShape(required=True, single=True, function="clock")),
+        ({"tool_choice": allowed("weather")}, None),
+        ({"tool_choice": allowed("clock", mode="required")}, CallShape(required=True)),
+    ],
+)
+async def test_which_calls_an_answer_may_have(gateway, fields, expected):
+    await conversation(gateway, **{"tools": [WEATHER, CLOCK], **fields})
+    shape = gateway.tokenizer.requests[-1].shape
+    assert (shape.calls if shape.HasField("calls") else None) == expected
+    assert shape.param == ("" if expected is None else "tools")
+
+
+async def test_another_shape_wins_over_strict(gateway):
+    await conversation(gateway, tools=[CLOCK], guided_regex="a")
+    assert gateway.tokenizer.requests[-1].shape.regex == "a"
+
+
+async def test_a_response_format_leaves_calls_possible(gateway):
+    json_object = {"type": "json_object"}
+    await conversation(gateway, tools=[PLAIN], response_format=json_object, parallel_tool_calls=False)
+    shape = gateway.tokenizer.requests[-1].shape
+    expected = Shape(json_schema='{"type":"object"}', param="response_format")
+    expected.or_calls.single = True
+    assert shape == expected
+    loose = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "null"}}}
+    await conversation(gateway, tools=[CLOCK], response_format=loose)
+    shape = gateway.tokenizer.requests[-1].shape
+    assert (shape.json_schema, shape.lenient, shape.or_calls) == ('{"type":"null"}', True, CallShape())
+    assert shape.HasField("or_calls")
+    for fields in ({"tool_choice": "none"}, {"tools": []}):
+        await conversation(gateway, **{"tools": [CLOCK], **fields}, response_format=json_object)
+        assert not gateway.tokenizer.requests[-1].shape.HasField("or_calls")
+    await conversation(gateway, tools=[PLAIN], response_format={"type": "text"})
+    assert not gateway.tokenizer.requests[-1].HasField("shape")
+
+
+async def test_a_demanded_call_has_no_text_for_a_response_format(gateway):
+    await conversation(
+        gateway, tools=[CLOCK], tool_choice="required", response_format={"type": "json_object"}
+    )
+    assert gateway.tokenizer.requests[-1].shape.calls == CallShape(required=True)
+    asked = {"model": "m", "messages": MESSAGES, "tools": [CLOCK], "tool_choice": "required"}
+    refused = await gateway.http.post("/v1/chat/completions", json=asked | {"guided_regex": "a"})
+    assert refused.status_code == 400
+    assert "only one can be followed" in refused.json()["error"]["message"]
+
+
+async def test_a_named_call_ends_as_openai_s(gateway):
+    gateway.tokenizer.generate = saying(ONE, 4)
+    ask = {"model": "m", "messages": MESSAGES, "tools": [WEATHER]}
+    named = {"type": "function", "function": {"name": "weather"}}
+    for choice, reason in ((named, "stop"), ("required", "tool_calls")):
+        (one,) = (await gateway.openai().chat.completions.create(**ask, tool_choice=choice)).choices
+        assert (one.finish_reason, one.message.content, len(one.message.tool_calls)) == (reason, None, 1)
+
+
+@pytest.mark.parametrize("content", [{"content": None}, {"content": ""}, {}, {"content": []}])
+async def test_a_call_and_its_result(gateway, content):
+    turns = [
+        *MESSAGES,
+        {
+            "role": "assistant",
+            "refusal": None,
+            "annotations": [],
+            "tool_calls": [CALL],
+            "id": "m1",
+            **content,
+        },
+        {
+            "role": "tool",
+            "tool_call_id": "call_1",
+            "name": "weather",
+            "content": [{"type": "text", "text": "9 °C"}],
+        },
+        {
+            "role": "assistant",
+            "content": "Nine.",
+            "tool_calls": [],
+            "reasoning_content": "Hm.",
+            "refusal": "no",
+        },
+        {"role": "tool", "tool_call_id": "call_2", "content": None},
+    ]
+    _, call, result, said, empty = (await conversation(gateway, messages=turns)).messages
+    assert (call.content, call.no_content) == ("", content in ({"content": None}, {}))
+    (one,) = call.tool_calls
+    assert (one.id, one.name, one.arguments) == ("call_1", "weather", ARGUMENTS)
+    assert (result.tool_call_id, result.name, result.content) == ("call_1", "weather", "9 °C")
+    assert (said.content, said.reasoning, list(said.tool_calls), said.no_content) == (
+        "Nine.",
+        "Hm.",
+        [],
+        False,
+    )
+    assert (empty.content, empty.no_content) == ("", True)
+
+
+async def test_arguments_that_are_an_object(gateway):
+    call = {"function": {"name": "weather", "arguments": {"city": "Tromsø"}}}
+    chat = await conversation(gateway, messages=[*MESSAGES, {"role": "assistant", "tool_calls": [call]}])
+    assert json.loads(chat.messages[1].tool_calls[0].arguments) == {"city": "Tromsø"}
+
+
+async def test_an_effort_is_the_template_s_to_know(gateway):
+    assert json.loads((await conversation(gateway, reasoning_effort="low")).template_arguments) == {
+        "reasoning_effort": "low"
+    }
+    chat = await conversation(
+        gateway, reasoning_effort="none", chat_template_kwargs={"enable_thinking": True, "a": 1}
+    )
+    assert json.loads(chat.template_arguments) == {
+        "reasoning_effort": "none", "thinking": False, "enable_thinking": True, "a": 1
+    }  # fmt: skip
+
+
+async def test_a_budget_of_thinking_tokens(gateway):
+    for budget in (0, 7):
+        await conversation(gateway, thinking_token_budget=budget)
+        request = gateway.tokenizer.requests[-1]
+        assert (request.HasField("thinking_budget"), request.thinking_budget) == (True, budget)
+    await conversation(gateway)
+    assert not gateway.tokenizer.requests[-1].HasField("thinking_budget")
+
+
+FORM = AnswerFormat(
+    thought_begin="<think>",
+    thought_end="</think>",
+    call_begin=["<tool_call>"],
+    call_end="</tool_call>",
+    call_syntax=JSON_CALLS,
+)
+ONE = f'<tool_call>{{"name": "weather", "arguments": {ARGUMENTS}}}</tool_call>'
+ANSWER = f"<think>Hm.</think>Let me see.\n{ONE}\n{ONE}"
+
+
+def saying(text, size):
+    async def generate(request, context):
+        yield TextChunk(prompt=PromptInfo(token_ids=[1], format=FORM))
+        place = request.resumed[0].text_length if request.resumed else 0
+        while place < len(text):
+            end = min(len(text), place + size)
+            reason = STOP if end == len(text) else NOT_FINISHED
+            yield TextChunk(deltas=[TextDelta(text=text[place:end], token_ids=[end], finish_reason=reason)])
+            place = end
+            if place == 60 and not request.resumed:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "killed", (("quire-lost", "tokenizer-1"),))
+
+    return generate
+
+
+@pytest.mark.parametrize("size", [1, 4, 1000])
+@pytest.mark.parametrize("parallel", [True, False])
+async def test_the_client_s_calls_and_thoughts(gateway, size, parallel):
+    """Whole and streamed, through the death of a tokenizer process."""
+    gateway.tokenizer.generate = saying(ANSWER, size)
+    ask = {"model": "m", "messages": MESSAGES, "tools": [WEATHER], "parallel_tool_calls": parallel}
+    whole = (await gateway.openai().chat.completions.create(**ask)).choices[0]
+    assert whole.finish_reason == "tool_calls"
+    assert (whole.message.content, whole.message.reasoning_content) == ("Let me see.", "Hm.")
+    calls = whole.message.tool_calls
+    assert [(call.function.name, call.function.arguments) for call in calls] == [("weather", ARGUMENTS)] * (
+        1 + parallel
+    )
+    assert len({call.id for call in calls}) == len(calls)
+    content = reasoning = ""
+    streamed, reasons = [], set()
+    async for chunk in await gateway.openai().chat.completions.create(**ask, stream=True):
+        (choice,) = chunk.choices
+        content += choice.delta.content or ""
+        reasoning += getattr(choice.delta, "reasoning_content", "")
+        streamed += choice.delta.tool_calls or []
+        reasons.add(choice.finish_reason)
+    assert (content, reasoning, reasons) == ("Let me see.", "Hm.", {None, "tool_calls"})
+    assert [call.index for call in streamed] == list(range(len(calls)))
+    assert [call.function.arguments for call in streamed] == [call.function.arguments for call in calls]
+    assert len(gateway.tokenizer.requests) == (2 if size == 1000 else 4)
+
+
+async def test_thoughts_are_counted(gateway):
+    gateway.tokenizer.generate = saying("<think>Hm.</think>Yes.", 1)
+    usage = (await gateway.openai().chat.completions.create(model="m", messages=MESSAGES)).usage
+    assert usage.completion_tokens_details.reasoning_tokens == len("Hm.</think>")

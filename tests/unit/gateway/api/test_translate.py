@@ -1,0 +1,45 @@
+"""What a body becomes for the tokenizer service."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.api.body import parse
+from gateway.api.schema import CompletionBody
+from gateway.api.translate import completion_requests
+from gateway.http.caller import Caller
+from proto.sampling_pb2 import Dry
+from proto.tokenizer_pb2 import TextRequest
+
+
+def translated(**fields: Any) -> TextRequest:
+    body = parse(json.dumps({"model": "m", "prompt": "A", **fields}).encode(), CompletionBody)
+    (request,) = completion_requests(body, "r", Caller())
+    return request
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"dry_base": 2, "dry_sequence_breakers": ["x"]},
+        {"dry_multiplier": 1, "dry_penalty_last_n": 0},
+    ],
+)
+def test_no_penalty_on_repetitions(fields: dict[str, Any]) -> None:
+    request = translated(**fields)
+    assert not request.sampling.HasField("rules")
+    assert not request.dry_breakers
+
+
+def test_a_penalty_on_repetitions() -> None:
+    request = translated(dry_multiplier=0.5)
+    expected = Dry(dry_multiplier=0.5, dry_base=1.75, dry_allowed_length=2, dry_penalty_last_n=2**31 - 1)
+    assert request.sampling.rules.dry == expected
+    assert list(request.dry_breakers) == ["\n", ":", '"', "*"]
+    fields = {"dry_base": 2, "dry_allowed_length": 0, "dry_penalty_last_n": 9, "dry_sequence_breakers": []}
+    request = translated(dry_multiplier=1, logit_bias={"3": 1}, **fields)
+    assert request.sampling.rules.dry == Dry(dry_multiplier=1, dry_base=2, dry_penalty_last_n=9)
+    assert list(request.sampling.rules.biased_tokens) == [3]
+    assert not request.dry_breakers

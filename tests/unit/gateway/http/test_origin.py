@@ -1,0 +1,148 @@
+"""Hosts that the gateway answers to, and web pages that may ask it."""
+
+import httpx
+import pytest
+
+from gateway.app import create_app
+from gateway.http.origin import Access
+from gateway.settings import GatewaySettings
+from tests.unit.gateway.conftest import JSON, NoTokenizer
+
+BAD_BODY = b"{"
+"""A request with this body is refused with 400 once it has passed all checks of who asks."""
+
+
+def client(access: Access = Access(), **more) -> httpx.AsyncClient:  # noqa: B008
+    transport = httpx.ASGITransport(create_app(NoTokenizer(), access=access, **more))
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost:8000", headers=JSON)
+
+
+async def ask(access: Access = Access(), **headers: str) -> httpx.Response:  # noqa: B008
+    async with client(access) as http:
+        return await http.post("/v1/completions", content=BAD_BODY, headers=headers)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "localhost:8000",
+        "LocalHost",
+        "127.0.0.1:8000",
+        "[::1]:8000",
+        "192.168.1.5",
+        "[2001:db8::1]",
+    ],
+)
+async def test_hosts_that_no_foreign_page_can_have(host):
+    assert (await ask(host=host)).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:8000",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "gateway",
+        "a@b",
+        "",
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/models", "/", "/health/live", "/nowhere"])
+async def test_a_name_that_was_made_to_point_here(host, path):
+    async with client() as http:
+        answer = await http.request("POST" if "comp" in path else "GET", path, headers={"host": host})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "host_not_allowed")
+    assert answer.headers["x-request-id"]
+
+
+async def test_a_request_has_one_host():
+    async with client() as http:
+        twice = await http.get("/health/live", headers=[("host", "localhost"), ("host", "localhost")])
+    assert (twice.status_code, twice.json()["error"]["code"]) == (400, "invalid_http")
+    access = Access()
+    assert access.refusal("1.1", [], []) is not None
+    assert access.refusal("1.0", [], []) is None
+
+
+@pytest.mark.parametrize(
+    ("allowed", "host", "passes"),
+    [
+        ("api.example.com", "api.example.com", True),
+        ("api.example.com", "API.Example.com:443", True),
+        ("api.example.com", "other.example.com", False),
+        ("*.example.com", "a.b.example.com", True),
+        ("*.example.com", "example.com", False),
+        ("*.example.com", "evilexample.com", False),
+        ("one, two.example", "two.example", True),
+        ("*", "anything.example", True),
+    ],
+)
+async def test_names_that_are_allowed(allowed, host, passes):
+    access = GatewaySettings(allowed_hosts=allowed).access
+    assert (await ask(access, host=host)).status_code == (400 if passes else 403)
+
+
+async def test_the_host_that_it_listens_on():
+    access = GatewaySettings(host="Box.internal", open_to_all=True).access
+    assert (await ask(access, host="box.internal:8000")).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "passes"),
+    [
+        ("localhost:8000", "http://localhost:8000", True),
+        ("127.0.0.1:8000", "http://127.0.0.1:8000", True),
+        ("localhost", "https://localhost", True),
+        ("localhost:8000", "https://evil.example", False),
+        ("localhost:8000", "http://localhost:3000", False),
+        ("localhost:8000", "http://127.0.0.1:8000", False),
+        ("localhost:8000", "null", False),
+        ("localhost:8000", "", False),
+        ("localhost:8000", "http://localhost:8000@evil.example", False),
+        ("localhost:8000", "http://[", False),
+    ],
+)
+async def test_pages_that_may_ask(host, origin, passes):
+    answer = await ask(host=host, origin=origin)
+    assert answer.status_code == (400 if passes else 403)
+    if not passes:
+        assert answer.json()["error"]["code"] == "origin_not_allowed"
+    assert "access-control-allow-origin" not in answer.headers
+
+
+PREFLIGHT = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+
+
+@pytest.mark.parametrize("allowed", ["https://app.example", "https://APP.example, https://b.example", "*"])
+async def test_an_allowed_page_can_read_answers(allowed, keys_of):
+    access = GatewaySettings(allowed_origins=allowed).access
+    origin = {"origin": "https://app.example"}
+    answer = await ask(access, **origin)
+    assert answer.status_code == 400
+    assert answer.headers["access-control-allow-origin"] in ("https://app.example", "*")
+    async with client(access, keys=keys_of({"sk": "a"})) as http:
+        asked = await http.options("/v1/completions", headers=origin | PREFLIGHT)
+        refused = await http.post("/v1/completions", headers=origin, content=BAD_BODY)
+    assert (asked.status_code, refused.status_code) == (200, 401)
+    assert asked.headers["access-control-allow-headers"] == "authorization"
+    assert refused.headers["access-control-allow-origin"] in ("https://app.example", "*")
+
+
+async def test_a_page_that_is_not_allowed_beside_one_that_is():
+    access = GatewaySettings(allowed_origins="https://app.example").access
+    async with client(access) as http:
+        answer = await http.options(
+            "/v1/completions", headers={"origin": "https://evil.example", **PREFLIGHT}
+        )
+    assert answer.status_code == 403
+
+
+@pytest.mark.parametrize(
+    "bad", [{"allowed_origins": "app.example"}, {"allowed_origins": "https://a/b"}, {"allowed_hosts": "a b"}]
+)
+def test_settings_that_cannot_be_meant(bad):
+    with pytest.raises(ValueError, match="pattern"):
+        GatewaySettings(**bad)

@@ -1,0 +1,38 @@
+"""Methods and paths that mean the same."""
+
+import pytest
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/m", "/health/live", "/version"])
+async def test_slashes_at_the_end_change_nothing(gateway, path):
+    usual = await gateway.http.get(path)
+    for end in ("/", "//"):
+        other = await gateway.http.get(path + end)
+        assert (other.status_code, other.json()) == (200, usual.json())
+
+
+async def test_a_body_is_not_lost_with_a_slash(gateway):
+    answer = await gateway.http.post("/v1/completions/", json={"model": "m", "prompt": "A", "max_tokens": 1})
+    assert answer.json()["choices"][0]["text"] == "Once"
+
+
+async def test_the_page_is_still_there(gateway):
+    assert (await gateway.http.get("/")).headers["content-type"].startswith("text/html")
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/v1/models", "GET, HEAD, OPTIONS"),
+        ("/v1/models/", "GET, HEAD, OPTIONS"),
+        ("/v1/completions", "OPTIONS, POST"),
+        ("/health", "GET, HEAD, OPTIONS"),
+    ],
+)
+async def test_options_name_the_methods(gateway, path, methods):
+    answer = await gateway.http.options(path)
+    assert (answer.status_code, answer.headers["allow"], answer.content) == (204, methods, b"")
+
+
+async def test_options_of_nothing(gateway):
+    assert (await gateway.http.options("/nowhere")).status_code == 404

@@ -1,0 +1,173 @@
+"""GGUF files of every architecture and type: transformers' logits with the weights that they mean."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.reference.kept import KeptReference
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from ops.runtime.gguf.directory import as_directory
+from ops.runtime.gguf.file import read_gguf
+from tests.support.gguf import KINDS, model_file, tokens, write_gguf
+from tests.support.logits import watch_logits
+from tests.unit.gpu_worker.behaviour.test_families import PROMPT, random_model
+from tests.unit.gpu_worker.conftest import Driver, make_runner
+
+SIZES = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 2, "initializer_range": 0.06}
+LINEAR = {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 1e4,
+    **{
+        "factor": 4.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    },
+}
+GEMMA3 = {
+    "head_dim": 32,
+    "sliding_window": 9,
+    "num_hidden_layers": 7,
+    "query_pre_attn_scalar": 32,
+    "rope_parameters": {
+        "full_attention": LINEAR,
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    },
+}
+GEMMA3_VALUES = {
+    "attention.key_length": 32,
+    "attention.value_length": 32,
+    "attention.sliding_window": 9,
+    "rope.freq_base": 1e6,
+    "rope.scaling.type": "linear",
+    "rope.scaling.factor": 8.0,
+}
+GEMMA2 = {
+    "head_dim": 32,
+    "sliding_window": 9,
+    "query_pre_attn_scalar": 32,
+    "attn_logit_softcapping": 3.0,
+    "final_logit_softcapping": 5.0,
+}
+GEMMA2_VALUES = {
+    "attention.key_length": 32,
+    "attention.value_length": 32,
+    "attention.sliding_window": 9,
+    "attn_logit_softcapping": 3.0,
+    "final_logit_softcapping": 5.0,
+}
+MODELS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
+    "llama": ("LlamaForCausalLM", {"tie_word_embeddings": True}, "llama", {"rope.dimension_count": 64}),
+    "qwen2": ("Qwen2ForCausalLM", {}, "qwen2", {"rope.freq_base": 10000.0}),
+    "qwen3": (
+        "Qwen3ForCausalLM",
+        {"head_dim": 32},
+        "qwen3",
+        {"attention.key_length": 32, "attention.value_length": 32},
+    ),
+    "gemma": (
+        "GemmaForCausalLM",
+        {"head_dim": 32},
+        "gemma",
+        {"attention.key_length": 32, "attention.value_length": 32},
+    ),
+    "gemma2": ("Gemma2ForCausalLM", GEMMA2, "gemma2", GEMMA2_VALUES),
+    "gemma3": ("Gemma3ForCausalLM", GEMMA3, "gemma3", GEMMA3_VALUES),
+    "phi3": ("Phi3ForCausalLM", {"sliding_window": 20}, "phi3", {"attention.sliding_window": 20}),
+}
+
+
+def written(tmp_path: Path, name: str, kind_of: Any, more: dict[str, Any] | None = None) -> tuple[Path, Path]:
+    """A GGUF file, and the directory with the weights that it means."""
+    architecture, changes, own, values = MODELS[name]
+    random_model(architecture, SIZES | changes | (more or {})).save_pretrained(tmp_path / "source")
+    return model_file(tmp_path / "source", tmp_path, own, values | tokens(97), kind_of)
+
+
+def compare(file: Path, meant: Path, kernels: Kernels | None = None, most: float = 5e-5) -> None:
+    """Logits of a prompt, in two chunks, and of 8 tokens after it."""
+    theirs = AutoModelForCausalLM.from_pretrained(meant, attn_implementation="eager").eval()
+    runner = make_runner(as_directory(file), kernels or ReferenceKernels())
+    seen, driver = watch_logits(runner), Driver(runner)
+    sequence = driver.admit(0, PROMPT)
+    driver.step((sequence, 7))
+    driver.generate(sequence, 8)
+    known = sequence.tokens[: sequence.computed]
+    with torch.inference_mode():
+        expected = theirs(torch.tensor([known])).logits[0]
+    found = torch.stack([seen[0, position] for position in range(len(known))])
+    assert expected.std() > 0.3
+    torch.testing.assert_close(found, expected, atol=most, rtol=most)
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_of_every_architecture_equal_transformers(tmp_path: Path, name: str) -> None:
+    mixed = {
+        "attn_v": "Q6_K",
+        "ffn_down": "Q5_0",
+        "attn_output": "Q8_0",
+        "token_embd": "Q8_0",
+        "output": None,
+    }
+    file, meant = written(tmp_path, name, lambda own: mixed.get(own.split(".")[-2], "Q4_K"))
+    compare(file, meant)
+
+
+def test_angles_of_llama_3(tmp_path: Path) -> None:
+    """The file has its factors as a tensor."""
+    file, meant = written(tmp_path, "llama", lambda own: None, {"rope_parameters": LLAMA3})
+    config = LlamaConfig.from_pretrained(meant)
+    scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
+    plain = 1e4 ** -(torch.arange(0, 64, 2) / 64)
+    factors = (plain / scaled).numpy().tobytes()
+    model = read_gguf(file)
+    tensors = {
+        name: (0, place.shape, file.read_bytes()[place.start : place.start + place.nbytes])
+        for name, place in model.tensors.items()
+    }
+    write_gguf(file, model.values, {**tensors, "rope_freqs.weight": (0, (32,), factors)})
+    assert factors != torch.ones(32).numpy().tobytes()
+    compare(file, meant)
+
+
+def test_a_model_in_several_files(tmp_path: Path) -> None:
+    file, meant = written(tmp_path, "qwen3", lambda own: "Q4_1")
+    model, content = read_gguf(file), file.read_bytes()
+    parts: list[dict[str, Any]] = [{}, {}, {}]
+    for number, (name, place) in enumerate(model.tensors.items()):
+        kind = KINDS.get(place.kind, (0,))[0]
+        parts[number % 3][name] = kind, place.shape, content[place.start : place.start + place.nbytes]
+    for number, part in enumerate(parts):
+        split = {"split.no": number, "split.count": 3, "split.tensors.count": len(model.tensors)}
+        values = split if number else {**model.values, **split}
+        write_gguf(tmp_path / f"part-{number + 1:05}-of-00003.gguf", values, part)
+    compare(tmp_path / "part-00002-of-00003.gguf", meant)
+
+
+READ = {"llama": 97 + 2 * 1536, "qwen2": 2 * 97 + 2 * 1536}
+"""Rows of 256 numbers in all matrices: of the embedding, the head, and in each layer."""
+
+
+@pytest.mark.parametrize(("kind", "most"), [("Q4_0", 5e-5), ("Q4_1", 5e-5), ("Q4_K", 1e-2)])
+def test_4_bits_stay_so_by_default(
+    tmp_path: Path, kind: str, most: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Scales of Q4_K are rounded to float16."""
+    caplog.set_level(logging.INFO, logger="gpu_worker")
+    for name in ("llama", "qwen2"):  # head and embedding are one, or two
+        file, meant = written(tmp_path / name, name, lambda own: kind)
+        compare(file, meant, KeptReference(), most)
+        share = 100 * (1 - (97 if name == "llama" else 2 * 97) / READ[name])
+        assert f" {share:.0f} % stay as they are" in caplog.text

@@ -1,0 +1,84 @@
+"""Each causal language model of the installed transformers is served as transformers computes, or refused.
+
+One tiny random model of each kind of outcome is tried. `make families` tries all models, which takes minutes.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from gpu_worker.errors import WorkerError
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from tests.support.logits import watch_logits
+from tests.support.tiny_models import tiny_model
+from tests.unit.gpu_worker.behaviour.test_families import LENGTH, PROMPT
+from tests.unit.gpu_worker.conftest import makers
+
+SERVED = ("AfmoeForCausalLM", "Gemma3nForCausalLM")
+REFUSED = {
+    "DeepseekV32ForCausalLM": "does not run on a ragged batch",
+    "DogeForCausalLM": "a mask of its own",
+    "InklingForCausalLM": "position_bias",
+    "Qwen3NextForCausalLM": "not every layer of it has attention",
+}
+
+ALL = [name for name in dir(transformers) if name.endswith("ForCausalLM") and not name.startswith("Auto")]
+HUGE = {"FuyuForCausalLM", "BltForCausalLM"}
+"""A part of them cannot be made small."""
+
+
+def verdict(architecture: str, directory: Path) -> str:
+    """Why the model is refused; empty if it is served. Raises `AssertionError` if it is served wrongly."""
+    model = tiny_model(architecture)
+    model.save_pretrained(directory)
+    make = makers(ReferenceKernels())
+    try:
+        runner = make.runner(directory, block_size=3, num_blocks=99, max_model_len=96)
+    except WorkerError as error:
+        return str(error)
+    seen = watch_logits(runner)
+    driver = make.Driver(runner)
+    sequences = [driver.admit(slot, PROMPT[slot:]) for slot in range(3)]
+    driver.mixed_steps(sequences, LENGTH)
+    for sequence in sequences:
+        known = sequence.tokens[: sequence.computed]
+        with torch.inference_mode():
+            expected = model(torch.tensor([known]), use_cache=False).logits[0].float()
+        logits = torch.stack([seen[sequence.slot, position] for position in range(len(known))])
+        torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+        assert (
+            sequence.tokens[len(PROMPT) - sequence.slot :]
+            == expected[len(PROMPT) - sequence.slot - 1 :].argmax(-1).tolist()
+        )
+    return ""
+
+
+@pytest.mark.parametrize("architecture", SERVED)
+def test_what_is_served_is_what_transformers_computes(architecture: str, tmp_path: Path) -> None:
+    assert verdict(architecture, tmp_path) == ""
+
+
+@pytest.mark.parametrize("architecture", REFUSED)
+def test_what_cannot_be_served_is_refused_with_one_line(architecture: str, tmp_path: Path) -> None:
+    why = verdict(architecture, tmp_path)
+    assert architecture in why
+    assert REFUSED[architecture] in why
+    assert "\n" not in why
+
+
+@pytest.mark.parametrize("architecture", ALL if os.environ.get("TEST_ALL_MODELS") else [])
+def test_all_models(architecture: str, tmp_path: Path, record_property: Any) -> None:
+    if architecture in HUGE:
+        pytest.skip("it cannot be made small")
+    try:
+        with torch.inference_mode():
+            tiny_model(architecture)(torch.tensor([PROMPT]), use_cache=False)
+    except Exception as error:
+        pytest.skip(f"transformers makes no model of these sizes: {error}")
+    why = verdict(architecture, tmp_path)
+    record_property("refused", why)
+    assert "\n" not in why

@@ -1,0 +1,65 @@
+"""Weights of GGUF files: any rectangle of every type, and what back ends of 4 bits keep."""
+
+import pytest
+import torch
+
+from gpu_worker.errors import ModelError
+from gpu_worker.kernels.products import GROUP
+from gpu_worker.models.formats.gguf import SIZES, GgufFormat, GgufWeight
+from tests.support.gguf import KINDS, meant, random_blocks
+
+CPU = torch.device("cpu")
+PARTS = [(slice(0, 7), slice(0, 768)), (slice(2, 3), slice(300, 301)), (slice(1, 6), slice(31, 513))]
+
+
+def test_all_types_are_tested() -> None:
+    assert set(SIZES) == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rectangle_is_what_the_blocks_mean(kind: str) -> None:
+    stored = random_blocks(kind, 7, 768)
+    weight, expected = GgufWeight(kind, stored), meant(kind, stored)
+    assert weight.shape == (7, 768)
+    assert expected.std() > 0.01
+    for rows, columns in PARTS:
+        assert torch.equal(weight.part(rows, columns, CPU), expected[rows, columns])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_4_bits_are_whole_multiples_of_scales_beside_shifts(kind: str) -> None:
+    stored = random_blocks(kind, 5, 512)
+    rows, columns = slice(1, 4), slice(96, 352)
+    found = GgufWeight(kind, stored).int4_scales(rows, columns)
+    if kind not in ("Q4_0", "Q4_1", "Q4_K"):
+        assert found is None
+        return
+    assert found is not None
+    scales, shifts = found
+    assert scales.dtype == torch.float16
+    assert scales.shape == (3, 8)
+    assert shifts.shape == (3, 0 if kind == "Q4_0" else 8)
+    wide = scales.float().repeat_interleave(GROUP, 1)
+    shifted = shifts.repeat_interleave(GROUP, 1) if shifts.shape[1] else torch.zeros(3, 256)
+    numbers = (meant(kind, stored)[rows, columns] - shifted) / wide
+    whole = numbers.round()
+    assert set(whole.unique().tolist()) == set(range(-8, 8))
+    # Scales of Q4_K are rounded to float16.
+    torch.testing.assert_close(numbers, whole, rtol=0, atol=0.01 if kind == "Q4_K" else 1e-5)
+    torch.testing.assert_close(whole * wide + shifted, meant(kind, stored)[rows, columns], rtol=0, atol=3e-4)
+
+
+def test_a_rectangle_within_a_group_has_no_scales() -> None:
+    weight = GgufWeight("Q4_0", random_blocks("Q4_0", 2, 64))
+    assert weight.int4_scales(slice(0, 2), slice(16, 64)) is None
+    assert weight.int4_scales(slice(0, 2), slice(0, 48)) is None
+
+
+def test_the_end_of_the_name_says_the_type() -> None:
+    stored = random_blocks("Q6_K", 2, 256)
+    found = GgufFormat().weight("q.", {"weight.Q6_K": stored})
+    assert found is not None
+    assert found.kind == "Q6_K"
+    assert GgufFormat().weight("q.", {"weight": torch.zeros(2, 2)}) is None
+    with pytest.raises(ModelError, match=r"tensor q\.weight has 3 dimensions"):
+        GgufFormat().weight("q.", {"weight.Q6_K": stored[None]})

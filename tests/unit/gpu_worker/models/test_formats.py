@@ -1,0 +1,198 @@
+"""Checkpoint formats: which are read, how much is dequantized, and what is refused."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from gpu_worker.errors import ModelError
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.models import loader
+from gpu_worker.models.formats import read_format
+from gpu_worker.models.loader import Weights, open_checkpoint
+from gpu_worker.models.registry import load_model
+from gpu_worker.models.values import Values
+from tests.support import checkpoints
+from tests.support.checkpoints import Encoder
+from tests.unit.gpu_worker.behaviour.test_checkpoint_formats import CASES, GPTQ, GROUP, compressed
+from tests.unit.gpu_worker.behaviour.test_families import GPT, random_model
+
+CPU = torch.device("cpu")
+FP8 = {"quant_method": "fp8"}
+NAME = "model.layers.0.mlp.up_proj."
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_any_rectangle_of_a_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Each is what the format's own description says, bit by bit, also if it is dequantized in pieces."""
+    monkeypatch.setattr(loader, "PIECE", 100)
+    _, encoder, config = CASES[name]
+    weight = torch.randn(48, 64, generator=torch.Generator().manual_seed(3))
+    tensors, meant = encoder(weight)
+    assert 0 < (meant - weight).norm() < 0.25 * weight.norm()
+    save_file(
+        {f"one.{end}": one.contiguous() for end, one in tensors.items()}, tmp_path / "model.safetensors"
+    )
+    form = read_format(Values(tmp_path / "config.json", {"quantization_config": config}))
+    with open_checkpoint(tmp_path, form) as checkpoint:
+        weights = Weights(checkpoint, torch.float32, CPU)
+        assert torch.equal(weights.read("one.weight", 48, 64), meant)
+        assert checkpoint.unread() == []
+        for rows, columns in (
+            (slice(0, 1), slice(0, 64)),
+            (slice(7, 30), slice(3, 5)),
+            (slice(40, 48), slice(21, 64)),
+        ):
+            part = weights._merge([("one.weight", 48, [rows, rows])], (64,), columns)
+            assert torch.equal(part, torch.cat([meant[rows, columns]] * 2))
+
+
+def saved(folder: Path, encoder: Encoder, config: dict[str, Any]) -> Path:
+    """A quantized Llama."""
+    random_model("LlamaForCausalLM", {}).save_pretrained(folder / "source")
+    directory, _ = checkpoints.write(folder / "source", folder, encoder, config)
+    return directory
+
+
+def change(directory: Path, **tensors: Any) -> None:
+    """Other tensors of the product `NAME`; None: none."""
+    path = directory / "model.safetensors"
+    found = load_file(path) | {NAME + end: tensor for end, tensor in tensors.items()}
+    save_file({name: tensor for name, tensor in found.items() if tensor is not None}, path)
+
+
+def test_the_log_says_how_much_memory_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    directory = saved(tmp_path, checkpoints.fp8(1), FP8)
+    # Scales of activations, which are not quantized, and a bias that other tools write for products without.
+    change(directory, input_scale=torch.ones(()), bias=torch.zeros(48))
+    caplog.set_level(logging.INFO, logger="gpu_worker")
+    load_model(directory, CPU, ReferenceKernels(), torch.bfloat16)
+    assert "fp8: 0.0 MiB of quantized weights are 0.0 MiB in bfloat16, before the back end" in caplog.text
+    assert "0 % stay as they are, the others are dequantized" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"weight_scale": None}, f"tensor {NAME}weight_scale is missing"),
+        (
+            {"weight_scale": torch.ones(3)},
+            rf"tensor {NAME}weight_scale has shape \[3\], .*\[48, 32\] mean \[48, 1\]",
+        ),
+        (
+            {"weight": torch.zeros(47, 32).to(checkpoints.FP8), "weight_scale": torch.ones(())},
+            r"shape \[47, 32\]",
+        ),
+        ({"weight": None}, f"tensor {NAME}weight is missing"),
+        ({"bias": torch.ones(48)}, f"does not account for tensor {NAME}bias"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_named(tmp_path: Path, tensors: dict[str, Any], message: str) -> None:
+    directory = saved(tmp_path, checkpoints.fp8(1), FP8)
+    change(directory, **tensors)
+    with pytest.raises(ModelError, match=message) as caught:
+        load_model(directory, CPU, ReferenceKernels(), torch.float32)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensors", "message"),
+    [
+        ("gptq, experts", {"qzeros": None}, f"tensor {NAME}qzeros is missing"),
+        (
+            "gptq, experts",
+            {"scales": torch.ones(3, 48)},
+            rf"tensor {NAME}scales has shape \[48, 3\], .* mean \[48, 4\]",
+        ),
+        ("gptq, experts", {"qweight": torch.zeros(4, 48)}, f"tensor {NAME}qweight is of type float32"),
+        ("gptq, experts", {"g_idx": torch.full((32,), 4).int()}, f"tensor {NAME}g_idx: a group of 8 inputs"),
+        ("gptq, experts", {"qzeros": torch.tensor(0)}, f"tensor {NAME}weight: its gptq, 4 bits is not under"),
+        ("nvfp4", {"weight_packed": torch.zeros(3).byte()}, f"tensor {NAME}weight: its nvfp4.* not under"),
+        ("pack-quantized", {"weight_shape": None}, f"tensor {NAME}weight_shape is missing"),
+        (
+            "pack-quantized",
+            {"weight_shape": torch.tensor([48, 33])},
+            rf"tensor {NAME}weight_packed has shape \[48, 4\], not that of \[48, 33\]",
+        ),
+        ("bitsandbytes", {"weight.absmax": None}, f"tensor {NAME}weight.absmax is missing"),
+        (
+            "bitsandbytes",
+            {"weight": torch.zeros(8, 1).byte()},
+            rf"tensor {NAME}weight: a weight \[48, 32\] of 4 bits has not 8 bytes, in blocks of 8",
+        ),
+        (
+            "bitsandbytes",
+            {"weight.quant_state.bitsandbytes__nf4": torch.zeros(3).byte()},
+            f"tensor {NAME}weight.quant_state is not understood",
+        ),
+        ("bitsandbytes", {"weight.quant_map": torch.zeros(8)}, "weight.quant_map has not 16 numbers"),
+        ("bitsandbytes", {"weight.absmax": torch.zeros(192).byte()}, "weight.nested_absmax is missing"),
+        ("nvfp4", {"weight_scale": None}, f"tensor {NAME}weight_scale is missing"),
+        ("nvfp4", {"weight_global_scale": None}, f"tensor {NAME}weight_global_scale is missing"),
+    ],
+)
+def test_tensors_of_other_formats_that_do_not_fit_are_named(
+    tmp_path: Path, name: str, tensors: dict[str, Any], message: str
+) -> None:
+    _, encoder, config = CASES[name]
+    directory = saved(tmp_path, encoder, config)
+    change(directory, **tensors)
+    with pytest.raises(ModelError, match=message):
+        load_model(directory, CPU, ReferenceKernels(), torch.float32)
+
+
+WEIGHTS = f"config_groups.{GROUP}.weights"
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("fp8", "quantization_config: an object is needed, not 'fp8'"),
+        ({}, "quantization_config.quant_method: None is not supported"),
+        ({"quant_method": "hqq"}, "quantization_config.quant_method: 'hqq' is not supported"),
+        (FP8 | {"fmt": "e3m4"}, "quantization_config.fmt: 'e3m4' is not supported"),
+        (FP8 | {"weight_block_size": [128]}, "quantization_config.weight_block_size: two positive integers"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A8"}, "quantization_config.quant_algo: 'W4A8'"),
+        (GPTQ | {"bits": 3}, "quantization_config.bits: 3 is not supported"),
+        (GPTQ | {"checkpoint_format": "marlin"}, "quantization_config.checkpoint_format: 'marlin'"),
+        (GPTQ | {"dynamic": {"-:a": {}, "+:b": {"bits": 8}}}, r"quantization_config.dynamic: '\+:b'"),
+        (GPTQ | {"group_size": 0}, "group_size: a positive integer is needed, not 0"),
+        ({"quant_method": "awq", "version": "gemv"}, "quantization_config.version: 'gemv'"),
+        (compressed("marlin-24", strategy="channel"), "quantization_config.format: 'marlin-24'"),
+        (compressed("int-quantized", strategy="token"), f"quantization_config.{WEIGHTS}.strategy: 'token'"),
+        (compressed("pack-quantized", num_bits=3), f"quantization_config.{WEIGHTS}.num_bits: 3"),
+        (compressed("nvfp4-pack-quantized", group_size=32), f"quantization_config.{WEIGHTS}.group_size: 32"),
+        (compressed("int-quantized", num_bits=4), f"quantization_config.{WEIGHTS}.num_bits: 4"),
+        (
+            compressed("dense") | {"config_groups": {"a": {}, "b": {}}},
+            "config_groups: one group is supported",
+        ),
+        (
+            compressed("dense") | {"config_groups": {"a": {}}},
+            r"config_groups\.a\.weights: an object is needed",
+        ),
+    ],
+)
+def test_another_format_is_refused_with_its_key(config: Any, message: str) -> None:
+    with pytest.raises(ModelError, match=rf"config\.json: .*{message}") as caught:
+        read_format(Values(Path("config.json"), {"quantization_config": config}))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("config", [None, {"kv_cache_scheme": {"num_bits": 8}}])
+def test_plain_weights(config: Any) -> None:
+    assert read_format(Values(Path("config.json"), {"quantization_config": config})) is None
+
+
+@pytest.mark.parametrize(("architecture", "changes"), [("GPT2LMHeadModel", GPT), ("NemotronForCausalLM", {})])
+def test_models_that_have_no_quantized_weights(tmp_path: Path, architecture: str, changes: Any) -> None:
+    """A family with weights as [in, out], and a model that transformers runs."""
+    random_model(architecture, changes).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": FP8}))
+    with pytest.raises(ModelError, match=rf"config\.json: quantization_config: .*{architecture}"):
+        load_model(tmp_path, CPU, ReferenceKernels(), torch.float32)

@@ -1,0 +1,37 @@
+"""Single experts of stacked tensors: names, shapes and contents."""
+
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from gpu_worker.models.stacked import single_experts
+
+BASE = "model.layers.0.mlp.experts"
+
+
+def test_an_expert_has_its_part_of_each_stacked_tensor(tmp_path: Path) -> None:
+    stacked = {
+        f"{BASE}.down_proj": torch.randn(2, 5, 3),
+        f"{BASE}.down_proj_bias": torch.randn(2, 3),
+        f"{BASE}.gate_up_proj_blocks": torch.randint(0, 256, (2, 6, 4, 16), dtype=torch.uint8),
+        f"{BASE}.gate_up_proj_scales": torch.randint(0, 256, (2, 6, 4), dtype=torch.uint8),
+        "model.norm.weight": torch.ones(3),
+    }
+    save_file(stacked, tmp_path / "model.safetensors")
+    down, bias, blocks, scales, norm = stacked.values()
+    expected = {"model.norm.weight": norm}
+    for number in range(2):
+        expected |= {
+            f"{BASE}.{number}.down_proj.weight": down[number].T,
+            f"{BASE}.{number}.down_proj.bias": bias[number],
+            f"{BASE}.{number}.gate_up_proj.weight_packed": blocks[number].reshape(6, 64),
+            f"{BASE}.{number}.gate_up_proj.weight_scale": scales[number],
+        }
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
+        found = single_experts({name: (file, name) for name in stacked})
+        assert found.keys() == expected.keys()
+        for name, (source, own) in found.items():
+            assert list(source.get_slice(own).get_shape()) == list(expected[name].shape)
+            assert torch.equal(source.get_tensor(own), expected[name])

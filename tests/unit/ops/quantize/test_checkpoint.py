@@ -1,0 +1,98 @@
+"""Quantized copies: loaded again by a worker, near to the original, and whole or not there."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from gpu_worker.kernels.reference.kept import KeptReference
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from ops.quantize import checkpoint
+from ops.quantize.checkpoint import QuantizeError, quantize
+from ops.quantize.weights import TARGETS
+from tests.unit.gpu_worker.behaviour.test_checkpoint_formats import WIDE, logits_of
+from tests.unit.gpu_worker.behaviour.test_families import MODELS, random_model
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    architecture, changes = MODELS["Qwen3 MoE"]
+    random_model(architecture, changes | WIDE).save_pretrained(tmp_path / "source")
+    (tmp_path / "source" / "chat_template.jinja").write_text("{{ messages }}")
+    return tmp_path / "source"
+
+
+@pytest.mark.parametrize(("kind", "most"), [("int4", 0.4), ("int8", 0.03), ("fp8", 0.15)])
+def test_a_worker_loads_the_copy(source: Path, tmp_path: Path, kind: str, most: float) -> None:
+    said: list[str] = []
+    report = quantize(source, tmp_path / "copy", kind, said.append)
+    expected = logits_of(source, ReferenceKernels())
+    found = logits_of(tmp_path / "copy", ReferenceKernels())
+    assert 0 < (found - expected).norm() < most * expected.norm()
+    kept = logits_of(tmp_path / "copy", KeptReference())
+    assert (kept - found).norm() < (1e-4 if kind == "int4" else 0.3) * found.norm()
+    assert report.bytes_after < 0.6 * report.bytes_before
+    assert report.quantized > 5 * report.plain
+    assert said[-1].startswith("100 % of ")
+    assert (tmp_path / "copy" / "chat_template.jinja").read_text() == "{{ messages }}"
+    ignored = json.loads((tmp_path / "copy" / "config.json").read_text())["quantization_config"]["ignore"]
+    assert "lm_head" in ignored
+    assert "model.layers.0.mlp.gate" in ignored
+    assert not [name for name in ignored if "experts" in name or "proj" in name]
+
+
+def test_several_files_and_their_index(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quantize(source, tmp_path / "one", "int8", str)
+    monkeypatch.setattr(checkpoint, "SHARD", 100_000)
+    quantize(source, tmp_path / "several", "int8", str)
+    files = sorted(path.name for path in (tmp_path / "several").glob("*.safetensors"))
+    assert len(files) > 2
+    assert files[0] == f"model-00001-of-{len(files):05}.safetensors"
+    index = json.loads((tmp_path / "several" / "model.safetensors.index.json").read_text())["weight_map"]
+    with safe_open(tmp_path / "one" / "model.safetensors", framework="pt") as whole:
+        assert set(index) == set(whole.keys())
+    one, several = (logits_of(tmp_path / name, ReferenceKernels()) for name in ("one", "several"))
+    assert torch.equal(one, several)
+
+
+def test_weights_that_have_no_whole_groups_stay(tmp_path: Path) -> None:
+    random_model(*MODELS["Llama"]).save_pretrained(tmp_path / "source")  # 48 inputs of down_proj
+    quantize(tmp_path / "source", tmp_path / "copy", "int4", str)
+    with safe_open(tmp_path / "copy" / "model.safetensors", framework="pt") as file:
+        names = set(file.keys())
+    config = json.loads((tmp_path / "copy" / "config.json").read_text())["quantization_config"]
+    assert "lm_head" in config["ignore"]  # though it is the embedding, and no tensor
+    assert "model.layers.0.mlp.down_proj.weight" in names
+    assert "model.layers.0.mlp.up_proj.weight_packed" in names
+    assert logits_of(tmp_path / "copy", ReferenceKernels()).isfinite().all()
+
+
+def test_what_is_refused(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quantize(source, tmp_path / "copy", "fp8", str)
+    with pytest.raises(QuantizeError, match="copy exists already"):
+        quantize(source, tmp_path / "copy", "int8", str)
+    with pytest.raises(QuantizeError, match="is quantized already"):
+        quantize(tmp_path / "copy", tmp_path / "other", "int8", str)
+    random_model(*MODELS["GPT-2"]).save_pretrained(tmp_path / "gpt2")
+    with pytest.raises(QuantizeError, match=r"weights of GPT2LMHeadModel are \[in, out\]"):
+        quantize(tmp_path / "gpt2", tmp_path / "other", "int8", str)
+
+
+def test_a_copy_that_fails_is_not_there(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(OSError, match="no space"):
+        quantize(source, tmp_path / "copy", "int8", str)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
+
+
+def test_all_types_are_offered() -> None:
+    from ops.cli.quantize import KINDS
+
+    assert set(KINDS) == set(TARGETS)

@@ -1,0 +1,46 @@
+"""Perplexity of a text, beside that of transformers."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from ops.cli.main import main
+from ops.quantize import perplexity as module
+from ops.quantize.perplexity import perplexity
+from ops.runtime.settings import SHIPPED_DRAFT
+
+TEXT = "Once upon a time there was a fox who lived in a small house near the river. " * 2
+
+
+def test_it_is_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PIECE", 16)
+    tokens = AutoTokenizer.from_pretrained(SHIPPED_DRAFT)(TEXT, add_special_tokens=False)["input_ids"]
+    model = AutoModelForCausalLM.from_pretrained(SHIPPED_DRAFT, dtype=torch.float32)
+    total = 0.0
+    for first in range(0, len(tokens) - 1, 15):
+        piece = torch.tensor(tokens[first : first + 16])
+        with torch.inference_mode():
+            logits = model(piece[None, :-1]).logits[0]
+        total += cross_entropy(logits, piece[1:], reduction="sum").item()
+    assert perplexity(SHIPPED_DRAFT, TEXT) == pytest.approx(math.exp(total / (len(tokens) - 1)), rel=1e-4)
+
+
+def test_a_text_without_tokens() -> None:
+    with pytest.raises(ValueError, match="fewer than two tokens"):
+        perplexity(SHIPPED_DRAFT, "a")
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text.txt").write_text(TEXT)
+    asked = ["quantize", str(SHIPPED_DRAFT), str(tmp_path / "copy"), "--to", "int8"]
+    assert main([*asked, "--text", str(tmp_path / "text.txt")]) == 0
+    out = capsys.readouterr().out
+    assert "perplexity of text.txt: " in out
+    assert " times the original's " in out
+    assert "% in int8" in out
+    assert main(asked) == 2
+    assert "copy exists already" in capsys.readouterr().err

@@ -1,0 +1,133 @@
+"""config.json of GGUF files: values that no test of logits reaches, and wrong ones."""
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ops.runtime.gguf.config import config_of, generation_of, read_factors
+from ops.runtime.gguf.file import Gguf, read_gguf
+from ops.runtime.model_files import FileError
+from tests.support.gguf import write_gguf
+
+SIZES = {
+    "block_count": 2,
+    "context_length": 128,
+    "embedding_length": 64,
+    "feed_forward_length": 96,
+    "attention.head_count": 4,
+    "attention.head_count_kv": 2,
+    "attention.layer_norm_rms_epsilon": 0.5,
+}
+EMBEDDING = {"token_embd.weight": (0, (7, 64), bytes(4 * 7 * 64))}
+
+
+def a_file(tmp_path: Path, architecture: str = "llama", tensors: Any = None, **more: Any) -> Gguf:
+    values = {f"{architecture}.{key}": value for key, value in (SIZES | more).items() if "general" not in key}
+    values |= {key: value for key, value in more.items() if key.startswith(("general", "tokenizer"))}
+    every = EMBEDDING | (tensors or {})
+    path = tmp_path / "tiny.gguf"
+    return read_gguf(write_gguf(path, {"general.architecture": architecture, **values}, every))
+
+
+def test_sizes(tmp_path: Path) -> None:
+    config = config_of(a_file(tmp_path), {})
+    assert config == {
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": 7,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 0.5,
+        "rope_theta": 10000.0,
+        "rotary_dim": 16,
+        "tie_word_embeddings": True,
+        "torch_dtype": "float32",
+        "rope_interleave": True,
+        "attention_bias": False,
+        "mlp_bias": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("kinds", "dtype"),
+    [((0, 0), "float32"), ((1, 1), "float16"), ((30, 30), "bfloat16"), ((1, 8), "bfloat16")],
+)
+def test_type_of_activations(tmp_path: Path, kinds: tuple[int, int], dtype: str) -> None:
+    sizes = {0: 4 * 64, 1: 2 * 64, 30: 2 * 64, 8: 68}
+    first, second = ((kind, (7, 64), bytes(7 * sizes[kind])) for kind in kinds)
+    config = config_of(a_file(tmp_path, tensors={"token_embd.weight": first, "output.weight": second}), {})
+    assert config["torch_dtype"] == dtype
+    assert config["tie_word_embeddings"] is False
+    assert ("quantization_config" in config) == (8 in kinds)
+
+
+def test_the_largest_gemma_scales_scores_by_another_size(tmp_path: Path) -> None:
+    more = {"attention.key_length": 32, "attention.value_length": 32, "attention.sliding_window": 8}
+    for layers, expected in ((2, 32), (46, 16)):
+        config = config_of(a_file(tmp_path, "gemma2", block_count=layers, **more), {})
+        assert config["query_pre_attn_scalar"] == expected
+
+
+def test_scaled_angles(tmp_path: Path) -> None:
+    yarn = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}
+    file = a_file(tmp_path, "qwen2", **yarn, **{"rope.scaling.original_context_length": 32})
+    assert config_of(file, {})["rope_scaling"] == {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 32,
+    }
+    factors = {
+        f"rope_factors_{name}.weight": (0, (4,), struct.pack("<4f", *numbers))
+        for name, numbers in (("short", (1, 2, 3, 4)), ("long", (5, 6, 7, 8)))
+    }
+    file = a_file(tmp_path, "phi3", factors, **{"rope.scaling.original_context_length": 32})
+    assert config_of(file, read_factors(file))["rope_scaling"] == {
+        "rope_type": "longrope",
+        "short_factor": [1, 2, 3, 4],
+        "long_factor": [5, 6, 7, 8],
+        "original_max_position_embeddings": 32,
+        "factor": 4.0,
+    }
+
+
+def test_end_tokens_and_sampling(tmp_path: Path) -> None:
+    tokens = {
+        "tokenizer.ggml.tokens": ["a", "<eos>", "b", "<|im_end|>", "<|end|>"],
+        "tokenizer.ggml.token_type": [1, 3, 1, 3, 1],
+        "tokenizer.ggml.eos_token_id": 1,
+        "tokenizer.ggml.eot_token_id": 2,
+        "general.sampling.temp": 0.5,
+        "general.sampling.top_k": 20,
+    }
+    found = generation_of(a_file(tmp_path, **tokens))
+    assert found == {"eos_token_id": [1, 2, 3], "temperature": 0.5, "top_k": 20}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "more", "message"),
+    [
+        ("mamba", {}, r"general\.architecture: 'mamba' is not supported \(llama, "),
+        ("llama", {"expert_count": 8}, r"llama\.expert_count: experts of GGUF files are not supported"),
+        ("llama", {"block_count": "two"}, r"llama\.block_count: int or float or list is needed"),
+        (
+            "llama",
+            {"feed_forward_length": [64, 96]},
+            r"llama\.feed_forward_length: its layers have different sizes",
+        ),
+        (
+            "llama",
+            {"attention.value_length": 8},
+            r"llama\.attention\.value_length: another size than of keys",
+        ),
+        ("qwen2", {"rope.scaling.type": "linear"}, r"qwen2\.rope\.scaling\.factor: the value is missing"),
+    ],
+)
+def test_wrong_values(tmp_path: Path, architecture: str, more: dict[str, Any], message: str) -> None:
+    with pytest.raises(FileError, match=message):
+        config_of(a_file(tmp_path, architecture, **more), {})

@@ -1,0 +1,175 @@
+"""Tokenizers of GGUF files: the tokens of the shipped model's own, and those of transformers."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.normalizers import NFC
+from transformers.integrations.gguf import convert_gguf_tokenizer, get_gguf_tokenizer
+
+from ops.runtime.gguf.file import read_gguf
+from ops.runtime.gguf.tokenizer import SPACE, merges_of, tokenizer_config_of, tokenizer_of
+from ops.runtime.model_files import FileError
+from ops.runtime.settings import SHIPPED_MODEL
+from tests.support.gguf import write_gguf
+
+TEXTS = (
+    "The fox said: 'I'll walk 12345 steps, won't you?'\n\n  Two  spaces\tand a tab.",
+    " leading space, ÄÖÜ äöü ß, 日本語, 🦊🦉 e\u0301 CamelCaseWORDs // a_b-c\r\n\r\nend ",
+    "<|user|>a<|end|> <s>b</s>",
+    "",
+    "x",
+)
+
+
+def shipped() -> dict[str, Any]:
+    """Values of the shipped model's tokenizer."""
+    content = json.loads((SHIPPED_MODEL / "tokenizer.json").read_text())
+    vocabulary = content["model"]["vocab"]
+    texts = sorted(vocabulary, key=vocabulary.get)
+    special = {each["id"] for each in content["added_tokens"]}
+    return {
+        "general.architecture": "llama",
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": texts,
+        "tokenizer.ggml.token_type": [3 if number in special else 1 for number in range(len(texts))],
+        "tokenizer.ggml.merges": [
+            each if isinstance(each, str) else " ".join(each) for each in content["model"]["merges"]
+        ],
+        "tokenizer.ggml.bos_token_id": 0,
+        "tokenizer.ggml.eos_token_id": 4,
+    }
+
+
+def pieces(**more: Any) -> dict[str, Any]:
+    """Values of a tokenizer of SentencePiece with random scores."""
+    drawn = random.Random(0)
+    texts = ["<unk>", "<s>", "</s>", *(f"<0x{octet:02X}>" for octet in range(256))]
+    types = [2, 3, 3, *[6] * 256]
+    plain = sorted({*"abcdefghijklmnopqrstuvwxyzTI.,'ß語" + SPACE, *("th", "he", "the", f"{SPACE}t", "sa")})
+    plain += [
+        f"{SPACE}the",
+        "said",
+        "ai",
+        "id",
+        "fo",
+        "ox",
+        "fox",
+        f"{SPACE}fox",
+        f"{SPACE}a",
+        "wal",
+        "alk",
+        "wa",
+    ]
+    plain += ["lk", "walk", "<mark>", "ste", "st", "eps", "ps", "ep", f"{SPACE}s", f"{SPACE}{SPACE}"]
+    types += [4 if text == "<mark>" else 1 for text in plain]
+    texts += plain
+    return {
+        "general.architecture": "llama",
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": texts,
+        "tokenizer.ggml.scores": [-float(drawn.randrange(1, 10_000)) for _ in texts],
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 0,
+        **more,
+    }
+
+
+def both(path: Path, values: dict[str, Any]) -> tuple[Tokenizer, Tokenizer]:
+    """Our tokenizer of a file with these values, and transformers'."""
+    write_gguf(path, values, {})
+    architecture, tokens, _ = get_gguf_tokenizer(str(path))
+    theirs, _ = convert_gguf_tokenizer(architecture, tokens)
+    return Tokenizer.from_str(json.dumps(tokenizer_of(read_gguf(path)))), theirs
+
+
+def equal(ours: Tokenizer, theirs: Tokenizer) -> None:
+    for text in TEXTS:
+        found = ours.encode(text, add_special_tokens=False).ids
+        assert found == theirs.encode(text, add_special_tokens=False).ids, text
+        assert ours.decode(found, skip_special_tokens=False) == theirs.decode(
+            found, skip_special_tokens=False
+        )
+
+
+def test_the_shipped_tokenizer(tmp_path: Path) -> None:
+    ours, _ = both(tmp_path / "a.gguf", shipped())
+    equal(ours, Tokenizer.from_file(str(SHIPPED_MODEL / "tokenizer.json")))
+
+
+@pytest.mark.parametrize("pre", ["llama-bpe", "qwen2", "tekken", "gpt-4o", "gpt-2"])
+def test_text_is_split_as_in_transformers(tmp_path: Path, pre: str) -> None:
+    ours, theirs = both(tmp_path / "a.gguf", shipped() | {"tokenizer.ggml.pre": pre})
+    if pre == "qwen2":
+        theirs.normalizer = NFC()  # as in Qwen2Tokenizer; its reader of GGUF files leaves it out
+    equal(ours, theirs)
+
+
+@pytest.mark.parametrize("architecture", ["phi3", "gemma2"])
+def test_sentence_piece_as_in_transformers(tmp_path: Path, architecture: str) -> None:
+    values = pieces(**{"general.architecture": architecture})
+    equal(*both(tmp_path / "a.gguf", values))
+
+
+def test_spaces_of_gemma_are_marks(tmp_path: Path) -> None:
+    values = pieces(**{"general.architecture": "gemma3"})
+    texts = values["tokenizer.ggml.tokens"]
+    texts[texts.index(SPACE * 2)] = "  "
+    equal(*both(tmp_path / "a.gguf", values))
+
+
+def test_first_and_last_tokens(tmp_path: Path) -> None:
+    for more, expected in (
+        ({}, [1]),
+        ({"tokenizer.ggml.add_bos_token": False}, []),
+        ({"tokenizer.ggml.add_eos_token": True}, [1, 2]),
+    ):
+        ours, _ = both(tmp_path / "a.gguf", pieces(**more))
+        assert ours.encode("", add_special_tokens=True).ids == expected
+    ours, _ = both(tmp_path / "a.gguf", shipped())
+    assert ours.encode("", add_special_tokens=True).ids == []
+    ours, _ = both(tmp_path / "a.gguf", shipped() | {"tokenizer.ggml.pre": "llama-bpe"})
+    assert ours.encode("", add_special_tokens=True).ids == [0]
+
+
+def test_merges_follow_scores() -> None:
+    vocabulary = {"a": 0, "b": 1, "ab": 2, "aba": 3, "ba": 4}
+    scores = [0.0, 0.0, -3.0, -1.0, -2.0]
+    assert merges_of(vocabulary, scores) == [["a", "ba"], ["ab", "a"], ["b", "a"], ["a", "b"]]
+
+
+def test_named_tokens_and_template(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf", pieces(**{"tokenizer.chat_template": "{{ messages }}"}), {})
+    assert tokenizer_config_of(read_gguf(path)) == {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        "chat_template": "{{ messages }}",
+    }
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"tokenizer.ggml.model": "bert"}, r"tokenizer\.ggml\.model: 'bert' is not supported"),
+        ({"tokenizer.ggml.tokens": []}, r"tokenizer\.ggml\.tokens: a list of texts is needed"),
+        ({"tokenizer.ggml.scores": [1.0]}, r"tokenizer\.ggml\.scores: 1, but there are"),
+        ({"tokenizer.ggml.bos_token_id": 10**6}, r"tokenizer\.ggml\.bos_token_id: 1000000, but there are"),
+    ],
+)
+def test_wrong_values(tmp_path: Path, more: dict[str, Any], message: str) -> None:
+    path = write_gguf(tmp_path / "a.gguf", pieces() | more, {})
+    with pytest.raises(FileError, match=message):
+        tokenizer_of(read_gguf(path))
+
+
+def test_an_unknown_split_is_named(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf", shipped() | {"tokenizer.ggml.pre": "other"}, {})
+    with pytest.raises(FileError, match=r"tokenizer\.ggml\.pre: 'other' is not supported"):
+        tokenizer_of(read_gguf(path))

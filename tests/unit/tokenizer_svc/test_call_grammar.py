@@ -1,0 +1,362 @@
+"""Whatever the grammar of calls accepts, the gateway reads as calls whose arguments follow their schemas."""
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from llguidance import LLMatcher
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from gateway.api.calls import functions_of
+from gateway.api.splitter import Pieces, Splitter
+from ops.runtime.grammars import GrammarError, Vocabulary
+from tests.unit.gateway.api.test_splitter import form_of
+from tokenizer_svc.call_grammar import call_grammar
+from tokenizer_svc.call_rules import CallRules, Function
+from tokenizer_svc.formats import CALLS, ThoughtRules
+
+MARKS = sorted(
+    {
+        mark
+        for entry in CALLS.values()
+        for mark in (
+            *entry.begin,
+            entry.end,
+            *entry.delimiters,
+            "<think>",
+            "</think>",
+            "<|message|>",
+            "<|constrain|>",
+        )
+        if mark and " " not in mark and mark.startswith("<")
+    }
+    | {"<|channel|>", "<|start|>", "<|end|>", "[TOOL_CALLS]", "[ARGS]"}
+)
+END = 256
+SEEDS = 24
+
+
+class Model:
+    """A vocabulary of bytes and marks, and what it makes of grammars."""
+
+    def __init__(self, directory: Path, special: bool) -> None:
+        """`special`: the marks are special tokens; otherwise they are text like any other."""
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        tokenizer = Tokenizer(models.BPE({each: number for number, each in enumerate(alphabet)}, []))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        tokenizer.add_special_tokens(["<eos>", *(MARKS if special else ())])
+        tokenizer.save(str(directory / "tokenizer.json"))
+        self.tokenizer, self.special = tokenizer, {}
+        if special:
+            self.special = {mark: tokenizer.token_to_id(mark) for mark in MARKS}
+        self.vocabulary = Vocabulary(directory, tokenizer.get_vocab_size(), [END])
+
+    def matcher(self, rules: CallRules) -> LLMatcher:
+        return self.vocabulary.matcher(LLMatcher.grammar_from_lark(call_grammar(rules)))
+
+    def tokens(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def takes(self, rules: CallRules, text: str) -> bool:
+        """Whether `text` is a whole answer."""
+        return self.accepts(call_grammar(rules), text)
+
+    def accepts(self, grammar: str, text: str) -> bool:
+        """Whether a grammar in Lark's notation accepts `text`."""
+        return self.follows(LLMatcher.grammar_from_lark(grammar), text)
+
+    def follows(self, grammar: str, text: str) -> bool:
+        """Whether a grammar as the library gives it accepts `text`."""
+        matcher, tokens = self.vocabulary.matcher(grammar), self.tokens(text)
+        return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["special", "plain"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return Model(tmp_path_factory.mktemp("bytes"), request.param)
+
+
+PARTS = [
+    *MARKS,
+    "</parameter>",
+    "</function>",
+    "</arg_value>",
+    "<arg_key>",
+    '"',
+    "'",
+    "\\",
+    "\\n",
+    "{",
+    "}",
+    "</",
+    "<",
+]
+PARTS += [
+    "<parameter=a>\n",
+    "<function=f>",
+    '{"name": "f", "arguments": {}}',
+    "[f()]",
+    ", ",
+    ": ",
+    "é",
+    "\n",
+    "\u2028",
+    "7",
+]
+CLOSING = [
+    '"',
+    "'",
+    "}",
+    "]",
+    ")",
+    "\n</parameter>\n",
+    "</arg_value>",
+    "</think>",
+    "<|end|>",
+    "</function>",
+    *MARKS,
+]
+
+
+def walk(model: Model, rules: CallRules, seed: int) -> str | None:
+    """A random answer that the grammar accepts, with all that is confusing in it; None if it finds no end."""
+    draw, matcher, tokens = random.Random(seed), model.matcher(rules), []
+    length = draw.randrange(120)
+    for step in range(1500):
+        if matcher.is_accepting() and (step > length or draw.random() < 0.2 or matcher.is_stopped()):
+            return model.tokenizer.decode(tokens, skip_special_tokens=False)
+        closing = step > length
+        found: list[int] = []
+        if draw.random() < (0.8 if closing else 0.5):
+            tried = model.tokens(draw.choice(CLOSING if closing else PARTS))
+            found = tried if matcher.validate_tokens(tried) == len(tried) else []
+        if not found:
+            allowed = [t for t in range(model.tokenizer.get_vocab_size()) if _allowed(matcher, t)]
+            allowed = [t for t in allowed if t != END]
+            if not allowed:
+                return None
+            found = [draw.choice(allowed)]
+        assert matcher.consume_tokens(found)
+        tokens += found
+    return None
+
+
+def _allowed(matcher: LLMatcher, token: int) -> bool:
+    return matcher.validate_tokens([token]) == 1
+
+
+def schema_of(draw: random.Random, depth: int = 0) -> Any:
+    """A random schema of the part that all formats follow."""
+    kinds: list[Callable[[], Any]] = [
+        lambda: {"type": "string", "description": "A text."},
+        lambda: (
+            {"type": "string"}
+            | draw.choice([{"maxLength": 3}, {"minLength": 1, "maxLength": 9}, {"minLength": 2}])
+        ),
+        lambda: {"type": "string", "enum": draw.choice([["red", 'b"l', "it's\n"], ["</x>", "é"]])},
+        lambda: {"type": "string", "format": draw.choice(["date", "date-time", "uuid"])},
+        lambda: {"enum": [1, "a'\"", None, True, [1, {"a": False}]]},
+        lambda: {"type": "integer"} | draw.choice([{}, {"minimum": -3, "maximum": 120}]),
+        lambda: {"type": "number"} | draw.choice([{}, {"exclusiveMinimum": 0, "maximum": 1}]),
+        lambda: {"type": ["boolean", "null"], "title": "B"},
+        lambda: {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
+        lambda: {"$ref": "#/$defs/point"},
+    ]
+    if depth < 2:
+        kinds += [
+            lambda: {"type": "array", "items": schema_of(draw, depth + 1), "maxItems": draw.choice([1, 3])},
+            lambda: {"type": "array", "items": {"type": "integer"}, "minItems": 2},
+            lambda: object_of(draw, depth + 1),
+            lambda: {"type": "object", "additionalProperties": {"type": "integer"}},
+        ]
+    return draw.choice(kinds)()
+
+
+def object_of(draw: random.Random, depth: int = 0) -> Any:
+    properties = {name: schema_of(draw, depth) for name in ("a", "city", "b_2", "x")[: draw.randrange(5)]}
+    required = [name for name in properties if draw.random() < 0.5]
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+POINT = {
+    "type": "object",
+    "properties": {"next": {"$ref": "#/$defs/point"}, "x": {"type": "integer"}},
+    "required": ["x"],
+}
+
+
+def function_of(draw: random.Random, name: str) -> Function:
+    return Function(
+        name, object_of(draw) | {"$defs": {"point": POINT | {"additionalProperties": False}}}, strict=True
+    )
+
+
+def thoughts_of(name: str) -> str:
+    return "harmony" if name == "harmony" else "think"
+
+
+def split(rules: CallRules, text: str) -> Pieces:
+    form = form_of(rules.calls, rules.before.thoughts, thinking=rules.before.thinking)
+    tools = [{"function": {"name": each.name, "parameters": each.parameters}} for each in rules.functions]
+    splitter = Splitter(form, functions_of(tools))
+    first, last = splitter.add(text), splitter.finish()
+    return Pieces(first.reasoning + last.reasoning, first.content + last.content, first.calls + last.calls)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_the_grammar_accepts_is_read_as_valid_calls(model: Model, name: str) -> None:
+    called = 0
+    for seed in range(SEEDS):
+        draw = random.Random(f"{name} {seed}")
+        functions = [function_of(draw, each) for each in ("f", "get_time")]
+        required, single, thinking = seed % 3 > 0, seed % 4 == 0, seed % 5 == 0 and name != "harmony"
+        rules = CallRules(
+            functions, name, ThoughtRules(thoughts_of(name), model.special, thinking), required, single
+        )
+        text = walk(model, rules, seed)
+        if text is None:
+            continue
+        found = split(rules, text)
+        assert len(found.calls) >= required, text
+        assert len(found.calls) <= 1 or not single, text
+        if required and name != "harmony":
+            assert found.content == "", text
+        for call in found.calls:
+            schema = next(each.parameters for each in functions if each.name == call.name)
+            assert jsonschema_rs.is_valid(schema, json.loads(call.arguments)), text
+        called += len(found.calls)
+    assert called > SEEDS / 2
+
+
+F = Function(
+    "f",
+    {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["a"]},
+)
+CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "x"}}\n</tool_call>'
+WRONG = '<tool_call>\n{"name": "f", "arguments": {"a": 5}}\n</tool_call>'
+ANSWERS = [
+    # An answer; whether it is taken if a call is required, if none is, and if the prompt has begun a thought.
+    (CALL, True, True, False),
+    (f"<think>Hm {WRONG}</think>\n\n{CALL}", True, True, True),
+    (f"Hm {WRONG}</think>\n\n{CALL}", False, False, True),
+    (f"{CALL}\n{CALL}", True, True, False),
+    (f"Let me see.\n{CALL}", False, True, False),
+    ("Let me see.", False, True, False),
+    ("", False, True, False),
+    (f"Let me see.\n{WRONG}", False, False, False),
+    (f"<think>Hm.</think>Let me see.\n{WRONG}", False, False, False),
+    (f"{CALL}\n{WRONG}", False, False, False),
+    ("<tool_call>\nnothing", False, False, False),
+    ("<think>Hm.", False, False, False),
+]
+
+
+@pytest.mark.parametrize(("text", "required", "free", "thinking"), ANSWERS)
+def test_what_an_answer_may_be(model: Model, text: str, required: bool, free: bool, thinking: bool) -> None:
+    def takes(thinking: bool = False, **more: bool) -> bool:
+        before = ThoughtRules("think", model.special, thinking)
+        return model.takes(CallRules([F], "hermes", before, **more), text)
+
+    if model.special and WRONG in text.partition("</think>")[0]:
+        pytest.skip("within a thought there are no special tokens")
+    assert takes(required=True) is required
+    assert takes() is free
+    assert takes(required=True, thinking=True) is thinking
+    assert takes(required=True, single=True) is (required and text.count(CALL) < 2)
+
+
+TEXT = {"type": "object", "properties": {"name": {"type": "integer"}}, "required": ["name"]}
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name != "llama3_json"])
+def test_an_answer_has_calls_or_a_text_in_its_own_shape(model: Model, name: str) -> None:
+    """Of every format: what the rules alone accept as calls, and the text."""
+    said = '{"name": 7}'
+    thoughts = "harmony" if name == "harmony" else ""
+    rules = CallRules([F], name, ThoughtRules(thoughts, model.special), text_schema=json.dumps(TEXT))
+    text = f"<|channel|>final<|message|>{said}" if thoughts else said
+    assert model.takes(rules, text)
+    assert split(rules, text).content == said
+    assert not model.takes(rules, text.replace("7", '"7"'))
+    assert not model.takes(rules, text.replace(said, "Let me see."))
+    calls = replace(rules, text_schema="", required=True)
+    spelled = next(text for seed in range(SEEDS) if (text := walk(model, calls, seed)) is not None)
+    assert model.takes(rules, spelled)
+
+
+def test_a_thought_comes_before_an_answer_in_its_own_shape(model: Model) -> None:
+    for thinking, text in (
+        (False, '<think>Hm.</think>\n\n{"name": 7}'),
+        (True, 'Hm.</think>\n\n{"name": 7}'),
+    ):
+        before = ThoughtRules("think", model.special, thinking)
+        assert model.takes(CallRules([F], "hermes", before, text_schema=json.dumps(TEXT)), text)
+
+
+def test_keywords_of_a_text_are_passed_over_if_it_is_lenient(model: Model) -> None:
+    rules = CallRules([F], "hermes", ThoughtRules("", {}), text_schema='{"type": "null", "not": {}}')
+    assert model.takes(replace(rules, text_lenient=True), "null")
+    with pytest.raises(GrammarError, match="not"):
+        model.matcher(rules)
+
+
+@pytest.mark.parametrize("name", ["json", "llama3_json", "pythonic"])
+def test_without_a_mark_the_first_character_tells(model: Model, name: str) -> None:
+    calls = {"json": '[{"name": "f", "arguments": {"a": "x"}}]', "pythonic": '[f(a="x")]'}
+    calls["llama3_json"] = calls["json"][1:-1].replace("arguments", "parameters")
+    rules = CallRules([F], name, ThoughtRules("", model.special))
+    for text in (calls[name], f" \n{calls[name]}", "Hm.", f"Hm. {calls[name]}", "<arg_key>"):
+        assert model.takes(rules, text), text
+    for text in (calls[name].replace('"x"', "5"), f"{CALLS[name].opening[0]}1", f"\x1c{calls[name]} "):
+        assert not model.takes(rules, text), text
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "said"),
+    [
+        ("hermes", Function("f g", None), "a name has letters"),
+        ("pythonic", Function("f-g", None), "which cannot have this name"),
+        ("pythonic", Function("f", {"properties": {"in": {}}}), "cannot spell the argument 'in'"),
+        ("glm", Function("f", {"properties": {"a<": {}}}), "cannot spell the argument 'a<'"),
+        ("glm", Function("f", {"properties": {"a": {"not": {}}}}, strict=True), "argument 'a': 'not'"),
+        ("glm", Function("f", {"anyOf": [{}]}, strict=True), "'anyOf' is not supported"),
+        (
+            "qwen3_coder",
+            Function("f", {"properties": {"a": {"type": "string", "enum": ["</parameter>"]}}}),
+            "values",
+        ),
+        ("hermes", Function("f", {"type": "string"}), "must be 'object'"),
+    ],
+)
+def test_what_a_format_cannot_spell_is_refused(name: str, function: Function, said: str) -> None:
+    with pytest.raises(GrammarError, match=said):
+        call_grammar(CallRules([function], name, ThoughtRules("", {})))
+
+
+def test_a_function_that_is_not_strict_may_have_any_schema(model: Model) -> None:
+    function = Function(
+        "f", {"properties": {"a": {"type": "integer", "not": {"const": 5}}}, "patternProperties": {}}
+    )
+    rules = CallRules([function], "glm", ThoughtRules("", model.special), required=True)
+    assert model.takes(rules, "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>5</arg_value>\n</tool_call>")
+    rules = CallRules([function], "json", ThoughtRules("", model.special), required=True)
+    assert model.takes(rules, '[{"name": "f", "arguments": {"a": 5}}]')
+    assert not model.takes(rules, '[{"name": "f", "arguments": {"a": 5, "b": 1}}]')
+
+
+def test_rules_are_read_as_they_were_written() -> None:
+    rules = CallRules(
+        [F, Function("g", None, True)], "glm", ThoughtRules("think", {"é": 3}, True), True, True
+    )
+    assert CallRules.read(rules.write()) == rules
+    assert [(name, alone.functions) for name, alone in rules.alone()] == [
+        ("f", [F]),
+        ("g", [rules.functions[1]]),
+    ]

@@ -1,0 +1,107 @@
+"""What tells tokenizers apart, and who goes on with whose answer."""
+
+import os
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from ops.runtime.settings import SHIPPED_MODEL
+from proto.sampling_pb2 import LENGTH
+from proto.scheduler_pb2 import GenerateResponse, SequenceDelta, SequenceSoFar
+from proto.scheduler_pb2_grpc import SchedulerStub, add_SchedulerServicer_to_server
+from proto.tokenizer_pb2 import TextRequest, TextSoFar
+from proto.tokenizer_pb2_grpc import TokenizerStub, add_TokenizerServicer_to_server
+from tokenizer_svc.fingerprint import fingerprint_of, joined, tokenizer_part, worker_part
+from tokenizer_svc.service import TokenizerService
+from tokenizer_svc.tokenizer import TextModel
+
+
+def test_files_that_decide_the_text_count_and_their_times_do_not(tmp_path: Path) -> None:
+    for name in ("tokenizer.json", "config.json"):
+        shutil.copyfile(SHIPPED_MODEL / name, tmp_path / name)
+    first = fingerprint_of(tmp_path)
+    os.utime(tmp_path / "tokenizer.json", (1, 1))
+    (tmp_path / "README.md").write_text("x")
+    assert fingerprint_of(tmp_path) == first
+    found = {first}
+    for name in ("chat_template.jinja", "generation_config.json", "tokenizer.json"):
+        with (tmp_path / name).open("a") as file:
+            file.write(" ")
+        found.add(fingerprint_of(tmp_path))
+    assert len(found) == 4
+
+
+def test_both_parts_come_back() -> None:
+    assert (tokenizer_part(joined("t", "w")), worker_part(joined("t", "w"))) == ("t", "w")
+    assert (tokenizer_part(joined("", "w")), worker_part(joined("", "w"))) == ("", "w")
+    assert (tokenizer_part(""), worker_part(""), joined("", "")) == ("", "", "")
+
+
+@pytest.fixture
+async def named(byte_level: TextModel, scheduler: Any) -> AsyncIterator[TokenizerStub]:
+    """The service with a fingerprint of its own, between plain gRPC connections."""
+    behind, front = grpc.aio.server(), grpc.aio.server()
+    add_SchedulerServicer_to_server(scheduler, behind)
+    port = behind.add_insecure_port("127.0.0.1:0")
+    await behind.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        service = TokenizerService(byte_level, SchedulerStub(channel), fingerprint="ours")
+        add_TokenizerServicer_to_server(service, front)
+        port = front.add_insecure_port("127.0.0.1:0")
+        await front.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as outer:
+            yield TokenizerStub(outer)
+        await front.stop(None)
+        await behind.stop(None)
+
+
+def says(worker: str, dies: bool = False) -> Any:
+    async def script(start: Any, context: Any) -> AsyncIterator[GenerateResponse]:
+        first = SequenceDelta(index=0, tokens=b"\x0a\0\0\0")
+        yield GenerateResponse(deltas=[first], fingerprint=worker)
+        if dies:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "it died")
+        last = SequenceDelta(index=0, tokens=b"\x0b\0\0\0", finish_reason=LENGTH)
+        yield GenerateResponse(deltas=[last])
+
+    return script
+
+
+async def test_the_first_chunk_tells_who_answers(named: TokenizerStub, scheduler: Any) -> None:
+    scheduler.scripts = [says("a")]
+    chunks = [chunk async for chunk in named.Generate(TextRequest(text="x", n=1))]
+    assert chunks[0].prompt.fingerprint == "ours a"
+    assert scheduler.starts[0].fingerprint == "", "any worker may begin"
+
+
+async def test_the_next_scheduler_is_told_who_began(named: TokenizerStub, scheduler: Any) -> None:
+    scheduler.scripts = [says("a", dies=True), says("a")]
+    chunks = [chunk async for chunk in named.Generate(TextRequest(text="x", n=1))]
+    assert len(chunks) == 3
+    assert [start.fingerprint for start in scheduler.starts] == ["", "a"]
+
+
+async def test_a_request_is_gone_on_with_as_it_was_begun(named: TokenizerStub, scheduler: Any) -> None:
+    scheduler.scripts = [says("a")]
+    resumed = [TextSoFar(index=0, token_ids=[10], text_length=1)]
+    request = TextRequest(text="x", n=1, resumed=resumed, fingerprint="ours a")
+    assert [chunk async for chunk in named.Generate(request)]
+    (start,) = scheduler.starts
+    assert start.fingerprint == "a"
+    assert list(start.resumed) == [SequenceSoFar(index=0, tokens=b"\x0a\0\0\0")]
+
+
+async def test_what_another_tokenizer_began_is_left_to_it(named: TokenizerStub, scheduler: Any) -> None:
+    resumed = [TextSoFar(index=0, token_ids=[10], text_length=1)]
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        async for _ in named.Generate(TextRequest(text="x", n=1, resumed=resumed, fingerprint="theirs a")):
+            pass
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert scheduler.starts == []
+    scheduler.scripts = [says("a")]
+    fresh = TextRequest(text="x", n=1, fingerprint="theirs a")
+    assert [chunk async for chunk in named.Generate(fresh)], "nothing has been delivered yet"

@@ -1,0 +1,67 @@
+"""A chat template tells how its model spells calls and thoughts, and the marks stay in the text."""
+
+from dataclasses import replace
+
+import pytest
+
+from tokenizer_svc.formats import CALLS, THOUGHTS, Formats, ThoughtRules
+from tokenizer_svc.settings import TokenizerSettings
+
+MARKS = "<think> <｜tool▁call｜>"
+
+
+def names_of(model, template, **names):
+    formats = Formats(replace(model, template=template), **names)
+    calls = [name for name, entry in CALLS.items() if entry is formats.calls]
+    thoughts = [name for name, entry in THOUGHTS.items() if entry is formats.thoughts]
+    return calls, thoughts
+
+
+@pytest.mark.parametrize("name", [name for name, entry in CALLS.items() if entry.signs])
+def test_a_template_tells(byte_level, name):
+    assert names_of(byte_level, " ".join(CALLS[name].signs))[0] == [name]
+
+
+def test_a_template_that_tells_of_no_calls_is_one_for_json(byte_level):
+    assert names_of(byte_level, "{{ messages }}</think>") == (["json"], ["think"])
+    formats = Formats(replace(byte_level, template="{{ messages }}"))
+    assert formats.of(False, [1]) is None, "without functions an answer is text alone"
+    assert formats.of(True, [1]).call_opening == "{["
+
+
+def test_settings_win(byte_level):
+    assert names_of(byte_level, None) == ([], [])
+    assert names_of(byte_level, "<tool_call></think>") == (["hermes"], ["think"])
+    assert names_of(byte_level, "<tool_call></think>", calls="glm", thoughts="none") == (["glm"], [])
+    assert names_of(byte_level, "no sign", calls="none") == ([], [])
+    with pytest.raises(ValueError, match="no format 'hermess': it is one of harmony"):
+        TokenizerSettings(tool_format="hermess")
+
+
+def test_marks_that_are_special_tokens_are_text(byte_level):
+    model = replace(byte_level, special_tokens={"[TOOL_CALLS]": 400, "</s>": 1})
+    plain = byte_level.plain_tokens.showing(())
+    plain._skipped = frozenset((0, 1, 400))
+    model = replace(model, plain_tokens=plain, template="[TOOL_CALLS]")
+    formats = Formats(model)
+    assert formats.visible[400] == model.every_token[400]
+    assert (formats.visible[1], plain[400]) == (b"", b"")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "thinking"), [("A<think>\n", True), ("A<think>\n\n</think>\n\n", False), ("A", False)]
+)
+def test_a_prompt_may_begin_a_thought(byte_level, prompt, thinking):
+    formats = Formats(replace(byte_level, template="</think>"))
+    form = formats.of(False, byte_level.encode(prompt, special=False))
+    assert form.thinking == thinking
+    assert not form.call_begin
+    before = formats.before(byte_level.encode(prompt, special=False))
+    # A thought that the prompt has closed does not begin again.
+    assert before == ThoughtRules("" if "</think>" in prompt else "think", {}, thinking)
+
+
+def test_what_spells_nothing_costs_nothing(byte_level):
+    formats = Formats(replace(byte_level, template="<tool_call>"))
+    assert formats.of(False, [1]) is None
+    assert formats.of(True, [1]).call_end == "</tool_call>"

@@ -1,0 +1,240 @@
+"""What clients may ask of a text, and what they must not: patterns that would never end, in their process."""
+
+import asyncio
+import functools
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psutil
+import pytest
+
+from ops.runtime.grammars import Vocabulary
+from ops.runtime.settings import SHIPPED_MODEL
+from proto.sampling_pb2 import BeamSearch
+from proto.tokenizer_pb2 import CallShape, Shape, TextRequest, TextSoFar
+from tokenizer_svc import grammars as module
+from tokenizer_svc.call_rules import CallRules, Function
+from tokenizer_svc.errors import InvalidRequestError
+from tokenizer_svc.formats import ThoughtRules
+from tokenizer_svc.grammars import Grammars
+
+END = 4
+
+
+@pytest.fixture
+async def grammars() -> AsyncIterator[Grammars]:
+    found = Grammars(SHIPPED_MODEL, 4096, [END])
+    yield found
+    await found.close()
+
+
+def request(**shape: Any) -> TextRequest:
+    return TextRequest(shape=Shape(param="guided", **shape))
+
+
+def schema(value: Any) -> dict[str, str]:
+    return {"json_schema": json.dumps(value)}
+
+
+def tag(begin: str, trigger: str) -> str:
+    structure = {"begin": begin, "schema": {"type": "integer"}, "end": "</f>"}
+    return json.dumps({"structures": [structure], "triggers": [trigger]})
+
+
+TAKEN: list[tuple[dict[str, Any], list[str], list[str]]] = [
+    (schema({"type": "object"}), ['{"a": [1, {}]}', '{\n  "a": 1\n}'], ["[1]", '{  "a": 1}', '{"a"\t: 1}']),
+    (schema({"enum": [1, "b"]}), ["1", '"b"'], ["2"]),
+    (schema({"type": "string", "format": "date"}), ['"2026-11-22"'], ['"22.11.2026"']),
+    ({"regex": "[a-c]+/x"}, ["abc/x"], ["d/x"]),
+    ({"choice": json.dumps(["yes", 'a "b"', "東"])}, ["yes", 'a "b"', "東"], ["no", "yes "]),
+    ({"grammar": 'start: "a" b+\nb: /[0-9]/\n'}, ["a12"], ["b1"]),
+    ({"grammar": 'root ::= "a" b+\nb ::= [0-9]\n'}, ["a12"], ["b1"]),
+    ({"structural_tag": tag("<f=x>", "<f")}, ["hi <f=x>12</f> there", "hi"], ["hi <f=y>12</f>"]),
+    (schema({"type": "array", "uniqueItems": True}) | {"lenient": True}, ["[1, 1]"], ["1"]),
+]
+
+
+@pytest.mark.timeout(60)
+async def test_each_kind_takes_the_texts_that_it_should(grammars: Grammars) -> None:
+    vocabulary = Vocabulary(SHIPPED_MODEL, 4096, [END])
+    for shape, good, bad in TAKEN:
+        grammar = await grammars.grammar_of(request(**shape))
+        assert list(grammar.end_tokens) == [END]
+        for text in (*good, *bad):
+            matcher = vocabulary.matcher(grammar.text)
+            tokens = vocabulary._tokenizer.tokenize_str(text)
+            whole = matcher.consume_tokens(tokens) and matcher.is_accepting()
+            assert whole is (text in good), (shape, text)
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    (schema({"type": "strin"}), "strin"),
+    (schema({"not": {}}), "not"),
+    (schema({"type": "array", "uniqueItems": True}), "uniqueItems"),
+    (schema({"type": "integer", "minimum": 5, "maximum": 3}), "minimum"),
+    (schema({"$ref": "http://127.0.0.1/secret"}), "127.0.0.1"),
+    (schema({"$ref": "file:///etc/passwd"}), "passwd"),
+    (schema({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}), ""),
+    (
+        schema(functools.reduce(lambda inner, _: {"items": inner}, range(300), {})),
+        "recursion",
+    ),
+    ({"regex": "a("}, "unclosed group"),
+    ({"regex": "(?=a)b"}, "look-around"),
+    ({"regex": "(" * 3000 + ")" * 3000}, ""),
+    ({"choice": "[]"}, ""),
+    ({"grammar": 'start: (("a"\n'}, "1("),
+    ({"grammar": "start: A\nA: /a/ & /b/\n"}, "no text"),
+    ({"grammar": 'start: a\na: "x" b\n'}, "b"),
+    ({"grammar": 'root ::= "a" (\n'}, ""),
+    ({"structural_tag": tag("<f=x>", "<g")}, "trigger"),
+    ({"structural_tag": "{}"}, "structures"),
+    ({"structural_tag": '{"structures": 7, "triggers": 7}'}, ""),
+    ({}, "no grammar"),
+    ({"regex": "a" * 70_000}, "65536"),
+]
+
+
+@pytest.mark.timeout(60)
+async def test_a_malformed_one_is_told_where_it_is_wrong(grammars: Grammars) -> None:
+    await grammars.grammar_of(request(regex="a"))
+    process = grammars._process
+    for shape, said in BAD:
+        with pytest.raises(InvalidRequestError) as refused:
+            await grammars.grammar_of(request(**shape))
+        assert refused.value.param == "guided"
+        assert said in str(refused.value), shape
+        assert len(str(refused.value)) <= 1000
+    assert grammars._process is process
+
+
+HOSTILE: list[dict[str, Any]] = [
+    schema({"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(1800)}}),
+    {"regex": "|".join(f"w{i}x" for i in range(9000))},
+    {"regex": "(a{1,1000}){1,1000}" * 200},
+    {"regex": "(a|b)*a(a|b){25}" * 50},
+    schema({"type": "integer", "multipleOf": 99991, "minimum": 3, "maximum": 10**15}),
+    schema({"allOf": [{"anyOf": [{"properties": {f"a{i}{j}": {}}} for j in range(9)]} for i in range(9)]}),
+    {"grammar": "start: e\ne: e e e | e e | /a*/ | /[a-z]*/\n"},
+]
+
+
+@pytest.mark.timeout(120)
+async def test_a_hostile_one_takes_a_bounded_time_and_nobody_else_waits(grammars: Grammars) -> None:
+    """It is compiled or refused within its bound of processor time. The loop goes on meanwhile."""
+    await grammars.grammar_of(request(regex="a"))
+    turns = 0
+    for shape in HOSTILE:
+        before = _seconds(grammars)
+        asked = asyncio.ensure_future(grammars.grammar_of(request(**shape)))
+        while not asked.done():
+            turns += 1
+            await asyncio.sleep(0.001)
+        if asked.exception() is not None:
+            assert isinstance(asked.exception(), InvalidRequestError)
+        # A new process has read the vocabulary, too.
+        assert _seconds(grammars) - before < 2 * module.COMPILE_SECONDS or before == 0
+    # Some end within a millisecond, others take a second.
+    assert turns > 2 * len(HOSTILE)
+    assert (await grammars.grammar_of(request(regex="b"))).text
+
+
+def _seconds(grammars: Grammars) -> float:
+    if grammars._process is None:
+        return 0
+    times = psutil.Process(grammars._process.pid).cpu_times()
+    return times.user + times.system
+
+
+@pytest.mark.timeout(60)
+async def test_one_that_computes_for_too_long_is_ended(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library does not return to Python, so the process ends. An answer that has begun gets more time."""
+    monkeypatch.setattr(module, "COMPILE_SECONDS", 0.02)
+    with pytest.raises(InvalidRequestError, match=r"more than 0.02 s"):
+        await grammars.grammar_of(request(**HOSTILE[0]))
+    monkeypatch.undo()
+    resumed = request(**schema({"type": "object", "properties": {f"q{i}": {} for i in range(200)}}))
+    resumed.resumed.append(TextSoFar(index=0, token_ids=[5]))
+    assert (await grammars.grammar_of(resumed)).text
+
+
+@pytest.mark.timeout(60)
+async def test_a_function_that_cannot_be_followed_is_named(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = TextRequest(shape=Shape(calls=CallShape(required=True), param="tools"))
+    good = Function("good", {"properties": {"a": {"type": "string"}}}, True)
+
+    def rules(*functions: Function) -> CallRules:
+        return CallRules(functions, "hermes", ThoughtRules("", {}), required=True)
+
+    assert "good" in (await grammars.grammar_of(asked, rules(good))).text
+    many = {"properties": {f"p{number}": {"type": "string"} for number in range(1800)}}
+    for parameters, said in (({"not": {}}, "not"), ({"type": "array"}, "'object'"), (many, "0.02 s")):
+        if parameters is many:
+            monkeypatch.setattr(module, "COMPILE_SECONDS", 0.02)
+        bad = Function("bad", parameters, True)
+        for functions in ([bad], [bad, good]) if parameters is many else ([bad], [good, bad, good]):
+            with pytest.raises(InvalidRequestError, match=rf"function 'bad': .*{said}") as refused:
+                await grammars.grammar_of(asked, rules(*functions))
+            assert refused.value.param == "tools"
+
+
+@pytest.mark.timeout(60)
+async def test_an_equal_one_is_compiled_once(grammars: Grammars) -> None:
+    first = await grammars.grammar_of(request(regex="a+"))
+    process, grammars._process = grammars._process, None
+    try:
+        assert await grammars.grammar_of(request(regex="a+")) == first
+    finally:
+        grammars._process = process
+
+
+@pytest.mark.timeout(60)
+async def test_the_process_begins_late_has_no_secrets_and_is_replaced(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    assert grammars._process is None, "who asks for no grammar pays for no process"
+    await grammars.grammar_of(request(regex="a"))
+    assert grammars._process is not None
+    assert "HF_TOKEN" not in psutil.Process(grammars._process.pid).environ()
+    os.kill(grammars._process.pid, signal.SIGKILL)
+    assert (await grammars.grammar_of(request(regex="b"))).text
+
+
+async def test_what_does_not_go_with_a_grammar_is_refused(grammars: Grammars) -> None:
+    for name, field in (
+        ("use_beam_search", {"beams": BeamSearch(beam_width=2)}),
+        ("rolling_context", {"rolling_context": True}),
+        ("ignore_eos", {"ignore_eos": True}),
+    ):
+        asked = TextRequest(shape=Shape(regex="a"), **field)
+        with pytest.raises(InvalidRequestError) as refused:
+            await grammars.grammar_of(asked)
+        assert refused.value.param == name
+
+
+@pytest.mark.timeout(60)
+async def test_a_model_without_an_end_takes_none() -> None:
+    grammars = Grammars(SHIPPED_MODEL, 4096, [])
+    with pytest.raises(InvalidRequestError, match="no end token"):
+        await grammars.grammar_of(request(regex="a"))
+    await grammars.close()
+
+
+@pytest.mark.timeout(60)
+async def test_a_callers_leaving_does_not_mix_up_answers(grammars: Grammars) -> None:
+    await grammars.grammar_of(request(regex="a"))
+    first = asyncio.ensure_future(grammars.grammar_of(request(**HOSTILE[0])))
+    await asyncio.sleep(0.01)
+    first.cancel()
+    began = time.monotonic()
+    assert "start: /xyz/" in (await grammars.grammar_of(request(regex="xyz"))).text
+    assert time.monotonic() - began < module.WALL_SECONDS

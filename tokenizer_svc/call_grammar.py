@@ -1,0 +1,171 @@
+"""The grammar of an answer that calls functions: free thoughts, then calls as the model's format spells them.
+
+Where the format writes arguments as JSON, the library follows their schema. XML and Python have grammars of
+their own, see `call_values.py`. What such a grammar accepts, `gateway/api/splitter.py` reads as calls.
+"""
+
+import json
+import keyword
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ops.runtime.grammars import GrammarError
+from proto.tokenizer_pb2 import PYTHON_CALLS, XML_PAIRS, XML_PARAMETERS
+from tokenizer_svc.call_rules import CallRules, Function
+from tokenizer_svc.call_values import JSON_IN_XML, PYTHON, Values, quoted
+from tokenizer_svc.date_formats import narrowed
+from tokenizer_svc.formats import CALLS, CallFormat
+from tokenizer_svc.thought_grammar import ANY, FINAL, SPACE, Texts
+
+WHITESPACE = r"( |\n[ ]{0,40})?"
+"""Between the parts of JSON: nothing, a space, or a new line that is indented. Without a bound a small model
+may go on with spaces for ever."""
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_KEY = re.compile(r"[^<>\s](?:[^<>\n]*[^<>\s])?")
+_DIGITS = "/[0-9]{1,4}/"
+
+
+def call_grammar(asked: CallRules) -> str:
+    """The grammar in Lark's notation, as the library reads it. Raises `GrammarError`."""
+    return _Grammar(asked).text()
+
+
+class _Grammar:
+    def __init__(self, asked: CallRules) -> None:
+        self._asked = asked
+        self._format: CallFormat = CALLS[asked.calls]
+        self._texts = Texts(asked.before)
+        self._rules, self._written = self._texts.rules, self._texts.written
+
+    def text(self) -> str:
+        form, mark = self._format, self._mark()
+        in_first = bool(form.first)
+        rest = form.call if in_first else form.call.removeprefix(mark)
+        call = ending = self._rules.add(" | ".join(self._call(each, rest) for each in self._asked.functions))
+        if not in_first and mark:
+            call = self._rules.add(f"{self._written(mark)} {ending}")
+        if not self._asked.single and form.between is not None:
+            ending = self._rules.add(f"{ending} ({self._written(form.between)} {call})*")
+        first = self._written(form.first.removeprefix(mark), {"space": ['" "?']})
+        ending = self._rules.add(f"{first} {ending} {self._written(form.last)}")
+        answer, spaced = f"{self._written(mark)} {ending}", True
+        if self._asked.text_schema:
+            answer = self._rules.add(f"{answer} | {self._shaped()}")
+        elif not self._asked.required:
+            answer, spaced = self._free(mark, ending), False
+        return self._texts.grammar(self._texts.thought_first(answer, spaced, form.begin))
+
+    def _shaped(self) -> str:
+        """A text that follows the answer's own schema."""
+        text = self._json(json.loads(self._asked.text_schema), self._asked.text_lenient)
+        thoughts = self._texts.thoughts
+        return f"{self._written(FINAL)} {text}" if thoughts is not None and thoughts.anywhere else text
+
+    def _mark(self) -> str:
+        """What the calls begin with; "" if nothing tells calls from a text but their first character."""
+        form = self._format
+        begin = (form.first + form.call).partition("$")[0]
+        return max(
+            (mark for mark in (*form.begin, *form.delimiters) if begin.startswith(mark)), key=len, default=""
+        )
+
+    def _free(self, mark: str, ending: str) -> str:
+        """Text, or calls after a text. `ending`: what comes after the calls' `mark`."""
+        form, texts, thoughts = self._format, self._texts, self._texts.thoughts
+        begins = tuple({*form.begin, mark} - {""})
+        if thoughts is not None and thoughts.anywhere:
+            # Each message has a head of its own.
+            said = self._rules.add(f"{self._written(FINAL)} {texts.without(begins)}")
+            return self._rules.add(f"{self._written(mark)} {ending} | {said}")
+        # What begins like a thought is one: as a text it could hide the beginning of a call.
+        text = ANY if thoughts is None else f"{ANY} & ~(/[{SPACE}]*/ {quoted(thoughts.begin)} {ANY})"
+        if not mark:
+            opening = "".join(f"\\{each}" for each in form.opening)
+            text = texts.without(begins, rf"/[{SPACE}]*([^{SPACE}{opening}](?s:.*))?/ & {text}")
+            return self._rules.add(f"/[{SPACE}]*/ {ending} | {text}")
+        return self._rules.add(f"{texts.until(mark, begins, text)} {ending} | {texts.without(begins, text)}")
+
+    def _call(self, function: Function, text: str) -> str:
+        """A call of the function. `text`: how the format writes a call, or the rest of it."""
+        name, arguments = quoted(self._name(function.name)), self._arguments(function)
+        return self._rules.add(
+            self._written(text, {"name": [name], "arguments": [arguments], "number": [_DIGITS]})
+        )
+
+    def _name(self, name: str) -> str:
+        if self._format.syntax == PYTHON_CALLS:
+            if not all(_is_python_name(part) for part in name.split(".")):
+                raise GrammarError("this model calls functions as in Python, which cannot have this name")
+        elif not _NAME.fullmatch(name):
+            raise GrammarError("a name has letters, digits, '_', '-' and '.' alone")
+        return name
+
+    def _arguments(self, function: Function) -> str:
+        schema = {"type": "object", "properties": {}} if function.parameters is None else function.parameters
+        if schema.get("type", "object") != "object":
+            raise GrammarError("the type of its parameters must be 'object'")
+        schema = {"type": "object"} | schema
+        if self._format.syntax in (PYTHON_CALLS, XML_PAIRS, XML_PARAMETERS):
+            return self._pairs(schema, not function.strict)
+        if "properties" in schema and not schema.keys() & {"$ref", "allOf", "anyOf", "oneOf"}:
+            # Who lists the arguments means these. A model would make up more.
+            schema = {"additionalProperties": False} | schema
+        return self._json(schema, not function.strict)
+
+    def _json(self, schema: Mapping[str, Any], lenient: bool) -> str:
+        options = {"lenient": lenient, "whitespace_pattern": WHITESPACE}
+        return self._rules.add("%json " + json.dumps({"x-guidance": options} | narrowed(schema)))
+
+    def _pairs(self, schema: Mapping[str, Any], lenient: bool) -> str:
+        """Arguments one by one."""
+        python = self._format.syntax == PYTHON_CALLS
+        values = Values(self._rules, schema, PYTHON if python else JSON_IN_XML, lenient)
+        values.check(schema, frozenset(("type", "properties", "required", "additionalProperties")))
+        items = []
+        for name, each, needed in values.members(schema):
+            if each is False:
+                continue
+            if not (_is_python_name(name) if python else _KEY.fullmatch(name)):
+                raise GrammarError(f"this model's format of calls cannot spell the argument {name!r}")
+            try:
+                item = self._python_pair(name, each, values) if python else self._xml_pair(name, each, values)
+            except GrammarError as error:
+                raise GrammarError(f"argument {name!r}: {error}") from error
+            items.append((self._rules.add(item), needed))
+        return values.separated(items, "/, ?/" if python else '""')
+
+    def _python_pair(self, name: str, schema: Any, values: Values) -> str:
+        return f"{quoted(name)} /=/ {values.of(schema)}"
+
+    def _xml_pair(self, name: str, schema: Any, values: Values) -> str:
+        if self._format.syntax == XML_PARAMETERS:
+            begin, end = f"<parameter={name}>\n", "\n</parameter>"
+        else:
+            begin, end = f"<arg_key>{name}</arg_key>\n<arg_value>", "</arg_value>"
+        # A value whose type is a string stands there as it is, and any other one as JSON.
+        if isinstance(schema, dict) and schema.get("type") == "string":
+            value = self._raw(schema, end, values)
+        else:
+            value = f"{values.of(schema)} {quoted(end)}"
+        return f'{quoted(begin)} {value} "\\n"'
+
+    def _raw(self, schema: Mapping[str, Any], end: str, values: Values) -> str:
+        """A text as it is, and its end."""
+        ends = ("</parameter>", "</arg_value>", "</function>", self._format.end)
+        if "const" in schema or "enum" in schema:
+            choices = [schema["const"]] if "const" in schema else schema["enum"]
+            if not isinstance(choices, list) or not all(isinstance(each, str) for each in choices):
+                raise GrammarError("'enum' must be a list of texts")
+            if any(mark in each for mark in ends for each in choices):
+                raise GrammarError("this model's format of calls cannot spell one of its values")
+            return f"({' | '.join(quoted(each + end) for each in choices)})"
+        values.check(schema, frozenset(("type", "minLength", "maxLength", "pattern", "format")))
+        text = " & ".join(
+            (*(f"/{each}/" for each in values.text(schema, "(?s:.)")), self._texts.without(ends))
+        )
+        return self._rules.add(f"({text}) {quoted(end)}", terminal=True)
+
+
+def _is_python_name(name: str) -> bool:
+    return name.isascii() and name.isidentifier() and not keyword.iskeyword(name)

@@ -1,0 +1,108 @@
+"""What a request asks of an answer's calls, ready to become a grammar (see `call_grammar.py`)."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from proto.tokenizer_pb2 import TextRequest
+from tokenizer_svc.errors import InvalidRequestError
+from tokenizer_svc.formats import CallFormat, Formats, ThoughtRules
+
+MOST_CHARACTERS = 65_536
+"""Of the schemas of all functions together."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function that may be called."""
+
+    name: str
+    parameters: Any
+    """JSON Schema of its arguments; None: it takes none."""
+    strict: bool = False
+    """Keywords of the schema that are not supported are an error."""
+
+
+@dataclass(frozen=True)
+class CallRules:
+    """What an answer is to be."""
+
+    functions: Sequence[Function]
+    calls: str
+    """Name of the format of calls."""
+    before: ThoughtRules
+    required: bool = False
+    """There is a call at least. Otherwise there may be text alone, or text before calls."""
+    single: bool = False
+    """There is one call at most."""
+    text_schema: str = ""
+    """JSON Schema, as JSON, of an answer without calls. Empty: any text, also before calls."""
+    text_lenient: bool = False
+    """Keywords of `text_schema` that are not supported are passed over."""
+
+    @staticmethod
+    def read(text: str) -> "CallRules":
+        """From `write`."""
+        fields = json.loads(text)
+        functions = [Function(**each) for each in fields["functions"]]
+        return CallRules(**fields | {"functions": functions, "before": ThoughtRules(**fields["before"])})
+
+    def write(self) -> str:
+        """As JSON."""
+        functions = [vars(each) for each in self.functions]
+        fields = vars(self) | {"functions": functions, "before": vars(self.before)}
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+
+    def alone(self) -> Iterator[tuple[str, "CallRules"]]:
+        """Each function's name, and the same rules with that function alone and without `text_schema`."""
+        for function in self.functions:
+            yield function.name, replace(self, functions=[function], text_schema="")
+
+
+def call_rules(request: TextRequest, formats: Formats | None, prompt: list[int]) -> CallRules | None:
+    """The rules that the request's shape asks for; None if these say nothing of its calls.
+
+    `formats`: the model's, if it has any. Raises `InvalidRequestError`.
+    """
+    shape, offered = request.shape, json.loads(request.chat.tools or "[]")
+    asked = shape.or_calls if shape.HasField("or_calls") else shape.calls
+    if formats is None or formats.calls is None:
+        if not asked.required:
+            return None
+        message = "this model has no format of calls: the setting tool_format may name one, as json"
+        raise InvalidRequestError("tool_choice", message)
+    if shape.json_schema and not _told_apart(formats.calls, json.loads(shape.json_schema)):
+        return None
+    functions = [_function(tool["function"]) for tool in offered]
+    functions = [each for each in functions if asked.function in ("", each.name)]
+    if not functions:
+        raise InvalidRequestError("tools", "there is no function to call")
+    rules = CallRules(
+        functions=functions,
+        calls=formats.call_name,
+        before=formats.before(prompt, budget_of(request)),
+        required=asked.required,
+        single=asked.single,
+        text_schema=shape.json_schema,
+        text_lenient=shape.lenient,
+    )
+    if len(rules.write()) > MOST_CHARACTERS:
+        longest = max(functions, key=lambda each: len(repr(each.parameters)))
+        message = f"the schemas of functions have at most {MOST_CHARACTERS} characters together"
+        raise InvalidRequestError("tools", f"{message}; the longest is that of function {longest.name!r}")
+    return rules
+
+
+def _told_apart(calls: CallFormat, schema: Mapping[str, Any]) -> bool:
+    """Whether the first character tells a call from JSON of the schema, where calls have no mark."""
+    return not calls.opening or ((calls.first or calls.call)[0] != "{" and schema.get("type") == "object")
+
+
+def budget_of(request: TextRequest) -> int | None:
+    """Tokens of the thought at most; None: any number."""
+    return request.thinking_budget if request.HasField("thinking_budget") else None
+
+
+def _function(fields: Mapping[str, Any]) -> Function:
+    return Function(fields["name"], fields.get("parameters") or None, fields.get("strict") is True)

@@ -1,0 +1,40 @@
+"""What the text of an answer depends on besides the request, in short.
+
+A caller that goes on with an answer at another process hands back what it was told when the answer began: the
+fingerprint of the tokenizer, and that of the worker, which is the scheduler's to check.
+"""
+
+import hashlib
+from pathlib import Path
+
+FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json"),
+    *("generation_config.json", "chat_template.json", "chat_template.jinja"),
+    "additional_chat_templates/default.jinja",
+)
+"""Files of a model directory that decide how text becomes tokens and back, and the sampling defaults."""
+
+
+def fingerprint_of(directory: Path) -> str:
+    """Of the tokenizer in a Hugging Face directory: 16 hexadecimal digits. Raises `OSError`."""
+    found = hashlib.blake2b(digest_size=8)
+    for name in FILES:
+        path = directory / name
+        if path.is_file():
+            content = path.read_bytes()
+            found.update(f"{name} {len(content)} ".encode())
+            found.update(content)
+    return found.hexdigest()
+
+
+def joined(tokenizer: str, worker: str) -> str:
+    """Both fingerprints as the gateway keeps them; empty if neither is known."""
+    return f"{tokenizer} {worker}" if tokenizer or worker else ""
+
+
+def tokenizer_part(fingerprint: str) -> str:
+    return fingerprint.partition(" ")[0]
+
+
+def worker_part(fingerprint: str) -> str:
+    return fingerprint.partition(" ")[2]

@@ -1,0 +1,87 @@
+"""`python -m tokenizer_svc.grammar_main`: compiles grammars on trial, within bounds; see `grammars.py`."""
+
+import json
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from ops.runtime.grammars import GrammarError, Vocabulary
+from ops.runtime.lifeline import tie_to_parent
+from tokenizer_svc.call_rules import CallRules
+from tokenizer_svc.errors import PanicError
+from tokenizer_svc.formats import ThoughtRules
+from tokenizer_svc.grammar_text import grammar_text
+from tokenizer_svc.panic import no_panic
+from tokenizer_svc.thought_grammar import after_thought
+
+MEMORY = 2**31
+"""Address space of the process. Bytes."""
+
+
+def main() -> None:
+    """Read the vocabulary, then compile until the pipe is closed. A message is a line of JSON."""
+    tie_to_parent()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the owner ends this process, once it has no calls
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process, whatever the library does
+    directory, size, end_tokens = json.loads(sys.stdin.readline())
+    try:
+        vocabulary = Vocabulary(Path(directory), size, end_tokens)
+    except GrammarError as error:
+        answer({"error": str(error)})
+        return
+    answer({})
+    for line in sys.stdin:
+        question = json.loads(line)
+        seconds = question.pop("seconds")
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        found = (each_tried if question["kind"] == "calls" else tried)(vocabulary, **question)
+        if "functions" in found:
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+            found = tried(vocabulary, **question)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        answer(found)
+
+
+def each_tried(vocabulary: Vocabulary, kind: str, text: str, lenient: bool) -> dict[str, Any]:
+    """As `tried`, of calls: each function alone, to name one that is wrong or takes too long.
+
+    If all are right, their number, and no grammar, unless one function is all that the answer may have.
+    """
+    rules, found = CallRules.read(text), {}
+    for name, alone in rules.alone():
+        answer({"at": f"function {name!r}: "})
+        found = tried(vocabulary, kind, alone.write(), lenient)
+        if "error" in found:
+            return {"error": f"function {name!r}: {found['error']}"}
+    answer({"at": ""})
+    is_whole = len(rules.functions) == 1 and not rules.text_schema
+    return found if is_whole else {"functions": len(rules.functions)}
+
+
+def tried(
+    vocabulary: Vocabulary, kind: str, text: str, lenient: bool, before: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The grammar as the worker takes it, or why there is none. `before`: a `ThoughtRules`."""
+    try:
+        with no_panic():
+            grammar = grammar_text(kind, text, lenient)
+            if before is not None:
+                grammar = after_thought(grammar, ThoughtRules(**before))
+            matcher = vocabulary.matcher(grammar)
+            possible = any(matcher.compute_bitmask()) and not matcher.is_error()
+    except (GrammarError, PanicError, MemoryError) as error:
+        return {"error": str(error) or "it takes too much memory"}
+    return {"text": grammar} if possible else {"error": "no text follows it, or finding one takes too long"}
+
+
+def answer(message: dict[str, Any]) -> None:
+    print(json.dumps(message), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""From what a client asks of an answer's text to a grammar as the library llguidance writes it down."""
+
+import json
+from typing import Any
+
+from llguidance import LLMatcher, StructTag
+from llguidance.gbnf_to_lark import any_to_lark
+
+from ops.runtime.grammars import GrammarError
+from tokenizer_svc.call_grammar import WHITESPACE, call_grammar
+from tokenizer_svc.call_rules import CallRules
+from tokenizer_svc.date_formats import narrowed
+
+
+def grammar_text(kind: str, text: str, lenient: bool = False) -> str:
+    """The grammar of a `Shape`; `kind` is the name of its field. The text of `calls` is that of `CallRules`.
+    Of `any` there is none.
+
+    To be called in `grammar_main.py` alone: a pattern may take any time. Raises `GrammarError`.
+    """
+    try:
+        return _text(kind, text, lenient)
+    except GrammarError:
+        raise
+    except Exception as error:  # the library's readers raise what comes up
+        raise GrammarError(str(error) or type(error).__name__) from error
+
+
+def _text(kind: str, text: str, lenient: bool) -> str:
+    match kind:
+        case "json_schema":
+            options: Any = {"whitespace_pattern": WHITESPACE, "lenient": lenient}
+            if '"format"' in text:
+                text = json.dumps(narrowed(json.loads(text)))
+            return LLMatcher.grammar_from_json_schema(text, options)
+        case "regex":
+            return LLMatcher.grammar_from_regex(text)
+        case "choice":
+            choices = json.loads(text)
+            if not choices:
+                raise GrammarError("there is nothing to choose from")
+            return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, choices)))
+        case "grammar":
+            return LLMatcher.grammar_from_lark(any_to_lark(text))
+        case "structural_tag":
+            tags = [_tag(tag, json.loads(text)["triggers"]) for tag in json.loads(text)["structures"]]
+            return LLMatcher.grammar_from_lark(StructTag.to_grammar(tags, assume_special=False))
+        case "any":
+            return ""
+        case "calls":
+            return LLMatcher.grammar_from_lark(call_grammar(CallRules.read(text)))
+    raise GrammarError(f"{kind} is not a kind of grammar")
+
+
+def _tag(tag: dict[str, Any], triggers: list[str]) -> StructTag:
+    begin = tag["begin"]
+    trigger = next((trigger for trigger in triggers if begin.startswith(trigger)), None)
+    if not trigger:
+        raise GrammarError(f"no trigger is the beginning of {begin!r}")
+    return StructTag(trigger=trigger, begin=begin, grammar=narrowed(tag["schema"]), end=tag["end"])

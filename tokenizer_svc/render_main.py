@@ -1,0 +1,131 @@
+"""`python -m tokenizer_svc.render_main`: renders one chat template, within bounds; see `renderer.py`."""
+
+import json
+import resource
+import signal
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+from ops.runtime.lifeline import tie_to_parent
+from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
+from tokenizer_svc.renderer import HEADER
+from tokenizer_svc.template import USUAL, ChatTemplate, Rendering
+
+MEMORY = 2**30
+"""Address space of the process. Bytes."""
+MOST_TEMPLATES = 16
+"""Compiled templates of clients that are kept."""
+
+
+class TooSlow(BaseException):
+    """A template that computes for too long. No `Exception`: what the template calls may handle these."""
+
+
+class Bounded:
+    """Runs work for some seconds of processor time at most."""
+
+    def __init__(self) -> None:
+        self._running = False
+        self._seconds = 0.0
+        signal.signal(signal.SIGPROF, self._interrupt)
+
+    def __call__(self, seconds: float, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The result of `work`. Raises `TooSlow`, within whatever the work does."""
+        self._running, self._seconds = True, seconds
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        try:
+            return work()
+        finally:
+            self._running = False
+            signal.setitimer(signal.ITIMER_PROF, 0)
+
+    def _interrupt(self, *_: object) -> None:
+        if self._running:
+            raise TooSlow(f"it computes for more than {self._seconds:g} s")
+
+
+def main() -> None:
+    """Compile the template, then render until the pipe is closed."""
+    tie_to_parent()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the owner ends this process, once it has no calls
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    questions, answers = sys.stdin.buffer, sys.stdout.buffer
+    first = read(questions)
+    if first is None:
+        return
+    bounded, templates = Bounded(), Templates(first["variables"], first["tells_tools"])
+    write(answers, tried(bounded, first["seconds"], lambda: templates.set_own(first["source"])))
+    while (question := read(questions)) is not None:
+        write(answers, tried(bounded, question["seconds"], lambda: templates.rendered(question)))
+
+
+def tried(bounded: Bounded, seconds: float, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The answer that `work` makes within `seconds`, or one that says why it makes none."""
+    try:
+        return bounded(seconds, work)
+    except InvalidRequestError as error:
+        return {"param": error.param, "error": str(error)}
+    except ModelDirectoryError as error:
+        return {"error": str(error)}
+    except (Exception, TooSlow) as error:  # of time or memory, wherever it struck
+        reason = f"the chat template: {error or type(error).__name__}"
+        return {"param": "messages", "error": reason, "slow": isinstance(error, TooSlow)}
+
+
+class Templates:
+    """The model's own template, and the newest ones that came with conversations."""
+
+    def __init__(self, variables: dict[str, str], tells_tools: bool = False) -> None:
+        self._variables, self._tells_tools = variables, tells_tools
+        self._own: ChatTemplate | None = None
+        self._others: OrderedDict[str, ChatTemplate] = OrderedDict()
+
+    def set_own(self, source: str) -> dict[str, Any]:
+        """Compile the model's template. Raises `ModelDirectoryError`."""
+        self._own = self._compiled(source)
+        return {}
+
+    def rendered(self, question: dict[str, Any]) -> dict[str, Any]:
+        """A conversation as text. Raises `InvalidRequestError`."""
+        rendering = Rendering(**question["rendering"]) if "rendering" in question else USUAL
+        template = self._other(rendering.template) if rendering.template else self._own
+        assert template is not None
+        arguments = question["messages"], question["arguments"], question["tools"], rendering
+        return {"text": template.render(*arguments)}
+
+    def _other(self, source: str) -> ChatTemplate:
+        if source not in self._others:
+            try:
+                self._others[source] = self._compiled(source)
+            except ModelDirectoryError as error:
+                raise InvalidRequestError("chat_template", str(error)) from error
+            if len(self._others) > MOST_TEMPLATES:
+                self._others.popitem(last=False)
+        self._others.move_to_end(source)
+        return self._others[source]
+
+    def _compiled(self, source: str) -> ChatTemplate:
+        return ChatTemplate(source, self._variables, self._tells_tools)
+
+
+def read(stream: BinaryIO) -> dict[str, Any] | None:
+    """The next message; None once the pipe is closed."""
+    header = stream.read(HEADER.size)
+    if len(header) < HEADER.size:
+        return None
+    message: dict[str, Any] = json.loads(stream.read(*HEADER.unpack(header)))
+    return message
+
+
+def write(stream: BinaryIO, message: dict[str, Any]) -> None:
+    body = json.dumps(message).encode()
+    stream.write(HEADER.pack(len(body)) + body)
+    stream.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""The grammar of what comes before an answer's own grammar: a thought, which is free.
+
+Rules are in the library's dialect of Lark. There a special token is no text: it stands by its number.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+from tokenizer_svc.call_values import Rules, quoted
+from tokenizer_svc.formats import THOUGHTS, ThoughtFormat, ThoughtRules
+
+ANY = "/(?s:.*)/"
+SPACE = r"\s\x1c-\x1f\x85"
+"""White space as Python has it."""
+FINAL, _SAID = "<|channel|>final<|message|>", "<|channel|>commentary<|message|>"
+"""Where every part of an answer is a message: heads of those that are text, the last one and others."""
+_PLACE = re.compile(r"\$(\w+)")
+
+
+def after_thought(grammar: str, asked: ThoughtRules) -> str:
+    """The grammar of a thought and then an answer.
+
+    `grammar`: the answer's, as the library gives it; "": any answer, after a thought that has a budget.
+    """
+    texts = Texts(asked)
+    if not grammar:
+        return texts.grammar(texts.thought_first(f"<[{asked.within}]>*", spaced=False))
+    answer = "@answer"
+    if texts.thoughts is not None and texts.thoughts.anywhere:
+        answer = f"{texts.written(FINAL)} {answer}"
+    parts = (
+        json.loads(grammar)["grammars"] if grammar.startswith('{"grammars"') else [{"lark_grammar": grammar}]
+    )
+    whole = {"lark_grammar": texts.grammar(texts.thought_first(answer, spaced=True))}
+    return json.dumps({"grammars": [whole, parts[0] | {"name": "answer"}, *parts[1:]]})
+
+
+class Texts:
+    """Rules for texts in a model's formats."""
+
+    def __init__(self, asked: ThoughtRules) -> None:
+        self.rules = Rules()
+        self.thoughts: ThoughtFormat | None = THOUGHTS.get(asked.thoughts)
+        self._asked = asked
+
+    def grammar(self, start: str) -> str:
+        """All rules, and the one of a whole answer."""
+        return "\n".join(("%llguidance {}", f"start: {start}", *self.rules.lines)) + "\n"
+
+    def thought_first(self, answer: str, spaced: bool, begins: Sequence[str] = ()) -> str:
+        """A thought, which the prompt may have begun, and then the answer.
+
+        `spaced`: the answer does not say itself which space comes before it. `begins`: what begins calls.
+        """
+        thoughts = self.thoughts
+        if thoughts is None:
+            return answer
+        begin, rest = self._marked(thoughts)
+        if thoughts.anywhere:
+            again = self.written(thoughts.delimiters[0])
+            said = f"{self.written(_SAID)} {self.until(thoughts.end, begins)} {again}"
+            thought = self.rules.add(f"{begin} {rest} {again} | {said}")
+            return f"{thought}* {answer}"
+        space = '("\\n" | "\\n\\n")?' if spaced else ""
+        thought = self.rules.add(f"{rest} {space}")
+        return f"{thought} {answer}" if self._asked.thinking else f"({begin} {thought})? {answer}"
+
+    def _marked(self, thoughts: ThoughtFormat) -> tuple[str, str]:
+        """What begins a thought, and the rest of it."""
+        asked = self._asked
+        if asked.budget is None:
+            return self.written(thoughts.begin), self.until(thoughts.end)
+        # Tokens are counted, so marks are tokens, too.
+        within = f"<[{asked.within}]>{{0,{asked.budget}}}" if asked.budget else ""
+        return f"<[{asked.begin}]>", f"{within} <[{asked.end}]>"
+
+    def until(self, end: str, without: Sequence[str] = (), text: str = ANY) -> str:
+        """A text up to the first `end`, with that; see `without`."""
+        head, *rest = self.literals(end)
+        before = self.without((*without, end), text)
+        if not head.startswith("<["):
+            # One terminal: where the text alone would end, none could tell.
+            before, head = "", self.rules.add(f"{before} {head}", terminal=True)
+        return " ".join((before, head, *rest)).strip()
+
+    def without(self, marks: Sequence[str], text: str = ANY) -> str:
+        """A text without any of the marks. `text`: a regular expression that it follows, too."""
+        if not marks:
+            return self.rules.add(text, terminal=True)
+        found = " | ".join(map(quoted, sorted(marks)))
+        return self.rules.add(f"{text} & ~({ANY} ({found}) {ANY})", terminal=True)
+
+    def written(self, text: str, places: Mapping[str, Sequence[str]] | None = None) -> str:
+        """A text of a format. `places`: what stands for `$name` and the like."""
+        parts: list[str] = []
+        for index, part in enumerate(_PLACE.split(text)):
+            parts += self.literals(part) if index % 2 == 0 else (places or {})[part]
+        return " ".join(parts) or '""'
+
+    def literals(self, text: str) -> list[str]:
+        """A text in pieces, with special tokens as such."""
+        if not text:
+            return []
+        for mark, token in self._asked.special.items():
+            before, found, after = text.partition(mark)
+            if found:
+                return [*self.literals(before), f"<[{token}]>", *self.literals(after)]
+        return [quoted(text)]

@@ -1,0 +1,35 @@
+"""Prompts as tokens, and tokens as text, for clients that ask for nothing else."""
+
+import asyncio
+
+from proto.tokenizer_pb2 import TokenizeRequest, TokenizeResponse
+from tokenizer_svc.context import ContextLength, unknown
+from tokenizer_svc.prompt import Render, prompt_tokens
+from tokenizer_svc.prompt_scores import text_of
+from tokenizer_svc.tokenizer import TextModel
+
+FEW = 4096
+"""Tokens that are turned into text at once (about 2 ms). More of them are turned in a thread."""
+
+
+async def tokenized(
+    model: TextModel,
+    request: TokenizeRequest,
+    context: ContextLength = unknown,
+    render: Render | None = None,
+) -> TokenizeResponse:
+    """`context`, `render`: as for `prompt_tokens`. Raises `InvalidRequestError`."""
+    tokens = await prompt_tokens(model, request.request, context, render)
+    if len(tokens) <= FEW:
+        return _spelled(model, request, tokens)
+    return await asyncio.to_thread(_spelled, model, request, tokens)
+
+
+def _spelled(model: TextModel, request: TokenizeRequest, tokens: list[int]) -> TokenizeResponse:
+    response = TokenizeResponse(token_ids=tokens)
+    if request.request.echo:
+        visible = model.plain_tokens if request.request.skip_special_tokens else model.every_token
+        response.text = text_of(tokens, visible)
+    if request.names:
+        response.names.extend(model.tokenizer.id_to_token(token) or "" for token in tokens)
+    return response
