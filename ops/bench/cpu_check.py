@@ -6,7 +6,8 @@
 For each instruction set that the machine has, the best first: the kernels' tests; steps of a model of 135
 million parameters beside their floors, in each form of weights; products beside oneDNN's and attention beside
 PyTorch's; then answers over HTTP beside other engines, which are held to the same instruction set. Needs a
-checkout, and no network. Writes OUT/cpu-PROCESSOR.json.
+checkout, and no network. Writes OUT/cpu-PROCESSOR-SET.json, where SET is the best instruction set: machines
+without and with AVX-512 may give their processors the same name.
 
 Status: 0 if no check failed, 1 if one did.
 """
@@ -90,7 +91,8 @@ def _check(out: Path, deadline: float, others: Sequence[str]) -> int:
     sets = build.supported()
     results: dict[str, Any] = {"wrong": [], "left out": [], "steps": {}, "kernels": {}, "answers": {}}
     machine = record.machine()["cpu"] or build.processor().splitlines()[0]
-    path = out / f"cpu-{re.sub(r'[^a-z0-9]+', '-', machine.lower()).strip('-')}.json"
+    processor = re.sub(r"[^a-z0-9]+", "-", machine.lower()).strip("-")
+    path = out / f"cpu-{processor}-{sets[0]}.json"
 
     def note(part: str, run: Any, *needed: Any) -> None:
         print(f"== {part}", file=sys.stderr, flush=True)

@@ -39,7 +39,7 @@ KINDS: Mapping[str, Kind] = {
         "The chain of processes beside the engine in one", engines.subject, engines.in_process
     ),
     "serve": Kind("A server under a load", engines.subject, engines.served),
-    "cpu-check": Kind("The CPU kernels by instruction set", lambda results: "", cpu.checked),
+    "cpu-check": Kind("The CPU kernels by instruction set", cpu.subject, cpu.checked),
     "step": Kind("One step, by part", engines.subject, step.by_part),
     "mechanisms": Kind("Each mechanism on and off", mechanisms.subject, mechanisms.on_and_off),
     "footprint": Kind("What a worker takes before it answers", engines.subject, anything.numbers),

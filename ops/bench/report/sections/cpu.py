@@ -9,6 +9,11 @@ from ops.bench.report.sections import kernels
 Results = Mapping[str, Any]
 
 
+def subject(results: Results) -> str:
+    """The best instruction set of the processor."""
+    return next((f"up to {name}" for by_set in results["steps"].values() for name in by_set), "")
+
+
 def checked(results: Results, drawings: str) -> list[str]:
     blocks = []
     for form, by_set in results["steps"].items():
