@@ -7,7 +7,6 @@ from fastapi import APIRouter, Request, Response
 from gateway.api.answer import FINISH_REASONS, Answer, Choice, Json, compact, quoted
 from gateway.api.answer_schema import ChatCompletion, ChatCompletionChunk
 from gateway.api.body import read_body
-from gateway.api.budget import asked_tokens_of, seconds_of
 from gateway.api.calls import Call, functions_of
 from gateway.api.logprobs import chat_logprobs
 from gateway.api.respond import respond
@@ -15,7 +14,6 @@ from gateway.api.schema import ChatBody
 from gateway.api.splitter import Pieces, Splitter
 from gateway.api.tools import named
 from gateway.api.translate import chat_requests
-from gateway.http.caller import caller_of
 from gateway.http.openapi import posting
 from gateway.upstream.generation import Generator
 from proto.sampling_pb2 import NOT_FINISHED
@@ -31,15 +29,7 @@ def router(generator: Generator) -> APIRouter:
     async def create_chat_completion(request: Request) -> Response:
         """Answer a conversation."""
         body = await read_body(request, ChatBody)
-        request_id: str = request.state.request_id
-        caller = caller_of(request)
-        generator.check_room(body.model, caller.tenant, body.user)
-        answer = ChatAnswer(body, request_id, prompts=1)
-        requests = chat_requests(body, request_id, caller)
-        await caller.begin(asked_tokens_of(body, caller.limits), answer.tokens)
-        return await respond(
-            request, answer, generator.run(body.model, requests, seconds_of(body, caller.limits))
-        )
+        return await respond(request, generator, body, chat_requests, ChatAnswer)
 
     return routes
 

@@ -7,12 +7,10 @@ from fastapi import APIRouter, Request, Response
 from gateway.api.answer import FINISH_REASONS, Answer, Choice, Json, compact, quoted
 from gateway.api.answer_schema import Completion, CompletionChunk
 from gateway.api.body import read_body
-from gateway.api.budget import asked_tokens_of, seconds_of
 from gateway.api.logprobs import CompletionLogprobs, echoed, joined
 from gateway.api.respond import respond
 from gateway.api.schema import CompletionBody
 from gateway.api.translate import completion_requests
-from gateway.http.caller import caller_of
 from gateway.http.openapi import posting
 from gateway.upstream.generation import Generator
 from proto.sampling_pb2 import LENGTH
@@ -26,16 +24,8 @@ def router(generator: Generator) -> APIRouter:
     async def create_completion(request: Request) -> Response:
         """Continue one prompt or several."""
         body = await read_body(request, CompletionBody)
-        request_id: str = request.state.request_id
-        caller = caller_of(request)
-        generator.check_room(body.model, caller.tenant, body.user)
-        requests = completion_requests(body, request_id, caller)
         kind = EchoAnswer if body.echo else CompletionAnswer
-        answer = kind(body, request_id, len(requests))
-        await caller.begin(asked_tokens_of(body, caller.limits), answer.tokens)
-        return await respond(
-            request, answer, generator.run(body.model, requests, seconds_of(body, caller.limits))
-        )
+        return await respond(request, generator, body, completion_requests, kind)
 
     return routes
 

@@ -10,7 +10,6 @@ from fastapi import APIRouter, Request, Response
 
 from gateway.api.answer import Choice, Json, compact
 from gateway.api.body import read_body
-from gateway.api.budget import asked_tokens_of, seconds_of
 from gateway.api.calls import Call
 from gateway.api.chat import ChatAnswer
 from gateway.api.messages_answer_schema import EVENTS, AnthropicError, Count, MessageAnswer
@@ -20,7 +19,6 @@ from gateway.api.schema import ChatBody
 from gateway.api.splitter import Pieces
 from gateway.api.tokenize import prompt_of
 from gateway.api.translate import chat_requests
-from gateway.http.caller import caller_of
 from gateway.http.openapi import posting
 from gateway.http.sse import named_event
 from gateway.upstream.generation import Generator
@@ -38,15 +36,7 @@ def router(generator: Generator) -> APIRouter:
     async def create_message(request: Request) -> Response:
         """Answer a conversation, in the shape of Anthropic's API."""
         body = (await read_body(request, MessagesBody)).chat()
-        request_id: str = request.state.request_id
-        caller = caller_of(request)
-        generator.check_room(body.model, caller.tenant, body.user)
-        answer = MessagesAnswer(body, request_id, prompts=1)
-        requests = chat_requests(body, request_id, caller)
-        await caller.begin(asked_tokens_of(body, caller.limits), answer.tokens)
-        return await respond(
-            request, answer, generator.run(body.model, requests, seconds_of(body, caller.limits))
-        )
+        return await respond(request, generator, body, chat_requests, MessagesAnswer)
 
     @routes.post("/v1/messages/count_tokens", openapi_extra=posting(CountBody, Count, error=AnthropicError))
     async def count_tokens(request: Request) -> Response:

@@ -9,13 +9,13 @@ import json
 import time
 from abc import abstractmethod
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from gateway.api.answer import Json, compact
 from gateway.api.body import read_body
-from gateway.api.budget import asked_tokens_of, seconds_of
 from gateway.api.calls import Call
 from gateway.api.chat import ChatAnswer
 from gateway.api.embeddings import embedded, numbers
@@ -34,12 +34,12 @@ from gateway.api.schema import ChatBody
 from gateway.api.splitter import Pieces
 from gateway.api.translate import chat_requests
 from gateway.errors import NotFound, Unauthorized
-from gateway.http.caller import caller_of
+from gateway.http.caller import Caller
 from gateway.http.openapi import getting, posting
 from gateway.upstream.catalog import Catalog, Model
 from gateway.upstream.generation import Generator
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED
-from proto.tokenizer_pb2 import TextChunk
+from proto.tokenizer_pb2 import TextChunk, TextRequest
 
 LIKE = "0.9.0"
 """The version of Ollama whose API this is like. Clients refuse servers that seem too old."""
@@ -119,15 +119,10 @@ def router(generator: Generator, catalog: Catalog) -> APIRouter:
             end = {"model": model, "created_at": _now(), **kind.said(Pieces())}
             loaded = compact(end | {"done": True, "done_reason": "load"})
             return Response(loaded, media_type="application/json")
-        chat = body.chat(model)
-        caller = caller_of(request)
-        generator.check_room(model, caller.tenant, chat.user)
-        answer = kind(chat, request.state.request_id, prompts=1)
-        (asked,) = chat_requests(chat, request.state.request_id, caller)
+        requests_of = chat_requests
         if isinstance(body, OllamaGenerateBody) and body.raw:
-            asked.text = body.prompt  # in place of the conversation
-        await caller.begin(asked_tokens_of(chat, caller.limits), answer.tokens)
-        return await respond(request, answer, generator.run(model, [asked], seconds_of(chat, caller.limits)))
+            requests_of = partial(_raw_requests, body.prompt)
+        return await respond(request, generator, body.chat(model), requests_of, kind)
 
     return routes
 
@@ -233,6 +228,13 @@ class GeneratedLines(Lines):
     def said(pieces: Pieces, calls: Json | None = None) -> Json:
         thinking = {"thinking": pieces.reasoning} if pieces.reasoning else {}
         return {"response": pieces.content, **thinking}
+
+
+def _raw_requests(prompt: str, body: ChatBody, request_id: str, caller: Caller) -> list[TextRequest]:
+    """Of a body whose conversation does not count: the prompt is taken as it is."""
+    (asked,) = chat_requests(body, request_id, caller)
+    asked.text = prompt
+    return [asked]
 
 
 async def _found(catalog: Catalog, name: str) -> Model:

@@ -1,25 +1,48 @@
 """An answer as an HTTP response: a stream of events, or one JSON object."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from typing import TypeVar
 
 from fastapi import Request, Response
 
 from gateway.api.answer import Answer
+from gateway.api.budget import asked_tokens_of, seconds_of
+from gateway.api.schema import ChatBody, CompletionBody
+from gateway.http.caller import Caller, caller_of
 from gateway.http.connection import while_connected
 from gateway.http.sse import EventStream
-from gateway.upstream.generation import Chunks
+from gateway.upstream.generation import Chunks, Generator
+from proto.tokenizer_pb2 import TextRequest
 
+Body = TypeVar("Body", ChatBody, CompletionBody)
 Running = AbstractAsyncContextManager[Chunks]
 """The result of `Generator.run`."""
 
 
-async def respond(request: Request, answer: Answer, running: Running) -> Response:
-    """The response. Raises `Disconnected` if the client leaves before a collected answer is complete."""
+async def respond(
+    request: Request,
+    generator: Generator,
+    body: Body,
+    requests_of: Callable[[Body, str, Caller], Sequence[TextRequest]],
+    kind: Callable[[Body, str, int], Answer],
+) -> Response:
+    """Ask for what `body` wants, and answer.
+
+    `requests_of` makes a request for each prompt, out of the body, the request's id and the caller. `kind`
+    makes the answer, out of the body, the id and the number of prompts. Raises `GatewayError`, and
+    `Disconnected` if the client leaves before a collected answer is complete.
+    """
+    caller = caller_of(request)
+    generator.check_room(body.model, caller.tenant, body.user)
+    requests = requests_of(body, request.state.request_id, caller)
+    answer = kind(body, request.state.request_id, len(requests))
+    await caller.begin(asked_tokens_of(body, caller.limits), answer.tokens)
+    running = generator.run(body.model, requests, seconds_of(body, caller.limits))
     if answer.request.stream:
         return EventStream(_events(answer, running), answer.stream_type)
-    body = await while_connected(request.receive, _body(answer, running))
-    return Response(body, media_type="application/json")
+    text = await while_connected(request.receive, _body(answer, running))
+    return Response(text, media_type="application/json")
 
 
 async def _events(answer: Answer, running: Running) -> AsyncGenerator[str, None]:
