@@ -6,7 +6,18 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
 from gateway import docs_page, page
-from gateway.api import chat, completions, embeddings, health, messages, models, ollama, rank, tokenize
+from gateway.api import (
+    chat,
+    completions,
+    embeddings,
+    health,
+    messages,
+    models,
+    ollama,
+    rank,
+    responses,
+    tokenize,
+)
 from gateway.api import metrics as metrics_page
 from gateway.api.answer_schema import ANSWERS
 from gateway.api.messages_answer_schema import MESSAGES
@@ -14,6 +25,8 @@ from gateway.api.messages_schema import CountBody, MessagesBody
 from gateway.api.ollama_answer_schema import OLLAMA
 from gateway.api.ollama_schema import EmbedBody, OllamaChatBody, OllamaGenerateBody, ShowBody
 from gateway.api.rank_schema import RerankBody, ScoreBody
+from gateway.api.responses_answer_schema import RESPONSES
+from gateway.api.responses_schema import ResponsesBody
 from gateway.api.schema import ChatBody, CompletionBody, EmbeddingBody
 from gateway.api.token_schema import DetokenizeBody, TokenizeBody
 from gateway.errors import BadRequest, GatewayError, NotFound, ServerFault, WrongMethod
@@ -43,7 +56,7 @@ _LOOPBACK_ONLY = Access()
 BODIES = (
     *(CompletionBody, ChatBody, EmbeddingBody, TokenizeBody, DetokenizeBody),
     *(RerankBody, ScoreBody),
-    *(MessagesBody, CountBody, OllamaChatBody, OllamaGenerateBody, EmbedBody, ShowBody),
+    *(MessagesBody, CountBody, ResponsesBody, OllamaChatBody, OllamaGenerateBody, EmbedBody, ShowBody),
 )
 """What requests may have."""
 
@@ -105,6 +118,7 @@ def create_app(
         completions.router(generator),
         chat.router(generator),
         messages.router(generator),
+        responses.router(generator),
         ollama.router(generator, catalog),
         embeddings.router(generator),
         rank.router(generator),
@@ -115,7 +129,7 @@ def create_app(
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Disconnected, _client_left)
     app.add_exception_handler(Exception, _server_fault)
-    add_schemas(app, *BODIES, *ANSWERS, *MESSAGES, *OLLAMA)
+    add_schemas(app, *BODIES, *ANSWERS, *MESSAGES, *RESPONSES, *OLLAMA)
     return app
 
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from gateway.api.fields import alternatives
 from gateway.api.logprobs import prompt_logprobs
 from gateway.api.schema import GenerationBody
+from gateway.errors import GatewayError
 from gateway.http.sse import DONE, event
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED, STOP
 from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta, TokenText
@@ -91,6 +92,10 @@ class Answer(ABC):
             return DONE
         usage = self._head(self.chunk_object_name) | {"choices": [], "usage": self._usage()}
         return event(compact(usage)) + DONE
+
+    def failed(self, error: GatewayError) -> str | None:
+        """The end of a stream that has begun and fails; None: it ends as the path's other errors do."""
+        return None
 
     def add(self, prompt: int, chunk: TextChunk) -> None:
         """Collect a chunk of the answer to prompt number `prompt`."""

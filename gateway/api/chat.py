@@ -94,6 +94,16 @@ class ChatAnswer(Answer):
             self._reasoning_tokens += len(delta.token_ids)
         return pieces
 
+    def _pieces(self, index: int, delta: TextDelta) -> Pieces:
+        """What the new text of choice number `index` adds: text alone, if the model's answers are that."""
+        if not self._parts:
+            return Pieces(content=delta.text)
+        calls = self._parts[index].calls
+        number = len(calls)
+        pieces = self._take(index, delta)
+        # If only one call is allowed, others are among the pieces and not among the calls.
+        return pieces._replace(calls=tuple(calls[number:]))
+
     def _reason(self, index: int, reason: str | None) -> str | None:
         """Of an answer that is the very call which the client has named, it is `stop`, as OpenAI's."""
         called = self._parts and self._parts[index].calls and not named(self._body.tool_choice)

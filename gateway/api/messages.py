@@ -72,7 +72,7 @@ class MessagesAnswer(ChatAnswer):
         for delta in chunk.deltas:
             self._completion_tokens += len(delta.token_ids)
             self._end_with(delta)
-            events += self._piece_events(self._pieces(delta))
+            events += self._piece_events(self._pieces(0, delta))
         return events
 
     def last_events(self) -> str:
@@ -142,14 +142,6 @@ class MessagesAnswer(ChatAnswer):
         if self._parts and self._parts[0].calls:
             return "tool_use"
         return "stop_sequence" if self._stop_string else self._ended
-
-    def _pieces(self, delta: TextDelta) -> Pieces:
-        if not self._parts:
-            return Pieces(content=delta.text)
-        number = len(self._parts[0].calls)
-        pieces = self._take(0, delta)
-        # If only one call is allowed, others are among the pieces and not among the calls.
-        return pieces._replace(calls=tuple(self._parts[0].calls[number:]))
 
     def _start(self) -> str:
         self._started = True

@@ -1,6 +1,7 @@
 """Errors in the shape of the API that a path belongs to: OpenAI's, Anthropic's or Ollama's."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -43,9 +44,29 @@ def _anthropic(error: GatewayError, request_id: str) -> str:
     return json.dumps({"type": "error", "error": detail, "request_id": request_id})
 
 
+_RESPONSES_NAMES = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "reasoning_effort": "reasoning.effort",
+    "response_format": "text.format",
+}
+"""Fields of the chat API that the Responses API calls otherwise."""
+
+
+def _responses(error: GatewayError, _: str) -> str:
+    body = json.loads(error.body())
+    for name, other in _RESPONSES_NAMES.items():
+        body["error"]["message"] = body["error"]["message"].replace(f"'{name}'", f"'{other}'")
+        if re.match(rf"{name}\b", error.param or ""):
+            body["error"]["param"] = other
+    return json.dumps(body)
+
+
 OPENAI = ErrorShape(lambda error, _: error.body(), lambda body: f"data: {body}\n\n")
 _SHAPES = {
     "/api/": ErrorShape(lambda error, _: json.dumps({"error": error.message}), lambda body: f"{body}\n"),
+    "/v1/responses": ErrorShape(_responses, OPENAI.framed),
     "/v1/messages": ErrorShape(_anthropic, lambda body: f"event: error\ndata: {body}\n\n"),
 }
 """By the beginning of the path. All others are OpenAI's."""

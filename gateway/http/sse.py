@@ -5,7 +5,7 @@ error is an event such as `data: {"error": …}`, after which the stream ends wi
 """
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 
 from starlette.responses import Response
@@ -42,9 +42,16 @@ class EventStream(Response):
     The server's write buffer is bounded: a client that does not read holds up its own `events` alone.
     """
 
-    def __init__(self, events: AsyncGenerator[str, None], media_type: str = "text/event-stream") -> None:
+    def __init__(
+        self,
+        events: AsyncGenerator[str, None],
+        media_type: str = "text/event-stream",
+        failed: Callable[[GatewayError], str | None] = lambda _: None,
+    ) -> None:
+        """`failed`: the end of a stream that fails; None: as the path has it."""
         super().__init__(media_type=media_type)
         self._events = events
+        self._failed = failed
         self._head = [(b"content-type", f"{media_type}; charset=utf-8".encode()), *_HEADERS]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,6 +82,6 @@ class EventStream(Response):
             if not begun:
                 await refusal(error, scope)(scope, receive, send)
                 return
-            body = last_words(error, scope).encode()
-            await send({"type": "http.response.body", "body": body, "more_body": True})
+            last = self._failed(error) or last_words(error, scope)
+            await send({"type": "http.response.body", "body": last.encode(), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})

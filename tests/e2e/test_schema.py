@@ -40,7 +40,7 @@ CHECKS = [
     negative_data_rejection,
 ]
 POSTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize", "/detokenize")
-POSTS += ("/v1/messages", "/v1/messages/count_tokens")
+POSTS += ("/v1/messages", "/v1/messages/count_tokens", "/v1/responses")
 POSTS += ("/v1/rerank", "/v1/score")
 POSTS += ("/api/chat", "/api/generate", "/api/embed", "/api/show")
 GETS = (
@@ -114,11 +114,15 @@ def cases(draw: st.DrawFn, operation: APIOperation, mode: GenerationMode) -> Cas
         if not isinstance(options := body.setdefault("options", {}), dict):
             return case
         body, limits = options, ("num_predict",)
+    if operation.path == "/v1/responses":
+        limits = ("max_output_tokens",)
     for name in limits:
         # A number that is too large must stay wrong.
         if type(body.get(name)) is int and 0 < body[name] < 2**31:
             body[name] = min(body[name], TOKENS)
-    if "input" not in body and all(body.get(name) is None for name in limits):
+    if (operation.path == "/v1/responses" or "input" not in body) and all(
+        body.get(name) is None for name in limits
+    ):
         body[limits[0]] = TOKENS
     return case
 
@@ -173,6 +177,7 @@ def test_what_has_no_body_is_as_documented(
             },
         ),
         ("/v1/messages", {"messages": [{"role": "user", "content": "A fox"}]}),
+        ("/v1/responses", {"input": "A fox", "max_output_tokens": TOKENS}),
     ],
 )
 def test_streams_are_documented_from_their_first_event_to_their_last(

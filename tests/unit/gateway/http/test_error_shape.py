@@ -32,6 +32,13 @@ def test_anthropics(path):
     assert last_words(Overloaded("Wait."), scope(path)) == f"event: error\ndata: {json.dumps(whole)}\n\n"
 
 
+def test_of_responses():
+    error = BadRequest("'max_tokens' and 'messages'.", param="messages[0].content", code="c")
+    found = json.loads(refusal(error, scope("/v1/responses")).body)["error"]
+    assert (found["message"], found["param"]) == ("'max_output_tokens' and 'input'.", "input")
+    assert json.loads(refusal(Unavailable("Gone."), scope("/v1/responses")).body)["error"]["param"] is None
+
+
 def test_ollamas():
     response = refusal(Unavailable("Gone."), scope("/api/chat"))
     assert (response.status_code, json.loads(response.body)) == (503, {"error": "Gone."})

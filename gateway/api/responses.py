@@ -1,0 +1,214 @@
+"""POST /v1/responses: OpenAI's Responses API.
+
+A request becomes one of the chat API (`responses_schema.py`), and the answer to that is written as a
+response: items for thoughts, texts and calls, each with events for its beginning, its parts and its end.
+"""
+
+import time
+from collections.abc import Iterator
+from functools import partial
+
+from fastapi import APIRouter, Request, Response
+
+from gateway.api.answer import Json, compact
+from gateway.api.body import read_body
+from gateway.api.calls import Call
+from gateway.api.chat import ChatAnswer
+from gateway.api.logprobs import chat_logprobs
+from gateway.api.respond import respond
+from gateway.api.responses_answer_schema import RESPONSE_EVENTS, ResponseAnswer
+from gateway.api.responses_schema import ResponsesBody
+from gateway.api.schema import ChatBody
+from gateway.api.translate import chat_requests
+from gateway.errors import GatewayError
+from gateway.http.openapi import posting
+from gateway.http.sse import named_event
+from gateway.upstream.generation import Generator
+from proto.sampling_pb2 import LENGTH, NOT_FINISHED
+from proto.tokenizer_pb2 import TextChunk, TextDelta
+
+_PARTS: dict[str, Json] = {
+    "message": {"type": "output_text", "text": "", "annotations": [], "logprobs": []},
+    "reasoning": {"type": "reasoning_text", "text": ""},
+}
+"""The part of an item of this type, before it has a text."""
+_ITEMS: dict[str, Json] = {
+    "message": {"role": "assistant", "content": []},
+    "reasoning": {"summary": [], "content": []},
+    "function_call": {},
+}
+_ID_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_"}
+
+
+def router(generator: Generator) -> APIRouter:
+    routes = APIRouter()
+
+    @routes.post(
+        "/v1/responses", openapi_extra=posting(ResponsesBody, ResponseAnswer, events=RESPONSE_EVENTS)
+    )
+    async def create_response(request: Request) -> Response:
+        """Answer a conversation, in the shape of OpenAI's Responses API."""
+        asked = await read_body(request, ResponsesBody)
+        kind = partial(ResponsesAnswer, asked)
+        return await respond(request, generator, asked.chat(), chat_requests, kind)
+
+    return routes
+
+
+class ResponsesAnswer(ChatAnswer):
+    """An answer in the shape of the Responses API. It has one choice."""
+
+    id_prefix = "resp_"
+
+    def __init__(self, asked: ResponsesBody, body: ChatBody, request_id: str, prompts: int) -> None:
+        super().__init__(body, request_id, prompts)
+        self._echo = asked.echo()
+        self._item_ids = request_id
+        self._output: list[Json] = []
+        """The items so far. The last one may still be open."""
+        self._open = False
+        self._status = "in_progress"
+        self._sent = 0
+        """Events that were sent."""
+        self._logprobs_held: list[Json] = []
+        """Of tokens whose text may yet turn out to be part of a mark."""
+        self._cut = False
+        """The answer has as many tokens as it may have."""
+
+    def events(self, prompt: int, chunk: TextChunk) -> str:
+        events = ""
+        if not self._sent:
+            events += self._event("created", response=self._response())
+            events += self._event("in_progress", response=self._response())
+        return events + "".join(self._event(**fields) for fields in self._advance(prompt, chunk))
+
+    def last_events(self) -> str:
+        events = "".join(self._event(**fields) for fields in self._end())
+        return events + self._event(self._status, response=self._response())
+
+    def failed(self, error: GatewayError) -> str:
+        code = "rate_limit_exceeded" if error.status == 429 else "server_error"
+        for _ in self._close("incomplete"):
+            pass
+        self._status = "failed"
+        fault = {"error": {"code": code, "message": error.message}}
+        return self._event("failed", response=self._response() | fault)
+
+    def add(self, prompt: int, chunk: TextChunk) -> None:
+        for _ in self._advance(prompt, chunk):
+            pass
+
+    def body(self) -> str:
+        for _ in self._end():
+            pass
+        return compact(self._response())
+
+    def _response(self) -> Json:
+        """The response as it is now."""
+        ended = self._status != "in_progress"
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created,
+            "completed_at": int(time.time()) if self._status == "completed" else None,
+            "status": self._status,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if self._status == "incomplete" else None,
+            "output": self._output if ended else [],
+            "usage": self._usage() if ended else None,
+            **self._echo,
+        }
+
+    def _usage(self) -> Json:
+        input_tokens = len(self.prompt_tokens[0])
+        return {
+            "input_tokens": input_tokens,
+            "input_tokens_details": {"cached_tokens": self._cached_tokens, "cache_write_tokens": 0},
+            "output_tokens": self._completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": self._reasoning_tokens},
+            "total_tokens": input_tokens + self._completion_tokens,
+        }
+
+    def _event(self, kind: str, **fields: object) -> str:
+        name, number = f"response.{kind}", self._sent
+        self._sent += 1
+        return named_event(name, compact({"type": name, "sequence_number": number, **fields}))
+
+    def _advance(self, prompt: int, chunk: TextChunk) -> Iterator[Json]:
+        """Take a chunk, and give the events that it brings."""
+        if chunk.HasField("prompt"):
+            self._note(prompt, chunk.prompt)
+        for delta in chunk.deltas:
+            self._completion_tokens += len(delta.token_ids)
+            if delta.finish_reason != NOT_FINISHED:
+                self._cut = delta.finish_reason == LENGTH
+            yield from self._delta(delta)
+
+    def _delta(self, delta: TextDelta) -> Iterator[Json]:
+        thinking = bool(self._parts) and self._parts[0].splitter.thinking
+        pieces = self._pieces(0, delta)
+        if self.request.wanted_logprobs is not None:
+            self._logprobs_held += chat_logprobs(delta.logprobs)["content"]
+        if pieces.reasoning:
+            yield from self._text("reasoning", pieces.reasoning)
+        if pieces.content:
+            held, self._logprobs_held = self._logprobs_held, []
+            yield from self._text("message", pieces.content, logprobs=held)
+        for call in pieces.calls:
+            yield from self._called(call)
+        if thinking or pieces.reasoning or pieces.calls:
+            self._logprobs_held = []
+
+    def _text(self, kind: str, text: str, **more: list[Json]) -> Iterator[Json]:
+        """More text of an item of type `kind`, after its beginning if the last item is none of these."""
+        if not self._open or self._output[-1]["type"] != kind:
+            yield from self._close()
+            yield self._begin(kind)
+            part = _PARTS[kind] | {name: [] for name in more}
+            self._output[-1]["content"] = [part]
+            yield {"kind": "content_part.added", **self._place(), "content_index": 0, "part": part}
+        part = self._output[-1]["content"][0]
+        part["text"] += text
+        for name, values in more.items():
+            part[name] += values
+        yield {"kind": f"{part['type']}.delta", **self._place(), "content_index": 0, "delta": text, **more}
+
+    def _called(self, call: Call) -> Iterator[Json]:
+        yield from self._close()
+        made = self._call(0, len(self._output), call)
+        yield self._begin("function_call", call_id=made["id"], name=call.name, arguments="")
+        self._output[-1]["arguments"] = call.arguments
+        yield {"kind": "function_call_arguments.delta", **self._place(), "delta": call.arguments}
+        yield from self._close()
+
+    def _begin(self, kind: str, **fields: str) -> Json:
+        item_id = f"{_ID_PREFIXES[kind]}{self._item_ids}_{len(self._output)}"
+        self._output.append({"id": item_id, "type": kind, "status": "in_progress", **_ITEMS[kind], **fields})
+        self._open = True
+        return {
+            "kind": "output_item.added",
+            "output_index": len(self._output) - 1,
+            "item": self._output[-1],
+        }
+
+    def _place(self) -> Json:
+        return {"item_id": self._output[-1]["id"], "output_index": len(self._output) - 1}
+
+    def _close(self, status: str = "completed") -> Iterator[Json]:
+        """End the last item, if it has not ended."""
+        if not self._open:
+            return
+        self._open, item, place = False, self._output[-1], self._place()
+        item["status"] = status
+        if item["type"] == "function_call":
+            yield {"kind": "function_call_arguments.done", **place, "arguments": item["arguments"]}
+        else:
+            (part,) = item["content"]
+            whole = {name: part[name] for name in ("text", "logprobs") if name in part}
+            yield {"kind": f"{part['type']}.done", **place, "content_index": 0, **whole}
+            yield {"kind": "content_part.done", **place, "content_index": 0, "part": part}
+        yield {"kind": "output_item.done", "output_index": place["output_index"], "item": item}
+
+    def _end(self) -> Iterator[Json]:
+        self._status = "incomplete" if self._cut else "completed"
+        yield from self._close(self._status)

@@ -1,0 +1,238 @@
+"""What clients of OpenAI's Responses API get, for the OpenAPI document alone."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from gateway.api.answer_schema import AnswerPart, ChosenTokenLogprob
+
+Status = Literal["in_progress", "completed", "incomplete"]
+
+
+class OutputText(AnswerPart):
+    """A text."""
+
+    type: Literal["output_text"]
+    text: str
+    annotations: list[Any] = Field(max_length=0)
+    logprobs: list[ChosenTokenLogprob]
+
+
+class OutputMessage(AnswerPart):
+    """What the model says."""
+
+    id: str
+    type: Literal["message"]
+    status: Status
+    role: Literal["assistant"]
+    content: list[OutputText]
+
+
+class OutputReasoningText(AnswerPart):
+    """A thought."""
+
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class OutputReasoning(AnswerPart):
+    """What the model thinks before it answers."""
+
+    id: str
+    type: Literal["reasoning"]
+    status: Status
+    summary: list[Any] = Field(max_length=0)
+    content: list[OutputReasoningText]
+
+
+class OutputCall(AnswerPart):
+    """A call of an offered function."""
+
+    id: str
+    type: Literal["function_call"]
+    status: Status
+    call_id: str = Field(description="What `function_call_output` names.")
+    name: str
+    arguments: str = Field(description="A JSON object.")
+
+
+Output = OutputReasoning | OutputMessage | OutputCall
+
+
+class InputDetails(AnswerPart):
+    """Which tokens of the prompt were not computed."""
+
+    cached_tokens: int
+    cache_write_tokens: Literal[0]
+
+
+class OutputDetails(AnswerPart):
+    """Which tokens of the answer are thoughts."""
+
+    reasoning_tokens: int
+
+
+class ResponseTokens(AnswerPart):
+    """Tokens of a request."""
+
+    input_tokens: int
+    input_tokens_details: InputDetails
+    output_tokens: int
+    output_tokens_details: OutputDetails
+    total_tokens: int
+
+
+class Incomplete(AnswerPart):
+    """Why an answer is not complete."""
+
+    reason: Literal["max_output_tokens"]
+
+
+class ResponseFault(AnswerPart):
+    """Why an answer has failed."""
+
+    code: str
+    message: str
+
+
+class ResponseAnswer(AnswerPart):
+    """The answer of POST /v1/responses."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int = Field(description="Unix time, seconds.")
+    completed_at: int | None = Field(description="Unix time, seconds.")
+    status: Status | Literal["failed"]
+    error: ResponseFault | None
+    incomplete_details: Incomplete | None
+    output: list[Output]
+    usage: ResponseTokens | None
+    background: Literal[False]
+    instructions: str | None
+    max_output_tokens: int | None
+    max_tool_calls: None
+    metadata: dict[str, str]
+    model: str
+    parallel_tool_calls: bool
+    previous_response_id: str | None
+    reasoning: dict[str, Any]
+    store: bool
+    temperature: float | None = Field(description="Null: the model's own default.")
+    text: dict[str, Any]
+    tool_choice: Any
+    tools: list[dict[str, Any]]
+    top_logprobs: int
+    top_p: float | None = Field(description="Null: the model's own default.")
+    truncation: Literal["disabled"]
+    user: str | None
+
+
+class _Event(AnswerPart):
+    sequence_number: int
+
+
+class ResponseEvent(_Event):
+    """The response as it is now."""
+
+    type: Literal[
+        "response.created",
+        "response.in_progress",
+        "response.completed",
+        "response.incomplete",
+        "response.failed",
+    ]
+    response: ResponseAnswer
+
+
+class ItemEvent(_Event):
+    """An item begins or has ended."""
+
+    type: Literal["response.output_item.added", "response.output_item.done"]
+    output_index: int
+    item: Output
+
+
+class _ItemPart(_Event):
+    item_id: str
+    output_index: int
+
+
+class PartEvent(_ItemPart):
+    """Part of an item begins or has ended."""
+
+    type: Literal["response.content_part.added", "response.content_part.done"]
+    content_index: Literal[0]
+    part: OutputText | OutputReasoningText
+
+
+class TextDeltaEvent(_ItemPart):
+    """More text."""
+
+    type: Literal["response.output_text.delta"]
+    content_index: Literal[0]
+    delta: str
+    logprobs: list[ChosenTokenLogprob]
+
+
+class TextDoneEvent(_ItemPart):
+    """The whole text."""
+
+    type: Literal["response.output_text.done"]
+    content_index: Literal[0]
+    text: str
+    logprobs: list[ChosenTokenLogprob]
+
+
+class ReasoningDeltaEvent(_ItemPart):
+    """More of a thought."""
+
+    type: Literal["response.reasoning_text.delta"]
+    content_index: Literal[0]
+    delta: str
+
+
+class ReasoningDoneEvent(_ItemPart):
+    """The whole thought."""
+
+    type: Literal["response.reasoning_text.done"]
+    content_index: Literal[0]
+    text: str
+
+
+class ArgumentsDeltaEvent(_ItemPart):
+    """A call's arguments, whole in one piece."""
+
+    type: Literal["response.function_call_arguments.delta"]
+    delta: str
+
+
+class ArgumentsDoneEvent(_ItemPart):
+    """A call's arguments."""
+
+    type: Literal["response.function_call_arguments.done"]
+    arguments: str
+
+
+RESPONSE_EVENTS: dict[str, type[AnswerPart]] = {
+    "response.created": ResponseEvent,
+    "response.in_progress": ResponseEvent,
+    "response.output_item.added": ItemEvent,
+    "response.content_part.added": PartEvent,
+    "response.output_text.delta": TextDeltaEvent,
+    "response.output_text.done": TextDoneEvent,
+    "response.reasoning_text.delta": ReasoningDeltaEvent,
+    "response.reasoning_text.done": ReasoningDoneEvent,
+    "response.function_call_arguments.delta": ArgumentsDeltaEvent,
+    "response.function_call_arguments.done": ArgumentsDoneEvent,
+    "response.content_part.done": PartEvent,
+    "response.output_item.done": ItemEvent,
+    "response.completed": ResponseEvent,
+    "response.incomplete": ResponseEvent,
+    "response.failed": ResponseEvent,
+}
+"""What a stream's events are, by their names."""
+
+RESPONSES: tuple[type[AnswerPart], ...] = (
+    ResponseAnswer,
+    *dict.fromkeys(RESPONSE_EVENTS.values()),
+)

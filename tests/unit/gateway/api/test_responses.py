@@ -1,0 +1,211 @@
+"""POST /v1/responses: answers, streams and errors, as the openai client reads them."""
+
+import json
+
+import grpc
+import openai
+import pytest
+from pydantic import BaseModel
+
+from gateway.api.responses_answer_schema import RESPONSE_EVENTS, ResponseAnswer
+from gateway.api.responses_schema import LOGPROBS
+from proto.sampling_pb2 import LENGTH
+from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta
+from tests.unit.gateway.api.test_messages import STORY, WHOLE, says
+
+ASK = {"model": "m", "input": "A fox?"}
+TOOLS = [{"type": "function", "name": "look", "parameters": {"type": "object"}}]
+USAGE = {
+    "input_tokens": 3,
+    "input_tokens_details": {"cached_tokens": 2, "cache_write_tokens": 0},
+    "output_tokens_details": {"reasoning_tokens": 0},
+}
+
+
+async def streamed(gateway, **fields):
+    """The events of an answer, each of which is as documented."""
+    answer = await gateway.http.post("/v1/responses", json=ASK | fields | {"stream": True})
+    assert answer.headers["content-type"].startswith("text/event-stream"), answer.text
+    *events, rest = answer.text.split("\n\n")
+    assert rest == ""
+    found = []
+    for number, event in enumerate(events):
+        name, data = (line.partition(": ")[2] for line in event.split("\n"))
+        value = RESPONSE_EVENTS[name].model_validate(json.loads(data), strict=True).model_dump()
+        assert (value["type"], value["sequence_number"]) == (name, number)
+        found.append(value)
+    return found
+
+
+def put_together(events):
+    """The output as a client puts it together from what the events add."""
+    output = []
+    for event in events:
+        match event["type"].removeprefix("response."):
+            case "output_item.added":
+                assert event["output_index"] == len(output)
+                assert event["item"]["status"] == "in_progress"
+                output.append(event["item"])
+            case "content_part.added":
+                assert output[-1]["content"] == []
+                output[-1]["content"].append(event["part"])
+            case "output_text.delta" | "reasoning_text.delta":
+                assert event["item_id"] == output[-1]["id"]
+                part = output[-1]["content"][event["content_index"]]
+                part["text"] += event["delta"]
+                if "logprobs" in event:
+                    part["logprobs"] += event["logprobs"]
+            case "output_text.done" | "reasoning_text.done":
+                assert event["text"] == output[-1]["content"][0]["text"]
+            case "function_call_arguments.delta":
+                output[-1]["arguments"] += event["delta"]
+            case "function_call_arguments.done":
+                assert event["arguments"] == output[-1]["arguments"]
+            case "content_part.done":
+                assert event["part"] == output[-1]["content"][0]
+            case "output_item.done":
+                output[-1]["status"] = event["item"]["status"]
+                assert event["item"] == output[-1]
+    return output
+
+
+def without_ids(response):
+    changing = {"id", "created_at", "completed_at"}
+    items = [{name: part for name, part in item.items() if name != "id"} for item in response["output"]]
+    items = [item | ({"call_id": ""} if "call_id" in item else {}) for item in items]
+    return {name: part for name, part in response.items() if name not in changing} | {"output": items}
+
+
+async def both(gateway, **fields):
+    """The collected answer, which the streamed one equals."""
+    answer = await gateway.http.post("/v1/responses", json=ASK | fields)
+    assert answer.status_code == 200, answer.text
+    whole = ResponseAnswer.model_validate(answer.json(), strict=True).model_dump()
+    assert whole["id"] == "resp_" + answer.headers["x-request-id"]
+    events = await streamed(gateway, **fields)
+    assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
+    assert events[-1]["type"] == "response." + whole["status"]
+    last = events[-1]["response"]
+    assert {event["response"]["id"] for event in (*events[:2], events[-1])} == {last["id"]}
+    assert put_together(events) == last["output"]
+    assert without_ids(last) == without_ids(whole)
+    assert len({item["id"] for item in whole["output"]}) == len(whole["output"])
+    return whole
+
+
+async def test_a_text(gateway):
+    response = await both(gateway, metadata={"a": "b"}, instructions="Be brief.", temperature=0.5)
+    (item,) = response["output"]
+    assert item["content"] == [{"type": "output_text", "text": STORY, "annotations": [], "logprobs": []}]
+    assert (item["role"], item["status"], response["status"]) == ("assistant", "completed", "completed")
+    assert response["usage"] == USAGE | {"output_tokens": 12, "total_tokens": 15}
+    assert (response["metadata"], response["instructions"]) == ({"a": "b"}, "Be brief.")
+    assert (response["temperature"], response["top_p"], response["store"]) == (0.5, None, False)
+    assert response["incomplete_details"] is None
+
+
+async def test_an_answer_that_is_cut(gateway):
+    response = await both(gateway, max_output_tokens=2)
+    assert (response["status"], response["incomplete_details"]) == (
+        "incomplete",
+        {"reason": "max_output_tokens"},
+    )
+    assert response["output"][0]["status"] == "incomplete"
+    assert gateway.tokenizer.requests[0].max_tokens == 2
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+async def test_thoughts_texts_and_calls_are_items(gateway, size):
+    gateway.tokenizer.generate = says(WHOLE, size)
+    response = await both(gateway, tools=TOOLS)
+    thought, text, *calls = response["output"]
+    assert thought["content"] == [{"type": "reasoning_text", "text": "Where?"}]
+    assert text["content"][0]["text"] == "I look."
+    assert [(call["name"], json.loads(call["arguments"])) for call in calls] == [
+        ("look", {"at": "owl"}),
+        ("look", {"at": "fox"}),
+    ]
+    assert len({call["call_id"] for call in calls}) == 2
+    assert [tool["name"] for tool in response["tools"]] == ["look"]
+
+
+async def test_one_call_at_most(gateway):
+    gateway.tokenizer.generate = says(WHOLE, 1000)
+    response = await both(gateway, tools=TOOLS, parallel_tool_calls=False)
+    assert [item["type"] for item in response["output"]] == ["reasoning", "message", "function_call"]
+
+
+async def test_a_call_that_is_cut_is_text(gateway):
+    gateway.tokenizer.generate = says("<call>{", reason=LENGTH)
+    response = await both(gateway, tools=TOOLS)
+    assert response["output"][0]["content"][0]["text"] == "<call>{"
+    assert response["status"] == "incomplete"
+
+
+async def test_an_empty_answer_has_no_items(gateway):
+    gateway.tokenizer.generate = says("")
+    assert (await both(gateway))["output"] == []
+
+
+async def test_log_probabilities(gateway):
+    response = await both(gateway, include=[LOGPROBS], top_logprobs=2, max_output_tokens=3)
+    entries = response["output"][0]["content"][0]["logprobs"]
+    assert [entry["token"] for entry in entries] == ["Once", " upon", " a"]
+    assert [(top["token"], top["logprob"]) for top in entries[0]["top_logprobs"]] == [
+        ("Once", -0.5),
+        ("Once~1", -1.5),
+    ]
+
+
+async def test_an_error_in_a_stream_ends_the_response(gateway):
+    async def fail(request, context):
+        yield TextChunk(prompt=PromptInfo(token_ids=[1]), deltas=[TextDelta(text="A", token_ids=[1])])
+        await context.abort(grpc.StatusCode.ABORTED, "enough")
+
+    gateway.tokenizer.generate = fail
+    last = (await streamed(gateway))[-1]
+    assert last["type"] == "response.failed"
+    assert last["response"]["error"] == {"code": "server_error", "message": "enough"}
+    assert last["response"]["output"][0]["status"] == "incomplete"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_error_before_a_stream_names_the_fields_of_this_api(gateway, stream):
+    async def refuse(request, context):
+        metadata = (("quire-param", "prompt"),)
+        await context.abort(grpc.StatusCode.OUT_OF_RANGE, "too long with 'max_tokens'", metadata)
+        yield
+
+    gateway.tokenizer.generate = refuse
+    with pytest.raises(openai.BadRequestError, match="'max_output_tokens'") as refused:
+        await gateway.openai().responses.create(**ASK, stream=stream)
+    assert (refused.value.param, refused.value.code) == ("input", "context_length_exceeded")
+
+
+class Look(BaseModel):
+    at: str
+
+
+async def test_the_openai_client_reads_answers_and_streams(gateway):
+    client = gateway.openai()
+    answer = await client.responses.create(**ASK)
+    assert (answer.output_text, answer.status, answer.usage.total_tokens) == (STORY, "completed", 15)
+    gateway.tokenizer.generate = says(WHOLE)
+    async with client.responses.stream(**ASK, tools=TOOLS) as stream:
+        deltas = [event.delta async for event in stream if event.type == "response.output_text.delta"]
+        final = await stream.get_final_response()
+    assert "".join(deltas) == final.output_text == "I look."
+    assert [item.type for item in final.output] == ["reasoning", "message", *["function_call"] * 2]
+    gateway.tokenizer.generate = says('{"at": "owl"}')
+    parsed = await client.responses.parse(**ASK, text_format=Look)
+    assert parsed.output_parsed == Look(at="owl")
+    assert json.loads(gateway.tokenizer.requests[-1].shape.json_schema)["required"] == ["at"]
+    # What came back is what a client sends again.
+    again = [{"role": "user", "content": "A fox?"}, *final.output, {"role": "user", "content": "And?"}]
+    await client.responses.create(model="m", input=again)
+    messages = gateway.tokenizer.requests[-1].chat.messages
+    assert [(one.role, one.content, one.reasoning, len(one.tool_calls)) for one in messages] == [
+        ("user", "A fox?", "", 0),
+        ("assistant", "I look.", "Where?", 2),
+        ("user", "And?", "", 0),
+    ]

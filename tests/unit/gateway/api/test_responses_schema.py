@@ -1,0 +1,163 @@
+"""Requests of the Responses API as requests of the chat API."""
+
+import json
+
+import pytest
+
+from gateway.api.body import parse
+from gateway.api.ignored import Ignored
+from gateway.api.responses_schema import LOGPROBS, ResponsesBody
+from gateway.errors import BadRequest
+
+ASK = {"model": "m", "input": "A fox?"}
+TOOL = {"type": "function", "name": "look", "description": "Looks.", "parameters": {"type": "object"}}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+def read(**fields):
+    return parse(json.dumps(ASK | fields).encode(), ResponsesBody, Ignored())
+
+
+def chat(**fields):
+    return read(**fields).chat()
+
+
+def said(*items):
+    """The messages that these items become."""
+    return [message.model_dump(exclude_unset=True) for message in chat(input=list(items)).messages]
+
+
+def test_the_plain_case():
+    body = chat()
+    assert [(one.role, one.content) for one in body.messages] == [("user", "A fox?")]
+    assert (body.model, body.limit, body.stream, body.logprobs) == ("m", None, False, False)
+    assert body.model_fields_set.isdisjoint({"temperature", "top_p", "top_k", "priority", "seed"})
+    assert not body.continue_final_message
+
+
+def test_fields_with_other_names():
+    body = chat(
+        instructions="Be brief.",
+        max_output_tokens=7,
+        reasoning={"effort": "low", "summary": "auto"},
+        text={"format": {"type": "json_schema", "name": "a", "schema": SCHEMA, "strict": True}},
+        temperature=0.5,
+        top_p=0.9,
+        top_k=3,
+        seed=4,
+        stream=True,
+        user="u",
+        timeout=9,
+        top_logprobs=2,
+    )
+    assert [(one.role, one.content) for one in body.messages] == [("system", "Be brief."), ("user", "A fox?")]
+    assert (body.limit, body.reasoning_effort, body.stream, body.user) == (7, "low", True, "u")
+    assert (body.temperature, body.top_p, body.top_k, body.seed, body.timeout) == (0.5, 0.9, 3, 4, 9)
+    assert body.wanted_logprobs == 2
+    assert (json.loads(body.shape.json_schema), body.shape.lenient) == (SCHEMA, False)
+    assert chat(include=[LOGPROBS]).wanted_logprobs == 0
+    assert chat(include=["reasoning.encrypted_content"]).wanted_logprobs is None
+
+
+def test_a_conversation_as_an_answer_has_it_is_taken_back():
+    whole = {"status": "completed", "id": "x"}
+    call = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"} | whole
+    text = {"type": "output_text", "text": "I look.", "annotations": [], "logprobs": []}
+    thought = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]}
+    hidden = {"type": "reasoning", "summary": [], "content": None, "encrypted_content": "?"}
+    parts = [{"type": "input_text", "text": "sn"}, {"type": "input_text", "text": "ow"}]
+    messages = said(
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "input_text", "text": "Look"}]},
+        thought | whole,
+        {"type": "message", "role": "assistant", "content": [text]} | whole,
+        call,
+        call | {"call_id": "c2"},
+        {"type": "function_call_output", "call_id": "c1", "output": parts},
+        {"type": "function_call_output", "call_id": "c2", "output": ""},
+        hidden,
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+        call,
+        thought,
+        call,
+    )
+    function = {"name": "look", "arguments": "{}"}
+    calls = [{"id": name, "type": "function", "function": function} for name in ("c1", "c2")]
+    assert messages == [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": "Look"},
+        {"role": "assistant", "content": "I look.", "reasoning_content": "Hm.", "tool_calls": calls},
+        {"role": "tool", "content": "snow", "tool_call_id": "c1"},
+        {"role": "tool", "content": "", "tool_call_id": "c2"},
+        {"role": "assistant", "content": "No.", "tool_calls": calls[:1]},
+        {"role": "assistant", "reasoning_content": "Hm.", "tool_calls": calls[:1]},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("choice", "demanded"),
+    [
+        ("required", "required"),
+        ({"type": "function", "name": "look"}, {"type": "function", "function": {"name": "look"}}),
+    ],
+)
+def test_tools(choice, demanded):
+    body = chat(tools=[TOOL | {"strict": True}], tool_choice=choice, parallel_tool_calls=False)
+    function = {"name": "look", "description": "Looks.", "parameters": {"type": "object"}, "strict": True}
+    assert body.tools == [{"type": "function", "function": function}]
+    assert (body.tool_choice, body.parallel_tool_calls) == (demanded, False)
+
+
+def test_allowed_tools_are_those_that_are_offered():
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}]}
+    body = chat(tools=[TOOL, TOOL | {"name": "wave"}], tool_choice=choice)
+    assert [tool["function"]["name"] for tool in body.offered] == ["look"]
+
+
+def test_what_has_no_effect_is_not_named_and_what_is_unknown_is():
+    ignored = Ignored()
+    hints = {"store": False, "prompt_cache_key": "k", "metadata": {"a": "b"}, "max_tool_calls": 3}
+    parse(json.dumps(ASK | hints | {"background": False, "prompt": None}).encode(), ResponsesBody, ignored)
+    assert not ignored
+    parse(json.dumps(ASK | {"colour": 1}).encode(), ResponsesBody, ignored)
+    assert ignored.header() == "colour"
+
+
+IMAGE = {"type": "input_image", "image_url": "x"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input": []}, "input"),
+        ({"input": 3}, "input"),
+        ({"input": [{"role": "tool", "content": "A"}]}, "input[0].message.role"),
+        ({"input": [{"role": "user", "content": [IMAGE]}]}, "input[0].message.content"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+        ({"input": [{"type": ["message"]}]}, "input[0].type"),
+        ({"tools": [TOOL, {"type": "web_search"}]}, "tools[1].type"),
+        ({"tools": [{"type": "function"}]}, "tools[0].name"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice"),
+        ({"tool_choice": {"type": "web_search"}}, "tool_choice"),
+        ({"tool_choice": {"type": "allowed_tools", "tools": 3}}, "tool_choice"),
+        ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
+        ({"text": {"format": {"type": "text", "schema": {}}}}, "text.format.schema"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"truncation": "some"}, "truncation"),
+        ({"metadata": {"a": 1}}, "metadata.a"),
+        ({"metadata": {str(name): "" for name in range(17)}}, "metadata"),
+        ({"temperature": 3}, "temperature"),
+        ({"background": True}, "background"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"prompt": {"id": "p"}}, "prompt"),
+    ],
+)
+def test_what_is_refused(fields, param):
+    with pytest.raises(BadRequest) as refused:
+        chat(**fields)
+    assert refused.value.param == param
+
+
+def test_a_call_is_demanded_of_no_tool():
+    with pytest.raises(BadRequest, match="there are no tools"):
+        assert chat(tool_choice="required").shape
