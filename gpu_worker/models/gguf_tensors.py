@@ -1,56 +1,27 @@
 """The tensors of GGUF files under the names that checkpoints of safetensors give them.
 
 Files are memory-mapped. A quantized tensor is rows of bytes, and its name ends with its type: see
-`formats/gguf.py`.
+`formats/gguf.py`. All experts of a layer are one tensor, which is taken apart.
 """
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from gpu_worker.errors import ModelError
-from ops.runtime.gguf.config import FACTORS
+from gpu_worker.models.formats.gguf import SIZES
+from gpu_worker.models.formats.gguf_blocks import dequantized
+from gpu_worker.models.gguf_names import hugging_face_name
 from ops.runtime.gguf.file import PLAIN, TensorPlace, read_gguf
+from ops.runtime.gguf.keys import FACTORS
 from ops.runtime.model_files import FileError
 
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-
-_NAMES = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-}
-_IN_LAYER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_qkv": "self_attn.qkv_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_NORMS_AROUND = {
-    "post_attention_norm": "post_attention_layernorm",
-    "ffn_norm": "pre_feedforward_layernorm",
-    "post_ffw_norm": "post_feedforward_layernorm",
-}
-"""Names of Gemma 2 and 3, whose norms stand before and after attention and MLP."""
-_OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
-    "gemma2": _NORMS_AROUND,
-    "gemma3": _NORMS_AROUND,
-    "phi3": {"ffn_up": "mlp.gate_up_proj"},
-}
-"""Names of an architecture that differ from `_IN_LAYER`."""
-_LAYER = re.compile(r"blk\.(\d+)\.(.+)")
+_ROW = "mlp.shared_expert_gate.weight"
+"""A matrix of one row, which llama.cpp has as a vector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +49,11 @@ class GgufTensors:
         except (FileError, OSError, RuntimeError) as error:
             raise ModelError(str(error).partition("\n")[0]) from error
         self._one_more = architecture.startswith("gemma")
-        self._places: dict[str, TensorPlace] = {
-            _name(architecture, name) + ("" if place.kind in PLAIN else f".{place.kind}"): place
-            for name, place in gguf.tensors.items()
-            if name not in FACTORS
-        }
+        self._places: dict[str, list[TensorPlace]] = {}
+        for own, whole in sorted(gguf.tensors.items()):  # gate is before up, and key before value
+            if own not in FACTORS:
+                for name, place in _single(hugging_face_name(architecture, own), whole):
+                    self._places.setdefault(name, []).append(place)
 
     @property
     def names(self) -> list[str]:
@@ -90,23 +61,49 @@ class GgufTensors:
         return list(self._places)
 
     def get_slice(self, name: str) -> _Shape:
-        return _Shape(self._places[name].shape)
+        first, *others = (place.shape for place in self._places[name])
+        if others and len(first) == 3:
+            return _Shape((first[0] * (first[2] + others[0][1]), first[1]))
+        return _Shape((first[0] * (1 + len(others)), *first[1:]))
 
     def get_tensor(self, name: str) -> Tensor:
-        place = self._places[name]
+        """Raises `ModelError` if its parts do not fit each other."""
+        first, *others = self._places[name]
+        if not others:
+            tensor = self._read(first)
+            # llama.cpp keeps the factor of Gemma's norms whole, which is 1 + weight.
+            return tensor - 1 if self._one_more and name.endswith("norm.weight") else tensor
+        try:
+            if len(first.shape) == 3:  # latent attention: keys [heads, row, key], values [heads, value, row]
+                key, value = self._numbers(first), self._numbers(others[0])
+                return torch.cat((key.transpose(1, 2), value), 1).flatten(0, 1)
+            # gpt-oss: rows of gate and up alternate
+            return torch.stack([self._read(place) for place in (first, *others)], 1).flatten(0, 1)
+        except (RuntimeError, IndexError) as error:
+            raise ModelError(f"{first.path}: the parts of {name} do not fit each other") from error
+
+    def _read(self, place: TensorPlace) -> Tensor:
         octets = self._maps[place.path][place.start : place.start + place.nbytes]
         if place.kind not in PLAIN:
             return octets.view(*place.shape[:-1], place.row_bytes)
-        tensor = octets.view(_DTYPES[place.kind]).view(place.shape)
-        # llama.cpp keeps the factor of Gemma's norms whole, which is 1 + weight.
-        return tensor - 1 if self._one_more and name.endswith("norm.weight") else tensor
+        return octets.view(_DTYPES[place.kind]).view(place.shape)
+
+    def _numbers(self, place: TensorPlace) -> Tensor:
+        """A tensor as float32, dequantized if it is quantized."""
+        stored = self._read(place)
+        if place.kind in PLAIN:
+            return stored.float()
+        return dequantized(place.kind, stored.view(-1, SIZES[place.kind][1])).view(place.shape)
 
 
-def _name(architecture: str, name: str) -> str:
-    """The name of a tensor elsewhere; its own if it is not known, which then is in no configuration."""
-    stem, _, end = name.rpartition(".")
-    if found := _LAYER.fullmatch(stem):
-        names = {**_IN_LAYER, **_OTHER_NAMES.get(architecture, {})}
-        if found[2] in names:
-            return f"model.layers.{found[1]}.{names[found[2]]}.{end}"
-    return f"{_NAMES[stem]}.{end}" if stem in _NAMES else name
+def _single(name: str, place: TensorPlace) -> Iterator[tuple[str, TensorPlace]]:
+    """A tensor under the name that says its type; of a tensor of all experts each expert's."""
+    shape, experts = place.shape, "{}" in name
+    if place.kind not in PLAIN and (experts or len(shape) < 3):
+        name += f".{place.kind}"
+    if not experts:
+        yield name, replace(place, shape=(1, *shape)) if name.endswith(_ROW) and len(shape) == 1 else place
+        return
+    size = place.nbytes // shape[0]
+    for number in range(shape[0]):
+        yield name.format(number), replace(place, shape=shape[1:], start=place.start + number * size)

@@ -1,9 +1,10 @@
 """GGUF files, written as the format's description has them, and tiny models in them.
 
-Quantized weights are random blocks. What these mean is computed by transformers.
+Quantized weights are random blocks. What these mean is computed by transformers, or here by the description.
 """
 
 import json
+import re
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,12 +26,19 @@ KINDS: dict[str, tuple[int, int, int, int | None, float]] = {
     "Q4_K": (12, 256, 0, 2, 7.5),
     "Q5_K": (13, 256, 0, 2, 15.5),
     "Q6_K": (14, 256, 208, None, 0),
+    **{"IQ2_XXS": (16, 256, 0, None, 0), "IQ2_XS": (17, 256, 0, None, 0), "IQ3_XXS": (18, 256, 0, None, 0)},
+    **{"IQ1_S": (19, 256, 0, None, 0), "IQ4_NL": (20, 32, 0, None, 0), "IQ3_S": (21, 256, 0, None, 0)},
+    **{"IQ2_S": (22, 256, 0, None, 0), "IQ4_XS": (23, 256, 0, None, 0), "IQ1_M": (29, 256, 49, None, 0)},
+    **{"TQ1_0": (34, 256, 52, None, 0), "TQ2_0": (35, 256, 64, None, 0), "MXFP4": (39, 32, 0, None, 0)},
 }
 """Number of the type; weights of a block; places of scale and minimum in its bytes; the minimum, for a scale
-of 1, with which weights have a mean of about zero."""
+of 1, with which weights have a mean of about zero. The scale of IQ1_M has 4 bits in every other byte from its
+place on, that of MXFP4 is a power of two."""
 BYTES = {
     **{"Q4_0": 18, "Q4_1": 20, "Q5_0": 22, "Q5_1": 24, "Q8_0": 34},
     **{"Q2_K": 84, "Q3_K": 110, "Q4_K": 144, "Q5_K": 176, "Q6_K": 210},
+    **{"IQ2_XXS": 66, "IQ2_XS": 74, "IQ3_XXS": 98, "IQ1_S": 50, "IQ4_NL": 18, "IQ3_S": 110, "IQ2_S": 82},
+    **{"IQ4_XS": 136, "IQ1_M": 56, "TQ1_0": 54, "TQ2_0": 66, "MXFP4": 17},
 }
 PLAIN = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 30}
 
@@ -47,6 +55,15 @@ def random_blocks(kind: str, rows: int, columns: int, std: float = 0.06, seed: i
     shares = 0.5 + torch.rand(count, 1, generator=drawn)
 
     def fill(scale: float) -> Tensor:
+        if kind == "MXFP4":
+            blocks[:, 0] = (127 + (shares[:, 0] * scale).log2().round()).to(torch.uint8)
+            return meant(kind, blocks.view(rows, -1))
+        if kind == "IQ1_M":
+            bits = (shares[:, 0] * scale).half().view(torch.int16).int()
+            for part in range(4):
+                at = 49 + 2 * part
+                blocks[:, at] = blocks[:, at] & 15 | ((bits >> 4 * part & 15) << 4).to(torch.uint8)
+            return meant(kind, blocks.view(rows, -1))
         for at, factor in ((scale_at, 1.0), (least_at, least)):
             if at is not None:
                 blocks[:, at : at + 2] = (shares * scale * factor).half().view(torch.uint8).view(count, 2)
@@ -59,8 +76,8 @@ def random_blocks(kind: str, rows: int, columns: int, std: float = 0.06, seed: i
 def meant(kind: str, stored: Tensor) -> Tensor:
     """What rows of blocks mean, float32 [rows, columns], by transformers where it has the type."""
     blocks = stored.reshape(-1, BYTES[kind])
-    if kind.startswith("Q5_") and kind != "Q5_K":
-        return torch.tensor([_five_bits(kind, block) for block in blocks.tolist()]).reshape(len(stored), -1)
+    if (by_hand := _BY_HAND.get(kind)) is not None:
+        return torch.tensor([by_hand(kind, block) for block in blocks.tolist()]).reshape(len(stored), -1)
     return dequantize(blocks, KINDS[kind][0], torch.float32).reshape(len(stored), -1)
 
 
@@ -75,6 +92,30 @@ def _five_bits(kind: str, block: list[int]) -> list[float]:
         number = (octet >> 4 if place >= 16 else octet & 15) + 16 * (high >> place & 1)
         found.append(halves[0] * (number - 16) if kind == "Q5_0" else halves[0] * number + halves[1])
     return found
+
+
+def _ternary(kind: str, block: list[int]) -> list[float]:
+    """The 256 weights of a block of TQ1_0 or TQ2_0, one after the other."""
+    (scale,) = struct.unpack("<e", bytes(block[-2:]))
+    if kind == "TQ2_0":
+        numbers = [block[at // 128 * 32 + at % 32] >> at % 128 // 32 * 2 & 3 for at in range(256)]
+    else:
+        places = [(at % 32, at // 32) for at in range(160)]
+        places += [(32 + at % 16, at // 16) for at in range(80)]
+        places += [(48 + at % 4, at // 4) for at in range(16)]
+        numbers = [block[at] * 3**digit % 256 * 3 // 256 for at, digit in places]
+    return [scale * (number - 1) for number in numbers]
+
+
+def _fp4(kind: str, block: list[int]) -> list[float]:
+    """The 32 weights of a block of MXFP4, one after the other."""
+    numbers = [octet & 15 for octet in block[1:]] + [octet >> 4 for octet in block[1:]]
+    sizes = (0, 0.5, 1, 1.5, 2, 3, 4, 6)
+    return [2.0 ** (block[0] - 127) * sizes[number & 7] * (-1 if number > 7 else 1) for number in numbers]
+
+
+_BY_HAND = {"Q5_0": _five_bits, "Q5_1": _five_bits, "TQ1_0": _ternary, "TQ2_0": _ternary, "MXFP4": _fp4}
+"""Types that transformers does not have."""
 
 
 def write_gguf(path: Path, values: Mapping[str, Any], tensors: Written, alignment: int = 32) -> Path:
@@ -130,18 +171,34 @@ _LAYER = {
     "mlp.down_proj": "ffn_down",
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
+    **{"mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp"},
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    **{f"mlp.experts.{one}_proj": f"ffn_{one}_exps" for one in ("gate", "up", "down")},
+    **{f"mlp.shared_expert.{one}_proj": f"ffn_{one}_shexp" for one in ("gate", "up", "down")},
+    **{f"mlp.shared_experts.{one}_proj": f"ffn_{one}_shexp" for one in ("gate", "up", "down")},
+    "block_sparse_moe.experts.w1": "ffn_gate_exps",
+    "block_sparse_moe.experts.w2": "ffn_down_exps",
+    "block_sparse_moe.experts.w3": "ffn_up_exps",
+    **{"self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm"},
+    **{"self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm"},
+    **{"self_attn.q_b_proj": "attn_q_b", "self_attn.kv_b_proj": "attn_kv_b"},
+    **{"self_attn.k_b": "attn_k_b", "self_attn.v_b": "attn_v_b"},
 }
+_WHOLE = {"mlp.gate.e_score_correction_bias": "exp_probs_b.bias", "self_attn.sinks": "attn_sinks.weight"}
 
 
 def name_of(name: str, architecture: str) -> str:
-    """llama.cpp's name of a tensor."""
+    """llama.cpp's name of a tensor. All experts of a layer have one."""
+    name = re.sub(r"experts\.\d+\.", "experts.", name)
     stem, _, end = name.rpartition(".")
     if stem == "lm_head":
         return f"output.{end}"
     parts = stem.removeprefix("model.").split(".", 2)
     if parts[0] != "layers":
         return {"embed_tokens": "token_embd", "norm": "output_norm"}[parts[0]] + f".{end}"
-    around = architecture in ("gemma2", "gemma3")
+    if (own := _WHOLE.get(f"{parts[2]}.{end}")) is not None:
+        return f"blk.{parts[1]}.{own}"
+    around = architecture in ("gemma2", "gemma3", "glm4moe", "gpt-oss")
     after = "post_attention_norm" if around else "ffn_norm"
     names = {**_LAYER, "post_attention_layernorm": after}
     return f"blk.{parts[1]}.{names[parts[2]]}.{end}"
@@ -151,6 +208,56 @@ def paired(weight: Tensor, heads: int) -> Tensor:
     """Rows of queries or keys as llama.cpp's converter orders those of Llama."""
     halves = weight.reshape(heads, 2, -1, *weight.shape[1:])
     return halves.transpose(1, 2).reshape(weight.shape)
+
+
+def _parts_of(
+    tensors: Mapping[str, Tensor], config: Mapping[str, Any], architecture: str
+) -> dict[str, Tensor]:
+    """The tensors of a model, those that llama.cpp divides in their parts."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        stem, _, end = name.rpartition(".")
+        if architecture == "gpt-oss" and stem.endswith("experts"):
+            kind = "bias" if end.endswith("bias") else "weight"
+            for number, each in enumerate(tensor):
+                rows = each if kind == "bias" else each.T
+                parts = {"gate": rows[::2], "up": rows[1::2]} if "gate" in end else {"down": rows}
+                found |= {f"{stem}.{number}.{one}_proj.{kind}": part for one, part in parts.items()}
+        elif architecture == "deepseek2" and stem.endswith("kv_b_proj") and config["q_lora_rank"]:
+            heads = tensor.view(config["num_attention_heads"], -1, config["kv_lora_rank"])
+            key = config["qk_nope_head_dim"]
+            found[name.replace("kv_b_proj", "k_b")] = heads[:, :key].transpose(1, 2)
+            found[name.replace("kv_b_proj", "v_b")] = heads[:, key:]
+        else:
+            found[name] = tensor
+    return found
+
+
+def _whole(parts: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """`_parts_of`, back."""
+    found = dict(parts)
+    for name in [name for name in parts if name.endswith("k_b.weight")]:
+        key, value = found.pop(name), found.pop(name.replace("k_b", "v_b"))
+        found[name.replace("k_b", "kv_b_proj")] = torch.cat((key.transpose(1, 2), value), 1).flatten(0, 1)
+    if "GptOssForCausalLM" not in config["architectures"]:
+        return found
+    for layer in range(config["num_hidden_layers"]):
+        stem = f"model.layers.{layer}.mlp.experts"
+        for kind, end in (("weight", ""), ("bias", "_bias")):
+            gate, up, down = (
+                torch.stack(
+                    [
+                        found.pop(f"{stem}.{number}.{one}_proj.{kind}")
+                        for number in range(config["num_local_experts"])
+                    ]
+                )
+                for one in ("gate", "up", "down")
+            )
+            both = torch.stack((gate, up), 2).flatten(1, 2)
+            turned = kind == "weight"
+            found[f"{stem}.gate_up_proj{end}"] = both.transpose(1, 2) if turned else both
+            found[f"{stem}.down_proj{end}"] = down.transpose(1, 2) if turned else down
+    return found
 
 
 def model_file(
@@ -168,23 +275,29 @@ def model_file(
     config = json.loads((source / "config.json").read_text())
     tensors: dict[str, tuple[int, tuple[int, ...], bytes]] = {}
     plain: dict[str, Tensor] = {}
-    for seed, (name, tensor) in enumerate(sorted(load_file(source / "model.safetensors").items())):
+    parts = _parts_of(load_file(source / "model.safetensors"), config, architecture)
+    for seed, (name, tensor) in enumerate(sorted(parts.items())):
         own = name_of(name, architecture)
-        kind = kind_of(own) if tensor.dim() == 2 else None
+        kind = kind_of(own) if tensor.dim() > 1 and tensor.shape[0] > 1 else None
         if kind is None:
             plain[name] = tensor.float()
             kept = (
                 tensor.float() + 1 if architecture.startswith("gemma") and "norm" in own else tensor.float()
             )
         else:
-            rows, columns = tensor.shape
-            kept = random_blocks(kind, rows, columns, seed=100 * seed)
-            plain[name] = meant(kind, kept)
+            columns = tensor.shape[-1]
+            kept = random_blocks(kind, tensor.numel() // columns, columns, seed=100 * seed)
+            plain[name] = meant(kind, kept).view(tensor.shape)
         if architecture == "llama" and "proj" in name and own.split(".")[-2] in ("attn_q", "attn_k"):
             heads = "num_attention_heads" if "attn_q" in own else "num_key_value_heads"
             kept = paired(kept, config[heads])
-        number = 0 if kind is None else KINDS[kind][0]
-        tensors[own] = number, tuple(tensor.shape), kept.contiguous().numpy().tobytes()
+        shape = tensor.squeeze(0).shape if "shexp" in own else tensor.shape
+        content = kept.contiguous().numpy().tobytes()
+        if "_exps." in own:
+            _, before, others = tensors.get(own, (0, (0,), b""))
+            shape, content = (before[0] + 1, *shape), others + content
+        tensors[own] = 0 if kind is None else KINDS[kind][0], tuple(shape), content
+    plain = _whole(plain, config)
     every = {
         "general.architecture": architecture,
         "block_count": config["num_hidden_layers"],

@@ -9,17 +9,25 @@ and `m` a smallest weight; `qh` has the high bits of the numbers whose low bits 
     Q5_0    d, qh[4], qs[16]                        Q4_K    d, m, scales[12], qs[128]
     Q5_1    d, m, qh[4], qs[16]                     Q5_K    d, m, scales[12], qh[32], qs[128]
     Q8_0    d, qs[32]                               Q6_K    qs[128], qh[64], scales[16], d
+    IQ4_NL  d, qs[16]                               IQ4_XS  d, high scales[2], low scales[4], qs[128]
+    MXFP4   exponent, qs[16]                        TQ1_0   qs[48], qh[4], d
+                                                    TQ2_0   qs[64], d
+
+Numbers of the other IQ types are places in tables of many thousand weights, which transformers has.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from gpu_worker.errors import ModelError
+from ops.runtime.gguf.file import TYPES
+
 
 def dequantized(kind: str, blocks: Tensor) -> Tensor:
     """Weights, float32 [n, weights of a block], of blocks, uint8 [n, bytes of a block], of type `kind`."""
-    return _KINDS[kind](blocks)
+    return _KINDS[kind](blocks) if kind in _KINDS else _from_table(kind, blocks)
 
 
 def scales_and_shifts(kind: str, blocks: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -126,6 +134,55 @@ def _scales_of_32(blocks: Tensor) -> tuple[Tensor, Tensor]:
     return _half(blocks, 0) * scales, _half(blocks, 2) * least
 
 
+def _iq4_nl(blocks: Tensor) -> Tensor:
+    return _half(blocks, 0) * _levels(_LEVELS, _parts(blocks[:, 2:], 4, 16))
+
+
+def _iq4_xs(blocks: Tensor) -> Tensor:
+    high = blocks[:, 2:4, None] >> torch.arange(0, 8, 2, dtype=torch.uint8, device=blocks.device) & 3
+    low = blocks[:, 4:8, None] >> torch.tensor((0, 4), dtype=torch.uint8, device=blocks.device) & 15
+    scales = (low.flatten(1) | high.flatten(1) << 4).float() - 32
+    return _scaled(_levels(_LEVELS, _parts(blocks[:, 8:], 4, 16)), _half(blocks, 0) * scales)
+
+
+def _mxfp4(blocks: Tensor) -> Tensor:
+    powers = torch.exp2(blocks[:, :1].float() - 127)
+    return powers * _levels(_FP4, _parts(blocks[:, 1:], 4, 16))
+
+
+def _tq1_0(blocks: Tensor) -> Tensor:
+    """Five numbers from -1 to 1 in a byte, which is the fraction that they are in base 3, of 256."""
+    digits = []
+    for first, last, count in ((0, 32, 5), (32, 48, 5), (48, 52, 4)):
+        powers = 3 ** torch.arange(count, dtype=torch.int32, device=blocks.device)[:, None]
+        digits.append(((blocks[:, None, first:last].int() * powers & 255) * 3 >> 8).flatten(1))
+    return _half(blocks, 52) * (torch.cat(digits, 1) - 1)
+
+
+def _tq2_0(blocks: Tensor) -> Tensor:
+    return _half(blocks, 64) * (_parts(blocks[:, :64], 2, 32).float() - 1)
+
+
+def _levels(levels: Sequence[float], numbers: Tensor) -> Tensor:
+    """The level that each number is the place of."""
+    return torch.tensor(levels, device=numbers.device)[numbers.long()]
+
+
+def _from_table(kind: str, blocks: Tensor) -> Tensor:
+    number = next(number for number, (name, _, _) in TYPES.items() if name == kind)
+    try:
+        from transformers.integrations.gguf.dequant import dequantize
+
+        found: Tensor = dequantize(blocks.contiguous(), number, torch.float32)
+    except (ImportError, ValueError) as error:
+        raise ModelError(f"{kind} of GGUF files needs a newer version of transformers: {error}") from error
+    return found.view(len(blocks), -1)
+
+
+_LEVELS = (-127.0, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+"""Weights of IQ4_NL and IQ4_XS, by their number."""
+_FP4 = (0.0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6)
+"""Weights of fp4 with 2 bits of exponent, by their bits."""
 _KINDS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
@@ -137,4 +194,9 @@ _KINDS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "Q4_K": _q4_k,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
+    "IQ4_NL": _iq4_nl,
+    "IQ4_XS": _iq4_xs,
+    "MXFP4": _mxfp4,
+    "TQ1_0": _tq1_0,
+    "TQ2_0": _tq2_0,
 }

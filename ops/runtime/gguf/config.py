@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ops.runtime.gguf.file import PLAIN, Gguf
-
-FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
-"""Tensors of factors by which wavelengths are stretched: of Llama 3, and of LongRoPE."""
+from ops.runtime.gguf.keys import FACTORS, Keys, feed_forward, head_size, rope_scaling
+from ops.runtime.gguf.mixtures import deepseek2, experts, glm4moe, gpt_oss, olmoe, qwen2moe, qwen3moe
 
 _END_TEXTS = (
     *(
@@ -43,38 +42,12 @@ class Architecture:
     """Further keys of config.json."""
 
 
-class Keys:
-    """The values of a file under the name of its architecture."""
-
-    def __init__(self, file: Gguf) -> None:
-        self.file = file
-        self.architecture: str = file.get("general.architecture", str, "")
-
-    def number(self, key: str, default: float | None = None) -> Any:
-        """Raises `FileError` if there is no such number, and no default."""
-        value = self.file.get(f"{self.architecture}.{key}", (int, float, list), default)
-        if isinstance(value, list):  # of each layer
-            if not value or any(each != value[0] for each in value):
-                raise self.file.wrong(f"{self.architecture}.{key}", "its layers have different sizes")
-            value = value[0]
-        if value is None:
-            raise self.file.wrong(f"{self.architecture}.{key}", "the value is missing")
-        return value
-
-    def text(self, key: str) -> str:
-        found: str = self.file.get(f"{self.architecture}.{key}", str, "")
-        return found
-
-    def has(self, tensor: str) -> bool:
-        return tensor in self.file.tensors
-
-
 def _gemma(keys: Keys, layers_of_27b: int) -> dict[str, Any]:
     """Gemma 2 and 3: the largest of each scales scores by another size than its heads'."""
     largest = keys.number("block_count") == layers_of_27b
     size = keys.number("embedding_length") // keys.number("attention.head_count")
     return {
-        "query_pre_attn_scalar": size if largest else _head_dim(keys),
+        "query_pre_attn_scalar": size if largest else head_size(keys),
         "sliding_window": keys.number("attention.sliding_window"),
         "attn_logit_softcapping": keys.number("attn_logit_softcapping", 0) or None,
         "final_logit_softcapping": keys.number("final_logit_softcapping", 0) or None,
@@ -95,12 +68,15 @@ def _gemma3(keys: Keys) -> dict[str, Any]:
 
 
 def _llama(keys: Keys) -> dict[str, Any]:
-    """Llama and Mistral. Rows of queries and keys lie as pairs of dimensions, one pair after the other."""
-    return {
+    """Llama, Mistral, Mixtral. Rows of queries and keys lie as pairs of dimensions, one after the other."""
+    found: dict[str, Any] = {
         "rope_interleave": True,
         "attention_bias": keys.has("blk.0.attn_q.bias"),
         "mlp_bias": keys.has("blk.0.ffn_up.bias"),
     }
+    if keys.number("expert_count", 0):
+        found |= {"architectures": ["MixtralForCausalLM"], **experts(keys, True)}
+    return found
 
 
 def _phi3(keys: Keys) -> dict[str, Any]:
@@ -115,6 +91,12 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "gemma2": Architecture("Gemma2ForCausalLM", _gemma2),
     "gemma3": Architecture("Gemma3ForCausalLM", _gemma3),
     "phi3": Architecture("Phi3ForCausalLM", _phi3),
+    "qwen2moe": Architecture("Qwen2MoeForCausalLM", qwen2moe),
+    "qwen3moe": Architecture("Qwen3MoeForCausalLM", qwen3moe),
+    "olmoe": Architecture("OlmoeForCausalLM", olmoe),
+    "glm4moe": Architecture("Glm4MoeForCausalLM", glm4moe),
+    "gpt-oss": Architecture("GptOssForCausalLM", gpt_oss),
+    "deepseek2": Architecture("DeepseekV3ForCausalLM", deepseek2),
 }
 """Architectures of llama.cpp that are read, by their names there."""
 
@@ -125,19 +107,20 @@ def config_of(file: Gguf, factors: Mapping[str, Sequence[float]]) -> dict[str, A
     if (architecture := ARCHITECTURES.get(keys.architecture)) is None:
         known = ", ".join(ARCHITECTURES)
         raise file.wrong("general.architecture", f"{keys.architecture!r} is not supported ({known})")
-    if keys.number("expert_count", 0):
-        raise file.wrong(f"{keys.architecture}.expert_count", "experts of GGUF files are not supported")
     if "token_embd.weight" not in file.tensors:
         raise file.wrong("token_embd.weight", "the tensor is missing")
-    heads, head_dim = keys.number("attention.head_count"), _head_dim(keys)
-    if keys.number("attention.value_length", head_dim) != head_dim:
+    nextn = keys.number("nextn_predict_layers", 0)
+    heads, head_dim = keys.number("attention.head_count"), head_size(keys)
+    latent = keys.number("attention.kv_lora_rank", 0)
+    if not latent and keys.number("attention.value_length", head_dim) != head_dim:
         raise file.wrong(f"{keys.architecture}.attention.value_length", "another size than of keys")
     config = {
         "architectures": [architecture.name],
         "vocab_size": file.tensors["token_embd.weight"].shape[0],
         "hidden_size": keys.number("embedding_length"),
-        "intermediate_size": keys.number("feed_forward_length"),
-        "num_hidden_layers": keys.number("block_count"),
+        "intermediate_size": feed_forward(keys),
+        "num_hidden_layers": keys.number("block_count") - nextn,
+        "num_nextn_predict_layers": nextn or None,
         "num_attention_heads": heads,
         "num_key_value_heads": keys.number("attention.head_count_kv", heads),
         "head_dim": head_dim,
@@ -145,7 +128,7 @@ def config_of(file: Gguf, factors: Mapping[str, Sequence[float]]) -> dict[str, A
         "rms_norm_eps": keys.number("attention.layer_norm_rms_epsilon"),
         "rope_theta": keys.number("rope.freq_base", 10000.0),
         "rotary_dim": keys.number("rope.dimension_count", head_dim),
-        "rope_scaling": _scaling(keys, factors),
+        "rope_scaling": rope_scaling(keys, factors),
         "tie_word_embeddings": not keys.has("output.weight"),
         "torch_dtype": _dtype(file),
         **architecture.more(keys),
@@ -171,38 +154,6 @@ def generation_of(file: Gguf) -> dict[str, Any]:
     for key, name in _SAMPLING.items():
         if (value := file.get(f"general.sampling.{key}", (int, float))) is not None:
             found[name] = value
-    return found
-
-
-def _head_dim(keys: Keys) -> int:
-    size = keys.number("embedding_length") // max(1, keys.number("attention.head_count"))
-    found: int = keys.number("attention.key_length", size)
-    return found
-
-
-def _scaling(keys: Keys, factors: Mapping[str, Sequence[float]]) -> dict[str, Any] | None:
-    """Object `rope_scaling`. None: angles are not scaled."""
-    longest = keys.number("context_length")
-    original = keys.number("rope.scaling.original_context_length", longest)
-    every, short, long = (factors.get(name) for name in FACTORS)
-    if every:
-        short = long = every
-    if short and long:
-        found = {
-            "rope_type": "longrope",
-            "short_factor": list(short),
-            "long_factor": list(long),
-            "original_max_position_embeddings": original,
-            "factor": longest / original,
-        }
-        given = keys.number("rope.scaling.attn_factor", 1.0 if every else 0)
-        return found | ({"attention_factor": given} if given else {})
-    kind = keys.text("rope.scaling.type")
-    if kind in ("", "none"):
-        return None
-    found = {"rope_type": kind, "factor": keys.number("rope.scaling.factor")}
-    if kind == "yarn":
-        found["original_max_position_embeddings"] = original
     return found
 
 

@@ -63,6 +63,30 @@ GEMMA2_VALUES = {
     "attn_logit_softcapping": 3.0,
     "final_logit_softcapping": 5.0,
 }
+HEADS_OF_32 = {"attention.key_length": 32, "attention.value_length": 32}
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 64}
+ROUTED = {"expert_count": 5, "expert_used_count": 2}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN_VALUES = {
+    "rope.scaling.type": "yarn",
+    "rope.scaling.factor": 4.0,
+    "rope.scaling.original_context_length": 32,
+}
+LATENT = EXPERTS | {
+    **{"n_routed_experts": 6, "n_shared_experts": 2, "first_k_dense_replace": 1},
+    **{"kv_lora_rank": 256, "q_lora_rank": 256, "num_key_value_heads": 4},
+    **{"qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32, "routed_scaling_factor": 1.7},
+}
+LATENT_VALUES = {
+    **{"expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": 64},
+    **{"expert_shared_count": 2, "leading_dense_block_count": 1, "expert_weights_scale": 1.7},
+    **{"attention.kv_lora_rank": 256, "attention.value_length": 32, "rope.dimension_count": 16},
+}
 MODELS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     "llama": ("LlamaForCausalLM", {"tie_word_embeddings": True}, "llama", {"rope.dimension_count": 64}),
     "qwen2": ("Qwen2ForCausalLM", {}, "qwen2", {"rope.freq_base": 10000.0}),
@@ -81,6 +105,70 @@ MODELS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     "gemma2": ("Gemma2ForCausalLM", GEMMA2, "gemma2", GEMMA2_VALUES),
     "gemma3": ("Gemma3ForCausalLM", GEMMA3, "gemma3", GEMMA3_VALUES),
     "phi3": ("Phi3ForCausalLM", {"sliding_window": 20}, "phi3", {"attention.sliding_window": 20}),
+    "Mixtral": (
+        "MixtralForCausalLM",
+        {"num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 64},
+        "llama",
+        ROUTED | {"rope.freq_base": 1e6},
+    ),
+    "qwen2moe": (
+        "Qwen2MoeForCausalLM",
+        EXPERTS | {"num_experts": 5, "shared_expert_intermediate_size": 96},
+        "qwen2moe",
+        ROUTED | {"expert_feed_forward_length": 64, "expert_shared_feed_forward_length": 96},
+    ),
+    "qwen3moe": (
+        "Qwen3MoeForCausalLM",
+        EXPERTS | {"num_experts": 5, "head_dim": 32, "norm_topk_prob": True},
+        "qwen3moe",
+        ROUTED | HEADS_OF_32 | {"expert_feed_forward_length": 64},
+    ),
+    "olmoe": (
+        "OlmoeForCausalLM",
+        {"num_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 64},
+        "olmoe",
+        ROUTED,
+    ),
+    "glm4moe": (
+        "Glm4MoeForCausalLM",
+        EXPERTS
+        | {"n_routed_experts": 5, "head_dim": 32, "attention_bias": True, "use_qk_norm": True}
+        | {"first_k_dense_replace": 1, "routed_scaling_factor": 1.7},
+        "glm4moe",
+        ROUTED
+        | HEADS_OF_32
+        | {"expert_feed_forward_length": 64, "expert_shared_count": 1, "leading_dense_block_count": 1}
+        | {"expert_weights_scale": 1.7, "expert_weights_norm": True, "rope.dimension_count": 16}
+        | {"block_count": 3, "nextn_predict_layers": 1},
+    ),
+    "gpt-oss": (
+        "GptOssForCausalLM",
+        {"num_local_experts": 5, "num_experts_per_tok": 2, "head_dim": 32, "sliding_window": 9}
+        | {"intermediate_size": 64, "rope_parameters": YARN | {"truncate": False}},
+        "gpt-oss",
+        ROUTED
+        | HEADS_OF_32
+        | YARN_VALUES
+        | {"expert_feed_forward_length": 64, "attention.sliding_window": 9},
+    ),
+    "DeepSeek V2, lite": (
+        "DeepseekV2ForCausalLM",
+        LATENT | {"q_lora_rank": None, "topk_method": "greedy"},
+        "deepseek2",
+        LATENT_VALUES | {"attention.key_length": 48},
+    ),
+    "DeepSeek V3": (
+        "DeepseekV3ForCausalLM",
+        LATENT
+        | {"n_group": 2, "topk_group": 1, "rope_parameters": YARN | {"mscale": 0.8, "mscale_all_dim": 0.8}},
+        "deepseek2",
+        LATENT_VALUES
+        | YARN_VALUES
+        | {"expert_gating_func": 2, "expert_group_count": 2, "expert_group_used_count": 1}
+        | {"attention.key_length": 272, "attention.key_length_mla": 48, "attention.value_length": 256}
+        | {"attention.value_length_mla": 32, "attention.q_lora_rank": 256, "attention.head_count_kv": 1}
+        | {"rope.scaling.yarn_log_multiplier": 0.08, "expert_weights_norm": True},
+    ),
 }
 
 
@@ -117,6 +205,7 @@ def test_logits_of_every_architecture_equal_transformers(tmp_path: Path, name: s
     mixed = {
         "attn_v": "Q6_K",
         "ffn_down": "Q5_0",
+        **{"ffn_down_exps": "MXFP4", "ffn_down_shexp": "IQ4_NL", "ffn_gate_inp": None, "attn_k_b": "Q8_0"},
         "attn_output": "Q8_0",
         "token_embd": "Q8_0",
         "output": None,
@@ -154,6 +243,11 @@ def test_a_model_in_several_files(tmp_path: Path) -> None:
         values = split if number else {**model.values, **split}
         write_gguf(tmp_path / f"part-{number + 1:05}-of-00003.gguf", values, part)
     compare(tmp_path / "part-00002-of-00003.gguf", meant)
+
+
+def test_experts_of_4_bits_stay_so(tmp_path: Path) -> None:
+    file, meant = written(tmp_path, "Mixtral", lambda own: None if "gate_inp" in own else "Q4_0")
+    compare(file, meant, KeptReference())
 
 
 READ = {"llama": 97 + 2 * 1536, "qwen2": 2 * 97 + 2 * 1536}

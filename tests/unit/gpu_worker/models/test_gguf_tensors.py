@@ -33,7 +33,7 @@ def test_names_and_numbers(tmp_path: Path) -> None:
         "lm_head.weight": NUMBERS.half(),
         "model.layers.10.self_attn.q_proj.weight.Q4_0": BLOCKS,
         "model.layers.1.post_attention_layernorm.weight": NUMBERS,
-        "blk.1.other.weight": NUMBERS,
+        "model.layers.1.other.weight": NUMBERS,
     }
     assert set(found.names) == set(expected)
     for name, tensor in expected.items():
@@ -46,6 +46,24 @@ def test_norms_of_gemma_are_one_less(tmp_path: Path) -> None:
     found = GgufTensors(write_gguf(tmp_path / "a.gguf", {"general.architecture": "gemma3"}, tensors))
     assert torch.equal(found.get_tensor("model.layers.0.pre_feedforward_layernorm.weight"), NUMBERS - 1)
     assert torch.equal(found.get_tensor("lm_head.weight"), NUMBERS)
+
+
+def test_parts_of_one_tensor(tmp_path: Path) -> None:
+    """The gate and up of an expert have the same type and size."""
+    every = random_blocks("Q4_0", 6, 64)
+    names = ("blk.0.ffn_gate_exps.weight", "blk.0.ffn_up_exps.weight")
+    gate = (2, (2, 3, 64), every.numpy().tobytes())
+    for up in (gate, (2, (2, 2, 64), every[:4].numpy().tobytes())):
+        tensors = dict(zip(names, (gate, up), strict=True))
+        found = GgufTensors(write_gguf(tmp_path / "a.gguf", {"general.architecture": "gpt-oss"}, tensors))
+        assert found.names == [f"model.layers.0.mlp.experts.{n}.gate_up_proj.weight.Q4_0" for n in (0, 1)]
+        if up is gate:
+            assert torch.equal(found.get_tensor(found.names[1]), every[3:].repeat_interleave(2, 0))
+        else:
+            with pytest.raises(
+                ModelError, match=r"a\.gguf: the parts of model.*1\.gate_up_proj.* do not fit"
+            ):
+                found.get_tensor(found.names[1])
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Weights of GGUF files: any rectangle of every type, and what back ends of 4 bits keep."""
 
+import sys
+
 import pytest
 import torch
 
@@ -10,6 +12,13 @@ from tests.support.gguf import KINDS, meant, random_blocks
 
 CPU = torch.device("cpu")
 PARTS = [(slice(0, 7), slice(0, 768)), (slice(2, 3), slice(300, 301)), (slice(1, 6), slice(31, 513))]
+
+
+SUMS = {
+    **{"IQ2_XXS": 1.420675, "IQ2_XS": -0.906866, "IQ2_S": -2.778159, "IQ3_XXS": 0.394244},
+    **{"IQ3_S": 0.173367, "IQ1_S": -1.838943, "IQ1_M": 1.265022},
+}
+"""Sums of 4 rows of 512 weights times cosines, by llama.cpp's package gguf 0.19."""
 
 
 def test_all_types_are_tested() -> None:
@@ -24,6 +33,21 @@ def test_a_rectangle_is_what_the_blocks_mean(kind: str) -> None:
     assert expected.std() > 0.01
     for rows, columns in PARTS:
         assert torch.equal(weight.part(rows, columns, CPU), expected[rows, columns])
+
+
+@pytest.mark.parametrize("kind", SUMS)
+def test_types_with_tables_mean_what_llama_cpp_says(kind: str) -> None:
+    """transformers, with which other tests compare, has computed them."""
+    found = GgufWeight(kind, random_blocks(kind, 4, 512)).part(slice(0, 4), slice(0, 512), CPU)
+    cosines = torch.arange(2048, dtype=torch.float64).cos()
+    assert (found.flatten().double() @ cosines).item() == pytest.approx(SUMS[kind], abs=1e-5)
+
+
+def test_a_version_of_transformers_without_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers.integrations.gguf.dequant", None)
+    weight = GgufWeight("IQ3_S", random_blocks("Q3_K", 1, 256))
+    with pytest.raises(ModelError, match="IQ3_S of GGUF files needs a newer version of transformers"):
+        weight.part(slice(0, 1), slice(0, 256), CPU)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -113,7 +113,8 @@ def test_end_tokens_and_sampling(tmp_path: Path) -> None:
     ("architecture", "more", "message"),
     [
         ("mamba", {}, r"general\.architecture: 'mamba' is not supported \(llama, "),
-        ("llama", {"expert_count": 8}, r"llama\.expert_count: experts of GGUF files are not supported"),
+        ("llama", {"expert_count": 8}, r"llama\.expert_used_count: the value is missing"),
+        ("glm4moe", {"expert_gating_func": 1}, r"glm4moe\.expert_gating_func: 1 is not supported \(2\)"),
         ("llama", {"block_count": "two"}, r"llama\.block_count: int or float or list is needed"),
         (
             "llama",

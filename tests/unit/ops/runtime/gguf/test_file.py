@@ -56,8 +56,8 @@ def test_a_file_that_ends_anywhere_is_refused(tmp_path: Path) -> None:
     [
         (
             {},
-            {"a": (23, (1, 256), bytes(136))},
-            r"tensor a is of type IQ4_XS, not of one that is read \(F32, ",
+            {"a": (40, (1, 64), bytes(36))},
+            r"tensor a is of type NVFP4, not of one that is read \(F32, ",
         ),
         ({}, {"a": (77, (1, 1), b"")}, "tensor a is of type 77"),
         ({}, {"a": (12, (1, 100), bytes(144))}, r"tensor a of type Q4_K has shape \[1, 100\]"),

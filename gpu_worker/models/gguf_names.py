@@ -1,0 +1,81 @@
+"""Names of tensors of GGUF files, and those that checkpoints of safetensors give them."""
+
+import re
+from collections.abc import Mapping
+
+_NAMES = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+_IN_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_qkv": "self_attn.qkv_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.{}.gate_proj",
+    "ffn_up_exps": "mlp.experts.{}.up_proj",
+    "ffn_down_exps": "mlp.experts.{}.down_proj",
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+}
+"""`{}`: the number of an expert."""
+_NORMS_AROUND = {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+"""Names of Gemma 2 and 3, whose norms stand before and after attention and MLP."""
+_SHARED_EXPERTS = {f"ffn_{one}_shexp": f"mlp.shared_experts.{one}_proj" for one in ("gate", "up", "down")}
+_OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
+    "llama": {
+        "ffn_gate_inp": "block_sparse_moe.gate",
+        "ffn_gate_exps": "block_sparse_moe.experts.{}.w1",
+        "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
+        "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
+    },
+    "gemma2": _NORMS_AROUND,
+    "gemma3": _NORMS_AROUND,
+    "phi3": {"ffn_up": "mlp.gate_up_proj"},
+    "qwen2moe": {f"ffn_{one}_shexp": f"mlp.shared_expert.{one}_proj" for one in ("gate", "up", "down")},
+    "glm4moe": {"post_attention_norm": "post_attention_layernorm", **_SHARED_EXPERTS},
+    "gpt-oss": {
+        "post_attention_norm": "post_attention_layernorm",
+        "ffn_gate_inp": "mlp.router",
+        "ffn_gate_exps": "mlp.experts.{}.gate_up_proj",
+        "ffn_up_exps": "mlp.experts.{}.gate_up_proj",
+    },
+    "deepseek2": {
+        "attn_q_a": "self_attn.q_a_proj",
+        "attn_q_a_norm": "self_attn.q_a_layernorm",
+        "attn_q_b": "self_attn.q_b_proj",
+        "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+        "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+        "attn_kv_b": "self_attn.kv_b_proj",
+        "attn_k_b": "self_attn.kv_b_proj",
+        "attn_v_b": "self_attn.kv_b_proj",
+        **_SHARED_EXPERTS,
+    },
+}
+"""Names of an architecture that differ from `_IN_LAYER`. Two tensors with one name are parts of one."""
+_WHOLE = {"attn_sinks": "self_attn.sinks", "exp_probs_b": "mlp.gate.e_score_correction_bias"}
+"""Names in a layer that do not end with `weight` or `bias` elsewhere."""
+_LAYER = re.compile(r"blk\.(\d+)\.(.+)")
+
+
+def hugging_face_name(architecture: str, name: str) -> str:
+    """The name of a tensor elsewhere; its own if it is not known, which then is in no configuration."""
+    stem, _, end = name.rpartition(".")
+    if found := _LAYER.fullmatch(stem):
+        names = {**_IN_LAYER, **_OTHER_NAMES.get(architecture, {})}
+        layer = f"model.layers.{found[1]}."
+        return layer + _WHOLE.get(found[2], f"{names.get(found[2], found[2])}.{end}")
+    return f"{_NAMES[stem]}.{end}" if stem in _NAMES else name

@@ -1,0 +1,87 @@
+"""Mixtures of experts of GGUF files: keys of config.json that only these have.
+
+Where a file has no value, llama.cpp's own holds.
+"""
+
+from typing import Any
+
+from ops.runtime.gguf.keys import Keys, feed_forward, rope_scaling
+
+_SOFTMAX, _SIGMOID = 1, 2
+"""Numbers of the functions from router logits to scores."""
+
+
+def experts(keys: Keys, normalized: bool, scores: int = _SOFTMAX) -> dict[str, Any]:
+    """A mixture of experts. `normalized`, `scores`: what holds where the file has no value."""
+    if (given := keys.number("expert_gating_func", scores)) != scores:
+        what = f"{given} is not supported ({scores})"
+        raise keys.file.wrong(f"{keys.architecture}.expert_gating_func", what)
+    return {
+        "num_experts": keys.number("expert_count"),
+        "num_experts_per_tok": keys.number("expert_used_count"),
+        "moe_intermediate_size": keys.number("expert_feed_forward_length", feed_forward(keys)),
+        "n_shared_experts": keys.number("expert_shared_count", 0),
+        "first_k_dense_replace": keys.number("leading_dense_block_count", 0),
+        "n_group": keys.number("expert_group_count", 1),
+        "topk_group": keys.number("expert_group_used_count", 1),
+        "norm_topk_prob": keys.flag("expert_weights_norm", normalized),
+        "routed_scaling_factor": keys.number("expert_weights_scale", 0) or 1.0,
+    }
+
+
+def qwen2moe(keys: Keys) -> dict[str, Any]:
+    shared = keys.number("expert_shared_feed_forward_length", feed_forward(keys))
+    return {**experts(keys, False), "shared_expert_intermediate_size": shared}
+
+
+def qwen3moe(keys: Keys) -> dict[str, Any]:
+    return experts(keys, True)
+
+
+def olmoe(keys: Keys) -> dict[str, Any]:
+    return {**experts(keys, False), "clip_qkv": keys.number("attention.clamp_kqv", 0) or None}
+
+
+def glm4moe(keys: Keys) -> dict[str, Any]:
+    return {
+        **experts(keys, False, _SIGMOID),
+        "attention_bias": keys.has("blk.0.attn_q.bias"),
+        "use_qk_norm": keys.has("blk.0.attn_q_norm.weight"),
+    }
+
+
+def gpt_oss(keys: Keys) -> dict[str, Any]:
+    """gpt-oss, whose YaRN does not round the dimensions between which it fades."""
+    found, scaling = experts(keys, True), rope_scaling(keys, {})
+    return {
+        **found,
+        "intermediate_size": found["moe_intermediate_size"],
+        "sliding_window": keys.number("attention.sliding_window"),
+        "sliding_window_pattern": keys.number("attention.sliding_window_pattern", 2),
+        "rope_scaling": scaling and {**scaling, "truncate": False},
+    }
+
+
+def deepseek2(keys: Keys) -> dict[str, Any]:
+    """DeepSeek V2 and V3, and models like them, whose attention is latent."""
+    third = keys.number("expert_gating_func", _SOFTMAX) == _SIGMOID
+    found = experts(keys, False, _SIGMOID if third else _SOFTMAX)
+    size = keys.number("attention.key_length_mla", keys.number("attention.key_length"))
+    rotated = keys.number("rope.dimension_count")
+    scaling = rope_scaling(keys, {})
+    if scaling and (multiplier := keys.number("rope.scaling.yarn_log_multiplier", 0)):
+        # The file has a tenth of mscale_all_dim, which mscale equals in all models that have both.
+        scaling |= dict.fromkeys(("mscale", "mscale_all_dim"), 10 * multiplier)
+    return {
+        **found,
+        "architectures": ["DeepseekV3ForCausalLM" if third else "DeepseekV2ForCausalLM"],
+        "topk_method": None if third else "group_limited_greedy" if found["n_group"] > 1 else "greedy",
+        "num_key_value_heads": keys.number("attention.head_count"),
+        "q_lora_rank": keys.number("attention.q_lora_rank", 0),
+        "kv_lora_rank": keys.number("attention.kv_lora_rank"),
+        "qk_rope_head_dim": rotated,
+        "qk_nope_head_dim": size - rotated,
+        "v_head_dim": keys.number("attention.value_length_mla", keys.number("attention.value_length")),
+        "head_dim": rotated,
+        "rope_scaling": scaling,
+    }
