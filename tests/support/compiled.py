@@ -95,6 +95,7 @@ def launch_all() -> None:
     attend(mixed, 128, torch.bfloat16, AUTO, AttentionSpec())
     attend(mixed, 256, torch.bfloat16, "int8", AttentionSpec(window=100, sinks=4))
     attend(mixed, 64, torch.float32, AUTO, AttentionSpec())
+    attend(mixed, 512, torch.bfloat16, AUTO, AttentionSpec())
     for kv in FORMATS:
         attend_latent(decodes, 16, torch.bfloat16, kv)
     attend_latent(mixed, 128, torch.bfloat16, AUTO)

@@ -36,7 +36,8 @@ def chunk_rows(query: Tensor) -> int:
     """Rows of a chunk's tile: what its sums leave of the registers."""
     if query.dtype == torch.float32:
         return 32
-    return 128 if query.shape[2] <= 128 else 64
+    dim = query.shape[2]
+    return 128 if dim <= 128 else 64 if dim <= 256 else 32
 
 
 class TritonStep:
