@@ -24,7 +24,7 @@ class ModelFilesError(Exception):
 
 @dataclass(frozen=True)
 class KvShape:
-    """What one token leaves in the cache of every layer.
+    """What one token leaves in the cache of all layers.
 
     `kind` is MHA, GQA, MQA or MLA. MLA (DeepSeek-V2, section 2.1) keeps one compressed vector and one rotated
     key for all heads, as one row.
@@ -32,13 +32,13 @@ class KvShape:
 
     kind: str
     layers: int
-    pages: PageShape
-    """Of one layer."""
+    pages: tuple[PageShape, ...]
+    """Of each layer, but for those that attend to the keys of an earlier layer."""
     window: int | None
 
     def token_bytes(self, dtype: str) -> int:
         """Bytes that one token takes in all layers; `dtype` as in `kv_sizes.token_bytes`."""
-        return self.layers * token_bytes(self.pages, dtype)
+        return sum(token_bytes(each, dtype) for each in self.pages)
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,36 @@ def kv_shape(config: Mapping[str, Any]) -> KvShape:
     if config.get("kv_lora_rank") is not None:
         rank = _size(config, "kv_lora_rank")
         row = rank + _size(config, "qk_rope_head_dim")
-        return KvShape("MLA", layers, PageShape(1, row, rank, shared=True), window)
+        return KvShape("MLA", layers, (PageShape(1, row, rank, shared=True),) * layers, window)
     heads = _size(config, "num_attention_heads")
     many = config.get("num_key_value_heads") is not None
     kv_heads = _size(config, "num_key_value_heads") if many else heads
     given = config.get("head_dim") is not None
     head_dim = _size(config, "head_dim") if given else _size(config, "hidden_size") // heads
     kind = "MHA" if kv_heads == heads else "MQA" if kv_heads == 1 else "GQA"
-    return KvShape(kind, layers, PageShape(kv_heads, head_dim, head_dim), window)
+    return KvShape(kind, layers, _pages(config, layers, kv_heads, head_dim), window)
+
+
+def _pages(config: Mapping[str, Any], layers: int, kv_heads: int, head_dim: int) -> tuple[PageShape, ...]:
+    """In Gemma 4 layers with full attention have their own sizes. In Gemma 3n and 4 the last layers have no
+    pages: they attend to the keys of earlier ones."""
+    usual = {"num_key_value_heads": kv_heads, "head_dim": head_dim}
+    full = {}
+    if config.get("global_head_dim") is not None:
+        full["head_dim"] = _size(config, "global_head_dim")
+        if config.get("attention_k_eq_v") and config.get("num_global_key_value_heads") is not None:
+            full["num_key_value_heads"] = _size(config, "num_global_key_value_heads")
+    kinds = config.get("layer_types") if full else [""] * layers
+    if not isinstance(kinds, list) or len(kinds) != layers:
+        raise ModelFilesError(f"config.json: layer_types must be a list of {layers}, not {kinds!r}")
+    own = layers - (_size(config, "num_kv_shared_layers") if config.get("num_kv_shared_layers") else 0)
+    by_layer = config.get("per_layer_config") or {}  # as newer versions of transformers write it
+    pages = []
+    for layer, kind in enumerate(kinds[:own]):
+        sizes = usual | (full if kind == "full_attention" else {}) | by_layer.get(str(layer), {})
+        size = _size(sizes, "head_dim")
+        pages.append(PageShape(_size(sizes, "num_key_value_heads"), size, size))
+    return tuple(pages)
 
 
 def weights_bytes(model: Path) -> int:

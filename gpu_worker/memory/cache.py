@@ -22,7 +22,7 @@ HOST_SHARE = 0.25
 
 def bytes_per_block(config: Shape, block_size: int, kv: KvFormat) -> int:
     """Bytes of one block in all layers."""
-    return config.num_layers * block_size * kv.token_bytes(config.pages)
+    return block_size * sum(kv.token_bytes(pages) for pages in config.pages)
 
 
 def blocks_within(memory: int, block_bytes: int, needed: int, useful: int) -> int:
@@ -42,7 +42,7 @@ def blocks_within(memory: int, block_bytes: int, needed: int, useful: int) -> in
 def make_caches(
     config: Shape, blocks: int, block_size: int, kv: KvFormat, device: torch.device
 ) -> list[LayerCache]:
-    """Pages of `blocks` blocks for every layer, uninitialized: attention reads only what was written.
+    """Pages of `blocks` blocks by `config.pages`, uninitialized: attention reads only what was written.
 
     Raises `CapacityError` if the device does not have the memory.
     """
@@ -55,7 +55,7 @@ def make_caches(
         return memory.take(-(-size * dtype.itemsize // 4)).view(dtype)[:size].view(shape)
 
     try:
-        return [kv.allocate(config.pages, blocks, block_size, take) for _ in range(config.num_layers)]
+        return [kv.allocate(pages, blocks, block_size, take) for pages in config.pages]
     except (RuntimeError, OSError) as error:  # OutOfMemoryError is one; mapping memory raises the other
         raise CapacityError(f"no memory for {blocks} blocks of KV memory: lower QUIRE_KV_MEMORY") from error
 

@@ -1,6 +1,7 @@
 """config.json as a `ModelConfig`, the same for all families and versions of transformers."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,15 +51,13 @@ class LatentConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(ABC):
     """Sizes and types that a worker needs of any model."""
 
     architecture: str
     vocab_size: int
     hidden_size: int
     num_layers: int
-    num_kv_heads: int
-    head_dim: int
     max_position: int
     """Longest sequence that the model was trained for, in tokens."""
     windows: tuple[int, ...]
@@ -72,9 +71,9 @@ class Shape:
         return max(self.windows) if all(self.windows) else 0
 
     @property
-    def pages(self) -> PageShape:
-        """Sizes of one layer's pages. All layers have the same."""
-        return PageShape(self.num_kv_heads, self.head_dim, self.head_dim)
+    @abstractmethod
+    def pages(self) -> tuple[PageShape, ...]:
+        """Sizes of each layer's pages. A layer that attends to the keys of an earlier layer has none."""
 
     @property
     def replayable(self) -> bool:
@@ -89,6 +88,8 @@ class ModelConfig(Shape):
     family: Family
     intermediate_size: int
     num_heads: int
+    num_kv_heads: int
+    head_dim: int
     norm_eps: float
     activation: str
     """silu, gelu, gelu_tanh or relu."""
@@ -128,12 +129,12 @@ class ModelConfig(Shape):
     """Number of multi-token prediction layers after the last decoder layer. They are not loaded."""
 
     @property
-    def pages(self) -> PageShape:
-        if self.latent is None:
-            return PageShape(self.num_kv_heads, self.head_dim, self.head_dim)
-        return PageShape(
-            1, self.latent.kv_lora_rank + self.latent.qk_rope_head_dim, self.latent.kv_lora_rank, shared=True
-        )
+    def pages(self) -> tuple[PageShape, ...]:
+        pages = PageShape(self.num_kv_heads, self.head_dim, self.head_dim)
+        if self.latent is not None:
+            rank = self.latent.kv_lora_rank
+            pages = PageShape(1, rank + self.latent.qk_rope_head_dim, rank, shared=True)
+        return (pages,) * self.num_layers
 
     @property
     def unused(self) -> tuple[str, ...]:

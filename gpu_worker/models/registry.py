@@ -41,7 +41,7 @@ class CausalLM(Protocol):
     def __call__(self, tokens: Tensor, step: StepAttention, caches: Sequence[LayerCache]) -> Tensor:
         """Hidden states [tokens, hidden_size] for the step's token ids, int32 [tokens].
 
-        Keys and values go into `caches`, one per layer.
+        Keys and values go into `caches`, one for each of `config.pages`.
         """
 
     def normed(self, hidden: Tensor) -> Tensor:

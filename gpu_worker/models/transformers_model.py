@@ -8,6 +8,7 @@ give wrong results. A trial when the model is loaded refuses such models (`trial
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.attention import AttentionSpec, LayerCache, Rotary, StepAttention
+from gpu_worker.kernels.kv_sizes import PageShape
 from gpu_worker.models.config import Shape, architecture_of
 from gpu_worker.models.loader import open_checkpoint, shards
 from gpu_worker.models.rope import check_positions
@@ -31,6 +33,15 @@ _HARMLESS = frozenset(
     {"dropout", "is_causal", "position_ids", "use_cache", "cache_position", "output_attentions"}
 )
 """Arguments that transformers passes to attention and that are ignored here."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShapes(Shape):
+    """Sizes of a model whose layers may differ, as those of Gemma 4 do."""
+
+    pages: tuple[PageShape, ...] = field()
+    pages_of: tuple[int, ...]
+    """Number of the pages that each layer attends over."""
 
 
 class TransformersModel:
@@ -58,18 +69,28 @@ class TransformersModel:
         self.config = _shape(self, model.config)
         positions = positions or self.config.max_position
         check_positions_of(config, positions)
-        compare(self, self._inner, config, expected)
-        check_positions(positions, self.config.head_dim)
-        ones = torch.ones(positions, self.config.head_dim // 2, device=model.device)
-        self._unrotated = Rotary(ones, torch.zeros_like(ones))
+        compare(self, self._inner, config, self.config.pages_of, expected)
+        sizes = {pages.key_size for pages in self.config.pages}
+        check_positions(positions, max(sizes))
+        ones = torch.ones(positions * max(sizes) // 2, device=model.device)
+        tables = ones, torch.zeros_like(ones)
+        self._unrotated = {
+            size: Rotary(*(table[: positions * size // 2].view(positions, -1) for table in tables))
+            for size in sizes
+        }
 
     def __call__(self, tokens: Tensor, step: StepAttention, caches: Sequence[LayerCache]) -> Tensor:
+        written = set[int]()
+
         def attend(
             layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec, sinks: Tensor | None
         ) -> Tensor:
-            qkv = torch.cat((query, key, value), dim=1).flatten(1)
-            query = step.rotate_and_write(qkv, self._unrotated, caches[layer])
-            return step.attend(query, caches[layer], spec, None, sinks)
+            number = self.config.pages_of[layer]
+            if number not in written:
+                written.add(number)
+                qkv = torch.cat((query, key, value), dim=1).flatten(1)
+                query = step.rotate_and_write(qkv, self._unrotated[key.shape[2]], caches[number])
+            return step.attend(query.contiguous(), caches[number], spec, None, sinks)
 
         return self.run(tokens, step.positions, attend)
 
@@ -203,17 +224,17 @@ def _loaded(kind: Any, directory: Path, values: Values, dtype: torch.dtype | Non
     return model
 
 
-def _shape(model: TransformersModel, config: Any) -> Shape:
-    """Sizes from the arguments of attention in a trial.
+def _shape(model: TransformersModel, config: Any) -> LayerShapes:
+    """Sizes from the arguments of attention in a trial. Layers that get the same tensors share pages.
 
     The trial runs one token alone, and beside a token of another sequence: its result must be the same.
     """
-    heads: dict[int, tuple[torch.Size, torch.Size]] = {}
+    kept: dict[int, tuple[Tensor, Tensor]] = {}
 
     def attend(
         layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec, sinks: Tensor | None
     ) -> Tensor:
-        heads[layer] = key.shape[1:], value.shape[1:]
+        kept[layer] = key, value
         windows[layer] = spec.window
         return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1).flatten(1)
 
@@ -228,22 +249,27 @@ def _shape(model: TransformersModel, config: Any) -> Shape:
     except Exception as error:
         raise ModelError(f"it does not run on a ragged batch: {_line(error)}") from error
     text = config.get_text_config()
-    if sorted(heads) != list(range(text.num_hidden_layers)):
+    if sorted(kept) != list(range(text.num_hidden_layers)):
         raise ModelError("not every layer of it has attention through transformers' interface")
-    if len(set(heads.values())) > 1 or (sizes := heads[0])[0] != sizes[1] or sizes[0][1] % 2:
-        raise ModelError("its keys and values are not of one even size in all layers")
+    if any(key.shape != value.shape or key.shape[2] % 2 for key, value in kept.values()):
+        raise ModelError("its keys and values are not of one even size")
     if not torch.allclose(together[1].float(), alone[0].float(), rtol=0.02, atol=0.02):
         raise ModelError("its tokens reach each other beside attention")
-    return Shape(
+    # All of them are alive: what is at one place is one tensor.
+    places = [(key.data_ptr(), value.data_ptr()) for _, (key, value) in sorted(kept.items())]
+    own = [places.index(place) for place in dict.fromkeys(places)]
+    return LayerShapes(
         architecture=type(model._model).__name__,
         vocab_size=text.vocab_size,
         hidden_size=together.shape[-1],
-        num_layers=len(heads),
-        num_kv_heads=sizes[0][0],
-        head_dim=sizes[0][1],
+        num_layers=len(kept),
         max_position=getattr(text, "max_position_embeddings", 2048),
         windows=tuple(windows[layer] for layer in sorted(windows)),
         dtype=model.dtype,
+        pages=tuple(
+            PageShape(heads, size, size) for heads, size in (kept[layer][0].shape[1:] for layer in own)
+        ),
+        pages_of=tuple(own.index(places.index(place)) for place in places),
     )
 
 

@@ -62,6 +62,8 @@ def expect(model: Any, decoder: Any) -> Expected:
     """Run the own code of a model of transformers, of which `decoder` is a part, before its attention is
     replaced. Raises `ModelError`."""
     config = model.config.get_text_config()
+    if (kind := getattr(config, "use_bidirectional_attention", None)) not in (None, False, "vision"):
+        raise ModelError(f"use_bidirectional_attention is {kind!r}: tokens would see later ones")
     device = next(model.parameters()).device
     longest = min(getattr(config, "max_position_embeddings", None) or SHORTEST, LONGEST)
     window = getattr(config, "sliding_window", None) or 0
@@ -80,15 +82,16 @@ def expect(model: Any, decoder: Any) -> Expected:
     return Expected(tokens, hidden, logits)
 
 
-def compare(runs: Runs, decoder: Any, config: Any, expected: Expected) -> None:
+def compare(runs: Runs, decoder: Any, config: Any, pages_of: Sequence[int], expected: Expected) -> None:
     """Run the model as in service. Raises `ModelError` if it computes something else than `expected`.
 
-    `decoder`: the module of transformers that `runs` runs. `config`: its configuration.
+    `decoder`: the module of transformers that `runs` runs. `config`: its configuration. `pages_of`: number of
+    the pages that each layer attends over.
     """
     tokens = expected.tokens
     reverse = tokens.flip(0)
     found = list[Tensor]()
-    pages, other = _Pages(), 0
+    pages, other = _Pages(pages_of), 0
     with torch.inference_mode(), few_layers(decoder, config):
         for begin, end in _steps(len(tokens)):
             beside = reverse[other : other + BESIDE]
@@ -160,10 +163,12 @@ def few_layers(decoder: Any, config: Any) -> Iterator[None]:
 class _Pages:
     """Keys and values of two sequences, and attention over them in plain PyTorch."""
 
+    pages_of: Sequence[int]
+    """Number of the pages that each layer attends over."""
     rows: Sequence[tuple[int, int]] = ()
     """Positions of each sequence's tokens in the step: the first, and one past the last."""
     kept: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """Keys and values [positions, kv_heads, head_dim] by layer and sequence."""
+    """Keys and values [positions, kv_heads, head_dim] by pages and sequence."""
     attended: set[int] = field(default_factory=set)
     """Layers that have attended in this step."""
 
@@ -181,16 +186,17 @@ class _Pages:
     ) -> Tensor:
         if layer in self.attended:
             raise ModelError("a layer of it attends more than once")
+        number = self.pages_of[layer]
+        writes = number not in {self.pages_of[each] for each in self.attended}
         self.attended.add(layer)
         out, start = list[Tensor](), 0
         for sequence, (begin, end) in enumerate(self.rows):
             now = slice(start, start + end - begin)
             start = now.stop
-            before = self.kept.get((layer, sequence))
-            keys, values = key[now], value[now]
-            if before is not None:
-                keys, values = torch.cat((before[0], keys)), torch.cat((before[1], values))
-            self.kept[layer, sequence] = keys, values
+            keys, values = self.kept.get((number, sequence), (key[:0], value[:0]))
+            if writes:
+                keys, values = torch.cat((keys, key[now])), torch.cat((values, value[now]))
+                self.kept[number, sequence] = keys, values
             out.append(_attention(query[now], keys, values, begin, spec, sinks))
         return torch.cat(out).flatten(1)
 

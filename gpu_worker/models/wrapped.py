@@ -28,6 +28,7 @@ WRAPPED: Mapping[str, Wrapped] = {
         },
     ),
     "Gemma3nForConditionalGeneration": Wrapped("Gemma3nForCausalLM"),
+    "Gemma4ForConditionalGeneration": Wrapped("Gemma4ForCausalLM"),
     "Llama4ForConditionalGeneration": Wrapped("Llama4ForCausalLM"),
     "Mistral3ForConditionalGeneration": Wrapped(
         "MistralForCausalLM", {"ministral3": "Ministral3ForCausalLM", "mistral4": "Mistral4ForCausalLM"}

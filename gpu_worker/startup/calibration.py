@@ -55,16 +55,18 @@ def head_scales(
     if kv.largest is None:
         return []
     config = model.config
-    stored = stored_scales(directory, config.num_layers, config.pages.heads, ranks)
+    pages = config.pages[0]  # only a family of `families/` can have scales, and it has the same in all layers
+    stored = stored_scales(directory, len(config.pages), pages.heads, ranks)
     if stored is not None:
-        if config.pages.shared:
+        if pages.shared:
             stored[:, 1] = stored[:, 0]
         log.info("scales of %s pages: those of the checkpoint", kv.name)
         return list(stored.to(device))
-    scales = power_of_two(HEADROOM / kv.largest * _largest(model, kernels, min(TOKENS, longest), device))
-    measured = scales.min().item(), scales.max().item()
+    largest = _largest(model, kernels, min(TOKENS, longest), device)
+    scales = [power_of_two(HEADROOM / kv.largest * each) for each in largest]
+    measured = min(each.min().item() for each in scales), max(each.max().item() for each in scales)
     log.info("scales of %s pages: measured, from %g to %g", kv.name, *measured)
-    return list(scales)
+    return scales
 
 
 def power_of_two(numbers: Tensor) -> Tensor:
@@ -74,8 +76,8 @@ def power_of_two(numbers: Tensor) -> Tensor:
     return torch.where(ordinary, torch.ldexp(torch.ones_like(numbers), exponents), 1.0)
 
 
-def _largest(model: CausalLM, kernels: Kernels, tokens: int, device: torch.device) -> Tensor:
-    """The largest absolute key and value of each layer and head, float32 [layers, 2, kv_heads]."""
+def _largest(model: CausalLM, kernels: Kernels, tokens: int, device: torch.device) -> list[Tensor]:
+    """The largest absolute key and value of each head, float32 [2, kv_heads] of each layer."""
     blocks, vocabulary = -(-tokens // BLOCK_SIZE), model.config.vocab_size
     limits = BatchLimits(blocks, BLOCK_SIZE, 1, tokens, tokens, vocabulary)
     caches = make_caches(model.config, blocks, BLOCK_SIZE, kernels.kv_format(AUTO, model.dtype), device)
@@ -83,6 +85,5 @@ def _largest(model: CausalLM, kernels: Kernels, tokens: int, device: torch.devic
         tensor.zero_()  # the prompt may not fill the last block
     drawn = torch.randint(vocabulary, (tokens,), generator=torch.Generator().manual_seed(0))
     Runner(model, caches, kernels, limits).execute(prompt_step(limits, drawn.int().numpy().tobytes()))
-    pages = [each for cache in caches for each in (cache.keys, cache.values)]
-    every = torch.stack([each.abs().amax((0, 2, 3)).float() for each in pages])
-    return every.view(len(caches), 2, -1)
+    pages = [(cache.keys, cache.values) for cache in caches]
+    return [torch.stack([each.abs().amax((0, 2, 3)).float() for each in both]) for both in pages]

@@ -7,13 +7,17 @@ from typing import Any
 import pytest
 import torch
 
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.kv import FORMATS
 from gpu_worker.memory.cache import bytes_per_block
 from gpu_worker.models.config import read_config as model_config
+from gpu_worker.models.registry import load_model
 from ops.cli.main import main
 from ops.kv_memory import ModelFilesError, kv_shape, loaded_bytes, plan, read_config, weights_bytes
 from tests.support import checkpoints
+from tests.unit.gpu_worker.behaviour.test_families import random_model
 from tests.unit.gpu_worker.conftest import llama
+from tests.unit.gpu_worker.models.test_transformers_model import MIXTURES, MODELS
 
 _LLAMA_2_7B = {"num_hidden_layers": 32, "num_attention_heads": 32, "hidden_size": 4096}
 _LLAMA_3_8B = {**_LLAMA_2_7B, "num_key_value_heads": 8}
@@ -61,6 +65,23 @@ def test_a_block_takes_what_the_worker_says(dtype: str) -> None:
     kv = FORMATS[dtype](torch.float32) if dtype in FORMATS else FORMATS["auto"](getattr(torch, dtype))
     block = bytes_per_block(model_config(_MODEL), 16, kv)
     assert kv_shape(read_config(_MODEL)).token_bytes(dtype) * 16 == block
+
+
+@pytest.mark.parametrize(
+    "model", [MODELS["Gemma 4, keys of earlier layers"], MIXTURES["Gemma 4 MoE, keys as values"]]
+)
+def test_layers_of_different_sizes_take_what_the_worker_says(tmp_path: Path, model: Any) -> None:
+    """By the keys of published checkpoints, and by those that transformers writes."""
+    random_model(*model).save_pretrained(tmp_path)
+    config = load_model(tmp_path, torch.device("cpu"), ReferenceKernels()).config
+    written = read_config(tmp_path)
+    published = {key: value for key, value in written.items() if key != "per_layer_config"} | model[1]
+    expected = bytes_per_block(config, 1, FORMATS["int8"](torch.float32))
+    for keys in (written, published):
+        shape = kv_shape(keys)
+        assert (shape.layers, shape.token_bytes("int8")) == (config.num_layers, expected)
+    with pytest.raises(ModelFilesError, match="layer_types must be a list of"):
+        kv_shape(published | {"layer_types": None})
 
 
 def test_memory_divides_into_weights_and_whole_blocks() -> None:

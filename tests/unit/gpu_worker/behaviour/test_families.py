@@ -289,6 +289,8 @@ def random_model(architecture: str, changes: dict[str, Any]) -> Any:
     for name, buffer in model.named_buffers():
         if name.endswith("e_score_correction_bias"):
             torch.nn.init.normal_(buffer, std=0.2)
+        elif name.endswith("layer_scalar"):
+            torch.nn.init.normal_(buffer, mean=0.7, std=0.2)
     return model
 
 

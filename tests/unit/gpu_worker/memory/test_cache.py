@@ -20,10 +20,10 @@ BACK_ENDS = {
 FORMATS = [(back_end, name) for back_end, formats in BACK_ENDS.items() for name in formats]
 
 
-class Latent(Shape):
-    """Of any model with shared pages."""
+class Mixed(Shape):
+    """Of a model whose layers have pages of different sizes; the second has none."""
 
-    pages = PageShape(1, 20, 16, shared=True)
+    pages = (PageShape(1, 20, 16, shared=True), PageShape(2, 24, 24))
 
 
 def test_every_format_has_a_reference_and_none_is_unknown() -> None:
@@ -34,20 +34,19 @@ def test_every_format_has_a_reference_and_none_is_unknown() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize(("back_end", "name"), FORMATS)
-def test_pages_take_what_is_said(tiny, back_end: str, name: str, dtype: torch.dtype, shared: bool) -> None:
-    latent = Latent("any", 97, 32, 3, 1, 4, 64, (0, 0, 0), torch.float32)
-    config = latent if shared else read_config(tiny.directory)
+def test_pages_take_what_is_said(tiny, back_end: str, name: str, dtype: torch.dtype, mixed: bool) -> None:
+    several = Mixed("any", 97, 32, 3, 64, (0, 0, 0), torch.float32)
+    config = several if mixed else read_config(tiny.directory)
     kv = BACK_ENDS[back_end][name](dtype)
     assert kv.name == (str(dtype).removeprefix("torch.") if name == AUTO else name)
     caches = make_caches(config, 9, 4, kv, CPU)
-    assert len(caches) == config.num_layers
     tensors = [tensor for cache in caches for tensor in cache.tensors()]
     assert {len(tensor) for tensor in tensors} == {9}
     assert sum(tensor.nbytes for tensor in tensors) == 9 * bytes_per_block(config, 4, kv)
     assert len({tensor.data_ptr() for tensor in tensors}) == len(tensors)
-    for cache in caches:
-        assert (cache.format, cache.shape, cache.block_size) == (kv, config.pages, 4)
-        assert (cache.values is cache.keys) == shared
-        assert cache.key_scales is None or (cache.value_scales is cache.key_scales) == shared
+    for cache, pages in zip(caches, config.pages, strict=True):
+        assert (cache.format, cache.shape, cache.block_size) == (kv, pages, 4)
+        assert (cache.values is cache.keys) == pages.shared
+        assert cache.key_scales is None or (cache.value_scales is cache.key_scales) == pages.shared

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -13,6 +14,8 @@ from safetensors.torch import load_file, save_file
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.memory.cache import bytes_per_block
+from gpu_worker.memory.host import HostPages
 from gpu_worker.models.families import family_of
 from gpu_worker.models.registry import load_model
 from tests.support.logits import watch_logits
@@ -20,8 +23,29 @@ from tests.support.tiny_models import tiny_model
 from tests.unit.gpu_worker.behaviour.test_families import GPT, LENGTH, PROMPT, random_model
 from tests.unit.gpu_worker.conftest import BACK_ENDS, INTERPRETED, back_end, makers
 
+GEMMA_4: dict[str, Any] = {
+    "head_dim": 8,
+    "global_head_dim": 16,
+    "vocab_size_per_layer_input": 97,
+    "hidden_size_per_layer_input": 0,
+    "sliding_window": 9,
+    "final_logit_softcapping": 5.0,
+}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Cohere, norms of heads": ("CohereForCausalLM", {"logit_scale": 0.25, "use_qk_norm": True}),
+    "Gemma 4, keys of earlier layers": (
+        "Gemma4ForCausalLM",
+        GEMMA_4
+        | {
+            "hidden_size_per_layer_input": 8,
+            "num_hidden_layers": 5,
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+            "layer_types": [
+                f"{kind}_attention" for kind in ("sliding", "full", "sliding", "sliding", "full")
+            ],
+        },
+    ),
     "Ministral, windows": (
         "MinistralForCausalLM",
         {
@@ -67,6 +91,18 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 MIXTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "OLMoE, clamped": ("OlmoeForCausalLM", {"num_experts": 4, "num_experts_per_tok": 2, "clip_qkv": 0.5}),
+    "Gemma 4 MoE, keys as values": (
+        "Gemma4ForCausalLM",
+        GEMMA_4
+        | {
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "enable_moe_block": True,
+            "num_experts": 4,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 16,
+        },
+    ),
     "ERNIE 4.5 MoE": (
         "Ernie4_5_MoeForCausalLM",
         {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 16},
@@ -105,6 +141,41 @@ def check(make: Any, architecture: str, changes: dict[str, Any], tmp_path: Path)
         logits = torch.stack([seen[sequence.slot, position] for position in range(LENGTH - 1)])
         torch.testing.assert_close(logits, expected, atol=5e-5, rtol=5e-5)
         assert sequence.tokens[1:] == known[1:] + expected[-1:].argmax(-1).tolist()
+
+
+def test_pages_of_different_sizes_move_as_one_block(make: Any, tmp_path: Path) -> None:
+    """Blocks go to host memory and back; a preempted sequence is computed again in other blocks."""
+    model = random_model(*MODELS["Gemma 4, keys of earlier layers"])
+    model.save_pretrained(tmp_path)
+    runner = make.runner(tmp_path, block_size=3, num_blocks=64, max_model_len=96)
+    assert [(each.heads, each.key_size) for each in runner.model.config.pages] == [(2, 8), (2, 16), (2, 8)]
+    driver = make.Driver(runner)
+    sequences = [driver.admit(slot, PROMPT[slot:]) for slot in range(2)]
+    driver.mixed_steps(sequences, len(PROMPT) + 4)
+    blocks = np.array(sequences[0].blocks, np.int32)
+    host = HostPages(runner.caches, len(blocks))
+    assert host.block_bytes == bytes_per_block(runner.model.config, 3, runner.caches[0].format)
+    slots = np.arange(len(blocks), dtype=np.int32)[::-1].copy()
+    host.swap_out(blocks, slots)
+    for tensor in (tensor for cache in runner.caches for tensor in cache.tensors()):
+        tensor[blocks] = torch.nan
+    host.swap_in(slots, blocks)
+    driver.release(sequences[1])
+    again = driver.admit(1, sequences[1].tokens)
+    driver.mixed_steps([sequences[0], again], LENGTH)
+    for sequence in (sequences[0], again):
+        with torch.inference_mode():
+            expected = model(torch.tensor([sequence.tokens[:-1]])).logits[0].argmax(-1).tolist()
+        start = len(PROMPT) - sequence.slot
+        assert sequence.tokens[start:] == expected[start - 1 :]
+
+
+def test_attention_to_later_tokens_is_refused_by_its_key(tmp_path: Path) -> None:
+    random_model("Gemma4ForCausalLM", GEMMA_4 | {"use_bidirectional_attention": "all"}).save_pretrained(
+        tmp_path
+    )
+    with pytest.raises(ModelError, match=r"Gemma4ForCausalLM.*use_bidirectional_attention is 'all'"):
+        load(tmp_path)
 
 
 def load(directory: Path, positions: int = 0) -> Any:
@@ -202,17 +273,21 @@ def test_weights_that_do_not_fit_the_model_are_refused(tmp_path: Path, change: A
     assert "\n" not in str(caught.value)
 
 
-def test_the_language_model_of_one_that_sees_and_hears(make: Any, tmp_path: Path) -> None:
-    model = tiny_model("Gemma3nForCausalLM")
+@pytest.mark.parametrize("name", ["Gemma3n", "Gemma4"])
+def test_the_language_model_of_one_that_sees_and_hears(make: Any, tmp_path: Path, name: str) -> None:
+    model = tiny_model(f"{name}ForCausalLM")
     model.save_pretrained(tmp_path)
     text = json.loads((tmp_path / "config.json").read_text())
-    whole = {"architectures": ["Gemma3nForConditionalGeneration"], "text_config": text, "audio_config": {}}
+    if text.pop("per_layer_config", None):  # published checkpoints have this key instead
+        text["global_head_dim"] = 512
+    whole = {"architectures": [f"{name}ForConditionalGeneration"], "text_config": text, "audio_config": {}}
     (tmp_path / "config.json").write_text(json.dumps(whole))
     tensors = {
         name.replace("model.", "model.language_model.", 1): tensor
         for name, tensor in load_file(tmp_path / "model.safetensors").items()
     }
-    beside = {f"model.{part}.weight": torch.ones(2) for part in ("audio_tower", "embed_vision")}
+    parts = ("audio_tower", "embed_vision", "language_model.layers.3.self_attn.k_proj")  # layer 3 has no keys
+    beside = {f"model.{part}.weight": torch.ones(2) for part in parts}
     save_file(tensors | beside, tmp_path / "model.safetensors", metadata={"format": "pt"})
     driver = make.Driver(make.runner(tmp_path, block_size=16, num_blocks=8, max_model_len=96))
     sequence = driver.admit(0, PROMPT)

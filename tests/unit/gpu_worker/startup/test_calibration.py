@@ -14,7 +14,9 @@ from gpu_worker.models.registry import load_model
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.calibration import head_scales, power_of_two
 from gpu_worker.startup.load import load
+from tests.unit.gpu_worker.behaviour.test_families import random_model
 from tests.unit.gpu_worker.conftest import Driver
+from tests.unit.gpu_worker.models.test_transformers_model import MIXTURES
 
 CPU = torch.device("cpu")
 
@@ -37,6 +39,15 @@ def test_both_types_find_the_same(tiny) -> None:
     assert found.shape == (2, 2, 2)
     assert found.log2().frac().eq(0).all()
     assert found.equal(measured(tiny.directory, ReferenceKernels(), torch.bfloat16))
+
+
+def test_layers_may_differ_in_their_heads(tmp_path) -> None:
+    random_model(*MIXTURES["Gemma 4 MoE, keys as values"]).save_pretrained(tmp_path)
+    kernels = ReferenceKernels()
+    model = load_model(tmp_path, CPU, kernels, torch.float32)
+    scales = head_scales(model, tmp_path, kernels, kernels.kv_format("fp8", torch.float32), 128, CPU)
+    assert [each.shape for each in scales] == [(2, pages.heads) for pages in model.config.pages]
+    assert len({pages.heads for pages in model.config.pages}) == 2
 
 
 def test_formats_whose_scales_are_not_of_heads_need_none(tiny) -> None:

@@ -1,10 +1,13 @@
 """What every back end must do, done by this one: some of the worker's tests, in the interpreter."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
 
 from tests.support.logits import watch_logits
-from tests.unit.gpu_worker.behaviour.test_families import PROMPT, models  # noqa: F401
+from tests.unit.gpu_worker.behaviour.test_families import PROMPT, models, random_model  # noqa: F401
 from tests.unit.gpu_worker.behaviour.test_greedy import (  # noqa: F401
     test_a_shared_prefix_is_not_computed_again,
     test_chunks_and_decodes_in_one_ragged_step,
@@ -13,6 +16,7 @@ from tests.unit.gpu_worker.behaviour.test_greedy import (  # noqa: F401
 from tests.unit.gpu_worker.behaviour.test_prompt_logprobs import (  # noqa: F401
     test_several_samples_share_one_prompt,
 )
+from tests.unit.gpu_worker.models.test_transformers_model import MODELS
 
 KINDS = {
     "Gemma 2": "soft caps, windows in some layers",
@@ -27,9 +31,20 @@ KINDS = {
 
 @pytest.mark.parametrize("name", KINDS)
 def test_kinds_of_layers(make, models, name: str) -> None:  # noqa: F811
-    """Logits of a prompt in two chunks, and of two tokens after it."""
     found = models(name)
-    runner = make.runner(found.directory)
+    check(make, found.directory, found.logits)
+
+
+def test_layers_of_different_sizes(make, tmp_path: Path) -> None:
+    model = random_model(*MODELS["Gemma 4, keys of earlier layers"])
+    model.save_pretrained(tmp_path)
+    with torch.inference_mode():
+        check(make, tmp_path, lambda *tokens: model(torch.tensor([tokens])).logits[0])
+
+
+def check(make, directory: Path, logits_of: Callable[..., torch.Tensor]) -> None:
+    """Logits of a prompt in two chunks, and of two tokens after it."""
+    runner = make.runner(directory)
     seen = watch_logits(runner)
     driver = make.Driver(runner)
     sequence = driver.admit(0, PROMPT)
@@ -37,4 +52,4 @@ def test_kinds_of_layers(make, models, name: str) -> None:  # noqa: F811
     for count in (len(PROMPT) - 14, 1, 1):
         driver.step((sequence, count))
     logits = torch.stack([seen[0, position] for position in range(sequence.computed)])
-    torch.testing.assert_close(logits, found.logits(*sequence.tokens[:-1]), atol=5e-5, rtol=5e-5)
+    torch.testing.assert_close(logits, logits_of(*sequence.tokens[:-1]), atol=5e-5, rtol=5e-5)
