@@ -13,7 +13,7 @@ class SchedulerSettings(ModelSettings):
     policy: str = Field("fcfs", pattern=f"^({'|'.join(POLICIES)})$")
     """Which requests come first when not all can run."""
 
-    speculation: str = Field("off", pattern=f"^(off|{'|'.join(DRAFTERS)})$")
+    speculation: str = Field("ngram", pattern=f"^(off|{'|'.join(DRAFTERS)})$")
     """Source of drafts. off: none; ngram: the text itself; draft: the workers' draft models."""
 
     plan_depth: int | None = Field(None, ge=1, le=4)

@@ -116,7 +116,7 @@ async def serve(node: Node, settings: WorkerSettings) -> None:
 @contextlib.asynccontextmanager
 async def deployed(milliseconds: float, slots: int) -> AsyncIterator[tuple[Options, Supervisor, RedisServer]]:
     """A deployment with such a worker, until the block ends."""
-    options = Options(port=free_port())
+    options = Options(port=free_port(), speculation="off")
     with tempfile.TemporaryDirectory() as logs, RedisServer() as redis:
         worker, *others = service_specs(options, dict.fromkeys(CHAIN, redis.url))
         own = {

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from scheduler_svc.core.lookup import Lookup
 
 PATIENCE = 5
-"""After the n-th step in a row without a draft that held, a sequence gets no drafts for 2^n tokens, and for
+"""After the n-th step in a row whose drafts did not pay, a sequence gets no drafts for 2^n tokens, and for
 2^PATIENCE tokens at most."""
 
 
@@ -27,19 +27,23 @@ class DraftState:
         """`longest`: drafts of one row at most."""
         self._longest = longest
         self._failed_steps = 0
-        """Steps in a row in which no draft held, counted up to `PATIENCE`."""
+        """Steps in a row whose drafts did not pay, counted up to `PATIENCE`."""
         self.length = longest // 2
         """Drafts to try next."""
         self.resumes = 0
         """The sequence gets no drafts before it has this many tokens."""
         self.lookup = Lookup()
 
-    def judge(self, drafted: int, held: int, tokens: int) -> None:
-        """`held` of `drafted` drafts were right, and the sequence has `tokens` tokens now."""
+    def judge(self, drafted: int, held: int, due: float, tokens: int) -> None:
+        """`held` of `drafted` drafts were right, and the sequence has `tokens` tokens now.
+
+        `due`: drafts that must hold for the step to pay; one at least must.
+        """
         if held == drafted:
             self.length = min(self._longest, self.length + 2)
         else:
             self.length = max(1, (self.length + held + 1) // 2)
-        self._failed_steps = 0 if held else min(PATIENCE, self._failed_steps + 1)
+        pays = held >= max(1.0, due)
+        self._failed_steps = 0 if pays else min(PATIENCE, self._failed_steps + 1)
         if self._failed_steps:
             self.resumes = tokens + (1 << self._failed_steps)

@@ -1,12 +1,14 @@
 """Sources of drafts for speculative decoding, and how many drafts a row gets.
 
 A step costs more with drafts in it, and those that do not hold are wasted. So each sequence gets more drafts
-after some that held, fewer after some that did not, and none for a while after steps without any that held
-(`draft_state.py`). And while many sequences decode, a step computes enough without drafts.
+after some that held, fewer after some that did not, and none for a while after steps in which too few held
+(`draft_state.py`). How many are enough depends on the worker, and is learned from how long its steps take
+(`draft_cost.py`). And while many sequences decode, a step computes enough without drafts.
 """
 
 from typing import ClassVar, Protocol
 
+from scheduler_svc.core.draft_cost import DraftCost
 from scheduler_svc.core.draft_state import DraftState
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.sequence import Sequence
@@ -58,6 +60,7 @@ class Speculation:
 
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
+        self.cost = DraftCost(drafter.room // (1 + SHORTEST))
 
     def longest(self, decodes: int) -> int:
         """Drafts that a row may have while `decodes` sequences decode."""

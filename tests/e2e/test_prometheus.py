@@ -17,7 +17,7 @@ from tests.support.deployment import ROOT, Deployment
 
 WATCH = ROOT / "ops" / "watch"
 NOT_HERE = {
-    "Drafts that held": "speculation is off",
+    "Drafts that held": "the text has no repetitions",
 }
 """Panels without data in this deployment."""
 

@@ -43,10 +43,15 @@ def cpu_seconds(processes: Mapping[str, int]) -> dict[str, float]:
 
 @contextlib.contextmanager
 def running(*arguments: str, **settings: str) -> Iterator[Running]:
-    """`quire up` with more arguments and `QUIRE_*` settings, until the block ends."""
+    """`quire up` with more arguments and `QUIRE_*` settings, until the block ends.
+
+    Without speculation, if the settings do not ask for it: a model with random weights soon repeats itself,
+    nearly all drafts would hold, and no figure would be one that people see.
+    """
     port = free_port()
     command = [sys.executable, "-m", "ops.cli.main", "up", "--port", str(port), *arguments]
-    launcher = subprocess.Popen(command, env=os.environ | settings, stdout=subprocess.PIPE, text=True)
+    environment = os.environ | {"QUIRE_SPECULATION": "off"} | settings
+    launcher = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     try:
         assert launcher.stdout is not None
         deadline = time.monotonic() + START_SECONDS

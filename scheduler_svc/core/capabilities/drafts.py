@@ -119,24 +119,30 @@ def drafts_of_step(state: SchedulerState, decodes: list[Sequence]) -> StepDrafts
 
 
 def verify(
-    state: SchedulerState, sequence: Sequence, tokens: Series[int], begin: int, end: int, gains: list[Gain]
+    state: SchedulerState,
+    sequence: Sequence,
+    run: Series[int],
+    entry: int,
+    samples: Series[int],
+    gains: list[Gain],
 ) -> Finish:
-    """Take in what a row with drafts sampled: the tokens `begin` to `end` - 1 of a result, some rejected.
+    """Take in what a row with drafts sampled, some of it rejected: `run`, which begins at a result's `entry`.
 
-    Adds the tokens that the sequence gained, one at least, to the gains. Whether the last one ends it.
+    `samples`: how many tokens each row of the step has sampled. Adds the tokens that the sequence gained, one
+    at least, to the gains. Whether the last one ends it.
     """
-    group, run = sequence.group, tokens[begin:end]
-    count = accepted(run)
+    group, count = sequence.group, accepted(run)
     finish = Finish.NOT_FINISHED
-    for entry in range(begin, begin + count):
-        sequence.tokens.append(tokens[entry])
+    for place in range(count):
+        sequence.tokens.append(run[place])
         finish = sequence.ending()
-        gains.append(Gain(group, sequence.index, tokens[entry], finish, entry))
+        gains.append(Gain(group, sequence.index, run[place], finish, entry + place))
         if finish:
             break
     group.drafts += len(run) - 1
     group.drafts_held += count - 1
-    if sequence.draft_state is not None:
-        sequence.draft_state.judge(len(run) - 1, count - 1, len(sequence.tokens))
+    if sequence.draft_state is not None and state.speculation is not None:
+        due = state.speculation.cost.due(samples, len(run) - 1)
+        sequence.draft_state.judge(len(run) - 1, count - 1, due, len(sequence.tokens))
     state.batch.roll_back(sequence)
     return finish

@@ -22,6 +22,8 @@ def settle(state: SchedulerState, flight: Flight, result: StepResult) -> Outcome
         _end_failed(state, flight, result, outcome)
     state.batch.pool.release(plan.copies.sources)
     state.prefill_budget.learn(sum(count for count in plan.rows.counts if count > 1), result.duration_us)
+    if state.speculation is not None:
+        state.speculation.cost.learn(plan.rows.counts, plan.rows.samples, result.duration_us)
     if plan.prompt_rows.rows:
         prompt_scores.deliver(flight, result, outcome)
     if result.forced:
@@ -62,7 +64,8 @@ def _settle_rows(
             continue
         group, finish = sequence.group, goes_on
         if sampled > 1:
-            finish = drafts.verify(state, sequence, tokens, end - sampled, end, gains)
+            run, first = tokens[end - sampled : end], end - sampled
+            finish = drafts.verify(state, sequence, run, first, samples_of, gains)
         else:
             sequence.computed += count
             if group.beam_round is not None:
