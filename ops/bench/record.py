@@ -13,7 +13,7 @@ from typing import Any
 
 PACKAGES = (
     *("grpcio", "protobuf", "redis", "hiredis", "uvloop"),
-    *("torch", "triton", "transformers", "fastapi", "uvicorn"),
+    *("torch", "triton", "transformers", "fastapi", "uvicorn", "llguidance", "xgrammar"),
 )
 WIDTH = 120
 """Characters of a line of a result file, if its parts allow it."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
 from ops.runtime.grammars import GrammarError, Vocabulary
 from ops.runtime.settings import SHIPPED_MODEL
@@ -16,6 +17,7 @@ ROWS = re.findall(
     (Path(__file__).parents[3] / "docs" / "use.md").read_text(),
     re.MULTILINE,
 )
+TOKENIZER = Tokenizer.from_file(str(SHIPPED_MODEL / "tokenizer.json"))
 NONE: dict[str, Any] = {"type": "null"}
 BOTH = {"a": NONE, "b": NONE}
 EXAMPLES: dict[str, Any] = {
@@ -59,6 +61,34 @@ EXAMPLES: dict[str, Any] = {
     "pattern": {"type": "string", "pattern": "^a+$"},
 }
 
+VALUES: dict[str, tuple[Any, Any]] = {
+    "type": (None, 1),
+    "enum": ("a", 2),
+    "const": ({"a": [None]}, {"a": [1]}),
+    "anyOf": (3, "a"),
+    "allOf": (4, 2),
+    "oneOf": (None, "a"),
+    **dict.fromkeys(("$ref", "$defs", "definitions", "$anchor"), (None, 1)),
+    "properties": ({"a": None}, {"a": 1}),
+    "required": ({"b": None}, {"a": None}),
+    **dict.fromkeys(("additionalProperties", "patternProperties"), ({"ab": None}, {"ab": 1})),
+    "minProperties": ({"a": None, "b": None, "c": 1}, {"a": None, "b": None}),
+    "maxProperties": ({"a": None, "b": None, "c": 1}, {"a": None, "b": None, "c": 1, "d": 1}),
+    "items": ([None], [1]),
+    "prefixItems": ([None, None], [None, 1]),
+    "minItems": ([None, None], [None]),
+    "maxItems": ([None, None], [None, None, None]),
+    **{"minimum": (3, 2), "maximum": (3, 4), "multipleOf": (6, 4)},
+    **{"exclusiveMinimum": (4, 3), "exclusiveMaximum": (2, 3)},
+    **{"minLength": ("aaa", "aa"), "maxLength": ("aaa", "aaaa"), "pattern": ("aa", "ab")},
+    "date-time": ("2024-02-29T10:00:00Z", "2023-02-29T10:00:00Z"),
+    **{"date": ("2024-02-29", "2023-02-29"), "time": ("10:00:00Z", "25:00:00Z")},
+    **{"duration": ("P1D", "1D"), "email": ("a@b.cd", "a"), "hostname": ("a.b", "-a")},
+    **{"ipv4": ("1.2.3.4", "1.2.3.256"), "ipv6": ("::1", ":1"), "uri": ("http://a.b/c", "a b")},
+    "uuid": ("123e4567-e89b-12d3-a456-426614174000", "123e4567"),
+}
+"""A value that follows the schema of each keyword, and one that breaks it."""
+
 
 def listed(column: int) -> list[tuple[str, dict[str, Any]]]:
     """The keywords and formats of a column of the table, with a schema of each."""
@@ -88,6 +118,13 @@ def compiled(vocabulary: Vocabulary, schema: dict[str, Any], lenient: bool = Fal
     return any(matcher.compute_bitmask()) and not matcher.is_error()
 
 
+def allowed(vocabulary: Vocabulary, schema: dict[str, Any], value: Any) -> bool:
+    """Whether a value, written as JSON, may be an answer in the shape of a schema."""
+    matcher = vocabulary.matcher(grammar_text("json_schema", json.dumps(schema)))
+    tokens = TOKENIZER.encode(json.dumps(value), add_special_tokens=False).ids
+    return bool(matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting())
+
+
 def test_the_table_is_whole() -> None:
     assert len(ROWS) == 7
     in_table = {name for column in (1, 2) for name, _ in listed(column)}
@@ -98,7 +135,9 @@ def test_the_table_is_whole() -> None:
     ("name", "schema"), listed(1), ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_what_the_table_calls_followed(vocabulary: Vocabulary, name: str, schema: dict[str, Any]) -> None:
-    assert compiled(vocabulary, schema)
+    good, bad = VALUES[name]
+    assert allowed(vocabulary, schema, good)
+    assert not allowed(vocabulary, schema, bad)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ KINDS: Mapping[str, Kind] = {
     "chaos": Kind("When everything fails in turn", lambda _: "", robust.chaos),
     "soak": Kind("When it runs for long", lambda _: "", robust.soak),
     "overload": Kind("When too much is asked", lambda _: "", robust.overload),
+    "grammars": Kind("What grammars take to compile", lambda _: "", anything.numbers),
     "core": Kind("The scheduler's core", lambda _: "", core.costs),
     "simulate": Kind("Simulated deployments", simulate.subject, simulate.compared),
     "simulate-validation": Kind("How far the simulator is off", engines.subject, simulate.validated),

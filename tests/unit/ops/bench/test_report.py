@@ -154,6 +154,7 @@ def folder(tmp_path, made_up, contest) -> Path:
         made_up("mechanisms", {"sharing": measured}),
         made_up("footprint", {"model": "m", "dtype": "bfloat16", "peak MiB": 7.5}),
         made_up("attention", ATTENTION),
+        made_up("grammars", {"schemas": 100, "libraries": {"llguidance": {"compiling, P50, ms": 1.5}}}),
         made_up("paced", {"prompt_tokens": 32, "answer_tokens": 256, "by_step_ms": {"5": [CARRIED]}}),
         made_up("one-redis", ONE_REDIS),
         made_up("chaos", CHAOS),
