@@ -21,6 +21,7 @@ from gateway.http.meter import Meter
 from gateway.http.protocol import protocol
 from gateway.settings import GatewaySettings
 from gateway.upstream.backend import NodeBackend
+from gateway.upstream.response_store import ResponseStore
 from ops.runtime.address import check_free, http_url, listen
 from ops.runtime.api_keys import Key, KeyFileError, digest_of, read_keys
 from ops.runtime.drain import asked_to_stop
@@ -74,6 +75,7 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
         settings.limits,
         Meter(redis, settings.stream_prefix, node.id),
         MetricsStore(redis, settings.stream_prefix),
+        _store(redis, settings),
         access=settings.access,
         answer_timeout=settings.answer_timeout,
         strict_fields=settings.strict_fields,
@@ -152,6 +154,19 @@ def _keys(path: str) -> dict[str, Key]:
         return {digest_of(secret): Key(name=name, tenant=name) for secret, name in names.items()}
     except KeyFileError as error:
         raise StartError(f"QUIRE_API_KEYS_FILE={error}") from None
+
+
+def _store(redis: Line, settings: GatewaySettings) -> ResponseStore | None:
+    """Where responses are kept; None if they are not."""
+    if not settings.responses_seconds:
+        return None
+    return ResponseStore(
+        redis,
+        settings.stream_prefix,
+        seconds=settings.responses_seconds,
+        tenant_bytes=settings.responses_bytes_per_tenant,
+        all_bytes=settings.responses_bytes,
+    )
 
 
 def _allow_connections() -> int:

@@ -16,6 +16,7 @@ from gateway.api import (
     ollama,
     rank,
     responses,
+    stored_responses,
     tokenize,
 )
 from gateway.api import metrics as metrics_page
@@ -45,6 +46,7 @@ from gateway.http.tracing import RequestIds, RequestSpans, record
 from gateway.upstream.backend import Backend
 from gateway.upstream.catalog import Catalog
 from gateway.upstream.generation import Generator
+from gateway.upstream.response_store import ResponseStore
 from ops.runtime.limits import Limits
 from ops.runtime.metrics_store import MetricsStore
 
@@ -69,6 +71,7 @@ def create_app(
     limits: Limits | None = None,
     meter: Meter | None = None,
     metrics: MetricsStore | None = None,
+    store: ResponseStore | None = None,
     *,
     access: Access = _LOOPBACK_ONLY,
     answer_timeout: float | None = None,
@@ -79,7 +82,8 @@ def create_app(
 
     `keys`: without any, requests need none. `limits`: of every caller whose key gives no others. `meter`:
     counts requests and tokens; without it only single requests are limited. `metrics`: where all processes
-    leave theirs; without it the gateway shows its own alone. `access`: hosts and web pages
+    leave theirs; without it the gateway shows its own alone. `store`: keeps responses; without it they
+    are not kept. `access`: hosts and web pages
     that may ask. `answer_timeout`: seconds that an answer may take whose request does not say.
     `strict_fields`: requests with fields that nobody knows are refused.
     """
@@ -118,7 +122,8 @@ def create_app(
         completions.router(generator),
         chat.router(generator),
         messages.router(generator),
-        responses.router(generator),
+        responses.router(generator, store),
+        stored_responses.router(store),
         ollama.router(generator, catalog),
         embeddings.router(generator),
         rank.router(generator),

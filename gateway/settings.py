@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, Field
 from pydantic_settings import NoDecode
 
 from gateway.http.origin import Access
+from gateway.upstream.response_store import MAX_RECORD_BYTES
 from ops.runtime.address import is_loopback
 from ops.runtime.errors import StartError
 from ops.runtime.limits import Limits
@@ -51,6 +52,15 @@ class GatewaySettings(ProcessSettings):
 
     answer_timeout: float = Field(3600, gt=0, le=86400)
     """Seconds that an answer may take whose request has no `timeout`."""
+
+    responses_seconds: int = Field(86400, ge=0, le=10**8)
+    """Seconds that responses of `/v1/responses` are stored in Redis; 0: none is."""
+
+    responses_bytes_per_tenant: int = Field(32 * 2**20, ge=2 * MAX_RECORD_BYTES)
+    """Bytes that the stored responses of one tenant may take. If they take more, the oldest go."""
+
+    responses_bytes: int = Field(256 * 2**20, ge=2 * MAX_RECORD_BYTES)
+    """Bytes that the stored responses of all tenants may take. If they take more, the oldest go."""
 
     strict_fields: bool = False
     """Refuse requests that have fields which nobody knows, instead of ignoring and naming these."""

@@ -93,6 +93,10 @@ class Answer(ABC):
         usage = self._head(self.chunk_object_name) | {"choices": [], "usage": self._usage()}
         return event(compact(usage)) + DONE
 
+    async def keep(self) -> None:
+        """All chunks have come: store the answer, if that is asked for. Raises `GatewayError`."""
+        return None
+
     def failed(self, error: GatewayError) -> str | None:
         """The end of a stream that has begun and fails; None: it ends as the path's other errors do."""
         return None

@@ -50,6 +50,7 @@ async def _events(answer: Answer, running: Running) -> AsyncGenerator[str, None]
         async for prompt, chunk in chunks:
             if events := answer.events(prompt, chunk):
                 yield events
+    await answer.keep()
     yield answer.last_events()
 
 
@@ -57,4 +58,5 @@ async def _body(answer: Answer, running: Running) -> str:
     async with running as chunks:
         async for prompt, chunk in chunks:
             answer.add(prompt, chunk)
+    await answer.keep()
     return answer.body()

@@ -4,8 +4,9 @@ A request becomes one of the chat API (`responses_schema.py`), and the answer to
 response: items for thoughts, texts and calls, each with events for its beginning, its parts and its end.
 """
 
+import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 
 from fastapi import APIRouter, Request, Response
@@ -17,15 +18,21 @@ from gateway.api.chat import ChatAnswer
 from gateway.api.logprobs import chat_logprobs
 from gateway.api.respond import respond
 from gateway.api.responses_answer_schema import RESPONSE_EVENTS, ResponseAnswer
-from gateway.api.responses_schema import ResponsesBody
+from gateway.api.responses_schema import Item, ResponsesBody
 from gateway.api.schema import ChatBody
+from gateway.api.stored_responses import items_of
 from gateway.api.translate import chat_requests
-from gateway.errors import GatewayError
+from gateway.errors import BadRequest, GatewayError
+from gateway.http.caller import caller_of
 from gateway.http.openapi import posting
 from gateway.http.sse import named_event
 from gateway.upstream.generation import Generator
+from gateway.upstream.response_store import ResponseStore
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED
 from proto.tokenizer_pb2 import TextChunk, TextDelta
+
+Put = Callable[[str, Json], Awaitable[None]]
+"""Stores a record under a response's id."""
 
 _PARTS: dict[str, Json] = {
     "message": {"type": "output_text", "text": "", "annotations": [], "logprobs": []},
@@ -40,7 +47,8 @@ _ITEMS: dict[str, Json] = {
 _ID_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_"}
 
 
-def router(generator: Generator) -> APIRouter:
+def router(generator: Generator, store: ResponseStore | None) -> APIRouter:
+    """`store`: None: nothing is stored."""
     routes = APIRouter()
 
     @routes.post(
@@ -49,8 +57,14 @@ def router(generator: Generator) -> APIRouter:
     async def create_response(request: Request) -> Response:
         """Answer a conversation, in the shape of OpenAI's Responses API."""
         asked = await read_body(request, ResponsesBody)
-        kind = partial(ResponsesAnswer, asked)
-        return await respond(request, generator, asked.chat(), chat_requests, kind)
+        if asked.store and store is None:
+            message = "'store': this gateway stores nothing."
+            raise BadRequest(message, param="store", code="unsupported_parameter")
+        tenant = caller_of(request).tenant
+        items = await items_of(asked, tenant, store)
+        put = None if store is None or asked.store is False else partial(store.put, tenant)
+        kind = partial(ResponsesAnswer, asked, items, put)
+        return await respond(request, generator, asked.chat(items), chat_requests, kind)
 
     return routes
 
@@ -60,20 +74,29 @@ class ResponsesAnswer(ChatAnswer):
 
     id_prefix = "resp_"
 
-    def __init__(self, asked: ResponsesBody, body: ChatBody, request_id: str, prompts: int) -> None:
+    def __init__(
+        self,
+        asked: ResponsesBody,
+        items: Sequence[Item],
+        put: Put | None,
+        body: ChatBody,
+        request_id: str,
+        prompts: int,
+    ) -> None:
+        """`items`: the conversation. `put`: stores the response; None: it is not stored."""
         super().__init__(body, request_id, prompts)
-        self._echo = asked.echo()
+        self._echo = asked.echo(stored=put is not None)
+        self._items, self._put = items, put
         self._item_ids = request_id
         self._output: list[Json] = []
         """The items so far. The last one may still be open."""
         self._open = False
         self._status = "in_progress"
+        self._completed: int | None = None
         self._sent = 0
         """Events that were sent."""
         self._logprobs_held: list[Json] = []
         """Of tokens whose text may yet turn out to be part of a mark."""
-        self._cut = False
-        """The answer has as many tokens as it may have."""
 
     def events(self, prompt: int, chunk: TextChunk) -> str:
         events = ""
@@ -82,15 +105,20 @@ class ResponsesAnswer(ChatAnswer):
             events += self._event("in_progress", response=self._response())
         return events + "".join(self._event(**fields) for fields in self._advance(prompt, chunk))
 
+    async def keep(self) -> None:
+        if self._put is not None:
+            ids = (f"in_{self._item_ids}_{number}" for number in itertools.count())
+            items = [item.stored(item_id) for item, item_id in zip(self._items, ids, strict=False)]
+            await self._put(self.id, {"response": self._response(), "input": items})
+
     def last_events(self) -> str:
-        events = "".join(self._event(**fields) for fields in self._end())
-        return events + self._event(self._status, response=self._response())
+        return self._event(self._status, response=self._response())
 
     def failed(self, error: GatewayError) -> str:
         code = "rate_limit_exceeded" if error.status == 429 else "server_error"
         for _ in self._close("incomplete"):
             pass
-        self._status = "failed"
+        self._status, self._completed = "failed", None
         fault = {"error": {"code": code, "message": error.message}}
         return self._event("failed", response=self._response() | fault)
 
@@ -99,8 +127,6 @@ class ResponsesAnswer(ChatAnswer):
             pass
 
     def body(self) -> str:
-        for _ in self._end():
-            pass
         return compact(self._response())
 
     def _response(self) -> Json:
@@ -110,7 +136,7 @@ class ResponsesAnswer(ChatAnswer):
             "id": self.id,
             "object": "response",
             "created_at": self.created,
-            "completed_at": int(time.time()) if self._status == "completed" else None,
+            "completed_at": self._completed,
             "status": self._status,
             "error": None,
             "incomplete_details": {"reason": "max_output_tokens"} if self._status == "incomplete" else None,
@@ -140,9 +166,9 @@ class ResponsesAnswer(ChatAnswer):
             self._note(prompt, chunk.prompt)
         for delta in chunk.deltas:
             self._completion_tokens += len(delta.token_ids)
-            if delta.finish_reason != NOT_FINISHED:
-                self._cut = delta.finish_reason == LENGTH
             yield from self._delta(delta)
+            if delta.finish_reason != NOT_FINISHED:
+                yield from self._end(cut=delta.finish_reason == LENGTH)
 
     def _delta(self, delta: TextDelta) -> Iterator[Json]:
         thinking = bool(self._parts) and self._parts[0].splitter.thinking
@@ -209,6 +235,8 @@ class ResponsesAnswer(ChatAnswer):
             yield {"kind": "content_part.done", **place, "content_index": 0, "part": part}
         yield {"kind": "output_item.done", "output_index": place["output_index"], "item": item}
 
-    def _end(self) -> Iterator[Json]:
-        self._status = "incomplete" if self._cut else "completed"
+    def _end(self, cut: bool) -> Iterator[Json]:
+        """`cut`: the answer has as many tokens as it may have."""
+        self._status = "incomplete" if cut else "completed"
+        self._completed = None if cut else int(time.time())
         yield from self._close(self._status)

@@ -127,6 +127,24 @@ class ResponseAnswer(AnswerPart):
     user: str | None
 
 
+class DeletedResponse(AnswerPart):
+    """The answer of DELETE /v1/responses/{response_id}."""
+
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class InputItems(AnswerPart):
+    """The answer of GET /v1/responses/{response_id}/input_items."""
+
+    object: Literal["list"]
+    data: list[dict[str, Any]] = Field(description="Items as a request has them, with ids.")
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
 class _Event(AnswerPart):
     sequence_number: int
 
@@ -234,5 +252,7 @@ RESPONSE_EVENTS: dict[str, type[AnswerPart]] = {
 
 RESPONSES: tuple[type[AnswerPart], ...] = (
     ResponseAnswer,
+    DeletedResponse,
+    InputItems,
     *dict.fromkeys(RESPONSE_EVENTS.values()),
 )

@@ -72,15 +72,30 @@ def _joined(parts: Sequence[InputText | InputRefusal]) -> str:
     return "".join(part.text for part in parts)
 
 
-class InputMessage(_Part):
+class _Item(_Part):
+    """Part of the conversation."""
+
+    id: str | None = Field(None, max_length=MAX_NAME)
+
+    def stored(self, item_id: str) -> Json:
+        """As lists of items have it. `item_id`: its id, if it has none."""
+        return self.model_dump() | {"id": self.id or item_id, "status": "completed"}
+
+
+class InputMessage(_Item):
     """What somebody says."""
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
     content: Texts
 
+    def stored(self, item_id: str) -> Json:
+        answers = {"type": "output_text", "annotations": [], "logprobs": []}
+        kind = answers if self.role == "assistant" else {"type": "input_text"}
+        return super().stored(item_id) | {"content": [{**kind, "text": part.text} for part in self.content]}
 
-class InputCall(_Part):
+
+class InputCall(_Item):
     """A call that the model has made."""
 
     type: Literal["function_call"]
@@ -89,29 +104,46 @@ class InputCall(_Part):
     arguments: str
 
 
-class InputResult(_Part):
+class InputResult(_Item):
     """What came of a call."""
 
     type: Literal["function_call_output"]
     call_id: str = Field(max_length=MAX_NAME)
     output: Texts
 
+    def stored(self, item_id: str) -> Json:
+        return super().stored(item_id) | {"output": _joined(self.output)}
+
 
 class ReasoningText(_Part):
     """Part of a thought."""
 
+    type: Literal["reasoning_text"] = "reasoning_text"
     text: str
 
 
-class InputReasoning(_Part):
+class InputReasoning(_Item):
     """What the model thought before. A thought that cannot be read is left out."""
 
     type: Literal["reasoning"]
     content: list[ReasoningText] | None = Field(None, max_length=MAX_PARTS)
 
+    def stored(self, item_id: str) -> Json:
+        return super().stored(item_id) | {"summary": [], "content": self.model_dump()["content"] or []}
 
-_ITEMS = ("message", "function_call", "function_call_output", "reasoning")
+
+class ItemReference(_Part):
+    """An item of a stored response."""
+
+    type: Literal["item_reference"]
+    id: str = Field(max_length=MAX_NAME)
+
+
+_ITEMS = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
 Item = Annotated[InputMessage | InputCall | InputResult | InputReasoning, Field(discriminator="type")]
+_Input = Annotated[
+    InputMessage | InputCall | InputResult | InputReasoning | ItemReference, Field(discriminator="type")
+]
 
 
 def _items(value: object) -> object:
@@ -266,23 +298,28 @@ def _chat_choice(choice: Any) -> object:
 class ResponsesBody(RequestBody):
     """POST /v1/responses."""
 
-    ignored: ClassVar[frozenset[str]] = (RequestBody.ignored - {"metadata"}) | {
+    ignored: ClassVar[frozenset[str]] = (RequestBody.ignored - {"metadata", "store"}) | {
         *("max_tool_calls", "moderation", "stream_options"),
     }
     neutral: ClassVar[dict[str, tuple[object, ...]]] = {
         "background": (False,),
         "context_management": ([],),
         "conversation": (),
-        "previous_response_id": (),
         "prompt": (),
     }
 
     input: Annotated[
-        list[Item],
+        list[_Input],
         Field(min_length=1, max_length=MAX_MESSAGES),
-        BeforeValidator(_items, json_schema_input_type=str | list[Item]),
+        BeforeValidator(_items, json_schema_input_type=str | list[_Input]),
     ]
     instructions: str = Field("", description="Comes before the conversation.")
+    previous_response_id: str = Field(
+        "", max_length=MAX_NAME, description="The conversation goes on from this stored response."
+    )
+    store: bool | None = Field(
+        None, description="Whether the response is stored: by default it is, where the gateway stores any."
+    )
     tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS), BeforeValidator(_tools)] = Field(
         default_factory=list, description="Functions that the model may call."
     )
@@ -312,12 +349,12 @@ class ResponsesBody(RequestBody):
     )
     stream: bool = False
 
-    def chat(self) -> ChatBody:
-        """The same request of the chat API. Raises `BadRequest`."""
+    def chat(self, items: Sequence[Item]) -> ChatBody:
+        """The same request of the chat API, where the conversation is `items`. Raises `BadRequest`."""
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
         fields: Json = {
             "model": self.model,
-            "messages": system + messages_of(self.input),
+            "messages": system + messages_of(items),
             "tools": [tool.function() for tool in self.tools],
             "tool_choice": _chat_choice(self.tool_choice),
             "parallel_tool_calls": self.parallel_tool_calls,
@@ -337,8 +374,8 @@ class ResponsesBody(RequestBody):
             fields |= {"logprobs": True, "top_logprobs": self.top_logprobs}
         return validated(fields, ChatBody)
 
-    def echo(self) -> Json:
-        """What the answer says of the request."""
+    def echo(self, stored: bool) -> Json:
+        """What the answer says of the request. `stored`: whether it is stored."""
         given = self.model_dump(include=self.model_fields_set)
         form = self.text.format or TextFormat(type="text")
         return {
@@ -349,9 +386,9 @@ class ResponsesBody(RequestBody):
             "metadata": self.metadata,
             "model": self.model,
             "parallel_tool_calls": self.parallel_tool_calls,
-            "previous_response_id": None,
+            "previous_response_id": self.previous_response_id or None,
             "reasoning": {"effort": self.reasoning.effort, "summary": None},
-            "store": False,
+            "store": stored,
             "temperature": given.get("temperature"),
             "text": {"format": form.model_dump(exclude_none=True, by_alias=True)},
             "tool_choice": self.tool_choice,

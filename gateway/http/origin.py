@@ -111,7 +111,7 @@ def cross_origin(app: ASGIApp, access: Access) -> CORSMiddleware:
     return CORSMiddleware(
         app,
         allow_origins=sorted(access.origins),
-        allow_methods=["GET", "HEAD", "POST"],
+        allow_methods=["GET", "HEAD", "POST", "DELETE"],
         allow_headers=["*"],
         expose_headers=["X-Request-Id", "X-Quire-Ignored", "Retry-After", *RATE_HEADERS],
     )

@@ -40,8 +40,9 @@ _SERVER = (
     "+xreadgroup +xrange +client|unblock +eval +exists +xinfo|consumers +xgroup|delconsumer +xpending +xclaim"
 )
 """What it takes to read a door. The one script runs with these rights and no others."""
-_GATEWAY = "+hget +hgetall +hkeys +hset +hdel +pttl +time +exists +eval"
-"""What it takes to read the API keys, and to count requests and tokens. Metrics take what all may do."""
+_GATEWAY = "+hget +hgetall +hkeys +hset +hdel +zadd +zrem +zrange +pttl +time +exists +eval"
+"""What it takes to read the API keys, to count requests and tokens, and to store responses. Metrics take what
+all may do."""
 _OPERATOR = "+@all -@admin -@dangerous -@scripting -@pubsub +info +eval +client|unblock"
 
 
@@ -62,7 +63,7 @@ def rules(role: str, prefix: str) -> tuple[str, ...]:
     calls: tuple[str, ...] = ()
     """Rights apart from the others: to look whether a call is still at the next service's door."""
     if role == "gateway":
-        keys += ["%R~keys*", "~limits*", "%R~metrics:*"]
+        keys += ["%R~keys*", "~limits*", "~responses:*", "%R~metrics:*"]
         commands += f" {_GATEWAY}"
     if role in DOORS:
         keys.append(f"~{DOORS[role]}")

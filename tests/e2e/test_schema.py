@@ -47,9 +47,14 @@ GETS = (
     *("/v1/models", "/v1/models/{name}", "/health", "/health/live", "/health/ready"),
     *("/ping", "/load", "/version", "/metrics", "/api/version", "/api/tags", "/api/ps"),
 )
+STORED = (
+    "GET /v1/responses/{response_id}",
+    "GET /v1/responses/{response_id}/input_items",
+    "DELETE /v1/responses/{response_id}",
+)
 DRAWN = [
     *((f"POST {path}", mode) for path in POSTS for mode in GenerationMode),
-    ("GET /v1/models/{name}", GenerationMode.POSITIVE),
+    *((label, GenerationMode.POSITIVE) for label in ("GET /v1/models/{name}", *STORED)),
 ]
 REFUSED = [400, 404, 413]
 """Statuses of answers to requests that are not as documented. Such a request may also be too large."""
@@ -86,7 +91,11 @@ def answers(request: pytest.FixtureRequest) -> Iterator[Counter[tuple[str, str]]
 
 
 def test_all_operations_are_looked_at(operations: dict[str, APIOperation]) -> None:
-    assert operations.keys() == {*(f"POST {path}" for path in POSTS), *(f"GET {path}" for path in GETS)}
+    assert operations.keys() == {
+        *(f"POST {path}" for path in POSTS),
+        *(f"GET {path}" for path in GETS),
+        *STORED,
+    }
 
 
 @st.composite
@@ -159,6 +168,18 @@ def test_what_has_no_body_is_as_documented(
     response = case.call(base_url=deployment.url)
     assert response.status_code == 200
     case.validate_response(response, checks=CHECKS[:-1])
+
+
+def test_stored_responses_are_as_documented(
+    deployment: Deployment, operations: dict[str, APIOperation]
+) -> None:
+    ask = {"model": "quire-tiny", "input": "A fox", "max_output_tokens": TOKENS}
+    made = requests.post(f"{deployment.url}/v1/responses", json=ask).json()
+    for label in STORED:
+        case = operations[label].Case(path_parameters={"response_id": made["id"]})
+        response = case.call(base_url=deployment.url)
+        assert response.status_code == 200
+        case.validate_response(response, checks=CHECKS[:-1])
 
 
 @pytest.mark.parametrize(

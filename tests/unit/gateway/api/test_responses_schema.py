@@ -19,7 +19,8 @@ def read(**fields):
 
 
 def chat(**fields):
-    return read(**fields).chat()
+    asked = read(**fields)
+    return asked.chat(asked.input)
 
 
 def said(*items):
@@ -116,7 +117,7 @@ def test_allowed_tools_are_those_that_are_offered():
 
 def test_what_has_no_effect_is_not_named_and_what_is_unknown_is():
     ignored = Ignored()
-    hints = {"store": False, "prompt_cache_key": "k", "metadata": {"a": "b"}, "max_tool_calls": 3}
+    hints = {"prompt_cache_key": "k", "metadata": {"a": "b"}, "max_tool_calls": 3}
     parse(json.dumps(ASK | hints | {"background": False, "prompt": None}).encode(), ResponsesBody, ignored)
     assert not ignored
     parse(json.dumps(ASK | {"colour": 1}).encode(), ResponsesBody, ignored)
@@ -133,7 +134,7 @@ IMAGE = {"type": "input_image", "image_url": "x"}
         ({"input": 3}, "input"),
         ({"input": [{"role": "tool", "content": "A"}]}, "input[0].message.role"),
         ({"input": [{"role": "user", "content": [IMAGE]}]}, "input[0].message.content"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+        ({"input": [{"type": "web_search_call", "id": "x"}]}, "input[0].type"),
         ({"input": [{"type": ["message"]}]}, "input[0].type"),
         ({"tools": [TOOL, {"type": "web_search"}]}, "tools[1].type"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),

@@ -17,6 +17,7 @@ GETS = (
     *("/v1/models", "/v1/models/{name}", "/health", "/health/live", "/health/ready"),
     *("/ping", "/load", "/version"),
 )
+STORED = ("/v1/responses/{response_id}", "/v1/responses/{response_id}/input_items")
 MESSAGES = ("/v1/messages", "/v1/messages/count_tokens")
 OLLAMA = ("/api/chat", "/api/generate", "/api/embed", "/api/show")
 ERROR = {"schema": {"$ref": "#/components/schemas/ErrorAnswer"}}
@@ -43,8 +44,9 @@ async def test_a_post_has_the_errors_that_it_may_end_with(document):
 
 
 async def test_what_is_got_has_no_errors_of_bodies_and_none_of_keys_that_it_does_not_need(document):
-    beyond = {"/load": {"401"}, "/v1/models": {"401"}, "/v1/models/{name}": {"401", "404"}}
-    for path in GETS:
+    beyond = {"/load": {"401"}, "/v1/models": {"401"}}
+    beyond |= {path: {"401", "404"} for path in ("/v1/models/{name}", *STORED)}
+    for path in (*GETS, *STORED):
         answers = document["paths"][path]["get"]["responses"]
         assert answers.keys() == {"200"} | EVERYWHERE | beyond.get(path, set()), path
     unready = document["paths"]["/health/ready"]["get"]["responses"]["503"]["content"]["application/json"]
@@ -60,7 +62,7 @@ async def test_every_answer_has_a_type(document):
     names = {content["schema"].get("$ref", "").rpartition("/")[2] for content in answers()}
     assert names - {""} == {
         *("Completion", "ChatCompletion", "EmbeddingList", "Tokens", "Detokenized", "Ranking", "Scores"),
-        *("MessageAnswer", "Count", "ResponseAnswer"),
+        *("MessageAnswer", "Count", "ResponseAnswer", "InputItems", "DeletedResponse"),
         *(
             "OllamaChatAnswer",
             "OllamaGenerated",

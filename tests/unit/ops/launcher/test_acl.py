@@ -110,6 +110,19 @@ def test_a_process_leaves_its_metrics_and_the_gateway_reads_all(
         assert permitted(users[role], ("MGET", key)) == (role in ("gateway", OPERATOR))
 
 
+@pytest.mark.parametrize("role", ROLES)
+def test_gateways_keep_responses(users: dict[str, "redis.Redis"], role: str) -> None:
+    base = f"{PREFIX}responses:"
+    for command in (
+        ("SET", f"{base}of:a:resp_1", "x", "EX", 20),
+        ("ZADD", f"{base}all", 1, "1:resp_1:a"),
+        ("ZRANGE", f"{base}all", 0, 0),
+        ("ZREM", f"{base}all", "1:resp_1:a"),
+        ("HSET", f"{base}bytes", "all", 1),
+    ):
+        assert permitted(users[role], command) == (role in ("gateway", OPERATOR))
+
+
 FORBIDDEN: list[Try] = [
     ("CONFIG", "GET", "*"),
     ("CONFIG", "SET", "dir", "/tmp"),

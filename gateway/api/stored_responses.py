@@ -1,0 +1,138 @@
+"""Responses that were stored: going on from them, and the endpoints that show and delete them."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import TypeAdapter
+
+from gateway.api.answer import Json, compact
+from gateway.api.responses_answer_schema import DeletedResponse, InputItems, ResponseAnswer
+from gateway.api.responses_schema import Item, ItemReference, ResponsesBody
+from gateway.errors import BadRequest, NotFound, Unauthorized
+from gateway.http.caller import caller_of
+from gateway.http.openapi import getting
+from gateway.upstream.response_store import ResponseStore
+
+MAX_LOOKED_UP = 32
+"""Responses that the item references of one request may lead to."""
+MAX_LISTED = 100
+
+_ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})_\w+")
+"""An item's id names the response with which it came."""
+_ITEMS: TypeAdapter[list[Item]] = TypeAdapter(list[Item])
+_LIST_PARAMETERS: list[Json] = [
+    {
+        "name": "limit",
+        "in": "query",
+        "schema": {"type": "integer", "minimum": 1, "maximum": MAX_LISTED, "default": 20},
+    },
+    {"name": "order", "in": "query", "schema": {"enum": ["asc", "desc"], "default": "desc"}},
+    {"name": "after", "in": "query", "schema": {"type": "string"}},
+]
+
+
+async def items_of(asked: ResponsesBody, tenant: str, store: ResponseStore | None) -> list[Item]:
+    """The items that the model is to see: those of earlier responses, then the request's own.
+
+    Raises `BadRequest` for a response or an item that is not stored.
+    """
+    items: list[Item] = []
+    if name := asked.previous_response_id:
+        record = await store.get(tenant, name) if store else None
+        if record is None:
+            message = f"Previous response with id '{name[:100]}' not found."
+            raise BadRequest(message, param="previous_response_id", code="previous_response_not_found")
+        items += _all_items(record)
+    ids = [item.id for item in asked.input if isinstance(item, ItemReference)]
+    known = await _referenced(ids, tenant, store)
+    return items + [known[item.id] if isinstance(item, ItemReference) else item for item in asked.input]
+
+
+async def _referenced(ids: Sequence[str], tenant: str, store: ResponseStore | None) -> dict[str, Item]:
+    found: dict[str, Item] = {}
+    looked_up = 0
+    # A later response usually has the items of the earlier ones.
+    for item_id in reversed(ids):
+        if item_id in found:
+            continue
+        if looked_up == MAX_LOOKED_UP:
+            message = f"'input': its references lead to more than {MAX_LOOKED_UP} responses."
+            raise BadRequest(message, param="input", code="invalid_value")
+        looked_up += 1
+        match = _ITEM_ID.fullmatch(item_id)
+        record = await store.get(tenant, f"resp_{match[1]}") if store and match else None
+        found |= {item.id: item for item in _all_items(record) if item.id} if record else {}
+        if item_id not in found:
+            message = f"Item with id '{item_id[:100]}' not found."
+            raise BadRequest(message, param="input", code="invalid_value")
+    return found
+
+
+def _all_items(record: Json) -> list[Item]:
+    return _ITEMS.validate_python(record["input"] + record["response"]["output"])
+
+
+def router(store: ResponseStore | None) -> APIRouter:
+    routes = APIRouter()
+
+    async def found(request: Request, response_id: str) -> Json:
+        record = await store.get(caller_of(request).tenant, response_id) if store else None
+        if record is None:
+            raise _missing(response_id)
+        return record
+
+    @routes.get("/v1/responses/{response_id}", openapi_extra=getting(ResponseAnswer, Unauthorized, NotFound))
+    async def retrieve_response(request: Request, response_id: str) -> Response:
+        """A stored response."""
+        if request.query_params.get("stream", "false") != "false":
+            message = "'stream' is not supported: a stored response is complete."
+            raise BadRequest(message, param="stream", code="unsupported_parameter")
+        return _json((await found(request, response_id))["response"])
+
+    @routes.delete(
+        "/v1/responses/{response_id}", openapi_extra=getting(DeletedResponse, Unauthorized, NotFound)
+    )
+    async def delete_response(request: Request, response_id: str) -> Response:
+        """Delete a stored response."""
+        if not (store and await store.delete(caller_of(request).tenant, response_id)):
+            raise _missing(response_id)
+        return _json({"id": response_id, "object": "response", "deleted": True})
+
+    @routes.get(
+        "/v1/responses/{response_id}/input_items",
+        openapi_extra=getting(InputItems, Unauthorized, NotFound) | {"parameters": _LIST_PARAMETERS},
+    )
+    async def list_input_items(request: Request, response_id: str) -> Response:
+        """The items before a stored response."""
+        asked = request.query_params
+        limit, order = asked.get("limit", "20"), asked.get("order", "desc")
+        if not (re.fullmatch("[0-9]{1,3}", limit) and 1 <= int(limit) <= MAX_LISTED):
+            message = f"'limit' must be in [1, {MAX_LISTED}]."
+            raise BadRequest(message, param="limit", code="invalid_value")
+        if order not in ("asc", "desc"):
+            raise BadRequest("'order' must be asc or desc.", param="order", code="invalid_value")
+        items = (await found(request, response_id))["input"]
+        if order == "desc":
+            items.reverse()
+        if (after := asked.get("after")) is not None:
+            places = [place for place, item in enumerate(items) if item["id"] == after]
+            if not places:
+                message = f"'after': there is no item '{after[:100]}'."
+                raise BadRequest(message, param="after", code="invalid_value")
+            items = items[places[0] + 1 :]
+        page = items[: int(limit)]
+        ids: list[Any] = [item["id"] for item in page] or [None]
+        ends = {"first_id": ids[0], "last_id": ids[-1], "has_more": len(items) > len(page)}
+        return _json({"object": "list", "data": page, **ends})
+
+    return routes
+
+
+def _missing(response_id: str) -> NotFound:
+    return NotFound(f"Response with id '{response_id[:100]}' not found.", param="id")
+
+
+def _json(value: Json) -> Response:
+    return Response(compact(value), media_type="application/json")

@@ -1,0 +1,91 @@
+"""Stored responses: who finds them, how long, and which go when there are too many."""
+
+import pytest
+
+from gateway.errors import TooLarge, Unavailable
+from gateway.upstream.response_store import MAX_RECORD_BYTES, ResponseStore
+from proto.rpc.redis_bus import Line
+
+ROOM = 4096
+"""Bytes of one record with its keys."""
+TEXT = "❄" * ((ROOM - 512 - len('{"a":""}')) // 3)
+
+
+def name(number: int) -> str:
+    return f"resp_{number:032x}"
+
+
+@pytest.fixture
+def store(line: Line, prefix: str) -> ResponseStore:
+    return ResponseStore(line, prefix, seconds=600, tenant_bytes=3 * ROOM, all_bytes=5 * ROOM)
+
+
+async def kept(store: ResponseStore, tenant: str) -> list[int]:
+    return [number for number in range(1, 9) if await store.get(tenant, name(number)) is not None]
+
+
+async def test_what_is_put_is_found_by_its_tenant_until_it_is_deleted(store: ResponseStore) -> None:
+    await store.put("a", name(1), {"a": "❄"})
+    assert await store.get("a", name(1)) == {"a": "❄"}
+    assert await store.get("b", name(1)) is None
+    assert not await store.delete("b", name(1))
+    assert await store.delete("a", name(1))
+    assert not await store.delete("a", name(1))
+    assert await store.get("a", name(1)) is None
+
+
+async def test_names_of_tenants_do_not_reach_into_each_other(store: ResponseStore) -> None:
+    await store.put("2001:db8::/64", name(1), {})
+    assert await store.get("2001", f"db8::/64:{name(1)}") is None
+    assert not await store.delete("2001", f"db8::/64:{name(1)}")
+    assert await store.get("2001:db8::/64", name(1)) == {}
+
+
+async def test_the_oldest_of_a_tenant_go_and_then_those_of_all(store: ResponseStore) -> None:
+    for number in range(1, 5):
+        await store.put("a:1", name(number), {"a": TEXT})
+    assert await kept(store, "a:1") == [2, 3, 4]
+    for number in (5, 6, 7):
+        await store.put("b", name(number), {"a": TEXT})
+    assert (await kept(store, "a:1"), await kept(store, "b")) == ([3, 4], [5, 6, 7])
+    assert await store.delete("b", name(5))
+    await store.put("c", name(8), {"a": TEXT})
+    assert await kept(store, "a:1") == [3, 4], "what was deleted takes no room"
+
+
+async def test_nothing_is_left_of_what_has_run_out(line: Line, prefix: str) -> None:
+    store = ResponseStore(line, prefix, seconds=600, tenant_bytes=3 * ROOM, all_bytes=5 * ROOM)
+    for number in (1, 2):
+        await store.put("a", name(number), {})
+    # As if they had been put ten minutes ago.
+    base = f"{prefix}responses:"
+    (member,) = [one for one in await members(line, f"{base}all") if name(1).encode() in one]
+    await line.execute(("ZADD", f"{base}all", 1, member), ("DEL", f"{base}of:a:{name(1)}"))
+    await store.put("b", name(3), {})
+    assert [one.split(b":")[1].decode() for one in await members(line, f"{base}tenant:a")] == [name(2)]
+    for tenant, number in (("a", 2), ("b", 3)):
+        await store.delete(tenant, name(number))
+    (left,) = await line.execute(("KEYS", f"{prefix}*"))
+    assert left == []
+
+
+async def members(line: Line, key: str) -> list[bytes]:
+    (found,) = await line.execute(("ZRANGE", key, 0, -1))
+    return list(found)
+
+
+async def test_a_record_runs_out(store: ResponseStore, line: Line, prefix: str) -> None:
+    await store.put("a", name(1), {})
+    (left,) = await line.execute(("TTL", f"{prefix}responses:of:a:{name(1)}"))
+    assert 500 < left <= 600
+
+
+async def test_what_is_too_large_is_refused(store: ResponseStore) -> None:
+    with pytest.raises(TooLarge, match="8 MiB"):
+        await store.put("a", name(1), {"a": "x" * MAX_RECORD_BYTES})
+
+
+async def test_without_redis() -> None:
+    store = ResponseStore(Line("redis://127.0.0.1:1"), "p:", seconds=1, tenant_bytes=1, all_bytes=1)
+    with pytest.raises(Unavailable):
+        await store.get("a", name(1))
