@@ -1,17 +1,39 @@
 """The chat page and the API's description: whole in themselves, fetched from nowhere else."""
 
 import re
+from pathlib import Path
+
+import gateway.page
+
+FOLDER = Path(gateway.page.__file__).parent
 
 
 async def test_the_page_needs_nothing_from_elsewhere(refusing):
-    response = await refusing.get("/")
-    assert response.headers["content-type"].startswith("text/html")
-    assert "default-src 'none'" in response.headers["content-security-policy"]
-    page = response.text
-    assert not re.search(r"https?://|\bsrc=|@import|url\(|href=\"(?!data:)", page)
-    assert "innerHTML" not in page, "a model's text must never be markup"
-    for endpoint in ("/v1/models", "/v1/chat/completions"):
-        assert endpoint in page
+    index = await refusing.get("/")
+    named = re.findall(r'(?:src|href)="(?!data:)([^"]+)"', index.text)
+    assert set(named) == {"page/style.css", "page/chat.js"}
+    for file in FOLDER.glob("*.js"):
+        imports = re.findall(r'^import .* from "\./(.+)";$', file.read_text(), re.MULTILINE)
+        assert len(imports) == file.read_text().count("import "), file
+        named += [f"page/{name}" for name in imports]
+    assert {Path(name).name for name in named} == {file.name for file in FOLDER.glob("*.[cj]s*")}
+    for path, kind in [("", "text/html"), *((name, None) for name in named)]:
+        response = await refusing.get(f"/{path}")
+        assert response.status_code == 200
+        kind = kind or {"css": "text/css", "js": "text/javascript"}[path.rpartition(".")[2]]
+        assert response.headers["content-type"] == f"{kind}; charset=utf-8"
+        assert response.headers["x-content-type-options"] == "nosniff"
+        policy = response.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; ")
+        assert "unsafe" not in policy
+        assert "http" not in policy
+        # A pattern or a check may name a scheme; an address has a host.
+        assert not re.search(r"https?://\w|@import|url\(|innerHTML", response.text), path
+
+
+async def test_nothing_else_of_its_folder_is_served(refusing):
+    for name in ("__init__.py", "index.html", "../settings.py", "%2e%2e/settings.py"):
+        assert (await refusing.get(f"/page/{name}")).status_code == 404
 
 
 async def test_the_page_is_accessible(refusing):

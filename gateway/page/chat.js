@@ -1,0 +1,287 @@
+// The chat page: one conversation on the screen, drawn anew from its values after each change.
+
+import * as chats from "./chats.js";
+import {apiKey, ask, setApiKey, stream} from "./server.js";
+import {node, patch} from "./tree.js";
+import {button, turn} from "./view.js";
+
+const $ = id => document.getElementById(id);
+const box = $("message"), scroll = $("scroll");
+const SETTINGS = ["model", "system", "tools", ...chats.NUMBERS];
+let chat = chats.load(location.hash.slice(1)) ?? chats.fresh(chats.all()[0]?.settings);
+let offered = {};  // models by name, as the gateway describes them
+let running = null;  // AbortController of the answer under way
+let editing = null;  // the message that is being edited
+let frame = 0;  // the animation frame that will draw
+
+// --- what is shown ---
+
+// Follow the answer unless the reader has scrolled up.
+function draw() {
+  cancelAnimationFrame(frame);
+  frame = 0;
+  const at_end = scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 60;
+  const page = {chat, editing, live: running?.message};
+  patch($("log"), chat.messages.map((_, place) => turn(place, page)));
+  if (at_end) scroll.scrollTop = scroll.scrollHeight;
+}
+
+function refresh() {
+  draw();
+  document.title = chat.title ? `${chat.title} – Quire` : "Quire";
+  $("welcome").hidden = chat.messages.length > 0;
+  $("exports").hidden = !chat.messages.length;
+  $("send").textContent = running ? "Stop" : "Send";
+  $("send").disabled = !running && !(box.value.trim() && $("model").value);
+  box.style.height = "auto";
+  box.style.height = `${box.scrollHeight}px`;
+}
+
+function list() {
+  patch($("chats"), chats.all().map(({id, title}) => node("li", [
+    button(title, "open", {"data-id": id, ...(id === chat.id && {"aria-current": "true"})}),
+    button("×", "delete", {"data-id": id, "aria-label": `Delete: ${title}`, title: "Delete"}),
+  ])));
+}
+
+function complain(text) {
+  $("problem").textContent = text;
+  $("problem").hidden = !text;
+}
+
+function keep(one) {
+  one.changed = Date.now();
+  try {
+    chats.save(one);
+  } catch {
+    complain("This browser has no room left. Delete a conversation, or this one is lost with the tab.");
+  }
+  list();
+}
+
+// --- questions and answers ---
+
+async function answer() {
+  const own = chat, controller = running = new AbortController();
+  const message = controller.message = chats.reply(chat);
+  const asked = performance.now();
+  let first = 0, newest = 0, usage = null, finish = null;
+  const before = {...chat, messages: [...chat.messages]};
+  chat.messages.push(message);
+  complain("");
+  keep(chat);
+  refresh();
+  scroll.scrollTop = scroll.scrollHeight;
+  try {
+    for await (const event of stream(chats.request(before), controller.signal)) {
+      usage = event.usage ?? usage;
+      const [choice] = event.choices;
+      if (!choice) continue;
+      finish = choice.finish_reason ?? finish;
+      chats.add(message, choice.delta);
+      newest = performance.now();
+      if (usage?.completion_tokens) first ||= newest;
+      frame ||= requestAnimationFrame(draw);
+    }
+  } catch (error) {
+    if (!controller.signal.aborted) message.error = error.message;
+    if (error.status === 401) $("locked").hidden = false;
+  }
+  const stopped = controller.signal.aborted;
+  message.facts = facts({usage, finish, first: first - asked, rest: newest - first, stopped});
+  running = null;
+  if (chats.load(own.id)) keep(own);
+  refresh();
+  $("said").textContent = message.error ? "" : message.content;
+  if (!document.activeElement.matches("input, textarea, select")) box.focus();
+}
+
+// In words how an answer came. `first`, `rest`: milliseconds until the first token, and from it to the last.
+function facts({usage, finish, first, rest, stopped}) {
+  const out = [], tokens = usage?.completion_tokens;
+  if (tokens) {
+    out.push(`${tokens} token${tokens > 1 ? "s" : ""}`);
+    if (tokens > 1 && rest > 0) out.push(`${((tokens - 1) / rest * 1000).toFixed(1)} tokens/s`);
+    out.push(`first token after ${Math.round(first)} ms`);
+  }
+  if (finish === "length") out.push("cut at the token limit");
+  if (stopped) out.push("stopped");
+  return out.join(" · ");
+}
+
+function say(text) {
+  if (running || !text || !$("model").value) return;
+  chat.title ||= text.replace(/\s+/g, " ").slice(0, 60);
+  chat.messages.push({role: "user", content: text});
+  box.value = "";
+  editing = null;
+  location.replace(`#${chat.id}`);
+  answer();
+}
+
+const actions = {
+  "copy-code": (_, pressed) => copy(pressed.closest(".code").querySelector("code").textContent, pressed),
+  copy: ({content}, pressed) => copy(content, pressed),
+  edit(message) {
+    editing = message;
+    refresh();
+    $("edited").focus();
+  },
+  cancel() {
+    editing = null;
+    refresh();
+  },
+  resend(message) {
+    const text = $("edited").value.trim();
+    if (running || !text || !$("model").value) return;
+    chat.messages.splice(chat.messages.indexOf(message));
+    say(text);
+  },
+  again(message) {
+    chat.messages.splice(chat.messages.indexOf(message));
+    answer();
+  },
+  results(message, pressed) {
+    for (const field of pressed.parentElement.querySelectorAll("input")) {
+      const {id, function: {name}} = message.tool_calls.find(call => call.id === field.dataset.call);
+      chat.messages.push({role: "tool", tool_call_id: id, name, content: field.value});
+    }
+    answer();
+  },
+};
+
+async function copy(text, pressed) {
+  try {
+    await navigator.clipboard.writeText(text);
+    pressed.textContent = "Copied";
+  } catch {  // a browser gives the clipboard to pages of localhost and of TLS alone
+    pressed.textContent = "Not allowed";
+  }
+  setTimeout(() => { pressed.textContent = "Copy"; }, 1500);
+}
+
+function show(one) {
+  running?.abort();
+  editing = null;
+  chat = one;
+  history.replaceState(null, "", chat.messages.length ? `#${chat.id}` : location.pathname);
+  for (const name of SETTINGS) $(name).value = chat.settings[name];
+  pick();
+  complain("");
+  list();
+  refresh();
+  scroll.scrollTop = scroll.scrollHeight;
+  menu(false);
+  box.focus();
+}
+
+function menu(open) {
+  $("side").classList.toggle("open", open);
+  $("menu").setAttribute("aria-expanded", `${open}`);
+}
+
+function download(text, type, ending) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], {type}));
+  link.download = `${chat.title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "") || "chat"}.${ending}`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+
+// The conversation's model, or the first one if that is not offered (any more).
+function pick() {
+  const names = Object.keys(offered);
+  if (names.length && !offered[chat.settings.model]) [chat.settings.model] = names;
+  if (names.length) $("model").value = chat.settings.model;
+  hint();
+}
+
+// What counts where a setting is left empty: the model's own default, else the API's.
+function hint() {
+  const own = offered[$("model").value]?.defaults ?? {};
+  const usual = {temperature: 1, top_p: 1, max_tokens: "as many as fit", seed: "random"};
+  for (const name of chats.NUMBERS) $(name).placeholder = own[name] ?? usual[name];
+}
+
+async function models() {
+  const picker = $("model");
+  let status = 0;
+  try {
+    const response = await ask("v1/models");
+    status = response.status;
+    offered = Object.fromEntries((await response.json()).data.map(model => [model.id, model]));
+  } catch {
+    offered = {};
+  }
+  const names = Object.keys(offered);
+  picker.replaceChildren(...names.map(name => new Option(name, name)));
+  if (!names.length) picker.append(new Option(status === 401 ? "needs a key" : "no model yet", ""));
+  $("locked").hidden = status !== 401 && !apiKey();
+  pick();
+  refresh();
+  if (!names.length && status !== 401) setTimeout(models, 1500);
+}
+
+// --- what the reader does ---
+
+$("form").addEventListener("submit", event => {
+  event.preventDefault();
+  if (running) running.abort();
+  else say(box.value.trim());
+});
+box.addEventListener("input", refresh);
+document.addEventListener("keydown", event => {
+  if (event.key === "Escape") {
+    if (running) running.abort();
+    else if (editing) actions.cancel();
+    menu(false);
+  }
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  if (event.target === box) {
+    event.preventDefault();
+    if (!running) $("form").requestSubmit();
+  } else if (event.target.id === "edited") {
+    event.preventDefault();
+    actions.resend(editing);
+  } else event.target.closest(".results")?.querySelector("button").click();
+});
+$("log").addEventListener("click", event => {
+  const pressed = event.target.closest("[data-action]");
+  if (!pressed) return;
+  const {place} = pressed.closest(".turn").dataset;
+  actions[pressed.dataset.action](chat.messages[place], pressed);
+});
+$("chats").addEventListener("click", event => {
+  const {action, id} = event.target.dataset;
+  if (action === "open") show(chats.load(id) ?? chats.fresh(chat.settings));
+  if (action === "delete" && confirm("Delete this conversation?")) {
+    chats.remove(id);
+    if (id === chat.id) show(chats.fresh(chat.settings));
+    else list();
+  }
+});
+$("fresh").addEventListener("click", () => show(chats.fresh(chat.settings)));
+for (const idea of $("ideas").children) idea.addEventListener("click", () => say(idea.textContent));
+for (const name of SETTINGS) {
+  $(name).addEventListener("change", () => {
+    chat.settings[name] = $(name).value;
+    hint();
+    if (chat.messages.length) keep(chat);
+  });
+}
+$("menu").addEventListener("click", () => menu(!$("side").classList.contains("open")));
+$("more").addEventListener("click", () => {
+  $("settings").hidden = !$("settings").hidden;
+  $("more").setAttribute("aria-expanded", `${!$("settings").hidden}`);
+});
+$("as-markdown").addEventListener("click", () => download(chats.asMarkdown(chat), "text/markdown", "md"));
+$("as-json").addEventListener("click", () => download(chats.asJson(chat), "application/json", "json"));
+$("key").addEventListener("change", () => {
+  setApiKey($("key").value.trim());
+  models();
+});
+addEventListener("pagehide", () => { if (running) keep(chat); });
+addEventListener("storage", list);  // another tab has changed a conversation
+
+show(chat);
+models();

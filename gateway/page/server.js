@@ -1,0 +1,58 @@
+// Requests to the gateway that serves the page.
+
+const keys = globalThis.sessionStorage;  // a key is forgotten with the tab
+
+export const apiKey = () => keys.getItem("key") ?? "";
+export const setApiKey = key => keys.setItem("key", key);
+
+export async function ask(path, rest = {}) {
+  const key = apiKey();
+  const headers = {"Content-Type": "application/json", ...(key && {Authorization: `Bearer ${key}`})};
+  return fetch(path, {...rest, headers});
+}
+
+// The events of a streamed answer. Throws an error that a reader understands.
+export async function* stream(body, signal) {
+  let response;
+  try {
+    response = await ask("v1/chat/completions", {method: "POST", body: JSON.stringify(body), signal});
+  } catch (error) {
+    throw error instanceof TypeError ? new Error("The server cannot be reached.") : error;
+  }
+  if (!response.ok) throw await refusal(response);
+  let ended = false;
+  for await (const event of events(response)) {
+    if (event.error) throw new Error(event.error.message);
+    ended ||= Boolean(event.choices[0]?.finish_reason);
+    yield event;
+  }
+  if (!ended) throw new Error("The connection ended before the answer did.");
+}
+
+async function refusal(response) {
+  let text = `The server answered with status ${response.status}.`;
+  try { text = (await response.json()).error.message; } catch { /* not the gateway: a proxy, for example */ }
+  return Object.assign(new Error(text), {status: response.status});
+}
+
+async function* events(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    let piece;
+    try {
+      piece = await reader.read();
+    } catch (error) {
+      if (error instanceof TypeError) return;
+      throw error;
+    }
+    if (piece.done) return;
+    const parts = (rest + piece.value).split("\n\n");
+    rest = parts.pop();
+    for (const part of parts) {
+      const data = part.replace(/^data: /, "");
+      if (data === "[DONE]") return;
+      yield JSON.parse(data);
+    }
+  }
+}

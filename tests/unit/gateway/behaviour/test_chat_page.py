@@ -1,0 +1,311 @@
+"""What the chat page's scripts make of answers. It needs Node.js, and Chromium for the whole page."""
+
+import asyncio
+import json
+import random
+import shutil
+import subprocess
+from html import escape
+from pathlib import Path
+
+import pytest
+from fastapi import Request, Response
+
+import gateway.page
+from proto.sampling_pb2 import NOT_FINISHED, STOP
+from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta
+
+FOLDER = Path(gateway.page.__file__).parent
+NODE = shutil.which("node")
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+needs_node = pytest.mark.skipif(NODE is None, reason="there is no Node.js")
+TAGS = {
+    *(
+        "p",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "hr",
+        "blockquote",
+        "ul",
+        "ol",
+        "li",
+        "div",
+        "span",
+        "button",
+        "pre",
+        "code",
+    ),
+    *("table", "thead", "tbody", "tr", "th", "td", "strong", "em", "del", "a", "br"),
+}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Calls a function of one of the page's modules with each of some values; gives what it returns."""
+    for file in FOLDER.glob("*.js"):
+        shutil.copy(file, tmp_path)
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+
+    def run(module, function, values):
+        script = (
+            f"import {{{function} as call}} from './{module}';"
+            "import {readFileSync} from 'node:fs';"
+            "const values = JSON.parse(readFileSync(0, 'utf8'));"
+            "console.log(JSON.stringify(values.map(value => call(value))));"
+        )
+        (tmp_path / "run.js").write_text(script)
+        done = subprocess.run(
+            [NODE, "run.js"], cwd=tmp_path, input=json.dumps(values), capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        return json.loads(done.stdout)
+
+    return run
+
+
+def html(tree):
+    """A tree as HTML, with the attributes that change what it means."""
+    if isinstance(tree, str):
+        return escape(tree, quote=False)
+    if tree["attributes"].get("class") == "code":
+        bar, pre = tree["children"]
+        return f"<pre {bar['children'][0]['children'][0]}>{html(pre['children'][0]['children'][0])}</pre>"
+    kept = [f" {name}={value}" for name, value in tree["attributes"].items() if name in ("href", "start")]
+    inner = "".join(map(html, tree["children"]))
+    if tree["attributes"].get("class") == "wide":
+        return inner
+    return f"<{tree['tag']}{''.join(kept)}>{inner}</{tree['tag']}>".replace("></br>", ">")
+
+
+MARKDOWN = {
+    "# A *b* #": "<h3>A <em>b</em></h3>",
+    "#no": "<p>#no</p>",
+    "a\nb\n\nc": "<p>a<br>b</p><p>c</p>",
+    "a **b** *c* ***d*** ~~e~~ __f__": "<p>a <strong>b</strong> <em>c</em> <em><strong>d</strong></em>"
+    " <del>e</del> <strong>f</strong></p>",
+    "snake_case_name 2 * 3 * 4 **open": "<p>snake_case_name 2 * 3 * 4 **open</p>",
+    "**粗体。**后": "<p><strong>粗体。</strong>后</p>",
+    "`a*b*` `` ` `` \\*c\\*": "<p><code>a*b*</code> <code>`</code> *c*</p>",
+    "```py\n  x < *1*\n```\nb": "<pre py>  x &lt; *1*</pre><p>b</p>",
+    "````\n```\n````": "<pre >```</pre>",
+    "```\nstill comes": "<pre >still comes</pre>",
+    "- a\n  - b\n- c": "<ul><li>a<ul><li>b</li></ul></li><li>c</li></ul>",
+    "1. a\n\n2. b\n   c\n\n   d": "<ol><li>a</li><li>b<br>c<p>d</p></li></ol>",
+    "1. a\n```\nx\n```\n2. b": "<ol><li>a</li></ol><pre >x</pre><ol start=2><li>b</li></ol>",
+    "- [x] a\n- [ ] b": "<ul><li>☑ a</li><li>☐ b</li></ul>",
+    "> a\n> - b\n\nc": "<blockquote><p>a</p><ul><li>b</li></ul></blockquote><p>c</p>",
+    "a\n\n---\nb": "<p>a</p><hr></hr><p>b</p>",
+    "a|b\n-|:-:\n1|`x\\|y`<br>z": "<table><thead><tr><th>a</th><th>b</th></tr></thead>"
+    "<tbody><tr><td>1</td><td><code>x|y</code><br>z</td></tr></tbody></table>",
+    "a | b": "<p>a | b</p>",
+    "[a *b*](http://c.d/e_(f)) http://g.h/i_j.": "<p><a href=http://c.d/e_(f)>a <em>b</em></a>"
+    " <a href=http://g.h/i_j>http://g.h/i_j</a>.</p>",
+    "**see http://a.b**": "<p><strong>see <a href=http://a.b/>http://a.b</a></strong></p>",
+    "[http://a.b](http://c.d)": "<p><a href=http://c.d/>http://a.b</a></p>",
+    "![cat](http://a.b/c.png)": "<p><a href=http://a.b/c.png>cat</a></p>",
+    "[a](javascript:alert(1)) [b](/v1/models) [c](data:text/html,x)": "<p>[a](javascript:alert(1))"
+    " [b](/v1/models) [c](data:text/html,x)</p>",
+    "<img src=x onerror=alert(1)> &lt;": "<p>&lt;img src=x onerror=alert(1)&gt; &amp;lt;</p>",
+}
+
+
+@needs_node
+def test_markdown_becomes_elements(run):
+    trees = run("markdown.js", "parse", list(MARKDOWN))
+    shown = ["".join(map(html, blocks)) for blocks in trees]
+    assert dict(zip(MARKDOWN, shown, strict=True)) == MARKDOWN
+
+
+def elements(trees, depth=0):
+    for tree in trees:
+        if isinstance(tree, dict):
+            yield tree, depth
+            yield from elements(tree["children"], depth + 1)
+
+
+def text_of(trees):
+    return "".join(tree if isinstance(tree, str) else text_of(tree["children"]) for tree in trees)
+
+
+@needs_node
+def test_whatever_a_model_says_is_text_and_harmless_elements(run):
+    source = random.Random(7)
+    pieces = [
+        *(
+            "*",
+            "**",
+            "_",
+            "~~",
+            "`",
+            "```",
+            "\n",
+            "\n\n",
+            "    ",
+            "\t",
+            "- ",
+            "1. ",
+            "> ",
+            "# ",
+            "|",
+            "|-|-|\n",
+        ),
+        *("[", "](", ")", "![", "<", ">", "\\", '"', "&", "a", "Z9", "❄", "javascript:", "java\nscript:"),
+        *("http://x", "https://x/?q=", "mailto:a@b", "data:", "<script>", "<img onerror=", "</p>", "<br>"),
+    ]
+    texts = ["".join(source.choices(pieces, k=source.randrange(1, 60))) for _ in range(3000)]
+    for text, trees in zip(texts, run("markdown.js", "parse", texts), strict=True):
+        for tree, _ in elements(trees):
+            assert tree["tag"] in TAGS, text
+            assert tree["attributes"].keys() <= {
+                *("class", "start", "type", "data-action", "href", "title", "target", "rel")
+            }, text
+            if tree["tag"] == "a":
+                assert tree["attributes"]["href"].startswith(("http://", "https://", "mailto:")), text
+                assert tree["attributes"]["rel"] == "noopener noreferrer"
+        if (
+            "```" not in text and "|" not in text
+        ):  # the names of languages and cells without a head are left out
+            kept = text_of(trees) + "".join(tree["attributes"].get("href", "") for tree, _ in elements(trees))
+            assert kept.count("❄") + kept.count("%E2%9D%84") >= text.count("❄"), text
+
+
+@needs_node
+def test_long_hostile_texts_take_neither_long_nor_deep_trees(run):
+    many = 100_000
+    texts = [
+        mark * (many // len(mark)) for mark in ("*", "*a_b ", "[", "[a](", "](", "`", "> ", "- ", "<https://")
+    ]
+    texts += [
+        "](" + " " * many,
+        "# " + " " * many + "x",
+        "https://" + "." * many,
+        "|" * many + "\n" + "|-" * (many // 2) + "\n" + "|\n" * 1000,
+        "a|b\n" * (many // 4),
+        "[*" * (many // 2) + "*](http://a)" * 1000,
+        "\n".join(" " * indent + "- x" for indent in range(0, 800, 2)),
+        " ".join("`" * length for length in range(1, 400)),
+    ]
+    for text, trees in zip(texts, run("markdown.js", "parse", texts), strict=True):
+        assert max((depth for _, depth in elements(trees)), default=0) < 100, text[:20]
+
+
+@needs_node
+def test_what_is_sent_has_questions_with_their_answers(run):
+    def request(*messages, **settings):
+        usual = {
+            "model": "m",
+            "system": "",
+            "tools": "",
+            "temperature": "",
+            "top_p": "",
+            "max_tokens": "",
+            "seed": "",
+        }
+        return {"settings": usual | settings, "messages": messages}
+
+    def says(role, content, **rest):
+        return {"role": role, "content": content, **rest}
+
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    plain, failed, set_up, called = run(
+        "chats.js",
+        "request",
+        [
+            request(
+                says("user", "a"), says("assistant", "b", facts="2 tokens", tool_calls=[]), says("user", "c")
+            ),
+            request(says("user", "a"), says("assistant", "", error="no"), says("user", "b")),
+            request(says("user", "a"), system="s", temperature="0", seed="7", tools="[]"),
+            request(
+                says("user", "a"),
+                says("assistant", "", tool_calls=[call], reasoning_content="why"),
+                says("tool", "r", tool_call_id="c", name="f"),
+            ),
+        ],
+    )
+    assert plain["messages"] == [says("user", "a"), says("assistant", "b"), says("user", "c")]
+    assert plain.keys() == {"model", "messages", "stream", "stream_options"}
+    assert failed["messages"] == [says("user", "b")]
+    assert set_up["messages"] == [says("system", "s"), says("user", "a")]
+    assert (set_up["temperature"], set_up["seed"], set_up["tools"]) == (0, 7, [])
+    assert called["messages"][1:] == [
+        says("assistant", "", tool_calls=[call], reasoning_content="why"),
+        says("tool", "r", tool_call_id="c"),
+    ]
+
+
+ANSWER = [
+    "**Bo",
+    "ld** <img src=x onerror=\"document.title='hacked'\">\n\n",
+    "- [x](javascript:",
+    "alert(1))",
+]
+READER = """
+const $ = id => document.getElementById(id);
+const until = async done => { while (!done()) await new Promise(next => setTimeout(next, 20)); };
+await until(() => $("model").value);
+if (!document.querySelector(".turn")) {
+  $("message").value = "Say <b>it</b>";
+  $("form").requestSubmit();
+  await until(() => document.querySelector(".facts")?.textContent);
+  location.reload();
+} else {
+  let refused = false;
+  try { $("said").innerHTML = "<b>"; } catch { refused = true; }
+  await fetch("page/seen", {method: "POST", body: JSON.stringify(
+    {refused, title: document.title, chats: $("chats").innerText, log: $("log").innerHTML})});
+}
+"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+async def test_a_browser_shows_an_answer_and_keeps_it(gateway, tokenizer, tmp_path):
+    """A script in the page, which keeps the page's policy, asks, reloads the page and tells what it sees."""
+    seen = asyncio.get_running_loop().create_future()
+
+    async def generate(request, context):
+        yield TextChunk(prompt=PromptInfo(token_ids=[1]))
+        for place, text in enumerate(ANSWER):
+            reason = STOP if text is ANSWER[-1] else NOT_FINISHED
+            yield TextChunk(deltas=[TextDelta(text=text, token_ids=[place], finish_reason=reason)])
+
+    async def page():
+        real = await gateway.http.get("/")
+        text = real.text.replace("</head>", '<script type="module" src="page/reader.js"></script></head>')
+        policy = real.headers["content-security-policy"]
+        return Response(text, media_type="text/html", headers={"Content-Security-Policy": policy})
+
+    async def reader():
+        return Response(READER, media_type="text/javascript")
+
+    async def tell(request: Request):
+        seen.set_result(await request.json())
+
+    tokenizer.generate = generate
+    gateway.app.add_api_route("/read", page)
+    gateway.app.add_api_route("/page/reader.js", reader)
+    gateway.app.add_api_route("/page/seen", tell, methods=["POST"])
+    browser = await asyncio.create_subprocess_exec(
+        *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"),
+        *("--remote-debugging-port=0", f"{gateway.url}/read"),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    ended = asyncio.ensure_future(browser.wait())
+    try:
+        await asyncio.wait((seen, ended), return_when=asyncio.FIRST_COMPLETED)
+        assert not ended.done(), "the browser has ended before the page was there"
+        shown = seen.result()
+    finally:
+        if browser.returncode is None:
+            browser.terminate()
+            await ended
+    assert shown["refused"], "the policy does not keep scripts from making HTML"
+    assert shown["title"] == "Say <b>it</b> – Quire"
+    assert "Say <b>it</b>" in shown["chats"]
+    assert "<p>Say &lt;b&gt;it&lt;/b&gt;</p>" in shown["log"]
+    assert "<strong>Bold</strong> &lt;img src=x onerror=" in shown["log"]
+    assert "<li>[x](javascript:alert(1))</li>" in shown["log"]
+    assert f"{len(ANSWER)} tokens" in shown["log"]
