@@ -29,18 +29,24 @@ _GPT4O = (
     rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_REST}"
 )
 _DIGIT = r"\p{N}"
+_DEEPSEEK3 = (
+    r"\p{N}{1,3}",
+    "[一-龥\u3040-ゟ゠-ヿ]+",
+    r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|" + _REST,
+)
 
-SPLITS: Mapping[str, tuple[str | None, bool]] = {
-    **dict.fromkeys(("gpt-2", "default", "phi-2", "mpt", "olmo", "roberta-bpe"), (None, True)),
-    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"), (_DIGIT, True)),
-    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "dbrx"), (_LLAMA3, False)),
-    **dict.fromkeys(("smaug-bpe", "chatglm-bpe", "glm4"), (_LLAMA3, False)),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), (_QWEN2, False)),
-    "tekken": (_TEKKEN, False),
-    **dict.fromkeys(("gpt-4o", "llama4"), (_GPT4O, False)),
+SPLITS: Mapping[str, tuple[tuple[str, ...], bool]] = {
+    **dict.fromkeys(("gpt-2", "default", "phi-2", "mpt", "olmo", "roberta-bpe"), ((), True)),
+    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"), ((_DIGIT,), True)),
+    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "dbrx"), ((_LLAMA3,), False)),
+    **dict.fromkeys(("smaug-bpe", "chatglm-bpe", "glm4"), ((_LLAMA3,), False)),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), ((_QWEN2,), False)),
+    "tekken": ((_TEKKEN,), False),
+    **dict.fromkeys(("gpt-4o", "llama4"), ((_GPT4O,), False)),
+    "deepseek-v3": (_DEEPSEEK3, False),
 }
-"""How text is split before byte-level BPE, by `tokenizer.ggml.pre`: a regular expression, and whether GPT-2's
-splits the parts again."""
+"""How text is split before byte-level BPE, by `tokenizer.ggml.pre`: regular expressions, each of which splits
+the parts of the one before it, and whether GPT-2's splits them at last."""
 
 _WHOLE_MERGES = ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "tekken")
 """A part that is a token is that token, whatever merges say."""
@@ -115,12 +121,15 @@ def _byte_level(file: Gguf, tokens: Sequence[str]) -> dict[str, Any]:
     vocabulary = {token: number for number, token in enumerate(tokens)}
     merges: list[Any] = file.get("tokenizer.ggml.merges", list, [])
     pairs = [pair for merge in merges if len(pair := str(merge).split(" ")) == 2]
-    expression, again = SPLITS[name]
+    expressions, again = SPLITS[name]
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": again}
-    split = {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": False}
+    splits = [
+        {"type": "Split", "pattern": {"Regex": each}, "behavior": "Isolated", "invert": False}
+        for each in expressions
+    ]
     return {
         "normalizer": {"type": "NFC"} if name in _COMPOSED else None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, level]} if expression else level,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*splits, level]},
         "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
         "model": {
             "type": "BPE",

@@ -111,6 +111,18 @@ def test_text_is_split_as_in_transformers(tmp_path: Path, pre: str) -> None:
     equal(ours, theirs)
 
 
+def test_text_is_split_as_in_deepseek_3(tmp_path: Path) -> None:
+    """The parts are those of the model's own tokenizer.json."""
+    path = write_gguf(tmp_path / "a.gguf", shipped() | {"tokenizer.ggml.pre": "deepseek-v3"}, {})
+    splits = Tokenizer.from_str(json.dumps(tokenizer_of(read_gguf(path)))).pre_tokenizer
+    text = "Two  12345日本カナ fox's, //a_b e\u0301!\r\n\n x"
+    found = [text[slice(*place)] for _, place in splits.pre_tokenize_str(text)]
+    assert found == [
+        *("Two", "  ", "123", "45", "日本カナ", " fox", "'s", ",", " //"),
+        *("a", "_b", " e\u0301", "!\r\n\n", " x"),
+    ]
+
+
 @pytest.mark.parametrize("architecture", ["phi3", "gemma2"])
 def test_sentence_piece_as_in_transformers(tmp_path: Path, architecture: str) -> None:
     values = pieces(**{"general.architecture": architecture})
