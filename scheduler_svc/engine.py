@@ -54,7 +54,12 @@ class Engine:
         self._stub = worker_stub
         self._settings = settings
         self._announce = announce
-        self._fleet = Fleet(settings.step_tokens or sys.maxsize, settings.policy, settings.speculation)
+        self._fleet = Fleet(
+            settings.step_tokens or sys.maxsize,
+            settings.policy,
+            settings.speculation,
+            settings.step_seconds,
+        )
         self._admission = Admission(settings.max_waiting_requests, settings.max_waiting_tokens)
         self._measures = Measures(settings.served_name)
         self._times: dict[SequenceGroup, RequestTimes] = {}

@@ -5,6 +5,7 @@ from pydantic import Field
 from ops.runtime.settings import ModelSettings
 from scheduler_svc.core.drafters import DRAFTERS
 from scheduler_svc.core.policies import POLICIES
+from scheduler_svc.core.prefill_budget import STEP_SECONDS
 
 
 class SchedulerSettings(ModelSettings):
@@ -23,6 +24,10 @@ class SchedulerSettings(ModelSettings):
     step_tokens: int | None = Field(None, ge=1)
     """Tokens that one step may compute: more give more throughput, fewer a steadier rate of decodes.
     Default: the worker's limit."""
+
+    step_seconds: float = Field(STEP_SECONDS, gt=0, le=60)
+    """What a step should take that computes prompts beside answers, whose next tokens wait for it: less
+    gives a steadier pace, more a sooner first token."""
 
     max_waiting_requests: int = Field(0, ge=0)
     """Requests that may wait at once; further ones are refused for now. 0: any number."""

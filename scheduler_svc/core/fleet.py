@@ -26,6 +26,7 @@ from scheduler_svc.core.errors import RequestPoisoned, RequestRefused, StepRaise
 from scheduler_svc.core.limits import WorkerLimits, length_limit
 from scheduler_svc.core.plan import Gain, Outcome
 from scheduler_svc.core.policies import POLICIES
+from scheduler_svc.core.prefill_budget import STEP_SECONDS
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.router import Router
 from scheduler_svc.core.scheduler import Scheduler
@@ -57,11 +58,19 @@ class _Isolation:
 class Fleet:
     """Takes on requests and workers, and decides which request goes to which worker."""
 
-    def __init__(self, token_budget: int, policy: str = "fcfs", speculation: str = "off") -> None:
-        """`policy`: one of `POLICIES`; `speculation`: off, or one of `DRAFTERS`."""
+    def __init__(
+        self,
+        token_budget: int,
+        policy: str = "fcfs",
+        speculation: str = "off",
+        step_seconds: float = STEP_SECONDS,
+    ) -> None:
+        """`policy`: one of `POLICIES`; `speculation`: off, or one of `DRAFTERS`; `step_seconds`: what a step
+        with decodes should take."""
         self._token_budget = token_budget
         self._policy = POLICIES[policy]()
         self._speculation = speculation
+        self._step_seconds = step_seconds
         self.schedulers: list[Scheduler] = []
         self._router = Router()
         self._largest: WorkerLimits | None = None
@@ -147,7 +156,7 @@ class Fleet:
                 waiting.append(group)
             self._router.review(scheduler)
         drafts = speculation_of(self._speculation, limits)
-        joined = Scheduler(limits, self._token_budget, self._policy, drafts)
+        joined = Scheduler(limits, self._token_budget, self._policy, drafts, self._step_seconds)
         self.schedulers.append(joined)
         self._router.add(joined)
         self._measure()

@@ -1,41 +1,55 @@
 """How many prompt tokens a step may compute beside decodes, which all wait for its end.
 
     step with prompts alone      as many tokens as a step may have at most
-    step with decodes, too       as many as take about 150 ms, and 64 at least
+    step with decodes, too       as fit into the step's time, or take as long as the decodes
 
 A GPU computes all of a step's tokens in that time, so nothing changes there. A CPU may take seconds for a
 full step of a large model, and every answer would stand still for as long. Prompts lose little in shorter
-steps, because their matrix products run at nearly the same rate from some tens of tokens on. How long a token
-takes is learned from earlier steps.
+steps: the weights are read for the decodes anyway. How long decodes and prompt tokens take is learned from
+earlier steps.
 """
 
-SHARE_US = 150_000
-"""Microseconds that a step with decodes should take: people read six or seven tokens a second."""
+from collections.abc import Sequence
 
-LEAST = 64
-"""Prompt tokens of a step at least; with fewer, reading the weights would cost more than computing."""
+STEP_SECONDS = 0.15
+"""What a step with decodes should take, if nobody says: people read six or seven tokens a second."""
 
 LEARNING = 0.25
-"""Weight of the newest step in the running mean of a token's time."""
+"""Weight of the newest step in what is learned."""
 
 
 class PrefillBudget:
     """Prompt tokens that a step of one worker may have beside decodes."""
 
-    def __init__(self) -> None:
-        self._token_us = 0.0
+    def __init__(self, step_seconds: float = STEP_SECONDS) -> None:
+        """`step_seconds`: what a step with decodes should take."""
+        self._step_us = 1e6 * step_seconds
+        self._decodes_us = 0.0
+        """Running mean of steps that only decode."""
+        self._prompts_us = 0.0
+        """What prompts have taken in recent steps, and for how many tokens; older steps count less."""
+        self._tokens = 0.0
 
-    def learn(self, tokens: int, duration_us: int) -> None:
-        """A step with `tokens` prompt tokens took `duration_us` microseconds; 0: not known.
-
-        A step with fewer than `LEAST` says nothing: it shows what reading the weights costs.
-        """
-        if tokens >= LEAST and duration_us > 0:
-            found = duration_us / tokens
-            self._token_us += LEARNING * (found - self._token_us) if self._token_us else found
+    def learn(self, counts: Sequence[int], samples: Sequence[int], duration_us: int) -> None:
+        """A step with these tokens and samples of its rows took `duration_us` microseconds; 0: not known."""
+        if duration_us <= 0:
+            return
+        computed, tokens = sum(counts), 0
+        if computed > len(counts):
+            # A row that decodes samples as many tokens as it computes, with drafts or without.
+            tokens = sum(count for count, sampled in zip(counts, samples, strict=True) if count > sampled)
+        if tokens:
+            taken = max(0.0, duration_us - self._decodes_us) if tokens < computed else duration_us
+            self._prompts_us = (1 - LEARNING) * self._prompts_us + taken
+            self._tokens = (1 - LEARNING) * self._tokens + tokens
+        elif self._decodes_us:
+            self._decodes_us += LEARNING * (duration_us - self._decodes_us)
+        else:
+            self._decodes_us = duration_us
 
     def beside_decodes(self, budget: int) -> int:
-        """How many of `budget` tokens prompts may have in a step with decodes."""
-        if not self._token_us:
+        """How many of `budget` tokens prompts may have in a step with decodes; one at least."""
+        if not self._prompts_us:
             return budget
-        return min(budget, max(LEAST, int(SHARE_US / self._token_us)))
+        room_us = max(self._step_us - self._decodes_us, self._decodes_us)
+        return min(budget, max(1, int(room_us * self._tokens / self._prompts_us)))

@@ -25,6 +25,7 @@ from scheduler_svc.core.plan import Outcome, StepPlan, StepResult
 from scheduler_svc.core.planner import plan_step
 from scheduler_svc.core.policies import Policy
 from scheduler_svc.core.policies.fcfs import FirstCome
+from scheduler_svc.core.prefill_budget import STEP_SECONDS
 from scheduler_svc.core.sequence import Sequence, SequenceGroup, State
 from scheduler_svc.core.state import SchedulerState
 from scheduler_svc.core.suspicion import Loss, Span
@@ -39,13 +40,15 @@ class Scheduler:
         token_budget: int,
         policy: Policy | None = None,
         speculation: Speculation | None = None,
+        step_seconds: float = STEP_SECONDS,
     ) -> None:
-        """`token_budget`: tokens that a step may compute; the worker may allow fewer."""
+        """`token_budget`: tokens that a step may compute; the worker may allow fewer. `step_seconds`: what a
+        step with decodes should take."""
         budget = min(token_budget, limits.max_step_tokens)
         self.limits = limits = replace(limits, max_step_tokens=budget)
         # With no more slots than tokens in a step, decodes can never shut out all prefills.
         self.slots = min(limits.max_slots, budget)
-        self.state = SchedulerState(limits, self.slots, policy or FirstCome(), speculation)
+        self.state = SchedulerState(limits, self.slots, policy or FirstCome(), speculation, step_seconds)
         self.flights: deque[Flight] = deque()
         """Plans that have not been answered yet, oldest first."""
         self.step = 0

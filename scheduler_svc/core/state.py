@@ -17,9 +17,15 @@ class SchedulerState:
     """The requests of one worker, and what is known of the worker."""
 
     def __init__(
-        self, limits: WorkerLimits, slots: int, policy: Policy, speculation: Speculation | None
+        self,
+        limits: WorkerLimits,
+        slots: int,
+        policy: Policy,
+        speculation: Speculation | None,
+        step_seconds: float,
     ) -> None:
-        """`limits`: its `max_step_tokens` is the token budget of a step. `slots`: rows of the batch."""
+        """`limits`: its `max_step_tokens` is the token budget of a step. `slots`: rows of the batch.
+        `step_seconds`: what a step with decodes should take."""
         self.limits = limits
         self.slots = slots
         self.policy = policy
@@ -33,7 +39,7 @@ class SchedulerState:
         """All groups that have not ended, whether they wait or run."""
         self.forks: list[Fork] = []
         """To be done in the next step."""
-        self.prefill_budget = PrefillBudget()
+        self.prefill_budget = PrefillBudget(step_seconds)
 
     def enter(self, group: SequenceGroup) -> None:
         """Take in a group that this worker gets."""

@@ -21,7 +21,7 @@ def settle(state: SchedulerState, flight: Flight, result: StepResult) -> Outcome
     if result.errors:
         _end_failed(state, flight, result, outcome)
     state.batch.pool.release(plan.copies.sources)
-    state.prefill_budget.learn(sum(count for count in plan.rows.counts if count > 1), result.duration_us)
+    state.prefill_budget.learn(plan.rows.counts, plan.rows.samples, result.duration_us)
     if state.speculation is not None:
         state.speculation.cost.learn(plan.rows.counts, plan.rows.samples, result.duration_us)
     if plan.prompt_rows.rows:

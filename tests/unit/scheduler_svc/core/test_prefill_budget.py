@@ -4,36 +4,61 @@ import pytest
 
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.plan import StepResult
-from scheduler_svc.core.prefill_budget import LEAST, SHARE_US, PrefillBudget
+from scheduler_svc.core.prefill_budget import PrefillBudget
 
 BUDGET = 512
+
+
+def chunk(tokens: int, token_us: int, decodes: int = 0, decodes_us: int = 0):
+    """Counts, samples and time of a step with a prompt's chunk."""
+    return [1] * decodes + [tokens], [1] * decodes + [0], tokens * token_us + decodes_us
 
 
 def test_nothing_is_known_at_first() -> None:
     budget = PrefillBudget()
     assert budget.beside_decodes(BUDGET) == BUDGET
-    budget.learn(LEAST - 1, 10**9)  # too few to tell
-    budget.learn(BUDGET, 0)  # nobody knows how long it took
+    budget.learn([BUDGET], [1], 0)  # nobody knows how long it took
+    budget.learn([1, 1], [1, 1], 1000)  # no prompt
+    budget.learn([5, 1], [5, 1], 1000)  # four drafts
     assert budget.beside_decodes(BUDGET) == BUDGET
 
 
-@pytest.mark.parametrize(("token_us", "expected"), [(20, BUDGET), (500, 300), (2500, LEAST), (10**6, LEAST)])
+@pytest.mark.parametrize(("token_us", "expected"), [(20, BUDGET), (500, 300), (2500, 60), (10**6, 1)])
 def test_beside_decodes_prompts_get_what_fits_into_the_time(token_us: int, expected: int) -> None:
     budget = PrefillBudget()
-    budget.learn(BUDGET, BUDGET * token_us)
+    budget.learn(*chunk(BUDGET, token_us))
     assert budget.beside_decodes(BUDGET) == expected
-    assert budget.beside_decodes(10) == 10
+    assert budget.beside_decodes(10) == min(10, expected)
+    half = PrefillBudget(0.075)
+    half.learn(*chunk(BUDGET, token_us))
+    assert half.beside_decodes(BUDGET) == min(BUDGET, max(1, int(75_000 / token_us)))
+
+
+@pytest.mark.parametrize(("decodes_us", "expected"), [(50_000, 100), (100_000, 100), (200_000, 200)])
+def test_prompts_leave_decodes_their_time_and_get_as_much_at_least(decodes_us: int, expected: int) -> None:
+    budget = PrefillBudget()
+    for _ in range(3):
+        budget.learn([1] * 8, [1] * 8, decodes_us)
+    budget.learn(*chunk(BUDGET, 1000))
+    assert budget.beside_decodes(BUDGET) == expected
+    for _ in range(40):
+        budget.learn(*chunk(30, 1000, 8, decodes_us))
+    assert budget.beside_decodes(BUDGET) == pytest.approx(expected, abs=1)
 
 
 def test_what_is_known_follows_what_is_seen() -> None:
     budget = PrefillBudget()
-    budget.learn(BUDGET, BUDGET * 100)
+    budget.learn(*chunk(BUDGET, 100))
     for _ in range(40):
-        budget.learn(BUDGET, BUDGET * 1000)
-    assert budget.beside_decodes(BUDGET) == pytest.approx(SHARE_US / 1000, abs=1)
+        budget.learn(*chunk(BUDGET, 1000))
+    assert budget.beside_decodes(BUDGET) == pytest.approx(150, abs=1)
+    budget.learn(*chunk(1, 150_000))  # a hiccup
+    for _ in range(40):  # of which short chunks recover, too
+        budget.learn(*chunk(budget.beside_decodes(BUDGET), 1000))
+    assert budget.beside_decodes(BUDGET) == pytest.approx(150, abs=1)
 
 
-@pytest.mark.parametrize(("token_us", "beside"), [(20, BUDGET - 1), (2500, LEAST)])
+@pytest.mark.parametrize(("token_us", "beside"), [(20, BUDGET - 1), (2500, 59)])
 def test_a_long_prompt_beside_an_answer(fake, token_us: int, beside: int) -> None:
     """Alone it has all of a step; beside an answer it has what the answer can wait for."""
     fleet = Fleet(1000)
@@ -49,9 +74,9 @@ def test_a_long_prompt_beside_an_answer(fake, token_us: int, beside: int) -> Non
         scheduler.complete(StepResult(plan.step, [0] * sum(plan.rows.samples), duration_us=took))
 
     fleet.accept(fake.request([1] * (BUDGET + 100), max_tokens=200, name="answer"))
-    turn()
-    turn()
-    assert counts == [[BUDGET], [100]]
+    for _ in range(3):
+        turn()
+    assert counts == [[BUDGET], [100], [1]]
     fleet.accept(fake.request([2] * 2000, max_tokens=1, name="long"))
     begun = len(counts)
     for _ in range(3):
