@@ -16,8 +16,10 @@ from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.memory.cache import bytes_per_block
 from gpu_worker.memory.host import HostPages
+from gpu_worker.models import trial
 from gpu_worker.models.families import family_of
 from gpu_worker.models.registry import load_model
+from gpu_worker.models.transformers_model import TransformersModel
 from tests.support.logits import watch_logits
 from tests.support.tiny_models import tiny_model
 from tests.unit.gpu_worker.behaviour.test_families import GPT, LENGTH, PROMPT, random_model
@@ -340,3 +342,36 @@ def test_a_model_that_computes_something_else_on_pages_is_refused(
     monkeypatch.setattr(modeling_ministral.MinistralAttention, "__init__", silent)
     with pytest.raises(ModelError, match="computes something else than its own code"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_what_differs_where_numbers_are_rounded_is_tried_in_float32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: bool
+) -> None:
+    from transformers.models.gemma4 import modeling_gemma4
+
+    plain, tried = modeling_gemma4.Gemma4TextAttention.__init__, list[bool]()
+
+    def silent(self: Any, *given: Any, **named: Any) -> None:
+        plain(self, *given, **named)
+        self.sliding_window = None
+
+    def differs(found: torch.Tensor, expected: torch.Tensor, exact: bool) -> bool:
+        tried.append(exact)
+        return (not exact and len(found) > trial.BESIDE) or trial_differs(found, expected, exact)
+
+    trial_differs = trial.differs
+    monkeypatch.setattr(trial, "differs", differs)
+    model = random_model(*MODELS["Gemma 4, keys of earlier layers"]).to(torch.bfloat16)
+    model.save_pretrained(tmp_path)
+    if wrong:
+        monkeypatch.setattr(modeling_gemma4.Gemma4TextAttention, "__init__", silent)
+        with pytest.raises(ModelError, match="computes something else than its own code"):
+            load_model(tmp_path, torch.device("cpu"), ReferenceKernels(), torch.bfloat16)
+        assert tried == [False, True]
+        return
+    found = load_model(tmp_path, torch.device("cpu"), ReferenceKernels(), torch.bfloat16)
+    assert tried == [False, True, False]
+    assert isinstance(found, TransformersModel)
+    after = dict(found._inner.named_parameters())
+    assert all(after[name].equal(each) for name, each in model.model.named_parameters())
