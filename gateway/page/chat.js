@@ -44,6 +44,11 @@ function list() {
   ])));
 }
 
+// Not on a phone, whose keyboard would cover the page.
+function focus() {
+  if (matchMedia("(hover: hover)").matches) box.focus();
+}
+
 function complain(text) {
   $("problem").textContent = text;
   $("problem").hidden = !text;
@@ -93,7 +98,7 @@ async function answer() {
   if (chats.load(own.id)) keep(own);
   refresh();
   $("said").textContent = message.error ? "" : message.content;
-  if (!document.activeElement.matches("input, textarea, select")) box.focus();
+  if (!document.activeElement.matches("input, textarea, select")) focus();
 }
 
 // In words how an answer came. `first`, `rest`: milliseconds until the first token, and from it to the last.
@@ -151,12 +156,18 @@ const actions = {
 };
 
 async function copy(text, pressed) {
+  let copied = true;
   try {
     await navigator.clipboard.writeText(text);
-    pressed.textContent = "Copied";
-  } catch {  // a browser gives the clipboard to pages of localhost and of TLS alone
-    pressed.textContent = "Not allowed";
+  } catch {  // browsers have it for pages of localhost and of TLS alone
+    const field = document.createElement("textarea");
+    field.value = text;
+    document.body.append(field);
+    field.select();
+    copied = document.execCommand("copy");
+    field.remove();
   }
+  pressed.textContent = copied ? "Copied" : "Not allowed";
   setTimeout(() => { pressed.textContent = "Copy"; }, 1500);
 }
 
@@ -172,7 +183,7 @@ function show(one) {
   refresh();
   scroll.scrollTop = scroll.scrollHeight;
   menu(false);
-  box.focus();
+  focus();
 }
 
 function menu(open) {

@@ -15,7 +15,8 @@ function markdown(message, field) {
   const kept = parsed.get(message) ?? {};
   parsed.set(message, kept);
   if (kept[field]?.text !== message[field]) {
-    kept[field] = {text: message[field], tree: node("div", parse(message[field]), {class: "markdown"})};
+    const tree = node("div", parse(message[field]), {class: "markdown", dir: "auto"});
+    kept[field] = {text: message[field], tree};
   }
   return kept[field].tree;
 }
@@ -33,12 +34,12 @@ function question(message, {live, editing}) {
   if (message === editing) {
     return [
       who,
-      node("textarea", [message.content], {id: "edited", "aria-label": "Message", rows: "4"}),
+      node("textarea", [message.content], {id: "edited", "aria-label": "Message", rows: "4", dir: "auto"}),
       node("div", [button("Cancel", "cancel"), button("Send", "resend")], {class: "actions"}),
     ];
   }
   const actions = [button("Copy", "copy"), ...(live ? [] : [button("Edit", "edit")])];
-  return [who, node("p", [message.content]), node("div", actions, {class: "actions"})];
+  return [who, node("p", [message.content], {dir: "auto"}), node("div", actions, {class: "actions"})];
 }
 
 function result(message) {
