@@ -60,9 +60,8 @@ def router(generator: Generator, store: ResponseStore | None) -> APIRouter:
         if asked.store and store is None:
             message = "'store': this gateway stores nothing."
             raise BadRequest(message, param="store", code="unsupported_parameter")
-        tenant = caller_of(request).tenant
-        items = await items_of(asked, tenant, store)
-        put = None if store is None or asked.store is False else partial(store.put, tenant)
+        items = await items_of(request, asked, store)
+        put = partial(store.put, caller_of(request).tenant) if store and asked.store is not False else None
         kind = partial(ResponsesAnswer, asked, items, put)
         return await respond(request, generator, asked.chat(items), chat_requests, kind)
 
@@ -86,7 +85,8 @@ class ResponsesAnswer(ChatAnswer):
         """`items`: the conversation. `put`: stores the response; None: it is not stored."""
         super().__init__(body, request_id, prompts)
         self._echo = asked.echo(stored=put is not None)
-        self._items, self._put = items, put
+        self._put = put
+        self._items = items if put else ()
         self._item_ids = request_id
         self._output: list[Json] = []
         """The items so far. The last one may still be open."""

@@ -33,24 +33,24 @@ _LIST_PARAMETERS: list[Json] = [
 ]
 
 
-async def items_of(asked: ResponsesBody, tenant: str, store: ResponseStore | None) -> list[Item]:
+async def items_of(request: Request, asked: ResponsesBody, store: ResponseStore | None) -> list[Item]:
     """The items that the model is to see: those of earlier responses, then the request's own.
 
     Raises `BadRequest` for a response or an item that is not stored.
     """
     items: list[Item] = []
     if name := asked.previous_response_id:
-        record = await store.get(tenant, name) if store else None
+        record = await _record(request, name, store)
         if record is None:
             message = f"Previous response with id '{name[:100]}' not found."
             raise BadRequest(message, param="previous_response_id", code="previous_response_not_found")
         items += _all_items(record)
-    ids = [item.id for item in asked.input if isinstance(item, ItemReference)]
-    known = await _referenced(ids, tenant, store)
+    references = [item.id for item in asked.input if isinstance(item, ItemReference)]
+    known = await _referenced(request, references, store)
     return items + [known[item.id] if isinstance(item, ItemReference) else item for item in asked.input]
 
 
-async def _referenced(ids: Sequence[str], tenant: str, store: ResponseStore | None) -> dict[str, Item]:
+async def _referenced(request: Request, ids: Sequence[str], store: ResponseStore | None) -> dict[str, Item]:
     found: dict[str, Item] = {}
     looked_up = 0
     # A later response usually has the items of the earlier ones.
@@ -62,12 +62,19 @@ async def _referenced(ids: Sequence[str], tenant: str, store: ResponseStore | No
             raise BadRequest(message, param="input", code="invalid_value")
         looked_up += 1
         match = _ITEM_ID.fullmatch(item_id)
-        record = await store.get(tenant, f"resp_{match[1]}") if store and match else None
+        record = await _record(request, f"resp_{match[1]}", store) if match else None
         found |= {item.id: item for item in _all_items(record) if item.id} if record else {}
         if item_id not in found:
             message = f"Item with id '{item_id[:100]}' not found."
             raise BadRequest(message, param="input", code="invalid_value")
     return found
+
+
+async def _record(request: Request, response_id: str, store: ResponseStore | None) -> Json | None:
+    """A record of the caller's; None if there is none. It counts as part of the request's body."""
+    if store is None:
+        return None
+    return await store.get(caller_of(request).tenant, response_id, request.state.body.grow)
 
 
 def _all_items(record: Json) -> list[Item]:
@@ -78,7 +85,7 @@ def router(store: ResponseStore | None) -> APIRouter:
     routes = APIRouter()
 
     async def found(request: Request, response_id: str) -> Json:
-        record = await store.get(caller_of(request).tenant, response_id) if store else None
+        record = await _record(request, response_id, store)
         if record is None:
             raise _missing(response_id)
         return record

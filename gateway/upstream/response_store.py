@@ -12,6 +12,7 @@ After the prefix and `responses:` the keys are:
 import json
 import logging
 import re
+from collections.abc import Callable
 from typing import Any
 
 from gateway.errors import TooLarge, Unavailable
@@ -111,12 +112,19 @@ class ResponseStore:
             raise TooLarge(message + "ask with 'store': false.", param="store")
         await self._execute("EVAL", _PUT, 1, self._base, tenant, response_id, text, *self._limits)
 
-    async def get(self, tenant: str, response_id: str) -> Json | None:
-        """A record of this tenant's; None if there is none."""
+    async def get(
+        self, tenant: str, response_id: str, hold: Callable[[int], None] = lambda _: None
+    ) -> Json | None:
+        """A record of this tenant's; None if there is none. `hold` is told how many bytes it has, before
+        objects are made of them, and may raise."""
         if not _ID.fullmatch(response_id):
             return None
         text = await self._execute("GET", f"{self._base}of:{tenant}:{response_id}")
-        return None if text is None else json.loads(text)
+        if text is None:
+            return None
+        hold(len(text))
+        record: Json = json.loads(text)
+        return record
 
     async def delete(self, tenant: str, response_id: str) -> bool:
         """Delete a record of this tenant's. Whether there was one."""

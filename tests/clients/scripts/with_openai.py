@@ -1,4 +1,4 @@
-"""The openai package: answers, streams, parsed answers, calls, embeddings, errors."""
+"""The openai package: answers, streams, parsed answers, calls, responses, embeddings, errors."""
 
 from typing import Literal
 
@@ -162,6 +162,42 @@ def completions():
     assert answer.choices[0].text.startswith("The fox")
     stream = client.completions.create(model=MODEL, prompt="The fox", max_tokens=4, stream=True)
     assert "".join(chunk.choices[0].text for chunk in stream if chunk.choices)
+
+
+@check
+def responses_that_go_on():
+    ask = {"model": MODEL, "max_output_tokens": 8}
+    first = client.responses.create(instructions="Be brief.", input="A fox.", **ask)
+    assert first.output_text
+    assert client.responses.retrieve(first.id) == first
+    second = client.responses.create(input="And?", previous_response_id=first.id, **ask)
+    assert second.usage.input_tokens > first.usage.output_tokens
+    assert len(client.responses.input_items.list(second.id).data) == 3
+    client.responses.delete(first.id)
+    refusal(openai.NotFoundError, lambda: client.responses.retrieve(first.id))
+    client.responses.create(input=[*FOX, *second.output, *FOX], store=False, **ask)
+
+
+@check
+def responses_streamed_and_parsed():
+    with client.responses.stream(model=MODEL, input=FOX, max_output_tokens=300, text_format=Animal) as stream:
+        said = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+        final = stream.get_final_response()
+    assert said == final.output_text
+    assert isinstance(final.output_parsed, Animal)
+
+
+@check
+def responses_with_a_call_and_its_result():
+    tools = [{"type": "function", **TOOLS[0]["function"]}]
+    answer = client.responses.parse(
+        model=MODEL, input=FOX, tools=tools, tool_choice="required", parallel_tool_calls=False
+    )
+    (call,) = [item for item in answer.output if item.type == "function_call"]
+    GetWeather.model_validate_json(call.arguments)
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "It rains."}
+    again = {"input": [*FOX, *answer.output, result], "max_output_tokens": 8}
+    assert client.responses.create(model=MODEL, tools=tools, **again).output
 
 
 @check

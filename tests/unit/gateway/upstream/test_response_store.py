@@ -26,8 +26,10 @@ async def kept(store: ResponseStore, tenant: str) -> list[int]:
 
 async def test_what_is_put_is_found_by_its_tenant_until_it_is_deleted(store: ResponseStore) -> None:
     await store.put("a", name(1), {"a": "❄"})
-    assert await store.get("a", name(1)) == {"a": "❄"}
-    assert await store.get("b", name(1)) is None
+    sizes: list[int] = []
+    assert await store.get("a", name(1), sizes.append) == {"a": "❄"}
+    assert await store.get("b", name(1), sizes.append) is None
+    assert sizes == [len('{"a":"❄"}'.encode())]
     assert not await store.delete("b", name(1))
     assert await store.delete("a", name(1))
     assert not await store.delete("a", name(1))
