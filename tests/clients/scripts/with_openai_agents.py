@@ -1,4 +1,4 @@
-"""openai-agents, over chat completions: runs, streams, tools, outputs of a type, handoffs."""
+"""openai-agents: runs, streams, tools, outputs of a type, handoffs; some of them over responses, too."""
 
 from typing import Literal
 
@@ -6,6 +6,7 @@ from agents import (
     Agent,
     ModelSettings,
     OpenAIChatCompletionsModel,
+    OpenAIResponsesModel,
     Runner,
     function_tool,
     set_tracing_disabled,
@@ -99,6 +100,31 @@ async def handoff():
     other.name = "zoologist"
     found = await Runner.run(agent(handoffs=[other], settings={"tool_choice": "required"}), FOX)
     assert found.last_agent.name == "zoologist"
+    assert isinstance(found.final_output, Animal)
+
+
+@check
+async def responses():
+    """A tool, then an answer that is streamed, then another that goes on from it by its id."""
+    client = AsyncOpenAI(base_url=BASE_URL, api_key=KEY)
+    asked = Agent(
+        name="agent",
+        model=OpenAIResponsesModel(MODEL, openai_client=client),
+        model_settings=ModelSettings(tool_choice="required", max_tokens=100, extra_body={"seed": 1}),
+        tools=[get_weather],
+    )
+    found = Runner.run_streamed(asked, FOX)
+    names = [event.name async for event in found.stream_events() if event.type == "run_item_stream_event"]
+    assert names[0] == "tool_called"
+    more = await Runner.run(asked, "And?", previous_response_id=found.last_response_id)
+    assert more.final_output
+
+
+@check
+async def an_output_of_a_type_over_responses():
+    client = AsyncOpenAI(base_url=BASE_URL, api_key=KEY)
+    model = OpenAIResponsesModel(MODEL, openai_client=client)
+    found = await Runner.run(Agent(name="agent", model=model, output_type=Animal), FOX)
     assert isinstance(found.final_output, Animal)
 
 
