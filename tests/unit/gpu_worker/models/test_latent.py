@@ -53,7 +53,7 @@ def test_values_that_do_not_fit_are_refused_by_name(
 ) -> None:
     random_model(*V3).config.save_pretrained(tmp_path)
     change(tmp_path, architectures=[V3[0]])
-    assert read_config(tmp_path).pages.rows == (32,)
+    assert read_config(tmp_path).pages[0].rows == (32,)
     change(tmp_path, **values)
     with pytest.raises(ModelError, match=says):
         read_config(tmp_path)
