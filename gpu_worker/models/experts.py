@@ -46,17 +46,17 @@ class Experts:
 
 
 class ClampedGate:
-    """The gated product of gpt-oss: rows of gate and up alternate, and both are clamped."""
+    """The gated product of gpt-oss: gate and up are clamped."""
 
-    def __init__(self, product: Unary, alpha: float, limit: float) -> None:
-        """`product`: to gate and up, [tokens, 2 * inner]."""
-        self._product, self._alpha, self._limit = product, alpha, limit
+    def __init__(self, product: Unary, alpha: float, limit: float, alternate: bool) -> None:
+        """`product`: to gate and up, [tokens, 2 * inner]. `alternate`: they do, else gate comes before up."""
+        self._product, self._alpha, self._limit, self._alternate = product, alpha, limit, alternate
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """[tokens, size] to [tokens, inner]."""
         both = self._product(hidden)
-        gate = both[:, ::2].clamp(max=self._limit)
-        up = both[:, 1::2].clamp(-self._limit, self._limit)
+        gate, up = (both[:, ::2], both[:, 1::2]) if self._alternate else both.chunk(2, 1)
+        gate, up = gate.clamp(max=self._limit), up.clamp(-self._limit, self._limit)
         return (up + 1) * (gate * torch.sigmoid(gate * self._alpha))
 
 
@@ -115,11 +115,14 @@ def _weights(config: ModelConfig, weights: Weights, size: int) -> tuple[Tensor, 
 def _clamped(
     shape: ExpertsConfig, config: ModelConfig, weights: Weights, kernels: Kernels
 ) -> Iterator[tuple[Unary, Unary]]:
-    """The products of each expert, with biases."""
+    """The products of each expert, with biases. GGUF files have gate and up apart."""
     names, hidden, size = config.family.experts, config.hidden_size, shape.intermediate_size
     assert names is not None
     for number in range(shape.num_experts):
         expert = weights.under(names.expert.format(number))
-        up = expert.split_outputs({"gate_up_proj": [RankRows(2 * size)]}, hidden, True)
+        alternate = expert.has("gate_up_proj.bias")
+        rows = {"gate_up_proj": 2 * size} if alternate else dict.fromkeys(names.up, size)
+        up = expert.split_outputs({name: [RankRows(count)] for name, count in rows.items()}, hidden, True)
         down = expert.split_inputs(names.down, hidden, size, True)
-        yield ClampedGate(kernels.linear(*up), shape.gate_alpha, shape.gate_limit), kernels.linear(*down)
+        gate = ClampedGate(kernels.linear(*up), shape.gate_alpha, shape.gate_limit, alternate)
+        yield gate, kernels.linear(*down)

@@ -50,8 +50,6 @@ _OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
     "gpt-oss": {
         "post_attention_norm": "post_attention_layernorm",
         "ffn_gate_inp": "mlp.router",
-        "ffn_gate_exps": "mlp.experts.{}.gate_up_proj",
-        "ffn_up_exps": "mlp.experts.{}.gate_up_proj",
     },
     "deepseek2": {
         "attn_q_a": "self_attn.q_a_proj",

@@ -4,7 +4,7 @@ Files are memory-mapped. A quantized tensor is rows of bytes, and its name ends 
 `formats/gguf.py`. All experts of a layer are one tensor, which is taken apart.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -50,10 +50,13 @@ class GgufTensors:
             raise ModelError(str(error).partition("\n")[0]) from error
         self._one_more = architecture.startswith("gemma")
         self._places: dict[str, list[TensorPlace]] = {}
-        for own, whole in sorted(gguf.tensors.items()):  # gate is before up, and key before value
+        for own, whole in sorted(gguf.tensors.items()):  # key is before value
             if own not in FACTORS:
                 for name, place in _single(hugging_face_name(architecture, own), whole):
                     self._places.setdefault(name, []).append(place)
+        for name, places in self._places.items():
+            if len(places) > 1 and not _are_latent([place.shape for place in places]):
+                raise ModelError(f"{path}: the parts of {name} do not fit each other")
 
     @property
     def names(self) -> list[str]:
@@ -62,25 +65,16 @@ class GgufTensors:
 
     def get_slice(self, name: str) -> _Shape:
         first, *others = (place.shape for place in self._places[name])
-        if others and len(first) == 3:
-            return _Shape((first[0] * (first[2] + others[0][1]), first[1]))
-        return _Shape((first[0] * (1 + len(others)), *first[1:]))
+        return _Shape((first[0] * (first[2] + others[0][1]), first[1]) if others else first)
 
     def get_tensor(self, name: str) -> Tensor:
-        """Raises `ModelError` if its parts do not fit each other."""
         first, *others = self._places[name]
-        if not others:
-            tensor = self._read(first)
-            # llama.cpp keeps the factor of Gemma's norms whole, which is 1 + weight.
-            return tensor - 1 if self._one_more and name.endswith("norm.weight") else tensor
-        try:
-            if len(first.shape) == 3:  # latent attention: keys [heads, row, key], values [heads, value, row]
-                key, value = self._numbers(first), self._numbers(others[0])
-                return torch.cat((key.transpose(1, 2), value), 1).flatten(0, 1)
-            # gpt-oss: rows of gate and up alternate
-            return torch.stack([self._read(place) for place in (first, *others)], 1).flatten(0, 1)
-        except (RuntimeError, IndexError) as error:
-            raise ModelError(f"{first.path}: the parts of {name} do not fit each other") from error
+        if others:
+            key, value = self._numbers(first), self._numbers(others[0])
+            return torch.cat((key.transpose(1, 2), value), 1).flatten(0, 1)
+        tensor = self._read(first)
+        # llama.cpp keeps the factor of Gemma's norms whole, which is 1 + weight.
+        return tensor - 1 if self._one_more and name.endswith("norm.weight") else tensor
 
     def _read(self, place: TensorPlace) -> Tensor:
         octets = self._maps[place.path][place.start : place.start + place.nbytes]
@@ -94,6 +88,14 @@ class GgufTensors:
         if place.kind in PLAIN:
             return stored.float()
         return dequantized(place.kind, stored.view(-1, SIZES[place.kind][1])).view(place.shape)
+
+
+def _are_latent(shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether they are parts of a projection of latent attention: [heads, row, key], [heads, value, row]."""
+    if len(shapes) != 2 or any(len(shape) != 3 for shape in shapes):
+        return False
+    (heads, row, _), (others, _, columns) = shapes
+    return heads == others and row == columns
 
 
 def _single(name: str, place: TensorPlace) -> Iterator[tuple[str, TensorPlace]]:

@@ -48,22 +48,32 @@ def test_norms_of_gemma_are_one_less(tmp_path: Path) -> None:
     assert torch.equal(found.get_tensor("lm_head.weight"), NUMBERS)
 
 
-def test_parts_of_one_tensor(tmp_path: Path) -> None:
-    """The gate and up of an expert have the same type and size."""
+def test_experts_are_taken_apart(tmp_path: Path) -> None:
     every = random_blocks("Q4_0", 6, 64)
-    names = ("blk.0.ffn_gate_exps.weight", "blk.0.ffn_up_exps.weight")
-    gate = (2, (2, 3, 64), every.numpy().tobytes())
-    for up in (gate, (2, (2, 2, 64), every[:4].numpy().tobytes())):
-        tensors = dict(zip(names, (gate, up), strict=True))
-        found = GgufTensors(write_gguf(tmp_path / "a.gguf", {"general.architecture": "gpt-oss"}, tensors))
-        assert found.names == [f"model.layers.0.mlp.experts.{n}.gate_up_proj.weight.Q4_0" for n in (0, 1)]
-        if up is gate:
-            assert torch.equal(found.get_tensor(found.names[1]), every[3:].repeat_interleave(2, 0))
-        else:
-            with pytest.raises(
-                ModelError, match=r"a\.gguf: the parts of model.*1\.gate_up_proj.* do not fit"
-            ):
-                found.get_tensor(found.names[1])
+    tensors = {"blk.0.ffn_up_exps.weight": (2, (2, 3, 64), every.numpy().tobytes())}
+    found = GgufTensors(write_gguf(tmp_path / "a.gguf", {"general.architecture": "gpt-oss"}, tensors))
+    assert found.names == [f"model.layers.0.mlp.experts.{number}.up_proj.weight.Q4_0" for number in (0, 1)]
+    assert torch.equal(found.get_tensor(found.names[1]), every[3:])
+
+
+def test_parts_of_latent_attention_fit_each_other(tmp_path: Path) -> None:
+    values = {"general.architecture": "deepseek2"}
+    for row, fits in ((4, True), (3, False)):
+        key, value = torch.randn(2, 4, 5), torch.randn(2, 3, row)
+        tensors = {
+            f"blk.0.attn_{name}_b.weight": (0, tuple(part.shape), part.numpy().tobytes())
+            for name, part in (("v", value), ("k", key))
+        }
+        file = write_gguf(tmp_path / "a.gguf", values, tensors)
+        if not fits:
+            with pytest.raises(ModelError, match=r"a\.gguf: the parts of model.*kv_b_proj.* do not fit"):
+                GgufTensors(file)
+            continue
+        found = GgufTensors(file)
+        (name,) = found.names
+        assert found.get_slice(name).get_shape() == (2 * 8, 4)
+        heads = found.get_tensor(name).view(2, 8, 4)
+        assert torch.equal(heads, torch.cat((key.transpose(1, 2), value), 1))
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
