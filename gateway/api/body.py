@@ -3,7 +3,7 @@ compressed or not.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -110,7 +110,8 @@ def validated(fields: dict[str, Any], kind: type[Body], ignored: Ignored | None 
         return kind.model_validate(_supported(fields, kind), context=ignored)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise _bad_request(problem["loc"], problem["type"], problem["msg"]) from None
+        location = _without_types(problem["loc"], kind.mixed)
+        raise _bad_request(location, problem["type"], problem["msg"]) from None
 
 
 def _supported(fields: dict[str, Any], kind: type[RequestBody]) -> dict[str, Any]:
@@ -132,6 +133,16 @@ def _supported(fields: dict[str, Any], kind: type[RequestBody]) -> dict[str, Any
             continue
         supported[name] = value
     return supported
+
+
+def _without_types(location: Sequence[int | str], mixed: Collection[str]) -> list[int | str]:
+    """A location without the types of parts, which stand behind their numbers in lists that are `mixed`."""
+    found: list[int | str] = []
+    for place, part in enumerate(location):
+        numbered = 2 <= place < len(location) - 1 and isinstance(location[place - 1], int)
+        if not (numbered and location[place - 2] in mixed):
+            found.append(part)
+    return found
 
 
 def _bad_request(location: Sequence[int | str], kind: str, message: str) -> BadRequest:

@@ -215,6 +215,7 @@ class CountBody(RequestBody):
         *("cache_control", "context_management", "diagnostics", "inference_geo", "speed"),
     }
     neutral: ClassVar[dict[str, tuple[object, ...]]] = {"mcp_servers": ([],), "container": ()}
+    mixed: ClassVar[frozenset[str]] = frozenset(("content",))
 
     messages: list[Turn] = Field(min_length=1, max_length=MAX_MESSAGES)
     system: Texts = Field("", description="Comes before the conversation.")

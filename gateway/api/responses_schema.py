@@ -307,6 +307,7 @@ class ResponsesBody(RequestBody):
         "conversation": (),
         "prompt": (),
     }
+    mixed: ClassVar[frozenset[str]] = frozenset(("input", "content", "output"))
 
     input: Annotated[
         list[_Input],

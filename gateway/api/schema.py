@@ -100,6 +100,8 @@ class RequestBody(BodyPart):
     )
     # OpenAI's parameters that are not supported, each with the values that change nothing and are accepted.
     neutral: ClassVar[dict[str, tuple[object, ...]]] = {}
+    # Lists whose parts are of several types.
+    mixed: ClassVar[frozenset[str]] = frozenset()
 
     model: str = Field(min_length=1)
     cache_salt: str = Field("", max_length=256)

@@ -162,7 +162,7 @@ RESULT = {"type": "tool_result", "tool_use_id": "c"}
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [RESULT | {"content": [IMAGE]}]}]}, None),
-        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text.text"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
         ({"system": [IMAGE]}, "system"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, None),
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice"),
