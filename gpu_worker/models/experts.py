@@ -120,9 +120,9 @@ def _clamped(
     assert names is not None
     for number in range(shape.num_experts):
         expert = weights.under(names.expert.format(number))
-        alternate = expert.has("gate_up_proj.bias")
-        rows = {"gate_up_proj": 2 * size} if alternate else dict.fromkeys(names.up, size)
+        apart = expert.has(f"{names.up[0]}.bias")
+        rows = dict.fromkeys(names.up, size) if apart else {"gate_up_proj": 2 * size}
         up = expert.split_outputs({name: [RankRows(count)] for name, count in rows.items()}, hidden, True)
         down = expert.split_inputs(names.down, hidden, size, True)
-        gate = ClampedGate(kernels.linear(*up), shape.gate_alpha, shape.gate_limit, alternate)
+        gate = ClampedGate(kernels.linear(*up), shape.gate_alpha, shape.gate_limit, not apart)
         yield gate, kernels.linear(*down)
