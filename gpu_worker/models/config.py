@@ -139,8 +139,11 @@ class ModelConfig(Shape):
     @property
     def unused(self) -> tuple[str, ...]:
         """Prefixes of the names of tensors that a checkpoint may have and that are not loaded."""
-        names, last = self.family.names, self.num_layers + self.nextn_predict_layers
-        return tuple(names.base + names.layer.format(number) for number in range(self.num_layers, last))
+        names, latent = self.family.names, self.family.latent
+        last = self.num_layers + self.nextn_predict_layers
+        layers = [names.base + names.layer.format(number) for number in range(last)]
+        indexers = [layer + latent.indexer for layer in layers] if latent and latent.indexer else []
+        return (*layers[self.num_layers :], *indexers)
 
     @property
     def replayable(self) -> bool:
@@ -204,7 +207,7 @@ def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
-        max_position=values.positive("max_position_embeddings", 2048),
+        max_position=_max_position(family, values),
         norm_eps=values.number("norm_eps", values.number("rms_norm_eps", 1e-6)) / residual**2,
         activation=_choice(values, "hidden_act", _ACTIVATIONS, "silu"),
         ropes=_ropes(family, values, head_dim, windows),
@@ -226,6 +229,12 @@ def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig
         latent=_latent(values) if family.latent else None,
         nextn_predict_layers=values.count("num_nextn_predict_layers"),
     )
+
+
+def _max_position(family: Family, values: Values) -> int:
+    longest = values.positive("max_position_embeddings", 2048)
+    indexed = family.latent is not None and family.latent.indexer is not None
+    return min(longest, values.positive("index_topk")) if indexed else longest
 
 
 def _attention_scale(values: Values) -> float | None:

@@ -79,7 +79,7 @@ def limits_of(settings: WorkerSettings, parts: Parts) -> BatchLimits:
     longest = settings.max_model_len or config.max_position
     if longest > config.max_position:
         raise ModelError(
-            f"QUIRE_MAX_MODEL_LEN={longest}: the model was made for {config.max_position} tokens at most"
+            f"QUIRE_MAX_MODEL_LEN={longest}: this model is served with {config.max_position} tokens at most"
         )
     window = config.window if config.window < longest else 0
     limits = BatchLimits(

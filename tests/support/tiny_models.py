@@ -33,7 +33,7 @@ SIZES: dict[str, Any] = {
     **dict.fromkeys(("num_global_key_value_heads", "moe_layer_start_index"), 1),
     **{
         "laurel_rank": 4,
-        "index_topk": 8,
+        "index_topk": 128,
         "index_n_heads": 2,
         "index_head_dim": 8,
         "num_nextn_predict_layers": 0,

@@ -130,4 +130,10 @@ FAMILIES: Mapping[str, Family] = {
         _DEEPSEEK,
         experts=_DEEPSEEK_V3_EXPERTS,
     ),
+    "DeepseekV32ForCausalLM": replace(
+        _DEEPSEEK,
+        defaults={**_DEEPSEEK.defaults, "index_topk": 2048},
+        latent=Latent(indexer="self_attn.indexer."),
+        experts=_DEEPSEEK_V3_EXPERTS,
+    ),
 }

@@ -89,6 +89,9 @@ class Latent:
     norm: str = "self_attn.kv_a_layernorm"
     up: str = "self_attn.kv_b_proj"
     """Projection from the compressed row to key and value of each head, head after head."""
+    indexer: str | None = None
+    """Prefix of the tensors of an indexer, which selects `index_topk` tokens to attend to. They are not
+    loaded: sequences have up to `index_topk` tokens, of which it would select all. None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)

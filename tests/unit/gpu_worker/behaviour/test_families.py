@@ -196,6 +196,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
+    "DeepSeek V3.2": (
+        "DeepseekV32ForCausalLM",
+        DEEPSEEK | {"index_topk": LENGTH, "index_head_dim": 16, "index_n_heads": 2, "rope_parameters": SHARP},
+    ),
     "MPT": ("MptForCausalLM", MPT),
     "Ministral 3": ("Ministral3ForCausalLM", {"head_dim": 16, "rope_parameters": STRETCHED}),
     "OLMoE": (
