@@ -70,7 +70,7 @@ def main() -> None:
         return
     start = json.loads(started[1])
     rank, settings = start["rank"], WorkerSettings(**start["settings"])
-    start_logs(f"worker, rank {rank}", "WARNING")
+    start_logs(f"worker, rank {rank}", "WARNING", settings.log_format)
     orders: Orders = SimpleQueue()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, orders), daemon=True).start()
     try:

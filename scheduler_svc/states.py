@@ -35,7 +35,7 @@ class StateEvents:
             self._span.add_event(name, facts)
         if logged:
             text = ", ".join(f"{fact.removeprefix('quire.')} {value}" for fact, value in facts.items())
-            log.debug("%s: %s, %s", sequence.group.request.request_id, name, text)
+            log.debug("request %s: %s, %s", sequence.group.request.request_id, name, text)
 
     def totals(self) -> dict[str, int]:
         """Attributes of the span."""

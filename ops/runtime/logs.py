@@ -2,28 +2,36 @@
 
 A client's text may be in a message. Its line breaks and other control characters are written as escapes, so
 that it cannot pass for a line of its own or do anything to a terminal. The lines of a traceback are indented.
+For programs that read logs an entry is a JSON object instead, with its traceback.
 """
 
+import json
 import logging
 import re
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from opentelemetry import trace
 
 MOST = 10
 """Warnings and errors of one kind in `WINDOW` seconds. Further ones are counted."""
 WINDOW = 60.0
+ABOUT_REQUEST = "request %s: "
+"""Begins the messages about one request, whose id comes first."""
 KINDS = 1024
 """Kinds whose numbers are remembered."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
-def start_logs(name: str, level: str) -> None:
-    """Log to stderr from now on, as `name`."""
+def start_logs(name: str, level: str, form: str) -> None:
+    """Log to stderr from now on, as `name`. `form`: `text` or `json`."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(OneLine(f"%(asctime)s {name:<9} %(levelname)s %(message)s"))
+    text = OneLine(f"%(asctime)s {name:<9} %(levelname)s %(message)s")
+    handler.setFormatter(JsonLine(name) if form == "json" else text)
     handler.addFilter(Sparing())
     logging.basicConfig(level=level, handlers=[handler])
 
@@ -37,6 +45,35 @@ class OneLine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         first, *rest = super().format(record).split("\n")  # the message has no line breaks
         return "\n".join([first, *(f"    {escaped(line)}" for line in rest)])
+
+
+class JsonLine(logging.Formatter):
+    """Writes an entry as a JSON object.
+
+    `request_id` is there if the message begins with `ABOUT_REQUEST`, `trace_id` and `span_id`, in hexadecimal
+    digits, if it was logged within a span.
+    """
+
+    def __init__(self, service: str) -> None:
+        super().__init__()
+        self._service = service
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "service": self._service,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if str(record.msg).startswith(ABOUT_REQUEST) and isinstance(record.args, tuple):
+            entry["request_id"] = str(record.args[0])
+        if (span := trace.get_current_span().get_span_context()).is_valid:
+            entry["trace_id"] = trace.format_trace_id(span.trace_id)
+            entry["span_id"] = trace.format_span_id(span.span_id)
+        if record.exc_info:
+            entry["error"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
 
 
 def escaped(text: str) -> str:
@@ -85,4 +122,4 @@ class Sparing(logging.Filter):
 
 
 def _add(record: logging.LogRecord, note: str) -> None:
-    record.msg, record.args = f"{record.getMessage()} {note}", None
+    record.msg = f"{record.msg} {note}"

@@ -48,11 +48,14 @@ def run(settings: Settings, service: str, serve: Serve[Settings]) -> None:
     second signal cancels it again: then calls end at once. What keeps the process from starting is one line
     on stderr and an exit status: 2 if trying again is of no use (as for a bad setting), else 1.
     """
-    start_logs(service, settings.log_level)
+    start_logs(service, settings.log_level, settings.log_format)
     try:
         uvloop.run(_run(settings, service, serve))
     except (StartError, ConnectionError) as error:
-        print(f"quire {service}: {error}", file=sys.stderr)
+        if settings.log_format == "json":
+            log.critical("%s", error)
+        else:
+            print(f"quire {service}: {error}", file=sys.stderr)
         raise SystemExit(2 if isinstance(error, StartError) else 1) from None
     except (KeyboardInterrupt, SystemExit):
         raise

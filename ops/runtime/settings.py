@@ -57,6 +57,9 @@ class ProcessSettings(BaseSettings):
 
     log_level: str = Field("INFO", pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")
 
+    log_format: str = Field("text", pattern=r"^(text|json)$")
+    """What an entry of the log is: a line for people, or a JSON object."""
+
     @model_validator(mode="before")
     @classmethod
     def _read_files(cls, values: dict[str, Any]) -> dict[str, Any]:

@@ -103,5 +103,6 @@ def test_the_log_tells_it_at_debug(
     caplog.set_level(logging.DEBUG, "scheduler_svc")
     assert states.events(INVALID_SPAN) is not None
     run(fake.request([1, 2, 3], name="mine", max_tokens=2))
-    assert [message.split(",")[0] for message in caplog.messages] == [f"mine: {name}" for name in ALONE]
-    assert caplog.messages[-1] == "mine: DONE, sequence_index 0, computed_tokens 4"
+    named = [message.split(",")[0] for message in caplog.messages]
+    assert named == [f"request mine: {name}" for name in ALONE]
+    assert caplog.messages[-1] == "request mine: DONE, sequence_index 0, computed_tokens 4"

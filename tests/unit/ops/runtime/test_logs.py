@@ -1,11 +1,14 @@
 """Log lines: one line an entry whatever a client wrote, and no flood of equal ones."""
 
 import io
+import json
 import logging
+from datetime import UTC, datetime
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
 
-from ops.runtime.logs import MOST, WINDOW, OneLine, Sparing
+from ops.runtime.logs import MOST, WINDOW, JsonLine, OneLine, Sparing
 
 
 class Clock:
@@ -54,6 +57,27 @@ def test_a_tracebacks_lines_are_indented(log: logging.Logger, out: io.StringIO) 
     assert rest[0] == "    Traceback (most recent call last):"
     assert rest[-1] == "    ERROR forged\\x1b"
     assert all(line.startswith("    ") for line in rest)
+
+
+def test_an_entry_as_json(log: logging.Logger, out: io.StringIO) -> None:
+    log.handlers[0].setFormatter(JsonLine("gateway"))
+    log.warning("request %s: no model %s", "r1", "x\nforged\u2028")
+    tracer = TracerProvider().get_tracer("test")
+    with tracer.start_as_current_span("answer") as span:
+        try:
+            raise ValueError("bad\nforged")
+        except ValueError:
+            log.exception("failed")
+    first, second = map(json.loads, out.getvalue().splitlines())
+    age = datetime.now(UTC) - datetime.fromisoformat(first.pop("time"))
+    assert 0 <= age.total_seconds() < 300
+    said = {"service": "gateway", "logger": "test", "level": "WARNING"}
+    assert first == {**said, "message": "request r1: no model x\nforged\u2028", "request_id": "r1"}
+    context = span.get_span_context()
+    assert int(second["trace_id"], 16) == context.trace_id
+    assert int(second["span_id"], 16) == context.span_id
+    assert second["message"] == "failed"
+    assert second["error"].endswith("ValueError: bad\nforged")
 
 
 def test_a_flood_of_one_warning_is_counted(log: logging.Logger, out: io.StringIO, clock: Clock) -> None:
