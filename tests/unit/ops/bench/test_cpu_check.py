@@ -90,9 +90,9 @@ def test_each_part_is_kept_and_what_is_wrong_is_named(
     monkeypatch.setattr(record, "machine", lambda: {"cpu": "Some CPU @ 2.50GHz"})
     monkeypatch.setattr(record, "commit", lambda: "")
     assert cpu_check.main([str(tmp_path)]) == 1
-    assert (tmp_path / "cpu-some-cpu-2-50ghz.json").exists()
-    found = written(tmp_path)
     best = build.supported()[0]
+    assert (tmp_path / f"cpu-some-cpu-2-50ghz-{best}.json").exists()
+    found = written(tmp_path)
     assert asked == [(name, form) for form in cpu_check.FORMS for name in build.supported()]
     assert found["steps"]["int4"][best] == STEP
     assert "int8" not in found["steps"]
