@@ -101,6 +101,8 @@ def _check(out: Path, deadline: float, others: Sequence[str]) -> int:
         else:
             try:
                 run(*needed)
+            except subprocess.TimeoutExpired:
+                results["left out"].append(f"{part}: not ended in time")
             except (subprocess.SubprocessError, OSError, ValueError) as error:
                 results["wrong"].append(f"{part}: {_reason(error)}")
         record.write(path, "cpu-check", SEED, results)

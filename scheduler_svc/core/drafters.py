@@ -34,7 +34,7 @@ class NGrams:
     """The text itself, see `lookup.py`. Drafts cost nothing until they are verified."""
 
     longest: ClassVar[int] = 8
-    room: ClassVar[int] = 32
+    room: ClassVar[int] = 16
 
     def guess(self, sequence: Sequence, count: int) -> list[int]:
         assert sequence.draft_state is not None
