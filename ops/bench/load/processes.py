@@ -12,6 +12,7 @@ import psutil
 
 from ops.launcher.record import Deployment, recorded
 from ops.launcher.redis_server import free_port
+from ops.runtime.lifeline import tied_to_parent
 
 START_SECONDS = 180
 
@@ -51,7 +52,13 @@ def running(*arguments: str, **settings: str) -> Iterator[Running]:
     port = free_port()
     command = [sys.executable, "-m", "ops.cli.main", "up", "--port", str(port), *arguments]
     environment = os.environ | {"QUIRE_SPECULATION": "off"} | settings
-    launcher = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    launcher = subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=tied_to_parent(),  # a benchmark that runs out of time is killed
+    )
     try:
         assert launcher.stdout is not None
         deadline = time.monotonic() + START_SECONDS
