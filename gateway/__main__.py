@@ -12,7 +12,7 @@ from pathlib import Path
 
 import uvicorn
 
-from gateway.app import create_app
+from gateway.app import Options, Stores, create_app
 from gateway.errors import Unavailable
 from gateway.http.connections import ConnectionLimits
 from gateway.http.draining import Drain
@@ -69,17 +69,17 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
     )
     url = http_url(settings.host, settings.port)
     listener = await _listen(node, settings, url)
-    app = create_app(
-        NodeBackend(node),
-        keys,
-        settings.limits,
-        Meter(redis, settings.stream_prefix, node.id),
-        MetricsStore(redis, settings.stream_prefix),
-        _store(redis, settings),
+    stores = Stores(
+        meter=Meter(redis, settings.stream_prefix, node.id),
+        metrics=MetricsStore(redis, settings.stream_prefix),
+        responses=_store(redis, settings),
+    )
+    options = Options(
         access=settings.access,
         answer_timeout=settings.answer_timeout,
         strict_fields=settings.strict_fields,
     )
+    app = create_app(NodeBackend(node), keys, settings.limits, stores, options)
     METRICS.read_by(app.state.generator.read_metrics)
     config = uvicorn.Config(
         app,

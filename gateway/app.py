@@ -1,6 +1,7 @@
 """The gateway's HTTP application."""
 
 import logging
+from dataclasses import dataclass
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
@@ -53,8 +54,6 @@ from ops.runtime.metrics_store import MetricsStore
 CLIENT_CLOSED_REQUEST = 499
 """nginx's status for a client that has left. It is never sent."""
 
-_LOOPBACK_ONLY = Access()
-
 BODIES = (
     *(CompletionBody, ChatBody, EmbeddingBody, TokenizeBody, DetokenizeBody),
     *(RerankBody, ScoreBody),
@@ -62,33 +61,53 @@ BODIES = (
 )
 """What requests may have."""
 
+_LOOPBACK_ONLY = Access()
+
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Stores:
+    """What the gateway keeps outside its process. What is None is not kept."""
+
+    meter: Meter | None = None
+    """Counts requests and tokens of every caller; without it only single requests are limited."""
+    metrics: MetricsStore | None = None
+    """Where all processes leave theirs; without it the gateway shows its own alone."""
+    responses: ResponseStore | None = None
+    """Answers of `/v1/responses`."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the gateway answers."""
+
+    access: Access = _LOOPBACK_ONLY
+    """Hosts and web pages that may ask; without any, those of this machine."""
+    answer_timeout: float | None = None
+    """Seconds that an answer may take whose request does not say."""
+    strict_fields: bool = False
+    """Requests with fields that nobody knows are refused."""
+
+
+_NOTHING_KEPT = Stores()
+_AS_USUAL = Options()
 
 
 def create_app(
     backend: Backend,
     keys: KeyRing | None = None,
     limits: Limits | None = None,
-    meter: Meter | None = None,
-    metrics: MetricsStore | None = None,
-    store: ResponseStore | None = None,
-    *,
-    access: Access = _LOOPBACK_ONLY,
-    answer_timeout: float | None = None,
-    strict_fields: bool = False,
+    stores: Stores = _NOTHING_KEPT,
+    options: Options = _AS_USUAL,
 ) -> FastAPI:
     """The application over `backend`. The process runs `generator.watch` of its state, and stops it through
     `drain` and `generator`.
 
-    `keys`: without any, requests need none. `limits`: of every caller whose key gives no others. `meter`:
-    counts requests and tokens; without it only single requests are limited. `metrics`: where all processes
-    leave theirs; without it the gateway shows its own alone. `store`: keeps responses; without it they
-    are not kept. `access`: hosts and web pages
-    that may ask. `answer_timeout`: seconds that an answer may take whose request does not say.
-    `strict_fields`: requests with fields that nobody knows are refused.
+    `keys`: without any, requests need none. `limits`: of every caller whose key gives no others.
     """
     catalog = Catalog(backend)
-    generator = Generator(backend, catalog, answer_timeout)
+    generator = Generator(backend, catalog, options.answer_timeout)
 
     app = FastAPI(
         title="Quire",
@@ -99,31 +118,21 @@ def create_app(
         telemetry={"tracing": False, "metrics": False, "logs": False},  # `RequestSpans` makes the spans
     )
     app.state.generator = generator
-    app.state.strict_fields = strict_fields
+    app.state.strict_fields = options.strict_fields
     app.state.drain = drain = Drain()
     app.state.bodies = BodyMemory()
-    # From the inside out: requests that any of these refuses get an id, too, but no span.
-    app.add_middleware(RequestSpans)
-    app.add_middleware(GzipAnswers)
-    app.add_middleware(HoldsBodies, memory=app.state.bodies)
-    app.add_middleware(Guard, keys=keys or KeyRing(), limits=limits or Limits(), meter=meter)
-    app.add_middleware(UsualForm)
-    app.add_middleware(Draining, drain=drain)
-    if access.origins:
-        app.add_middleware(cross_origin, access=access)
-    app.add_middleware(OriginGuard, access=access)
-    app.add_middleware(RequestIds)
+    _add_middleware(app, keys or KeyRing(), limits or Limits(), stores.meter, options.access)
     for router in (
         page.router(),
         docs_page.router(app.openapi),
         health.router(catalog, drain, generator, app.version),
-        metrics_page.router(backend, metrics),
+        metrics_page.router(backend, stores.metrics),
         models.router(catalog),
         completions.router(generator),
         chat.router(generator),
         messages.router(generator),
-        responses.router(generator, store),
-        stored_responses.router(store),
+        responses.router(generator, stores.responses),
+        stored_responses.router(stores.responses),
         ollama.router(generator, catalog),
         embeddings.router(generator),
         rank.router(generator),
@@ -136,6 +145,20 @@ def create_app(
     app.add_exception_handler(Exception, _server_fault)
     add_schemas(app, *BODIES, *ANSWERS, *MESSAGES, *RESPONSES, *OLLAMA)
     return app
+
+
+def _add_middleware(app: FastAPI, keys: KeyRing, limits: Limits, meter: Meter | None, access: Access) -> None:
+    """From the inside out: requests that any of these refuses get an id, too, but no span."""
+    app.add_middleware(RequestSpans)
+    app.add_middleware(GzipAnswers)
+    app.add_middleware(HoldsBodies, memory=app.state.bodies)
+    app.add_middleware(Guard, keys=keys, limits=limits, meter=meter)
+    app.add_middleware(UsualForm)
+    app.add_middleware(Draining, drain=app.state.drain)
+    if access.origins:
+        app.add_middleware(cross_origin, access=access)
+    app.add_middleware(OriginGuard, access=access)
+    app.add_middleware(RequestIds)
 
 
 async def _gateway_error(request: Request, error: Exception) -> Response:

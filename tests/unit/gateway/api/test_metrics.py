@@ -6,7 +6,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as families
 
 from gateway.api.metrics import Exposition
-from gateway.app import create_app
+from gateway.app import Stores, create_app
 from ops.runtime.metric_names import BY_NAME, FIRST_TOKEN, KV_USAGE, PROMPT_TOKENS
 from ops.runtime.metrics import Metrics, parse
 from ops.runtime.metrics_store import MetricsStore
@@ -35,7 +35,7 @@ def snapshot() -> bytes:
 
 
 async def ask(backend, store, keys=None, **headers: str) -> httpx.Response:
-    transport = httpx.ASGITransport(create_app(backend, keys, metrics=store))
+    transport = httpx.ASGITransport(create_app(backend, keys, stores=Stores(metrics=store)))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         return await http.get("/metrics", headers=headers)
 

@@ -5,7 +5,7 @@ import openai
 import pytest
 
 from gateway.api.responses_answer_schema import DeletedResponse, InputItems, ResponseAnswer
-from gateway.app import create_app
+from gateway.app import Stores, create_app
 from gateway.upstream.response_store import ResponseStore
 from tests.unit.gateway.api.test_messages import STORY, WHOLE, says
 from tests.unit.gateway.conftest import JSON
@@ -24,7 +24,7 @@ def client_of(gateway, store, keys_of):
     """Makes the openai client of a tenant, each with a gateway of its own."""
 
     def client_of(tenant="a", store=store):
-        app = create_app(gateway.backend, keys_of({"sk-a": "a", "sk-b": "b"}), store=store)
+        app = create_app(gateway.backend, keys_of({"sk-a": "a", "sk-b": "b"}), stores=Stores(responses=store))
         http = httpx.AsyncClient(transport=httpx.ASGITransport(app), headers=JSON)
         return openai.AsyncOpenAI(
             base_url="http://localhost/v1", api_key=f"sk-{tenant}", http_client=http, max_retries=0

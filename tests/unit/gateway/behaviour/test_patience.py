@@ -8,7 +8,7 @@ import grpc
 import httpx
 import pytest
 
-from gateway.app import create_app
+from gateway.app import Options, create_app
 from proto.sampling_pb2 import STOP
 from proto.tokenizer_pb2 import TextChunk, TextDelta
 
@@ -75,7 +75,7 @@ async def test_where_there_is_no_room_at_all(gateway, path):
 
 def hasty(gateway, seconds=0.3):
     """A client of the same gateway, where answers may take a moment unless a request says otherwise."""
-    transport = httpx.ASGITransport(create_app(gateway.backend, answer_timeout=seconds))
+    transport = httpx.ASGITransport(create_app(gateway.backend, options=Options(answer_timeout=seconds)))
     return httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60)
 
 

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from gateway.app import create_app
+from gateway.app import Options, create_app
 from gateway.http.origin import Access
 from gateway.settings import GatewaySettings
 from tests.unit.gateway.conftest import JSON, NoTokenizer
@@ -13,7 +13,7 @@ BAD_BODY = b"{"
 
 
 def client(access: Access = Access(), **more) -> httpx.AsyncClient:  # noqa: B008
-    transport = httpx.ASGITransport(create_app(NoTokenizer(), access=access, **more))
+    transport = httpx.ASGITransport(create_app(NoTokenizer(), options=Options(access), **more))
     return httpx.AsyncClient(transport=transport, base_url="http://localhost:8000", headers=JSON)
 
 
