@@ -77,6 +77,7 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
     options = Options(
         access=settings.access,
         answer_timeout=settings.answer_timeout,
+        aliases=settings.aliases,
         strict_fields=settings.strict_fields,
     )
     app = create_app(NodeBackend(node), keys, settings.limits, stores, options)

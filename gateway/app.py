@@ -1,7 +1,8 @@
 """The gateway's HTTP application."""
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
@@ -86,6 +87,8 @@ class Options:
     """Hosts and web pages that may ask; without any, those of this machine."""
     answer_timeout: float | None = None
     """Seconds that an answer may take whose request does not say."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Names of models by other names for them."""
     strict_fields: bool = False
     """Requests with fields that nobody knows are refused."""
 
@@ -106,7 +109,7 @@ def create_app(
 
     `keys`: without any, requests need none. `limits`: of every caller whose key gives no others.
     """
-    catalog = Catalog(backend)
+    catalog = Catalog(backend, aliases=options.aliases)
     generator = Generator(backend, catalog, options.answer_timeout)
 
     app = FastAPI(

@@ -12,6 +12,8 @@ from ops.runtime.errors import StartError
 from ops.runtime.limits import Limits
 from ops.runtime.settings import ProcessSettings
 
+_ALIAS = r"[^\s,=]+\s*=\s*[^\s,=]+"
+
 
 def _limits(value: object) -> object:
     return Limits.parse(value) if isinstance(value, str) else value
@@ -53,6 +55,9 @@ class GatewaySettings(ProcessSettings):
     answer_timeout: float = Field(3600, gt=0, le=86400)
     """Seconds that an answer may take whose request has no `timeout`."""
 
+    model_aliases: str = Field("", pattern=rf"^({_ALIAS}(\s*,\s*{_ALIAS})*)?$")
+    """Other names of models, as in `gpt-4o=llama, small=quire-tiny`."""
+
     responses_seconds: int = Field(86400, ge=0, le=10**8)
     """Seconds that responses of `/v1/responses` are stored in Redis; 0: none is."""
 
@@ -74,6 +79,12 @@ class GatewaySettings(ProcessSettings):
                 f"QUIRE_HOST={self.host}: beyond loopback API keys are needed (`quire keys add`, or "
                 "QUIRE_API_KEYS_FILE); QUIRE_OPEN_TO_ALL=true serves everybody"
             )
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """The names of models by their aliases."""
+        pairs = (one.split("=") for one in _listed(self.model_aliases))
+        return {alias.strip(): name.strip() for alias, name in pairs}
 
     @property
     def access(self) -> Access:

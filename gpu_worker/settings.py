@@ -51,6 +51,10 @@ class WorkerSettings(ModelSettings):
     """Size of KV memory, such as `512MiB`. Default: most of the free memory beside weights and activations on
     a GPU, a quarter of the free memory on a CPU."""
 
+    memory_share: float = Field(1.0, gt=0, le=1)
+    """This worker's part of the memory of its device, where several workers share that: KV memory that is not
+    given as `kv_memory` is taken of this part."""
+
     host_memory: ByteSize | None = Field(None, ge=0)
     """Size of host memory for blocks that are swapped out of KV memory, such as `4GiB`. Default: with a GPU a
     share of the free main memory; with a CPU none, because both would be the same memory."""

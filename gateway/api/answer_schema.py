@@ -301,7 +301,8 @@ class Detokenized(AnswerPart):
 class ModelObject(AnswerPart):
     """A model on offer."""
 
-    id: str
+    id: str = Field(description="Its name, or an alias.")
+    root: str = Field(description="Its name.")
     object: Literal["model"]
     type: Literal["model"]
     display_name: str
@@ -345,7 +346,9 @@ class Readiness(AnswerPart):
 
     status: Literal["ready", "not ready", "stopping"]
     models: list[str]
-    missing: list[str] = Field([], description="What runs of no model: services, or the message queue.")
+    missing: list[str] = Field(
+        [], description="What does not run: services of models that were seen, or the message queue."
+    )
 
 
 ANSWERS = (

@@ -10,10 +10,8 @@ from gateway.api.answer_schema import Liveness, Load, Readiness, Version
 from gateway.errors import Unauthorized, Unavailable
 from gateway.http.draining import Drain
 from gateway.http.openapi import getting
-from gateway.upstream.catalog import Catalog
+from gateway.upstream.catalog import SERVICES, Catalog
 from gateway.upstream.generation import Generator
-
-_SERVICES = ("tokenizer", "scheduler", "worker")
 
 
 def router(catalog: Catalog, drain: Drain, generator: Generator, version: str) -> APIRouter:
@@ -50,10 +48,10 @@ def router(catalog: Catalog, drain: Drain, generator: Generator, version: str) -
             response.status_code = error.status
             return {"status": "not ready", "models": [], "missing": ["message queue"]}
         available = [model.name for model in models if not model.missing]
-        if available:
-            return {"status": "ready", "models": available}
-        response.status_code = 503
         missing = [f"{service} of {model.name}" for model in models for service in model.missing]
-        return {"status": "not ready", "models": [], "missing": missing or list(_SERVICES)}
+        if available:
+            return {"status": "ready", "models": available} | ({"missing": missing} if missing else {})
+        response.status_code = 503
+        return {"status": "not ready", "models": [], "missing": missing or list(SERVICES)}
 
     return routes

@@ -16,9 +16,11 @@ def router(catalog: Catalog) -> APIRouter:
 
     @routes.get("/v1/models", response_model=None, openapi_extra=getting(ModelList, Unauthorized))
     async def list_models() -> dict[str, Any]:
-        """The models that are available."""
-        models = await catalog.models()
-        data = [_object(model) for model in models if not model.missing]
+        """The models that are available, also under their aliases."""
+        data = []
+        for model in await catalog.models():
+            if not model.missing:
+                data += [_object(model, name) for name in (model.name, *catalog.aliases_of(model.name))]
         names = [one["id"] for one in data] or [None]
         pages = {"has_more": False, "first_id": names[0], "last_id": names[-1]}
         return {"object": "list", "data": data, **pages}
@@ -30,17 +32,18 @@ def router(catalog: Catalog) -> APIRouter:
     )
     async def retrieve_model(name: str) -> dict[str, Any]:
         """One model."""
-        return _object(await catalog.find(name))
+        return _object(await catalog.find(name), name)
 
     return routes
 
 
-def _object(model: Model) -> dict[str, Any]:
+def _object(model: Model, name: str) -> dict[str, Any]:
     return {
-        "id": model.name,
+        "id": name,
+        "root": model.name,
         "object": "model",
         "type": "model",
-        "display_name": model.name,
+        "display_name": name,
         "created": model.created,
         "created_at": f"{datetime.fromtimestamp(model.created, UTC):%Y-%m-%dT%H:%M:%SZ}",
         "owned_by": "quire",

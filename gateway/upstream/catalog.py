@@ -2,13 +2,17 @@
 
 A model is available if it has a tokenizer process, a scheduler process and a worker. A model that was seen
 once is remembered: while its processes are being replaced, requests for it wait in its queue.
+
+Each model has processes of its own, which find each other by its name. Aliases are names that the gateway
+alone knows; a model that has the name of an alias goes before it.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from gateway.errors import BadRequest, GatewayError, NotFound, Unavailable
 from gateway.upstream.backend import Backend
@@ -17,8 +21,13 @@ from proto.rpc import Lease
 REFRESH_SECONDS = 1.0
 PATIENCE_SECONDS = 30.0
 """Time that requests wait for a model that is not available; then they fail."""
+NAMED = 20
+"""Models that a refusal names at most."""
 CAPACITY = 256
 """Calls that a process holds at once if its lease does not say it."""
+
+SERVICES = ("tokenizer", "scheduler", "worker")
+"""What must run of a model."""
 
 logger = logging.getLogger(__name__)
 
@@ -45,9 +54,16 @@ class Model:
 class Catalog:
     """Reads the leases on demand, at most once in `REFRESH_SECONDS`."""
 
-    def __init__(self, backend: Backend, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        clock: Callable[[], float] = time.monotonic,
+        aliases: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`aliases`: names of models by other names for them."""
         self._backend = backend
         self._clock = clock
+        self._aliases = aliases
         self._known: dict[str, Model] = {}
         self._read_at = -float("inf")
         self._reading = asyncio.Lock()
@@ -60,20 +76,30 @@ class Catalog:
             raise Unavailable("The message queue cannot be reached.")
         return list(self._known.values())
 
+    def aliases_of(self, name: str) -> list[str]:
+        """Other names of the model `name`."""
+        return [alias for alias in self._aliases if self.name_of(alias) == name and alias != name]
+
+    def name_of(self, name: str) -> str:
+        """The name of the model that a request means by `name`, whether there is one or not."""
+        return name if name in self._known else self._aliases.get(name, name)
+
     async def find(self, name: str) -> Model:
         """The model `name`, if it is available or has been absent for less than `PATIENCE_SECONDS`.
 
-        Raises `NotFound` for a model that was never seen, and `Unavailable` for one absent for longer.
+        `name` may be an alias. Raises `NotFound` for a model that was never seen, or of which nothing has run
+        for longer while another model is available, and `Unavailable` for any other that is absent for
+        longer.
         """
         await self._refresh()
-        model = self._known.get(name)
-        if model is not None:
-            if (error := self._lost(model)) is not None:
-                raise error
+        model = self._known.get(self.name_of(name))
+        error = self._lost(model) if model is not None else None
+        if model is not None and error is None:
             return model
-        if self._unreadable:
-            raise Unavailable("The message queue cannot be reached.")
-        raise NotFound(f"The model '{name[:200]}' does not exist.", param="model", code="model_not_found")
+        there = [one.name for one in self._known.values() if not one.missing]
+        if not self._unreadable and (model is None or (there and model.missing == SERVICES)):
+            raise _not_found(name, there)
+        raise error or Unavailable("The message queue cannot be reached.")
 
     async def only(self) -> str:
         """Name of the only model, for requests that name none. Raises `BadRequest` if there are others."""
@@ -138,11 +164,19 @@ class Catalog:
         )
 
 
+def _not_found(name: str, there: Sequence[str]) -> NotFound:
+    """`there`: names of the models that are available."""
+    listed = ", ".join(f"'{each}'" for each in there[:NAMED]) + (", …" if len(there) > NAMED else "")
+    offer = f" Available: {listed}." if there else ""
+    message = f"The model '{name[:200]}' does not exist.{offer}"
+    return NotFound(message, param="model", code="model_not_found")
+
+
 def _missing(leases: list[Lease]) -> tuple[str, ...]:
     services = {lease.service for lease in leases}
     served = any(_count(lease, "workers") > 0 for lease in leases if lease.service == "scheduler")
-    there = {"tokenizer": "tokenizer" in services, "scheduler": "scheduler" in services, "worker": served}
-    return tuple(service for service, present in there.items() if not present)
+    there = ("tokenizer" in services, "scheduler" in services, served)
+    return tuple(service for service, present in zip(SERVICES, there, strict=True) if not present)
 
 
 def _capacity(leases: list[Lease]) -> int:

@@ -144,7 +144,7 @@ class Generator:
 
     def check_room(self, model: str, tenant: str, user: str) -> None:
         """Raise `Overloaded` if a request would be refused now: before anything is made for it."""
-        if (admission := self._admissions.get(model)) is not None:
+        if (admission := self._admissions.get(self._catalog.name_of(model))) is not None:
             admission.check_room(Asker(tenant, user))
 
     @asynccontextmanager
@@ -158,7 +158,7 @@ class Generator:
         timeout = self.answer_timeout if timeout is None else timeout
 
         def begin(tokenizer: TokenizerStub) -> list[Generation]:
-            parts, measures = Parts(), self._measures_of(model)
+            parts, measures = Parts(), self._measures_of(self._catalog.name_of(model))
             return [Generation(tokenizer, request, measures, timeout, parts) for request in requests]
 
         async with (
@@ -186,8 +186,8 @@ class Generator:
         found = await self._catalog.find(model)
         if self._stopping:
             raise Stopping
-        calls = begin(self._backend.tokenizer(model))
-        self._live.update(dict.fromkeys(calls, model))
+        calls = begin(self._backend.tokenizer(found.name))
+        self._live.update(dict.fromkeys(calls, found.name))
         self.under_way += 1
         try:
             # Calls that run in turns have no places of their own to give up.

@@ -97,15 +97,20 @@ def limits_of(settings: WorkerSettings, parts: Parts) -> BatchLimits:
     if settings.kv_memory is not None:
         memory, useful = int(settings.kv_memory), 1 << 31
     elif parts.device.type == "cuda":
-        memory, useful = _left_on_gpu(parts, limits) * parts.ranks.count, 1 << 31
+        memory, useful = _left_on_gpu(parts, limits, settings.memory_share) * parts.ranks.count, 1 << 31
     else:
-        memory, useful = free_memory(parts.device), limits.max_slots * needed
+        memory = int(free_memory(parts.device) * settings.memory_share)
+        useful = limits.max_slots * needed
     blocks = blocks_within(memory, parts.block_bytes(size), needed, useful)
     return replace(limits, num_blocks=parts.ranks.least(blocks))
 
 
-def _left_on_gpu(parts: Parts, limits: BatchLimits) -> int:
-    """Bytes that a rank's pages may take: `GPU_SHARE` of what the largest step leaves free."""
+def _left_on_gpu(parts: Parts, limits: BatchLimits, share: float) -> int:
+    """Bytes that a rank's pages may take: `GPU_SHARE` of what the largest step leaves free.
+
+    `share`: the worker's part of the GPU's memory, of which its weights are taken, too. So it does not matter
+    whether the other workers of the GPU have loaded theirs.
+    """
     device = parts.device
     runner = parts.runner(limits)
     torch.cuda.reset_peak_memory_stats(device)
@@ -115,7 +120,9 @@ def _left_on_gpu(parts: Parts, limits: BatchLimits) -> int:
     activations = torch.cuda.max_memory_allocated(device) - before
     del runner
     torch.cuda.empty_cache()
-    return int((free_memory(device) - activations) * GPU_SHARE)
+    own = int(torch.cuda.get_device_properties(device).total_memory * share)
+    own -= torch.cuda.memory_allocated(device)
+    return int((min(free_memory(device), own) - activations) * GPU_SHARE)
 
 
 @contextmanager
@@ -139,7 +146,9 @@ def add_host_memory(settings: WorkerSettings, runner: Runner, ranks: Ranks) -> N
     size = runner.host.block_bytes * ranks.count
     if settings.host_memory is None:
         own = ranks.count / max(ranks.count, present())  # other workers may have the machine's other GPUs
-        memory = int(available() * HOST_SHARE * own) if runner.device.type == "cuda" else 0
+        memory = (
+            int(available() * HOST_SHARE * own * settings.memory_share) if runner.device.type == "cuda" else 0
+        )
     else:
         memory, free = int(settings.host_memory), available()
         if not (memory == 0 or size <= memory <= free):

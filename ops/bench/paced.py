@@ -132,7 +132,7 @@ async def deployed(milliseconds: float, slots: int) -> AsyncIterator[tuple[Optio
 
         supervisor = Supervisor([worker, *others], Path(logs), print, buried, lambda: None)
         async with supervisor.running(BEHIND), supervisor.running(FRONT):
-            await wait_ready(options.url, options.model_name, lambda _: None)
+            await wait_ready(options.url, options.model_names, lambda _: None)
             yield options, supervisor, redis
 
 
@@ -147,7 +147,7 @@ async def carried(milliseconds: float, users: Sequence[int], seed: int) -> list[
     """What comes through for each number of users."""
     found = []
     async with deployed(milliseconds, max(users)) as (options, supervisor, redis):
-        client = CompletionClient(options.url, options.model_name)
+        client = CompletionClient(options.url, options.model_names[0])
         await closed_loop(client, WORKLOAD.conversations(max(users), seed + 1), max(users))  # warm up
         used = partial(cpu_seconds, process_ids(supervisor, redis))
         for count in users:

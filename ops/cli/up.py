@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from ops.cli.arguments import positive
@@ -14,11 +13,11 @@ from ops.cli.output import silence
 from ops.launcher.detach import in_background
 from ops.launcher.launch import launch
 from ops.launcher.record import logs_directory
+from ops.launcher.served import asked_for
 from ops.launcher.specs import Options
 from ops.launcher.welcome import quire_command, welcome
 from ops.runtime.errors import LaunchError, UsageError
 from ops.runtime.hub import HubError, fetched
-from ops.runtime.settings import SHIPPED_MODEL
 from scheduler_svc.core.policies import POLICIES
 
 _DESCRIPTION = """\
@@ -29,6 +28,7 @@ answers, and keep them running: a process that dies is started again. Ctrl-C end
   quire up --model ~/models/llama --port 80  another model (a Hugging Face directory)
   quire up --model ~/models/llama.gguf       a model of llama.cpp
   quire up --model org/name                  one of the Hugging Face Hub, fetched if it is not in the cache
+  quire up --model big=org/name --model ~/models/llama    two models behind one address
   quire up --workers 2 --detach              two workers, in the background
 
 Without a Redis of yours (QUIRE_REDIS_URL) it starts one of its own. All other QUIRE_* settings
@@ -45,18 +45,18 @@ def add_to(subcommands: Any) -> None:
     )
     up.add_argument(
         "--model",
-        type=Path,
-        metavar="MODEL",
-        default=Path(os.environ.get("QUIRE_MODEL") or SHIPPED_MODEL),
+        action="append",
+        metavar="[NAME=]MODEL",
+        default=[],
         help="directory with config.json, *.safetensors and tokenizer.json, or GGUF file, or id of the "
-        "Hugging Face Hub, org/name or org/name@revision (default: the shipped model)",
+        "Hugging Face Hub, org/name or org/name@revision (default: the shipped model); once for each model",
     )
     up.add_argument(
         "--workers",
         type=positive,
         metavar="N",
         default=1,
-        help="worker processes, each with the whole model (default: 1)",
+        help="worker processes of each model, each with the whole model (default: 1)",
     )
     up.add_argument(
         "--port",
@@ -81,7 +81,7 @@ def add_to(subcommands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     options = Options(
-        model=arguments.model,
+        models=asked_for(arguments.model),
         workers=arguments.workers,
         port=arguments.port,
         device=arguments.device,
@@ -104,7 +104,8 @@ def _serve(asked: Options, ready: Callable[[], None], how_to_stop: str) -> int:
 
     try:
         # Once, before there are processes that would all want it.
-        options = replace(asked, model=fetched(asked.model, _say))
+        models = tuple(replace(each, path=fetched(each.path, _say)) for each in asked.models)
+        options = replace(asked, models=models)
         asyncio.run(launch(options, _say, on_ready))
     except (LaunchError, HubError) as error:
         print(f"quire up: {error}", file=sys.stderr, flush=True)

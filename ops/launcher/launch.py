@@ -16,7 +16,8 @@ from ops.launcher.out_of_memory import OutOfMemory
 from ops.launcher.ready import first_token, wait_ready
 from ops.launcher.record import Deployment, claimed_directory, forget, write
 from ops.launcher.redis_server import NoRedisError, RedisServer
-from ops.launcher.specs import BEHIND, FRONT, REDIS, Options, check_model, check_open, own_key, service_specs
+from ops.launcher.served import check_models
+from ops.launcher.specs import BEHIND, FRONT, REDIS, Options, check_open, own_key, service_specs
 from ops.launcher.supervisor import GOODBYE_SECONDS, Report, Supervisor
 from ops.runtime.address import without_password
 from ops.runtime.api_keys import Key, digest_of, new_secret
@@ -38,7 +39,7 @@ async def launch(options: Options, say: Report, on_ready: Callable[[], None]) ->
     `on_ready` is called once a first token has come. Raises `LaunchError` if it does not come to
     that; whatever happens, no process is left behind.
     """
-    check_model(options.model)
+    check_models(options.models)
     check_open(options)
     with claimed_directory(options.port) as directory:
         check_port(options.host, options.port)
@@ -87,7 +88,8 @@ class Launcher:
         if self._server is None:
             await self.leases.reachable()
         options, children = self._options, self.supervisor.children
-        self._say(f"model   {options.model_name} ({options.model})")
+        for model in options.models:
+            self._say(f"model   {model.name} ({model.path})")
         self._say(f"logs    {children[0].log.parent}")
         self._say(f"start   {', '.join(child.spec.name for child in children)}")
         grace = self._options.stop_seconds + GOODBYE_SECONDS
@@ -101,13 +103,15 @@ class Launcher:
             await stages.enter_async_context(self.supervisor.running(BEHIND, grace))
             await stages.enter_async_context(self.supervisor.running(FRONT, grace))
             await wait_ready(
-                options.url, options.model_name, lambda missing: self._say(f"wait    no {missing} yet")
+                options.url, options.model_names, lambda missing: self._say(f"wait    no {missing} yet")
             )
             self._say(f"loaded  {await self._models()}")
-            seconds = await first_token(options.url, options.model_name, key)
+            for name in options.model_names:
+                seconds = await first_token(options.url, name, key)
+                of_model = f" of {name}" if len(options.models) > 1 else ""
+                self._say(f"token   the first one{of_model} took {seconds * 1000:.0f} ms")
             if key != self._key:
                 await store.revoke([digest_of(key)])
-            self._say(f"token   the first one took {seconds * 1000:.0f} ms")
             self._say(f"ready   in {time.perf_counter() - start:.1f} s: {options.url}")
             self.supervisor.settle()
             on_ready()
@@ -143,7 +147,7 @@ class Launcher:
         deployment = Deployment(
             url=self._options.url,
             port=self._options.port,
-            model=self._options.model_name,
+            model=", ".join(self._options.model_names),
             redis_url=self._redis_url,
             stream_prefix=self._prefix,
             launcher=Identity.of(os.getpid()),

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import httpx
@@ -13,13 +13,13 @@ from ops.runtime.errors import LaunchError
 _RETRY_SECONDS = 0.1
 
 
-async def wait_ready(url: str, model: str, waiting: Callable[[str], None]) -> None:
-    """Return once the gateway offers the model. Calls `waiting` with what is missing, when that changes."""
+async def wait_ready(url: str, models: Sequence[str], waiting: Callable[[str], None]) -> None:
+    """Return once the gateway offers all models. Calls `waiting` with what is missing, when that changes."""
     reported = ""
     async with _client() as client:
         while True:
             state = await _state(client, url)
-            if model in state.get("models", ()):
+            if {*models} <= {*state.get("models", ())}:
                 return
             missing = ", ".join(state.get("missing", ()))
             if missing and missing != reported:

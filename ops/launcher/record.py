@@ -29,6 +29,7 @@ class Deployment:
     url: str
     port: int
     model: str
+    """Names of its models, with commas between them."""
     redis_url: str
     stream_prefix: str
     launcher: Identity

@@ -8,26 +8,25 @@ from pathlib import Path
 
 from gateway.settings import GatewaySettings
 from ops.launcher.kept_keys import kept
+from ops.launcher.served import Served
 from ops.runtime.address import url_from_here
 from ops.runtime.api_keys import KeyFileError, read_keys
 from ops.runtime.child import Spec
 from ops.runtime.errors import StartError, UsageError
 from ops.runtime.gpus import shares
-from ops.runtime.hub import model_name
 from ops.runtime.settings import SHIPPED_DRAFT, SHIPPED_MODEL, named_redis
 
 REDIS, BEHIND, FRONT = range(3)
 """Stages: the queue first, the gateway last; in the end the other way round."""
-
-SHIPPED_MODEL_NAME = "quire-tiny"
 
 
 @dataclass(frozen=True)
 class Options:
     """The options of `quire up`. None: the services' own setting."""
 
-    model: Path = SHIPPED_MODEL
+    models: tuple[Served, ...] = (Served(),)
     workers: int = 1
+    """Workers of each model."""
     port: int = 8000
     device: str | None = None
     dtype: str | None = None
@@ -35,11 +34,9 @@ class Options:
     speculation: str | None = None
 
     @property
-    def model_name(self) -> str:
-        """The name under which the model is served."""
-        if name := os.environ.get("QUIRE_MODEL_NAME"):
-            return name
-        return SHIPPED_MODEL_NAME if self.model == SHIPPED_MODEL else model_name(self.model)
+    def model_names(self) -> list[str]:
+        """The names under which the models are served."""
+        return [model.name for model in self.models]
 
     @property
     def api_keys_file(self) -> str:
@@ -74,16 +71,6 @@ class Options:
         return url_from_here(self.host, self.port)
 
 
-def check_model(directory: Path) -> None:
-    """Raise `UsageError` unless the directory holds what a model consists of."""
-    if not directory.is_dir():
-        raise UsageError(f"{directory} is not a model directory: there is no such directory")
-    weights = "*.gguf" if any(directory.glob("*.gguf")) else "*.safetensors"
-    for pattern in ("config.json", weights, "tokenizer.json"):
-        if not any(directory.glob(pattern)):
-            raise UsageError(f"{directory} is not a model directory: it has no {pattern}")
-
-
 def check_open(options: Options) -> None:
     """Raise `UsageError` if the environment opens the API to a network without keys.
 
@@ -107,34 +94,40 @@ def own_key(options: Options) -> str:
 
 def service_specs(options: Options, redis_urls: Mapping[str, str]) -> list[Spec]:
     """Our own processes, in the order in which they start. `redis_urls`: where each service finds Redis."""
-    environment = {
-        "QUIRE_MODEL": str(options.model),
-        "QUIRE_MODEL_NAME": options.model_name,
+    common = {
         "QUIRE_HOST": options.host,
         "QUIRE_PORT": str(options.port),
         "QUIRE_STOP_SECONDS": f"{options.stop_seconds:g}",
     }
-    if options.device is not None:
-        environment["QUIRE_DEVICE"] = options.device
-    if options.dtype is not None:
-        environment["QUIRE_DTYPE"] = options.dtype
-    if options.policy is not None:
-        environment["QUIRE_POLICY"] = options.policy
-    if options.speculation is not None:
-        environment["QUIRE_SPECULATION"] = options.speculation
-        if options.model == SHIPPED_MODEL and options.speculation == "draft":
-            environment["QUIRE_DRAFT_MODEL"] = os.environ.get("QUIRE_DRAFT_MODEL", str(SHIPPED_DRAFT))
+    chosen = {
+        "QUIRE_DEVICE": options.device,
+        "QUIRE_DTYPE": options.dtype,
+        "QUIRE_POLICY": options.policy,
+        "QUIRE_SPECULATION": options.speculation,
+    }
+    common |= {name: value for name, value in chosen.items() if value is not None}
 
-    def spec(name: str, package: str, stage: int = BEHIND, **more: str) -> Spec:
+    def spec(name: str, package: str, stage: int, environment: Mapping[str, str]) -> Spec:
         url = redis_urls[name.partition("-")[0]]
-        own = {**environment, "QUIRE_REDIS_URL": url, **more}
-        return Spec(name, (sys.executable, "-m", package), stage, own)
+        return Spec(name, (sys.executable, "-m", package), stage, {**environment, "QUIRE_REDIS_URL": url})
 
-    workers = [f"worker-{number}" for number in range(options.workers)] if options.workers > 1 else ["worker"]
-    gpus = shares(options.workers)
-    return [
-        *(spec(name, "gpu_worker", BEHIND, **own) for name, own in zip(workers, gpus, strict=True)),
-        spec("scheduler", "scheduler_svc"),
-        spec("tokenizer", "tokenizer_svc"),
-        spec("gateway", "gateway", FRONT),
-    ]
+    device = options.device or os.environ.get("QUIRE_DEVICE")
+    gpus = iter(shares(options.workers * len(options.models), device))
+    specs = []
+    for model in options.models:
+        environment = common | _settings_of(model, options)
+        of_model = f"-{model.name}" if len(options.models) > 1 else ""
+        for number in range(options.workers):
+            name = f"worker{of_model}" + (f"-{number}" if options.workers > 1 else "")
+            specs.append(spec(name, "gpu_worker", BEHIND, environment | next(gpus)))
+        specs.append(spec(f"scheduler{of_model}", "scheduler_svc", BEHIND, environment))
+        specs.append(spec(f"tokenizer{of_model}", "tokenizer_svc", BEHIND, environment))
+    return [*specs, spec("gateway", "gateway", FRONT, common)]
+
+
+def _settings_of(model: Served, options: Options) -> dict[str, str]:
+    """What the processes of a model are started with."""
+    own = {"QUIRE_MODEL": str(model.path), "QUIRE_MODEL_NAME": model.name}
+    if options.speculation == "draft" and model.path == SHIPPED_MODEL:
+        own["QUIRE_DRAFT_MODEL"] = os.environ.get("QUIRE_DRAFT_MODEL", str(SHIPPED_DRAFT))
+    return own

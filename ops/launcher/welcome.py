@@ -36,9 +36,10 @@ for chunk in client.completions.create(model={model}, prompt="{question}", max_t
 
 def welcome(options: Options) -> str:
     """How to talk to the deployment; what it prints works when pasted."""
-    url, model = options.url, options.model_name
+    url, names, first = options.url, options.model_names, options.models[0]
+    model = first.name
     body: dict[str, object]
-    if template_source(options.model) is not None:
+    if template_source(first.path) is not None:
         question = "Tell me a story about a fox."
         endpoint, python = "chat/completions", _PYTHON_CHAT
         body = {"model": model, "messages": [{"role": "user", "content": question}]}
@@ -61,8 +62,9 @@ def welcome(options: Options) -> str:
     )
     keys = f"one of the keys in {options.api_keys_file}" if options.api_keys_file else "an API key"
     key = f"Put {keys} into OPENAI_API_KEY.\n\n" if keyed else ""
+    models = f"Models:         {', '.join(names)}\n" if len(names) > 1 else ""
     return f"""\
-{key}In a browser:   {url}/
+{key}{models}In a browser:   {url}/
 In a terminal:  {quire_command()} chat{"" if options.port == 8000 else f" --url {url}"}
 
 With curl:

@@ -1,7 +1,7 @@
-"""The GPUs of this machine, and which of them each worker of a deployment sees.
+"""The GPUs and the memory of this machine, and which part of them each worker of a deployment has.
 
-Of several workers each gets some of its own. Left to themselves they would all take the first one, and its
-memory as if it were theirs alone.
+Of several workers each gets GPUs of its own. Left to themselves they would all take the first one, and its
+memory as if it were theirs alone. Workers that share a device share its memory evenly.
 """
 
 import os
@@ -11,13 +11,19 @@ DEVICES = Path("/dev")
 """Has a file `nvidia<number>` for each GPU of NVIDIA's that may be used here."""
 
 
-def shares(workers: int) -> list[dict[str, str]]:
-    """What to add to each worker's environment; nothing if there are not enough GPUs for all of them."""
+def shares(workers: int, device: str | None = None) -> list[dict[str, str]]:
+    """What to add to each worker's environment: its GPUs, or its share of what all of them use.
+
+    `device`: where they compute, if that is chosen.
+    """
     ranks = os.environ.get("QUIRE_TENSOR_PARALLEL", "")
     each = max(1, int(ranks)) if ranks.isdecimal() else 1  # the worker refuses anything but a number
     seen = _visible()
-    if workers == 1 or len(seen) < workers * each:
-        return [{}] * workers
+    if workers == 1:
+        return [{}]
+    if device == "cpu" or len(seen) < workers * each:
+        share = os.environ.get("QUIRE_MEMORY_SHARE") or f"{1 / workers:.4f}"
+        return [{"QUIRE_MEMORY_SHARE": share}] * workers
     return [{"CUDA_VISIBLE_DEVICES": ",".join(seen[n * each : (n + 1) * each])} for n in range(workers)]
 
 

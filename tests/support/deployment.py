@@ -129,6 +129,13 @@ class Deployment:
             time.sleep(0.1)
         raise AssertionError(f"not ready after {timeout} s:\n{self.logs()}")
 
+    def wait_for_models(self, names: set[str], timeout: float = 120.0) -> None:
+        """Return once the gateway offers these models; raise with the logs if it does not."""
+        deadline = time.monotonic() + timeout
+        while not names <= set(httpx.get(f"{self.url}/health/ready", timeout=60).json()["models"]):
+            assert time.monotonic() < deadline, f"no {names} after {timeout} s:\n{self.logs()}"
+            time.sleep(0.1)
+
     def stop(self) -> None:
         """Stop all as an operator would, from the front to the back."""
         for service in reversed(SERVICES):

@@ -47,7 +47,7 @@ def ask(*words):
         members = int(first[1:]) if first[:1] == b"*" else 0
         return [replies.read(int(replies.readline()[1:]) + 2)[:-2] for _ in range(members)]
 lease = dict(service=name, epoch=1, host=socket.gethostname(), pid=os.getpid(),
-             info=dict(model=os.environ["QUIRE_MODEL_NAME"], device="cpu", dtype="float32"))
+             info=dict(model=os.environ.get("QUIRE_MODEL_NAME"), device="cpu", dtype="float32"))
 ask("SET", f"quire:alive:{{name}}-{{os.getpid()}}", json.dumps(lease), "EX", "600")
 ask("SADD", "quire:processes", f"{{name}}-{{os.getpid()}}")
 """
@@ -57,10 +57,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 class Handler(BaseHTTPRequestHandler):
     def answer(self):
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        kinds = {one.split(b"-")[0] for one in ask("SMEMBERS", "quire:processes")}
-        self.send_response(200 if len(kinds) == 4 else 503)
+        keys = [f"quire:alive:{one.decode()}" for one in ask("SMEMBERS", "quire:processes")]
+        leases = [json.loads(one) for one in ask("MGET", *keys)]
+        names = [one["info"]["model"] for one in leases if one["info"].get("model")]
+        models = [name for name in sorted(set(names)) if names.count(name) >= 3]
+        self.send_response(200 if models else 503)
         self.end_headers()
-        models = [os.environ["QUIRE_MODEL_NAME"]] if len(kinds) == 4 else []
         self.wfile.write(json.dumps(dict(models=models)).encode())
     do_GET = do_POST = answer
 HTTPServer.allow_reuse_address = True

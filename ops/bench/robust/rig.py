@@ -68,7 +68,7 @@ class Rig:
 
     @property
     def model(self) -> str:
-        return self.options.model_name
+        return self.options.model_names[0]
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -87,7 +87,7 @@ class Rig:
             await stack.enter_async_context(self._supervisor.running(BEHIND))
             await stack.enter_async_context(self._supervisor.running(FRONT))
             async with asyncio.timeout(START_SECONDS):
-                await wait_ready(self.url, self.model, lambda _: None)
+                await wait_ready(self.url, [self.model], lambda _: None)
                 await self.whole()
                 await first_token(self.url, self.model, "")
             self._supervisor.settle()

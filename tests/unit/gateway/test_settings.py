@@ -4,7 +4,7 @@ import pytest
 
 from gateway import __main__ as main
 from gateway.settings import GatewaySettings
-from ops.runtime.errors import StartError
+from ops.runtime.errors import StartError, UsageError
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
@@ -19,6 +19,15 @@ def test_beyond_loopback_somebody_must_have_meant_it(host):
     assert "\n" not in str(refused.value)
     GatewaySettings(host=host).check_open(True)
     GatewaySettings(host=host, open_to_all=True).check_open(False)
+
+
+def test_aliases(monkeypatch):
+    monkeypatch.setenv("QUIRE_MODEL_ALIASES", "gpt-4o = llama,small=quire-tiny")
+    assert GatewaySettings.read().aliases == {"gpt-4o": "llama", "small": "quire-tiny"}
+    for text in ("gpt-4o", "a=b=c", "a=b,", "=b"):
+        monkeypatch.setenv("QUIRE_MODEL_ALIASES", text)
+        with pytest.raises(UsageError, match="QUIRE_MODEL_ALIASES"):
+            GatewaySettings.read()
 
 
 async def test_the_process_does_not_start_then(redis_url):

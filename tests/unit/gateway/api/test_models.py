@@ -2,9 +2,11 @@
 
 from datetime import datetime
 
+import httpx
 import pytest
 
 from gateway.api.answer_schema import ModelList, ModelObject
+from gateway.app import Options, create_app
 
 
 async def test_a_list_is_openais_and_anthropics(gateway):
@@ -20,6 +22,21 @@ async def test_a_list_is_openais_and_anthropics(gateway):
 async def test_one_model(gateway, path):
     answer = await gateway.http.get(path)
     assert ModelObject.model_validate(answer.json(), strict=True).max_model_len == 2048
+
+
+async def test_a_model_has_an_entry_for_each_of_its_names_and_answers_to_all(backend):
+    app = create_app(backend, options=Options(aliases={"gpt": "m", "none": "n"}))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
+        listed = (await http.get("/v1/models")).json()["data"]
+        assert [(one["id"], one["root"]) for one in listed] == [("m", "m"), ("gpt", "m")]
+        found = (await http.get("/v1/models/gpt")).json()
+        assert (found["id"], found["root"], found["max_model_len"]) == ("gpt", "m", 2048)
+        body = {"model": "gpt", "prompt": "A", "max_tokens": 2}
+        answer = (await http.post("/v1/completions", json=body)).json()
+        assert (answer["model"], answer["choices"][0]["text"]) == ("gpt", "Once upon")
+        refused = await http.post("/v1/completions", json=body | {"model": "none"})
+        assert refused.status_code == 404
+        assert refused.json()["error"]["message"] == "The model 'none' does not exist. Available: 'm'."
 
 
 async def test_no_model(gateway):

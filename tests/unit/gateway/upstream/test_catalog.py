@@ -112,6 +112,49 @@ async def test_a_message_queue_that_is_away():
         await catalog.find("m")
 
 
+def leases_of(name: str) -> list[Lease]:
+    return [
+        replace(lease, process_id=f"{lease.process_id}-{name}", info=lease.info | {"model": name})
+        for lease in (TOKENIZER, SCHEDULER)
+    ]
+
+
+async def test_of_two_models_the_one_that_is_gone_is_unknown_and_the_others_are_named():
+    catalog, backend = catalog_of(*leases_of("a"), *leases_of("b"))
+    assert ((await catalog.find("a")).name, (await catalog.find("b")).name) == ("a", "b")
+    with pytest.raises(NotFound, match=r"The model 'c' does not exist\. Available: 'a', 'b'\."):
+        await catalog.find("c")
+    backend.now += 2
+    backend.list = leases_of("b")
+    assert (await catalog.find("a")).missing == ("tokenizer", "scheduler", "worker")
+    backend.now += PATIENCE_SECONDS
+    with pytest.raises(NotFound, match=r"Available: 'b'\."):
+        await catalog.find("a")
+    assert isinstance((await catalog.lost())["a"], Unavailable), "what was asked before may come back"
+    backend.list = [*leases_of("a")[:1], *leases_of("b")]
+    backend.now += 2
+    with pytest.raises(Unavailable, match="no scheduler and no worker"):
+        await catalog.find("a")
+    backend.list = []
+    backend.now += 2
+    with pytest.raises(Unavailable):
+        await catalog.find("a")
+
+
+async def test_an_alias_is_the_model_that_it_names_unless_a_model_has_that_name():
+    backend = Leases(*leases_of("a"))
+    catalog = Catalog(backend, backend.clock, {"gpt": "a", "b": "a", "none": "c"})
+    for name in ("a", "gpt", "b"):
+        assert (await catalog.find(name)).name == "a"
+    assert catalog.aliases_of("a") == ["gpt", "b"]
+    with pytest.raises(NotFound, match="'none'"):
+        await catalog.find("none")
+    backend.list += leases_of("b")
+    backend.now += 2
+    assert (await catalog.find("b")).name == "b"
+    assert (catalog.aliases_of("a"), catalog.aliases_of("b")) == (["gpt"], [])
+
+
 async def test_readiness(gateway):
     assert (await gateway.http.get("/health/live")).json() == {"status": "live"}
     ready = await gateway.http.get("/health/ready")

@@ -10,6 +10,7 @@ from ops.cli import chat
 from ops.cli.main import main
 from ops.launcher.acl import CHAIN
 from ops.launcher.kept_keys import keep
+from ops.launcher.served import Served
 from ops.launcher.specs import Options, check_open, own_key, service_specs
 from ops.launcher.welcome import welcome
 from ops.runtime.errors import UsageError
@@ -88,28 +89,28 @@ def test_chat_connects_to_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_welcome_fits_the_model(tmp_path: Path) -> None:
-    plain = welcome(Options(model=tmp_path / "plain", port=8123))
+    plain = welcome(Options(models=(Served(tmp_path / "plain"),), port=8123))
     assert "http://127.0.0.1:8123/v1/completions" in plain
     assert "chat --url" in plain
     (tmp_path / "chatty").mkdir()
     (tmp_path / "chatty" / "chat_template.jinja").touch()
-    chatty = welcome(Options(model=tmp_path / "chatty"))
+    chatty = welcome(Options(models=(Served(tmp_path / "chatty"),)))
     assert "http://127.0.0.1:8000/v1/chat/completions" in chatty
     python = chatty[chatty.index("from openai") :]
     compile(python, "snippet", "exec")
 
 
 def test_the_welcome_says_where_a_key_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "OPENAI_API_KEY" not in welcome(Options(model=tmp_path))
+    assert "OPENAI_API_KEY" not in welcome(Options(models=(Served(tmp_path),)))
     (tmp_path / "keys").write_text(f"north: {SECRET}\nsouth: sk-2{SECRET}\n")
     monkeypatch.setenv("QUIRE_API_KEYS_FILE", str(tmp_path / "keys"))
-    keyed = welcome(Options(model=tmp_path))
+    keyed = welcome(Options(models=(Served(tmp_path),)))
     assert '-H "Authorization: Bearer $OPENAI_API_KEY" \\\n  -d' in keyed
     assert "sk-" not in keyed
     monkeypatch.delenv("QUIRE_API_KEYS_FILE")
     (tmp_path / "quire" / "8123").mkdir(parents=True)
     keep(8123, {})
-    assert "Put an API key into OPENAI_API_KEY" in welcome(Options(model=tmp_path, port=8123))
+    assert "Put an API key into OPENAI_API_KEY" in welcome(Options(models=(Served(tmp_path),), port=8123))
     monkeypatch.setenv("QUIRE_API_KEYS_FILE", str(tmp_path / "keys"))
     compile(keyed[keyed.index("from openai") :], "snippet", "exec")
     assert own_key(Options()) == SECRET
@@ -129,7 +130,7 @@ def test_drafts_of_the_shipped_model_come_from_the_shipped_draft(
 
     assert given() == {}
     assert given(speculation="ngram") == {"QUIRE_SPECULATION": "ngram"}
-    assert given(speculation="draft", model=tmp_path) == {"QUIRE_SPECULATION": "draft"}
+    assert given(speculation="draft", models=(Served(tmp_path),)) == {"QUIRE_SPECULATION": "draft"}
     shipped = {"QUIRE_SPECULATION": "draft", "QUIRE_DRAFT_MODEL": str(SHIPPED_DRAFT)}
     assert given(speculation="draft") == shipped
     monkeypatch.setenv("QUIRE_DRAFT_MODEL", "mine")

@@ -29,6 +29,26 @@ def test_starts_all_and_ctrl_c_ends_all_from_the_front(stage: Stage) -> None:
     assert not list(stage.directory.glob("state/**/deployment.json"))
 
 
+def test_several_models_each_with_processes_of_its_own(stage: Stage) -> None:
+    launcher = stage.up("--model", f"owl={stage.model}")
+    services = ("worker", "scheduler", "tokenizer")
+    assert sorted(name for name, _ in stage.journal("start")) == sorted(["gateway", *services, *services])
+    record = json.loads((stage.directory / f"state/quire/{stage.port}/deployment.json").read_text())
+    assert record["model"] == "fox, owl"
+    own = {f"{service}-{model}" for service in services for model in ("fox", "owl")}
+    assert set(record["processes"]) == {"redis", "gateway", *own}
+    for name, process in record["processes"].items():
+        environment = psutil.Process(process["pid"]).environ()
+        if name in own:
+            assert environment["QUIRE_MODEL_NAME"] == name.split("-")[1]
+        assert environment.get("QUIRE_MEMORY_SHARE") == ("0.5000" if name.startswith("worker") else None)
+    status = stage.quire("status").stdout
+    assert "model=fox" in status
+    assert "model=owl" in status
+    launcher.send_signal(signal.SIGINT)
+    assert launcher.wait(timeout=60) == 0
+
+
 def test_children_are_out_of_reach_of_the_terminals_ctrl_c(stage: Stage) -> None:
     launcher = stage.up()
     groups = {os.getpgid(pid) for _, pid in stage.journal("start")}

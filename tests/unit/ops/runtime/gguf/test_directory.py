@@ -9,7 +9,7 @@ from gpu_worker.errors import ModelError
 from gpu_worker.models.loader import open_checkpoint
 from gpu_worker.startup.fingerprint import weights_of
 from ops.kv_memory import loaded_bytes, weights_bytes
-from ops.launcher.specs import check_model
+from ops.launcher.served import Served
 from ops.runtime.gguf.directory import as_directory, gguf_of
 from ops.runtime.hub import HubError, fetched, model_name
 from ops.runtime.model_files import FileError
@@ -37,7 +37,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_all_services_find_what_they_read(file: Path) -> None:
     directory = fetched(file)
-    check_model(directory)
+    Served(directory).check()
     text = TextModel.load(directory)
     assert text.vocab_size == 97
     assert text.end_tokens == (1,)

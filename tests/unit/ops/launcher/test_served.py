@@ -1,0 +1,49 @@
+"""Models that `quire up` is asked to serve, and their names."""
+
+from pathlib import Path
+
+import pytest
+
+from ops.launcher.served import Served, asked_for, check_models
+from ops.runtime.errors import UsageError
+from ops.runtime.settings import SHIPPED_MODEL
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("QUIRE_MODEL", "QUIRE_MODEL_NAME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_model_has_its_own_name_or_the_one_that_it_is_given(tmp_path: Path) -> None:
+    for text, path, name in (
+        ("~/models/llama", "~/models/llama", "llama"),
+        ("fast=~/models/llama", "~/models/llama", "fast"),
+        ("org/name@main", "org/name@main", "name"),
+        ("fast=org/name", "org/name", "fast"),
+        ("a b=c", "a b=c", "a b=c"),
+    ):
+        served = Served.parse(text)
+        assert (str(served.path), served.name) == (path, name)
+    odd = tmp_path / "temperature=0"
+    odd.mkdir()
+    assert Served.parse(str(odd)).path == odd
+
+
+def test_what_is_served_where_nothing_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [(one.path, one.name) for one in asked_for([])] == [(SHIPPED_MODEL, "quire-tiny")]
+    monkeypatch.setenv("QUIRE_MODEL", "llama")
+    monkeypatch.setenv("QUIRE_MODEL_NAME", "mine")
+    assert [(str(one.path), one.name) for one in asked_for([])] == [("llama", "mine")]
+    assert [one.name for one in asked_for(["x=llama"])] == ["x"]
+    with pytest.raises(UsageError, match="QUIRE_MODEL_NAME=mine"):
+        asked_for(["llama", "mistral"])
+
+
+def test_of_several_each_has_a_name_of_its_own() -> None:
+    check_models([Served(), Served(given="two")])
+    check_models([Served(given="a name: of one model")])
+    with pytest.raises(UsageError, match="'quire-tiny' is the name of several models: --model NAME=MODEL"):
+        check_models([Served(), Served()])
+    with pytest.raises(UsageError, match="is no name"):
+        check_models([Served(), Served(given="a b")])
