@@ -1,7 +1,7 @@
 """Weights from safetensors or GGUF files: memory-mapped, one tensor at a time, never a pickle."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -127,6 +127,58 @@ class Checkpoint:
         every = [each for stem in stems if (each := self._stored(stem + _WEIGHT)) is not None]
         numbers = sum(weight.shape[0] * weight.shape[1] for weight, _ in every)
         return numbers, sum(tensor.nbytes for _, tensors in every for tensor in tensors.values())
+
+    @property
+    def quantized(self) -> bool:
+        """Whether weights may be quantized."""
+        return self._form is not None
+
+    def weights(self) -> Set[str]:
+        """Names of all tensors, where the tensors of a quantized weight have its one name."""
+        ends = () if self._form is None else self._form.ends
+        stems = {name.removesuffix(end) for name in self._files for end in ends if name.endswith(f".{end}")}
+        quantized = {stem for stem in stems if self._stored(stem + _WEIGHT) is not None}
+        parts = {stem + end for stem in quantized for end in ends}
+        return (self._files.keys() - parts) | {stem + _WEIGHT for stem in quantized}
+
+    def dense(self, name: str, dtype: torch.dtype) -> Tensor:
+        """A tensor of any shape. If it is quantized, it is dequantized to `dtype`. It does not count as read.
+
+        `name`: of `weights`.
+        """
+        if (stored := self._stored(name)) is None:
+            return self.whatever(name)
+        weight, _ = stored
+        rows, columns = weight.shape
+        found = torch.empty(rows, columns, dtype=dtype)
+        step = max(1, PIECE // max(columns, 1))
+        for first in range(0, rows, step):
+            taken = slice(first, min(first + step, rows))
+            found[taken] = weight.part(taken, slice(0, columns), found.device)
+        return found
+
+    def dtype(self) -> torch.dtype:
+        """Type of the first tensor that has one of a model's types; else float32."""
+        types = (self.whatever(name).dtype for name in sorted(self._files))
+        return next((kind for kind in types if kind.is_floating_point and kind.itemsize > 1), torch.float32)
+
+    def unaccounted(self, names: Iterable[str], ignored: tuple[str, ...]) -> list[str]:
+        """Those of `names` that mean something, though nothing has read them. `ignored`: ends of names."""
+        unknown = [name for name in names if not name.endswith(ignored)]
+        if self._form is None:
+            return unknown
+        # AutoGPTQ writes biases of zero where a model has none.
+        return [name for name in unknown if not name.endswith(".bias") or self.whatever(name).any()]
+
+    def kept_share(self, dtype: torch.dtype) -> str:
+        """For the log: how much of the quantized weights stays as it is. `dtype`: of the others."""
+        return (
+            f"{self._form.name if self._form else 'plain'}: {self.stored_bytes / 2**20:.1f} MiB of quantized "
+            f"weights are {self.dequantized * dtype.itemsize / 2**20:.1f} MiB in "
+            f"{str(dtype).removeprefix('torch.')}, before the back end lays them out; "
+            f"{100 * self.kept / max(1, self.dequantized):.0f} % stay as they are, "
+            "the others are dequantized"
+        )
 
     def whatever(self, name: str) -> Tensor:
         """A tensor of any shape and type."""

@@ -19,11 +19,11 @@ from gpu_worker.models.families import FAMILIES, family_of
 from gpu_worker.models.formats import read_format
 from gpu_worker.models.formats.format import KEY, Format
 from gpu_worker.models.kv_scales import ENDS, UNUSED
-from gpu_worker.models.loader import Weights, open_checkpoint
+from gpu_worker.models.loader import Checkpoint, Weights, open_checkpoint
 from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.models.rope import check_positions
 from gpu_worker.models.split import rank_config
-from gpu_worker.models.transformers_model import load_with_transformers
+from gpu_worker.models.transformers_load import load_with_transformers
 
 log = logging.getLogger(__name__)
 
@@ -77,11 +77,9 @@ def load_model(
     native = family_of(architecture, values.values) is not None
     form = read_format(values)
     if native:
-        model, parameters = _load_native(directory, form, device, kernels, dtype, max_positions, ranks)
+        model, checkpoint = _load_native(directory, form, device, kernels, dtype, max_positions, ranks)
+        parameters = checkpoint.parameters
     else:
-        if form is not None:
-            what = f"{architecture} of transformers is supported with plain weights, not with {form.name}"
-            raise values.wrong(KEY, what)
         unlike = ""
         if family := FAMILIES.get(architecture):
             unlike = ", ".join(family.unlike(values.values))
@@ -89,12 +87,15 @@ def load_model(
                 "%s: transformers runs a %s that is unlike others in %s", directory, architecture, unlike
             )
         try:
-            model = load_with_transformers(directory, values, device, dtype, max_positions)
+            model, checkpoint, parameters = load_with_transformers(
+                directory, values, form, device, kernels, dtype, max_positions
+            )
         except ModelError as error:
             if not unlike:
                 raise
             raise ModelError(f"{error} (it is unlike other models of its family in {unlike})") from error
-        parameters = model.parameters
+    if form is not None:
+        log.info("%s: %s", directory, checkpoint.kept_share(model.dtype))
     log.info(
         "%s: %s, %.1f M parameters, %s on %s, loaded in %.1f s",
         directory,
@@ -127,8 +128,8 @@ def _load_native(
     dtype: torch.dtype | None,
     max_positions: int,
     ranks: Ranks,
-) -> tuple[Decoder, int]:
-    """The decoder, and its number of parameters."""
+) -> tuple[Decoder, Checkpoint]:
+    """The decoder, and its checkpoint, which is closed."""
     config = read_config(directory)
     check_positions(max_positions or config.max_position, config.head_dim)
     if form is not None and config.family.transposed:
@@ -147,22 +148,7 @@ def _load_native(
         tied = (f"{config.family.names.head}.weight",) if config.tie_word_embeddings else ()
         ignored = (*_DERIVED, *ENDS, *UNUSED, *tied)  # scales are read if the format of the pages has them
         unread = (name for name in checkpoint.unread() if not name.startswith(config.unused))
-        unknown = [name for name in unread if not name.endswith(ignored)]
-        if form is not None:  # AutoGPTQ writes biases of zero where a model has none
-            unknown = [
-                name for name in unknown if not name.endswith(".bias") or checkpoint.whatever(name).any()
-            ]
+        unknown = checkpoint.unaccounted(unread, ignored)
         if unknown:
             raise ModelError(f"{directory}: config.json does not account for tensor {unknown[0]}")
-    if form is not None:
-        log.info(
-            "%s: %s: %.1f MiB of quantized weights are %.1f MiB in %s, before the back end lays them out; "
-            "%.0f %% stay as they are, the others are dequantized",
-            directory,
-            form.name,
-            checkpoint.stored_bytes / 2**20,
-            checkpoint.dequantized * weights.dtype.itemsize / 2**20,
-            str(weights.dtype).removeprefix("torch."),
-            100 * checkpoint.kept / max(1, checkpoint.dequantized),
-        )
-    return model, checkpoint.parameters
+    return model, checkpoint

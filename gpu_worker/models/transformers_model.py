@@ -8,26 +8,24 @@ give wrong results. A trial when the model is loaded refuses such models (`trial
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.attention import AttentionSpec, LayerCache, Rotary, StepAttention
 from gpu_worker.kernels.kv_sizes import PageShape
-from gpu_worker.models.config import Shape, architecture_of
-from gpu_worker.models.loader import open_checkpoint, shards
+from gpu_worker.models.config import Shape
 from gpu_worker.models.rope import check_positions
-from gpu_worker.models.trial import check_positions_of, chunks_of, compare, expect
-from gpu_worker.models.values import Values
-from ops.runtime.model_files import read_config
+from gpu_worker.models.trial import check_positions_of, check_products, chunks_of, compare, expect
 
 Attend = Callable[[int, Tensor, Tensor, Tensor, AttentionSpec, Tensor | None], Tensor]
-"""Attention of one layer: number of the layer, queries [tokens, heads, head_dim], keys and values [tokens,
-kv_heads, head_dim], spec, logits of learned sinks [heads]; to [tokens, heads * head_dim]."""
+"""Attention of one layer: number of the layer, queries [tokens, heads, head_dim], keys [tokens, kv_heads,
+head_dim], values [tokens, kv_heads, v_head_dim], spec, logits of learned sinks [heads]; to [tokens, heads *
+v_head_dim]."""
 
 _HARMLESS = frozenset(
     {"dropout", "is_causal", "position_ids", "use_cache", "cache_position", "output_attentions"}
@@ -49,15 +47,11 @@ class TransformersModel:
 
     def __init__(self, model: Any, positions: int) -> None:
         """`positions`: longest sequence; 0 = the model's own limit. Raises `ModelError`."""
-        # Llama 4 has its decoder under another name than it says.
-        where = next((one for one in (model.base_model_prefix, "model") if hasattr(model, one)), None)
-        if where is None:
-            raise ModelError("its decoder is not found")
+        where = decoder_name(model)
         self._model, self._inner = model, getattr(model, where)
         config = model.config.get_text_config()
         expected = expect(model, self._inner)
         self.dtype: torch.dtype = model.dtype
-        self.parameters: int = model.num_parameters()
         self._attend: Attend = _no_step
         name = f"quire-{id(self)}"
         _register(name, self._attention)
@@ -69,7 +63,8 @@ class TransformersModel:
         self.config = _shape(self, model.config)
         positions = positions or self.config.max_position
         check_positions_of(config, positions)
-        compare(self, self._inner, config, self.config.pages_of, expected)
+        self._tried = self._inner, config, self.config.pages_of, expected
+        compare(self, *self._tried)
         sizes = {pages.key_size for pages in self.config.pages}
         check_positions(positions, max(sizes))
         ones = torch.ones(positions * max(sizes) // 2, device=model.device)
@@ -79,18 +74,27 @@ class TransformersModel:
             for size in sizes
         }
 
+    def check_products(self) -> None:
+        """Raise `ModelError` if the model computes something else since its products were substituted."""
+        check_products(self, *self._tried)
+        del self._tried
+
     def __call__(self, tokens: Tensor, step: StepAttention, caches: Sequence[LayerCache]) -> Tensor:
         written = set[int]()
 
         def attend(
             layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec, sinks: Tensor | None
         ) -> Tensor:
-            number = self.config.pages_of[layer]
+            number, kept = self.config.pages_of[layer], value.shape[2]
+            size = self.config.pages[number].key_size
+            spec = replace(spec, scale=spec.scale or query.shape[2] ** -0.5)
+            query, key, value = (pad(each, (0, size - each.shape[2])) for each in (query, key, value))
             if number not in written:
                 written.add(number)
                 qkv = torch.cat((query, key, value), dim=1).flatten(1)
-                query = step.rotate_and_write(qkv, self._unrotated[key.shape[2]], caches[number])
-            return step.attend(query.contiguous(), caches[number], spec, None, sinks)
+                query = step.rotate_and_write(qkv, self._unrotated[size], caches[number])
+            out = step.attend(query.contiguous(), caches[number], spec, None, sinks)
+            return out if kept == size else out.view(len(out), -1, size)[..., :kept].flatten(1)
 
         return self.run(tokens, step.positions, attend)
 
@@ -141,7 +145,7 @@ class _PassThrough(torch.nn.Module):
         """For models that call `decoder` of the base model, as OPT does."""
         return self
 
-    def forward(self, inputs_embeds: Tensor, **_: Any) -> "_HiddenStates":
+    def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> "_HiddenStates":
         return _HiddenStates(inputs_embeds)
 
 
@@ -176,52 +180,13 @@ class _Positions:
         return keys, values
 
 
-def load_with_transformers(
-    directory: Path, values: Values, device: torch.device, dtype: torch.dtype | None, positions: int
-) -> TransformersModel:
-    """Load a model with transformers; `dtype`, `positions`: see `load_model`. Raises `ModelError`."""
-    architecture = architecture_of(values)
-    try:
-        import transformers
-    except ImportError:
-        what = f"{architecture} is not supported without the package transformers"
-        raise values.wrong("architectures", what) from None
-    if not (architecture.endswith("ForCausalLM") and hasattr(transformers, architecture)):
-        what = "is not supported: neither Quire nor this version of transformers has it"
-        if values.get("auto_map"):
-            what = "is not supported: its own code would have to be run (auto_map), which is never done"
-        raise values.wrong("architectures", f"{architecture} {what}")
-    shards(directory)  # raises an error of one line if files are missing, or if there are only pickles
-    try:
-        model = _loaded(getattr(transformers, architecture), directory, values, dtype)
-        return TransformersModel(model.eval().to(device), positions)
-    except ModelError as error:
-        raise values.wrong("architectures", f"{architecture} is not supported: {error}") from error
-    except Exception as error:  # transformers raises errors of all kinds
-        raise ModelError(f"{directory}: transformers cannot load {architecture}: {_line(error)}") from error
-
-
-def _loaded(kind: Any, directory: Path, values: Values, dtype: torch.dtype | None) -> Any:
-    """The model with the checkpoint's weights. transformers would draw those that are missing by chance.
-
-    Raises `ModelError`.
-    """
-    settings = {"dtype": dtype or "auto", "output_loading_info": True, "ignore_mismatched_sizes": True}
-    if read_config(values.path).get("architectures") == values.get("architectures"):
-        found = kind.from_pretrained(directory, use_safetensors=True, local_files_only=True, **settings)
-    else:  # a language model within another
-        config = kind.config_class.from_dict(dict(values.values))
-        with open_checkpoint(directory) as checkpoint:
-            tensors = {name: checkpoint.whatever(name) for name in checkpoint.names()}
-            found = kind.from_pretrained(None, config=config, state_dict=tensors, **settings)
-    model, report = found
-    for name, stored, meant in sorted(report["mismatched_keys"]):
-        raise ModelError(f"tensor {name} has shape {list(stored)}, config.json means {list(meant)}")
-    if missing := sorted(report["missing_keys"]):
-        raise ModelError(f"tensor {missing[0]} is missing from the checkpoint")
-    if unknown := sorted(report["unexpected_keys"]):
-        raise ModelError(f"config.json does not account for tensor {unknown[0]}")
-    return model
+def decoder_name(model: Any) -> str:
+    """Name of the decoder within a causal LM. Raises `ModelError` if there is none."""
+    # Llama 4 has its decoder under another name than it says.
+    where = next((one for one in (model.base_model_prefix, "model") if hasattr(model, one)), None)
+    if where is None:
+        raise ModelError("its decoder is not found")
+    return str(where)
 
 
 def _shape(model: TransformersModel, config: Any) -> LayerShapes:
@@ -247,12 +212,12 @@ def _shape(model: TransformersModel, config: Any) -> LayerShapes:
     except ModelError:
         raise
     except Exception as error:
-        raise ModelError(f"it does not run on a ragged batch: {_line(error)}") from error
+        raise ModelError(f"it does not run on a ragged batch: {line_of(error)}") from error
     text = config.get_text_config()
     if sorted(kept) != list(range(text.num_hidden_layers)):
         raise ModelError("not every layer of it has attention through transformers' interface")
-    if any(key.shape != value.shape or key.shape[2] % 2 for key, value in kept.values()):
-        raise ModelError("its keys and values are not of one even size")
+    if any(key.shape[1] != value.shape[1] for key, value in kept.values()):
+        raise ModelError("its keys have other heads than its values")
     if not torch.allclose(together[1].float(), alone[0].float(), rtol=0.02, atol=0.02):
         raise ModelError("its tokens reach each other beside attention")
     # All of them are alive: what is at one place is one tensor.
@@ -266,11 +231,15 @@ def _shape(model: TransformersModel, config: Any) -> LayerShapes:
         max_position=getattr(text, "max_position_embeddings", 2048),
         windows=tuple(windows[layer] for layer in sorted(windows)),
         dtype=model.dtype,
-        pages=tuple(
-            PageShape(heads, size, size) for heads, size in (kept[layer][0].shape[1:] for layer in own)
-        ),
+        pages=tuple(_page_of(*kept[layer]) for layer in own),
         pages_of=tuple(own.index(places.index(place)) for place in places),
     )
+
+
+def _page_of(key: Tensor, value: Tensor) -> PageShape:
+    """Keys and values [tokens, heads, size] are filled up with zeros to one even size."""
+    size = max(key.shape[2], value.shape[2])
+    return PageShape(key.shape[1], size + size % 2, size + size % 2)
 
 
 def _register(name: str, attention: Callable[..., tuple[Tensor, None]]) -> None:
@@ -281,7 +250,8 @@ def _register(name: str, attention: Callable[..., tuple[Tensor, None]]) -> None:
     AttentionMaskInterface.register(name, lambda *_, **__: None)
 
 
-def _line(error: Exception) -> str:
+def line_of(error: Exception) -> str:
+    """The first line of an error of transformers."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 

@@ -35,6 +35,9 @@ EXACT = 1e-3
 """Largest difference of a token's numbers in float32, as a share of their norm."""
 ROUNDED = 0.1
 """The same in types of lower precision."""
+QUANTIZED = 0.7
+"""The same of the median token where products may round weights and activations. What has nothing to do with
+the expected numbers is off by 1.4."""
 STRAY = 0.1
 """Share of tokens that may differ by more where numbers are rounded: two experts may be equally good."""
 
@@ -104,6 +107,26 @@ def compare(runs: Runs, decoder: Any, config: Any, pages_of: Sequence[int], expe
         raise ModelError("on pages it computes something else than its own code does")
 
 
+def check_products(
+    runs: Runs, decoder: Any, config: Any, pages_of: Sequence[int], expected: Expected
+) -> None:
+    """Run the model with Quire's products, which may round. The parameters are those of `compare`.
+
+    Raises `ModelError` if it computes something else than `expected`.
+    """
+    try:
+        found = _on_pages(runs, decoder, config, pages_of, expected.tokens)
+        with torch.inference_mode():
+            logits = runs.logits(expected.hidden[:BESIDE])
+    except Exception as error:
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelError(f"its products cannot be substituted: {line}") from error
+    for mine, own in ((found, expected.hidden), (logits, expected.logits)):
+        off = (mine.float() - own.float()).norm(dim=1) / own.float().norm(dim=1).clamp(min=1e-6)
+        if not off.median() <= QUANTIZED:
+            raise ModelError("with Quire's products it computes something else than its own code does")
+
+
 def _on_pages(runs: Runs, decoder: Any, config: Any, pages_of: Sequence[int], tokens: Tensor) -> Tensor:
     """Hidden states [tokens, hidden_size], computed as in service."""
     reverse = tokens.flip(0)
@@ -166,16 +189,12 @@ def _shorter(what: str, positions: int) -> ModelError:
 @contextmanager
 def few_layers(decoder: Any, config: Any) -> Iterator[None]:
     """Within, the decoder has only its first layers, among which there is one of each kind."""
-    kinds = getattr(config, "layer_types", None) or [""] * config.num_hidden_layers
-    layers = _layers(decoder, config)
+    layers = layers_of(decoder, config)
     if layers is None:
         yield
         return
+    needed = number_tried(layers, config)
     whole = list(layers)
-    described = [
-        (kind, *(type(part) for part in layer.modules())) for kind, layer in zip(kinds, whole, strict=False)
-    ]
-    needed = 1 + max(described.index(one) for one in described)
     del layers[needed:]
     try:
         yield
@@ -183,7 +202,16 @@ def few_layers(decoder: Any, config: Any) -> Iterator[None]:
         layers.extend(whole[needed:])
 
 
-def _layers(decoder: Any, config: Any) -> torch.nn.ModuleList | None:
+def number_tried(layers: torch.nn.ModuleList, config: Any) -> int:
+    """Number of the first layers among which there is one of each kind."""
+    kinds = getattr(config, "layer_types", None) or [""] * config.num_hidden_layers
+    described = [
+        (kind, *(type(part) for part in layer.modules())) for kind, layer in zip(kinds, layers, strict=False)
+    ]
+    return 1 + max(described.index(one) for one in described)
+
+
+def layers_of(decoder: Any, config: Any) -> torch.nn.ModuleList | None:
     """The decoder's list of layers; None if it has no such list."""
     lists = (one for one in decoder.modules() if isinstance(one, torch.nn.ModuleList))
     return next((one for one in lists if len(one) == config.num_hidden_layers), None)
@@ -205,7 +233,7 @@ def _float32(decoder: Any, config: Any) -> Iterator[None]:
         for each in module.parameters():
             each.data = kept.pop(each)
 
-    layers = _layers(decoder, config) or [decoder]
+    layers = layers_of(decoder, config) or [decoder]
     within = {part for layer in layers for part in layer.modules()}
     rest = torch.nn.ParameterList()
     hooks = []

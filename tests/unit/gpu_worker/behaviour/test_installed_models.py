@@ -49,7 +49,7 @@ def verdict(architecture: str, directory: Path) -> str:
         with torch.inference_mode():
             expected = model(torch.tensor([known]), use_cache=False).logits[0].float()
         logits = torch.stack([seen[sequence.slot, position] for position in range(len(known))])
-        torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(logits, expected, atol=2e-4, rtol=1e-4)
         assert (
             sequence.tokens[len(PROMPT) - sequence.slot :]
             == expected[len(PROMPT) - sequence.slot - 1 :].argmax(-1).tolist()

@@ -188,11 +188,9 @@ def test_plain_weights(config: Any) -> None:
     assert read_format(Values(Path("config.json"), {"quantization_config": config})) is None
 
 
-@pytest.mark.parametrize(("architecture", "changes"), [("GPT2LMHeadModel", GPT), ("NemotronForCausalLM", {})])
-def test_models_that_have_no_quantized_weights(tmp_path: Path, architecture: str, changes: Any) -> None:
-    """A family with weights as [in, out], and a model that transformers runs."""
-    random_model(architecture, changes).save_pretrained(tmp_path)
+def test_a_family_with_weights_as_in_out_has_no_quantized_weights(tmp_path: Path) -> None:
+    random_model("GPT2LMHeadModel", GPT).save_pretrained(tmp_path)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": FP8}))
-    with pytest.raises(ModelError, match=rf"config\.json: quantization_config: .*{architecture}"):
+    with pytest.raises(ModelError, match=r"config\.json: quantization_config: .*GPT2LMHeadModel"):
         load_model(tmp_path, CPU, ReferenceKernels(), torch.float32)

@@ -73,6 +73,17 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "num_hidden_layers": 4,
         },
     ),
+    "MiniCPM 3, values shorter than keys": (
+        "MiniCPM3ForCausalLM",
+        {
+            "num_key_value_heads": 4,
+            "kv_lora_rank": 16,
+            "q_lora_rank": 16,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 6,
+        },
+    ),
     "Nemotron": ("NemotronForCausalLM", {}),
     "OPT, norms behind": (
         "OPTForCausalLM",
@@ -199,18 +210,6 @@ def load(directory: Path, positions: int = 0) -> Any:
             "not every layer of it has attention",
         ),
         ("DiffLlamaForCausalLM", {}, "a layer of it attends more than once"),
-        (
-            "MiniCPM3ForCausalLM",
-            {
-                "num_key_value_heads": 4,
-                "kv_lora_rank": 16,
-                "q_lora_rank": 16,
-                "qk_rope_head_dim": 8,
-                "qk_nope_head_dim": 8,
-                "v_head_dim": 8,
-            },
-            "keys and values are not of one even size",
-        ),
         ("FalconH1ForCausalLM", {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8}, "each other|run"),
     ],
 )
@@ -374,4 +373,7 @@ def test_what_differs_where_numbers_are_rounded_is_tried_in_float32(
     assert tried == [False, True, False]
     assert isinstance(found, TransformersModel)
     after = dict(found._inner.named_parameters())
-    assert all(after[name].equal(each) for name, each in model.model.named_parameters())
+    kept = {name: each for name, each in after.items() if each.numel()}  # products are Quire's by now
+    before = dict(model.model.named_parameters())
+    assert len(kept) > len(before) / 2
+    assert all(each.equal(before[name]) for name, each in kept.items())

@@ -1,0 +1,121 @@
+"""Quire's products in a model of transformers.
+
+A module keeps its place and its class, but its `forward` is a product of the back end, and its weights are
+empty. So any weight format and quantization serves models of transformers, too.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.products import Linear, Mixture, Unary
+from gpu_worker.kernels.reference.kernels import ACTIVATIONS
+from gpu_worker.kernels.reference.mixture import ReferenceMixture
+
+_GATED = ("silu", "gelu", "gelu_tanh")
+"""Activations of `Kernels.mixture`."""
+
+_ROUTER = re.compile("Router|Gating")
+"""In the names of routers' classes."""
+
+
+def substitutable(model: Any) -> Iterator[tuple[str, Any]]:
+    """Modules that can have Quire's products, by name: linear layers, and experts that lie stacked.
+
+    Not among them are routers, which are small and decide much, a head that shares its weights with the
+    embeddings, and modules in another type than the model's.
+    """
+    head = model.get_output_embeddings()
+    tied = head is not None and head.weight is model.get_input_embeddings().weight
+    left = {id(head)} if tied else set[int]()
+    routers = (part for part in model.modules() if _ROUTER.search(type(part).__name__))
+    left |= {id(part) for router in routers for part in router.modules()}
+    left |= {  # routers that are single linear layers lie beside experts
+        id(part)
+        for module in model.modules()
+        if any(_is_experts(part) for part in module.children())
+        for part in module.children()
+    }
+    for name, module in model.named_modules():
+        known = _is_experts(module) or (type(module) is nn.Linear and id(module) not in left)
+        if known and {each.dtype for each in module.parameters()} == {model.dtype}:
+            yield name, module
+
+
+def _is_experts(module: Any) -> bool:
+    """Whether it has matrices [experts, out, in] as transformers' `use_experts_implementation` names them."""
+    return (
+        hasattr(module, "_apply_gate")
+        and not (module.is_transposed or module.has_bias or module.has_post_expert_norm)
+        and {name for name, _ in module.named_parameters()} == {up_name(module), "down_proj"}
+    )
+
+
+def up_name(experts: Any) -> str:
+    """Name of the stacked matrices that experts begin with."""
+    return "gate_up_proj" if experts.has_gate else "up_proj"
+
+
+def substitute_linear(module: nn.Linear, weight: Tensor, kernels: Kernels, wide: bool = False) -> None:
+    """Let `module` compute with `weight` [out, in]. `wide`: results are float32, as those of heads are."""
+    bias = None if module.bias is None else module.bias.data.to(weight.device)
+    product, size = kernels.linear(weight, bias, torch.float32 if wide else None), len(weight)
+
+    def forward(hidden: Tensor) -> Tensor:
+        return product(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:-1], size)
+
+    _replace(module, forward)
+
+
+def substitute_experts(module: Any, experts: Iterable[tuple[Tensor, Tensor]], kernels: Kernels) -> None:
+    """Let `module` compute with `experts`: of each the matrix it begins with, and down [size, inner]."""
+    mixture: Mixture
+    activation = _activation(module)
+    if module.has_gate and _has_usual_gate(module) and activation in _GATED:
+        mixture = kernels.mixture(experts, module.num_experts, activation)
+    else:
+        gate = module._apply_gate if module.has_gate else module.act_fn
+        mixture = ReferenceMixture(
+            (_gated(kernels.linear(up), gate), kernels.linear(down)) for up, down in experts
+        )
+
+    def forward(hidden: Tensor, selected_experts: Tensor, routing_weights: Tensor) -> Tensor:
+        return mixture(hidden, routing_weights.float(), selected_experts).to(hidden.dtype)
+
+    _replace(module, forward)
+
+
+def _gated(product: Linear, gate: Unary) -> Unary:
+    return lambda hidden: gate(product(hidden))
+
+
+def _has_usual_gate(experts: Any) -> bool:
+    """Whether its gated product is `Kernels.gated`'s: the first half is the gate, and nothing is clamped."""
+    module: str = type(experts)._apply_gate.__module__  # a class that clamps has a function of its own
+    return module == "transformers.integrations.moe"
+
+
+def _activation(experts: Any) -> str:
+    """The name of its activation in `ACTIVATIONS`; empty if it is another one."""
+    asked = torch.linspace(-4, 4, 33)
+    found = getattr(experts, "act_fn", None)
+    if found is None:
+        return ""
+    same = (
+        name for name, each in ACTIVATIONS.items() if torch.allclose(each(asked), found(asked), atol=1e-6)
+    )
+    return next(same, "")
+
+
+def _replace(module: Any, forward: Callable[..., Tensor]) -> None:
+    """Models ask for the type of weights, so that empty ones stay."""
+    for name, parameter in module.named_parameters():
+        if name == "bias":
+            module.bias = None
+        else:
+            setattr(module, name, nn.Parameter(parameter.data.new_empty(0), requires_grad=False))
+    module.forward = forward

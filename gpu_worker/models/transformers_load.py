@@ -1,0 +1,212 @@
+"""From a model directory to a model of transformers with Quire's products.
+
+transformers makes the model and loads what is no product: embeddings, norms, biases. The layers that the
+trial computes have the weights of their products, too, dequantized. Those of the other layers are zeros that
+take no memory. After the trial Quire reads the weights of all products, whatever their format, one at a time,
+and substitutes the modules.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpu_worker.errors import ModelError
+from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.reference.kept import kinds_kept
+from gpu_worker.models.config import architecture_of
+from gpu_worker.models.formats.format import KEY, Format
+from gpu_worker.models.kv_scales import ENDS, UNUSED
+from gpu_worker.models.loader import Checkpoint, Weights, open_checkpoint
+from gpu_worker.models.substitutes import substitutable, substitute_experts, substitute_linear, up_name
+from gpu_worker.models.transformers_model import TransformersModel, decoder_name, line_of
+from gpu_worker.models.transformers_names import parts_of
+from gpu_worker.models.trial import layers_of, number_tried
+from gpu_worker.models.values import Values
+from ops.runtime.model_files import read_config
+
+_WEIGHT = ".weight"
+
+
+def load_with_transformers(
+    directory: Path,
+    values: Values,
+    form: Format | None,
+    device: torch.device,
+    kernels: Kernels,
+    dtype: torch.dtype | None,
+    positions: int,
+) -> tuple[TransformersModel, Checkpoint, int]:
+    """Load a model with transformers: it, its checkpoint, which is closed, and its number of parameters.
+
+    `form`: how weights are quantized. `dtype`, `positions`: see `load_model`. Raises `ModelError`.
+    """
+    architecture = architecture_of(values)
+    try:
+        import transformers
+    except ImportError:
+        what = f"{architecture} is not supported without the package transformers"
+        raise values.wrong("architectures", what) from None
+    if not (architecture.endswith("ForCausalLM") and hasattr(transformers, architecture)):
+        what = "is not supported: neither Quire nor this version of transformers has it"
+        if values.get("auto_map"):
+            what = "is not supported: its own code would have to be run (auto_map), which is never done"
+        raise values.wrong("architectures", f"{architecture} {what}")
+    try:
+        with open_checkpoint(directory, form) as checkpoint:
+            loading = _Loading(
+                getattr(transformers, architecture), values, checkpoint, dtype, device, kernels
+            )
+            return loading.model(positions), checkpoint, loading.parameters
+    except ModelError as error:
+        raise values.wrong("architectures", f"{architecture} is not supported: {error}") from error
+    except Exception as error:  # transformers raises errors of all kinds
+        what = f"transformers cannot load {architecture}: {line_of(error)}"
+        raise ModelError(f"{directory}: {what}") from error
+
+
+class _Loading:
+    """A model that is being loaded."""
+
+    def __init__(
+        self,
+        kind: Any,
+        values: Values,
+        checkpoint: Checkpoint,
+        dtype: torch.dtype | None,
+        device: torch.device,
+        kernels: Kernels,
+    ) -> None:
+        """`kind`: the model's class."""
+        self._kind, self._checkpoint, self._kernels = kind, checkpoint, kernels
+        self._config = _config_of(kind, values)
+        self._dtype = dtype or self._config.dtype or checkpoint.dtype()
+        with torch.device("meta"):
+            self._skeleton = kind._from_config(self._config, dtype=self._dtype)
+        self._shapes = {name: tuple(each.shape) for name, each in self._skeleton.named_parameters()}
+        self.parameters: int = self._skeleton.num_parameters()
+        keeps = kinds_kept(kernels) if checkpoint.quantized else frozenset()
+        self._weights = Weights(checkpoint, self._dtype, device, keeps=keeps)
+        self._names = checkpoint.weights()
+        self._parts = parts_of(self._skeleton, self._names)
+
+    def model(self, positions: int) -> TransformersModel:
+        """The model, tried, with Quire's products. Raises `ModelError`."""
+        empty = self._empty()
+        model = self._loaded(empty).eval()
+        model.set_experts_implementation("eager")  # others cannot compute with zeros that take no memory
+        for name in empty:
+            model.get_parameter(name).data = torch.empty(0, dtype=self._dtype)
+        model.to(self._weights.device)
+        for name in empty:
+            parameter = model.get_parameter(name)
+            parameter.data = parameter.new_zeros(()).expand(self._shapes[name])
+        modules, head = dict(substitutable(model)), model.get_output_embeddings()
+        found = TransformersModel(model, positions)
+        for name, module in modules.items():
+            self._substitute(model, name, module, module is head)
+        found.check_products()
+        return found
+
+    def _empty(self) -> list[str]:
+        """Weights of products in layers that the trial does not compute, which Quire can read."""
+        decoder = getattr(self._skeleton, where := decoder_name(self._skeleton))
+        layers = layers_of(decoder, text := self._config.get_text_config())
+        if layers is None:
+            return []
+        inside = next(name for name, module in decoder.named_modules() if module is layers)
+        within = f"{where}.{inside}."
+        early = tuple(f"{within}{number}." for number in range(number_tried(layers, text)))
+        every = [
+            _weights_of(name, module)
+            for name, module in substitutable(self._skeleton)
+            if name.startswith(within) and not name.startswith(early)
+        ]
+        return [name for names in every if all(map(self._reader, names)) for name in names]
+
+    def _loaded(self, empty: list[str]) -> Any:
+        """The model with the checkpoint's weights, but for those in `empty`. Raises `ModelError` for missing
+        ones, which transformers would draw by chance."""
+        left = {name for weight in empty for part in self._parts[weight] for name in part}
+        tensors: dict[str, Any] = {
+            name: _Read(self._checkpoint, name, self._dtype) for name in self._names - left
+        }
+        tensors |= {name: torch.zeros((), dtype=self._dtype).expand(self._shapes[name]) for name in empty}
+        model, report = self._kind.from_pretrained(
+            None,
+            config=self._config,
+            state_dict=tensors,
+            dtype=self._dtype,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+        for name, stored, meant in sorted(report["mismatched_keys"]):
+            raise ModelError(f"tensor {name} has shape {list(stored)}, config.json means {list(meant)}")
+        if missing := sorted(report["missing_keys"]):
+            raise ModelError(f"tensor {missing[0]} is missing from the checkpoint")
+        if unknown := self._checkpoint.unaccounted(sorted(report["unexpected_keys"]), (*ENDS, *UNUSED)):
+            raise ModelError(f"config.json does not account for tensor {unknown[0]}")
+        return model
+
+    def _substitute(self, model: Any, name: str, module: Any, is_head: bool) -> None:
+        """Give a module of `model` Quire's products. Weights that Quire cannot read are transformers'."""
+        names = _weights_of(name, module)
+        first, *down = (self._reader(each) or model.get_parameter(each).data.__getitem__ for each in names)
+        if down:
+            experts = ((first(number), down[0](number)) for number in range(self._shapes[names[0]][0]))
+            substitute_experts(module, experts, self._kernels)
+        else:
+            substitute_linear(module, first(...), self._kernels, wide=is_head)
+
+    def _reader(self, name: str) -> "_Reader | None":
+        """Reads the weight `name` of the model, a matrix or all experts. None: its parts are not known."""
+        parts, weights = self._parts.get(name, ()), self._weights
+        shape = self._shapes[name]
+        if len(parts) == 1 and len(parts[0]) == 1:
+            own = parts[0][0]
+            if len(shape) == 2:
+                return lambda _: weights.read(own, *shape)
+            return lambda number: weights.checkpoint.take(own, shape)[number].to(weights.device, self._dtype)
+        names = [each for part in parts for each in part]
+        if not parts or not all(each.endswith(_WEIGHT) for each in names) or len(parts[0]) != shape[0]:
+            return None
+        rows, columns = shape[1] // len(parts), shape[2]
+        return lambda number: weights.merged(
+            {part[number].removesuffix(_WEIGHT): rows for part in parts}, columns, False
+        )[0]
+
+
+_Reader = Callable[[Any], Tensor]
+"""From the number of an expert, or `...`, to a matrix [out, in]."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A tensor of a checkpoint, which is read when transformers asks for it."""
+
+    checkpoint: Checkpoint
+    name: str
+    dtype: torch.dtype
+
+    def __getitem__(self, everything: Any) -> Tensor:
+        return self.checkpoint.dense(self.name, self.dtype)
+
+
+def _weights_of(name: str, module: Any) -> list[str]:
+    """Names of the weights of a module that can be substituted."""
+    ends = (up_name(module), "down_proj") if hasattr(module, "_apply_gate") else ("weight",)
+    return [f"{name}.{end}" for end in ends]
+
+
+def _config_of(kind: Any, values: Values) -> Any:
+    """The configuration of transformers, without `quantization_config`: weights come dequantized."""
+    if read_config(values.path).get("architectures") == values.get("architectures"):
+        config = kind.config_class.from_pretrained(values.path.parent, local_files_only=True)
+    else:  # a language model within another
+        config = kind.config_class.from_dict(dict(values.values))
+    if hasattr(config, KEY):
+        delattr(config, KEY)
+    return config
