@@ -70,7 +70,7 @@ class Unauthorized(
 
 
 class Forbidden(GatewayError, status=403, type=_REQUEST):
-    """The request is for another host, or comes from a foreign web page."""
+    """The request is for another host, comes from a foreign web page, or asks for what its caller may not."""
 
 
 class NotFound(GatewayError, status=404, type=_REQUEST):

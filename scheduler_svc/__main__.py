@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from ops.runtime.drain import LOOK_SECONDS, drain, peers
 from ops.runtime.metrics import METRICS
 from ops.runtime.process import run
+from proto.inside_pb2_grpc import add_InsideServicer_to_server
 from proto.rpc import Lease, Node, Owner
 from proto.scheduler_pb2_grpc import add_SchedulerServicer_to_server
 from proto.worker_pb2_grpc import WorkerStub
 from scheduler_svc.engine import Engine
+from scheduler_svc.inside import MOST_WATCHERS, InsideService
 from scheduler_svc.service import SchedulerService
 from scheduler_svc.settings import SchedulerSettings
 
@@ -53,8 +55,11 @@ async def serve(node: Node, settings: SchedulerSettings) -> None:
     engine = Engine(WorkerStub(node.channel(pool=pool)), settings, announce, node.fail)
     METRICS.read_by(engine.read_metrics)
     add_SchedulerServicer_to_server(SchedulerService(engine), server)
+    inside = node.server(pool=pool, capacity=MOST_WATCHERS)
+    add_InsideServicer_to_server(InsideService(engine, node.id), inside)
     await node.update(model=pool, **offer)
     await server.start()
+    await inside.start()
     async with Owner(node.fail) as owner:
         owner.own(engine.run(), "what serves the workers")
         owner.own(publish(), "what announces the workers")
@@ -65,6 +70,7 @@ async def serve(node: Node, settings: SchedulerSettings) -> None:
             await drain(node, server, settings.stop_seconds, enough)
             raise
         finally:
+            await inside.stop(None)
             await server.stop(None)
 
 

@@ -54,17 +54,18 @@ class Engine:
         self._stub = worker_stub
         self._settings = settings
         self._announce = announce
-        self._fleet = Fleet(
+        self.fleet = Fleet(
             settings.step_tokens or sys.maxsize,
             settings.policy,
             settings.speculation,
             settings.step_seconds,
         )
         self._admission = Admission(settings.max_waiting_requests, settings.max_waiting_tokens)
-        self._measures = Measures(settings.served_name)
+        self.measures = Measures(settings.served_name)
         self._times: dict[SequenceGroup, RequestTimes] = {}
         self._calls: dict[SequenceGroup, Call] = {}
-        self._links: dict[Scheduler, WorkerLink] = {}
+        self.links: dict[Scheduler, WorkerLink] = {}
+        """The workers that serve this scheduler."""
 
     def open(self, request: Request, watch: Watch | None = None) -> tuple[SequenceGroup, Call]:
         """Take on a request, whose answer the call delivers. Raises `TooMuchWaits`.
@@ -72,11 +73,11 @@ class Engine:
         `watch`: is called with a sequence whenever its state has changed.
         """
         if self._admission.limited and not request.resumed:  # a request that has begun is not refused
-            waiting, now = self._fleet.waiting(), time.monotonic()
+            waiting, now = self.fleet.waiting(), time.monotonic()
             self._admission.check(waiting, request.tenant, len(request.prompt), now)
-        call, times = Call(), self._measures.request(watch)
+        call, times = Call(), self.measures.request(watch)
         with self._guard:
-            group, outcome = self._fleet.accept(request, times)
+            group, outcome = self.fleet.accept(request, times)
             self._calls[group], self._times[group] = call, times
             if not group.unfinished:
                 call.end()
@@ -92,7 +93,7 @@ class Engine:
     def end_sequence(self, group: SequenceGroup, index: int) -> None:
         """End one sequence of a request; its caller wants no more of it."""
         with self._guard:
-            self._fleet.end_sequence(group, index)
+            self.fleet.end_sequence(group, index)
             if not group.unfinished and group in self._calls:
                 self._calls[group].end()
             self._wake()
@@ -100,14 +101,14 @@ class Engine:
     def close(self, group: SequenceGroup) -> None:
         """End a request; its blocks and slots are free from now on."""
         if self._calls.pop(group, None) is not None:
-            self._measures.ended(group, self._times.pop(group))
+            self.measures.ended(group, self._times.pop(group))
             with self._guard:
-                self._fleet.cancel(group)
+                self.fleet.cancel(group)
                 self._wake()
 
     def read_metrics(self) -> None:
         """Set the metrics of what is so at this moment."""
-        self._measures.read(self._fleet)
+        self.measures.read(self.fleet)
 
     async def run(self) -> None:
         """Keep one call waiting at the workers' door, and serve every worker that takes one.
@@ -136,7 +137,7 @@ class Engine:
         while True:
             await asyncio.sleep(STRANDED_SECONDS / 2)
             now = time.monotonic()
-            since = {group: since.get(group, now) for group in self._fleet.stranded()}
+            since = {group: since.get(group, now) for group in self.fleet.stranded()}
             for group, began in since.items():
                 if now - began >= STRANDED_SECONDS and group in self._calls:
                     self._calls[group].end(NoSuchWorker())
@@ -144,24 +145,24 @@ class Engine:
     async def _serve(self, call: Any, limits: WorkerLimits) -> None:
         """Serve one worker until it is lost; then its requests go on elsewhere."""
         with self._guard:
-            scheduler, outcome = self._fleet.add_worker(limits)
-            link = WorkerLink(call, scheduler, self._settings.plan_depth, self._guard, self._measures)
-            self._links[scheduler] = link
+            scheduler, outcome = self.fleet.add_worker(limits)
+            link = WorkerLink(call, scheduler, self._settings.plan_depth, self._guard, self.measures)
+            self.links[scheduler] = link
             self._deliver(outcome, {})
         log.info("a worker joined: %d blocks of %d tokens", limits.num_blocks, limits.block_size)
         if self._settings.speculation == "draft" and not limits.can_draft:
             log.warning("the worker has no draft model (QUIRE_DRAFT_MODEL): it makes no drafts")
-        self._announce(len(self._links), self._fleet.max_length)
+        self._announce(len(self.links), self.fleet.max_length)
         try:
             await link.run(lambda message: self._on_result(scheduler, message))
         except (grpc.aio.AioRpcError, WorkerFault) as error:
             loss, reason = _loss(error), _reason(error)
         with self._guard:
-            del self._links[scheduler]
-            self._deliver(self._fleet.remove_worker(scheduler, loss, reason), {})
-        self._measures.workers_lost.add()
+            del self.links[scheduler]
+            self._deliver(self.fleet.remove_worker(scheduler, loss, reason), {})
+        self.measures.workers_lost.add()
         log.warning("a worker was lost: %s", reason)
-        self._announce(len(self._links), self._fleet.max_length)
+        self._announce(len(self.links), self.fleet.max_length)
 
     def _on_result(self, scheduler: Scheduler, message: StepResult) -> None:
         """Take in a result and deliver what it means. Raises `WorkerFault`."""
@@ -174,8 +175,8 @@ class Engine:
             raise WorkerFault(f"step {message.step}: its result cannot be checked: {error!r}") from error
         with self._guard:
             outcome = scheduler.settle(result)
-            self._fleet.settle(scheduler, outcome)
-            self._admission.note(self._fleet.admitted_tokens, time.monotonic())
+            self.fleet.settle(scheduler, outcome)
+            self._admission.note(self.fleet.admitted_tokens, time.monotonic())
             self._deliver(outcome, logprobs, scheduler.limits.fingerprint)
 
     def _deliver(self, outcome: Outcome, logprobs: Logprobs, fingerprint: str = "") -> None:
@@ -207,7 +208,7 @@ class Engine:
         call.put(response)
 
     def _wake(self) -> None:
-        for link in self._links.values():
+        for link in self.links.values():
             link.wake()
 
 

@@ -28,10 +28,10 @@ class Measures:
         self.inference = metrics.histogram(names.INFERENCE, model)
         self.preemptions = metrics.counter(names.PREEMPTIONS, model)
         self.workers_lost = metrics.counter(names.WORKERS_LOST, model)
-        self._queries = metrics.counter(names.PREFIX_QUERIES, model)
-        self._hits = metrics.counter(names.PREFIX_HITS, model)
-        self._drafts = metrics.counter(names.DRAFT_TOKENS, model)
-        self._held = metrics.counter(names.ACCEPTED_TOKENS, model)
+        self.queries = metrics.counter(names.PREFIX_QUERIES, model)
+        self.hits = metrics.counter(names.PREFIX_HITS, model)
+        self.drafts = metrics.counter(names.DRAFT_TOKENS, model)
+        self.drafts_held = metrics.counter(names.ACCEPTED_TOKENS, model)
         self._steps = metrics.counter(names.STEPS, model)
         self._step_tokens = metrics.histogram(names.ITERATION_TOKENS, model)
         self._step_seconds = metrics.histogram(names.STEP_SECONDS, model)
@@ -63,10 +63,10 @@ class Measures:
         if not group.unfinished:
             times.complete()
         if group.cached_tokens is not None:
-            self._queries.add(len(group.request.prompt))
-            self._hits.add(group.cached_tokens)
-        self._drafts.add(group.drafts)
-        self._held.add(group.drafts_held)
+            self.queries.add(len(group.request.prompt))
+            self.hits.add(group.cached_tokens)
+        self.drafts.add(group.drafts)
+        self.drafts_held.add(group.drafts_held)
 
     def read(self, fleet: Fleet) -> None:
         """Set what is so at this moment."""

@@ -15,6 +15,7 @@ from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.guard import Guard
 from scheduler_svc.measures import Measures
 from scheduler_svc.plan_depth import PlanDepth
+from scheduler_svc.step_log import StepLog
 from scheduler_svc.wire import plan_to
 
 IDLE_SECONDS = 1.0
@@ -33,6 +34,8 @@ class WorkerLink:
     ) -> None:
         """`call`: an Execute call that has answered `ready`. `depth`: plans in flight; None: measured."""
         self.scheduler = scheduler
+        self.step_logs: list[StepLog] = []
+        """Of those who look at the worker now."""
         self._call, self._guard, self._measures = call, guard, measures
         self._depth = PlanDepth(depth)
         self._changed = asyncio.Event()
@@ -81,6 +84,8 @@ class WorkerLink:
             if plan is None:
                 return None
             self._measures.planned(plan)
+            for log in self.step_logs:
+                log.planned(plan)
             return plan_to(plan)
 
     async def _receive(self, on_result: Callable[[StepResult], None]) -> None:
@@ -102,6 +107,8 @@ class WorkerLink:
             self._measures.computed(event.result)
             self._depth.result_came(event.result.duration_us / 1e6, time.monotonic())
             on_result(event.result)
+            for log in self.step_logs:
+                log.computed(event.result)
             self.wake()
             if self.scheduler.idle:
                 self._check_soon()

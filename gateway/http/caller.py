@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
+from gateway.errors import Forbidden
 from gateway.http.meter import Visit
+from ops.runtime.api_keys import Right
 from ops.runtime.limits import Limits
 
 PREFIX_BITS = 64
@@ -26,11 +28,24 @@ class Caller:
     limits: Limits = NO_LIMITS
     visit: Visit | None = None
     """This request of the caller's, if they are counted."""
+    rights: frozenset[Right] = frozenset()
+    """What it may do besides asking the models."""
 
     async def begin(self, tokens: int, used: Callable[[], int]) -> None:
         """Count the request: see `Visit.begin`."""
         if self.visit is not None:
             await self.visit.begin(tokens, used)
+
+    def check_inside(self) -> None:
+        """Raise `Forbidden` unless the caller may look inside the deployment."""
+        if "inside" not in self.rights:
+            whose = "This API key may" if self.keyed else "Without an API key only this machine may"
+            hint = "a key that may is made with `quire keys add NAME --rights inside`"
+            raise Forbidden(f"{whose}{' not' * self.keyed} look inside: {hint}.", code="no_right")
+
+    def may_read(self, tenant: str) -> bool:
+        """Whether the caller, who may look inside, may read what a tenant asks and is answered."""
+        return "text" in self.rights or (self.keyed and tenant == self.tenant)
 
     def salt(self, own: str) -> str:
         """The cache salt of a request, which keeps tenants with keys apart: a cached prefix would tell what
@@ -49,6 +64,16 @@ def tenant_at(address: str) -> str:
     if found.ipv4_mapped is not None:
         return str(found.ipv4_mapped)
     return str(ipaddress.ip_network((found, PREFIX_BITS), strict=False))
+
+
+def at_loopback(address: str) -> bool:
+    """Whether a client at this address sits at this machine."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return (mapped or found).is_loopback
 
 
 def caller_of(request: Request) -> Caller:

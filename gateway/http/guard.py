@@ -4,10 +4,11 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.errors import GatewayError
-from gateway.http.caller import Caller, tenant_at
+from gateway.http.caller import Caller, at_loopback, tenant_at
 from gateway.http.error_shape import refusal
 from gateway.http.key_ring import KeyRing
 from gateway.http.meter import Meter, Visit
+from ops.runtime.api_keys import Right
 from ops.runtime.limits import Limits
 
 GUARDED = (
@@ -15,6 +16,10 @@ GUARDED = (
     *("/load", "/metrics"),
 )
 """Paths that begin with one of these need a key."""
+
+_ALL: frozenset[Right] = frozenset({"inside", "text"})
+_OF_PROXIES = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+"""Headers that a proxy adds."""
 
 
 class Guard:
@@ -53,10 +58,20 @@ class Guard:
         if found is None:
             client = scope.get("client")
             tenant = tenant_at(client[0]) if client else ""
-            return Caller(tenant, False, self._limits, self._visit(tenant, self._limits))
+            return Caller(tenant, False, self._limits, self._visit(tenant, self._limits), _rights_at(scope))
         digest, key = found
         limits = self._limits.replaced_by(key.limits)
-        return Caller(key.tenant, True, limits, self._visit(digest, limits))
+        return Caller(key.tenant, True, limits, self._visit(digest, limits), key.rights)
 
     def _visit(self, account: str, limits: Limits) -> Visit | None:
         return Visit(self._meter, account, limits) if self._meter and limits.counted else None
+
+
+def _rights_at(scope: Scope) -> frozenset[Right]:
+    """The rights of one without a key: all for who sits at this machine, none for others.
+
+    A proxy on this machine that asks for others says so in a header.
+    """
+    client, headers = scope.get("client"), Headers(scope=scope)
+    here = client is not None and at_loopback(client[0])
+    return _ALL if here and not any(name in headers for name in _OF_PROXIES) else frozenset()

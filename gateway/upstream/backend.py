@@ -3,6 +3,7 @@
 import asyncio
 from typing import Protocol
 
+from proto.inside_pb2_grpc import InsideStub
 from proto.rpc import Lease, Node
 from proto.tokenizer_pb2_grpc import TokenizerStub
 
@@ -18,6 +19,9 @@ class Backend(Protocol):
 
     def tokenizer(self, model: str) -> TokenizerStub:
         """A stub that calls the tokenizer processes of `model`."""
+
+    def inside(self, model: str) -> InsideStub:
+        """A stub with which to look into the schedulers of `model`."""
 
 
 class NodeBackend:
@@ -36,3 +40,6 @@ class NodeBackend:
         if stub is None:
             stub = self._stubs[model] = TokenizerStub(self._node.channel(pool=model))
         return stub
+
+    def inside(self, model: str) -> InsideStub:
+        return InsideStub(self._node.channel(pool=model))

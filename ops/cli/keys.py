@@ -7,11 +7,11 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from ops.launcher.kept_keys import keep
 from ops.launcher.record import Deployment, recorded
-from ops.runtime.api_keys import NAME, Key, digest_of, new_secret
+from ops.runtime.api_keys import NAME, Key, Right, digest_of, new_secret
 from ops.runtime.errors import LaunchError, UsageError
 from ops.runtime.key_store import KeyStore
 from ops.runtime.limits import Limits, LimitsError
@@ -26,6 +26,7 @@ key on, every request needs one.
   quire keys add north                      a key for the tenant north; it is shown once
   quire keys add laptop --tenant north --days 90
   quire keys add batch --limits concurrency=4 tokens_per_minute=50000
+  quire keys add watch --rights inside      may look inside, at /inside and with `quire top`
   quire keys list
   quire keys revoke laptop                  every key of that name, or the one with that id
 
@@ -66,6 +67,14 @@ def add_to(subcommands: Any) -> None:
     add.add_argument("--days", type=float, metavar="D", help="days for which it is valid (default: for ever)")
     add.add_argument(
         "--limits", nargs="+", metavar="LIMIT=VALUE", default=[], help="in place of those in QUIRE_LIMITS"
+    )
+    add.add_argument(
+        "--rights",
+        nargs="+",
+        choices=get_args(Right),
+        metavar="RIGHT",
+        default=[],
+        help="inside: look inside the deployment; text: read there what others ask and are answered",
     )
     add.set_defaults(run=lambda arguments: _run(arguments, _add))
     show = actions.add_parser("list", help="list all keys")
@@ -109,6 +118,7 @@ async def _add(arguments: argparse.Namespace, store: KeyStore) -> None:
         tenant=arguments.tenant or arguments.name,
         created=now,
         expires=None if arguments.days is None else now + arguments.days * DAY,
+        rights=frozenset(arguments.rights),
         limits=limits,
     )
     await store.add(digest_of(secret), key)
@@ -117,12 +127,12 @@ async def _add(arguments: argparse.Namespace, store: KeyStore) -> None:
 
 async def _list(_: argparse.Namespace, store: KeyStore) -> None:
     keys = await store.read()
-    rows = [("ID", "NAME", "TENANT", "CREATED", "EXPIRES", "LIMITS")]
+    rows = [("ID", "NAME", "TENANT", "CREATED", "EXPIRES", "RIGHTS", "LIMITS")]
     for digest, key in sorted(keys.items(), key=lambda item: (item[1].tenant, item[1].name, item[1].created)):
         expires = "never" if key.expires is None else _day(key.expires)
-        rows.append(
-            (digest[:ID_LENGTH], key.name, key.tenant, _day(key.created), expires, str(key.limits) or "-")
-        )
+        rights = " ".join(sorted(key.rights)) or "-"
+        limits = str(key.limits) or "-"
+        rows.append((digest[:ID_LENGTH], key.name, key.tenant, _day(key.created), expires, rights, limits))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -24,6 +24,8 @@ from urllib.parse import quote, urlsplit
 CHAIN = ("gateway", "tokenizer", "scheduler", "worker")
 """Each service calls the next one."""
 DOORS = {"tokenizer": "calls:Tokenizer:*", "scheduler": "calls:Scheduler:*", "worker": "calls:Worker:*"}
+INSIDE = "calls:Inside:*"
+"""Door of the schedulers at which gateways look inside."""
 OPERATOR = "operator"
 """The user of `quire` and of people: all keys of the deployment, and no administration of the server. It may
 do what each service may, because at a Redis that is not its own `quire up` has one user for all."""
@@ -64,7 +66,10 @@ def rules(role: str, prefix: str) -> tuple[str, ...]:
     """Rights apart from the others: to look whether a call is still at the next service's door."""
     if role == "gateway":
         keys += ["%R~keys*", "~limits*", "~responses:*", "%R~metrics:*"]
+        keys += [f"%W~{INSIDE}", "%W~inbox:scheduler-*"]
         commands += f" {_GATEWAY}"
+    if role == "scheduler":
+        keys += [f"~{INSIDE}", "%W~inbox:gateway-*"]
     if role in DOORS:
         keys.append(f"~{DOORS[role]}")
         commands += f" {_SERVER}"
@@ -72,6 +77,8 @@ def rules(role: str, prefix: str) -> tuple[str, ...]:
         door = DOORS[CHAIN[place + 1]]
         keys.append(f"%W~{door}")
         calls = (f"(%R~{prefix}{door} +xrange)",)
+    if role == "gateway":
+        calls += (f"(%R~{prefix}{INSIDE} +xrange)",)
     return (*commands.split(), *(one.replace("~", f"~{prefix}", 1) for one in keys), "resetchannels", *calls)
 
 

@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -23,6 +24,10 @@ SHORTEST = 24
 NAME = r"[\w.-]{1,64}"
 
 _LINE = re.compile(rf"(?P<name>{NAME})\s*:\s*(?P<key>[!-~]+)", re.ASCII)
+
+
+Right = Literal["inside", "text"]
+"""inside: to look inside the deployment. text: to read there what others ask and are answered."""
 
 
 class Key(BaseModel):
@@ -38,6 +43,8 @@ class Key(BaseModel):
     """Unix time. Seconds."""
     expires: float | None = None
     """Unix time from which on it is refused; None: never. Seconds."""
+    rights: frozenset[Right] = frozenset()
+    """What it may do besides asking the models."""
     limits: Limits = Limits()
     """Those that were given replace the deployment's."""
 

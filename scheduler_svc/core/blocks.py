@@ -12,12 +12,23 @@ that the caller computes (`prefix.py`).
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from scheduler_svc.core.errors import IntegrityError, OutOfBlocks
 from scheduler_svc.core.host import HostPool
 
 ON_HOST = -1
 """Stands for a block in a match: the content is not on the device, but can be brought back."""
+
+
+@dataclass(slots=True)
+class BlockWatch:
+    """What has happened to blocks since somebody looked last. Whoever watches empties it."""
+
+    changed: set[int] = field(default_factory=set)
+    """Blocks whose references or content may have changed."""
+    evicted: set[int] = field(default_factory=set)
+    """Blocks whose cached content was given up."""
 
 
 class BlockPool:
@@ -36,6 +47,8 @@ class BlockPool:
         self._idle: OrderedDict[int, None] = OrderedDict()
         self.shared_blocks = 0
         """Blocks that are in more than one table."""
+        self.watches: list[BlockWatch] = []
+        """Of those who look at the pool now; see `scheduler_svc/recorder.py`."""
 
     @property
     def free_blocks(self) -> int:
@@ -56,6 +69,10 @@ class BlockPool:
         """Number of tables that the block is in."""
         return self._references[block]
 
+    def is_cached(self, block: int) -> bool:
+        """Whether the block's content can be hit."""
+        return self._hash_of[block] is not None
+
     def allocate(self, count: int) -> list[int]:
         """`count` blocks with one reference each. Raises `OutOfBlocks` if fewer are free."""
         if count > self.free_blocks:
@@ -69,11 +86,15 @@ class BlockPool:
             blocks.append(self._evict())
         for block in blocks:
             self._references[block] = 1
+        for watch in self.watches:
+            watch.changed.update(blocks)
         return blocks
 
-    def share(self, blocks: Iterable[int]) -> None:
+    def share(self, blocks: Sequence[int]) -> None:
         """Add a reference to each block: it is in one more table, or was idle and hit."""
         references = self._references
+        for watch in self.watches:
+            watch.changed.update(blocks)
         for block in blocks:
             if not references[block]:
                 del self._idle[block]
@@ -88,6 +109,8 @@ class BlockPool:
         without its tail.
         """
         references = self._references
+        for watch in self.watches:
+            watch.changed.update(blocks)
         for block in reversed(blocks):
             references[block] -= 1
             if references[block]:
@@ -108,6 +131,8 @@ class BlockPool:
         if self._hash_of[block] is None and content not in self._block_of:
             self._hash_of[block] = content
             self._block_of[content] = block
+            for watch in self.watches:
+                watch.changed.add(block)
 
     def match(self, contents: Iterable[bytes]) -> list[int]:
         """The blocks of the longest cached prefix of a chain of contents, some perhaps `ON_HOST`.
@@ -137,7 +162,7 @@ class BlockPool:
         assert self.host is not None
         for content in missing:  # before something is evicted to make room for them
             self.host.reserve(content)
-        self.share(block for block in hits if block != ON_HOST)
+        self.share([block for block in hits if block != ON_HOST])
         brought = self.allocate(len(missing))
         for content, block in zip(missing, brought, strict=True):
             self.host.bring(content, block)
@@ -183,6 +208,8 @@ class BlockPool:
         assert content is not None
         del self._block_of[content]
         self._hash_of[block] = None
+        for watch in self.watches:
+            watch.evicted.add(block)
         if self.host is not None:
             self.host.keep(content, block)
         return block

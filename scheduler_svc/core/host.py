@@ -47,6 +47,11 @@ class HostPool:
         self._named: set[bytes] = set()
         """Contents whose slots the plan that is being made names."""
 
+    @property
+    def used_slots(self) -> int:
+        """Slots that hold a content."""
+        return len(self._slot_of)
+
     def __contains__(self, content: bytes) -> bool:
         return content in self._slot_of
 

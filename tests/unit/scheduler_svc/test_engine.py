@@ -78,9 +78,9 @@ class Rig:
 
     def held(self) -> int:
         """Blocks that are held, once the books have been checked."""
-        for scheduler in self.engine._fleet.schedulers:
+        for scheduler in self.engine.fleet.schedulers:
             scheduler.check_integrity()
-        return sum(scheduler.held_blocks for scheduler in self.engine._fleet.schedulers)
+        return sum(scheduler.held_blocks for scheduler in self.engine.fleet.schedulers)
 
 
 async def tokens_of(call: Call) -> dict[int, list[int]]:
@@ -198,7 +198,7 @@ async def test_a_request_that_kills_workers_is_ended(rig: Rig) -> None:
     rig.workers.going.clear()
     _, call = rig.open([1])
     for _ in range(1 + MAX_DEATHS):
-        while not any(scheduler.in_flight for scheduler in rig.engine._fleet.schedulers):
+        while not any(scheduler.in_flight for scheduler in rig.engine.fleet.schedulers):
             await asyncio.sleep(0.001)
         await rig.lose()
         await rig.join()
@@ -230,7 +230,7 @@ async def test_workers_that_are_stopped_in_order_count_against_nobody(rig: Rig) 
     group, call = rig.open([1])
     rig.workers.last_words = (("quire-outside", "stopped"),)
     for _ in range(2 + MAX_DEATHS):
-        while not any(scheduler.in_flight for scheduler in rig.engine._fleet.schedulers):
+        while not any(scheduler.in_flight for scheduler in rig.engine.fleet.schedulers):
             await asyncio.sleep(0.001)
         await rig.lose()
         assert group.suspicion is None
@@ -286,7 +286,7 @@ async def test_a_result_that_cannot_be_checked_is_the_worker_s_fault(
 ) -> None:
     """Nothing has changed in the core yet: whatever is raised then ends one worker, and nothing else."""
     await rig.join()
-    (scheduler,) = rig.engine._fleet.schedulers
+    (scheduler,) = rig.engine.fleet.schedulers
     if where == "check":
         monkeypatch.setattr(scheduler, "check", lambda result: 1 / 0)
     else:
@@ -399,7 +399,7 @@ async def test_requests_that_cannot_be_handed_on_end_the_engine(
 ) -> None:
     """Their callers have other schedulers take them up. Here they would wait for ever."""
     await rig.join()
-    monkeypatch.setattr(rig.engine._fleet, "remove_worker", fails)
+    monkeypatch.setattr(rig.engine.fleet, "remove_worker", fails)
     rig.workers.kill()
     with pytest.raises(ExceptionGroup) as caught:
         await asyncio.wait_for(asyncio.shield(rig.running), 60)

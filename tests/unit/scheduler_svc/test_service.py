@@ -80,7 +80,7 @@ class Stage:
             pass
 
     def all_free(self) -> bool:
-        fleet = self.engine._fleet
+        fleet = self.engine.fleet
         for scheduler in fleet.schedulers:
             scheduler.check_integrity()
         pools = [scheduler.state.batch.pool for scheduler in fleet.schedulers]
@@ -266,7 +266,7 @@ async def test_a_request_that_kills_workers_is_ended(stage: Stage) -> None:
     stage.workers.going.clear()
     call = stage.stub.Generate(iter([start([1])]))
     for _ in range(1 + MAX_DEATHS):
-        while not any(scheduler.in_flight for scheduler in stage.engine._fleet.schedulers):
+        while not any(scheduler.in_flight for scheduler in stage.engine.fleet.schedulers):
             await asyncio.sleep(0.001)
         stage.workers.kill()
         while (await stage.announced.get())[0] != 0:

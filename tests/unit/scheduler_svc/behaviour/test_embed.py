@@ -55,7 +55,7 @@ async def test_it_goes_on_with_another_worker(stage: Stage) -> None:
     stage.workers.going.clear()
     await stage.join()
     call = stage.stub.Embed(text([4] * 30))
-    while not stage.engine._fleet._home:
+    while not stage.engine.fleet._home:
         await asyncio.sleep(0.001)
     stage.workers.kill()
     stage.workers.going.set()
@@ -67,7 +67,7 @@ async def test_cancelled_in_the_middle(stage: Stage) -> None:
     stage.workers.going.clear()
     await stage.join()
     call = stage.stub.Embed(text([4] * 30))
-    while not stage.engine._fleet._home:
+    while not stage.engine.fleet._home:
         await asyncio.sleep(0.001)
     call.cancel()
     stage.workers.going.set()

@@ -1,0 +1,90 @@
+"""What one who looks inside is told of a scheduler and all of its workers."""
+
+import itertools
+from collections.abc import Mapping
+from typing import Self
+
+from proto.inside_pb2 import Look, Totals
+from scheduler_svc.core.fleet import Fleet
+from scheduler_svc.core.scheduler import Scheduler
+from scheduler_svc.measures import Measures
+from scheduler_svc.recorder import Recorder
+from scheduler_svc.step_log import StepLog
+from scheduler_svc.worker_link import WorkerLink
+
+
+class Lookout:
+    """Looks at a scheduler for one who watches, from entering it until leaving it."""
+
+    def __init__(
+        self, scheduler_id: str, fleet: Fleet, links: Mapping[Scheduler, WorkerLink], measures: Measures
+    ) -> None:
+        """`links`: the workers, which come and go."""
+        self._id = scheduler_id
+        self._fleet, self._links, self._measures = fleet, links, measures
+        self._watched: dict[WorkerLink, _Worker] = {}
+        self._numbers = itertools.count(1)
+        self._totals: Totals | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._watched.values():
+            worker.close()
+
+    def look(self) -> Look | None:
+        """What has changed since the last look; at the first look everything. None if nothing has."""
+        look = Look(scheduler=self._id)
+        links = dict.fromkeys(self._links.values())
+        for link in self._watched.keys() - links.keys():
+            worker = self._watched.pop(link)
+            worker.close()
+            look.lost.append(worker.number)
+        for link in links:
+            if link not in self._watched:
+                self._watched[link] = _Worker(next(self._numbers), link)
+            self._watched[link].look(look)
+        totals = self._now()
+        if totals == self._totals and not (look.workers or look.lost):
+            return None
+        self._totals = totals
+        look.totals.CopyFrom(totals)
+        return look
+
+    def _now(self) -> Totals:
+        measures = self._measures
+        return Totals(
+            prompt_tokens=int(measures.queries.value),
+            cached_tokens=int(measures.hits.value),
+            preemptions=int(measures.preemptions.value),
+            drafts=int(measures.drafts.value),
+            drafts_held=int(measures.drafts_held.value),
+            waiting=sum(count for count, _ in self._fleet.waiting().values()),
+        )
+
+
+class _Worker:
+    """One worker that is watched: its memory and its steps."""
+
+    def __init__(self, number: int, link: WorkerLink) -> None:
+        self.number = number
+        scheduler = link.scheduler
+        self._recorder = Recorder(number, scheduler)
+        self._logs = link.step_logs
+        self._steps = StepLog(scheduler.limits.max_step_tokens, scheduler.state.prefill_budget)
+        self._logs.append(self._steps)
+
+    def look(self, look: Look) -> None:
+        """Add what has changed."""
+        change, steps = self._recorder.look(), self._steps.take()
+        if change is not None:
+            look.workers.append(change)
+        if steps:
+            if change is None:
+                look.workers.add(number=self.number, host_used=self._recorder.host_used)
+            look.workers[-1].steps.extend(steps)
+
+    def close(self) -> None:
+        self._recorder.close()
+        self._logs.remove(self._steps)
