@@ -79,6 +79,7 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
         answer_timeout=settings.answer_timeout,
         aliases=settings.aliases,
         strict_fields=settings.strict_fields,
+        trace_url=settings.trace_url,
     )
     app = create_app(NodeBackend(node), keys, settings.limits, stores, options)
     METRICS.read_by(app.state.generator.read_metrics)

@@ -13,6 +13,7 @@ from gateway.api import (
     completions,
     embeddings,
     health,
+    inside,
     messages,
     models,
     ollama,
@@ -48,6 +49,7 @@ from gateway.http.tracing import RequestIds, RequestSpans, record
 from gateway.upstream.backend import Backend
 from gateway.upstream.catalog import Catalog
 from gateway.upstream.generation import Generator
+from gateway.upstream.inside import Inside
 from gateway.upstream.response_store import ResponseStore
 from ops.runtime.limits import Limits
 from ops.runtime.metrics_store import MetricsStore
@@ -91,6 +93,8 @@ class Options:
     """Names of models by other names for them."""
     strict_fields: bool = False
     """Requests with fields that nobody knows are refused."""
+    trace_url: str = ""
+    """Where people see a trace, with `{id}` in place of its id; empty: nowhere."""
 
 
 _NOTHING_KEPT = Stores()
@@ -122,6 +126,7 @@ def create_app(
     )
     app.state.generator = generator
     app.state.strict_fields = options.strict_fields
+    app.state.inside = Inside(backend)
     app.state.drain = drain = Drain()
     app.state.bodies = BodyMemory()
     _add_middleware(app, keys or KeyRing(), limits or Limits(), stores.meter, options.access)
@@ -140,6 +145,7 @@ def create_app(
         embeddings.router(generator),
         rank.router(generator),
         tokenize.router(generator, catalog),
+        inside.router(generator, app.state.inside, options.trace_url),
     ):
         app.include_router(router)
     app.add_exception_handler(GatewayError, _gateway_error)

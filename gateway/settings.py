@@ -67,6 +67,10 @@ class GatewaySettings(ProcessSettings):
     responses_bytes: int = Field(256 * 2**20, ge=2 * MAX_RECORD_BYTES)
     """Bytes that the stored responses of all tenants may take. If they take more, the oldest go."""
 
+    trace_url: str = Field("", pattern=r"^(https?://\S*\{id\}\S*)?$")
+    """Where people see a trace, with `{id}` in place of its id, as in `http://127.0.0.1:16686/trace/{id}`.
+    The page at /inside leads there. Empty: nowhere."""
+
     strict_fields: bool = False
     """Refuse requests that have fields which nobody knows, instead of ignoring and naming these."""
 

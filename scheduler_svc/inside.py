@@ -1,4 +1,4 @@
-"""The servicer of `quire.Inside`: shows what the scheduler does to those who look, and costs the others nothing."""
+"""The servicer of `quire.Inside`: shows what the scheduler does. While nobody looks, it costs nothing."""
 
 import asyncio
 import time
@@ -15,8 +15,7 @@ from scheduler_svc.lookout import Lookout
 LOOK_SECONDS = 0.1
 """Time between two looks at least: more than people can follow."""
 REST = 200
-"""Time between two looks at least, as a multiple of what a look takes: so looking takes no more than half a percent
-of the scheduler's time."""
+"""Time between two looks at least, as a multiple of what a look takes: half a percent of a core's time."""
 MOST_WATCHERS = 16
 """Gateways that look at once."""
 

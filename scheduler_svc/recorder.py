@@ -1,7 +1,7 @@
 """What has changed of one worker since somebody looked last.
 
-It reads the scheduler's state and changes nothing of it. What a look costs grows with what has changed and with
-the number of sequences, and not with the pool.
+It reads the scheduler's state and changes nothing of it. What a look costs grows with what has changed and
+with the number of sequences, and not with the pool.
 """
 
 from array import array

@@ -1,6 +1,6 @@
 """GET /v1/inside: what goes on inside the deployment, as it changes; and what single blocks hold.
 
-The page at /inside and `quire top` are made of it. What the stream tells is in `gateway/upstream/picture.py`.
+What the stream tells is in `gateway/upstream/picture.py`.
 """
 
 from collections.abc import AsyncGenerator
@@ -35,30 +35,35 @@ def router(generator: Generator, inside: Inside, trace_url: str) -> APIRouter:
         return Response(compact(found), media_type="application/json")
 
     @routes.get("/v1/inside/{scheduler}/{worker}/{block}", include_in_schema=False)
-    async def read_block(request: Request, scheduler: str, worker: int, block: int) -> Response:
+    async def read_block(request: Request, scheduler: str, worker: str, block: str) -> Response:
         """The tokens of a block, of a scheduler that somebody watches through this gateway."""
         caller = caller_of(request)
         caller.check_inside()
-        content, model = inside.block(scheduler, worker, block), inside.model(scheduler)
+        content, model = inside.block(scheduler, _number(worker), _number(block)), inside.model(scheduler)
         if content is None or model is None:
             raise NotFound("It is not known what the block holds.", code="block_not_known")
         if not caller.may_read(content.tenant):
             hint = "a key that may is made with `quire keys add NAME --rights inside text`"
             raise Forbidden(f"This API key may not read what others ask: {hint}.", code="no_right")
-        names: list[str] = []
+        text = ""
         if content.tokens:
             body = CompletionBody(model=model, prompt=content.tokens.tolist(), echo=True, max_tokens=0)
-            names = list((await prompt_of(request, generator, body, names=True)).names)
+            text = (await prompt_of(request, generator, body)).text
         found = {
             "request_id": content.request_id,
             "index": content.index,
             "start": content.start,
             "tokens": content.tokens.tolist(),
-            "texts": names,
+            "text": text,
         }
         return Response(compact(found), media_type="application/json")
 
     return routes
+
+
+def _number(text: str) -> int:
+    """A number out of a path; -1, which nothing has, for what is none."""
+    return int(text) if text.isdecimal() and len(text) < 10 else -1
 
 
 async def _events(inside: Inside) -> AsyncGenerator[str, None]:

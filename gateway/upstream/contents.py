@@ -1,5 +1,7 @@
-"""Which tokens are in which block, as far as that was seen: of sequences that run, and of those that have ended
-and whose blocks are still cached."""
+"""Which tokens are in which block, as far as that was seen.
+
+The block's sequence runs, or it has ended and the block is still cached.
+"""
 
 from array import array
 from dataclasses import dataclass, field

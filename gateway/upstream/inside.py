@@ -1,6 +1,6 @@
-"""What goes on inside the deployment, for those who look: one subscription to each scheduler, however many look.
+"""What goes on inside the deployment, for those who look.
 
-Nothing is asked of anybody while nobody looks.
+There is one subscription to each scheduler, however many look. While nobody looks, nobody is asked anything.
 """
 
 import asyncio

@@ -1,12 +1,13 @@
-"""What is inside a deployment, as the page and `quire top` get it: JSON objects that tell of changes.
+"""What is inside a deployment, as JSON objects that tell of changes.
 
 A picture is what all changes together say. It can be told again, as a few changes, to one who begins to look.
 
     change      {"begin": true}                                   forget what was told
-                {"processes": [...], "ended": [...]}              who lives, and who has gone, the newest first
+                {"processes": [...], "ended": [...]}              who lives, and who has gone, newest first
                 {"scheduler": id, "away": true}                   nothing of it holds any more
                 {"scheduler": id, "model": name, "totals": {...}, "lost": [number, ...], "workers": [
-                    {"number", "limits", "blocks", "states", "evicted", "host_used", "sequences", "gone", "steps"}
+                    {"number", "limits", "blocks", "states", "evicted", "host_used", "sequences", "gone",
+                     "steps"}
                 ]}
 
 Fields are those of inside.proto. A sequence's table is "kept" and "added"; its tokens are not told.
@@ -68,12 +69,15 @@ def _sequence(told: SequenceChange) -> Change:
 def _step(step: Step) -> Change:
     """Counts that are 0 and arrays that are empty are left out."""
     return {
-        field.name: list(unpack(value)) if field.name in _ARRAYS else value for field, value in step.ListFields()
+        field.name: list(unpack(value)) if field.name in _ARRAYS else value
+        for field, value in step.ListFields()
     }
 
 
 def _plain(message: Any) -> Change:
-    found = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    found = MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
     return {name: int(value) for name, value in found.items()}
 
 

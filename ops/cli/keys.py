@@ -26,7 +26,7 @@ key on, every request needs one.
   quire keys add north                      a key for the tenant north; it is shown once
   quire keys add laptop --tenant north --days 90
   quire keys add batch --limits concurrency=4 tokens_per_minute=50000
-  quire keys add watch --rights inside      may look inside, at /inside and with `quire top`
+  quire keys add watch --rights inside      may look inside
   quire keys list
   quire keys revoke laptop                  every key of that name, or the one with that id
 

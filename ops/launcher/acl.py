@@ -7,8 +7,9 @@ each kind of process `<kind>.url`, and `secret` for all processes. It needs noth
 
 A process reads its own inbox and writes to those of its neighbours, takes calls at its own door and puts
 calls at that of the next service, keeps its own lease and sees those of all. Inboxes and leases are named
-after the service, so that a pattern tells them apart; replicas of one service are not kept apart. Nobody may
-load code, change the configuration, or look at what others keep in the same Redis.
+after the service, so that a pattern tells them apart; replicas of one service are not kept apart. Gateways
+and schedulers write to each other's inboxes, too, for those who look inside. Nobody may load code, change
+the configuration, or look at what others keep in the same Redis.
 """
 
 import argparse

@@ -21,6 +21,8 @@ from gateway.http.connections import ConnectionLimits
 from gateway.http.key_ring import KeyRing
 from gateway.http.protocol import protocol
 from ops.runtime.api_keys import Key, digest_of
+from proto.inside_pb2 import Look, WatchRequest
+from proto.inside_pb2_grpc import InsideServicer, InsideStub, add_InsideServicer_to_server
 from proto.rpc import Lease
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED, STOP
 from proto.tokenizer_pb2 import (
@@ -155,6 +157,28 @@ class FakeBackend:
     def tokenizer(self, model: str) -> TokenizerStub:
         return TokenizerStub(self.channel)
 
+    def inside(self, model: str) -> InsideStub:
+        return InsideStub(self.channel)
+
+
+class FakeInside(InsideServicer):
+    """A scheduler that tells what a test puts into `looks`; None ends the call."""
+
+    def __init__(self) -> None:
+        self.looks: asyncio.Queue[Look | None] = asyncio.Queue()
+        self.asked: list[list[str]] = []
+        """Of each call, the schedulers that the caller watches already."""
+        self.watching = 0
+
+    async def Watch(self, request: WatchRequest, context: Any) -> AsyncIterator[Look]:
+        self.asked.append(list(request.schedulers))
+        self.watching += 1
+        try:
+            while (look := await self.looks.get()) is not None:
+                yield look
+        finally:
+            self.watching -= 1
+
 
 def leases_of(model: str, workers: int = 1) -> list[Lease]:
     return [
@@ -172,6 +196,7 @@ class Gateway:
     tokenizer: FakeTokenizer
     backend: FakeBackend
     http: httpx.AsyncClient
+    scheduler: FakeInside
 
     @property
     def address(self) -> tuple[str, int]:
@@ -210,6 +235,9 @@ class NoTokenizer:
     def tokenizer(self, model: str) -> TokenizerStub:
         raise AssertionError("a bad request reached the tokenizer")
 
+    def inside(self, model: str) -> InsideStub:
+        raise AssertionError("a bad request reached a scheduler")
+
 
 @pytest_asyncio.fixture
 async def refusing() -> AsyncIterator[httpx.AsyncClient]:
@@ -224,10 +252,16 @@ def tokenizer() -> FakeTokenizer:
     return FakeTokenizer()
 
 
+@pytest.fixture
+def scheduler() -> FakeInside:
+    return FakeInside()
+
+
 @pytest_asyncio.fixture
-async def backend(tokenizer: FakeTokenizer) -> AsyncIterator[FakeBackend]:
+async def backend(tokenizer: FakeTokenizer, scheduler: FakeInside) -> AsyncIterator[FakeBackend]:
     server = grpc.aio.server()
     add_TokenizerServicer_to_server(tokenizer, server)
+    add_InsideServicer_to_server(scheduler, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -278,9 +312,11 @@ async def serving(app: Any, limits: ConnectionLimits | None = None) -> AsyncIter
 
 
 @pytest_asyncio.fixture
-async def gateway(tokenizer: FakeTokenizer, backend: FakeBackend) -> AsyncIterator[Gateway]:
+async def gateway(
+    tokenizer: FakeTokenizer, backend: FakeBackend, scheduler: FakeInside
+) -> AsyncIterator[Gateway]:
     app = create_app(backend)
     async with serving(app) as server:
         url = f"http://127.0.0.1:{server.port}"
         async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False, headers=JSON) as http:
-            yield Gateway(url, app, tokenizer, backend, http)
+            yield Gateway(url, app, tokenizer, backend, http, scheduler)

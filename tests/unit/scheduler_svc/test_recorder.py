@@ -24,7 +24,7 @@ class Seen:
         self.states: dict[int, int] = {}
         self.sequences: dict[int, SequenceChange] = {}
         self.blocks: dict[int, list[int]] = {}
-        self.tokens: dict[int, "array[int]"] = {}
+        self.tokens: dict[int, array[int]] = {}
         self.limits: Any = None
         self.evicted = 0
         self.host_used = 0
@@ -67,7 +67,7 @@ def really(sequence: Sequence) -> tuple[Any, ...]:
 
 
 class Watched(World):
-    """A world that is watched: some workers from the beginning, some later, by two with looks of their own."""
+    """A world that is watched: each of its workers by two, which look at other times."""
 
     def __init__(self, *arguments: Any, looks: Random) -> None:
         super().__init__(*arguments)
@@ -88,13 +88,17 @@ class Watched(World):
 
     def compare(self, scheduler: Scheduler, seen: Seen) -> None:
         pool = scheduler.state.batch.pool
-        there = {block: 2 * pool.references(block) + pool.is_cached(block) for block in range(pool.num_blocks)}
+        there = {
+            block: 2 * pool.references(block) + pool.is_cached(block) for block in range(pool.num_blocks)
+        }
         assert {block: seen.states.get(block, 0) for block in there} == there
         assert seen.host_used == (pool.host.used_slots if pool.host else 0)
         groups = scheduler.state.groups
         alive = [each for group in groups for each in group.sequences if each.state is not State.DONE]
         assert sorted(map(shown, seen.sequences.values())) == sorted(map(really, alive))
-        running = {(each.group.request.request_id, each.index): each for each in scheduler.state.batch.running}
+        running = {
+            (each.group.request.request_id, each.index): each for each in scheduler.state.batch.running
+        }
         for number, told in seen.sequences.items():
             sequence = running.get((told.request_id, told.index))
             if sequence is None:

@@ -35,11 +35,11 @@ def test_add_list_revoke(capsys: pytest.CaptureFixture[str], redis_url: str, pre
     (secret,) = said(capsys)
     assert main(["keys", "add", "laptop", "--limits", "concurrency=4", "priority=0:5"]) == 0
     (other,) = said(capsys)
-    assert main(["keys", "add", "phone"]) == 0
+    assert main(["keys", "add", "phone", "--rights", "text", "inside"]) == 0
     said(capsys)
     assert main(["keys", "list"]) == 0
     head, *rows = said(capsys)
-    assert head.split() == ["ID", "NAME", "TENANT", "CREATED", "EXPIRES", "LIMITS"]
+    assert head.split() == ["ID", "NAME", "TENANT", "CREATED", "EXPIRES", "RIGHTS", "LIMITS"]
     assert [row.split()[1:3] for row in rows] == [
         ["laptop", "laptop"],
         ["laptop", "north"],
@@ -49,6 +49,8 @@ def test_add_list_revoke(capsys: pytest.CaptureFixture[str], redis_url: str, pre
     assert rows[0].endswith("concurrency=4 priority=0:5")
     assert "never" in rows[0]
     assert "never" not in rows[1]
+    assert rows[1].split()[-2:] == ["-", "-"]
+    assert rows[2].split()[-3:] == ["inside", "text", "-"]
     assert secret not in "".join(rows)
     assert main(["keys", "revoke", digest_of(secret)[:12], "phone"]) == 0
     assert len(said(capsys)) == 2

@@ -54,7 +54,7 @@ def test_only_neighbours_write_to_an_inbox_and_only_its_service_reads_it(
     users: dict[str, "redis.Redis"], role: str, service: str
 ) -> None:
     key = f"{PREFIX}inbox:{service}-1"
-    near = abs(CHAIN.index(role) - CHAIN.index(service)) == 1
+    near = abs(CHAIN.index(role) - CHAIN.index(service)) == 1 or {role, service} == {"gateway", "scheduler"}
     assert permitted(users[role], xadd(f"inbox:{service}-1")) == (near or role == service)
     for reading in (("XREAD", "COUNT", 1, "STREAMS", key, 0), ("XREVRANGE", key, "+", "-")):
         assert permitted(users[role], reading) == (role == service)
@@ -75,6 +75,16 @@ def test_calls_go_from_one_service_to_the_next(
     # A caller may look whether its call is still there.
     looking = ("XRANGE", f"{PREFIX}{door}", "1-1", "1-1")
     assert permitted(users[role], looking) == (calls or role == service)
+
+
+@pytest.mark.parametrize("role", CHAIN)
+def test_gateways_look_into_schedulers(users: dict[str, "redis.Redis"], role: str) -> None:
+    door = "calls:Inside:model"
+    assert permitted(users[role], xadd(door)) == (role in ("gateway", "scheduler"))
+    reading = ("XREADGROUP", "GROUP", "replicas", "me", "STREAMS", f"{PREFIX}{door}", ">")
+    assert permitted(users[role], reading) == (role == "scheduler")
+    looking = ("XRANGE", f"{PREFIX}{door}", "1-1", "1-1")
+    assert permitted(users[role], looking) == (role in ("gateway", "scheduler"))
 
 
 @pytest.mark.parametrize("role", CHAIN)
