@@ -79,6 +79,7 @@ class EventStream(Response):
         except Exception as failure:
             error = self._expected(failure, scope["state"]["request_id"])
             record(error)
+            scope["state"]["error"] = error
             if not begun:
                 await refusal(error, scope)(scope, receive, send)
                 return

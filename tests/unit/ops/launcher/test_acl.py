@@ -129,6 +129,8 @@ def test_gateways_keep_responses(users: dict[str, "redis.Redis"], role: str) -> 
         ("ZRANGE", f"{base}all", 0, 0),
         ("ZREM", f"{base}all", "1:resp_1:a"),
         ("HSET", f"{base}bytes", "all", 1),
+        ("XREAD", "STREAMS", f"{PREFIX}claims:answer:a:1:2", "0"),
+        ("HSET", f"{PREFIX}claims:of:a:1", "owner", "2"),
     ):
         assert permitted(users[role], command) == (role in ("gateway", OPERATOR))
 
