@@ -14,7 +14,6 @@ import uvicorn
 
 from gateway.app import Options, Stores, create_app
 from gateway.errors import Unavailable
-from gateway.http.claims import Claims
 from gateway.http.connections import ConnectionLimits
 from gateway.http.draining import Drain
 from gateway.http.key_ring import KeyRing
@@ -22,6 +21,7 @@ from gateway.http.meter import Meter
 from gateway.http.protocol import protocol
 from gateway.settings import GatewaySettings
 from gateway.upstream.backend import NodeBackend
+from gateway.upstream.jobs import JobQueue
 from gateway.upstream.response_store import ResponseStore
 from ops.runtime.address import check_free, http_url, listen
 from ops.runtime.api_keys import Key, KeyFileError, digest_of, read_keys
@@ -74,7 +74,7 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
         meter=Meter(redis, settings.stream_prefix, node.id),
         metrics=MetricsStore(redis, settings.stream_prefix),
         responses=_store(redis, settings),
-        claims=_claims(redis, settings),
+        background=JobQueue(redis, settings.stream_prefix, "response", settings.jobs_per_tenant),
     )
     options = Options(
         access=settings.access,
@@ -103,13 +103,17 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
     async with Owner() as owner:
         serving = owner.own(server.serve([listener]), "the HTTP server")
         owner.own(app.state.generator.watch(), "what watches for lost models")
+        jobs = owner.own(app.state.jobs.run(), "what works at jobs")
         logger.info("listening on %s", url)
         try:
             await owner.ended()
         except asyncio.CancelledError:
+            app.state.jobs.drain()
             await _drain(node, app.state.drain, server, url, settings.stop_seconds)
             raise
         finally:
+            jobs.cancel()
+            await asyncio.gather(jobs, return_exceptions=True)  # others take them before they could fail here
             app.state.generator.stop()
             server.should_exit = True
             await serving
@@ -170,19 +174,6 @@ def _store(redis: Line, settings: GatewaySettings) -> ResponseStore | None:
         seconds=settings.responses_seconds,
         tenant_bytes=settings.responses_bytes_per_tenant,
         all_bytes=settings.responses_bytes,
-    )
-
-
-def _claims(redis: Line, settings: GatewaySettings) -> Claims | None:
-    """Where answers to requests with an `Idempotency-Key` are kept; None if they are not."""
-    if not settings.idempotency_seconds:
-        return None
-    return Claims(
-        connect=lambda: Line(settings.redis_url),
-        line=redis,
-        prefix=settings.stream_prefix,
-        seconds=settings.idempotency_seconds,
-        all_bytes=settings.idempotency_bytes,
     )
 
 

@@ -35,23 +35,24 @@ from gateway.api.schema import ChatBody, CompletionBody, EmbeddingBody
 from gateway.api.token_schema import DetokenizeBody, TokenizeBody
 from gateway.errors import BadRequest, GatewayError, NotFound, ServerFault, WrongMethod
 from gateway.http.body_memory import BodyMemory, HoldsBodies
-from gateway.http.claims import Claims
 from gateway.http.connection import Disconnected
 from gateway.http.draining import Drain, Draining
 from gateway.http.error_shape import refusal
 from gateway.http.guard import Guard
 from gateway.http.gzipped import GzipAnswers
-from gateway.http.idempotent import Idempotent
 from gateway.http.key_ring import KeyRing
 from gateway.http.meter import Meter
 from gateway.http.openapi import add_schemas
 from gateway.http.origin import Access, OriginGuard, cross_origin
+from gateway.http.own_requests import OwnRequests
 from gateway.http.paths import UsualForm, options_of
 from gateway.http.tracing import RequestIds, RequestSpans, record
+from gateway.jobs.jobs import Jobs
 from gateway.upstream.backend import Backend
 from gateway.upstream.catalog import Catalog
 from gateway.upstream.generation import Generator
 from gateway.upstream.inside import Inside
+from gateway.upstream.jobs import JobQueue
 from gateway.upstream.response_store import ResponseStore
 from ops.runtime.limits import Limits
 from ops.runtime.metrics_store import MetricsStore
@@ -81,8 +82,8 @@ class Stores:
     """Where all processes leave theirs; without it the gateway shows its own alone."""
     responses: ResponseStore | None = None
     """Answers of `/v1/responses`."""
-    claims: Claims | None = None
-    """Answers to requests with an `Idempotency-Key`; without it the header changes nothing."""
+    background: JobQueue | None = None
+    """Those that are made in the background; it goes with `responses`."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,8 @@ def create_app(
     stores: Stores = _NOTHING_KEPT,
     options: Options = _AS_USUAL,
 ) -> FastAPI:
-    """The application over `backend`. The process runs `generator.watch` of its state, and stops it through
-    `drain` and `generator`.
+    """The application over `backend`. The process runs `generator.watch` and `jobs.run` of its state, and
+    stops it through `drain`, `jobs` and `generator`.
 
     `keys`: without any, requests need none. `limits`: of every caller whose key gives no others.
     """
@@ -129,11 +130,13 @@ def create_app(
         telemetry={"tracing": False, "metrics": False, "logs": False},  # `RequestSpans` makes the spans
     )
     app.state.generator = generator
+    app.state.jobs = jobs = Jobs(OwnRequests(app))
+    background = jobs.background(stores.responses, stores.background)
     app.state.strict_fields = options.strict_fields
     app.state.inside = Inside(backend)
     app.state.drain = drain = Drain()
     app.state.bodies = BodyMemory()
-    _add_middleware(app, keys or KeyRing(), limits or Limits(), stores, options.access)
+    _add_middleware(app, keys or KeyRing(), limits or Limits(), stores.meter, options.access)
     for router in (
         page.router(),
         docs_page.router(app.openapi),
@@ -143,8 +146,8 @@ def create_app(
         completions.router(generator),
         chat.router(generator),
         messages.router(generator),
-        responses.router(generator, stores.responses),
-        stored_responses.router(stores.responses),
+        responses.router(generator, stores.responses, background),
+        stored_responses.router(stores.responses, background),
         ollama.router(generator, catalog),
         embeddings.router(generator),
         rank.router(generator),
@@ -160,14 +163,12 @@ def create_app(
     return app
 
 
-def _add_middleware(app: FastAPI, keys: KeyRing, limits: Limits, stores: Stores, access: Access) -> None:
+def _add_middleware(app: FastAPI, keys: KeyRing, limits: Limits, meter: Meter | None, access: Access) -> None:
     """From the inside out: requests that any of these refuses get an id, too, but no span."""
     app.add_middleware(RequestSpans)
-    if stores.claims is not None:
-        app.add_middleware(Idempotent, claims=stores.claims)
     app.add_middleware(GzipAnswers)
     app.add_middleware(HoldsBodies, memory=app.state.bodies)
-    app.add_middleware(Guard, keys=keys, limits=limits, meter=stores.meter)
+    app.add_middleware(Guard, keys=keys, limits=limits, meter=meter)
     app.add_middleware(UsualForm)
     app.add_middleware(Draining, drain=app.state.drain)
     if access.origins:
@@ -180,6 +181,7 @@ async def _gateway_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, GatewayError)
     if request.method == "POST":
         record(error)
+    request.scope["state"]["error"] = error
     return refusal(error, request.scope)
 
 

@@ -16,9 +16,14 @@ def check(body: RequestBody, limits: Limits) -> None:
         _check_answer(body, limits)
 
 
-def priority_of(body: RequestBody, limits: Limits) -> int:
-    """The body's priority. One that the body leaves out is the allowed one nearest to the default."""
+def priority_of(body: RequestBody, limits: Limits, late: bool = False) -> int:
+    """The body's priority. One that the body leaves out is the allowed one nearest to the default.
+
+    `late`: or the last one that is allowed.
+    """
     lowest, highest = limits.priority
+    if late and "priority" not in body.model_fields_set:
+        return highest
     return min(max(body.priority, lowest), highest)
 
 

@@ -4,21 +4,22 @@ A request becomes one of the chat API (`responses_schema.py`), and the answer to
 response: items for thoughts, texts and calls, each with events for its beginning, its parts and its end.
 """
 
-import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
 from gateway.api.answer import Json, compact
+from gateway.api.background import Background, BackgroundRun
 from gateway.api.body import read_body
 from gateway.api.calls import Call
 from gateway.api.chat import ChatAnswer
 from gateway.api.logprobs import chat_logprobs
 from gateway.api.respond import respond
 from gateway.api.responses_answer_schema import RESPONSE_EVENTS, ResponseAnswer
-from gateway.api.responses_schema import Item, ResponsesBody
+from gateway.api.responses_schema import Item, ItemReference, ResponsesBody
 from gateway.api.schema import ChatBody
 from gateway.api.stored_responses import items_of
 from gateway.api.translate import chat_requests
@@ -47,8 +48,21 @@ _ITEMS: dict[str, Json] = {
 _ID_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_"}
 
 
-def router(generator: Generator, store: ResponseStore | None) -> APIRouter:
-    """`store`: None: nothing is stored."""
+@dataclass(frozen=True)
+class Keeping:
+    """What is kept of a response."""
+
+    items: Sequence[Item] = ()
+    """The conversation."""
+    put: Put | None = None
+    """Stores the response; None: somebody else does, or nobody."""
+    stored: bool = False
+    created: int | None = None
+    """When a background response was asked for."""
+
+
+def router(generator: Generator, store: ResponseStore | None, background: Background | None) -> APIRouter:
+    """`store`, `background`: None: nothing is stored, or made in the background."""
     routes = APIRouter()
 
     @routes.post(
@@ -60,12 +74,44 @@ def router(generator: Generator, store: ResponseStore | None) -> APIRouter:
         if asked.store and store is None:
             message = "'store': this gateway stores nothing."
             raise BadRequest(message, param="store", code="unsupported_parameter")
-        items = await items_of(request, asked, store)
-        put = partial(store.put, caller_of(request).tenant) if store and asked.store is not False else None
-        kind = partial(ResponsesAnswer, asked, items, put)
+        run: BackgroundRun | None = getattr(request.state, "run", None)
+        if run is not None:  # its input has no references any more
+            items = [item for item in asked.input if not isinstance(item, ItemReference)]
+            keeping = Keeping(stored=True, created=run.created)
+        else:
+            items = await items_of(request, asked, store)
+            if asked.background:
+                return await _queue(request, generator, asked, items, background)
+            stored = store is not None and asked.store is not False
+            put = partial(store.put, caller_of(request).tenant) if store and stored else None
+            keeping = Keeping(items if stored else (), put, stored)
+        kind = partial(ResponsesAnswer, asked, keeping)
         return await respond(request, generator, asked.chat(items), chat_requests, kind)
 
     return routes
+
+
+async def _queue(
+    request: Request,
+    generator: Generator,
+    asked: ResponsesBody,
+    items: Sequence[Item],
+    background: Background | None,
+) -> Response:
+    """Have a response made in the background, once it is clear that it can be. Raises `GatewayError`."""
+    if background is None or asked.store is False:
+        message = "'background': the response must be stored, so that it can be found later."
+        raise BadRequest(message, param="background", code="unsupported_parameter")
+    body, request_id = asked.chat(items), request.state.request_id
+    chat_requests(body, request_id, caller_of(request))  # checks it
+    await generator.check_model(body.model)
+    queued = ResponsesAnswer(asked, Keeping(stored=True), body, request_id, 1).queued()
+    return await background.begin(request, asked.without_input, queued, stored_items(items, request_id))
+
+
+def stored_items(items: Sequence[Item], request_id: str) -> list[Json]:
+    """The items before a response as they are stored."""
+    return [item.stored(f"in_{request_id}_{number}") for number, item in enumerate(items)]
 
 
 class ResponsesAnswer(ChatAnswer):
@@ -76,17 +122,15 @@ class ResponsesAnswer(ChatAnswer):
     def __init__(
         self,
         asked: ResponsesBody,
-        items: Sequence[Item],
-        put: Put | None,
+        keeping: Keeping,
         body: ChatBody,
         request_id: str,
         prompts: int,
     ) -> None:
-        """`items`: the conversation. `put`: stores the response; None: it is not stored."""
         super().__init__(body, request_id, prompts)
-        self._echo = asked.echo(stored=put is not None)
-        self._put = put
-        self._items = items if put else ()
+        self.created = keeping.created or self.created
+        self._echo = asked.echo(keeping.stored)
+        self._keeping = keeping
         self._item_ids = request_id
         self._output: list[Json] = []
         """The items so far. The last one may still be open."""
@@ -106,10 +150,13 @@ class ResponsesAnswer(ChatAnswer):
         return events + "".join(self._event(**fields) for fields in self._advance(prompt, chunk))
 
     async def keep(self) -> None:
-        if self._put is not None:
-            ids = (f"in_{self._item_ids}_{number}" for number in itertools.count())
-            items = [item.stored(item_id) for item, item_id in zip(self._items, ids, strict=False)]
-            await self._put(self.id, {"response": self._response(), "input": items})
+        if self._keeping.put is not None:
+            items = stored_items(self._keeping.items, self._item_ids)
+            await self._keeping.put(self.id, {"response": self._response(), "input": items})
+
+    def queued(self) -> Json:
+        """The response before it has begun."""
+        return self._response() | {"status": "queued"}
 
     def last_events(self) -> str:
         return self._event(self._status, response=self._response())

@@ -102,12 +102,12 @@ class ResponseAnswer(AnswerPart):
     object: Literal["response"]
     created_at: int = Field(description="Unix time, seconds.")
     completed_at: int | None = Field(description="Unix time, seconds.")
-    status: Status | Literal["failed"]
+    status: Status | Literal["failed", "queued", "cancelled"]
     error: ResponseFault | None
     incomplete_details: Incomplete | None
     output: list[Output]
     usage: ResponseTokens | None
-    background: Literal[False]
+    background: bool
     instructions: str | None
     max_output_tokens: int | None
     max_tool_calls: None
@@ -154,6 +154,7 @@ class ResponseEvent(_Event):
 
     type: Literal[
         "response.created",
+        "response.queued",
         "response.in_progress",
         "response.completed",
         "response.incomplete",
@@ -233,6 +234,7 @@ class ArgumentsDoneEvent(_ItemPart):
 
 RESPONSE_EVENTS: dict[str, type[AnswerPart]] = {
     "response.created": ResponseEvent,
+    "response.queued": ResponseEvent,
     "response.in_progress": ResponseEvent,
     "response.output_item.added": ItemEvent,
     "response.content_part.added": PartEvent,

@@ -302,7 +302,6 @@ class ResponsesBody(RequestBody):
         *("max_tool_calls", "moderation", "stream_options"),
     }
     neutral: ClassVar[dict[str, tuple[object, ...]]] = {
-        "background": (False,),
         "context_management": ([],),
         "conversation": (),
         "prompt": (),
@@ -349,6 +348,14 @@ class ResponsesBody(RequestBody):
         default_factory=dict, max_length=MAX_METADATA, description="Given back with the answer."
     )
     stream: bool = False
+    background: bool = Field(
+        False, description="Answer at once; the response is made whether or not the client stays."
+    )
+
+    @property
+    def without_input(self) -> Json:
+        """The fields that were given, without the conversation, as a body has them."""
+        return self.model_dump(exclude={"input"}, exclude_unset=True, by_alias=True)
 
     def chat(self, items: Sequence[Item]) -> ChatBody:
         """The same request of the chat API, where the conversation is `items`. Raises `BadRequest`."""
@@ -380,7 +387,7 @@ class ResponsesBody(RequestBody):
         given = self.model_dump(include=self.model_fields_set)
         form = self.text.format or TextFormat(type="text")
         return {
-            "background": False,
+            "background": self.background,
             "instructions": self.instructions or None,
             "max_output_tokens": self.max_output_tokens,
             "max_tool_calls": None,

@@ -8,7 +8,8 @@ from fastapi import APIRouter, Request, Response
 from pydantic import TypeAdapter
 
 from gateway.api.answer import Json, compact
-from gateway.api.responses_answer_schema import DeletedResponse, InputItems, ResponseAnswer
+from gateway.api.background import ENDED, Background
+from gateway.api.responses_answer_schema import RESPONSE_EVENTS, DeletedResponse, InputItems, ResponseAnswer
 from gateway.api.responses_schema import Item, ItemReference, ResponsesBody
 from gateway.errors import BadRequest, NotFound, Unauthorized
 from gateway.http.caller import caller_of
@@ -22,6 +23,15 @@ MAX_LISTED = 100
 _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})_\w+")
 """An item's id names the response with which it came."""
 _ITEMS: TypeAdapter[list[Item]] = TypeAdapter(list[Item])
+_STREAM_PARAMETERS: list[Json] = [
+    {"name": "stream", "in": "query", "schema": {"type": "boolean", "default": False}},
+    {
+        "name": "starting_after",
+        "in": "query",
+        "description": "Events after this `sequence_number`.",
+        "schema": {"type": "integer", "minimum": 0},
+    },
+]
 _LIST_PARAMETERS: list[Json] = [
     {
         "name": "limit",
@@ -44,6 +54,9 @@ async def items_of(request: Request, asked: ResponsesBody, store: ResponseStore 
         if record is None:
             message = f"Previous response with id '{name[:100]}' not found."
             raise BadRequest(message, param="previous_response_id", code="previous_response_not_found")
+        if record["response"]["status"] not in ENDED:
+            message = f"Previous response with id '{name}' is not complete."
+            raise BadRequest(message, param="previous_response_id", code="previous_response_not_complete")
         items += _all_items(record)
     references = [item.id for item in asked.input if isinstance(item, ItemReference)]
     known = await _referenced(request, references, store)
@@ -81,7 +94,7 @@ def _all_items(record: Json) -> list[Item]:
     return _ITEMS.validate_python(record["input"] + record["response"]["output"])
 
 
-def router(store: ResponseStore | None) -> APIRouter:
+def router(store: ResponseStore | None, background: Background | None) -> APIRouter:
     routes = APIRouter()
 
     async def found(request: Request, response_id: str) -> Json:
@@ -90,13 +103,36 @@ def router(store: ResponseStore | None) -> APIRouter:
             raise _missing(response_id)
         return record
 
-    @routes.get("/v1/responses/{response_id}", openapi_extra=getting(ResponseAnswer, Unauthorized, NotFound))
+    @routes.get(
+        "/v1/responses/{response_id}",
+        openapi_extra=getting(ResponseAnswer, Unauthorized, NotFound, events=RESPONSE_EVENTS)
+        | {"parameters": _STREAM_PARAMETERS},
+    )
     async def retrieve_response(request: Request, response_id: str) -> Response:
-        """A stored response."""
-        if request.query_params.get("stream", "false") != "false":
-            message = "'stream' is not supported: a stored response is complete."
+        """A stored response; or its events, those to come too, if it is made in the background."""
+        asked = request.query_params
+        stream, after = asked.get("stream", "false"), asked.get("starting_after")
+        if stream not in ("true", "false"):
+            raise BadRequest("'stream' must be true or false.", param="stream", code="invalid_value")
+        if after is not None and (stream == "false" or not re.fullmatch("[0-9]{1,9}", after)):
+            message = "'starting_after' is the number of an event, and goes with 'stream=true'."
+            raise BadRequest(message, param="starting_after", code="invalid_value")
+        response = (await found(request, response_id))["response"]
+        if stream == "false":
+            return _json(response)
+        if background is None or not response["background"]:
+            message = "'stream': this response was not made in the background."
             raise BadRequest(message, param="stream", code="unsupported_parameter")
-        return _json((await found(request, response_id))["response"])
+        return background.follow(caller_of(request).tenant, response_id, -1 if after is None else int(after))
+
+    @routes.post(
+        "/v1/responses/{response_id}/cancel", openapi_extra=getting(ResponseAnswer, Unauthorized, NotFound)
+    )
+    async def cancel_response(request: Request, response_id: str) -> Response:
+        """End a response that is made in the background."""
+        if background is None:
+            raise _missing(response_id)
+        return _json(await background.cancel(caller_of(request).tenant, response_id))
 
     @routes.delete(
         "/v1/responses/{response_id}", openapi_extra=getting(DeletedResponse, Unauthorized, NotFound)

@@ -61,7 +61,7 @@ def embedding_requests(body: EmbeddingBody, request_id: str, caller: Caller) -> 
             cache_salt=caller.salt(body.cache_salt),
             tenant=caller.tenant,
             user=body.user,
-            priority=priority_of(body, caller.limits),
+            priority=priority_of(body, caller.limits, caller.late),
         )
         if isinstance(text, str):
             request.text = text
@@ -150,7 +150,7 @@ def _request(body: GenerationBody, request_id: str, caller: Caller) -> TextReque
         cache_salt=caller.salt(body.cache_salt),
         tenant=caller.tenant,
         user=body.user,
-        priority=priority_of(body, caller.limits),
+        priority=priority_of(body, caller.limits, caller.late),
         beams=_beams(body),
         rolling_context=body.rolling_context,
         shape=body.shape,

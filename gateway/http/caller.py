@@ -18,6 +18,16 @@ NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True)
+class Behalf:
+    """Whom a request is made for that the gateway makes of itself."""
+
+    tenant: str
+    account: str
+    """The key's digest; without keys the tenant."""
+    keyed: bool
+
+
+@dataclass(frozen=True)
 class Caller:
     """Who makes a request, and what it may ask for."""
 
@@ -26,6 +36,10 @@ class Caller:
     keyed: bool = False
     """Whether there was an API key."""
     limits: Limits = NO_LIMITS
+    account: str = ""
+    """The key's digest; without keys the tenant."""
+    late: bool = False
+    """Requests that name no priority have the last one: they are a job's."""
     visit: Visit | None = None
     """This request of the caller's, if they are counted."""
     rights: frozenset[Right] = frozenset()
@@ -46,6 +60,11 @@ class Caller:
     def may_read(self, tenant: str) -> bool:
         """Whether the caller, who may look inside, may read what a tenant asks and is answered."""
         return "text" in self.rights or (self.keyed and tenant == self.tenant)
+
+    @property
+    def behalf(self) -> Behalf:
+        """For requests that are to be made later."""
+        return Behalf(self.tenant, self.account, self.keyed)
 
     def salt(self, own: str) -> str:
         """The cache salt of a request, which keeps tenants with keys apart: a cached prefix would tell what

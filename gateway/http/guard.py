@@ -1,14 +1,16 @@
 """Who makes a request: with API keys, one without a valid key is refused."""
 
+from dataclasses import replace
+
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.errors import GatewayError
-from gateway.http.caller import Caller, at_loopback, tenant_at
+from gateway.http.caller import Behalf, Caller, at_loopback, tenant_at
 from gateway.http.error_shape import refusal
 from gateway.http.key_ring import KeyRing
 from gateway.http.meter import Meter, Visit
-from ops.runtime.api_keys import Right
+from ops.runtime.api_keys import Key, Right
 from ops.runtime.limits import Limits
 
 GUARDED = (
@@ -50,6 +52,8 @@ class Guard:
 
     async def _caller(self, scope: Scope) -> Caller:
         """Who makes the request. Raises `Unauthorized`, or `Unavailable` if the keys are not known."""
+        if (behalf := scope.get("state", {}).get("behalf")) is not None:
+            return await self._on_behalf(behalf, scope["state"].get("late", False))
         headers = Headers(scope=scope)
         authorization = headers.get("authorization", "")
         if not authorization and (given := headers.get("x-api-key")):  # as Anthropic's clients send it
@@ -58,10 +62,21 @@ class Guard:
         if found is None:
             client = scope.get("client")
             tenant = tenant_at(client[0]) if client else ""
-            return Caller(tenant, False, self._limits, self._visit(tenant, self._limits), _rights_at(scope))
-        digest, key = found
+            return self._keyless(tenant, _rights_at(scope))
+        return self._keyed(*found)
+
+    async def _on_behalf(self, behalf: Behalf, late: bool) -> Caller:
+        """The caller that a job makes a request for, with the limits that the key has now."""
+        found = await self._keys.named(behalf.account if behalf.keyed else "")
+        return replace(self._keyless(behalf.tenant) if found is None else self._keyed(*found), late=late)
+
+    def _keyless(self, tenant: str, rights: frozenset[Right] = frozenset()) -> Caller:
+        visit = self._visit(tenant, self._limits)
+        return Caller(tenant, False, self._limits, tenant, visit=visit, rights=rights)
+
+    def _keyed(self, digest: str, key: Key) -> Caller:
         limits = self._limits.replaced_by(key.limits)
-        return Caller(key.tenant, True, limits, self._visit(digest, limits), key.rights)
+        return Caller(key.tenant, True, limits, digest, visit=self._visit(digest, limits), rights=key.rights)
 
     def _visit(self, account: str, limits: Limits) -> Visit | None:
         return Visit(self._meter, account, limits) if self._meter and limits.counted else None

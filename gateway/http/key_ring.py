@@ -54,11 +54,14 @@ class KeyRing:
         Raises `Unauthorized` for a key that is missing, unknown or expired, and `Unavailable` as long as the
         keys could never be read.
         """
+        scheme, _, secret = authorization.partition(" ")
+        return await self.named(digest_of(secret.strip()) if scheme.lower() == "bearer" else "")
+
+    async def named(self, digest: str) -> tuple[str, Key] | None:
+        """The key with this digest, and the digest: as `find`. `digest`: empty for none."""
         if not await self.needed():
             return None
-        scheme, _, secret = authorization.partition(" ")
-        if scheme.lower() == "bearer":
-            digest = digest_of(secret.strip())
+        if digest:
             key = self._given.get(digest) or self._stored.get(digest)
             if key is not None and key.expires is not None and key.expires <= time.time():
                 raise Unauthorized("The API key has expired.")

@@ -44,10 +44,6 @@ _HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Content-Encoding": ("How the answer is compressed, if the request asks for it.", {"const": "gzip"}),
     "Vary": ("Headers of the request that the answer depends on.", {"type": "string"}),
     "X-Request-Id": ("The request's id in logs and traces.", {"type": "string"}),
-    "Idempotent-Replayed": (
-        "Another request with this `Idempotency-Key` has the same answer.",
-        {"const": "true"},
-    ),
     "Retry-After": ("Seconds after which to try again.", {"type": "integer", "minimum": 1}),
     "X-Should-Retry": ("`false`: another try would cost as much again.", {"const": "false"}),
     "WWW-Authenticate": ("How to say who asks.", {"const": "Bearer"}),
@@ -62,12 +58,6 @@ _HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Description and schema by name. `*` stands for what is counted."""
 
-_IDEMPOTENCY_KEY = {
-    "name": "Idempotency-Key",
-    "in": "header",
-    "description": "Another request with the same key and body gets the same answer, and is not computed.",
-    "schema": {"type": "string", "minLength": 1, "maxLength": 255},
-}
 _EVENT = {
     "type": "object",
     "description": "An event: the next piece of the answer, or an error.",
@@ -103,14 +93,17 @@ def getting(
     answer: type[BaseModel],
     *errors: type[GatewayError],
     unready: bool = False,
+    events: Mapping[str, type[BaseModel]] = _NONE,
     error: type[BaseModel] | None = None,
 ) -> Operation:
     """An operation without a body, whose answer is an `answer`; `unready`: also that of status 503.
 
-    `errors`: what it may end with, besides what every request may get. `error`: as for `posting`.
+    `errors`: what it may end with, besides what every request may get. `events`, `error`: as for `posting`.
     """
     responses = {"200": _response("The answer.", answer), **_errors((*_EVERYWHERE, *errors))}
     _shape(responses, error)
+    if events:
+        responses["200"]["content"]["text/event-stream"] = _named_events(events)
     if unready:
         responses["503"]["content"] = _json(answer, ErrorAnswer)
     return {"responses": responses}
@@ -145,9 +138,7 @@ def posting(
             {"const": "message"}, {"type": "string", "anyOf": [{"const": "[DONE]"}, piece]}
         )
     if events:
-        data: dict[str, Any] = {"type": "string", "contentMediaType": "application/json"}
-        data |= {"contentSchema": _schema(*events.values())}
-        found["content"]["text/event-stream"] = _stream({"enum": list(events)}, data)
+        found["content"]["text/event-stream"] = _named_events(events)
     if lines:
         description = f"Lines, each of them a {answer.__name__}, or at the end an error."
         found["content"]["application/x-ndjson"] = {"schema": {"type": "string", "description": description}}
@@ -156,12 +147,7 @@ def posting(
     for status, response in responses.items():
         if int(status) not in _NEVER_COUNTED:
             response["headers"] |= {name: _header(name) for name in ("X-Quire-Ignored", *RATE_HEADERS)}
-    found["headers"]["Idempotent-Replayed"] = _header("Idempotent-Replayed")
-    return {
-        "parameters": [_IDEMPOTENCY_KEY],
-        "requestBody": {"required": True, "content": _json(body)},
-        "responses": responses,
-    }
+    return {"requestBody": {"required": True, "content": _json(body)}, "responses": responses}
 
 
 def add_schemas(app: FastAPI, *models: type[BaseModel]) -> None:
@@ -183,6 +169,12 @@ def _shape(responses: dict[str, Any], error: type[BaseModel] | None) -> None:
     if error is not None:
         for status in responses.keys() - {"200"}:
             responses[status]["content"] = _json(error, ErrorAnswer)
+
+
+def _named_events(events: Mapping[str, type[BaseModel]]) -> dict[str, Any]:
+    """A stream of these events, by their names."""
+    data: dict[str, Any] = {"type": "string", "contentMediaType": "application/json"}
+    return _stream({"enum": list(events)}, data | {"contentSchema": _schema(*events.values())})
 
 
 def _stream(name: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:

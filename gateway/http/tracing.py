@@ -31,8 +31,9 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = uuid.uuid4().hex
-        scope.setdefault("state", {}).update(request_id=request_id, send=send)
+        state = scope.setdefault("state", {})
+        request_id = state.setdefault("request_id", uuid.uuid4().hex)  # the gateway's own may have one
+        state["send"] = send
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

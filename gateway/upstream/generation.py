@@ -3,12 +3,12 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from gateway.errors import ServerFault, Stopping, TimedOut
+from gateway.errors import ServerFault, Stopping, TimedOut, Unavailable
 from gateway.upstream.admission import Admission, Asker, Load
 from gateway.upstream.attempts import Attempts, Parts
 from gateway.upstream.backend import Backend
@@ -146,6 +146,11 @@ class Generator:
         """Raise `Overloaded` if a request would be refused now: before anything is made for it."""
         if (admission := self._admissions.get(self._catalog.name_of(model))) is not None:
             admission.check_room(Asker(tenant, user))
+
+    async def check_model(self, model: str) -> None:
+        """Raise `NotFound` if nobody knows the model."""
+        with suppress(Unavailable):  # it comes back
+            await self._catalog.find(model)
 
     @asynccontextmanager
     async def run(

@@ -43,9 +43,11 @@ _SERVER = (
     "+xreadgroup +xrange +client|unblock +eval +exists +xinfo|consumers +xgroup|delconsumer +xpending +xclaim"
 )
 """What it takes to read a door. The one script runs with these rights and no others."""
-_GATEWAY = "+hget +hgetall +hkeys +hset +hdel +zadd +zrem +zrange +pttl +time +exists +eval"
-"""What it takes to read the API keys, to count requests and tokens, and to store responses and the answers
-under an Idempotency-Key. Metrics take what all may do."""
+_GATEWAY = (
+    "+hget +hgetall +hkeys +hset +hdel +hincrby +zadd +zrem +zrange +scard +xrange +pttl +time +exists +eval"
+)
+"""What it takes to read the API keys, to count requests and tokens, to store responses, and to work at jobs.
+Metrics take what all may do."""
 _OPERATOR = "+@all -@admin -@dangerous -@scripting -@pubsub +info +eval +client|unblock"
 
 
@@ -66,7 +68,7 @@ def rules(role: str, prefix: str) -> tuple[str, ...]:
     calls: tuple[str, ...] = ()
     """Rights apart from the others: to look whether a call is still at the next service's door."""
     if role == "gateway":
-        keys += ["%R~keys*", "~limits*", "~responses:*", "~claims:*", "%R~metrics:*"]
+        keys += ["%R~keys*", "~limits*", "~responses:*", "~jobs:*", "%R~metrics:*"]
         keys += [f"%W~{INSIDE}", "%W~inbox:scheduler-*"]
         commands += f" {_GATEWAY}"
     if role == "scheduler":

@@ -71,6 +71,16 @@ TENANT_TOKENS = _counter(
     "quire:tenant_tokens", "Tokens of prompts and answers. Without a key a tenant is an address.", "tenant"
 )
 
+JOBS_UNDER_WAY = Metric(
+    "quire:jobs_under_way", "Background responses and batches that a gateway works at.", "gauge", ("kind",)
+)
+JOBS_TAKEN_OVER = Metric(
+    "quire:jobs_taken_over",
+    "Jobs that a gateway has taken up where another had left them.",
+    "counter",
+    ("kind",),
+)
+
 # --- the batch and its memory: measured by the scheduler ---
 
 RUNNING = _gauge("vllm:num_requests_running", "Sequences in the batches of the workers.")

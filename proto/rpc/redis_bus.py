@@ -111,6 +111,10 @@ class Line:
         self.history = b""
         """History of Redis in which the lease was taken; empty before that."""
 
+    def another(self) -> "Line":
+        """Another connection to the same Redis, for reads that block."""
+        return Line(self._url)
+
     async def get(self, any_history: bool = False) -> Connection:
         """Raises `BusAway`, too, for a history that is not the lease's, unless it may be `any_history`."""
         connection = self._open()

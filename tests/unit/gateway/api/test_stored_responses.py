@@ -166,7 +166,9 @@ async def test_answers_are_as_documented(client_of):
         ("/input_items?limit=0", "limit"),
         ("/input_items?limit=x", "limit"),
         ("/input_items?order=up", "order"),
-        ("?stream=true", "stream"),
+        ("?stream=x", "stream"),
+        ("?starting_after=1", "starting_after"),
+        ("?stream=true&starting_after=x", "starting_after"),
     ],
 )
 async def test_what_is_refused(refusing, query, param):

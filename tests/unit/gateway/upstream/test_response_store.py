@@ -64,7 +64,7 @@ async def test_nothing_is_left_of_what_has_run_out(line: Line, prefix: str) -> N
     (member,) = [one for one in await members(line, f"{base}all") if name(1).encode() in one]
     await line.execute(("ZADD", f"{base}all", 1, member), ("DEL", f"{base}of:a:{name(1)}"))
     await store.put("b", name(3), {})
-    assert [one.split(b":")[1].decode() for one in await members(line, f"{base}tenant:a")] == [name(2)]
+    assert [one.split(b":")[0].decode() for one in await members(line, f"{base}tenant:a")] == [name(2)]
     for tenant, number in (("a", 2), ("b", 3)):
         await store.delete(tenant, name(number))
     (left,) = await line.execute(("KEYS", f"{prefix}*"))

@@ -129,8 +129,10 @@ def test_gateways_keep_responses(users: dict[str, "redis.Redis"], role: str) -> 
         ("ZRANGE", f"{base}all", 0, 0),
         ("ZREM", f"{base}all", "1:resp_1:a"),
         ("HSET", f"{base}bytes", "all", 1),
-        ("XREAD", "STREAMS", f"{PREFIX}claims:answer:a:1:2", "0"),
-        ("HSET", f"{PREFIX}claims:of:a:1", "owner", "2"),
+        ("XADD", f"{base}events:a:resp_1", "1-0", "e", "x"),
+        ("XRANGE", f"{base}events:a:resp_1", "-", "+"),
+        ("SADD", f"{PREFIX}jobs:response:of:a", "resp_1"),
+        ("HINCRBY", f"{PREFIX}jobs:response:job:resp_1", "takes", 1),
     ):
         assert permitted(users[role], command) == (role in ("gateway", OPERATOR))
 

@@ -1,0 +1,117 @@
+"""Background responses: queued in Redis, made by any gateway, followed and cancelled by their ids.
+
+A record has, until the response has ended, the `request` that makes it. `gateway.jobs.background` does.
+"""
+
+import secrets
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request, Response
+
+from gateway.api.answer import Json, compact
+from gateway.errors import BadRequest, NotFound
+from gateway.http.caller import caller_of
+from gateway.http.sse import EventStream, named_event
+from gateway.upstream.jobs import JobQueue, LeaseLost
+from gateway.upstream.response_store import ResponseStore
+
+ENDED = ("completed", "incomplete", "failed", "cancelled")
+"""Statuses of responses that do not change any more."""
+LAST_EVENTS = ("response.completed", "response.incomplete", "response.failed")
+"""A response that was cancelled ends with `response.incomplete`: OpenAI's API has no event for it."""
+
+
+@dataclass(frozen=True)
+class BackgroundRun:
+    """State of the gateway's own request that makes a background response."""
+
+    created: int
+    """When the response was asked for: Unix time, seconds."""
+
+
+@dataclass(frozen=True)
+class Background:
+    """Where background responses are kept."""
+
+    store: ResponseStore
+    queue: JobQueue
+    wake: Callable[[], None]
+    """Tells this gateway's runner of a new one."""
+
+    async def begin(self, request: Request, asked: Json, response: Json, items: list[Json]) -> Response:
+        """Queue a response, and answer with it or with its stream. Raises `GatewayError`.
+
+        `asked`: the body without its input. `response`: as it is before it has begun. `items`: the input.
+        """
+        caller, response_id = caller_of(request), response["id"]
+        fixed = {"seed": secrets.randbits(63)} | asked  # whoever goes on with it comes to the same text
+        record = {"response": response, "input": items, "request": fixed}
+        await self.store.put(caller.tenant, response_id, record)
+        first = [_event(f"response.{kind}", response, at) for at, kind in enumerate(("created", "queued"))]
+        try:
+            with suppress(LeaseLost):  # others have taken all room: the job will find no record
+                events = [compact(event).encode() for event in first]
+                await self.store.append(caller.tenant, response_id, 0, events)
+            await self.queue.add(response_id, caller.behalf)
+        except BaseException:
+            await self.store.delete(caller.tenant, response_id)
+            raise
+        self.wake()
+        if asked.get("stream"):
+            return self.follow(caller.tenant, response_id, -1)
+        return Response(compact(response), media_type="application/json")
+
+    def follow(self, tenant: str, response_id: str, after: int) -> Response:
+        """The events of a response after number `after`, until it ends."""
+        return EventStream(self._events(tenant, response_id, after))
+
+    async def _events(self, tenant: str, response_id: str, after: int) -> AsyncGenerator[str, None]:
+        async with (
+            self.store.following(tenant, response_id, after) as following,
+            aclosing(following) as events,
+        ):
+            async for event in events:
+                text = event.decode()
+                name = text.split('"', 4)[3]  # it begins with {"type":"…"
+                yield named_event(name, text)
+                if name in LAST_EVENTS:
+                    return
+
+    async def cancel(self, tenant: str, response_id: str) -> Json:
+        """End a response; the response as it is then. Raises `NotFound` and `BadRequest`."""
+        record = await self.store.get(tenant, response_id)
+        if record is None:
+            raise NotFound(f"Response with id '{response_id[:100]}' not found.", param="id")
+        response: Json = record["response"]
+        if not response["background"]:
+            raise BadRequest("Only background responses can be cancelled.", code="invalid_value")
+        if response["status"] not in ENDED and (job := await self.queue.seize(response_id, tenant)):
+            # From here on nobody else writes. It may have ended just before.
+            record = await self.store.get(tenant, response_id) or record
+            response = record["response"]
+            if response["status"] not in ENDED:
+                response = response | {"status": "cancelled"}
+                kept = {"response": response, "input": record["input"]}
+                with suppress(LeaseLost):  # somebody else cancels it, too
+                    await self.store.put(tenant, response_id, kept, job.lease)
+            await self.queue.give_back(job)  # the runner that takes it writes the last event
+            self.wake()
+        return response
+
+
+def last_event(response: Json, number: int) -> Json:
+    """The event with which the stream of a response ends."""
+    status = response["status"]
+    return _event(f"response.{'incomplete' if status == 'cancelled' else status}", response, number)
+
+
+def failed(response: Json, code: str, message: str) -> Json:
+    """A response that has failed."""
+    return response | {"status": "failed", "error": {"code": code, "message": message}}
+
+
+def _event(kind: str, response: Json, number: int) -> dict[str, Any]:
+    return {"type": kind, "sequence_number": number, "response": response}

@@ -1,0 +1,68 @@
+"""Background responses of a real deployment go on when gateways are killed, as if nothing had happened."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from ops.launcher.redis_server import RedisServer
+from tests.support.asking import attempts
+from tests.support.deployment import Deployment, running
+
+ASK: dict[str, Any] = {
+    "model": "quire-tiny",
+    "input": "Tell me a long story about a fox and an owl.",
+    "temperature": 0,
+    "max_output_tokens": 600,
+}
+MINUTE = 60.0
+
+
+@pytest.fixture(scope="module")
+def killed(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    yield from running(redis_server, tmp_path_factory.mktemp("killed"))
+
+
+def client_of(deployment: Deployment) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{deployment.url}/v1", api_key="none", max_retries=20, timeout=MINUTE)
+
+
+def test_a_response_and_its_stream_go_on_when_the_gateway_is_killed(killed: Deployment) -> None:
+    client = client_of(killed)
+    expected = client.responses.create(**ASK)
+    for attempt in attempts():
+        seen, text = -1, ""
+        with client.responses.create(**ASK, background=True, stream=True) as stream:
+            for event in stream:
+                seen = event.sequence_number
+                if event.type == "response.created":
+                    made = event.response
+                if event.type == "response.output_text.delta":
+                    text += event.delta
+                    break
+        killed.kill("gateway")
+        killed.spawn("gateway")
+        killed.wait_ready()
+        begun = client.responses.retrieve(made.id)
+        attempt.hit = begun.status == "in_progress"
+        for event in client.responses.retrieve(made.id, stream=True, starting_after=seen):
+            assert event.sequence_number == seen + 1
+            seen = event.sequence_number
+            if event.type == "response.output_text.delta":
+                text += event.delta
+        assert event.type == f"response.{expected.status}"
+        assert text == expected.output_text
+        found = client.responses.retrieve(made.id)
+        assert (found.status, found.output_text) == (expected.status, expected.output_text)
+
+
+def test_a_response_is_cancelled_at_another_gateway(killed: Deployment) -> None:
+    client = client_of(killed)
+    made = client.responses.create(**ASK | {"input": "Count for ever."}, background=True)
+    assert client.responses.cancel(made.id).status in ("cancelled", "completed", "incomplete")
+    until = time.monotonic() + MINUTE
+    while (found := client.responses.retrieve(made.id)).status in ("queued", "in_progress"):
+        assert time.monotonic() < until
+    assert found.status == client.responses.cancel(made.id).status
