@@ -1,7 +1,8 @@
 """The decoder: embeddings, layers, head. One for all families of `families/`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ class Decoder:
         names = config.family.names
         base = weights.under(names.base) if weights.has_any(names.base) else weights
         rows, self._head = _embedding_and_head(config, base, weights, kernels)
-        self._embed = _embedding(config, base, kernels, rows)
+        self.embed = _embedding(config, base, kernels, rows)
         self._norm = read_norm(config, base, kernels, names.final_norm, config.hidden_size)
         layers = replace(base, transposed=config.family.transposed)
         kind = ParallelLayer if config.parallel else Layer
@@ -45,10 +46,15 @@ class Decoder:
         self._rotary = [tables[rope] for rope in config.ropes]
 
     def __call__(self, tokens: Tensor, step: StepAttention, caches: Sequence[LayerCache]) -> Tensor:
-        hidden = self._embed(tokens, step.positions)
-        for layer, rotary, cache in zip(self._layers, self._rotary, caches, strict=True):
-            layer.add_to(hidden, rotary, step, cache)
+        hidden = self.embed(tokens, step.positions)
+        for add_layer in self.layers(step, caches):
+            add_layer(hidden)
         return hidden
+
+    def layers(self, step: StepAttention, caches: Sequence[LayerCache]) -> Iterator[Callable[[Tensor], None]]:
+        """What adds the results of each layer to the residual [tokens, hidden_size], in place."""
+        for layer, rotary, cache in zip(self._layers, self._rotary, caches, strict=True):
+            yield partial(layer.add_to, rotary=rotary, step=step, cache=cache)
 
     def normed(self, hidden: Tensor) -> Tensor:
         return self._norm(hidden)

@@ -7,7 +7,6 @@ import torch
 
 from gpu_worker.errors import WorkerError
 from gpu_worker.kernels.interface import Kernels
-from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.machine.huge_pages import populate
 from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.models.registry import CausalLM, check_split, load_model
@@ -17,6 +16,7 @@ from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.backend import device_of, dtype_of, kernels_of
 from gpu_worker.startup.calibration import head_scales
 from gpu_worker.startup.fingerprint import fingerprint_of
+from gpu_worker.startup.record_steps import record_steps
 from gpu_worker.startup.sizing import Parts, add_host_memory, enough_memory, limits_of
 from gpu_worker.startup.warmup import full_step, rehearse
 from gpu_worker.step.drafter import load_draft
@@ -64,7 +64,8 @@ def load_rank(
     threads = settings.thread_count
     torch.set_num_threads(threads)
     with own_cores(ranks.rank, ranks.count, threads):
-        kernels = around(kernels_of(settings, device, ranks))
+        plain = kernels_of(settings, device, ranks)
+        kernels = around(plain)
     model = load_model(
         settings.model, device, kernels, dtype_of(settings, device), settings.max_model_len, ranks
     )
@@ -93,9 +94,11 @@ def load_rank(
     if device.type == "cuda":
         with enough_memory(limits, device):
             rehearse(runner)
-            _record(runner)
+            record_steps(runner, plain)
             runner.execute(full_step(limits))  # the allocator keeps the memory that this step takes
         runner.reset()
+    else:
+        record_steps(runner, plain)
     runner.batch.grammars.directory = settings.model
     runner.batch.grammars.prepare(end_tokens_in(settings.model))
     return runner
@@ -135,25 +138,6 @@ def _head_scales(settings: WorkerSettings, parts: Parts) -> list[torch.Tensor]:
             model, directory, parts.kernels, parts.kv, longest, parts.device, parts.ranks
         )
     ]
-
-
-def _record(runner: Runner) -> None:
-    """Record CUDA graphs of small steps of the model and the draft model.
-
-    Does nothing for back ends and models whose kernel launches depend on more than the size of a step.
-    """
-    kernels, drafter = runner.kernels, runner.drafter
-    if not (isinstance(kernels, ReferenceKernels) and kernels.replayable):
-        return
-    from gpu_worker.kernels.triton.graphs.graphs import StepGraphs, recorder
-    from gpu_worker.kernels.triton.graphs.layouts import layouts_for
-
-    record = recorder()
-    for owner in (runner, drafter) if drafter is not None else (runner,):
-        if owner.model.config.replayable:
-            graphs = StepGraphs(owner.forward.compute, runner.batch.tables, record)
-            graphs.prepare(layouts_for(runner.limits.max_slots, runner.limits.max_step_tokens))
-            owner.forward.graphs = graphs
 
 
 def populate_memory(runner: Runner) -> None:

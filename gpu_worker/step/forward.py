@@ -12,27 +12,28 @@ from gpu_worker.models.registry import CausalLM
 from gpu_worker.step.batch import Batch
 
 if TYPE_CHECKING:
+    from gpu_worker.kernels.cpu.recorded_steps import RecordedSteps
     from gpu_worker.kernels.triton.graphs.graphs import StepGraphs
 
 
 class Forward:
-    """Runs a model over its KV pages, kernel by kernel or by replaying a CUDA graph."""
+    """Runs a model over its KV pages, kernel by kernel or by repeating a recorded step."""
 
     def __init__(self, model: CausalLM, caches: Sequence[LayerCache], kernels: Kernels) -> None:
-        self._model, self._caches, self._kernels = model, caches, kernels
-        self.graphs: StepGraphs | None = None
-        """CUDA graphs of small steps; None if the model's steps are not replayed."""
+        self.model, self.caches, self._kernels = model, caches, kernels
+        self.recorded: StepGraphs | RecordedSteps | None = None
+        """Small steps that can be repeated; None if all are computed kernel by kernel."""
 
     def __call__(self, batch: Batch, rows: Rows) -> tuple[Tensor, Tensor]:
         """Hidden states [tokens, hidden_size] and slots int64 [rows], both on the device.
 
         The next call may overwrite both. Keys and values are written to the pages.
         """
-        if self.graphs is not None and (graph := self.graphs.find(rows)) is not None:
-            return graph(rows)
+        if self.recorded is not None and (repeat := self.recorded.find(rows)) is not None:
+            return repeat(rows)
         step, tokens, slots = batch.metadata(rows)
         return self.compute(tokens, step), slots
 
     def compute(self, tokens: Tensor, step: StepMetadata) -> Tensor:
         """Hidden states [tokens, hidden_size] of the token ids `tokens`, int32 [tokens]."""
-        return self._model(tokens, self._kernels.begin(step), self._caches)
+        return self.model(tokens, self._kernels.begin(step), self.caches)

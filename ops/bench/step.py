@@ -10,9 +10,10 @@ import os
 import sys
 import time
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -120,7 +121,7 @@ class Shape:
 
 def decode_step(model: Model, rows: int, context: int, seed: int) -> Shape:
     """A step of `rows` decodes at about `context` tokens."""
-    plans = decodes(model.runner.limits, rows, context, STEPS, seed)
+    plans = partial(decodes, model.runner.limits, rows, context, STEPS, seed)
     return _by_part(model, plans, [1] * rows, [context - STEPS // 2] * rows)
 
 
@@ -135,16 +136,40 @@ def prefill_step(model: Model, tokens: int, seed: int) -> Shape:
             model.runner.reset()
             yield plan
 
-    return _by_part(model, plans(), [tokens], [tokens])
+    return _by_part(model, plans, [tokens], [tokens])
 
 
-def _by_part(model: Model, plans: Iterable[StepPlan], counts: list[int], contexts: list[int]) -> Shape:
-    runner, timed, config = model.runner, model.timed, model.runner.model.config
+def _by_part(
+    model: Model, plans: Callable[[], Iterable[StepPlan]], counts: list[int], contexts: list[int]
+) -> Shape:
+    """As in a worker, which repeats small steps from a record; then kernel by kernel, for its parts."""
+    runner, config = model.runner, model.runner.model.config
     if not isinstance(config, ModelConfig):
         raise ValueError(f"what a step of {config.architecture} has to do at least is not known")
     least = work(config, model.itemsize, model.token_bytes, counts, contexts)
-    steps: list[dict[str, float]] = []
     first = len(model.rates)
+    whole = [step["kernel by kernel"] for step in _steps(model, plans())]
+    # Of each step by the better of the rates before and after.
+    floors = [
+        least.floor(_best(model.rates[first + number // TOGETHER :][:2])) for number in range(len(whole))
+    ]
+    recorded, runner.forward.recorded = runner.forward.recorded, None
+    try:
+        steps = _steps(model, plans())
+    finally:
+        runner.forward.recorded = recorded
+    warm = slice(len(steps) // 4, None)
+    found = {part: median(step[part] for step in steps[warm]) for part in steps[0]}
+    # Medians of parts do not add up to the median of their sum: the host code takes the difference.
+    found["host code"] = found["kernel by kernel"] - sum(found[part] for part in PARTS)
+    ratios = [step / floor for step, floor in zip(whole[warm], floors[warm], strict=True)]
+    return Shape({"step": median(whole[warm]), **found}, median(floors[warm]), median(ratios))
+
+
+def _steps(model: Model, plans: Iterable[StepPlan]) -> list[dict[str, float]]:
+    """Seconds of each step, and of its parts. The machine's rates are measured between them."""
+    runner, timed = model.runner, model.timed
+    steps = []
     runner.reset()
     for number, plan in enumerate(plans):
         if number % TOGETHER == 0:
@@ -156,19 +181,10 @@ def _by_part(model: Model, plans: Iterable[StepPlan], counts: list[int], context
         if result.errors:
             raise RuntimeError(result.errors[0].message)
         parts = {part: timed.seconds.get(part, 0.0) for part in PARTS}
-        steps.append({"step": whole, **parts, "host code": whole - sum(parts.values())})
+        steps.append({"kernel by kernel": whole, **parts, "host code": whole - sum(parts.values())})
     runner.reset()
     model.measure_rates()
-    # Of each step by the better of the rates before and after.
-    floors = [
-        least.floor(_best(model.rates[first + number // TOGETHER :][:2])) for number in range(len(steps))
-    ]
-    warm = slice(len(steps) // 4, None)
-    found = {part: median(step[part] for step in steps[warm]) for part in steps[0]}
-    # Medians of parts do not add up to the median of their sum: the host code takes the difference.
-    found["host code"] = found["step"] - sum(found[part] for part in PARTS)
-    ratios = [step["step"] / floor for step, floor in zip(steps[warm], floors[warm], strict=True)]
-    return Shape(found, median(floors[warm]), median(ratios))
+    return steps
 
 
 def _rates(dtype: torch.dtype, threads: int) -> Rates:

@@ -138,7 +138,7 @@ def test_two_gpus(model) -> None:
     for count in (2, 1):
         ranks = {"tensor_parallel": count, "dtype": "float32", "kv_memory": 2**24}
         runner = load(WorkerSettings(model=model[1], device="cuda", max_slots=4, **ranks))
-        assert runner.forward.graphs is not None
+        assert runner.forward.recorded is not None
         params = {"top_p": 1, "repetition_penalty": 1, "seed": 5}
         found.append([run(runner, greedy(temperature=t, **params), 24) for t in (0, 1)])
         runner.close()

@@ -10,6 +10,7 @@ from torch import Tensor
 from gpu_worker.kernels.attention import FULL_ATTENTION, AttentionSpec, LayerCache, Rotary, StepMetadata
 from gpu_worker.kernels.cpu.kv.format import page_type
 from gpu_worker.kernels.cpu.library import DTYPES, address
+from gpu_worker.kernels.cpu.tape import Kernel
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.latent import write_latent
 
@@ -21,18 +22,19 @@ class Attention:
     """The functions of the library, with what they take."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self.attend = library.quire_attend
-        self.attend.argtypes = (
+        self.attend = Kernel(
+            library,
+            "quire_attend",
             *(c_int, c_int, c_int64, c_void_p, c_void_p, c_void_p, c_int64),
             *(c_int64, c_int64, c_int64, c_int64, c_int64, c_float, c_float, c_int64, c_int64, c_int64),
             *(c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
         )
-        self.rotate_and_write = library.quire_rotate_and_write
-        self.rotate_and_write.argtypes = (
+        self.rotate_and_write = Kernel(
+            library,
+            "quire_rotate_and_write",
             *(c_int, c_int, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_void_p),
             *(c_int64, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
         )
-        self.attend.restype = self.rotate_and_write.restype = None
 
     def begin(self, step: StepMetadata) -> "CpuStep":
         """See `Kernels.begin`."""

@@ -26,7 +26,7 @@ class _Int4(Packed):
         pack = self._library.quire_int4_pack
         scales = scales_of(weight)
         given = (weight, None if scales is None else scales.contiguous(), self._panels)
-        pack(self._itself, *(ctypes.c_void_p(address(tensor)) for tensor in given))
+        pack(ctypes.byref(self._matrix), *(ctypes.c_void_p(address(tensor)) for tensor in given))
 
 
 class Int4Linear(_Int4, PackedLinear):

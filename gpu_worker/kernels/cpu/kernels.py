@@ -39,7 +39,7 @@ class CpuKernels:
     def __init__(self, library: ctypes.CDLL, cores: Sequence[int] = ()) -> None:
         """`cores`: the core of each thread of the library's thread pool. Empty: threads are not pinned."""
         self._cores = cores
-        self._library = library
+        self.library = library
         self._sampler = Sampler(library)
         self._attention = Attention(library)
 
@@ -58,10 +58,10 @@ class CpuKernels:
         dtype: torch.dtype | None = None,
         keeps_rows: bool = False,
     ) -> Linear:
-        return self._linear(self._library, weight, bias, wide=dtype == torch.float32)
+        return self._linear(self.library, weight, bias, wide=dtype == torch.float32)
 
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
-        return self._gated(self._library, weight, bias, activation)
+        return self._gated(self.library, weight, bias, activation)
 
     def mixture(
         self, experts: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
@@ -72,7 +72,7 @@ class CpuKernels:
         return ReferenceRoute(routing, score_correction_bias)
 
     def norm(self, weight: Tensor, eps: float) -> CpuNorm:
-        return CpuNorm(self._library, weight, eps)
+        return CpuNorm(self.library, weight, eps)
 
     def kv_format(self, name: str, dtype: torch.dtype) -> KvFormat:
         return FORMATS[name](dtype)
@@ -101,7 +101,7 @@ class MatrixUnitKernels(CpuKernels):
     def enter(self) -> None:
         """PyTorch's threads and the thread pool's compute on the same cores, one after the other."""
         keep_freed_memory()
-        self._library.quire_take_turns()
+        self.library.quire_take_turns()
 
     def linear(
         self,
@@ -145,4 +145,4 @@ class Int4Kernels(Int4Weights, QuantizedKernels):
     _gated = Int4Gated
 
     def _int4(self, weight: Tensor, bias: Tensor | None) -> Linear:
-        return Int4Linear(self._library, weight, bias)
+        return Int4Linear(self.library, weight, bias)

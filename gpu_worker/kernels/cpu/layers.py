@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.cpu.library import DTYPES
-from gpu_worker.kernels.reference.kernels import normalize_each
+from gpu_worker.kernels.cpu.tape import Kernel
 
 
 class CpuNorm:
@@ -16,9 +16,9 @@ class CpuNorm:
     def __init__(self, library: ctypes.CDLL, weight: Tensor, eps: float) -> None:
         self._weight, self._eps, self._size = weight, eps, len(weight)
         self._address, self._wide = weight.data_ptr(), weight.dtype == torch.float32
-        self._norm = library.quire_norm
-        self._norm.argtypes = (c_int, c_int, c_void_p, c_void_p, c_float, c_int64, c_int64, c_void_p)
-        self._norm.restype = None
+        rows = (c_int, c_int, c_void_p, c_void_p, c_float, c_int64)
+        self._norm = Kernel(library, "quire_norm", *rows, c_int64, c_void_p)
+        self._norm_heads = Kernel(library, "quire_norm_heads", *rows, c_int64, c_int64, c_int64)
 
     def __call__(self, hidden: Tensor) -> Tensor:
         out = torch.empty_like(hidden)
@@ -35,4 +35,16 @@ class CpuNorm:
         return out
 
     def each(self, rows: Tensor) -> None:
-        normalize_each(self, self._size, rows)
+        if rows.stride(1) != 1:
+            raise ValueError(f"the numbers of a row are {rows.stride(1)} apart")
+        self._norm_heads(
+            DTYPES[rows.dtype],
+            self._wide,
+            rows.data_ptr(),
+            self._address,
+            self._eps,
+            rows.shape[0],
+            rows.stride(0),
+            rows.shape[1] // self._size,
+            self._size,
+        )

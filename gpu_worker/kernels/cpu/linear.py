@@ -5,11 +5,13 @@ the same tokens whatever runs beside it.
 """
 
 import ctypes
+from ctypes import c_int, c_int64, c_void_p
 
 import torch
 from torch import Tensor
 
 from gpu_worker.kernels.cpu.library import DTYPES, address
+from gpu_worker.kernels.cpu.tape import Kernel
 from gpu_worker.machine.huge_pages import Memory
 
 COLUMNS = 32
@@ -69,22 +71,18 @@ class Packed:
             wide=wide,
         )
         self.out_dtype = torch.float32 if wide else self.dtype
-        self._itself = ctypes.byref(self._matrix)
+        self._itself = ctypes.addressof(self._matrix)
         self._pack(weight.contiguous())
-        self._multiply = library[self.symbol]
-        self._multiply.argtypes = (
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-            ctypes.c_int64,
-            ctypes.c_void_p,
-            ctypes.c_int,
-        )
-        self._multiply.restype = None
+        self._multiply = Kernel(library, self.symbol, c_void_p, c_void_p, c_int64, c_void_p, c_int)
 
     def _pack(self, weight: Tensor) -> None:
         self._take_panels(self.in_features * weight.element_size())
         pack = self._library.quire_linear_pack
-        pack(self._itself, ctypes.c_void_p(address(weight)), ctypes.c_void_p(address(self._panels)))
+        pack(
+            ctypes.byref(self._matrix),
+            ctypes.c_void_p(address(weight)),
+            ctypes.c_void_p(address(self._panels)),
+        )
 
     def _take_panels(self, row_bytes: int) -> None:
         self._panels = _MEMORY.take(self.count * -(-row_bytes // 4) * COLUMNS)
@@ -152,7 +150,7 @@ class PackedLinear(Packed):
             raise IndexError(f"ids beyond the {self.out_features} rows")
         out = torch.empty((len(ids), self.in_features), dtype=self.dtype)
         take = self._library[f"{self.symbol}_rows"]
-        take.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+        take.argtypes = (c_void_p, c_void_p, c_int64, c_void_p)
         take.restype = None
         take(self._itself, ids.data_ptr(), len(ids), out.data_ptr())
         return out

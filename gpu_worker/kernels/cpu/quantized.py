@@ -33,7 +33,7 @@ class _Quantized(Packed):
         given = byte_scales_of(weight, torch.int8)
         tensors = (weight, given, self._panels, self._scales, self._corrections)
         self._library.quire_quantized_pack(
-            self._itself, *(ctypes.c_void_p(address(tensor)) for tensor in tensors)
+            ctypes.byref(self._matrix), *(ctypes.c_void_p(address(tensor)) for tensor in tensors)
         )
 
     @property

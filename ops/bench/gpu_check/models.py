@@ -109,5 +109,5 @@ def replay(runner: Runner, layouts: Sequence[Layout], bench: Bench) -> StepGraph
     record = (lambda compute: compute) if bench.dry else recorder()
     graphs = StepGraphs(runner.forward.compute, runner.batch.tables, record)
     graphs.prepare(layouts)
-    runner.forward.graphs = graphs
+    runner.forward.recorded = graphs
     return graphs

@@ -20,8 +20,8 @@ COMPARE = {
     "compare_batches.svg": "What of the computed tokens was needed, and what of the KV memory was wasted",
 }
 """The drawings of a comparison, and what they show."""
-STEP_TOTALS = ("step", "floor", "times the floor")
-"""Every other figure of a step is a part of it."""
+STEP_TOTALS = ("step", "floor", "times the floor", "kernel by kernel")
+"""Every other figure of a step is a part of it, as it is computed kernel by kernel."""
 STEP = "step.svg", "The parts of a step, and beside them in black the least that it can take"
 MECHANISMS = (
     "mechanisms.svg",

@@ -25,6 +25,7 @@ from gpu_worker.memory.cache import make_caches
 from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.models.registry import load_model
 from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup.record_steps import record_steps
 from gpu_worker.step.batch import BatchLimits
 from gpu_worker.step.runner import Runner
 from proto.sampling import greedy
@@ -106,7 +107,10 @@ def make_runner(
     for cache in caches:
         cache.keys.fill_(torch.nan)
         cache.values.fill_(torch.nan)
-    return Runner(model, caches, kernels, limits)
+    runner = Runner(model, caches, kernels, limits)
+    if isinstance(kernels, CpuKernels) and kernels.library._name == str(build.library(build.supported()[0])):
+        record_steps(runner, kernels)  # with other libraries steps are computed kernel by kernel
+    return runner
 
 
 @dataclass

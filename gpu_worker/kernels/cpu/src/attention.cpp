@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "shared.h"
+#include "tape.h"
 #include "team.h"
 #include "tiles.h"
 #include "vmath.h"
@@ -385,3 +386,4 @@ extern "C" void quire_attend(int dtype, int page_type, int64_t rows, const int32
     };
     dtype == 1 ? of_number(bf16{}) : of_number(float{});
 }
+PLAYABLE(quire_attend)

@@ -11,6 +11,7 @@
 // a group are exact integers. Groups are added up in float32, from the first to the last.
 #include "activations.h"
 #include "half.h"
+#include "tape.h"
 
 namespace quire {
 namespace {
@@ -220,3 +221,4 @@ extern "C" void quire_int4(const quire::Matrix* matrix, const void* x, int64_t r
                                   finish<bf16>(output, panel, row, count, tile);
                           });
 }
+PLAYABLE(quire_int4)

@@ -5,6 +5,7 @@
 
 #include "pages.h"
 #include "quantize.h"
+#include "tape.h"
 #include "team.h"
 #include "vmath.h"
 
@@ -43,6 +44,17 @@ void normalize(const T* x, const W* weight, float eps, int64_t size, T* y) {
         from_float(&rounded, to_float(x[i]) * factor);
         from_float(y + i, to_float(rounded) * to_float(weight[i]));
     }
+}
+
+// Call `compute(number, factor)` with a number of the type of the activations and one of the weight's.
+template <class Compute>
+void with_types(int dtype, int wide, const Compute& compute) {
+    if (dtype == 1 && wide)
+        compute(bf16{}, float{});
+    else if (dtype == 1)
+        compute(bf16{}, bf16{});
+    else
+        compute(float{}, float{});
 }
 
 // Rotate one head by the angles of its position: pairs of dimensions (i, i + half).
@@ -125,15 +137,29 @@ using namespace quire;
 
 // `wide`: the weight is float32, whatever `dtype` is.
 extern "C" void quire_norm(int dtype, int wide, const void* x, const void* weight, float eps, int64_t tokens, int64_t size, void* y) {
-    each_token(tokens, [&](int64_t token) {
-        if (dtype == 1 && wide)
-            normalize((const bf16*)x + token * size, (const float*)weight, eps, size, (bf16*)y + token * size);
-        else if (dtype == 1)
-            normalize((const bf16*)x + token * size, (const bf16*)weight, eps, size, (bf16*)y + token * size);
-        else
-            normalize((const float*)x + token * size, (const float*)weight, eps, size, (float*)y + token * size);
+    with_types(dtype, wide, [&](auto number, auto factor) {
+        using T = decltype(number);
+        using W = decltype(factor);
+        each_token(tokens, [&](int64_t token) {
+            normalize((const T*)x + token * size, (const W*)weight, eps, size, (T*)y + token * size);
+        });
     });
 }
+PLAYABLE(quire_norm)
+
+// The same in place, for each of `heads` heads of `size` numbers of a token; `stride`: numbers between two tokens.
+extern "C" void quire_norm_heads(int dtype, int wide, void* x, const void* weight, float eps, int64_t tokens, int64_t stride,
+                                 int64_t heads, int64_t size) {
+    with_types(dtype, wide, [&](auto number, auto factor) {
+        using T = decltype(number);
+        using W = decltype(factor);
+        each_token(tokens, [&](int64_t token) {
+            T* head = (T*)x + token * stride;
+            for (int64_t count = heads; count; --count, head += size) normalize(head, (const W*)weight, eps, size, head);
+        });
+    });
+}
+PLAYABLE(quire_norm_heads)
 
 // See `StepAttention.rotate_and_write`; `cos` and `sin` float32 [positions, head_dim / 2].
 extern "C" void quire_rotate_and_write(int dtype, int page_type, const void* qkv, int64_t tokens, const int64_t* positions,
@@ -151,3 +177,4 @@ extern "C" void quire_rotate_and_write(int dtype, int page_type, const void* qkv
     };
     dtype == 1 ? write(bf16{}) : write(float{});
 }
+PLAYABLE(quire_rotate_and_write)

@@ -1,5 +1,6 @@
 // Products with weights of float32 and bfloat16: y = x W^T + b, and gated products.
 #include "matrix.h"
+#include "tape.h"
 
 // Pack a matrix: write its panels from its rows.
 extern "C" void quire_linear_pack(const quire::Matrix* matrix, const uint8_t* weight, uint32_t* panels) {
@@ -55,3 +56,4 @@ extern "C" void quire_linear(const quire::Matrix* matrix, const void* x, int64_t
     else
         multiply(BFloat16{}, widened(static_cast<const bf16*>(x), rows, matrix->in));
 }
+PLAYABLE(quire_linear)

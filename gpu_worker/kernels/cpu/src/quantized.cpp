@@ -4,6 +4,7 @@
 // Activations are stored as unsigned bytes, 128 higher. That makes the sum of an output too large by 128 times the
 // sum of its weights, its correction, which is computed when weights are packed.
 #include "activations.h"
+#include "tape.h"
 
 namespace quire {
 namespace {
@@ -123,3 +124,4 @@ extern "C" void quire_quantized(const quire::Matrix* matrix, const void* x, int6
         multiply_all<bf16>(*matrix, source, output);
     }
 }
+PLAYABLE(quire_quantized)

@@ -58,8 +58,8 @@ def replayed(forward: Forward, batch: Batch, layouts: Sequence[Layout] = ()) -> 
 
         return replay
 
-    forward.graphs = StepGraphs(forward.compute, batch.tables, record)
-    forward.graphs.prepare(layouts or layouts_for(batch.limits.max_slots, batch.limits.max_step_tokens))
+    forward.recorded = StepGraphs(forward.compute, batch.tables, record)
+    forward.recorded.prepare(layouts or layouts_for(batch.limits.max_slots, batch.limits.max_step_tokens))
     return computed
 
 
