@@ -1,27 +1,31 @@
 # Quire. `make help` lists what can be made; `make up` is where to begin.
 #
-#   PYTHON=python3.12       the interpreter of the virtual environment (3.11 or 3.12)
+#   PYTHON=python3.13       the interpreter of the virtual environment (3.11 or later)
 #   TORCH=cpu|cuda          which build of torch to install (default: by what this machine has)
-#   TORCH_INDEX=URL         where pip looks for torch, and for nothing else (see README.md)
+#   TORCH_INDEX=URL         where to look for torch, and for nothing else (see docs/operate.md)
 #   ARGS="--port 8123"      passed on to the command behind the target
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
+UV := $(BIN)/python ops/uv.py
+INSTALL := $(UV) pip install --quiet
+# Versions, and hashes of what is downloaded: another file than those that were locked is refused.
+LOCKED := --constraint constraints.txt --build-constraints constraints.txt
 ARGS :=
 
 # The first interpreter that runs, has the right version and can make virtual environments.
-PYTHON ?= $(shell for python in python3.12 python3.11 python3; do \
-	$$python -c 'import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null \
+PYTHON ?= $(shell for python in python python3 python3.13 python3.12 python3.11; do \
+	$$python -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
 
 TORCH ?= $(shell if [ -e /dev/nvidia0 ] || nvidia-smi -L >/dev/null 2>&1; then echo cuda; else echo cpu; fi)
-TORCH_CPU_VERSION := 2.13.0
+TORCH_VERSION := 2.13.0
+TORCH_INSTALL = $(INSTALL) $(if $(TORCH_INDEX),--default-index $(TORCH_INDEX)) --no-deps torch==$(TORCH_VERSION)
 # Without a GPU Triton only interprets, for tests; with one torch brings the version that it needs.
 TRITON := $(if $(filter cpu,$(TORCH)),triton==3.7.1)
 
 .PHONY: help up test schema clients json-answers fuzz families emulated kernels lint install bench chaos soak overload \
-	report gpu-check cpu-check compose-test clean
+	report gpu-check cpu-check compose-test lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -99,6 +103,15 @@ cpu-check: $(VENV)/.installed-dev kernels ## check and measure the CPU kernels o
 compose-test: ## build the images, start docker-compose.yml, try what it promises (needs a container engine)
 	@sh ops/images/compose_test.sh
 
+# From the index alone, which has the files for all systems and versions of Python, with their hashes.
+lock: $(VENV)/.installed-dev ## lock versions and hashes of all that is needed in constraints.txt; ARGS=--upgrade for newer ones
+	@echo torch==$(TORCH_VERSION) | UV_INDEX= UV_FIND_LINKS= $(UV) pip compile pyproject.toml --extra dev \
+		--constraint - --universal --python-version 3.11 --fork-strategy fewest --generate-hashes --no-header \
+		--quiet --output-file constraints.txt $(ARGS)
+	@awk 'BEGIN {print "# Made by `make lock`. torch, and what comes with it, is chosen by Makefile and Dockerfile."} \
+		/^[a-z]/ {keep = !/^(torch|triton|nvidia-|cuda-)/} keep' constraints.txt >$(VENV)/.locked
+	@mv $(VENV)/.locked constraints.txt
+
 clean: ## remove the virtual environment and all caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -107,20 +120,25 @@ clean: ## remove the virtual environment and all caches
 
 $(BIN)/python:
 	@if [ -z "$(PYTHON)" ]; then \
-		echo "Quire needs Python 3.11 or 3.12 with its venv module (Debian: apt install python3-venv);" \
+		echo "Quire needs Python 3.11 or later with its venv module (Debian: apt install python3-venv);" \
 			"name one with PYTHON=..." >&2; exit 1; fi
 	@echo "[1/3] virtual environment in $(VENV) ($$($(PYTHON) --version))"
 	@$(PYTHON) -m venv $(VENV)
 
-# The CPU build comes first where there is no GPU, so that nothing later pulls in CUDA's gigabytes.
-$(VENV)/.torch-$(TORCH): | $(BIN)/python
+# uv fills the environment: that of the system, or else one of the environment's own.
+$(VENV)/.uv: | $(BIN)/python
+	@command -v uv >/dev/null || { awk '/^[a-z]/ {keep = /^uv==/} keep' constraints.txt >$(VENV)/.uv-locked && \
+		$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes -r $(VENV)/.uv-locked; }
+	@touch $@
+
+# The CPU build comes first where there is no GPU, so that nothing later pulls in CUDA's gigabytes: from where
+# packages come from here, or else from PyTorch's own index. What torch needs comes with the rest.
+$(VENV)/.torch-$(TORCH): | $(VENV)/.uv
 	@echo "[2/3] torch, $(TORCH) build (a few hundred megabytes, once)"
 ifeq ($(TORCH),cpu)
-	@index="$(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))"; \
-	$(PIP) install $$index torch==$(TORCH_CPU_VERSION)+cpu 2>/dev/null || \
-		$(PIP) install $$index torch==$(TORCH_CPU_VERSION)
+	@$(TORCH_INSTALL)+cpu 2>/dev/null || $(TORCH_INSTALL) --torch-backend cpu 2>/dev/null || $(TORCH_INSTALL)
 else ifeq ($(TORCH),cuda)
-	@$(PIP) install $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) 'torch>=2.11'
+	@$(TORCH_INSTALL)
 else
 	@echo "TORCH=$(TORCH): must be cpu or cuda" >&2; exit 1
 endif
@@ -128,11 +146,11 @@ endif
 
 $(VENV)/.installed: $(VENV)/.torch-$(TORCH) pyproject.toml constraints.txt
 	@echo "[3/3] quire and what it needs"
-	@$(PIP) install --constraint constraints.txt --editable '.[all]'
+	@$(INSTALL) $(LOCKED) --editable '.[all]'
 	@$(BIN)/python -m gpu_worker.kernels.cpu.build
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	@echo "[dev] what tests and checks need"
-	@$(PIP) install --constraint constraints.txt --editable '.[dev]' $(TRITON)
+	@$(INSTALL) $(LOCKED) --editable '.[dev]' $(TRITON)
 	@touch $@

@@ -388,5 +388,5 @@ def test_stages_that_the_dockerfile_builds_on_exist() -> None:
     used = set(re.findall(r"^COPY --from=(\S+)", DOCKERFILE, re.MULTILINE))
     used |= {base for base in re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE) if base in stages}
     assert used <= stages
-    groups = set(re.findall(r"'\.\[(\w+)\]'", DOCKERFILE))
+    groups = set(re.findall(r"--extra (\w+)", DOCKERFILE))
     assert groups == {"gateway", "tokenizer", "scheduler", "worker", "operator"}
