@@ -1,4 +1,4 @@
-"""GET /: a chat page. It loads its style and its scripts from under /page/, and nothing else."""
+"""GET /: a chat page. GET /inside: what goes on inside. They load styles and scripts from /page/ alone."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 _FOLDER = Path(__file__).parent
 _KINDS = {".css": "text/css", ".js": "text/javascript"}
 
-# The page asks its own gateway alone, and may not be framed. Its scripts cannot turn a text into HTML.
+# The pages ask their own gateway alone, and may not be framed. Their scripts cannot turn a text into HTML.
 _POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -24,6 +24,7 @@ _HEADERS = {
 def router() -> APIRouter:
     routes = APIRouter()
     _add(routes, "/", _FOLDER / "index.html", "text/html")
+    _add(routes, "/inside", _FOLDER / "inside.html", "text/html")
     for file in sorted(_FOLDER.iterdir()):
         if file.suffix in _KINDS:
             _add(routes, f"/page/{file.name}", file, _KINDS[file.suffix])

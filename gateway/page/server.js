@@ -11,15 +11,25 @@ export async function ask(path, rest = {}) {
   return fetch(path, {...rest, headers});
 }
 
-// The events of a streamed answer. Throws an error that a reader understands.
-export async function* stream(body, signal) {
+async function reached(path, rest) {
   let response;
   try {
-    response = await ask("v1/chat/completions", {method: "POST", body: JSON.stringify(body), signal});
+    response = await ask(path, rest);
   } catch (error) {
     throw error instanceof TypeError ? new Error("The server cannot be reached.") : error;
   }
   if (!response.ok) throw await refusal(response);
+  return response;
+}
+
+// What goes on inside the deployment. Throws an error that a reader understands.
+export async function* watch(signal) {
+  yield* events(await reached("v1/inside", {signal}));
+}
+
+// The events of a streamed answer. Throws an error that a reader understands.
+export async function* stream(body, signal) {
+  const response = await reached("v1/chat/completions", {method: "POST", body: JSON.stringify(body), signal});
   let ended = false;
   for await (const event of events(response)) {
     if (event.error) throw new Error(event.error.message);

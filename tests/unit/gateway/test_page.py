@@ -3,21 +3,29 @@
 import re
 from pathlib import Path
 
+import pytest
+
 import gateway.page
 
 FOLDER = Path(gateway.page.__file__).parent
 
 
 async def test_the_page_needs_nothing_from_elsewhere(refusing):
-    index = await refusing.get("/")
-    named = re.findall(r'(?:src|href)="(?!data:)([^"]+)"', index.text)
-    assert set(named) == {"page/style.css", "page/chat.js"}
+    pages = {"": {"page/style.css", "page/chat.js"}}
+    pages["inside"] = {"page/style.css", "page/inside.css", "page/inside.js"}
+    named = []
+    for path, files in pages.items():
+        text = (await refusing.get(f"/{path}")).text
+        found = re.findall(r'<(?:link|script)[^>]+(?:src|href)="(?!data:)([^"]+)"', text)
+        assert set(found) == files
+        named += found
+        assert set(re.findall(r'<a [^>]*href="([^"]+)"', text)) <= {"./", "inside"}
     for file in FOLDER.glob("*.js"):
         imports = re.findall(r'^import .* from "\./(.+)";$', file.read_text(), re.MULTILINE)
         assert len(imports) == file.read_text().count("import "), file
         named += [f"page/{name}" for name in imports]
     assert {Path(name).name for name in named} == {file.name for file in FOLDER.glob("*.[cj]s*")}
-    for path, kind in [("", "text/html"), *((name, None) for name in named)]:
+    for path, kind in [*((path, "text/html") for path in pages), *((name, None) for name in named)]:
         response = await refusing.get(f"/{path}")
         assert response.status_code == 200
         kind = kind or {"css": "text/css", "js": "text/javascript"}[path.rpartition(".")[2]]
@@ -32,15 +40,16 @@ async def test_the_page_needs_nothing_from_elsewhere(refusing):
 
 
 async def test_nothing_else_of_its_folder_is_served(refusing):
-    for name in ("__init__.py", "index.html", "../settings.py", "%2e%2e/settings.py"):
+    for name in ("__init__.py", "index.html", "inside.html", "../settings.py", "%2e%2e/settings.py"):
         assert (await refusing.get(f"/page/{name}")).status_code == 404
 
 
-async def test_the_page_is_accessible(refusing):
-    page = (await refusing.get("/")).text
+@pytest.mark.parametrize(("path", "log"), [("/", 'role="log"'), ("/inside", 'role="status"')])
+async def test_the_pages_are_accessible(refusing, path, log):
+    page = (await refusing.get(path)).text
     assert '<html lang="en"' in page
     assert "<main" in page
-    assert 'role="log"' in page
+    assert log in page
     labelled = set(re.findall(r'<label for="([^"]+)"', page))
     for tag in re.findall(r"<(?:input|select|textarea|button)\b[^>]*>", page):
         name = re.search(r'\bid="([^"]+)"', tag)

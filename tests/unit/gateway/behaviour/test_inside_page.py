@@ -1,0 +1,248 @@
+"""What the page at /inside makes of what it is told. It needs Node.js, and Chromium for the whole page."""
+
+import asyncio
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from random import Random
+
+import pytest
+from fastapi import Request, Response
+
+import gateway.page
+from gateway.upstream.picture import Picture, change_of
+from proto.arrays import pack
+from proto.inside_pb2 import Look
+
+FOLDER = Path(gateway.page.__file__).parent
+NODE = shutil.which("node")
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+needs_node = pytest.mark.skipif(NODE is None, reason="there is no Node.js")
+
+
+@pytest.fixture
+def run(tmp_path):
+    """The value of an expression in JavaScript, to which the exports of a script of the page are `page`."""
+    for file in FOLDER.glob("*.js"):
+        shutil.copy(file, tmp_path)
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+
+    def run(module, expression, given):
+        script = (
+            f"import * as page from './{module}';"
+            "import {readFileSync} from 'node:fs';"
+            "const given = JSON.parse(readFileSync(0, 'utf8'));"
+            f"console.log(JSON.stringify({expression}));"
+        )
+        (tmp_path / "run.js").write_text(script)
+        done = subprocess.run(
+            [NODE, "run.js"], cwd=tmp_path, input=json.dumps(given), capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        return json.loads(done.stdout)
+
+    return run
+
+
+def looks(random, count):
+    """What two schedulers might tell of their workers."""
+    tables = {}
+    for _ in range(count):
+        scheduler = random.choice(["s1", "s2"])
+        look = Look(scheduler=scheduler)
+        look.totals.prompt_tokens, look.totals.cached_tokens = 100, random.randrange(100)
+        worker = look.workers.add(number=random.randrange(1, 3))
+        blocks = random.sample(range(40), random.randrange(8))
+        worker.blocks, worker.states = pack(blocks), pack([random.randrange(8) for _ in blocks])
+        worker.evicted = pack(random.sample(range(40), random.randrange(3)))
+        known = tables.setdefault((scheduler, worker.number), {})
+        if not known:
+            worker.limits.blocks, worker.limits.block_size = 40, 16
+        for number in random.sample(range(6), random.randrange(3)):
+            before = known.get(number, [])
+            kept, added = random.randrange(len(before) + 1), random.sample(range(40), random.randrange(4))
+            told = worker.sequences.add(number=number, state=random.choice(["decode", "waiting"]), computed=7)
+            if number not in known:
+                told.request_id, told.tenant = f"r{number}", random.choice(["a", "b"])
+            told.kept_blocks, told.added_blocks = kept, pack(added)
+            known[number] = before[:kept] + added
+        if known and random.random() < 0.3:
+            number = random.choice(list(known))
+            if all(told.number != number for told in worker.sequences):
+                del known[number]
+                worker.gone.append(number)
+        worker.steps.add(number=random.randrange(99), decodes=2, sampled=3, copied_to=pack([5]))
+        yield look
+
+
+WHOLE = """(() => {
+  const picture = page.fresh();
+  for (const change of given) page.apply(picture, change, 0);
+  return [...picture.workers.values()].map(worker => [
+    worker.scheduler, worker.number, [...worker.states].sort((a, b) => a[0] - b[0]),
+    [...worker.sequences.values()].map(({number, state, tenant, blocks}) => [number, state, tenant, blocks]),
+    worker.steps.length,
+  ]).sort();
+})()"""
+
+
+@needs_node
+def test_the_page_puts_changes_together_as_the_gateway_does(run):
+    picture, changes = Picture(), []
+    for look in looks(Random(3), 60):
+        change = change_of(look, "m")
+        picture.apply(change)
+        changes.append(change)
+    expected = [
+        [
+            scheduler,
+            number,
+            [list(item) for item in sorted(worker.states.items())],
+            [
+                [one["number"], one["state"], one["tenant"], one["blocks"]]
+                for one in worker.sequences.values()
+            ],
+            len(worker.steps),
+        ]
+        for (scheduler, number), worker in picture.workers.items()
+    ]
+    assert len(expected) == 4
+    assert run("picture.js", WHOLE, changes) == sorted(expected)
+    assert run("picture.js", WHOLE, picture.whole()) == sorted(expected)
+    assert run("picture.js", WHOLE, [*changes, {"scheduler": "s1", "away": True}]) == sorted(
+        one for one in expected if one[0] == "s2"
+    )
+
+
+@needs_node
+def test_a_map_has_room_for_every_block(run):
+    sizes = [(1, 300), (128, 860), (8192, 860), (8192, 340), (100_000, 860), (7, 20)]
+    found = run("pool.js", "given.map(([blocks, width]) => page.layout(blocks, width))", sizes)
+    for (blocks, width), layout in zip(sizes, found, strict=True):
+        assert layout["side"] * layout["columns"] <= max(width, layout["side"])
+        assert layout["columns"] * (layout["height"] // layout["side"]) >= blocks
+    assert found[1]["side"] > found[2]["side"] >= 3
+    kinds = run("pool.js", "given.map(page.kindOf)", [None, 0, 1, 2, 3, 4, 5, 7, 12])
+    assert kinds == [
+        "free",
+        "free",
+        "cached",
+        "used",
+        "used",
+        "shared",
+        "shared",
+        "shared-more",
+        "shared-most",
+    ]
+
+
+@needs_node
+def test_a_step_in_words(run):
+    step = {"number": 7, "decodes": 1, "chunks": 2, "prompt_tokens": 40, "budget": 64, "duration_us": 1250}
+    (text, more) = run(
+        "steps.js",
+        "given.map(page.told)",
+        [step, {"number": 8, "drafts": 3, "drafts_held": 1, "copied_to": [4]}],
+    )
+    assert text == "Step 7: 1 decode, 2 chunks of prompts with 40 tokens; budget 64; 1.3 ms"
+    assert "3 drafts of which 1 held, 1 block copied" in more
+
+
+READER = """
+const $ = id => document.getElementById(id);
+const until = async done => { while (!done()) await new Promise(next => setTimeout(next, 20)); };
+await until(() => document.querySelector("#requests button") && document.querySelector(".map canvas"));
+document.querySelector("#requests button").click();
+await until(() => document.querySelector("#detail .blocks button"));
+const request = $("detail").innerText;
+document.querySelector("#detail .blocks button").click();
+await until(() => document.querySelector("#detail blockquote"));
+const canvas = document.querySelector(".map canvas");
+canvas.focus();
+canvas.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight", bubbles: true}));
+const moved = $("detail").innerText;
+$("show").click();
+const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+await fetch("page/seen", {method: "POST", body: JSON.stringify({
+  request, moved, text: $("requests").innerText, memory: $("maps").innerText, step: $("step").textContent,
+  processes: $("processes").innerText, demo: $("demo").innerText, live: $("live").textContent,
+  colours: new Set(new Uint32Array(pixels.buffer)).size,
+  wide: document.documentElement.scrollWidth - innerWidth,
+})});
+"""
+
+
+def told():
+    """A request in three blocks, one of which another has, too."""
+    look = Look(scheduler="scheduler-1")
+    worker = look.workers.add(number=1, blocks=pack([4, 5, 6, 9]), states=pack([5, 3, 2, 1]))
+    worker.limits.blocks, worker.limits.block_size = 64, 4
+    tokens = pack([ord(letter) for letter in "<i>foxes</i>"])
+    worker.sequences.add(
+        number=1,
+        request_id="0123456789abcdef",
+        tenant="<b>north</b>",
+        state="decode",
+        prompt_tokens=9,
+        limit=30,
+        computed=11,
+        tokens=12,
+        added_blocks=pack([4, 5, 6]),
+        added_tokens=tokens,
+    )
+    worker.sequences.add(number=2, request_id="other", state="preempted", tokens=3, limit=9)
+    worker.steps.add(number=41, decodes=2, sampled=2, budget=16, duration_us=900)
+    return look
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+@pytest.mark.parametrize("window", ["1300,900", "390,844"])
+async def test_a_browser_shows_blocks_requests_and_steps(gateway, scheduler, tmp_path, window):
+    """A script in the page, which keeps the page's policy, chooses things and tells what it sees."""
+    seen = asyncio.get_running_loop().create_future()
+
+    async def page():
+        real = await gateway.http.get("/inside")
+        text = real.text.replace("</head>", '<script type="module" src="page/reader.js"></script></head>')
+        policy = real.headers["content-security-policy"]
+        return Response(text, media_type="text/html", headers={"Content-Security-Policy": policy})
+
+    async def reader():
+        return Response(READER, media_type="text/javascript")
+
+    async def tell(request: Request):
+        seen.set_result(await request.json())
+
+    scheduler.looks.put_nowait(told())
+    gateway.app.add_api_route("/read", page)
+    gateway.app.add_api_route("/page/reader.js", reader)
+    gateway.app.add_api_route("/page/seen", tell, methods=["POST"])
+    browser = await asyncio.create_subprocess_exec(
+        *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"),
+        *("--remote-debugging-port=0", f"--window-size={window}", f"{gateway.url}/read"),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    ended = asyncio.ensure_future(browser.wait())
+    try:
+        await asyncio.wait((seen, ended), return_when=asyncio.FIRST_COMPLETED)
+        if not seen.done():
+            pytest.skip("Chromium does not run here")
+        shown = seen.result()
+    finally:
+        if browser.returncode is None:
+            browser.terminate()
+            await ended
+    assert "01234567" in shown["text"]
+    assert "preempted" in shown["text"]
+    assert "<b>north</b>" in shown["request"]
+    assert "3 blocks" in shown["request"]
+    assert "Block\n5" in shown["moved"]
+    assert "3 of 64 blocks in tables, 1 of them shared · 1 cached · 60 free" in shown["memory"]
+    assert shown["step"] == "Step 41: 2 decodes; budget 16; 0.9 ms"
+    assert "tokenizer" in shown["processes"]
+    assert "Copy-on-write" in shown["demo"]
+    assert shown["live"] == "Live"
+    assert shown["colours"] >= 4
+    assert shown["wide"] <= 0, "the page is wider than its window"
