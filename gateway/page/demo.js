@@ -41,7 +41,7 @@ async function eviction(stage) {
 
 // Answers that fit at their beginnings, and not at their ends.
 async function preemption(stage) {
-  const each = Math.min(stage.longest - 64, Math.floor(stage.blocks * stage.block_size / 4));
+  const each = Math.min(stage.longest - 64, Math.floor(stage.blocks * stage.block_size / 8));
   const count = Math.ceil(1.6 * stage.blocks * stage.block_size / each);
   const one = (_, place) => complete(stage, story(`Answer ${place} of ${Math.random()}`, 2), {max_tokens: each});
   await Promise.all(Array.from({length: count}, one));
