@@ -7,6 +7,9 @@ _NAMES = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
     "output": "lm_head",
+    "per_layer_token_embd": "model.embed_tokens_per_layer",
+    "per_layer_model_proj": "model.per_layer_model_projection",
+    "per_layer_proj_norm": "model.per_layer_projection_norm",
 }
 _IN_LAYER = {
     "attn_norm": "input_layernorm",
@@ -33,7 +36,7 @@ _NORMS_AROUND = {
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
-"""Names of Gemma 2 and 3, whose norms stand before and after attention and MLP."""
+"""Names of Gemma 2, 3 and 4, whose norms stand before and after attention and MLP."""
 _SHARED_EXPERTS = {f"ffn_{one}_shexp": f"mlp.shared_experts.{one}_proj" for one in ("gate", "up", "down")}
 _OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
     "llama": {
@@ -44,6 +47,17 @@ _OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
     },
     "gemma2": _NORMS_AROUND,
     "gemma3": _NORMS_AROUND,
+    "gemma4": {
+        **_NORMS_AROUND,
+        "inp_gate": "per_layer_input_gate",
+        "proj": "per_layer_projection",
+        "post_norm": "post_per_layer_input_norm",
+        "ffn_gate_inp": "router.proj",
+        "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+        "post_ffw_norm_1": "post_feedforward_layernorm_1",
+        "post_ffw_norm_2": "post_feedforward_layernorm_2",
+        **{f"ffn_{one}_exps": f"experts.{{}}.{one}_proj" for one in ("gate_up", "gate", "up", "down")},
+    },
     "phi3": {"ffn_up": "mlp.gate_up_proj"},
     "qwen2moe": {f"ffn_{one}_shexp": f"mlp.shared_expert.{one}_proj" for one in ("gate", "up", "down")},
     "glm4moe": {"post_attention_norm": "post_attention_layernorm", **_SHARED_EXPERTS},
@@ -64,7 +78,13 @@ _OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
     },
 }
 """Names of an architecture that differ from `_IN_LAYER`. Two tensors with one name are parts of one."""
-_WHOLE = {"attn_sinks": "self_attn.sinks", "exp_probs_b": "mlp.gate.e_score_correction_bias"}
+_WHOLE = {
+    "attn_sinks.weight": "self_attn.sinks",
+    "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
+    "layer_output_scale.weight": "layer_scalar",
+    "ffn_gate_inp.scale": "router.scale",
+    "ffn_down_exps.scale": "router.per_expert_scale",
+}
 """Names in a layer that do not end with `weight` or `bias` elsewhere."""
 _LAYER = re.compile(r"blk\.(\d+)\.(.+)")
 
@@ -75,5 +95,5 @@ def hugging_face_name(architecture: str, name: str) -> str:
     if found := _LAYER.fullmatch(stem):
         names = {**_IN_LAYER, **_OTHER_NAMES.get(architecture, {})}
         layer = f"model.layers.{found[1]}."
-        return layer + _WHOLE.get(found[2], f"{names.get(found[2], found[2])}.{end}")
+        return layer + _WHOLE.get(f"{found[2]}.{end}", f"{names.get(found[2], found[2])}.{end}")
     return f"{_NAMES[stem]}.{end}" if stem in _NAMES else name

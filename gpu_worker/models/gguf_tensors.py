@@ -48,7 +48,7 @@ class GgufTensors:
             }
         except (FileError, OSError, RuntimeError) as error:
             raise ModelError(str(error).partition("\n")[0]) from error
-        self._one_more = architecture.startswith("gemma")
+        self._one_more = architecture in ("gemma", "gemma2", "gemma3")
         self._places: dict[str, list[TensorPlace]] = {}
         for own, whole in sorted(gguf.tensors.items()):  # key is before value
             if own not in FACTORS:

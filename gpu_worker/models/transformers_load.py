@@ -23,7 +23,7 @@ from gpu_worker.models.kv_scales import ENDS, UNUSED
 from gpu_worker.models.loader import Checkpoint, Weights, open_checkpoint
 from gpu_worker.models.substitutes import substitutable, substitute_experts, substitute_linear, up_name
 from gpu_worker.models.transformers_model import TransformersModel, decoder_name, line_of
-from gpu_worker.models.transformers_names import parts_of
+from gpu_worker.models.transformers_names import Parts, parts_of
 from gpu_worker.models.trial import layers_of, number_tried
 from gpu_worker.models.values import Values
 from ops.runtime.model_files import read_config
@@ -130,9 +130,14 @@ class _Loading:
     def _loaded(self, empty: list[str]) -> Any:
         """The model with the checkpoint's weights, but for those in `empty`. Raises `ModelError` for missing
         ones, which transformers would draw by chance."""
-        left = {name for weight in empty for part in self._parts[weight] for name in part}
-        tensors: dict[str, Any] = {
-            name: _Read(self._checkpoint, name, self._dtype) for name in self._names - left
+        stacked = {
+            target: _Read(self._checkpoint, parts, self._dtype)
+            for target, parts in self._parts.items()
+            if len(self._shapes[target]) > 2 and not _is_one(parts)
+        }
+        taken = {name for target in {*stacked, *empty} for part in self._parts[target] for name in part}
+        tensors: dict[str, Any] = stacked | {
+            name: _Read(self._checkpoint, ((name,),), self._dtype) for name in self._names - taken
         }
         tensors |= {name: torch.zeros((), dtype=self._dtype).expand(self._shapes[name]) for name in empty}
         model, report = self._kind.from_pretrained(
@@ -165,7 +170,7 @@ class _Loading:
         """Reads the weight `name` of the model, a matrix or all experts. None: its parts are not known."""
         parts, weights = self._parts.get(name, ()), self._weights
         shape = self._shapes[name]
-        if len(parts) == 1 and len(parts[0]) == 1:
+        if parts and _is_one(parts):
             own = parts[0][0]
             if len(shape) == 2:
                 return lambda _: weights.read(own, *shape)
@@ -185,14 +190,25 @@ _Reader = Callable[[Any], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A tensor of a checkpoint, which is read when transformers asks for it."""
+    """A tensor, or experts to be stacked, of a checkpoint. They are read when transformers asks for them."""
 
     checkpoint: Checkpoint
-    name: str
+    parts: Parts
     dtype: torch.dtype
 
     def __getitem__(self, everything: Any) -> Tensor:
-        return self.checkpoint.dense(self.name, self.dtype)
+        if _is_one(self.parts):
+            return self.checkpoint.dense(self.parts[0][0], self.dtype)
+        experts = zip(*self.parts, strict=True)
+        return torch.stack([torch.cat([self._dense(name) for name in each]) for each in experts])
+
+    def _dense(self, name: str) -> Tensor:
+        return self.checkpoint.dense(name, self.dtype).to(self.dtype)
+
+
+def _is_one(parts: Parts) -> bool:
+    """Whether a parameter is a tensor of the checkpoint as it lies there."""
+    return len(parts) == 1 and len(parts[0]) == 1
 
 
 def _weights_of(name: str, module: Any) -> list[str]:

@@ -1,10 +1,12 @@
 """Names of a checkpoint's tensors for each parameter of a model of transformers.
 
 transformers renames tensors when it loads them, and stacks those of single experts. Its own rules are asked.
+Where it has none, as for GGUF files, single experts are known by their numbers.
 """
 
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 Parts = tuple[tuple[str, ...], ...]
@@ -45,7 +47,26 @@ def parts_of(model: Any, names: Iterable[str]) -> Mapping[str, Parts]:
             order = by_pattern[pattern].source_patterns
             if set(order) == set(names_of):
                 parts[target] = tuple(tuple(names_of[each]) for each in order)
-    return {target: each for target, each in parts.items() if target in known}
+    left = [name for target, each in found.items() if target not in known for name in each.get(None, ())]
+    return _numbered(left, known) | {target: each for target, each in parts.items() if target in known}
+
+
+_ONE = re.compile(r"(.+)\.\d+\.(gate_up|gate|up|down)_proj\.weight")
+
+
+def _numbered(names: Iterable[str], known: Collection[str]) -> dict[str, Parts]:
+    """Parts of stacked experts, whose matrices in `names` are in the order of their numbers."""
+    found = defaultdict[str, dict[str, list[str]]](dict)
+    for name in names:
+        if match := _ONE.fullmatch(name):
+            experts, part = match.groups()
+            target = f"{experts}.{'down' if part == 'down' else 'gate_up'}_proj"
+            found[target].setdefault(part, []).append(name)
+    return {
+        target: tuple(tuple(parts[part]) for part in sorted(parts))  # gate is before up
+        for target, parts in found.items()
+        if target in known and len({len(each) for each in parts.values()}) == 1
+    }
 
 
 def _stacks(rule: Any) -> bool:

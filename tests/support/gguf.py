@@ -186,19 +186,42 @@ _LAYER = {
 }
 _WHOLE = {"mlp.gate.e_score_correction_bias": "exp_probs_b.bias", "self_attn.sinks": "attn_sinks.weight"}
 
+_GEMMA4 = {
+    "layer_scalar": "layer_output_scale.weight",
+    "per_layer_input_gate.weight": "inp_gate.weight",
+    "per_layer_projection.weight": "proj.weight",
+    "post_per_layer_input_norm.weight": "post_norm.weight",
+    "router.proj.weight": "ffn_gate_inp.weight",
+    "router.scale": "ffn_gate_inp.scale",
+    "router.per_expert_scale": "ffn_down_exps.scale",
+    "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+    "experts.down_proj": "ffn_down_exps.weight",
+    "pre_feedforward_layernorm_2.weight": "pre_ffw_norm_2.weight",
+    "post_feedforward_layernorm_1.weight": "post_ffw_norm_1.weight",
+    "post_feedforward_layernorm_2.weight": "post_ffw_norm_2.weight",
+}
+_PER_LAYER = {
+    "embed_tokens_per_layer": "per_layer_token_embd",
+    "per_layer_model_projection": "per_layer_model_proj",
+    "per_layer_projection_norm": "per_layer_proj_norm",
+}
+
 
 def name_of(name: str, architecture: str) -> str:
     """llama.cpp's name of a tensor. All experts of a layer have one."""
+    match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", name) if architecture == "gemma4" else None
+    if match and (own := _GEMMA4.get(match[2])):
+        return f"blk.{match[1]}.{own}"
     name = re.sub(r"experts\.\d+\.", "experts.", name)
     stem, _, end = name.rpartition(".")
     if stem == "lm_head":
         return f"output.{end}"
     parts = stem.removeprefix("model.").split(".", 2)
     if parts[0] != "layers":
-        return {"embed_tokens": "token_embd", "norm": "output_norm"}[parts[0]] + f".{end}"
+        return ({"embed_tokens": "token_embd", "norm": "output_norm"} | _PER_LAYER)[parts[0]] + f".{end}"
     if (own := _WHOLE.get(f"{parts[2]}.{end}")) is not None:
         return f"blk.{parts[1]}.{own}"
-    around = architecture in ("gemma2", "gemma3", "glm4moe", "gpt-oss")
+    around = architecture in ("gemma2", "gemma3", "gemma4", "glm4moe", "gpt-oss")
     after = "post_attention_norm" if around else "ffn_norm"
     names = {**_LAYER, "post_attention_layernorm": after}
     return f"blk.{parts[1]}.{names[parts[2]]}.{end}"
@@ -282,7 +305,9 @@ def model_file(
         if kind is None:
             plain[name] = tensor.float()
             kept = (
-                tensor.float() + 1 if architecture.startswith("gemma") and "norm" in own else tensor.float()
+                tensor.float() + 1
+                if architecture in ("gemma", "gemma2", "gemma3") and "norm" in own
+                else tensor.float()
             )
         else:
             columns = tensor.shape[-1]
@@ -293,11 +318,16 @@ def model_file(
             kept = paired(kept, config[heads])
         shape = tensor.squeeze(0).shape if "shexp" in own else tensor.shape
         content = kept.contiguous().numpy().tobytes()
-        if "_exps." in own:
+        if "_exps." in own and architecture != "gemma4":
             _, before, others = tensors.get(own, (0, (0,), b""))
             shape, content = (before[0] + 1, *shape), others + content
         tensors[own] = 0 if kind is None else KINDS[kind][0], tuple(shape), content
     plain = _whole(plain, config)
+    if architecture == "gemma4":
+        rotated = config["rope_parameters"]["full_attention"]["partial_rotary_factor"]
+        pairs = values["attention.key_length"] // 2
+        factors = [1.0 if pair < rotated * pairs else 1e30 for pair in range(pairs)]
+        tensors["rope_freqs.weight"] = 0, (pairs,), struct.pack(f"<{pairs}f", *factors)
     every = {
         "general.architecture": architecture,
         "block_count": config["num_hidden_layers"],

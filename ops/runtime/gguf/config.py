@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ops.runtime.gguf.file import PLAIN, Gguf
+from ops.runtime.gguf.gemma import gemma2, gemma3, gemma4
 from ops.runtime.gguf.keys import FACTORS, Keys, feed_forward, head_size, rope_scaling
 from ops.runtime.gguf.mixtures import deepseek2, experts, glm4moe, gpt_oss, olmoe, qwen2moe, qwen3moe
 
@@ -23,10 +24,11 @@ _END_TEXTS = (
         "<|eom_id|>",
         "<|end_of_text|>",
     ),
-    *("<EOT>", "<eos>", "</s>", "<|END_OF_TURN_TOKEN|>"),
+    *("<EOT>", "<eos>", "</s>", "<|END_OF_TURN_TOKEN|>", "<turn|>", "<|tool_response>"),
 )
-"""Control tokens that end an answer whatever else the file says, as in llama.cpp."""
-_CONTROL = 3
+"""Control tokens that end an answer whatever else the file says, as in llama.cpp. The last one, Gemma 4's,
+has another type."""
+_CONTROL, _USER_DEFINED = 3, 4
 
 _SAMPLING = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
 """Keys under general.sampling, and what generation_config.json calls them."""
@@ -40,31 +42,8 @@ class Architecture:
     """Architecture in config.json."""
     more: Callable[["Keys"], dict[str, Any]] = lambda keys: {}
     """Further keys of config.json."""
-
-
-def _gemma(keys: Keys, layers_of_27b: int) -> dict[str, Any]:
-    """Gemma 2 and 3: the largest of each scales scores by another size than its heads'."""
-    largest = keys.number("block_count") == layers_of_27b
-    size = keys.number("embedding_length") // keys.number("attention.head_count")
-    return {
-        "query_pre_attn_scalar": size if largest else head_size(keys),
-        "sliding_window": keys.number("attention.sliding_window"),
-        "attn_logit_softcapping": keys.number("attn_logit_softcapping", 0) or None,
-        "final_logit_softcapping": keys.number("final_logit_softcapping", 0) or None,
-    }
-
-
-def _gemma2(keys: Keys) -> dict[str, Any]:
-    return _gemma(keys, 46)
-
-
-def _gemma3(keys: Keys) -> dict[str, Any]:
-    local = keys.number("rope.freq_base_swa", 10000.0)
-    return _gemma(keys, 62) | {
-        "rope_local_base_freq": local,
-        "rope_theta": keys.number("rope.freq_base", 1e6),
-        "sliding_window_pattern": keys.number("attention.sliding_window_pattern", 6),
-    }
+    layered: bool = False
+    """Layers have different sizes. Those of the first one hold where `more` has none."""
 
 
 def _llama(keys: Keys) -> dict[str, Any]:
@@ -88,8 +67,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "qwen2": Architecture("Qwen2ForCausalLM"),
     "qwen3": Architecture("Qwen3ForCausalLM"),
     "gemma": Architecture("GemmaForCausalLM"),
-    "gemma2": Architecture("Gemma2ForCausalLM", _gemma2),
-    "gemma3": Architecture("Gemma3ForCausalLM", _gemma3),
+    "gemma2": Architecture("Gemma2ForCausalLM", gemma2),
+    "gemma3": Architecture("Gemma3ForCausalLM", gemma3),
+    "gemma4": Architecture("Gemma4ForCausalLM", gemma4, layered=True),
     "phi3": Architecture("Phi3ForCausalLM", _phi3),
     "qwen2moe": Architecture("Qwen2MoeForCausalLM", qwen2moe),
     "qwen3moe": Architecture("Qwen3MoeForCausalLM", qwen3moe),
@@ -103,10 +83,11 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 
 def config_of(file: Gguf, factors: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     """config.json. `factors`: see `read_factors`. Raises `FileError`."""
-    keys = Keys(file)
-    if (architecture := ARCHITECTURES.get(keys.architecture)) is None:
+    name = file.get("general.architecture", str, "")
+    if (architecture := ARCHITECTURES.get(name)) is None:
         known = ", ".join(ARCHITECTURES)
-        raise file.wrong("general.architecture", f"{keys.architecture!r} is not supported ({known})")
+        raise file.wrong("general.architecture", f"{name!r} is not supported ({known})")
+    keys = Keys(file, factors, architecture.layered)
     if "token_embd.weight" not in file.tensors:
         raise file.wrong("token_embd.weight", "the tensor is missing")
     nextn = keys.number("nextn_predict_layers", 0)
@@ -128,7 +109,7 @@ def config_of(file: Gguf, factors: Mapping[str, Sequence[float]]) -> dict[str, A
         "rms_norm_eps": keys.number("attention.layer_norm_rms_epsilon"),
         "rope_theta": keys.number("rope.freq_base", 10000.0),
         "rotary_dim": keys.number("rope.dimension_count", head_dim),
-        "rope_scaling": rope_scaling(keys, factors),
+        "rope_scaling": rope_scaling(keys),
         "tie_word_embeddings": not keys.has("output.weight"),
         "torch_dtype": _dtype(file),
         **architecture.more(keys),
@@ -147,7 +128,7 @@ def generation_of(file: Gguf) -> dict[str, Any]:
     known = (
         number
         for number, (text, kind) in enumerate(zip(tokens, types, strict=False))
-        if kind == _CONTROL and text in _END_TEXTS
+        if (kind == _CONTROL and text in _END_TEXTS) or (kind, text) == (_USER_DEFINED, _END_TEXTS[-1])
     )
     ends = list(dict.fromkeys(each for each in (*named, *known) if each is not None))
     found: dict[str, Any] = {"eos_token_id": ends} if ends else {}

@@ -12,20 +12,32 @@ FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.
 class Keys:
     """The values of a file under the name of its architecture."""
 
-    def __init__(self, file: Gguf) -> None:
-        self.file = file
+    def __init__(self, file: Gguf, factors: Mapping[str, Sequence[float]], layered: bool = False) -> None:
+        """`factors`: numbers of the tensors of `FACTORS`. `layered`: layers differ, and `number` is of the
+        first one."""
+        self.file, self.factors, self._layered = file, factors, layered
         self.architecture: str = file.get("general.architecture", str, "")
 
     def number(self, key: str, default: float | None = None) -> Any:
         """Raises `FileError` if there is no such number, and no default."""
         value = self.file.get(f"{self.architecture}.{key}", (int, float, list), default)
         if isinstance(value, list):  # of each layer
-            if not value or any(each != value[0] for each in value):
+            if not value or (not self._layered and any(each != value[0] for each in value)):
                 raise self.file.wrong(f"{self.architecture}.{key}", "its layers have different sizes")
             value = value[0]
         if value is None:
             raise self.file.wrong(f"{self.architecture}.{key}", "the value is missing")
         return value
+
+    def layers(self, key: str, default: Any = None) -> list[Any]:
+        """A value of each layer. Raises `FileError` if there is none, and no default."""
+        value = self.file.get(f"{self.architecture}.{key}", (bool, int, float, list), default)
+        count = self.number("block_count")
+        if value is None or (isinstance(value, list) and len(value) != count):
+            raise self.file.wrong(
+                f"{self.architecture}.{key}", f"a value for each of {count} layers is needed"
+            )
+        return value if isinstance(value, list) else [value] * count
 
     def flag(self, key: str, default: bool) -> bool:
         found: bool = self.file.get(f"{self.architecture}.{key}", bool, default)
@@ -51,11 +63,11 @@ def head_size(keys: Keys) -> int:
     return found
 
 
-def rope_scaling(keys: Keys, factors: Mapping[str, Sequence[float]]) -> dict[str, Any] | None:
+def rope_scaling(keys: Keys) -> dict[str, Any] | None:
     """Object `rope_scaling`. None: angles are not scaled."""
     longest = keys.number("context_length")
     original = keys.number("rope.scaling.original_context_length", longest)
-    every, short, long = (factors.get(name) for name in FACTORS)
+    every, short, long = (keys.factors.get(name) for name in FACTORS)
     if every:
         short = long = every
     if short and long:

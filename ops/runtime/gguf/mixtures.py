@@ -52,7 +52,7 @@ def glm4moe(keys: Keys) -> dict[str, Any]:
 
 def gpt_oss(keys: Keys) -> dict[str, Any]:
     """gpt-oss, whose YaRN does not round the dimensions between which it fades."""
-    found, scaling = experts(keys, True), rope_scaling(keys, {})
+    found, scaling = experts(keys, True), rope_scaling(keys)
     return {
         **found,
         "intermediate_size": found["moe_intermediate_size"],
@@ -68,7 +68,7 @@ def deepseek2(keys: Keys) -> dict[str, Any]:
     found = experts(keys, False, _SIGMOID if third else _SOFTMAX)
     size = keys.number("attention.key_length_mla", keys.number("attention.key_length"))
     rotated = keys.number("rope.dimension_count")
-    scaling = rope_scaling(keys, {})
+    scaling = rope_scaling(keys)
     if scaling and (multiplier := keys.number("rope.scaling.yarn_log_multiplier", 0)):
         # The file has a tenth of mscale_all_dim, which mscale equals in all models that have both.
         scaling |= dict.fromkeys(("mscale", "mscale_all_dim"), 10 * multiplier)

@@ -2,12 +2,14 @@
 
 gpt2     byte-level BPE: tokens and merges are in the file; how text is split before is known by name
 llama    SentencePiece: tokens with scores; merges follow from these
+gemma4   as SentencePiece, with merges in the file
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ops.runtime.gguf.file import Gguf
+from ops.runtime.gguf.splits import BEGINS, COMPOSED, SPLITS, WHOLE_MERGES
 
 UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
 """Types of tokens."""
@@ -15,45 +17,8 @@ UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
 SPACE = "▁"
 """A space, as SentencePiece writes it."""
 
-_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_REST = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-_LLAMA3 = rf"{_WORDS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_REST}"
-_QWEN2 = _LLAMA3.replace("{1,3}", "")
-_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_BEFORE = r"[^\r\n\p{L}\p{N}]?"
-_TEKKEN = (
-    rf"{_BEFORE}{_UPPER}*{_LOWER}+|{_BEFORE}{_UPPER}+{_LOWER}*|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_REST}"
-)
-_GPT4O = (
-    rf"{_BEFORE}{_UPPER}*{_LOWER}+{_WORDS}?|{_BEFORE}{_UPPER}+{_LOWER}*{_WORDS}?"
-    rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_REST}"
-)
-_DIGIT = r"\p{N}"
-_DEEPSEEK3 = (
-    r"\p{N}{1,3}",
-    "[一-龥\u3040-ゟ゠-ヿ]+",
-    r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|" + _REST,
-)
-
-SPLITS: Mapping[str, tuple[tuple[str, ...], bool]] = {
-    **dict.fromkeys(("gpt-2", "default", "phi-2", "mpt", "olmo", "roberta-bpe"), ((), True)),
-    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"), ((_DIGIT,), True)),
-    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "dbrx"), ((_LLAMA3,), False)),
-    **dict.fromkeys(("smaug-bpe", "chatglm-bpe", "glm4"), ((_LLAMA3,), False)),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), ((_QWEN2,), False)),
-    "tekken": ((_TEKKEN,), False),
-    **dict.fromkeys(("gpt-4o", "llama4"), ((_GPT4O,), False)),
-    "deepseek-v3": (_DEEPSEEK3, False),
-}
-"""How text is split before byte-level BPE, by `tokenizer.ggml.pre`: regular expressions, each of which splits
-the parts of the one before it, and whether GPT-2's splits them at last."""
-
-_WHOLE_MERGES = ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "tekken")
-"""A part that is a token is that token, whatever merges say."""
-_BEGINS = ("llama3", "llama-v3", "llama-bpe", "falcon3")
-"""Texts begin with the bos token if the file does not say."""
-_COMPOSED = ("qwen2", "deepseek-r1-qwen", "megrez")
-"""Text is normalized to NFC."""
+_PIECES = ("llama", "gemma4")
+"""Models whose tokens are pieces of text, with marks for spaces."""
 
 _NAMES = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
 
@@ -67,12 +32,12 @@ def tokenizer_of(file: Gguf) -> dict[str, Any]:
     kind = file.get("tokenizer.ggml.model", str)
     if kind == "gpt2":
         model = _byte_level(file, tokens)
-    elif kind == "llama":
+    elif kind in _PIECES:
         tokens = [SPACE * len(token) if token.strip(" ") == "" else token for token in tokens]
         model = _sentence_piece(file, tokens)
     else:
-        raise file.wrong("tokenizer.ggml.model", f"{kind!r} is not supported (gpt2, llama)")
-    special = {UNKNOWN, CONTROL} if kind == "llama" else {CONTROL}
+        raise file.wrong("tokenizer.ggml.model", f"{kind!r} is not supported (gpt2, llama, gemma4)")
+    special = {UNKNOWN, CONTROL} if kind in _PIECES else {CONTROL}
     vocabulary = model["model"]["vocab"]
     added = [
         {
@@ -119,8 +84,6 @@ def _byte_level(file: Gguf, tokens: Sequence[str]) -> dict[str, Any]:
     if name not in SPLITS:
         raise file.wrong("tokenizer.ggml.pre", f"{name!r} is not supported ({', '.join(SPLITS)})")
     vocabulary = {token: number for number, token in enumerate(tokens)}
-    merges: list[Any] = file.get("tokenizer.ggml.merges", list, [])
-    pairs = [pair for merge in merges if len(pair := str(merge).split(" ")) == 2]
     expressions, again = SPLITS[name]
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": again}
     splits = [
@@ -128,7 +91,7 @@ def _byte_level(file: Gguf, tokens: Sequence[str]) -> dict[str, Any]:
         for each in expressions
     ]
     return {
-        "normalizer": {"type": "NFC"} if name in _COMPOSED else None,
+        "normalizer": {"type": "NFC"} if name in COMPOSED else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*splits, level]},
         "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
         "model": {
@@ -139,24 +102,15 @@ def _byte_level(file: Gguf, tokens: Sequence[str]) -> dict[str, Any]:
             "end_of_word_suffix": None,
             "fuse_unk": False,
             "byte_fallback": False,
-            "ignore_merges": name in _WHOLE_MERGES,
+            "ignore_merges": name in WHOLE_MERGES,
             "vocab": vocabulary,
-            "merges": [
-                [left, right]
-                for left, right in pairs
-                if left in vocabulary and right in vocabulary and left + right in vocabulary
-            ],
+            "merges": _known_merges(file, vocabulary),
         },
     }
 
 
 def _sentence_piece(file: Gguf, tokens: Sequence[str]) -> dict[str, Any]:
-    scores: list[Any] = file.get("tokenizer.ggml.scores", list, [])
-    if len(scores) != len(tokens):
-        raise file.wrong("tokenizer.ggml.scores", f"{len(scores)}, but there are {len(tokens)} tokens")
     gemma = file.get("general.architecture", str, "").startswith("gemma")
-    # Gemma's merges have the order of its tokens, not of their scores.
-    ranks = [float(-number) for number in range(len(tokens))] if gemma else scores
     prefixed = file.get("tokenizer.ggml.add_space_prefix", bool, not gemma)
     vocabulary = {token: number for number, token in enumerate(tokens)}
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
@@ -180,9 +134,31 @@ def _sentence_piece(file: Gguf, tokens: Sequence[str]) -> dict[str, Any]:
             "byte_fallback": True,
             "ignore_merges": False,
             "vocab": vocabulary,
-            "merges": merges_of(vocabulary, ranks),
+            "merges": _merges_of_pieces(file, vocabulary, gemma),
         },
     }
+
+
+def _merges_of_pieces(file: Gguf, vocabulary: Mapping[str, int], gemma: bool) -> list[list[str]]:
+    """Those of the file, or those that follow from the scores of its tokens."""
+    if file.get("tokenizer.ggml.model", str) == "gemma4":
+        return _known_merges(file, vocabulary)
+    scores: list[Any] = file.get("tokenizer.ggml.scores", list, [])
+    if len(scores) != (count := len(file.get("tokenizer.ggml.tokens", list, []))):
+        raise file.wrong("tokenizer.ggml.scores", f"{len(scores)}, but there are {count} tokens")
+    # Gemma's merges have the order of its tokens, not of their scores.
+    return merges_of(vocabulary, [float(-number) for number in range(count)] if gemma else scores)
+
+
+def _known_merges(file: Gguf, vocabulary: Mapping[str, int]) -> list[list[str]]:
+    """Merges of the file, without those of which a token is missing."""
+    merges: list[Any] = file.get("tokenizer.ggml.merges", list, [])
+    pairs = [pair for merge in merges if len(pair := str(merge).split(" ")) == 2]
+    return [
+        [left, right]
+        for left, right in pairs
+        if left in vocabulary and right in vocabulary and left + right in vocabulary
+    ]
 
 
 def merges_of(vocabulary: Mapping[str, int], scores: Sequence[float]) -> list[list[str]]:
@@ -199,7 +175,7 @@ def merges_of(vocabulary: Mapping[str, int], scores: Sequence[float]) -> list[li
 
 def _begins(file: Gguf, kind: str) -> bool:
     """Whether texts begin with the bos token."""
-    assumed = kind == "llama" or file.get("tokenizer.ggml.pre", str) in _BEGINS
+    assumed = kind in _PIECES or file.get("tokenizer.ggml.pre", str) in BEGINS
     found: bool = file.get("tokenizer.ggml.add_bos_token", bool, assumed)
     return found
 

@@ -63,6 +63,21 @@ GEMMA2_VALUES = {
     "attn_logit_softcapping": 3.0,
     "final_logit_softcapping": 5.0,
 }
+GEMMA4 = {
+    **{"head_dim": 32, "global_head_dim": 64, "num_hidden_layers": 5, "sliding_window": 9},
+    **{"vocab_size_per_layer_input": 97, "final_logit_softcapping": 5.0, "tie_word_embeddings": True},
+    "layer_types": [f"{kind}_attention" for kind in ("sliding", "full", "sliding", "sliding", "full")],
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+    },
+}
+GEMMA4_VALUES = {
+    **{"attention.key_length": 64, "attention.value_length": 64, "attention.sliding_window": 9},
+    **{"attention.key_length_swa": 32, "attention.value_length_swa": 32, "final_logit_softcapping": 5.0},
+    **{"rope.freq_base": 1e6, "rope.freq_base_swa": 1e4},
+    "attention.sliding_window_pattern": [True, False, True, True, False],
+}
 HEADS_OF_32 = {"attention.key_length": 32, "attention.value_length": 32}
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 64}
 ROUTED = {"expert_count": 5, "expert_used_count": 2}
@@ -104,6 +119,25 @@ MODELS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     ),
     "gemma2": ("Gemma2ForCausalLM", GEMMA2, "gemma2", GEMMA2_VALUES),
     "gemma3": ("Gemma3ForCausalLM", GEMMA3, "gemma3", GEMMA3_VALUES),
+    "gemma4": (
+        "Gemma4ForCausalLM",
+        GEMMA4 | {"hidden_size_per_layer_input": 32, "num_kv_shared_layers": 2, "use_double_wide_mlp": True},
+        "gemma4",
+        GEMMA4_VALUES
+        | {"attention.shared_kv_layers": 2, "embedding_length_per_layer_input": 32}
+        | {"feed_forward_length": [256, 256, 256, 512, 512]},
+    ),
+    "gemma4, experts": (
+        "Gemma4ForCausalLM",
+        GEMMA4
+        | {"hidden_size_per_layer_input": 0, "enable_moe_block": True, "num_experts": 4}
+        | {"attention_k_eq_v": True, "num_global_key_value_heads": 1}
+        | {"top_k_experts": 2, "moe_intermediate_size": 64},
+        "gemma4",
+        GEMMA4_VALUES
+        | {"embedding_length_per_layer_input": 0, "expert_count": 4, "expert_used_count": 2}
+        | {"expert_feed_forward_length": 64, "attention.head_count_kv": [2, 1, 2, 2, 1]},
+    ),
     "phi3": ("Phi3ForCausalLM", {"sliding_window": 20}, "phi3", {"attention.sliding_window": 20}),
     "Mixtral": (
         "MixtralForCausalLM",
@@ -207,7 +241,7 @@ def test_logits_of_every_architecture_equal_transformers(tmp_path: Path, name: s
         "ffn_down": "Q5_0",
         **{"ffn_down_exps": "MXFP4", "ffn_down_shexp": "IQ4_NL", "ffn_gate_inp": None, "attn_k_b": "Q8_0"},
         "attn_output": "Q8_0",
-        "token_embd": "Q8_0",
+        **{"token_embd": "Q8_0", "per_layer_token_embd": "Q8_0", "proj": "Q8_0"},
         "output": None,
     }
     file, meant = written(tmp_path, name, lambda own: mixed.get(own.split(".")[-2], "Q4_K"))

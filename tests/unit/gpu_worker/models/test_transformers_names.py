@@ -38,3 +38,14 @@ def test_experts_of_which_a_part_is_missing_are_not_known() -> None:
 
 def test_names_of_no_parameter() -> None:
     assert parts_of(random_model(*MODELS["Nemotron"]), ["visual.weight"]) == {}
+
+
+def test_experts_of_which_transformers_has_no_rule() -> None:
+    """GGUF files of Gemma 4 have experts in a stack, which is taken apart."""
+    model = random_model(*MIXTURES["Gemma 4 MoE, keys as values"])
+    stem = "model.layers.1.experts"
+    both = [f"{stem}.{n}.gate_up_proj.weight" for n in range(4)]
+    assert parts_of(model, both) == {f"{stem}.gate_up_proj": (tuple(both),)}
+    apart = [f"{stem}.{n}.{part}_proj.weight" for n in range(4) for part in ("up", "gate")]
+    assert parts_of(model, apart) == {f"{stem}.gate_up_proj": (tuple(apart[1::2]), tuple(apart[::2]))}
+    assert parts_of(model, apart[1:]) == {}

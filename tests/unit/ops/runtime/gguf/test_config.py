@@ -109,6 +109,15 @@ def test_end_tokens_and_sampling(tmp_path: Path) -> None:
     assert found == {"eos_token_id": [1, 2, 3], "temperature": 0.5, "top_k": 20}
 
 
+def test_what_ends_an_answer_of_gemma_4(tmp_path: Path) -> None:
+    """A call of a tool does, though its token is shown."""
+    tokens = {
+        "tokenizer.ggml.tokens": ["<eos>", "<turn|>", "<|tool_response>", "<|tool_call>", "turn"],
+        "tokenizer.ggml.token_type": [3, 3, 4, 4, 1],
+    }
+    assert generation_of(a_file(tmp_path, **tokens)) == {"eos_token_id": [0, 1, 2]}
+
+
 @pytest.mark.parametrize(
     ("architecture", "more", "message"),
     [
@@ -125,6 +134,11 @@ def test_end_tokens_and_sampling(tmp_path: Path) -> None:
             "llama",
             {"attention.value_length": 8},
             r"llama\.attention\.value_length: another size than of keys",
+        ),
+        (
+            "gemma4",
+            {"attention.sliding_window_pattern": [True]},
+            r"gemma4\.attention\.sliding_window_pattern: a value for each of 2 layers is needed",
         ),
         ("qwen2", {"rope.scaling.type": "linear"}, r"qwen2\.rope\.scaling\.factor: the value is missing"),
     ],

@@ -2,15 +2,19 @@
 
 import json
 import random
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
-from tokenizers.normalizers import NFC
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import BPE
+from tokenizers.normalizers import NFC, Replace
+from tokenizers.pre_tokenizers import Split
 from transformers.integrations.gguf import convert_gguf_tokenizer, get_gguf_tokenizer
 
 from ops.runtime.gguf.file import read_gguf
+from ops.runtime.gguf.splits import SPLITS
 from ops.runtime.gguf.tokenizer import SPACE, merges_of, tokenizer_config_of, tokenizer_of
 from ops.runtime.model_files import FileError
 from ops.runtime.settings import SHIPPED_MODEL
@@ -121,6 +125,71 @@ def test_text_is_split_as_in_deepseek_3(tmp_path: Path) -> None:
         *("Two", "  ", "123", "45", "日本カナ", " fox", "'s", ",", " //"),
         *("a", "_b", " e\u0301", "!\r\n\n", " x"),
     ]
+
+
+SPLIT_TEXT = "Two  12345日本カナ fox's, //a_b e\u0301!\r\n\n Ωmega ա1 "
+
+
+@pytest.mark.parametrize(
+    ("pre", "expected"),
+    [
+        ("deepseek-llm", "Two|  |12345|日本カナ| fox|'|s|,| //|a|_|b| e|\u0301|!|\r|\n|\n| Ω|mega| ա|1| "),
+        (
+            "deepseek-coder",
+            "Two|  |1|2|3|4|5|日本カナ| fox|'|s|,| //|a|_|b| e|\u0301|!|\r|\n|\n| Ωmega| ա|1| ",
+        ),
+        ("kimi-k2", "Two| | |123|45|日本|カナ| fox's|,| //|a|_b| e\u0301|!\r\n\n| Ωmega| ա|1| "),
+        ("falcon", "Two| | |123|45|日本カナ| fox|'|s|,| |//|a|_|b| e|\u0301|!|\r\n\n| Ωmega| ա|1| "),
+        ("bloom", "Two| | 12345日本カナ| fox's|,| //a_b| e\u0301|!\r\n\n| Ωmega| ա1| "),
+        ("viking", "Two| | |1|2|3|4|5|日本カナ| fox's|,| //a_b| e\u0301|!\r\n\n| Ωmega| ա|1| "),
+        ("seed-coder", "Two| | |1|2|3|4|5|日本カナ| fox|'s|,| //|a|_b| e|\u0301!|\r\n\n| Ωmega| ա|1| "),
+    ],
+)
+def test_parts_of_a_text(tmp_path: Path, pre: str, expected: str) -> None:
+    path = write_gguf(tmp_path / "a.gguf", shipped() | {"tokenizer.ggml.pre": pre}, {})
+    splits = Tokenizer.from_str(json.dumps(tokenizer_of(read_gguf(path)))).pre_tokenizer
+    assert "|".join(SPLIT_TEXT[slice(*place)] for _, place in splits.pre_tokenize_str(SPLIT_TEXT)) == expected
+
+
+def test_every_name_splits_text(tmp_path: Path) -> None:
+    for pre in SPLITS:
+        path = write_gguf(tmp_path / "a.gguf", shipped() | {"tokenizer.ggml.pre": pre}, {})
+        found = Tokenizer.from_str(json.dumps(tokenizer_of(read_gguf(path))))
+        for text in TEXTS[:2]:
+            text = unicodedata.normalize("NFC", text)
+            assert found.decode(found.encode(text, add_special_tokens=False).ids) == text
+
+
+def test_gemma_4_has_the_merges_of_its_file(tmp_path: Path) -> None:
+    """As the model's own tokenizer.json has them: bytes where a character is no token, spaces as marks."""
+    merges = ["t h", "th e", f"{SPACE} the", "f o", "fo x", f"{SPACE} fox", "s a", "w a", "l k", "wa lk"]
+    values = pieces(
+        **{
+            "general.architecture": "gemma4",
+            "tokenizer.ggml.model": "gemma4",
+            "tokenizer.ggml.merges": merges,
+        }
+    )
+    path = write_gguf(tmp_path / "a.gguf", values, {})
+    ours = Tokenizer.from_str(json.dumps(tokenizer_of(read_gguf(path))))
+    texts = values["tokenizer.ggml.tokens"]
+    bpe = BPE(
+        {text: number for number, text in enumerate(texts)},
+        [tuple(each.split(" ")) for each in merges],
+        byte_fallback=True,
+        fuse_unk=True,
+        unk_token="<unk>",
+    )
+    theirs = Tokenizer(bpe)
+    theirs.normalizer = Replace(" ", SPACE)
+    theirs.pre_tokenizer = Split(" ", "merged_with_previous")
+    theirs.decoder = decoders.Sequence(
+        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    for text in ("The fox walks: the  fox", " the\n\nfox ä 🦊", "", "x"):
+        assert (found := ours.encode(text, add_special_tokens=False).ids) == theirs.encode(text).ids
+        assert ours.decode(found) == theirs.decode(found) == text
+    assert ours.encode("the").ids[0] == 1
 
 
 @pytest.mark.parametrize("architecture", ["phi3", "gemma2"])
