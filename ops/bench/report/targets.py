@@ -158,6 +158,16 @@ def with_over_without(model: str, mechanism: str, figure: str) -> Look:
     return look
 
 
+def with_it(model: str, mechanism: str, figure: str) -> Look:
+    """A figure with the mechanism: the median of the rounds."""
+
+    def look(results: Results) -> float | None:
+        one = results.get(mechanism, {})
+        return float(one["figures"][figure]["with"]) if one.get("model") == model else None
+
+    return look
+
+
 def lowest_over_in_process(results: Results) -> float | None:
     """Where the chain of processes does worst: tokens a second over those of the engine in one process."""
     rates = results["output_tokens_per_second"].values()
@@ -320,6 +330,24 @@ TARGETS = (
             with_over_without("1.1b", "weights of int8", f"output tokens/s, {users} at once"),
         )
         for users in (1, 8, 32)
+    ),
+    Target(
+        "tokens/s of an answer in JSON, half of its tokens forced, over free text, 135m",
+        Bound("at least", 1.2, "times"),
+        "mechanisms",
+        with_it("135m", "drafts of what a grammar forces", "rate over free text"),
+    ),
+    *(
+        Target(
+            f"grammars in a step, 135m, {users} at once",
+            Bound("at most", 0.03, "of its time"),
+            "mechanisms",
+            with_it("135m", mechanism, "share of grammars in steps"),
+        )
+        for users, mechanism in (
+            (2, "drafts of what a grammar forces"),
+            (32, "drafts of what 32 grammars force"),
+        )
     ),
     Target(
         "a worker's start, 1.1 billion parameters, files in the system's cache",
