@@ -413,6 +413,18 @@ TARGETS = (
         "overload",
         at("p99_over_capacity"),
     ),
+    Target(
+        "time until a malformed or hostile grammar is refused, at most",
+        Bound("at most", 1, "s"),
+        "hostile-grammars",
+        at("refusal_s"),
+    ),
+    Target(
+        "longest gap between a stream's tokens beside hostile grammars, over that without",
+        Bound("at most", 20, "ms"),
+        "hostile-grammars",
+        at("extra_ms"),
+    ),
     Target("P99 of a refusal", Bound("at most", 50, "ms"), "overload", at("refusal_p99_ms")),
     Target("first token after an overload has ended", Bound("at most", 1, "s"), "overload", at("recovery_s")),
 )

@@ -43,6 +43,27 @@ def test_parts_of_the_vocabulary_change_no_mask(whole: Vocabulary, schema: objec
             assert all(matcher.consume_token(token) for matcher in matchers)
 
 
+@pytest.mark.parametrize(
+    ("grammar", "said"),
+    [
+        ('start: "a" start', "Too many items"),
+        ('start: "x"{9} (a b)\na: "y" a\nb: "z"', "Too many items"),
+        ("start: A\nA: /a/ & /b/", "no text follows it"),
+    ],
+)
+def test_a_walk_meets_what_the_first_mask_does_not(grammar: str, said: str) -> None:
+    vocabulary = Vocabulary(SHIPPED_MODEL, 4096, [END])
+    with pytest.raises(GrammarError, match=said):
+        vocabulary.walk(vocabulary.matcher(grammar))
+
+
+def test_a_walk_ends_where_an_answer_must() -> None:
+    vocabulary = Vocabulary(SHIPPED_MODEL, 4096, [END])
+    matcher = vocabulary.matcher('start: "yes" | "no"')
+    vocabulary.walk(matcher)
+    assert matcher.is_accepting()
+
+
 def test_a_vocabulary_without_an_end_token_is_refused() -> None:
     with pytest.raises(GrammarError, match="no end token"):
         Vocabulary(SHIPPED_MODEL, 4096, [])
