@@ -14,6 +14,7 @@ import uvicorn
 
 from gateway.app import Options, Stores, create_app
 from gateway.errors import Unavailable
+from gateway.http.claims import Claims
 from gateway.http.connections import ConnectionLimits
 from gateway.http.draining import Drain
 from gateway.http.key_ring import KeyRing
@@ -75,6 +76,7 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
         metrics=MetricsStore(redis, settings.stream_prefix),
         responses=_store(redis, settings),
         background=JobQueue(redis, settings.stream_prefix, "response", settings.jobs_per_tenant),
+        claims=_claims(redis, settings),
     )
     options = Options(
         access=settings.access,
@@ -174,6 +176,19 @@ def _store(redis: Line, settings: GatewaySettings) -> ResponseStore | None:
         seconds=settings.responses_seconds,
         tenant_bytes=settings.responses_bytes_per_tenant,
         all_bytes=settings.responses_bytes,
+    )
+
+
+def _claims(redis: Line, settings: GatewaySettings) -> Claims | None:
+    """Where answers to requests with an `Idempotency-Key` are kept; None if they are not."""
+    if not settings.idempotency_seconds:
+        return None
+    return Claims(
+        connect=lambda: Line(settings.redis_url),
+        line=redis,
+        prefix=settings.stream_prefix,
+        seconds=settings.idempotency_seconds,
+        all_bytes=settings.idempotency_bytes,
     )
 
 

@@ -35,11 +35,13 @@ from gateway.api.schema import ChatBody, CompletionBody, EmbeddingBody
 from gateway.api.token_schema import DetokenizeBody, TokenizeBody
 from gateway.errors import BadRequest, GatewayError, NotFound, ServerFault, WrongMethod
 from gateway.http.body_memory import BodyMemory, HoldsBodies
+from gateway.http.claims import Claims
 from gateway.http.connection import Disconnected
 from gateway.http.draining import Drain, Draining
 from gateway.http.error_shape import refusal
 from gateway.http.guard import Guard
 from gateway.http.gzipped import GzipAnswers
+from gateway.http.idempotent import Idempotent
 from gateway.http.key_ring import KeyRing
 from gateway.http.meter import Meter
 from gateway.http.openapi import add_schemas
@@ -84,6 +86,8 @@ class Stores:
     """Answers of `/v1/responses`."""
     background: JobQueue | None = None
     """Those that are made in the background; it goes with `responses`."""
+    claims: Claims | None = None
+    """Answers to requests with an `Idempotency-Key`; without it the header changes nothing."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,7 @@ def create_app(
     app.state.inside = Inside(backend)
     app.state.drain = drain = Drain()
     app.state.bodies = BodyMemory()
-    _add_middleware(app, keys or KeyRing(), limits or Limits(), stores.meter, options.access)
+    _add_middleware(app, keys or KeyRing(), limits or Limits(), stores, options.access)
     for router in (
         page.router(),
         docs_page.router(app.openapi),
@@ -163,12 +167,14 @@ def create_app(
     return app
 
 
-def _add_middleware(app: FastAPI, keys: KeyRing, limits: Limits, meter: Meter | None, access: Access) -> None:
+def _add_middleware(app: FastAPI, keys: KeyRing, limits: Limits, stores: Stores, access: Access) -> None:
     """From the inside out: requests that any of these refuses get an id, too, but no span."""
     app.add_middleware(RequestSpans)
+    if stores.claims is not None:
+        app.add_middleware(Idempotent, claims=stores.claims)
     app.add_middleware(GzipAnswers)
     app.add_middleware(HoldsBodies, memory=app.state.bodies)
-    app.add_middleware(Guard, keys=keys, limits=limits, meter=meter)
+    app.add_middleware(Guard, keys=keys, limits=limits, meter=stores.meter)
     app.add_middleware(UsualForm)
     app.add_middleware(Draining, drain=app.state.drain)
     if access.origins:

@@ -46,8 +46,8 @@ _SERVER = (
 _GATEWAY = (
     "+hget +hgetall +hkeys +hset +hdel +hincrby +zadd +zrem +zrange +scard +xrange +pttl +time +exists +eval"
 )
-"""What it takes to read the API keys, to count requests and tokens, to store responses, and to work at jobs.
-Metrics take what all may do."""
+"""What it takes to read the API keys, to count requests and tokens, to store responses and the
+answers under an Idempotency-Key, and to work at jobs. Metrics take what all may do."""
 _OPERATOR = "+@all -@admin -@dangerous -@scripting -@pubsub +info +eval +client|unblock"
 
 
@@ -68,7 +68,7 @@ def rules(role: str, prefix: str) -> tuple[str, ...]:
     calls: tuple[str, ...] = ()
     """Rights apart from the others: to look whether a call is still at the next service's door."""
     if role == "gateway":
-        keys += ["%R~keys*", "~limits*", "~responses:*", "~jobs:*", "%R~metrics:*"]
+        keys += ["%R~keys*", "~limits*", "~responses:*", "~claims:*", "~jobs:*", "%R~metrics:*"]
         keys += [f"%W~{INSIDE}", "%W~inbox:scheduler-*"]
         commands += f" {_GATEWAY}"
     if role == "scheduler":
