@@ -14,12 +14,13 @@ import uvicorn
 
 from gateway.app import Options, Stores, create_app
 from gateway.errors import Unavailable
+from gateway.http.body_memory import MAX_BODY_BYTES
 from gateway.http.claims import Claims
 from gateway.http.connections import ConnectionLimits
 from gateway.http.draining import Drain
 from gateway.http.key_ring import KeyRing
 from gateway.http.meter import Meter
-from gateway.http.protocol import protocol
+from gateway.http.protocol import WebSocketProtocol, protocol
 from gateway.settings import GatewaySettings
 from gateway.upstream.backend import NodeBackend
 from gateway.upstream.jobs import JobQueue
@@ -90,7 +91,9 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
     config = uvicorn.Config(
         app,
         http=protocol(connections),
-        ws="none",
+        ws=WebSocketProtocol,
+        ws_max_size=MAX_BODY_BYTES,
+        ws_per_message_deflate=False,
         lifespan="on",
         access_log=False,
         log_config=None,

@@ -20,6 +20,7 @@ from gateway.api import (
     rank,
     responses,
     stored_responses,
+    stream,
     tokenize,
 )
 from gateway.api import metrics as metrics_page
@@ -157,6 +158,7 @@ def create_app(
         rank.router(generator),
         tokenize.router(generator, catalog),
         inside.router(generator, app.state.inside, options.trace_url),
+        stream.router(),
     ):
         app.include_router(router)
     app.add_exception_handler(GatewayError, _gateway_error)
