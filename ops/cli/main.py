@@ -7,7 +7,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
-from ops.cli import down, keys, plan_memory, quantize, status, talk, up
+from ops.cli import down, keys, plan_memory, quantize, status, talk, top, up
 from ops.cli.output import silence
 from ops.runtime.errors import LaunchError
 
@@ -17,6 +17,7 @@ Quire serves large language models through an OpenAI-compatible API.
   quire up                 start everything with the model that ships with Quire
   quire chat               talk to it, in another terminal
   quire status             what runs, and how it is
+  quire top                what goes on inside, live
   quire keys               give out and revoke API keys
   quire down               stop what `quire up --detach` left running
   quire bench serve        put it under load and measure it
@@ -45,19 +46,19 @@ class _Version(argparse.Action):
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
-    top = argparse.ArgumentParser(
+    whole = argparse.ArgumentParser(
         prog="quire", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    top.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
-    subcommands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (up, status, down, keys, talk, plan_memory, quantize):
+    whole.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
+    subcommands = whole.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in (up, status, top, down, keys, talk, plan_memory, quantize):
         command.add_to(subcommands)
     if _has_tools():
         from ops.cli.tools import bench, simulate
 
         bench.add_to(subcommands)
         simulate.add_to(subcommands)
-    return top
+    return whole
 
 
 def _has_tools() -> bool:

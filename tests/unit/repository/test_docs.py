@@ -89,7 +89,7 @@ def test_quire_options_exist(command: str) -> None:
 
 def test_quire_commands_exist() -> None:
     named = {command for _, command in texts(r"quire (up|down|status|[a-z]+)(?= --|`|$|  )")}
-    assert named <= {"up", "down", "status", "chat", "keys", "bench", "simulate", "quantize"}
+    assert named <= {"up", "down", "status", "chat", "keys", "top", "bench", "simulate", "quantize"}
 
 
 def test_modules_exist() -> None:

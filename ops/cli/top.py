@@ -1,0 +1,33 @@
+"""`quire top`: what goes on inside, live in the terminal."""
+
+import argparse
+from typing import Any
+
+from ops.cli.talk import running_url
+
+_DESCRIPTION = """\
+Show what goes on inside a deployment while it happens: requests, blocks, steps, rates and
+processes. By default of the one that `quire up` has started on this machine. The page at
+/inside shows more. Where an API key is needed it is taken from OPENAI_API_KEY, and must have the
+right: `quire keys add NAME --rights inside`.
+
+Ctrl-C ends it. Where the output is no terminal, or with --once, it shows how things are and ends.
+"""
+
+
+def add_to(subcommands: Any) -> None:
+    top = subcommands.add_parser(
+        "top",
+        help="show what goes on inside, live",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--url", help="the gateway (default: the running one, else http://127.0.0.1:8000)")
+    top.add_argument("--once", action="store_true", help="show how things are, and end")
+    top.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from ops.cli.inside import follow  # its libraries are for this command alone
+
+    return follow((arguments.url or running_url()).rstrip("/"), arguments.once)
