@@ -14,15 +14,15 @@ import uvicorn
 
 from gateway.app import Options, Stores, create_app
 from gateway.errors import Unavailable
-from gateway.http.body_memory import MAX_BODY_BYTES
-from gateway.http.claims import Claims
 from gateway.http.connections import ConnectionLimits
 from gateway.http.draining import Drain
 from gateway.http.key_ring import KeyRing
 from gateway.http.meter import Meter
-from gateway.http.protocol import WebSocketProtocol, protocol
+from gateway.http.protocol import protocol
 from gateway.settings import GatewaySettings
 from gateway.upstream.backend import NodeBackend
+from gateway.upstream.batch_store import BatchStore
+from gateway.upstream.file_store import FileStore
 from gateway.upstream.jobs import JobQueue
 from gateway.upstream.response_store import ResponseStore
 from ops.runtime.address import check_free, http_url, listen
@@ -77,7 +77,8 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
         metrics=MetricsStore(redis, settings.stream_prefix),
         responses=_store(redis, settings),
         background=JobQueue(redis, settings.stream_prefix, "response", settings.jobs_per_tenant),
-        claims=_claims(redis, settings),
+        batches=BatchStore(redis, settings.stream_prefix, _files(redis, settings)),
+        batch_queue=JobQueue(redis, settings.stream_prefix, "batch", settings.jobs_per_tenant),
     )
     options = Options(
         access=settings.access,
@@ -85,15 +86,15 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
         aliases=settings.aliases,
         strict_fields=settings.strict_fields,
         trace_url=settings.trace_url,
+        file_bytes=settings.file_bytes,
+        batch_lines_at_once=settings.batch_lines_at_once,
     )
     app = create_app(NodeBackend(node), keys, settings.limits, stores, options)
     METRICS.read_by(app.state.generator.read_metrics)
     config = uvicorn.Config(
         app,
         http=protocol(connections),
-        ws=WebSocketProtocol,
-        ws_max_size=MAX_BODY_BYTES,
-        ws_per_message_deflate=False,
+        ws="none",
         lifespan="on",
         access_log=False,
         log_config=None,
@@ -182,16 +183,13 @@ def _store(redis: Line, settings: GatewaySettings) -> ResponseStore | None:
     )
 
 
-def _claims(redis: Line, settings: GatewaySettings) -> Claims | None:
-    """Where answers to requests with an `Idempotency-Key` are kept; None if they are not."""
-    if not settings.idempotency_seconds:
-        return None
-    return Claims(
-        connect=lambda: Line(settings.redis_url),
-        line=redis,
-        prefix=settings.stream_prefix,
-        seconds=settings.idempotency_seconds,
-        all_bytes=settings.idempotency_bytes,
+def _files(redis: Line, settings: GatewaySettings) -> FileStore:
+    return FileStore(
+        redis,
+        settings.stream_prefix,
+        seconds=settings.files_seconds,
+        tenant_bytes=settings.files_bytes_per_tenant,
+        all_bytes=settings.files_bytes,
     )
 
 

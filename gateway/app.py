@@ -9,9 +9,11 @@ from starlette.exceptions import HTTPException
 
 from gateway import docs_page, page
 from gateway.api import (
+    batches,
     chat,
     completions,
     embeddings,
+    files,
     health,
     inside,
     messages,
@@ -20,11 +22,11 @@ from gateway.api import (
     rank,
     responses,
     stored_responses,
-    stream,
     tokenize,
 )
 from gateway.api import metrics as metrics_page
 from gateway.api.answer_schema import ANSWERS
+from gateway.api.files_schema import FILES, BatchBody, UploadBody
 from gateway.api.messages_answer_schema import MESSAGES
 from gateway.api.messages_schema import CountBody, MessagesBody
 from gateway.api.ollama_answer_schema import OLLAMA
@@ -36,13 +38,11 @@ from gateway.api.schema import ChatBody, CompletionBody, EmbeddingBody
 from gateway.api.token_schema import DetokenizeBody, TokenizeBody
 from gateway.errors import BadRequest, GatewayError, NotFound, ServerFault, WrongMethod
 from gateway.http.body_memory import BodyMemory, HoldsBodies
-from gateway.http.claims import Claims
 from gateway.http.connection import Disconnected
 from gateway.http.draining import Drain, Draining
 from gateway.http.error_shape import refusal
 from gateway.http.guard import Guard
 from gateway.http.gzipped import GzipAnswers
-from gateway.http.idempotent import Idempotent
 from gateway.http.key_ring import KeyRing
 from gateway.http.meter import Meter
 from gateway.http.openapi import add_schemas
@@ -52,6 +52,7 @@ from gateway.http.paths import UsualForm, options_of
 from gateway.http.tracing import RequestIds, RequestSpans, record
 from gateway.jobs.jobs import Jobs
 from gateway.upstream.backend import Backend
+from gateway.upstream.batch_store import BatchStore
 from gateway.upstream.catalog import Catalog
 from gateway.upstream.generation import Generator
 from gateway.upstream.inside import Inside
@@ -65,7 +66,7 @@ CLIENT_CLOSED_REQUEST = 499
 
 BODIES = (
     *(CompletionBody, ChatBody, EmbeddingBody, TokenizeBody, DetokenizeBody),
-    *(RerankBody, ScoreBody),
+    *(RerankBody, ScoreBody, UploadBody, BatchBody),
     *(MessagesBody, CountBody, ResponsesBody, OllamaChatBody, OllamaGenerateBody, EmbedBody, ShowBody),
 )
 """What requests may have."""
@@ -87,8 +88,10 @@ class Stores:
     """Answers of `/v1/responses`."""
     background: JobQueue | None = None
     """Those that are made in the background; it goes with `responses`."""
-    claims: Claims | None = None
-    """Answers to requests with an `Idempotency-Key`; without it the header changes nothing."""
+    batches: BatchStore | None = None
+    """Batches and their files."""
+    batch_queue: JobQueue | None = None
+    """Batches that have not ended; it goes with `batches`."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,10 @@ class Options:
     """Requests with fields that nobody knows are refused."""
     trace_url: str = ""
     """Where people see a trace, with `{id}` in place of its id; empty: nowhere."""
+    file_bytes: int = 64 * 2**20
+    """Bytes of a file that is uploaded."""
+    batch_lines_at_once: int = 16
+    """Lines of a batch that a gateway asks at once."""
 
 
 _NOTHING_KEPT = Stores()
@@ -137,11 +144,12 @@ def create_app(
     app.state.generator = generator
     app.state.jobs = jobs = Jobs(OwnRequests(app))
     background = jobs.background(stores.responses, stores.background)
+    batching = jobs.batches(stores.batches, stores.batch_queue, options.batch_lines_at_once)
     app.state.strict_fields = options.strict_fields
     app.state.inside = Inside(backend)
     app.state.drain = drain = Drain()
     app.state.bodies = BodyMemory()
-    _add_middleware(app, keys or KeyRing(), limits or Limits(), stores, options.access)
+    _add_middleware(app, keys or KeyRing(), limits or Limits(), stores.meter, options.access)
     for router in (
         page.router(),
         docs_page.router(app.openapi),
@@ -158,25 +166,25 @@ def create_app(
         rank.router(generator),
         tokenize.router(generator, catalog),
         inside.router(generator, app.state.inside, options.trace_url),
-        stream.router(),
     ):
         app.include_router(router)
+    if batching is not None:
+        app.include_router(files.router(batching.store.files, options.file_bytes))
+        app.include_router(batches.router(batching))
     app.add_exception_handler(GatewayError, _gateway_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Disconnected, _client_left)
     app.add_exception_handler(Exception, _server_fault)
-    add_schemas(app, *BODIES, *ANSWERS, *MESSAGES, *RESPONSES, *OLLAMA)
+    add_schemas(app, *BODIES, *ANSWERS, *MESSAGES, *RESPONSES, *OLLAMA, *FILES)
     return app
 
 
-def _add_middleware(app: FastAPI, keys: KeyRing, limits: Limits, stores: Stores, access: Access) -> None:
+def _add_middleware(app: FastAPI, keys: KeyRing, limits: Limits, meter: Meter | None, access: Access) -> None:
     """From the inside out: requests that any of these refuses get an id, too, but no span."""
     app.add_middleware(RequestSpans)
-    if stores.claims is not None:
-        app.add_middleware(Idempotent, claims=stores.claims)
     app.add_middleware(GzipAnswers)
     app.add_middleware(HoldsBodies, memory=app.state.bodies)
-    app.add_middleware(Guard, keys=keys, limits=limits, meter=stores.meter)
+    app.add_middleware(Guard, keys=keys, limits=limits, meter=meter)
     app.add_middleware(UsualForm)
     app.add_middleware(Draining, drain=app.state.drain)
     if access.origins:

@@ -5,7 +5,6 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 from pydantic_settings import NoDecode
 
-from gateway.http.idempotent import MAX_ANSWER_BYTES
 from gateway.http.origin import Access
 from gateway.upstream.response_store import MAX_RECORD_BYTES
 from ops.runtime.address import is_loopback
@@ -73,14 +72,22 @@ class GatewaySettings(ProcessSettings):
     The page at /inside leads there. Empty: nowhere."""
 
     jobs_per_tenant: int = Field(64, ge=1, le=10_000)
-    """Background responses that one tenant may have under way at once."""
+    """Background responses that one tenant may have under way at once, and batches."""
 
-    idempotency_seconds: int = Field(3600, ge=0, le=10**8)
-    """Seconds that an answer is kept in Redis whose request has an `Idempotency-Key`; 0: the header changes
-    nothing."""
+    file_bytes: int = Field(64 * 2**20, ge=2**10, le=2**30)
+    """Bytes of one file of `/v1/files`."""
 
-    idempotency_bytes: int = Field(64 * 2**20, ge=2 * MAX_ANSWER_BYTES)
-    """Bytes that these answers may take. If they take more, the oldest go."""
+    files_bytes_per_tenant: int = Field(128 * 2**20, ge=2**20)
+    """Bytes that the files of one tenant may take, those that batches write too."""
+
+    files_bytes: int = Field(512 * 2**20, ge=2**20)
+    """Bytes that the files of all tenants may take."""
+
+    files_seconds: int = Field(7 * 86400, ge=3600, le=30 * 86400)
+    """Seconds that a file is kept whose request does not say."""
+
+    batch_lines_at_once: int = Field(16, ge=1, le=1024)
+    """Lines of a batch that a gateway asks at once."""
 
     strict_fields: bool = False
     """Refuse requests that have fields which nobody knows, instead of ignoring and naming these."""

@@ -1,16 +1,23 @@
 """The jobs that a gateway works at."""
 
 import asyncio
+from collections.abc import Callable
 
 from gateway.api.background import Background
+from gateway.api.batches import Batches
 from gateway.http.own_requests import OwnRequests
 from gateway.jobs.background import BackgroundResponses
+from gateway.jobs.batch import BatchWork
 from gateway.jobs.runner import Runner
+from gateway.upstream.batch_store import BatchStore
 from gateway.upstream.jobs import JobQueue
 from gateway.upstream.response_store import ResponseStore
 
 RESPONSES_AT_ONCE = 64
 """Background responses that a gateway works at. Further ones wait in Redis for any gateway."""
+
+BATCHES_AT_ONCE = 4
+"""Batches that a gateway works at."""
 
 
 class Jobs:
@@ -19,6 +26,7 @@ class Jobs:
     def __init__(self, own: OwnRequests) -> None:
         self._own = own
         self._runners: list[Runner] = []
+        self._draining: list[Callable[[], None]] = []
 
     def background(self, store: ResponseStore | None, queue: JobQueue | None) -> Background | None:
         """Where background responses are put; None if there are none."""
@@ -35,7 +43,19 @@ class Jobs:
                 tasks.create_task(runner.run())
             await asyncio.Event().wait()
 
+    def batches(self, store: BatchStore | None, queue: JobQueue | None, at_once: int) -> Batches | None:
+        """Where batches are put; None if there are none. `at_once`: lines of one that are asked at once."""
+        if store is None or queue is None:
+            return None
+        work = BatchWork(self._own, store, at_once)
+        self._draining.append(work.drain)
+        runner = Runner(queue, work.work, BATCHES_AT_ONCE)
+        self._runners.append(runner)
+        return Batches(store, queue, runner.wake)
+
     def drain(self) -> None:
-        """Take no more jobs."""
+        """Take no more jobs, and begin no more requests of batches."""
+        for drain in self._draining:
+            drain()
         for runner in self._runners:
             runner.drain()

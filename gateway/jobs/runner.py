@@ -97,7 +97,10 @@ class Runner:
         except LeaseLost:
             logger.info("%s %s: another has it now", self._queue.kind, job.id)
         except Unavailable as error:
-            logger.warning("%s %s: %s It goes on later.", self._queue.kind, job.id, error.message)
+            logger.info("%s %s: %s It goes on later.", self._queue.kind, job.id, error.message)
+            if self._draining:
+                with suppress(Unavailable):
+                    await self._queue.give_back(job)
         except Exception:
             logger.exception("%s %s: an unexpected error", self._queue.kind, job.id)
 

@@ -4,6 +4,7 @@ Requests are drawn from the document, some as it asks and some not. `SCHEMA_CASE
 hundred), `TEST_EXAMPLES=others` draws others than last time. `SCHEMA_OUT` names a file for what came of them.
 """
 
+import json
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -53,9 +54,18 @@ STORED = (
     "POST /v1/responses/{response_id}/cancel",
     "DELETE /v1/responses/{response_id}",
 )
+FILES = (
+    *("GET /v1/files", "GET /v1/files/{file_id}", "GET /v1/files/{file_id}/content"),
+    *("POST /v1/files", "DELETE /v1/files/{file_id}"),
+)
+BATCHES = (
+    *("GET /v1/batches", "GET /v1/batches/{batch_id}"),
+    *("POST /v1/batches", "POST /v1/batches/{batch_id}/cancel"),
+)
 DRAWN = [
     *((f"POST {path}", mode) for path in POSTS for mode in GenerationMode),
-    *((label, GenerationMode.POSITIVE) for label in ("GET /v1/models/{name}", *STORED)),
+    *((label, GenerationMode.POSITIVE) for label in ("GET /v1/models/{name}", *STORED, *FILES, *BATCHES)),
+    ("POST /v1/batches", GenerationMode.NEGATIVE),
 ]
 REFUSED = [400, 404, 413]
 """Statuses of answers to requests that are not as documented. Such a request may also be too large."""
@@ -96,6 +106,8 @@ def test_all_operations_are_looked_at(operations: dict[str, APIOperation]) -> No
         *(f"POST {path}" for path in POSTS),
         *(f"GET {path}" for path in GETS),
         *STORED,
+        *FILES,
+        *BATCHES,
     }
 
 
@@ -180,6 +192,23 @@ def test_stored_responses_are_as_documented(
         case = operations[label].Case(path_parameters={"response_id": made["id"]})
         response = case.call(base_url=deployment.url)
         assert response.status_code == 200
+        case.validate_response(response, checks=CHECKS[:-1])
+
+
+def test_files_and_batches_are_as_documented(
+    deployment: Deployment, operations: dict[str, APIOperation]
+) -> None:
+    ask = {"model": "quire-tiny", "prompt": "A fox", "max_tokens": TOKENS}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": ask}
+    given = requests.post(
+        f"{deployment.url}/v1/files", data={"purpose": "batch"}, files={"file": ("a.jsonl", json.dumps(line))}
+    ).json()
+    body = {"input_file_id": given["id"], "endpoint": "/v1/completions", "completion_window": "24h"}
+    batch = requests.post(f"{deployment.url}/v1/batches", json=body).json()
+    for label in (*BATCHES[:2], BATCHES[3], *FILES[:3], FILES[4]):
+        case = operations[label].Case(path_parameters={"file_id": given["id"], "batch_id": batch["id"]})
+        response = case.call(base_url=deployment.url)
+        assert response.status_code == 200, label
         case.validate_response(response, checks=CHECKS[:-1])
 
 

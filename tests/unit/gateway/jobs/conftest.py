@@ -12,6 +12,8 @@ import pytest_asyncio
 from fastapi import FastAPI
 
 from gateway.app import Stores, create_app
+from gateway.upstream.batch_store import BatchStore
+from gateway.upstream.file_store import FileStore
 from gateway.upstream.jobs import JobQueue
 from gateway.upstream.response_store import ResponseStore
 from proto.rpc.redis_bus import Line
@@ -26,6 +28,10 @@ def stores(line: Line, prefix: str) -> Stores:
     return Stores(
         responses=ResponseStore(line, prefix, seconds=600, tenant_bytes=2**24, all_bytes=2**24),
         background=JobQueue(line, prefix, "response", MOST),
+        batches=BatchStore(
+            line, prefix, FileStore(line, prefix, seconds=86400, tenant_bytes=2**22, all_bytes=2**23)
+        ),
+        batch_queue=JobQueue(line, prefix, "batch", MOST),
     )
 
 

@@ -1,5 +1,6 @@
-"""Background responses of a real deployment go on when gateways are killed, as if nothing had happened."""
+"""Background responses and batches go on when gateways are killed, as if nothing had happened."""
 
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -66,3 +67,54 @@ def test_a_response_is_cancelled_at_another_gateway(killed: Deployment) -> None:
     while (found := client.responses.retrieve(made.id)).status in ("queued", "in_progress"):
         assert time.monotonic() < until
     assert found.status == client.responses.cancel(made.id).status
+
+
+def test_a_batch_goes_on_when_the_gateway_is_killed(killed: Deployment) -> None:
+    """Every line is answered once, with what it is answered alone."""
+    client = client_of(killed)
+    bodies = {
+        f"line-{number}": {
+            "model": "quire-tiny",
+            "prompt": f"Once upon a time, {number} foxes",
+            "max_tokens": 100,
+            "temperature": 0,
+            "ignore_eos": True,
+        }
+        for number in range(60)
+    }
+    alone = {
+        name: client.post("/completions", body=bodies[name], cast_to=openai.types.Completion).choices[0].text
+        for name in list(bodies)[::20]
+    }
+    lines = [
+        json.dumps({"custom_id": name, "method": "POST", "url": "/v1/completions", "body": body})
+        for name, body in bodies.items()
+    ]
+    given = client.files.create(file=("in.jsonl", "\n".join(lines).encode()), purpose="batch")
+    answers: dict[str, str] = {}
+    for attempt in attempts():
+        batch = client.batches.create(
+            input_file_id=given.id, endpoint="/v1/completions", completion_window="24h"
+        )
+        until = time.monotonic() + MINUTE
+        while (found := client.batches.retrieve(batch.id)).request_counts is None or (
+            found.request_counts.completed < 5
+        ):
+            assert time.monotonic() < until
+        killed.kill("gateway")
+        killed.spawn("gateway")
+        killed.wait_ready()
+        at_kill = client.batches.retrieve(batch.id).status
+        until = time.monotonic() + 2 * MINUTE
+        while (found := client.batches.retrieve(batch.id)).status == "in_progress":
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        assert (found.status, found.error_file_id) == ("completed", None)
+        assert found.output_file_id is not None
+        results = list(map(json.loads, client.files.content(found.output_file_id).text.splitlines()))
+        assert sorted(one["custom_id"] for one in results) == sorted(bodies)
+        texts = {one["custom_id"]: one["response"]["body"]["choices"][0]["text"] for one in results}
+        assert texts | alone == texts
+        assert not answers or answers == texts
+        answers = texts
+        attempt.hit = at_kill == "in_progress"

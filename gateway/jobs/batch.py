@@ -1,0 +1,222 @@
+"""Works at batches: looks through the input, then asks for line after line, some at once.
+
+Each result is written with a mark that its line is done, in one step. So whoever goes on with a batch leaves
+out the lines that have results, and no line has two.
+"""
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any
+
+from pydantic_core import from_json
+
+from gateway.api.batches import ENDED
+from gateway.api.body import MAX_BODY_BYTES
+from gateway.errors import Overloaded, Unavailable
+from gateway.http.own_requests import OwnRequests
+from gateway.jobs.background import MOST_TAKES
+from gateway.upstream.batch_store import BatchStore
+from gateway.upstream.jobs import Job
+
+MAX_LINES = 50_000
+MAX_PROBLEMS = 100
+"""Wrong lines of the input that a batch names."""
+USER = "batch"
+"""Whose requests they are among those of the tenant, where a line does not say."""
+PARSED_AT_ONCE = 2**16
+"""Bytes of a line that is parsed without a thread."""
+
+Json = dict[str, Any]
+
+
+class BadLine(Exception):
+    """A line of the input that is no request."""
+
+    def __init__(self, code: str, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.code, self.message, self.param = code, message, param
+
+
+class BatchWork:
+    """What the runner of batches does."""
+
+    def __init__(
+        self, own: OwnRequests, store: BatchStore, at_once: int, clock: Callable[[], float] = time.time
+    ) -> None:
+        """`at_once`: lines of one batch that are asked at once. `clock`: Unix time, seconds."""
+        self._own, self._store, self._at_once, self._clock = own, store, at_once, clock
+        self._draining = False
+
+    def drain(self) -> None:
+        """Begin no more lines."""
+        self._draining = True
+
+    async def work(self, job: Job) -> None:
+        """Work at a batch until it has ended. Raises `LeaseLost` and `Unavailable`."""
+        batch = await self._store.get(job.tenant, job.id)
+        if batch is None or batch["status"] in ENDED:
+            return
+        if job.takes > MOST_TAKES:
+            await self._fail(
+                job, batch, [_problem("server_error", "One gateway after the other has died of it.")]
+            )
+            return
+        if batch["status"] == "validating":
+            total, problems = await self._look_through(job.tenant, batch)
+            if problems:
+                await self._fail(job, batch, problems)
+                return
+            batch["request_counts"]["total"] = total
+            await self._put(job, batch, "in_progress")
+        try:
+            async with asyncio.timeout(max(0.0, batch["expires_at"] - self._clock())):
+                await self._ask_all(job, batch)
+            batch["finalizing_at"] = int(self._clock())
+            await self._put(job, batch, "completed")
+        except TimeoutError:
+            await self._expire(job, batch)
+        except Overloaded as error:
+            await self._fail(job, batch, [_problem("insufficient_storage", error.message)])
+        except BadLine as error:
+            await self._fail(job, batch, [_problem(error.code, error.message)])
+
+    async def _look_through(self, tenant: str, batch: Json) -> tuple[int, list[Json]]:
+        """The number of lines, and what is wrong with them."""
+        number, problems, known = 0, list[Json](), set[str]()
+        async with aclosing(self._store.files.lines(tenant, batch["input_file_id"])) as lines:
+            async for line in lines:
+                number += 1
+                try:
+                    custom_id = (await _parsed(line, batch["endpoint"]))["custom_id"]
+                    if custom_id in known:
+                        message = f"The custom_id '{custom_id[:100]}' is not unique."
+                        raise BadLine("duplicate_custom_id", message, "custom_id")
+                    known.add(custom_id)
+                except BadLine as error:
+                    problems.append(_problem(error.code, error.message, error.param, number))
+                if number > MAX_LINES:
+                    problems.append(_problem("too_many_lines", f"A batch has at most {MAX_LINES} lines."))
+                if len(problems) >= MAX_PROBLEMS or number > MAX_LINES:
+                    break
+        if not number:
+            problems.append(_problem("empty_file", "The input file has no lines, or is gone."))
+        return number, problems
+
+    async def _ask_all(self, job: Job, batch: Json) -> None:
+        """Ask all lines without a result."""
+        done = await self._store.done(job.tenant, job.id)
+        free = asyncio.Semaphore(self._at_once)
+
+        async def ask(number: int, line: bytes) -> None:
+            try:
+                outcome, result = await self._ask(job, batch["endpoint"], line)
+                await self._store.add_result(job.tenant, batch, job.lease, number, outcome, result)
+            finally:
+                free.release()
+
+        number = 0
+        try:
+            async with (
+                asyncio.TaskGroup() as tasks,
+                aclosing(self._store.files.lines(job.tenant, batch["input_file_id"])) as lines,
+            ):
+                async for line in lines:
+                    if not _has(done, number):
+                        await free.acquire()
+                        if self._draining:
+                            break
+                        tasks.create_task(ask(number, line))
+                    number += 1
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        if self._draining:
+            raise Unavailable("The gateway is stopping.")
+        if number < batch["request_counts"]["total"]:
+            raise BadLine("missing_file", "The input file is gone.")
+
+    async def _ask(self, job: Job, endpoint: str, line: bytes) -> tuple[str, bytes]:
+        """The outcome of a line, and its result."""
+        request = await _parsed(line, endpoint)
+        body = json.dumps({"user": USER} | request["body"]).encode()
+        while True:
+            async with self._own.ask(endpoint, body, job.behalf, {"late": True}) as reply:
+                if (wait := reply.again_in) is None:
+                    answer = from_json(await reply.read())
+                    break
+            await asyncio.sleep(wait)
+        response = {
+            "status_code": reply.status,
+            "request_id": reply.headers.get("x-request-id", ""),
+            "body": answer,
+        }
+        return "completed" if reply.status == 200 else "failed", _result(request["custom_id"], response, None)
+
+    async def _expire(self, job: Job, batch: Json) -> None:
+        """Lines that were not answered in time fail."""
+        done, number = await self._store.done(job.tenant, job.id), 0
+        error = {"code": "batch_expired", "message": "The batch expired before this request was answered."}
+        async with aclosing(self._store.files.lines(job.tenant, batch["input_file_id"])) as lines:
+            async for line in lines:
+                if not _has(done, number):
+                    result = _result((await _parsed(line, batch["endpoint"]))["custom_id"], None, error)
+                    await self._store.add_result(job.tenant, batch, job.lease, number, "failed", result)
+                number += 1
+        await self._put(job, batch, "expired")
+
+    async def _fail(self, job: Job, batch: Json, problems: list[Json]) -> None:
+        batch["errors"] = {"object": "list", "data": problems}
+        await self._put(job, batch, "failed")
+
+    async def _put(self, job: Job, batch: Json, status: str) -> None:
+        batch |= {"status": status, f"{status}_at": int(self._clock())}
+        await self._store.put(job.tenant, batch, job.lease)
+
+
+async def _parsed(line: bytes, endpoint: str) -> Json:
+    """A line as a request. Raises `BadLine`."""
+    if len(line) > MAX_BODY_BYTES:
+        raise BadLine("line_too_long", f"A line has at most {MAX_BODY_BYTES // 2**20} MiB.")
+    try:
+        small = len(line) <= PARSED_AT_ONCE
+        request = from_json(line) if small else await asyncio.to_thread(from_json, line)
+    except ValueError as error:
+        raise BadLine("invalid_json_line", f"This line is not valid JSON: {error}.") from None
+    if not isinstance(request, dict):
+        raise BadLine("invalid_json_line", "This line is not a JSON object.")
+    if not isinstance(request.get("custom_id"), str):
+        raise BadLine("missing_required_parameter", "There is no 'custom_id' that is a text.", "custom_id")
+    if request.get("method") != "POST":
+        raise BadLine("invalid_method", "'method' must be POST.", "method")
+    if request.get("url") != endpoint:
+        raise BadLine("mismatched_url", f"'url' must be the batch's endpoint, {endpoint}.", "url")
+    body = request.get("body")
+    if not isinstance(body, dict):
+        raise BadLine("missing_required_parameter", "There is no 'body' that is an object.", "body")
+    for name in ("stream", "background"):
+        if body.get(name):
+            raise BadLine("invalid_value", f"'{name}' does not go with a batch.", f"body.{name}")
+    return request
+
+
+def _has(done: bytes, number: int) -> bool:
+    """Whether a bit is set, as Redis counts them."""
+    place, bit = divmod(number, 8)
+    return place < len(done) and bool(done[place] >> (7 - bit) & 1)
+
+
+def _result(custom_id: str, response: Json | None, error: Json | None) -> bytes:
+    fields = {
+        "id": f"batch_req_{uuid.uuid4().hex}",
+        "custom_id": custom_id,
+        "response": response,
+        "error": error,
+    }
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _problem(code: str, message: str, param: str | None = None, line: int | None = None) -> Json:
+    return {"code": code, "message": message, "param": param, "line": line}

@@ -1,0 +1,170 @@
+"""Files in Redis: what clients upload for jobs, and what jobs write. They are kept and read in pieces.
+
+After the prefix and `files:` the keys are:
+
+    one:<tenant>:<id>     hash: `about`, a file object of OpenAI's API as JSON, and its `bytes`
+    data:<tenant>:<id>    list of pieces
+    of:<tenant>           sorted set of the tenant's complete files, by the time of their creation
+    ends                  sorted set of all files, as `<id>:<tenant>`, by their last second
+    used                  hash: bytes of a tenant's files; in the field '' those of all
+"""
+
+import json
+import logging
+import re
+import time
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+from gateway.errors import Overloaded, Unavailable
+from proto.rpc import BusAway
+from proto.rpc.redis_bus import Line
+
+PIECE_BYTES = 2**16
+PIECES_AT_ONCE = 16
+_ID = re.compile(r"file-[0-9a-f]{32}")
+
+Json = dict[str, Any]
+
+logger = logging.getLogger(__name__)
+
+FILES = """
+local function files_place(tenant, id) return tenant .. ':' .. id end
+local function files_use(base, tenant, more)
+  for _, field in ipairs({tenant, ''}) do
+    local left = redis.call('HINCRBY', base .. 'used', field, more)
+    if left <= 0 then redis.call('HDEL', base .. 'used', field) end
+  end
+end
+local function files_drop(base, tenant, id)
+  local place = files_place(tenant, id)
+  local size = redis.call('HGET', base .. 'one:' .. place, 'bytes')
+  redis.call('DEL', base .. 'one:' .. place, base .. 'data:' .. place)
+  redis.call('ZREM', base .. 'of:' .. tenant, id)
+  redis.call('ZREM', base .. 'ends', id .. ':' .. tenant)
+  if size then files_use(base, tenant, -size - 512) end
+  return size and 1 or 0
+end
+local function files_put(base, tenant, id, about, seconds, listed)
+  local clock = redis.call('TIME')
+  local now = tonumber(clock[1])
+  for _, one in ipairs(redis.call('ZRANGE', base .. 'ends', '-inf', now, 'BYSCORE', 'LIMIT', 0, 100)) do
+    local its_id, its_tenant = string.match(one, '^([^:]+):(.*)$')
+    files_drop(base, its_tenant, its_id)
+  end
+  local key = base .. 'one:' .. files_place(tenant, id)
+  if redis.call('HSETNX', key, 'bytes', 0) == 1 then files_use(base, tenant, 512) end
+  redis.call('HSET', key, 'about', about)
+  redis.call('ZADD', base .. 'ends', now + seconds, id .. ':' .. tenant)
+  if listed == '1' then
+    redis.call('ZADD', base .. 'of:' .. tenant, string.format('%d%06d', clock[1], clock[2]), id)
+  end
+end
+local function files_append(base, tenant, id, tenant_most, all_most, pieces)
+  local place, size = files_place(tenant, id), 0
+  for _, piece in ipairs(pieces) do size = size + #piece end
+  if redis.call('EXISTS', base .. 'one:' .. place) == 0 then return 'gone' end
+  local function used(field) return tonumber(redis.call('HGET', base .. 'used', field) or 0) + size end
+  if used(tenant) > tonumber(tenant_most) or used('') > tonumber(all_most) then return 'full' end
+  for _, piece in ipairs(pieces) do redis.call('RPUSH', base .. 'data:' .. place, piece) end
+  redis.call('HINCRBY', base .. 'one:' .. place, 'bytes', size)
+  files_use(base, tenant, size)
+  return 'ok'
+end
+"""
+"""For scripts that write files. `base` begins all keys."""
+
+_PUT = FILES + "files_put(KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])"
+_APPEND = (
+    FILES
+    + """
+local pieces = {}
+for place = 5, #ARGV do pieces[place - 4] = ARGV[place] end
+return files_append(KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], pieces)
+"""
+)
+_DELETE = FILES + "return files_drop(KEYS[1], ARGV[1], ARGV[2])"
+
+
+class FileStore:
+    """The files of one deployment. Methods raise `Unavailable` if Redis cannot be reached."""
+
+    def __init__(self, line: Line, prefix: str, *, seconds: int, tenant_bytes: int, all_bytes: int) -> None:
+        """`seconds`: how long a file is kept that does not say. `tenant_bytes`, `all_bytes`: what those of
+        one tenant and of all may take."""
+        self.seconds = seconds
+        self.base = f"{prefix}files:"
+        self.most = (tenant_bytes, all_bytes)
+        self._line = line
+
+    async def put(self, tenant: str, about: Json, listed: bool = True) -> None:
+        """Make a file, or change what is known of it. It is kept until its `expires_at`."""
+        seconds = max(1, about["expires_at"] - int(time.time()))
+        text = json.dumps(about, separators=(",", ":"))
+        await self._run("EVAL", _PUT, 1, self.base, tenant, about["id"], text, seconds, int(listed))
+
+    async def append(self, tenant: str, file_id: str, pieces: Sequence[bytes]) -> None:
+        """Add to the end of a file. Raises `Overloaded` if there is no room."""
+        found = await self._run("EVAL", _APPEND, 1, self.base, tenant, file_id, *self.most, *pieces)
+        if found == b"full":
+            raise no_room()
+
+    async def get(self, tenant: str, file_id: str) -> Json | None:
+        """The file object of a file of this tenant's; None if there is none."""
+        if not _ID.fullmatch(file_id):
+            return None
+        found = await self._run("HGETALL", f"{self.base}one:{tenant}:{file_id}")
+        fields = dict(zip(found[::2], found[1::2], strict=True))
+        if not fields:
+            return None
+        about: Json = json.loads(fields[b"about"])
+        return about | {"bytes": int(fields[b"bytes"])} if about["expires_at"] > time.time() else None
+
+    async def ids(self, tenant: str) -> list[str]:
+        """Ids of a tenant's files, the oldest first."""
+        return [one.decode() for one in await self._run("ZRANGE", f"{self.base}of:{tenant}", 0, -1)]
+
+    async def delete(self, tenant: str, file_id: str) -> bool:
+        """Delete a file of this tenant's. Whether there was one."""
+        if not _ID.fullmatch(file_id):
+            return False
+        return bool(await self._run("EVAL", _DELETE, 1, self.base, tenant, file_id))
+
+    async def pieces(self, tenant: str, file_id: str) -> AsyncGenerator[bytes, None]:
+        """What is in a file."""
+        key, first = f"{self.base}data:{tenant}:{file_id}", 0
+        while found := await self._run("LRANGE", key, first, first + PIECES_AT_ONCE - 1):
+            first += len(found)
+            for piece in found:
+                yield piece
+
+    async def lines(self, tenant: str, file_id: str) -> AsyncGenerator[bytes, None]:
+        """The lines of a file that are not empty."""
+        rest = bytearray()
+        async for piece in self.pieces(tenant, file_id):
+            *whole, last = piece.split(b"\n")
+            if whole:
+                for line in (bytes(rest) + whole[0], *whole[1:]):
+                    if line.strip():
+                        yield line
+                rest.clear()
+            rest += last
+        if rest.strip():
+            yield bytes(rest)
+
+    async def _run(self, *command: str | int | bytes) -> Any:
+        try:
+            (found,) = await self._line.execute(command)
+        except BusAway as error:
+            logger.warning("files cannot be reached: %s", error)
+            raise Unavailable("The files cannot be reached.") from None
+        return found
+
+
+def in_pieces(data: bytes) -> list[bytes]:
+    """Data as a file keeps it."""
+    return [data[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES)]
+
+
+def no_room() -> Overloaded:
+    return Overloaded("Files take all room for files: delete some, or wait until some have expired.")

@@ -1,0 +1,78 @@
+"""Files in Redis: pieces, lines, room, and what is left when they have run out."""
+
+import time
+
+import pytest
+
+from gateway.errors import Overloaded, Unavailable
+from gateway.upstream.file_store import FileStore, in_pieces
+from proto.rpc.redis_bus import Line
+
+
+def about(number: int, seconds: int = 600) -> dict[str, object]:
+    return {"id": f"file-{number:032x}", "expires_at": int(time.time()) + seconds}
+
+
+@pytest.fixture
+def store(line: Line, prefix: str) -> FileStore:
+    return FileStore(line, prefix, seconds=600, tenant_bytes=4096, all_bytes=6000)
+
+
+async def test_lines_are_cut_wherever_pieces_end(store: FileStore) -> None:
+    text = b"first\n\nsecond line\n  \nthird"
+    for size in (1, 2, 5, 7, 100):
+        file = about(size)
+        await store.put("a", file)
+        await store.append("a", str(file["id"]), [text[at : at + size] for at in range(0, len(text), size)])
+        lines = [line async for line in store.lines("a", str(file["id"]))]
+        assert lines == [b"first", b"second line", b"third"]
+        found = await store.get("a", str(file["id"]))
+        assert found is not None
+        assert found["bytes"] == len(text)
+
+
+def test_pieces_are_the_data() -> None:
+    data = bytes(200_000)
+    pieces = in_pieces(data)
+    assert b"".join(pieces) == data
+    assert max(map(len, pieces)) == 2**16
+    assert in_pieces(b"") == []
+
+
+async def test_there_is_room_for_so_much(store: FileStore) -> None:
+    for tenant, number in (("a", 1), ("b", 2)):
+        await store.put(tenant, about(number))
+    await store.append("a", str(about(1)["id"]), [bytes(3000)])
+    with pytest.raises(Overloaded):
+        await store.append("a", str(about(1)["id"]), [bytes(1000)])
+    with pytest.raises(Overloaded):
+        await store.append("b", str(about(2)["id"]), [bytes(2500)])
+    assert await store.delete("a", str(about(1)["id"]))
+    await store.append("b", str(about(2)["id"]), [bytes(2500)])
+
+
+async def test_nothing_is_left_of_what_has_run_out(store: FileStore, line: Line, prefix: str) -> None:
+    await store.put("a", about(1))
+    await store.append("a", str(about(1)["id"]), [b"x"])
+    await line.execute(("ZADD", f"{prefix}files:ends", 1, f"{about(1)['id']}:a"))
+    await store.put("b:c", about(2))
+    assert await store.ids("a") == []
+    assert await store.get("a", str(about(1)["id"])) is None
+    assert await store.ids("b:c") == [about(2)["id"]]
+    assert await store.delete("b:c", str(about(2)["id"]))
+    assert not await store.delete("b:c", str(about(2)["id"]))
+    (left,) = await line.execute(("KEYS", f"{prefix}*"))
+    assert left == []
+
+
+async def test_what_has_run_out_is_not_found(store: FileStore) -> None:
+    await store.put("a", about(1, seconds=-1))
+    assert await store.get("a", str(about(1)["id"])) is None
+    assert await store.get("a", "nonsense") is None
+    assert not await store.delete("a", "nonsense")
+
+
+async def test_without_redis() -> None:
+    store = FileStore(Line("redis://127.0.0.1:1"), "p:", seconds=1, tenant_bytes=1, all_bytes=1)
+    with pytest.raises(Unavailable):
+        await store.ids("a")
