@@ -26,9 +26,16 @@ async def serve(node: Node, settings: WorkerSettings) -> None:
 
     Raises `DeviceError` when the GPU is lost.
     """
+    loop = asyncio.get_running_loop()
+
+    def tell(stage: str) -> None:
+        """Let the lease say what is being done; from any thread."""
+        asyncio.run_coroutine_threadsafe(node.update(stage=stage), loop)
+
     try:
+        tell("measuring this machine")
         rates = await asyncio.to_thread(rates_of, settings)  # before the model takes memory
-        runner = await asyncio.to_thread(load, settings)
+        runner = await asyncio.to_thread(load, settings, tell=tell)
     except WorkerError as error:
         raise StartError(str(error)) from error
     arithmetic = arithmetic_of(settings, runner.kernels, runner.device)
@@ -36,7 +43,6 @@ async def serve(node: Node, settings: WorkerSettings) -> None:
     if machine:
         log.info("this machine: %s", ", ".join(f"{name} {rate}" for name, rate in machine.items()))
     slow: asyncio.Queue[str] = asyncio.Queue()
-    loop = asyncio.get_running_loop()
 
     def note(what: str) -> None:
         loop.call_soon_threadsafe(slow.put_nowait, what)
@@ -45,9 +51,19 @@ async def serve(node: Node, settings: WorkerSettings) -> None:
     server = node.server(pool=settings.served_name, capacity=1)
     add_WorkerServicer_to_server(WorkerService(engine, settings.served_name), server)
     dtype = str(runner.dtype).removeprefix("torch.")
-    device, fingerprint = runner.device.type, runner.fingerprint
-    said = {"model": settings.served_name, "device": device, "dtype": dtype, "fingerprint": fingerprint}
-    await node.update(**said, **machine)
+    await node.update(
+        stage="",
+        model=settings.served_name,
+        device=runner.device.type,
+        dtype=dtype,
+        fingerprint=runner.fingerprint,
+        arithmetic=arithmetic,
+        blocks=runner.limits.num_blocks,
+        block_size=runner.limits.block_size,
+        slots=runner.limits.max_slots,
+        longest=runner.limits.max_model_len,
+        **machine,
+    )
     populate_memory(runner)
     async with Owner(node.fail) as owner:
         owner.own(_watch(engine), "what watches the device")

@@ -26,26 +26,34 @@ from ops.runtime.hub import fetched
 
 log = logging.getLogger(__name__)
 
+Tell = Callable[[str], object]
 
-def load(settings: WorkerSettings, around: Callable[[Kernels], Kernels] = lambda kernels: kernels) -> Runner:
+
+def load(
+    settings: WorkerSettings,
+    around: Callable[[Kernels], Kernels] = lambda kernels: kernels,
+    tell: Tell = lambda stage: None,
+) -> Runner:
     """Load the model and set up its memory.
 
     With several ranks this process is rank 0. It starts the others, which load their shares and follow the
-    runner until it is closed. `around`: wraps the back end, for measurements.
+    runner until it is closed. `around`: wraps the back end, for measurements. `tell`: called with each stage
+    as it begins, in words for a person.
 
     Raises `ModelError`, `CapacityError`, `KernelError` and `HubError`.
     """
+    tell("fetching the model")
     settings = _with_directories(settings)
     count, device = settings.tensor_parallel, device_of(settings)
     if count == 1:
-        return load_rank(settings, ALONE, around)
+        return load_rank(settings, ALONE, around, tell)
     for model in (settings.model, settings.draft_model):
         if model is not None:
             check_split(model, count)
     settings = settings.model_copy(update={"threads": max(1, settings.thread_count // count)})
     followers = RankProcesses(settings, device)
     try:
-        runner = load_rank(settings, followers.group, around)
+        runner = load_rank(settings, followers.group, around, tell)
     except WorkerError:
         followers.close()
         raise
@@ -57,20 +65,26 @@ def load(settings: WorkerSettings, around: Callable[[Kernels], Kernels] = lambda
 
 
 def load_rank(
-    settings: WorkerSettings, ranks: Ranks, around: Callable[[Kernels], Kernels] = lambda kernels: kernels
+    settings: WorkerSettings,
+    ranks: Ranks,
+    around: Callable[[Kernels], Kernels] = lambda kernels: kernels,
+    tell: Tell = lambda stage: None,
 ) -> Runner:
     """Load this rank's share alone. All ranks of a worker must call this at the same time. See `load`."""
     device = device_of(settings)
     threads = settings.thread_count
     torch.set_num_threads(threads)
+    tell("preparing kernels, which a first start compiles")
     with own_cores(ranks.rank, ranks.count, threads):
         plain = kernels_of(settings, device, ranks)
         kernels = around(plain)
+    tell("loading weights")
     model = load_model(
         settings.model, device, kernels, dtype_of(settings, device), settings.max_model_len, ranks
     )
     kv = kernels.kv_format(settings.kv_dtype, model.dtype)
     parts = Parts(model, _draft(settings, model, kernels, device, ranks), kernels, kv, device, ranks)
+    tell("measuring how much memory a step takes")
     every_scales = _head_scales(settings, parts)
     limits = limits_of(settings, parts)
     runner = parts.runner(limits)
@@ -89,6 +103,7 @@ def load_rank(
         limits.max_model_len,
         limits.max_step_tokens,
     )
+    tell("trying steps of every size")
     add_host_memory(settings, runner, ranks)
     runner.fingerprint = fingerprint_of(settings, kernels, model.dtype, device)
     if device.type == "cuda":

@@ -132,7 +132,7 @@ async def deployed(milliseconds: float, slots: int) -> AsyncIterator[tuple[Optio
 
         supervisor = Supervisor([worker, *others], Path(logs), print, buried, lambda: None)
         async with supervisor.running(BEHIND), supervisor.running(FRONT):
-            await wait_ready(options.url, options.model_names, lambda _: None)
+            await wait_ready(options.url, options.model_names)
             yield options, supervisor, redis
 
 

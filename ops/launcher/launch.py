@@ -7,12 +7,15 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from ops.launcher.acl import OPERATOR, ROLES, Credentials
+from ops.launcher.found import describe
 from ops.launcher.kept_keys import kept
 from ops.launcher.out_of_memory import OutOfMemory
+from ops.launcher.progress import Progress
 from ops.launcher.ready import first_token, wait_ready
 from ops.launcher.record import Deployment, claimed_directory, forget, write
 from ops.launcher.redis_server import NoRedisError, RedisServer
@@ -102,10 +105,12 @@ class Launcher:
             key = await self._key_for_first_token(store)
             await stages.enter_async_context(self.supervisor.running(BEHIND, grace))
             await stages.enter_async_context(self.supervisor.running(FRONT, grace))
-            await wait_ready(
-                options.url, options.model_names, lambda missing: self._say(f"wait    no {missing} yet")
-            )
-            self._say(f"loaded  {await self._models()}")
+            with Progress(self._say) as progress:
+                await wait_ready(
+                    options.url, options.model_names, lambda missing: self._show_stages(progress, missing)
+                )
+            for line in await self._found():
+                self._say(f"loaded  {line}")
             for name in options.model_names:
                 seconds = await first_token(options.url, name, key)
                 of_model = f" of {name}" if len(options.models) > 1 else ""
@@ -156,12 +161,21 @@ class Launcher:
         )
         write(deployment)
 
-    async def _models(self) -> str:
-        """What the workers publish in their leases."""
-        workers = [holder.info for holder in await self.leases.holders() if holder.service == "worker"]
-        return ", ".join(
-            f"{info.get('model')} on {info.get('device')} in {info.get('dtype')}" for info in workers
-        )
+    async def _show_stages(self, progress: Progress, missing: str) -> None:
+        """Show what the workers are doing; before they say that, `missing`."""
+        stages = [f"{name}: {stage}" for name, info in await self._workers() if (stage := info.get("stage"))]
+        if stages or missing:
+            progress.show(", ".join(stages) or f"no {missing} yet")
+
+    async def _found(self) -> list[str]:
+        """What each worker has found, in words."""
+        return [describe(info) for _, info in await self._workers()]
+
+    async def _workers(self) -> list[tuple[str, Mapping[str, Any]]]:
+        """This deployment's workers by name, and what they publish in their leases."""
+        names = {child.identity.pid: child.spec.name for child in self.supervisor.children if child.identity}
+        holders = [one for one in await self.leases.holders() if one.service == "worker" and one.pid in names]
+        return [(names[holder.pid], holder.info) for holder in holders]
 
 
 def check_port(host: str, port: int) -> None:

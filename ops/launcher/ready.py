@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import httpx
@@ -13,18 +13,23 @@ from ops.runtime.errors import LaunchError
 _RETRY_SECONDS = 0.1
 
 
-async def wait_ready(url: str, models: Sequence[str], waiting: Callable[[str], None]) -> None:
-    """Return once the gateway offers all models. Calls `waiting` with what is missing, when that changes."""
-    reported = ""
+async def _silently(missing: str) -> None:
+    pass
+
+
+async def wait_ready(
+    url: str, models: Sequence[str], waiting: Callable[[str], Awaitable[None]] = _silently
+) -> None:
+    """Return once the gateway offers all models. Until then `waiting` is awaited again and again.
+
+    `waiting`: is given what is missing, in words; empty while nobody knows.
+    """
     async with _client() as client:
         while True:
             state = await _state(client, url)
             if {*models} <= {*state.get("models", ())}:
                 return
-            missing = ", ".join(state.get("missing", ()))
-            if missing and missing != reported:
-                reported = missing
-                waiting(missing)
+            await waiting(", ".join(state.get("missing", ())))
             await asyncio.sleep(_RETRY_SECONDS)
 
 

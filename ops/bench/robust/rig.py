@@ -87,7 +87,7 @@ class Rig:
             await stack.enter_async_context(self._supervisor.running(BEHIND))
             await stack.enter_async_context(self._supervisor.running(FRONT))
             async with asyncio.timeout(START_SECONDS):
-                await wait_ready(self.url, [self.model], lambda _: None)
+                await wait_ready(self.url, [self.model])
                 await self.whole()
                 await first_token(self.url, self.model, "")
             self._supervisor.settle()

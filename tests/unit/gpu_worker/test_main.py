@@ -59,6 +59,24 @@ async def begun(tiny: SimpleNamespace, **changes: Any) -> AsyncIterator[SimpleNa
         yield SimpleNamespace(bus=bus, serving=serving, call=call)
 
 
+async def test_the_lease_says_what_is_being_done_until_all_is_loaded(tiny, monkeypatch) -> None:
+    stages: list[str] = []
+    update = Node.update
+
+    async def watched(node: Node, **info: Any) -> None:
+        await update(node, **info)
+        if "stage" in info:
+            stages.append(info["stage"])
+
+    monkeypatch.setattr(Node, "update", watched)
+    async with begun(tiny):
+        assert stages[:2] == ["measuring this machine", "fetching the model"]
+        assert stages.index("loading weights") > stages.index(
+            "preparing kernels, which a first start compiles"
+        )
+        assert stages[-1] == ""
+
+
 async def test_a_worker_on_the_bus(make, tiny, caplog) -> None:
     caplog.set_level("INFO")
     settings = WorkerSettings(model=tiny.directory, model_name="tiny", device="cpu", threads=1, max_slots=4)
@@ -71,7 +89,7 @@ async def test_a_worker_on_the_bus(make, tiny, caplog) -> None:
         call = WorkerStub(scheduler.channel(pool="tiny")).Execute(wait_for_ready=True)
         assert (await call.read()).ready.model == "tiny"
         lease = next(lease for lease in await scheduler.leases() if lease.service == "worker")
-        offered = {"model": "tiny", "device": "cpu", "dtype": "float32"}
+        offered = {"model": "tiny", "device": "cpu", "dtype": "float32", "slots": 4, "stage": ""}
         assert {name: lease.info[name] for name in offered} == offered
         assert lease.info["fingerprint"]
         best = build.supported()[0]
