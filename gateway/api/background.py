@@ -3,6 +3,7 @@
 A record has, until the response has ended, the `request` that makes it. `gateway.jobs.background` does.
 """
 
+import re
 import secrets
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
@@ -22,6 +23,10 @@ ENDED = ("completed", "incomplete", "failed", "cancelled")
 """Statuses of responses that do not change any more."""
 LAST_EVENTS = ("response.completed", "response.incomplete", "response.failed")
 """A response that was cancelled ends with `response.incomplete`: OpenAI's API has no event for it."""
+
+LAST_EVENT_ID = "Last-Event-ID"
+"""Header of a client whose stream broke off (HTML Living Standard, section 9.2.4)."""
+_EVENT_ID = re.compile(r"(resp_[0-9a-f]{32}):([0-9]{1,9})")
 
 
 @dataclass(frozen=True)
@@ -76,9 +81,20 @@ class Background:
             async for event in events:
                 text = event.decode()
                 name = text.split('"', 4)[3]  # it begins with {"type":"…"
-                yield named_event(name, text)
+                after += 1
+                yield named_event(name, text, f"{response_id}:{after}")
                 if name in LAST_EVENTS:
                     return
+
+    async def resume(self, tenant: str, response_id: str, after: int) -> Response:
+        """As `follow`. Raises `NotFound`, and `BadRequest` for one that was not made in the background."""
+        record = await self.store.get(tenant, response_id)
+        if record is None:
+            raise NotFound(f"Response with id '{response_id}' not found.", param=LAST_EVENT_ID)
+        if not record["response"]["background"]:
+            message = "This response was not made in the background."
+            raise BadRequest(message, param=LAST_EVENT_ID, code="unsupported_parameter")
+        return self.follow(tenant, response_id, after)
 
     async def cancel(self, tenant: str, response_id: str) -> Json:
         """End a response; the response as it is then. Raises `NotFound` and `BadRequest`."""
@@ -100,6 +116,19 @@ class Background:
             await self.queue.give_back(job)  # the runner that takes it writes the last event
             self.wake()
         return response
+
+
+def seen_by(request: Request) -> tuple[str, int] | None:
+    """The response and the number of the last event that the client has seen; None if it names none.
+
+    Raises `BadRequest`."""
+    header = request.headers.get(LAST_EVENT_ID)
+    if not header:
+        return None
+    if (found := _EVENT_ID.fullmatch(header)) is None:
+        message = f"'{LAST_EVENT_ID}' is no id of an event of a stored response."
+        raise BadRequest(message, param=LAST_EVENT_ID, code="invalid_value")
+    return found[1], int(found[2])
 
 
 def last_event(response: Json, number: int) -> Json:

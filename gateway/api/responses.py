@@ -12,7 +12,7 @@ from functools import partial
 from fastapi import APIRouter, Request, Response
 
 from gateway.api.answer import Json, compact
-from gateway.api.background import Background, BackgroundRun
+from gateway.api.background import Background, BackgroundRun, seen_by
 from gateway.api.body import read_body
 from gateway.api.calls import Call
 from gateway.api.chat import ChatAnswer
@@ -78,6 +78,8 @@ def router(generator: Generator, store: ResponseStore | None, background: Backgr
         if run is not None:  # its input has no references any more
             items = [item for item in asked.input if not isinstance(item, ItemReference)]
             keeping = Keeping(stored=True, created=run.created)
+        elif background is not None and asked.stream and (seen := seen_by(request)) is not None:
+            return await background.resume(caller_of(request).tenant, *seen)
         else:
             items = await items_of(request, asked, store)
             if asked.background:

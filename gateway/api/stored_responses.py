@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import TypeAdapter
 
 from gateway.api.answer import Json, compact
-from gateway.api.background import ENDED, Background
+from gateway.api.background import ENDED, LAST_EVENT_ID, Background, seen_by
 from gateway.api.responses_answer_schema import RESPONSE_EVENTS, DeletedResponse, InputItems, ResponseAnswer
 from gateway.api.responses_schema import Item, ItemReference, ResponsesBody
 from gateway.errors import BadRequest, NotFound, Unauthorized
@@ -30,6 +30,12 @@ _STREAM_PARAMETERS: list[Json] = [
         "in": "query",
         "description": "Events after this `sequence_number`.",
         "schema": {"type": "integer", "minimum": 0},
+    },
+    {
+        "name": LAST_EVENT_ID,
+        "in": "header",
+        "description": "Events after the one with this id.",
+        "schema": {"type": "string"},
     },
 ]
 _LIST_PARAMETERS: list[Json] = [
@@ -123,7 +129,10 @@ def router(store: ResponseStore | None, background: Background | None) -> APIRou
         if background is None or not response["background"]:
             message = "'stream': this response was not made in the background."
             raise BadRequest(message, param="stream", code="unsupported_parameter")
-        return background.follow(caller_of(request).tenant, response_id, -1 if after is None else int(after))
+        seen, number = seen_by(request), -1 if after is None else int(after)
+        if seen is not None and seen[0] == response_id:
+            number = max(number, seen[1])  # a browser repeats its first request, and adds the header
+        return background.follow(caller_of(request).tenant, response_id, number)
 
     @routes.post(
         "/v1/responses/{response_id}/cancel", openapi_extra=getting(ResponseAnswer, Unauthorized, NotFound)

@@ -182,7 +182,10 @@ def _shape(responses: dict[str, Any], error: type[BaseModel] | None) -> None:
 def _named_events(events: Mapping[str, type[BaseModel]]) -> dict[str, Any]:
     """A stream of these events, by their names."""
     data: dict[str, Any] = {"type": "string", "contentMediaType": "application/json"}
-    return _stream({"enum": list(events)}, data | {"contentSchema": _schema(*events.values())})
+    found = _stream({"enum": list(events)}, data | {"contentSchema": _schema(*events.values())})
+    described = "Of a background response: `Last-Event-ID` of a request that goes on after it."
+    found["schema"]["properties"]["id"] = {"type": "string", "description": described}
+    return found
 
 
 def _stream(name: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:

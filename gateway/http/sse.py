@@ -31,9 +31,10 @@ def event(data: str) -> str:
     return f"data: {data}\n\n"
 
 
-def named_event(name: str, data: str) -> str:
-    """One event with a name. `data`: as in `event`."""
-    return f"event: {name}\ndata: {data}\n\n"
+def named_event(name: str, data: str, id_: str = "") -> str:
+    """One event with a name, and perhaps an id, with which a stream is resumed. `data`: as in `event`."""
+    identified = f"id: {id_}\n" if id_ else ""
+    return f"{identified}event: {name}\ndata: {data}\n\n"
 
 
 class EventStream(Response):

@@ -41,7 +41,7 @@ def events_of(answer):
     assert rest == ""
     found = []
     for event in events:
-        name, data = (line.partition(": ")[2] for line in event.split("\n"))
+        name, data = (line.partition(": ")[2] for line in event.split("\n") if not line.startswith("id: "))
         found.append(RESPONSE_EVENTS[name].model_validate(json.loads(data), strict=True).model_dump())
         assert found[-1]["type"] == name
     return found
@@ -123,6 +123,23 @@ async def test_its_events_are_kept_and_followed_from_anywhere(fleet):
     assert await followed(other, response_id, 4) == events[5:]
     stored = (await other.http.get(f"/v1/responses/{response_id}")).json()
     assert ResponseAnswer.model_validate(stored, strict=True).model_dump() == last["response"]
+
+
+async def test_a_browser_resumes_with_the_id_of_the_last_event(fleet):
+    gateway = await fleet.start()
+    asked = ASK | {"stream": True}
+    answer = await gateway.http.post("/v1/responses", json=asked)
+    events = events_of(answer)
+    ids = [line.removeprefix("id: ") for line in answer.text.split("\n") if line.startswith("id: ")]
+    response_id = events[-1]["response"]["id"]
+    assert ids == [f"{response_id}:{number}" for number in range(len(events))]
+    path, header = f"/v1/responses/{response_id}?stream=true&starting_after=1", {"Last-Event-ID": ids[4]}
+    other = await fleet.start(works=False)
+    assert events_of(await other.http.get(path, headers=header)) == events[5:]
+    assert events_of(await other.http.post("/v1/responses", json=asked, headers=header)) == events[5:]
+    for last, status in (("5", 400), (f"resp_{'0' * 32}:5", 404)):
+        refused = await other.http.post("/v1/responses", json=asked, headers={"Last-Event-ID": last})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (status, "Last-Event-ID")
 
 
 async def test_the_openai_client_follows_and_resumes(fleet):
