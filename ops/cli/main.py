@@ -7,7 +7,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
-from ops.cli import down, keys, plan_memory, quantize, status, talk, top, up
+from ops.cli import batch, down, keys, plan_memory, quantize, status, talk, top, up
 from ops.cli.output import silence
 from ops.runtime.errors import LaunchError
 
@@ -15,6 +15,7 @@ _DESCRIPTION = """\
 Quire serves large language models through an OpenAI-compatible API.
 
   quire up                 start everything with the model that ships with Quire
+  quire batch IN OUT       answer the requests of a file
   quire chat               talk to it, in another terminal
   quire status             what runs, and how it is
   quire top                what goes on inside, live
@@ -51,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     )
     whole.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
     subcommands = whole.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (up, status, top, down, keys, talk, plan_memory, quantize):
+    for command in (up, batch, status, top, down, keys, talk, plan_memory, quantize):
         command.add_to(subcommands)
     if _has_tools():
         from ops.cli.tools import bench, simulate

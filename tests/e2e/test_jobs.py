@@ -3,11 +3,14 @@
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
+from ops.cli.main import main
+from ops.launcher.record import recorded
 from ops.launcher.redis_server import RedisServer
 from tests.support.asking import attempts
 from tests.support.deployment import Deployment, running
@@ -118,3 +121,42 @@ def test_a_batch_goes_on_when_the_gateway_is_killed(killed: Deployment) -> None:
         assert not answers or answers == texts
         answers = texts
         attempt.hit = at_kill == "in_progress"
+
+
+def file_of(directory: Path) -> Path:
+    """Three requests, the last of which cannot be answered."""
+    body = {"prompt": "Once upon a time", "max_tokens": 8}
+    bodies = (body, body | {"max_tokens": 4}, body | {"max_tokens": -1})
+    lines = [
+        json.dumps({"custom_id": f"{number}", "method": "POST", "url": "/v1/completions", "body": one})
+        for number, one in enumerate(bodies)
+    ]
+    (directory / "in.jsonl").write_text("\n".join(lines))
+    return directory / "in.jsonl"
+
+
+def statuses(path: Path) -> dict[str, int]:
+    results = map(json.loads, path.read_text().splitlines())
+    return {one["custom_id"]: one["response"]["status_code"] for one in results}
+
+
+def test_a_file_is_answered_on_the_command_line(
+    killed: Deployment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given, out = file_of(tmp_path), tmp_path / "out.jsonl"
+    for said in ("3 requests are answered; 1 have failed", "3 requests are answered, 3 of them before"):
+        assert main(["batch", str(given), str(out), "--url", killed.url]) == 1
+        assert said in capsys.readouterr().err
+        assert statuses(out) == {"0": 200, "1": 200, "2": 400}
+
+
+def test_where_nothing_runs_it_starts_a_deployment_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.delenv("QUIRE_REDIS_URL", raising=False)
+    monkeypatch.setenv("QUIRE_KV_MEMORY", "64MiB")
+    given, out = file_of(tmp_path), tmp_path / "out.jsonl"
+    assert main(["batch", str(given), str(out)]) == 1
+    assert statuses(out) == {"0": 200, "1": 200, "2": 400}
+    assert recorded() == [], "it has ended with the command"

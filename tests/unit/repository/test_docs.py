@@ -69,7 +69,9 @@ def test_make_targets_exist() -> None:
     assert [entry for entry in named if entry[1] not in targets] == []
 
 
-@pytest.mark.parametrize("command", ["up", "down", "status", "chat", "bench compare", "simulate", "quantize"])
+@pytest.mark.parametrize(
+    "command", ["up", "down", "status", "batch", "chat", "bench compare", "simulate", "quantize"]
+)
 def test_quire_options_exist(command: str) -> None:
     result = subprocess.run(
         [sys.executable, "-m", "ops.cli.main", *command.split(), "--help"],
@@ -89,7 +91,7 @@ def test_quire_options_exist(command: str) -> None:
 
 def test_quire_commands_exist() -> None:
     named = {command for _, command in texts(r"quire (up|down|status|[a-z]+)(?= --|`|$|  )")}
-    assert named <= {"up", "down", "status", "chat", "keys", "top", "bench", "simulate", "quantize"}
+    assert named <= {"up", "down", "status", "batch", "chat", "keys", "top", "bench", "simulate", "quantize"}
 
 
 def test_modules_exist() -> None:
