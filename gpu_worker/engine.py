@@ -217,8 +217,8 @@ class Session:
     def _fail(self, plan: StepPlan, span: Span, error: Exception) -> None:
         """End the call with an error. The thread goes on.
 
-        With several ranks any error but a `PlanError` ends the whole worker, because the ranks' batches may
-        differ now. An error after which the device no longer works ends the process, and the call says
+        With several ranks an error that not all of them raise ends the whole worker, because their batches
+        may differ now. An error after which the device no longer works ends the process, and the call says
         nothing more: the step did not raise for a reason of its requests.
         """
         span.set_status(Status(StatusCode.ERROR, str(error)))
@@ -226,7 +226,7 @@ class Session:
         lost = False
         if not isinstance(error, PlanError):
             if self._engine.runner.followers is not None:
-                self._engine.runner.followers.abandon(error)
+                self._engine.runner.followers.failed(error)
             log.error("step %d failed", plan.step, exc_info=error)
             lost = self._engine.loses_device(error)
         self._engine.watchdog.answered()

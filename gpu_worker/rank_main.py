@@ -8,12 +8,13 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import BinaryIO
 
 from gpu_worker.errors import PlanError, WorkerError
-from gpu_worker.ranks.announcements import record
+from gpu_worker.ranks.announcements import failure, record
 from gpu_worker.ranks.group import Group
 from gpu_worker.ranks.processes import Order, read
 from gpu_worker.settings import WorkerSettings
@@ -29,14 +30,17 @@ log = logging.getLogger(__name__)
 
 Orders = SimpleQueue[tuple[Order, bytes]]
 
+_RESET = 5.0
+"""Seconds within which rank 0 orders a reset after an error in a step that all ranks have raised alike."""
 _FIRST = 2.0
 """Seconds that this rank waits before it reports an error. Rank 0 may end first, for the same reason."""
 
 
-def follow(runner: Runner, orders: Orders, answers: int) -> None:
+def follow(runner: Runner, orders: Orders, answers: int, place: Callable[[], int] = lambda: 0) -> None:
     """Carry out rank 0's orders until the process ends.
 
-    `answers`: descriptor to which grammars are announced that have been compiled.
+    `answers`: descriptor to which grammars are announced that have been compiled, and errors of steps.
+    `place`: where a step is, as `Failures` has it. Raises a step's error if rank 0 orders no reset then.
     """
     resets = 0
 
@@ -44,20 +48,40 @@ def follow(runner: Runner, orders: Orders, answers: int) -> None:
         with contextlib.suppress(OSError):  # rank 0 has ended, and so will this process
             os.write(answers, record(session, grammar))
 
+    def reset() -> None:
+        nonlocal resets
+        runner.reset()
+        resets += 1
+        runner.announce_grammars(partial(announce, resets))
+
     runner.enter()
     runner.announce_grammars(partial(announce, resets))
     while True:
         order, body = orders.get()
         match order:
             case Order.PLAN:
-                with contextlib.suppress(PlanError):  # rank 0 raises the same and decides what comes next
-                    runner.begin(StepPlan.FromString(body))
+                plan = StepPlan.FromString(body)
+                try:
+                    runner.begin(plan)
+                except PlanError:
+                    pass  # rank 0 raises the same and decides what comes next
+                except Exception as error:
+                    os.write(answers, failure(resets, place()))
+                    _await_reset(orders, error)
+                    reset()
             case Order.FAIL:
                 runner.fail(arrays.unpack(body).tolist())
             case Order.RESET:
-                runner.reset()
-                resets += 1
-                runner.announce_grammars(partial(announce, resets))
+                reset()
+
+
+def _await_reset(orders: Orders, error: Exception) -> None:
+    """Drop orders until rank 0 orders a reset. Raises `error` if it does not: it waits for this rank."""
+    try:
+        while orders.get(timeout=_RESET)[0] is not Order.RESET:
+            pass
+    except Empty:
+        raise error from None
 
 
 def main() -> None:
@@ -77,7 +101,7 @@ def main() -> None:
         group = Group(rank, settings.tensor_parallel, device_of(settings), start["place"])
         runner = load_rank(settings, group)
         populate_memory(runner)
-        follow(runner, orders, start["answers"])
+        follow(runner, orders, start["answers"], lambda: group.exchanges)
     except Exception as error:
         time.sleep(_FIRST)
         hopeless = isinstance(error, WorkerError)

@@ -66,7 +66,7 @@ def substitute_linear(module: nn.Linear, weight: Tensor, kernels: Kernels, wide:
     product, size = kernels.linear(weight, bias, torch.float32 if wide else None), len(weight)
 
     def forward(hidden: Tensor) -> Tensor:
-        return product(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:-1], size)
+        return product(hidden.reshape(-1, hidden.shape[-1]).contiguous()).view(*hidden.shape[:-1], size)
 
     _replace(module, forward)
 
@@ -84,7 +84,8 @@ def substitute_experts(module: Any, experts: Iterable[tuple[Tensor, Tensor]], ke
         )
 
     def forward(hidden: Tensor, selected_experts: Tensor, routing_weights: Tensor) -> Tensor:
-        return mixture(hidden, routing_weights.float(), selected_experts).to(hidden.dtype)
+        rows = hidden.contiguous()
+        return mixture(rows, routing_weights.float(), selected_experts).to(hidden.dtype)
 
     _replace(module, forward)
 

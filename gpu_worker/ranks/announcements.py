@@ -1,4 +1,7 @@
-"""Which grammars every rank of a worker has compiled: a row may sample with them, and no rank waits."""
+"""What other ranks tell rank 0: the grammars that they have compiled, and errors in a step.
+
+A row may sample with a grammar that every rank has compiled, and no rank waits.
+"""
 
 import struct
 from collections import Counter
@@ -9,6 +12,9 @@ from typing import IO
 Announce = Callable[[int], None]
 
 _RECORD = struct.Struct("<II")
+
+_FAILED = 1 << 31
+"""Added to the place of a failure, which so is no number of a grammar."""
 
 
 class Announcements:
@@ -34,6 +40,16 @@ class Announcements:
 def record(resets: int, number: int) -> bytes:
     """A rank's announcement for a pipe. `resets`: RESET orders that the rank had carried out before."""
     return _RECORD.pack(resets, number)
+
+
+def failure(resets: int, place: int) -> bytes:
+    """A rank's announcement that a step has raised an error at `place`, as `Failures` has it."""
+    return _RECORD.pack(resets, _FAILED | place % _FAILED)
+
+
+def place_of(number: int) -> int | None:
+    """The place of a failure. None: `number` is a grammar's."""
+    return number - _FAILED if number >= _FAILED else None
 
 
 def records(stream: IO[bytes]) -> Iterator[tuple[int, int]]:

@@ -20,6 +20,8 @@ class Group:
         `place`: descriptor of the file through which the ranks find each other; see `meeting_place`.
         """
         self.rank, self.count = rank, count
+        self.exchanges = 0
+        """Number of exchanges of data among all ranks."""
         self._device = device
         if device.type == "cuda":
             torch.cuda.set_device(rank)
@@ -30,15 +32,18 @@ class Group:
         dist.init_process_group(backend, f"file:///proc/self/fd/{place}", rank=rank, world_size=count)
 
     def sum(self, tensor: Tensor) -> Tensor:
+        self.exchanges += 1
         dist.all_reduce(tensor)
         return tensor
 
     def gather(self, tensor: Tensor) -> Tensor:
+        self.exchanges += 1
         parts = [torch.empty_like(tensor) for _ in range(self.count)]
         dist.all_gather(parts, tensor)
         return torch.cat(parts, dim=1)
 
     def least(self, number: int) -> int:
+        self.exchanges += 1
         found = torch.tensor(number, device=self._device)
         dist.all_reduce(found, dist.ReduceOp.MIN)
         return int(found)

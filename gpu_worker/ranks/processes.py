@@ -5,7 +5,11 @@
 
 For everything that it does, rank 0 sends an order to the other ranks, in the same sequence. An order is a
 frame in a pipe: kind (1 byte), length of the body (4 bytes, little-endian), body. `gpu_worker/rank_main.py`
-reads the orders. The only answers are the grammars that a rank has compiled, in a second pipe.
+reads the orders. The only answers, in a second pipe, are the grammars that a rank has compiled, and errors
+that it has raised in a step.
+
+If a step raises an error on all ranks at the same place, as an error of the code does, the ranks are still in
+step: the call ends, and the worker goes on. If not, their batches may differ, and the worker ends.
 
 A worker lives as long as all of its ranks. If another rank ends, rank 0 ends at once, and so does the
 worker's lease. Then the scheduler takes its sequences to another worker. If rank 0 ends, its pipes are
@@ -27,7 +31,8 @@ from typing import IO
 
 import torch
 
-from gpu_worker.ranks.announcements import Announce, Announcements, records
+from gpu_worker.ranks.announcements import Announce, Announcements, place_of, records
+from gpu_worker.ranks.failures import Failures
 from gpu_worker.ranks.group import Group, meeting_place
 from gpu_worker.settings import WorkerSettings
 from ops.runtime.child import describe_end
@@ -85,6 +90,7 @@ class RankProcesses:
         self._closing = False
         self._resets = 0
         self._announcements = Announcements(settings.tensor_parallel, lambda number: None)
+        self._failures = Failures(settings.tensor_parallel - 1)
         self._ending = threading.Lock()
         place = meeting_place()
         self._processes = [self._start(rank, place, settings) for rank in range(1, settings.tensor_parallel)]
@@ -117,6 +123,11 @@ class RankProcesses:
         """End the processes once they have carried out their orders."""
         self._end_processes()
         self.group.close()
+
+    def failed(self, error: Exception) -> None:
+        """See `Followers`."""
+        if not self._failures.alike(self.group.exchanges, _PATIENCE):
+            self.abandon(error)
 
     def abandon(self, error: Exception) -> None:
         """End the worker, because this rank has failed and the other ranks would wait for it for ever."""
@@ -164,9 +175,11 @@ class RankProcesses:
 
     def _watch(self, rank: int, process: "subprocess.Popen[bytes]", answers: IO[bytes]) -> None:
         with answers:
-            for resets, grammar in records(answers):
-                if resets == self._resets:  # otherwise it is of a call that is over
-                    self._announcements(grammar)
+            for resets, number in records(answers):
+                if (place := place_of(number)) is not None:
+                    self._failures.report(place)
+                elif resets == self._resets:  # otherwise it is of a call that is over
+                    self._announcements(number)
         status = process.wait()
         if not self._closing:
             self._end(f"rank {rank} {describe_end(status)}, and the worker with it", max(status, 1))

@@ -51,8 +51,9 @@ class Followers(Protocol):
     def close(self) -> None:
         """End the other ranks once they have carried out their orders."""
 
-    def abandon(self, error: Exception) -> None:
-        """End the whole worker, because rank 0 has failed and the other ranks would wait for it for ever."""
+    def failed(self, error: Exception) -> None:
+        """A step has raised an error on rank 0. Returns if it has on the other ranks, too, at the same place.
+        Otherwise their batches may differ, or they wait for rank 0 for ever: ends the whole worker."""
 
 
 class Runner:

@@ -207,7 +207,7 @@ async def test_a_bad_plan_is_the_scheduler_s_fault(
     """The other ranks go on, nothing is logged and the device is not suspected."""
     monkeypatch.setattr(module, "is_lost", lambda device: True)
     abandoned: list[Exception] = []
-    runner.followers = SimpleNamespace(abandon=abandoned.append)
+    runner.followers = SimpleNamespace(failed=abandoned.append)
     refused, fault = PlanError("plan 7 came after plan 1"), RuntimeError("broken")
     runner.steps = {7: refused, 8: fault}
     engine = start()

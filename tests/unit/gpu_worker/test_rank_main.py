@@ -7,9 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from gpu_worker import rank_main
 from gpu_worker.rank_main import follow
-from gpu_worker.ranks.announcements import records
+from gpu_worker.ranks.announcements import failure, records
 from gpu_worker.ranks.processes import Order
+from proto.worker_pb2 import StepPlan
 
 
 class EndedError(Exception):
@@ -36,3 +38,37 @@ def test_grammars_are_announced_with_the_call_that_they_are_of() -> None:
     os.close(writing)
     with open(reading, "rb") as answers:
         assert list(records(answers)) == [(0, 3), (1, 4), (0, 5)]
+
+
+def broken(told: list[str]) -> SimpleNamespace:
+    """A runner whose steps all raise."""
+
+    def begin(plan: StepPlan) -> None:
+        told.append(f"plan {plan.step}")
+        raise ZeroDivisionError(plan.step)
+
+    return SimpleNamespace(
+        enter=lambda: None,
+        announce_grammars=lambda announce: None,
+        begin=begin,
+        reset=lambda: told.append("reset"),
+    )
+
+
+def plan_of(step: int) -> tuple[Order, bytes]:
+    return Order.PLAN, StepPlan(step=step).SerializeToString()
+
+
+def test_a_step_that_raises_is_told_and_what_follows_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans that rank 0 had sent before it noticed are of the call that is over."""
+    monkeypatch.setattr(rank_main, "_RESET", 0.01)
+    told, orders = list[str](), SimpleQueue[tuple[Order, bytes]]()
+    for order in (plan_of(1), plan_of(2), (Order.RESET, b""), plan_of(1)):
+        orders.put(order)
+    reading, writing = os.pipe()
+    with pytest.raises(ZeroDivisionError):  # no reset follows the second one: rank 0 waits for this rank
+        follow(broken(told), orders, writing, lambda: 5)  # type: ignore[arg-type]
+    os.close(writing)
+    assert told == ["plan 1", "reset", "plan 1"]
+    with open(reading, "rb") as answers:
+        assert answers.read() == failure(0, 5) + failure(1, 5)

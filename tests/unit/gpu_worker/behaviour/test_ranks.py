@@ -27,6 +27,7 @@ from scheduler_svc.core.request import Pooling, Request
 from tests.support.closed_loop import ClosedLoop
 from tests.unit.gpu_worker.conftest import Driver, greedy, llama, new_slot, plan, sampled, unpack
 
+ROOT = Path(__file__).parents[4]
 PROMPT = [5, 17, 3, 88, 41, 41, 9, 60, 2, 73, 28]
 POISON = 66
 """A token whose embedding is not finite. Nothing here draws it otherwise."""
@@ -45,6 +46,32 @@ print("a rank may fail", flush=True)
 time.sleep(60)
 """
 """Ranks that both find that memory is too small, then one that alone is told what is no plan."""
+RAISES = """
+from gpu_worker.models.decoder import Decoder
+plain = Decoder.__call__
+def call(self, tokens, *rest):
+    if (tokens == 66).any():
+        raise ZeroDivisionError("of all ranks")
+    return plain(self, tokens, *rest)
+Decoder.__call__ = call
+"""
+"""Python runs it at the start of each rank's process, as `sitecustomize`: a token's step raises an error."""
+GOES_ON = """
+from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup.load import load
+from tests.unit.gpu_worker.behaviour.test_ranks import POISON, PROMPT
+from tests.unit.gpu_worker.conftest import Driver
+pair = load(WorkerSettings())
+for tokens in (PROMPT, [*PROMPT[:3], POISON], PROMPT):
+    driver = Driver(pair)
+    try:
+        print(driver.generate(driver.admit(0, tokens), 8))
+    except ZeroDivisionError as error:
+        pair.followers.failed(error)  # ends this process if the other rank has not failed alike
+        print(error)
+    pair.reset()
+pair.close()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -260,3 +287,20 @@ def test_what_ranks_find(directory: Path) -> None:
     assert "KV memory" not in ended.stderr
     assert ended.stderr.splitlines()[-1].endswith("rank 1 ended with status 1, and the worker with it")
     assert ended.returncode == 1
+
+
+def test_a_step_that_raises_on_all_ranks_ends_only_its_call(directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(RAISES)
+    settings = settings_of(directory, tensor_parallel=2).model_dump(mode="json", exclude_none=True)
+    changes = {f"QUIRE_{name.upper()}": str(value) for name, value in settings.items()}
+    found = subprocess.run(
+        (sys.executable, "-c", GOES_ON),
+        env=os.environ | changes | {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    first, error, second = found.stdout.splitlines()
+    assert error == "of all ranks"
+    assert first == second
+    assert len(set(json.loads(first))) > 3

@@ -2,7 +2,7 @@
 
 import io
 
-from gpu_worker.ranks.announcements import Announcements, record, records
+from gpu_worker.ranks.announcements import Announcements, failure, place_of, record, records
 
 
 def test_a_grammar_is_announced_once_by_the_last_rank() -> None:
@@ -19,3 +19,8 @@ def test_what_a_pipe_carries() -> None:
     """A rank that ends may leave half a record behind."""
     stream = io.BytesIO(record(0, 7) + record(5, 2**32 - 1) + record(5, 9)[:3])
     assert list(records(stream)) == [(0, 7), (5, 2**32 - 1)]
+
+
+def test_a_failure_is_told_from_a_grammar() -> None:
+    stream = io.BytesIO(record(2, 7) + failure(2, 7) + failure(3, 0))
+    assert [(resets, place_of(number)) for resets, number in records(stream)] == [(2, None), (2, 7), (3, 0)]

@@ -164,7 +164,7 @@ class Told:
     def close(self) -> None:
         self.words.append("close")
 
-    def abandon(self, error: Exception) -> None:
+    def failed(self, error: Exception) -> None:
         self.words.append(error)
 
 

@@ -1,0 +1,30 @@
+"""Whether all ranks of a worker have raised an error in a step at the same place.
+
+A place is the number of exchanges of data before it (`Group.exchanges`). Ranks that stopped at the same place
+are in step with each other, and once they have forgotten all sequences they can go on.
+"""
+
+from threading import Condition
+
+
+class Failures:
+    """The places at which the other ranks have stopped. Any thread may call it."""
+
+    def __init__(self, others: int) -> None:
+        """`others`: number of the other ranks."""
+        self._others = others
+        self._places: list[int] = []
+        self._changed = Condition()
+
+    def report(self, place: int) -> None:
+        """One more of the other ranks has raised an error."""
+        with self._changed:
+            self._places.append(place)
+            self._changed.notify_all()
+
+    def alike(self, place: int, patience: float) -> bool:
+        """Whether all other ranks have stopped at `place`, or do so within `patience` seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._places) >= self._others, patience)
+            found, self._places = self._places, []
+        return found == [place] * self._others
