@@ -10,15 +10,32 @@ from gpu_worker.kernels.kv_sizes import ROW_BYTES, TYPES
 from ops.cli.arguments import positive
 from ops.kv_memory import ModelFilesError, kv_shape, loaded_bytes, plan, read_config, weights_bytes
 from ops.runtime.hub import HubError, fetched
+from ops.runtime.settings import SHIPPED_MODEL
 
-_UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_DECIMAL = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 def add_to(subcommands: Any) -> None:
-    command = subcommands.add_parser("plan-memory", help="what a model takes, and how many requests fit")
-    command.add_argument("--model", type=Path, required=True, metavar="MODEL", help="directory or id")
+    command = subcommands.add_parser(
+        "plan-memory",
+        help="what a model takes, and how many requests fit",
+        description="Say how much memory a model's weights and a token's keys and values take, and how many "
+        "requests fit.",
+    )
     command.add_argument(
-        "--memory", type=_memory, default="8GiB", metavar="SIZE", help="default: %(default)s"
+        "--model",
+        type=Path,
+        default=SHIPPED_MODEL,
+        metavar="MODEL",
+        help="directory, GGUF file, or id of the Hugging Face Hub (default: the shipped model)",
+    )
+    command.add_argument(
+        "--memory",
+        type=_memory,
+        default="8GiB",
+        metavar="SIZE",
+        help="such as 24GiB (2**30 bytes each) or 24GB (10**9); default: %(default)s",
     )
     command.add_argument("--block-size", type=positive, default=16, metavar="TOKENS", help="default: 16")
     command.add_argument(
@@ -45,18 +62,25 @@ def run(options: argparse.Namespace) -> int:
     print(f"KV          {_readable(shape.token_bytes(options.dtype))} a token in {options.dtype}")
     print(f"blocks      {fits.blocks} of {options.block_size} tokens, {_readable(fits.block_bytes)} each")
     print(f"requests    {fits.requests} of {options.context} tokens in {_readable(options.memory)}")
+    if weights > options.memory:
+        short = _readable(weights - options.memory)
+        print(f"quire: the weights alone need {short} more than {_readable(options.memory)}", file=sys.stderr)
+        return 1
     if shape.window:
         print(f"window      {shape.window} tokens in some layers or all; counted as if there were none")
     return 0
 
 
 def _memory(text: str) -> int:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]iB)?", text)
+    """Bytes of a size with its unit: decimal ones, as disks and GPUs are sold, or binary ones."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]i?b)", text.strip(), re.IGNORECASE)
     if match is None:
-        raise argparse.ArgumentTypeError("must be bytes, or a number with KiB, MiB, GiB or TiB")
-    return int(float(match[1]) * _UNITS[match[2] or ""])
+        unit = ": which unit?" if text.strip().replace(".", "", 1).isdigit() else ""
+        raise argparse.ArgumentTypeError(f"{text}{unit or ': no size'} (such as 24GiB or 24GB)")
+    units = {name.lower(): size for name, size in (_UNITS | _DECIMAL).items()}
+    return int(float(match[1]) * units[match[2].lower()])
 
 
 def _readable(size: int) -> str:
     unit = max((u for u in _UNITS if _UNITS[u] <= size), key=_UNITS.__getitem__, default="")
-    return f"{size / _UNITS[unit]:.4g} {unit or 'bytes'}"
+    return f"{size / _UNITS[unit]:.4g} {unit}" if unit else f"{size} bytes"

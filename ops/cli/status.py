@@ -2,26 +2,59 @@
 
 import argparse
 import asyncio
+import json
 import os
+import sys
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import httpx
 from redis.exceptions import RedisError
 
+from ops.cli.load import Load, in_words, load_of
 from ops.launcher.record import Deployment, recorded
 from ops.runtime.address import without_password
 from ops.runtime.leases import Leases
+from ops.runtime.metric_names import BY_NAME
+from ops.runtime.metrics import parse
+from ops.runtime.metrics_store import MetricsStore
 from ops.runtime.settings import named_redis
-from proto.rpc import Lease
+from proto.rpc import BusAway, Lease
+from proto.rpc.redis_bus import Line
 
 _DESCRIPTION = """\
-Show the deployments that `quire up` has started on this machine: every process with its id,
-and what it says of itself. With QUIRE_REDIS_URL set and none of those running, the processes
-that share that Redis, wherever they run.
+Show the deployments that `quire up` has started on this machine: every process with its id, its
+load, and what it says of itself. With QUIRE_REDIS_URL set and none of those running, the processes
+that share that Redis, wherever they run. `quire top` shows the load as it changes.
 
 Exit status: 0 if all of them are ready, else 1.
 """
+
+
+@dataclass
+class Process:
+    """A process of a deployment. Without a lease it has neither id nor info."""
+
+    service: str
+    pid: int
+    id: str = ""
+    epoch: int = 0
+    protocol: int = 0
+    info: dict[str, Any] = field(default_factory=dict)
+    load: Load = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass
+class Shown:
+    """A deployment: where it is, what it serves, and whether it is ready."""
+
+    where: str
+    model: str
+    ready: bool
+    state: str
+    processes: list[Process] = field(default_factory=list)
 
 
 def add_to(subcommands: Any) -> None:
@@ -31,65 +64,77 @@ def add_to(subcommands: Any) -> None:
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    status.set_defaults(run=lambda arguments: asyncio.run(run()))
+    status.add_argument("--json", action="store_true", help="for programs: a list of deployments")
+    status.set_defaults(run=lambda arguments: asyncio.run(run(arguments.json)))
 
 
-async def run() -> int:
-    deployments = recorded()
-    if not deployments:
-        return await _show_redis()
-    ready = [await _show(deployment) for deployment in deployments]
-    return 0 if all(ready) else 1
-
-
-async def _show(deployment: Deployment) -> bool:
-    """Print one deployment; whether it is ready."""
-    if not deployment.launcher.alive():
-        print(f"{deployment.url}  {deployment.model}  not running (`quire down` cleans up)")
-        return False
-    ready = await _ready(deployment.url)
-    print(f"{deployment.url}  {deployment.model}  {'ready' if ready else 'NOT READY'}")
-    holders = await _holders(deployment.redis_url, deployment.stream_prefix)
-    with_lease = {holder.pid for holder in holders}
-    others = [
-        (name, "no lease" if process.alive() and name != "redis" else "-", str(process.pid), "", "", "")
-        for name, process in deployment.processes.items()
-        if process.pid not in with_lease
-    ]
-    launcher = ("launcher", "-", str(deployment.launcher.pid), "", "", "")
-    _print_table([*(_row(holder) for holder in holders), *others, launcher])
-    return ready
-
-
-async def _show_redis() -> int:
-    """Print the processes with a lease in the environment's Redis; 0 if no service is missing."""
-    url = named_redis()
-    if url is None:
+async def run(as_json: bool) -> int:
+    shown = [await _deployment(each) for each in recorded()]
+    if not shown and (url := named_redis()) is not None:
+        shown = [await _shared(url)]
+    if as_json:
+        print(json.dumps([asdict(each) for each in shown], indent=2))
+    elif not shown:
         print("nothing runs; start it with `quire up`")
-        return 1
-    holders = await _holders(url, os.environ.get("QUIRE_STREAM_PREFIX", "quire:"))
-    print(without_password(url))
-    _print_table([_row(holder) for holder in holders])
-    return 0 if _whole(holders) else 1
+    else:
+        for each in shown:
+            _print(each)
+    return 0 if shown and all(each.ready for each in shown) else 1
 
 
-def _whole(holders: Sequence[Lease]) -> bool:
+async def _deployment(deployment: Deployment) -> Shown:
+    """A deployment of this machine."""
+    if not deployment.launcher.alive():
+        return Shown(deployment.url, deployment.model, False, "not running (`quire down` cleans up)")
+    ready = await _ready(deployment.url)
+    processes = await _processes(deployment.redis_url, deployment.stream_prefix)
+    with_lease = {process.pid for process in processes}
+    for name, process in deployment.processes.items():
+        if process.pid not in with_lease:
+            note = "no lease" if process.alive() and name != "redis" else ""
+            processes.append(Process(name, process.pid, note=note))
+    processes.append(Process("launcher", deployment.launcher.pid))
+    return Shown(deployment.url, deployment.model, ready, "ready" if ready else "NOT READY", processes)
+
+
+async def _shared(url: str) -> Shown:
+    """The processes with a lease in the environment's Redis."""
+    processes = await _processes(url, os.environ.get("QUIRE_STREAM_PREFIX", "quire:"))
+    ready = whole(processes)
+    return Shown(without_password(url), "", ready, "" if ready else "NOT READY", processes)
+
+
+def whole(processes: Sequence[Process]) -> bool:
     """Whether there is a process of each service that speaks one protocol."""
     services: dict[int, set[str]] = {}
-    for one in holders:
+    for one in processes:
         services.setdefault(one.protocol, set()).add(one.service)
     return any({"gateway", "tokenizer", "scheduler", "worker"} <= found for found in services.values())
 
 
-async def _holders(url: str, prefix: str) -> list[Lease]:
-    leases = Leases(url, prefix)
+async def _processes(url: str, prefix: str) -> list[Process]:
+    """The processes with a lease, and their load. A Redis that is away is named on standard error."""
+    leases, store = Leases(url, prefix), MetricsStore(Line(url), prefix)
     try:
-        return await leases.holders()
-    except (RedisError, OSError) as error:
-        print(f"  Redis at {without_password(url)} is unreachable: {error}")
+        holders = await leases.holders()
+        snapshots = await store.read([holder.process_id for holder in holders])
+    except (RedisError, OSError, BusAway) as error:
+        print(f"quire status: Redis at {without_password(url)} is unreachable: {error}", file=sys.stderr)
         return []
     finally:
         await leases.aclose()
+        store.close()
+    return [process(holder, snapshots.get(holder.process_id)) for holder in holders]
+
+
+def process(holder: Lease, snapshot: bytes | None) -> Process:
+    """What the lease and the metrics of a process say."""
+    try:
+        load = load_of(holder.service, parse(snapshot, BY_NAME)) if snapshot is not None else {}
+    except ValueError:  # of another version
+        load = {}
+    info = {name: value for name, value in holder.info.items() if value != ""}
+    return Process(holder.service, holder.pid, holder.process_id, holder.epoch, holder.protocol, info, load)
 
 
 async def _ready(url: str) -> bool:
@@ -100,15 +145,32 @@ async def _ready(url: str) -> bool:
         return False
 
 
-def _row(holder: Lease) -> tuple[str, ...]:
-    info = " ".join(f"{key}={value}" for key, value in holder.info.items() if value != "")
-    epoch, protocol = str(holder.epoch), str(holder.protocol)
-    return holder.service, holder.process_id, str(holder.pid), epoch, protocol, info
+def _print(shown: Shown) -> None:
+    print("  ".join(part for part in (shown.where, shown.model, shown.state) if part))
+    if shown.processes:
+        _print_table([row(process) for process in shown.processes])
+
+
+def row(process: Process) -> tuple[str, ...]:
+    """A process as a row of the table."""
+    info = dict(process.info)
+    model = str(info.pop("model", ""))
+    facts = [f"{name}={_readable(value)}" for name, value in info.items()]
+    load = process.note or in_words(process.load)
+    protocol = str(process.protocol or "")
+    return process.service, process.id or "-", str(process.pid), protocol, model, load, " ".join(facts)
+
+
+def _readable(value: Any) -> str:
+    """A value of a lease: one that has parts is not shown as Python's own text."""
+    if isinstance(value, dict):
+        return ",".join(f"{name}:{_readable(each)}" for name, each in value.items())
+    return str(value)
 
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:
     """Print rows in columns as wide as they need."""
-    table = [("SERVICE", "ID", "PID", "EPOCH", "PROTOCOL", "INFO"), *rows]
+    table = [("SERVICE", "ID", "PID", "PROTOCOL", "MODEL", "LOAD", "INFO"), *rows]
     widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
     for row in table:
         print(f"  {'  '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))}".rstrip())

@@ -136,3 +136,36 @@ def test_the_command_answers_or_fails_in_one_line(capsys: pytest.CaptureFixture[
     (tmp_path / "config.json").write_text("no")
     assert main(["plan-memory", "--model", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--memory", "24GB"], "in 22.35 GiB"),
+        (["--memory", "24gib"], "in 24 GiB"),
+        (["--memory", "0.5 GiB"], "in 512 MiB"),
+        ([], "in 8 GiB"),
+    ],
+)
+def test_the_shipped_model_and_usual_units(
+    capsys: pytest.CaptureFixture[str], given: list[str], said: str
+) -> None:
+    assert main(["plan-memory", *given]) == 0
+    output = capsys.readouterr().out
+    assert said in output
+    assert "4 KiB a token" in output
+
+
+@pytest.mark.parametrize(("size", "said"), [("24", "24: which unit?"), ("much", "much: no size")])
+def test_a_size_without_a_unit_is_refused(capsys: pytest.CaptureFixture[str], size: str, said: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["plan-memory", "--memory", size])
+    assert ended.value.code == 2
+    assert f"{said} (such as 24GiB or 24GB)" in capsys.readouterr().err
+
+
+def test_weights_that_do_not_fit_are_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan-memory", "--memory", "1MB"]) == 1
+    output = capsys.readouterr()
+    assert "requests    0 of" in output.out
+    assert "the weights alone need" in output.err

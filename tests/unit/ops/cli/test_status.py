@@ -1,26 +1,55 @@
 """What `quire status` shows of processes."""
 
+import json
+
 import pytest
 
-from ops.cli.status import _row, _whole
+from ops.cli.main import main
+from ops.cli.status import Process, process, row, whole
 from proto.rpc import Lease
 
 SERVICES = ("gateway", "tokenizer", "scheduler", "worker")
 
 
 def test_what_the_lease_says_is_shown_and_what_it_no_longer_says_is_not() -> None:
-    info = {"model": "tiny", "memory": "38 GB/s", "slow": "", "waiting": 0}
-    row = _row(Lease("worker-1", "worker", 2, info, pid=7, protocol=3))
-    assert row == ("worker", "worker-1", "7", "2", "3", "model=tiny memory=38 GB/s waiting=0")
+    info = {"model": "tiny", "memory": "38 GB/s", "slow": "", "defaults": {"top_p": 0.9, "top_k": 5}}
+    shown = row(process(Lease("worker-1", "worker", 2, info, pid=7, protocol=3), None))
+    facts = "memory=38 GB/s defaults=top_p:0.9,top_k:5"
+    assert shown == ("worker", "worker-1", "7", "3", "tiny", "", facts)
+
+
+def test_the_load_is_shown() -> None:
+    told = [
+        ["vllm:num_requests_running", ["fox"], 12],
+        ["vllm:num_requests_waiting", ["fox"], 3],
+        ["quire:kv_blocks", ["fox", "held"], 1000],
+        ["quire:kv_blocks", ["fox", "idle"], 500],
+        ["quire:kv_blocks", ["fox", "empty"], 2500],
+        ["quire:kv_blocks", ["fox", "shared"], 7],
+    ]
+    shown = process(Lease("scheduler-1", "scheduler", 1), json.dumps(told).encode())
+    assert shown.load == {"running": 12, "waiting": 3, "blocks_held": 1000, "blocks": 4000}
+    assert row(shown)[5] == "12 running, 3 waiting, 1,000 of 4,000 blocks held"
+
+
+@pytest.mark.parametrize("snapshot", [b"", b"1", b"[1]", b"[]"])
+def test_metrics_that_cannot_be_read_are_no_load(snapshot: bytes) -> None:
+    assert process(Lease("worker-1", "worker", 1), snapshot).load == {}
 
 
 @pytest.mark.parametrize(
-    ("protocols", "whole"),
+    ("protocols", "expected"),
     [((1, 1, 1, 1), True), ((2, 2, 2, 2), True), ((1, 1, 2, 2), False), ((1, 1, 1, 2), False)],
 )
-def test_processes_of_two_protocols_make_no_deployment(protocols: tuple[int, ...], whole: bool) -> None:
-    holders = [
-        Lease(f"{service}-{protocol}", service, 1, protocol=protocol)
-        for service, protocol in zip(SERVICES, protocols, strict=True)
-    ]
-    assert _whole(holders) is whole
+def test_processes_of_two_protocols_make_no_deployment(protocols: tuple[int, ...], expected: bool) -> None:
+    found = [Process(one, 1, protocol=protocol) for one, protocol in zip(SERVICES, protocols, strict=True)]
+    assert whole(found) is expected
+
+
+def test_without_a_deployment_programs_get_an_empty_list(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.delenv("QUIRE_REDIS_URL", raising=False)
+    assert main(["status", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out) == []
