@@ -14,11 +14,13 @@ import uvicorn
 
 from gateway.app import Options, Stores, create_app
 from gateway.errors import Unavailable
+from gateway.http.body_memory import MAX_BODY_BYTES
+from gateway.http.claims import Claims
 from gateway.http.connections import ConnectionLimits
 from gateway.http.draining import Drain
 from gateway.http.key_ring import KeyRing
 from gateway.http.meter import Meter
-from gateway.http.protocol import protocol
+from gateway.http.protocol import WebSocketProtocol, protocol
 from gateway.settings import GatewaySettings
 from gateway.upstream.backend import NodeBackend
 from gateway.upstream.batch_store import BatchStore
@@ -79,6 +81,7 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
         background=JobQueue(redis, settings.stream_prefix, "response", settings.jobs_per_tenant),
         batches=BatchStore(redis, settings.stream_prefix, _files(redis, settings)),
         batch_queue=JobQueue(redis, settings.stream_prefix, "batch", settings.jobs_per_tenant),
+        claims=_claims(redis, settings),
     )
     options = Options(
         access=settings.access,
@@ -94,7 +97,9 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
     config = uvicorn.Config(
         app,
         http=protocol(connections),
-        ws="none",
+        ws=WebSocketProtocol,
+        ws_max_size=MAX_BODY_BYTES,
+        ws_per_message_deflate=False,
         lifespan="on",
         access_log=False,
         log_config=None,
@@ -190,6 +195,19 @@ def _files(redis: Line, settings: GatewaySettings) -> FileStore:
         seconds=settings.files_seconds,
         tenant_bytes=settings.files_bytes_per_tenant,
         all_bytes=settings.files_bytes,
+    )
+
+
+def _claims(redis: Line, settings: GatewaySettings) -> Claims | None:
+    """Where answers to requests with an `Idempotency-Key` are kept; None if they are not."""
+    if not settings.idempotency_seconds:
+        return None
+    return Claims(
+        connect=lambda: Line(settings.redis_url),
+        line=redis,
+        prefix=settings.stream_prefix,
+        seconds=settings.idempotency_seconds,
+        all_bytes=settings.idempotency_bytes,
     )
 
 

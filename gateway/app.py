@@ -22,6 +22,7 @@ from gateway.api import (
     rank,
     responses,
     stored_responses,
+    stream,
     tokenize,
 )
 from gateway.api import metrics as metrics_page
@@ -38,11 +39,13 @@ from gateway.api.schema import ChatBody, CompletionBody, EmbeddingBody
 from gateway.api.token_schema import DetokenizeBody, TokenizeBody
 from gateway.errors import BadRequest, GatewayError, NotFound, ServerFault, WrongMethod
 from gateway.http.body_memory import BodyMemory, HoldsBodies
+from gateway.http.claims import Claims
 from gateway.http.connection import Disconnected
 from gateway.http.draining import Drain, Draining
 from gateway.http.error_shape import refusal
 from gateway.http.guard import Guard
 from gateway.http.gzipped import GzipAnswers
+from gateway.http.idempotent import Idempotent
 from gateway.http.key_ring import KeyRing
 from gateway.http.meter import Meter
 from gateway.http.openapi import add_schemas
@@ -92,6 +95,8 @@ class Stores:
     """Batches and their files."""
     batch_queue: JobQueue | None = None
     """Batches that have not ended; it goes with `batches`."""
+    claims: Claims | None = None
+    """Answers to requests with an `Idempotency-Key`; without it the header changes nothing."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +154,7 @@ def create_app(
     app.state.inside = Inside(backend)
     app.state.drain = drain = Drain()
     app.state.bodies = BodyMemory()
-    _add_middleware(app, keys or KeyRing(), limits or Limits(), stores.meter, options.access)
+    _add_middleware(app, keys or KeyRing(), limits or Limits(), stores, options.access)
     for router in (
         page.router(),
         docs_page.router(app.openapi),
@@ -166,6 +171,7 @@ def create_app(
         rank.router(generator),
         tokenize.router(generator, catalog),
         inside.router(generator, app.state.inside, options.trace_url),
+        stream.router(),
     ):
         app.include_router(router)
     if batching is not None:
@@ -179,12 +185,14 @@ def create_app(
     return app
 
 
-def _add_middleware(app: FastAPI, keys: KeyRing, limits: Limits, meter: Meter | None, access: Access) -> None:
+def _add_middleware(app: FastAPI, keys: KeyRing, limits: Limits, stores: Stores, access: Access) -> None:
     """From the inside out: requests that any of these refuses get an id, too, but no span."""
     app.add_middleware(RequestSpans)
+    if stores.claims is not None:
+        app.add_middleware(Idempotent, claims=stores.claims)
     app.add_middleware(GzipAnswers)
     app.add_middleware(HoldsBodies, memory=app.state.bodies)
-    app.add_middleware(Guard, keys=keys, limits=limits, meter=meter)
+    app.add_middleware(Guard, keys=keys, limits=limits, meter=stores.meter)
     app.add_middleware(UsualForm)
     app.add_middleware(Draining, drain=app.state.drain)
     if access.origins:

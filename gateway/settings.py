@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 from pydantic_settings import NoDecode
 
+from gateway.http.idempotent import MAX_ANSWER_BYTES
 from gateway.http.origin import Access
 from gateway.upstream.response_store import MAX_RECORD_BYTES
 from ops.runtime.address import is_loopback
@@ -88,6 +89,13 @@ class GatewaySettings(ProcessSettings):
 
     batch_lines_at_once: int = Field(16, ge=1, le=1024)
     """Lines of a batch that a gateway asks at once."""
+
+    idempotency_seconds: int = Field(3600, ge=0, le=10**8)
+    """Seconds that an answer is kept in Redis whose request has an `Idempotency-Key`; 0: the header changes
+    nothing."""
+
+    idempotency_bytes: int = Field(64 * 2**20, ge=2 * MAX_ANSWER_BYTES)
+    """Bytes that these answers may take. If they take more, the oldest go."""
 
     strict_fields: bool = False
     """Refuse requests that have fields which nobody knows, instead of ignoring and naming these."""

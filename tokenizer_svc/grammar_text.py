@@ -39,7 +39,10 @@ def _text(kind: str, text: str, lenient: bool) -> str:
             choices = json.loads(text)
             if not choices:
                 raise GrammarError("there is nothing to choose from")
-            return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, choices)))
+            # A terminal of thousands is followed byte by byte, a rule's alternatives are all held at once.
+            return LLMatcher.grammar_from_lark(
+                "start: CHOICE\nCHOICE: " + " | ".join(map(json.dumps, choices))
+            )
         case "grammar":
             return LLMatcher.grammar_from_lark(any_to_lark(text))
         case "structural_tag":

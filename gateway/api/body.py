@@ -16,11 +16,10 @@ from gateway.api.counts import check_counts
 from gateway.api.ignored import Ignored
 from gateway.api.schema import RequestBody
 from gateway.errors import BadRequest, TooLarge, WrongEncoding, WrongMediaType
-from gateway.http.body_memory import Held
+from gateway.http.body_memory import MAX_BODY_BYTES, Held
 from gateway.http.connection import Disconnected
 from gateway.http.gzipped import inflated
 
-MAX_BODY_BYTES = 4 * 2**20
 MAX_FIELDS = 128
 """Fields of a body that is read strictly: each unknown one costs an error object."""
 PARSED_AT_ONCE = 2**16

@@ -44,6 +44,10 @@ _HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Content-Encoding": ("How the answer is compressed, if the request asks for it.", {"const": "gzip"}),
     "Vary": ("Headers of the request that the answer depends on.", {"type": "string"}),
     "X-Request-Id": ("The request's id in logs and traces.", {"type": "string"}),
+    "Idempotent-Replayed": (
+        "Another request with this `Idempotency-Key` has the same answer.",
+        {"const": "true"},
+    ),
     "Retry-After": ("Seconds after which to try again.", {"type": "integer", "minimum": 1}),
     "X-Should-Retry": ("`false`: another try would cost as much again.", {"const": "false"}),
     "WWW-Authenticate": ("How to say who asks.", {"const": "Bearer"}),
@@ -58,6 +62,12 @@ _HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Description and schema by name. `*` stands for what is counted."""
 
+_IDEMPOTENCY_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "Another request with the same key and body gets the same answer, and is not computed.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+}
 _EVENT = {
     "type": "object",
     "description": "An event: the next piece of the answer, or an error.",
@@ -147,7 +157,12 @@ def posting(
     for status, response in responses.items():
         if int(status) not in _NEVER_COUNTED:
             response["headers"] |= {name: _header(name) for name in ("X-Quire-Ignored", *RATE_HEADERS)}
-    return {"requestBody": {"required": True, "content": _json(body)}, "responses": responses}
+    found["headers"]["Idempotent-Replayed"] = _header("Idempotent-Replayed")
+    return {
+        "parameters": [_IDEMPOTENCY_KEY],
+        "requestBody": {"required": True, "content": _json(body)},
+        "responses": responses,
+    }
 
 
 def uploading(body: type[BaseModel], answer: type[BaseModel]) -> Operation:

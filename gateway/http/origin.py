@@ -96,7 +96,7 @@ class OriginGuard:
         self._app, self._access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
+        if scope["type"] in ("http", "websocket"):
             hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
             origins = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
             refusal = self._access.refusal(scope["http_version"], hosts, origins)

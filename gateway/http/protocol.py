@@ -1,22 +1,27 @@
-"""HTTP/1.1 as uvicorn speaks it, and two things that it leaves out.
+"""HTTP/1.1 as uvicorn speaks it, and three things that it leaves out.
 
 - Some clients offer to change the protocol, as Java's does with `Upgrade: h2c` in its first request. A server
   may ignore the offer (RFC 9110, section 7.8). uvicorn's parser, however, takes the bytes after the head for
   the new protocol, and the body would be lost. So the head is parsed again without the offer.
+- A WebSocket is counted until it ends, as other connections are. It is opened at `SOCKET_PATH` alone, and not
+  behind a request that is being answered; elsewhere the offer is ignored like others.
 - The head of a request has at most `MAX_HEADERS` headers and `MAX_HEAD_BYTES`. Beyond that the connection
   ends.
 """
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
 import httptools
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from gateway.errors import HeadTooLarge
 from gateway.http.connections import ConnectionLimits, Doors
 from gateway.http.timed import TimedProtocol
 
+SOCKET_PATH = b"/v1/stream"
 MAX_HEAD_BYTES = 2**16
 MAX_HEADERS = 128
 MAX_UNPARSED_BYTES = 2**20
@@ -64,16 +69,49 @@ class HttpProtocol(TimedProtocol):
         if not self.offers_upgrade:
             super().on_message_complete()
 
+    def _should_upgrade(self) -> bool:
+        idle = self.cycle is None or self.cycle.response_complete
+        path = self.url.partition(b"?")[0].rstrip(b"/")
+        here = idle and path == SOCKET_PATH and self.parser.get_method() == b"GET"
+        return here and super()._should_upgrade()
+
+    def handle_websocket_upgrade(self) -> None:
+        """The connection goes over to the WebSocket. Nothing here waits for it any more."""
+        self.scope["method"] = "GET"
+        self.end_phases()
+        left = partial(self._doors.leave, self._address)
+        self.ws_protocol_class = cast(type[asyncio.Protocol], partial(WebSocketProtocol, left=left))
+        super().handle_websocket_upgrade()
+        self.parser = None  # type: ignore[assignment]  # as when the connection is closed
+
     @property
     def offers_upgrade(self) -> bool:
         """The request that was parsed last offers to change the protocol."""
         return self.parser.should_upgrade() and any(name == b"upgrade" for name, _ in self.headers)
+
+    @property
+    def opens_socket(self) -> bool:
+        """That request opens a WebSocket."""
+        return self._should_upgrade()
 
     def head_without_upgrade(self) -> bytes:
         """The head of that request without the offer."""
         lines = [b"%s: %s\r\n" % header for header in self.headers if header[0] != b"upgrade"]
         method, version = self.parser.get_method(), self.parser.get_http_version().encode()
         return b"%s %s HTTP/%s\r\n%s\r\n" % (method, self.url, version, b"".join(lines))
+
+
+class WebSocketProtocol(WebSocketsSansIOProtocol):
+    """A connection that has become a WebSocket."""
+
+    def __init__(self, *arguments: Any, left: Callable[[], None] = lambda: None, **named: Any) -> None:
+        """`left`: called when the connection is closed."""
+        super().__init__(*arguments, **named)
+        self._left = left
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._left()
 
 
 def protocol(limits: ConnectionLimits) -> type[asyncio.Protocol]:
@@ -100,5 +138,7 @@ class _Parser(httptools.HttpRequestParser):
                 return
             except httptools.HttpParserUpgrade as offer:
                 if not self._protocol.offers_upgrade:  # CONNECT: this is no proxy
+                    raise
+                if self._protocol.opens_socket:
                     raise
                 data = self._protocol.head_without_upgrade() + data[offer.args[0] :]

@@ -79,6 +79,10 @@ class TimedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._doors.leave(self._address)
+        self.end_phases()
+
+    def end_phases(self) -> None:
+        """Wait for nothing any more."""
         self._set(None, 0, self._late)
         self._unset_keepalive_if_required()
         self._stop_write_timer()

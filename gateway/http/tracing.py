@@ -28,7 +28,7 @@ class RequestIds:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         state = scope.setdefault("state", {})
@@ -36,7 +36,7 @@ class RequestIds:
         state["send"] = send
 
         async def send_with_id(message: Message) -> None:
-            if message["type"] == "http.response.start":
+            if message["type"].endswith("http.response.start"):
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = request_id
                 if ignored := scope["state"].get("ignored"):

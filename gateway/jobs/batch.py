@@ -15,8 +15,8 @@ from typing import Any
 from pydantic_core import from_json
 
 from gateway.api.batches import ENDED
-from gateway.api.body import MAX_BODY_BYTES
 from gateway.errors import Overloaded, Unavailable
+from gateway.http.body_memory import MAX_BODY_BYTES
 from gateway.http.own_requests import OwnRequests
 from gateway.jobs.background import MOST_TAKES
 from gateway.upstream.batch_store import BatchStore

@@ -139,7 +139,7 @@ def _growth(given: Values, max_position: int) -> tuple[float, int]:
 
 def _scaling(values: Values, key: str, given: Values, dims: int, max_position: int) -> Scaling | None:
     kind = given.get("rope_type", given.get("type", "default"))
-    if kind == "default":
+    if kind in ("default", "mrope"):  # as `mrope_section`
         return None
     if kind == "linear":
         return Linear(given.number("factor"))

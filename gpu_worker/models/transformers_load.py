@@ -86,7 +86,7 @@ class _Loading:
         self._dtype = dtype or self._config.dtype or checkpoint.dtype()
         with torch.device("meta"):
             self._skeleton = kind._from_config(self._config, dtype=self._dtype)
-        self._shapes = {name: tuple(each.shape) for name, each in self._skeleton.named_parameters()}
+        self._shapes = {name: tuple(each.shape) for name, each in self._skeleton.state_dict().items()}
         self.parameters: int = self._skeleton.num_parameters()
         keeps = kinds_kept(kernels) if checkpoint.quantized else frozenset()
         self._weights = Weights(checkpoint, self._dtype, device, keeps=keeps)

@@ -203,6 +203,8 @@ def _shape(model: TransformersModel, config: Any) -> LayerShapes:
         windows[layer] = spec.window
         return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1).flatten(1)
 
+    if any("Indexer" in type(module).__name__ for module in model._inner.modules()):
+        raise ModelError("its indexers select the tokens to attend to, which is not supported")
     windows: dict[int, int] = {}
     device = next(iter(model._inner.parameters())).device
     tokens, positions = torch.tensor([1, 2], device=device), torch.zeros(2, dtype=torch.int64, device=device)

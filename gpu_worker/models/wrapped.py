@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Wrapped:
-    """The language model of a vision-language model, configured by the object `text_config`."""
+    """The language model of a vision-language model, configured by the object `text_config`, or beside it."""
 
     language: str
     """Architecture of the language model on its own."""
@@ -29,10 +29,14 @@ WRAPPED: Mapping[str, Wrapped] = {
     ),
     "Gemma3nForConditionalGeneration": Wrapped("Gemma3nForCausalLM"),
     "Gemma4ForConditionalGeneration": Wrapped("Gemma4ForCausalLM"),
+    "Gemma4UnifiedForConditionalGeneration": Wrapped("Gemma4UnifiedForCausalLM"),
     "Llama4ForConditionalGeneration": Wrapped("Llama4ForCausalLM"),
     "Mistral3ForConditionalGeneration": Wrapped(
         "MistralForCausalLM", {"ministral3": "Ministral3ForCausalLM", "mistral4": "Mistral4ForCausalLM"}
     ),
+    "Qwen2VLForConditionalGeneration": Wrapped("Qwen2ForCausalLM"),
+    "Qwen2_5_VLForConditionalGeneration": Wrapped("Qwen2ForCausalLM"),
+    "Qwen3VLForConditionalGeneration": Wrapped("Qwen3ForCausalLM"),
 }
 """Language models by the architecture of the whole model."""
 
@@ -53,6 +57,7 @@ _PARTS = (
     "multi_modal_projector",
     "embed_vision",
     "embed_audio",
+    "visual",
 )
 _BESIDE = tuple(f"{base}{part}." for base in ("", "model.") for part in _PARTS)
 
@@ -61,8 +66,8 @@ def language_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """config.json of the language model on its own. Other models' config.json is returned as it is."""
     architectures = config.get("architectures")
     one = str(architectures[0]) if isinstance(architectures, list) and len(architectures) == 1 else ""
-    wrapped, text = WRAPPED.get(one), config.get("text_config")
-    if wrapped is None or not isinstance(text, dict):
+    wrapped, text = WRAPPED.get(one), config.get("text_config", config)  # early Qwen VL have no such object
+    if wrapped is None or not isinstance(text, Mapping):
         return config
     shared = {key: config[key] for key in _OF_BOTH if key in config}
     given = {key: value for key, value in text.items() if value is not None}
@@ -75,8 +80,6 @@ def language_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def language_tensors(names: Iterable[str]) -> dict[str, str]:
     """Names of the language model's tensors in the checkpoint, by their names in a checkpoint of its own."""
     names = list(names)
-    if not any(name.startswith(tuple(_WITHIN)) for name in names):
-        return {name: name for name in names}
     return {_alone(name): name for name in names if not name.startswith(_BESIDE)}
 
 

@@ -24,10 +24,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from llguidance import LLExecutor, LLMatcher
 from llguidance.numpy import fill_next_token_bitmask_par, fill_next_token_bitmask_par_with_draft_tokens
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gpu_worker.arrays import Int32s
@@ -73,6 +75,14 @@ class _Matching:
     """None until the first mask is wanted."""
     ended: bool = False
     """An end token was sampled: rows that were planned ahead may sample anything."""
+
+
+class _Asked(NamedTuple):
+    """A row that wants masks."""
+
+    row: int
+    matcher: LLMatcher
+    drafts: list[int]
 
 
 @dataclass(slots=True)
@@ -166,34 +176,32 @@ class Grammars:
 
     def masks(self, read: TokensRead, samples: SamplePositions) -> Masks:
         """Consume what was read, and give the tokens that are allowed in each sampled position."""
-        asked: list[tuple[int, LLMatcher, int, list[int]]] = []
+        asked: list[_Asked] = []
         faults: dict[int, str] = {}
-        masks = np.full(len(samples.slots), -1, np.int32)
-        count, words = 0, 0
-        for row, tokens in zip(read.rows, read.lists(), strict=True):
-            matching = self._slots[int(samples.row_slots[row])]
-            drafts = int(samples.counts[row]) - 1
-            known, drafted = tokens[: len(tokens) - drafts], tokens[len(tokens) - drafts :]
+        slots = samples.row_slots[read.rows].tolist()
+        drafts = (samples.counts[read.rows] - 1).tolist()
+        for row, slot, drafted, tokens in zip(read.rows, slots, drafts, read.lists(), strict=True):
+            matching, known = self._slots[slot], len(tokens) - drafted
             try:
-                matcher = self._advanced(matching, known)
+                matcher = self._advanced(matching, tokens[:known])
             except GrammarError as error:
                 faults[row] = f"the grammar: {error}"
                 continue
-            if matching.ended:
-                continue
-            asked.append((row, matcher, count, drafted))
-            first = int(samples.firsts[row])
-            masks[first : first + 1 + drafts] = np.arange(count, count + 1 + drafts)
-            count += 1 + drafts
-            words = self._vocabularies[tuple(sorted(matching.grammar.end_tokens))].words
+            if not matching.ended:
+                asked.append(_Asked(row, matcher, tokens[known:]))
         if not asked:
             return Masks(None, faults)
-        bits = np.full((count, words), -1, np.int32)
-        self._fill([each[1:] for each in asked], bits)
-        for row, matcher, first_mask, _ in asked:
-            if matcher.is_error() or not bits[first_mask].any():
-                faults[row] = f"the grammar: {matcher.get_error() or 'nothing can follow'}"
-                masks[masks == first_mask] = -1
+        rows = np.array([each.row for each in asked], np.intp)
+        counts = samples.counts[rows]
+        firsts = np.cumsum(counts) - counts
+        bits = self._bits(asked, firsts)
+        masks = np.full(len(samples.slots), -1, np.int32)
+        numbers = np.arange(len(bits))
+        masks[np.repeat(samples.firsts[rows] - firsts, counts) + numbers] = numbers
+        for each, first, possible in zip(asked, firsts, bits[firsts].any(axis=1), strict=True):
+            if not possible or each.matcher.is_error():
+                faults[each.row] = f"the grammar: {each.matcher.get_error() or 'nothing can follow'}"
+                masks[masks == first] = -1
         return Masks(Allowed(masks, bits), faults)
 
     def forced(self, slots: Iterable[int], known: Int32s, tokens: Tensor) -> dict[int, tuple[int, list[int]]]:
@@ -204,26 +212,32 @@ class Grammars:
         the device: what follows those tokens is told with the next step.
         """
         found = {}
+        readable = None if tokens.is_cuda else tokens.numpy()
         for slot in slots:
             matching = self._slots.get(slot)
             if matching is None or matching.matcher is None or matching.ended:
                 continue
-            if not tokens.is_cuda:
+            if readable is not None:
                 with contextlib.suppress(GrammarError):  # the next mask will tell
-                    self._advanced(matching, tokens[slot, matching.consumed : known[slot]].tolist())
+                    self._advanced(matching, readable[slot, matching.consumed : known[slot]].tolist())
             run = [] if matching.ended else matching.matcher.compute_ff_tokens()
             if len(run) > 1:
                 found[slot] = matching.consumed, run[:MOST_FORCED]
         return found
 
-    def _fill(self, asked: Sequence[tuple[LLMatcher, int, list[int]]], bits: Int32s) -> None:
-        """Fill in the masks of matchers: each from a number on, one for each draft and one more."""
+    def _bits(self, asked: Sequence[_Asked], firsts: NDArray[np.integer]) -> Int32s:
+        """[masks, words]: the masks of rows, one for each draft and one more, from the number `firsts` on."""
         if self._masks is None:
             self._masks = LLExecutor(THREADS)
-        if plain := [(matcher, first) for matcher, first, drafts in asked if not drafts]:
+        count = firsts[-1] + 1 + len(asked[-1].drafts)
+        words = next(iter(self._vocabularies.values())).words  # that of each: it is the model's
+        bits = np.full((count, words), -1, np.int32)
+        numbered = list(zip(asked, firsts.tolist(), strict=True))
+        if plain := [(each.matcher, first) for each, first in numbered if not each.drafts]:
             fill_next_token_bitmask_par(self._masks, plain, bits)
-        if drafted := [each for each in asked if each[2]]:
+        if drafted := [(each.matcher, first, each.drafts) for each, first in numbered if each.drafts]:
             fill_next_token_bitmask_par_with_draft_tokens(self._masks, drafted, bits)
+        return bits
 
     def _advanced(self, matching: _Matching, known: list[int]) -> LLMatcher:
         """The matcher of a slot after `known` more tokens. Raises `GrammarError`."""

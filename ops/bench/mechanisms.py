@@ -311,6 +311,12 @@ MECHANISMS = (
         forced(True, 2),
         forced(False, 2),
     ),
+    Mechanism(
+        "drafts of what 32 grammars force",
+        "32 greedy answers in JSON, half of whose tokens are forced: these as drafts, or one a step",
+        forced(True, 32),
+        forced(False, 32),
+    ),
 )
 
 

@@ -47,8 +47,8 @@ _GATEWAY = (
     "+hget +hgetall +hkeys +hset +hsetnx +hexists +hdel +hincrby +zadd +zrem +zrange +zscore +zcard +scard "
     "+rpush +lrange +getbit +setbit +xrange +pttl +time +exists +eval"
 )
-"""What it takes to read the API keys, to count requests and tokens, to store responses and files, and to work
-at jobs. Metrics take what all may do."""
+"""What it takes to read the API keys, to count requests and tokens, to store responses, files and the
+answers under an Idempotency-Key, and to work at jobs. Metrics take what all may do."""
 _OPERATOR = "+@all -@admin -@dangerous -@scripting -@pubsub +info +eval +client|unblock"
 
 
@@ -69,7 +69,8 @@ def rules(role: str, prefix: str) -> tuple[str, ...]:
     calls: tuple[str, ...] = ()
     """Rights apart from the others: to look whether a call is still at the next service's door."""
     if role == "gateway":
-        keys += ["%R~keys*", "~limits*", "~responses:*", "~jobs:*", "~files:*", "~batches:*", "%R~metrics:*"]
+        keys += ["%R~keys*", "~limits*", "~responses:*", "~claims:*", "~jobs:*", "~files:*", "~batches:*"]
+        keys += ["%R~metrics:*"]
         keys += [f"%W~{INSIDE}", "%W~inbox:scheduler-*"]
         commands += f" {_GATEWAY}"
     if role == "scheduler":

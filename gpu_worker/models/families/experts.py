@@ -130,6 +130,20 @@ FAMILIES: Mapping[str, Family] = {
         _DEEPSEEK,
         experts=_DEEPSEEK_V3_EXPERTS,
     ),
+    "GlmMoeDsaForCausalLM": replace(
+        _DEEPSEEK,
+        defaults={
+            "rope_interleave": True,
+            "rms_norm_eps": 1e-5,
+            "first_k_dense_replace": 3,
+            "n_shared_experts": 1,
+            "norm_topk_prob": True,
+            "routed_scaling_factor": 2.5,
+            "index_topk": 2048,
+        },
+        latent=Latent(indexer="self_attn.indexer."),
+        experts=_DEEPSEEK_V3_EXPERTS,
+    ),
     "DeepseekV32ForCausalLM": replace(
         _DEEPSEEK,
         defaults={**_DEEPSEEK.defaults, "index_topk": 2048},

@@ -158,6 +158,16 @@ def with_over_without(model: str, mechanism: str, figure: str) -> Look:
     return look
 
 
+def with_it(model: str, mechanism: str, figure: str) -> Look:
+    """A figure with the mechanism: the median of the rounds."""
+
+    def look(results: Results) -> float | None:
+        one = results.get(mechanism, {})
+        return float(one["figures"][figure]["with"]) if one.get("model") == model else None
+
+    return look
+
+
 def lowest_over_in_process(results: Results) -> float | None:
     """Where the chain of processes does worst: tokens a second over those of the engine in one process."""
     rates = results["output_tokens_per_second"].values()
@@ -322,6 +332,24 @@ TARGETS = (
         for users in (1, 8, 32)
     ),
     Target(
+        "tokens/s of an answer in JSON, half of its tokens forced, over free text, 135m",
+        Bound("at least", 1.2, "times"),
+        "mechanisms",
+        with_it("135m", "drafts of what a grammar forces", "rate over free text"),
+    ),
+    *(
+        Target(
+            f"grammars in a step, 135m, {users} at once",
+            Bound("at most", 0.03, "of its time"),
+            "mechanisms",
+            with_it("135m", mechanism, "share of grammars in steps"),
+        )
+        for users, mechanism in (
+            (2, "drafts of what a grammar forces"),
+            (32, "drafts of what 32 grammars force"),
+        )
+    ),
+    Target(
         "a worker's start, 1.1 billion parameters, files in the system's cache",
         Bound("below", 15, "s"),
         "footprint",
@@ -384,6 +412,18 @@ TARGETS = (
         Bound("at most", 1.5, "times"),
         "overload",
         at("p99_over_capacity"),
+    ),
+    Target(
+        "time until a malformed or hostile grammar is refused, at most",
+        Bound("at most", 1, "s"),
+        "hostile-grammars",
+        at("refusal_s"),
+    ),
+    Target(
+        "longest gap between a stream's tokens beside hostile grammars, over that without",
+        Bound("at most", 20, "ms"),
+        "hostile-grammars",
+        at("extra_ms"),
     ),
     Target("P99 of a refusal", Bound("at most", 50, "ms"), "overload", at("refusal_p99_ms")),
     Target("first token after an overload has ended", Bound("at most", 1, "s"), "overload", at("recovery_s")),

@@ -17,9 +17,10 @@ import uvicorn
 from fastapi import FastAPI
 
 from gateway.app import create_app
+from gateway.http.body_memory import MAX_BODY_BYTES
 from gateway.http.connections import ConnectionLimits
 from gateway.http.key_ring import KeyRing
-from gateway.http.protocol import protocol
+from gateway.http.protocol import WebSocketProtocol, protocol
 from ops.runtime.api_keys import Key, digest_of
 from proto.inside_pb2 import Look, WatchRequest
 from proto.inside_pb2_grpc import InsideServicer, InsideStub, add_InsideServicer_to_server
@@ -295,7 +296,9 @@ async def serving(app: Any, limits: ConnectionLimits | None = None) -> AsyncIter
         app,
         http=protocol(limits),
         timeout_keep_alive=max(1, int(limits.idle)),
-        ws="none",
+        ws=WebSocketProtocol,
+        ws_max_size=MAX_BODY_BYTES,
+        ws_per_message_deflate=False,
         lifespan="auto",
         log_config=None,
         access_log=False,

@@ -55,6 +55,8 @@ TAKEN: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"grammar": 'root ::= "a" b+\nb ::= [0-9]\n'}, ["a12"], ["b1"]),
     ({"structural_tag": tag("<f=x>", "<f")}, ["hi <f=x>12</f> there", "hi"], ["hi <f=y>12</f>"]),
     (schema({"type": "array", "uniqueItems": True}) | {"lenient": True}, ["[1, 1]"], ["1"]),
+    ({"choice": json.dumps([f"w{number}x" for number in range(5000)])}, ["w7x", "w4999x"], ["w7", "w5000x"]),
+    ({"grammar": "start: " + " | ".join(f'"w{number}"' for number in range(5000))}, ["w17"], ["w"]),
 ]
 
 
@@ -91,6 +93,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"grammar": "start: A\nA: /a/ & /b/\n"}, "no text"),
     ({"grammar": 'start: a\na: "x" b\n'}, "b"),
     ({"grammar": 'root ::= "a" (\n'}, ""),
+    ({"grammar": 'start: "a" start'}, "Too many items"),
     ({"structural_tag": tag("<f=x>", "<g")}, "trigger"),
     ({"structural_tag": "{}"}, "structures"),
     ({"structural_tag": '{"structures": 7, "triggers": 7}'}, ""),
@@ -162,6 +165,13 @@ async def test_one_that_computes_for_too_long_is_ended(
     resumed = request(**schema({"type": "object", "properties": {f"q{i}": {} for i in range(200)}}))
     resumed.resumed.append(TextSoFar(index=0, token_ids=[5]))
     assert (await grammars.grammar_of(resumed)).text
+
+
+@pytest.mark.timeout(60)
+async def test_one_whose_next_tokens_take_longer_and_longer_is_refused(grammars: Grammars) -> None:
+    """Its first mask takes half a millisecond, its twentieth a hundred: there are ever more readings."""
+    with pytest.raises(InvalidRequestError, match=r"takes more than|Too many items"):
+        await grammars.grammar_of(request(grammar='start: (("a"{0,99} "b"?){0,99} "c"?){0,99}'))
 
 
 @pytest.mark.timeout(60)

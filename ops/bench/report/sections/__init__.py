@@ -50,6 +50,7 @@ KINDS: Mapping[str, Kind] = {
     "chaos": Kind("When everything fails in turn", lambda _: "", robust.chaos),
     "soak": Kind("When it runs for long", lambda _: "", robust.soak),
     "overload": Kind("When too much is asked", lambda _: "", robust.overload),
+    "hostile-grammars": Kind("When grammars are hostile", lambda _: "", robust.hostile_grammars),
     "grammars": Kind("What grammars take to compile", lambda _: "", anything.numbers),
     "core": Kind("The scheduler's core", lambda _: "", core.costs),
     "simulate": Kind("Simulated deployments", simulate.subject, simulate.compared),

@@ -66,3 +66,19 @@ def overload(results: Results, drawings: str) -> list[str]:
         "What an idle deployment held after the overload and not before, or the other way round:",
         table(("", "before", "after"), [(name, *each) for name, each in results["grew"].items()]),
     ]
+
+
+def hostile_grammars(results: Results, drawings: str) -> list[str]:
+    gaps = results["gaps_ms"]
+    figures = list(next(iter(gaps.values())))
+    return [
+        f"{results['users']} users stream answers while another sends {results['grammars']} grammars, one "
+        f"after another and {results['rounds']} times, that are malformed, huge, nested or ambiguous. "
+        f"{results['refused']} were refused, after {results['refusal_s']} s at most; "
+        f"{results['followed']} could be followed. {len(results['problems'])} got anything else. "
+        "Milliseconds between two tokens of a stream:",
+        table(("", *figures), [(name, *(one[each] for each in figures)) for name, one in gaps.items()]),
+        f"The longest of them is {results['extra_ms']} ms longer beside the grammars.",
+        "Seconds until the slowest were refused, or had an answer:",
+        table(("", "s"), [*results["until_refused_s"].items(), *results["until_answered_s"].items()]),
+    ]

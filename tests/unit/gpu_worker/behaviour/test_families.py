@@ -196,6 +196,12 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
+    "GLM 5": (
+        "GlmMoeDsaForCausalLM",
+        DEEPSEEK
+        | {"index_topk": LENGTH, "index_head_dim": 16, "index_n_heads": 2, "rope_parameters": SHARP}
+        | {"indexer_types": ["full", "shared", "full"], "head_dim": 8},
+    ),
     "DeepSeek V3.2": (
         "DeepseekV32ForCausalLM",
         DEEPSEEK | {"index_topk": LENGTH, "index_head_dim": 16, "index_n_heads": 2, "rope_parameters": SHARP},

@@ -20,7 +20,7 @@ from tests.unit.gpu_worker.conftest import makers
 
 SERVED = ("AfmoeForCausalLM", "Gemma3nForCausalLM")
 REFUSED = {
-    "GlmMoeDsaForCausalLM": "does not run on a ragged batch",
+    "HYV4ForCausalLM": "its indexers select the tokens to attend to",
     "DogeForCausalLM": "a mask of its own",
     "InklingForCausalLM": "position_bias",
     "Qwen3NextForCausalLM": "not every layer of it has attention",

@@ -135,6 +135,8 @@ def test_gateways_keep_responses(users: dict[str, "redis.Redis"], role: str) -> 
         ("HINCRBY", f"{PREFIX}jobs:response:job:resp_1", "takes", 1),
         ("RPUSH", f"{PREFIX}files:data:a:file-1", "x"),
         ("SETBIT", f"{PREFIX}batches:done:a:batch_1", 0, 1),
+        ("XREAD", "STREAMS", f"{PREFIX}claims:answer:a:1:2", "0"),
+        ("HSET", f"{PREFIX}claims:of:a:1", "owner", "2"),
     ):
         assert permitted(users[role], command) == (role in ("gateway", OPERATOR))
 

@@ -101,6 +101,15 @@ def test_mechanisms_are_judged_by_their_ratios(made_up) -> None:
     assert (verdict.value, verdict.met) == (1.7, True)
 
 
+def test_grammars_are_judged_by_the_share_that_they_take(made_up) -> None:
+    figures = {"share of grammars in steps": {"with": 0.031}, "rate over free text": {"with": 1.5}}
+    few, many = (f"drafts of what {what}" for what in ("a grammar forces", "32 grammars force"))
+    results = {few: {"model": "135m", "figures": figures}, many: {"model": "1.1b", "figures": figures}}
+    targets = [each for each in TARGETS if "grammars in a step" in each.name or "free text" in each.name]
+    verdicts = judged([made_up("mechanisms", results)], targets)
+    assert [(each.value, each.met) for each in verdicts] == [(1.5, True), (0.031, False), (None, None)]
+
+
 def test_simulations_are_judged_by_the_load_that_is_asked_for(made_up) -> None:
     targets = [target for target in TARGETS if target.benchmark.startswith("simulate")]
     indices = {"fcfs": 0.97, "priority": 0.96}

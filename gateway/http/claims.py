@@ -1,0 +1,234 @@
+"""Answers to requests with an `Idempotency-Key`, in Redis: who makes them, and what they are.
+
+Whoever asks first under a key claims it and makes the answer. The claim is a lease: if its owner dies, it
+runs out, and the next one who asks claims the key again. Others read the answer as it comes. After the prefix
+and `claims:` the keys are, where <key> is `<tenant>:<digest of the key>`:
+
+    of:<key>               hash: `print`, the fingerprint of the request; `owner`, who makes the answer;
+                           `done`, once it is complete; `wanted`, when somebody last waited for it
+    answer:<key>:<owner>   stream: the head of the answer, pieces of its body, its end
+    all                    sorted set of complete answers, as `<bytes>:<key>`, by when they run out
+    bytes                  hash: `all`, the bytes of these
+"""
+
+import hashlib
+import logging
+import secrets
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway.errors import BadRequest, Overloaded, Unavailable
+from proto.rpc import BusAway
+from proto.rpc.redis_bus import Line
+
+LEASE_SECONDS = 10.0
+"""Time after which the claim of a gateway that has died is free."""
+READ_AT_ONCE = 16
+"""Entries that are read at once."""
+BLOCK_SECONDS = 1.0
+"""Time between two looks at a claim, while nothing of its answer comes."""
+MAX_FOLLOWERS = 64
+"""Requests of one gateway that wait for other requests' answers at once: each takes a connection to Redis."""
+
+HEAD, PIECE, END = b"head", b"piece", b"end"
+Entry = tuple[bytes, bytes]
+"""A part of an answer: what it is, one of the three above, and its bytes."""
+
+logger = logging.getLogger(__name__)
+
+# In all scripts: KEYS[1] begins all keys, ARGV[1] is the key, ARGV[2] the owner, ARGV[3] seconds.
+_COMMON = """
+local base, key, owner, seconds = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
+local claim, answer = base .. 'of:' .. key, base .. 'answer:' .. key .. ':' .. owner
+local clock = redis.call('TIME')
+local now = clock[1] + clock[2] / 1000000
+local function owned()
+  return redis.call('HGET', claim, 'owner') == owner
+end
+local function mine()
+  return owned() and not redis.call('HGET', claim, 'done')
+end
+local function last()
+  redis.call('PEXPIRE', claim, math.ceil(seconds * 1000))
+  redis.call('PEXPIRE', answer, math.ceil(seconds * 1000))
+end
+"""
+
+# ARGV[4] the fingerprint. Returns the fingerprint and the owner of the claim that there is now.
+_TAKE = (
+    _COMMON
+    + """
+local print = redis.call('HGET', claim, 'print')
+if print then return {print, redis.call('HGET', claim, 'owner')} end
+redis.call('HSET', claim, 'print', ARGV[4], 'owner', owner, 'wanted', now)
+last()
+return {ARGV[4], owner}
+"""
+)
+
+# ARGV[4] and so on: entries. Returns seconds since somebody wanted the answer; -1 if the claim is lost.
+_KEEP = (
+    _COMMON
+    + """
+if not mine() then return -1 end
+for place = 4, #ARGV, 2 do redis.call('XADD', answer, '*', ARGV[place], ARGV[place + 1]) end
+last()
+return now - tonumber(redis.call('HGET', claim, 'wanted'))
+"""
+)
+
+_WAIT = (
+    _COMMON
+    + """
+if not owned() then return 0 end
+redis.call('HSET', claim, 'wanted', now)
+return 1
+"""
+)
+
+_DROP = (
+    _COMMON
+    + """
+if mine() then redis.call('DEL', claim, answer) end
+"""
+)
+
+# ARGV[4] bytes of the answer, ARGV[5] bytes that all may have.
+_COMPLETE = (
+    _COMMON
+    + """
+if not mine() then return end
+redis.call('XADD', answer, '*', 'end', '')
+redis.call('HSET', claim, 'done', 1)
+last()
+local all, size = base .. 'all', tonumber(ARGV[4])
+local sum = tonumber(redis.call('HGET', base .. 'bytes', 'all') or 0) + size
+redis.call('ZADD', all, string.format('%.6f', now + seconds), string.format('%d:%s', size, key))
+while true do
+  local oldest = redis.call('ZRANGE', all, 0, 0, 'WITHSCORES')
+  if not oldest[1] or (sum <= tonumber(ARGV[5]) and tonumber(oldest[2]) > now) then break end
+  local its_size, its_key = string.match(oldest[1], '^(%d+):(.*)$')
+  if tonumber(oldest[2]) > now then
+    local its_owner = redis.call('HGET', base .. 'of:' .. its_key, 'owner') or ''
+    redis.call('DEL', base .. 'of:' .. its_key, base .. 'answer:' .. its_key .. ':' .. its_owner)
+  end
+  redis.call('ZREM', all, oldest[1])
+  sum = sum - its_size
+end
+redis.call('HSET', base .. 'bytes', 'all', sum)
+"""
+)
+
+
+class ClaimLost(Exception):
+    """The answer that was waited for does not come: its owner has given it up, or has died."""
+
+
+@dataclass(frozen=True)
+class Claims:
+    """The keys of one deployment. Methods raise `Unavailable` if Redis cannot be reached."""
+
+    connect: Callable[[], Line]
+    """Makes a connection to Redis."""
+    line: Line
+    """The connection for what does not wait."""
+    prefix: str
+    seconds: int
+    """How long a complete answer is kept."""
+    all_bytes: int
+    """Bytes that the answers of all tenants may take. If they take more, the oldest go."""
+    _followers: set["Claim"] = field(default_factory=set)
+
+    async def take(self, tenant: str, key: str, fingerprint: str) -> "Claim":
+        """The claim under a tenant's key: a new one of the caller's, or the one that there is.
+
+        `fingerprint` tells the request from others. Raises `BadRequest` if another one has the key.
+        """
+        name, owner = f"{tenant}:{hashlib.sha256(key.encode()).hexdigest()}", secrets.token_hex(8)
+        found, its_owner = await Claim(self, name, owner, True).run(_TAKE, LEASE_SECONDS, fingerprint)
+        if found.decode() != fingerprint:
+            message = "Another request has had this Idempotency-Key."
+            raise BadRequest(message, code="idempotency_key_reused")
+        return Claim(self, name, its_owner.decode(), its_owner.decode() == owner)
+
+    async def execute(self, line: Line, *command: str | int | bytes, seconds: float = 0) -> Any:
+        """`seconds`: that the command may wait in Redis."""
+        try:
+            (found,) = await line.execute(command, block_seconds=seconds)
+        except BusAway as error:
+            logger.warning("answers under an Idempotency-Key cannot be reached: %s", error)
+            raise Unavailable("The answers under an Idempotency-Key cannot be reached.") from None
+        return found
+
+    def follower(self, claim: "Claim") -> Line:
+        """A connection to wait at. Raises `Overloaded`."""
+        if len(self._followers) >= MAX_FOLLOWERS:
+            raise Overloaded("Too many requests wait for the answers of others.")
+        self._followers.add(claim)
+        return self.connect()
+
+    def leave(self, claim: "Claim") -> None:
+        """It waits no more."""
+        self._followers.discard(claim)
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """What is under one key."""
+
+    _claims: Claims
+    _key: str
+    _owner: str
+    own: bool
+    """It is the caller's, who makes the answer."""
+
+    async def keep(self, entries: Sequence[Entry]) -> int | None:
+        """Renew the claim and add entries to the answer. Seconds since somebody wanted it, or None if the
+        claim is not the caller's any more."""
+        found: int = await self.run(_KEEP, LEASE_SECONDS, *(part for entry in entries for part in entry))
+        return None if found < 0 else found
+
+    async def drop(self) -> None:
+        """Free the key. Whoever asks next makes the answer."""
+        await self.run(_DROP, 0)
+
+    async def complete(self, size: int) -> None:
+        """The answer has ended, with `size` bytes, and is kept."""
+        await self.run(_COMPLETE, self._claims.seconds, size, self._claims.all_bytes)
+
+    async def entries(self) -> AsyncGenerator[Entry, None]:
+        """The answer as it comes, without its end. Raises `ClaimLost`, `Overloaded`."""
+        place: bytes = b"0"
+        line: Line | None = None
+        try:
+            while True:
+                found = await self._read(line, place)
+                for _, (kind, value) in found:
+                    if kind == END:
+                        return
+                    yield kind, value
+                if found:
+                    place = found[-1][0]
+                    continue
+                if not await self.run(_WAIT, 0):
+                    raise ClaimLost
+                line = line or self._claims.follower(self)
+        finally:
+            if line is not None:
+                line.close()
+                self._claims.leave(self)
+
+    async def _read(self, line: Line | None, place: bytes) -> Sequence[tuple[bytes, Entry]]:
+        """Entries after `place`. `line`: where to wait for some; None: do not wait."""
+        stream = f"{self._claims.prefix}claims:answer:{self._key}:{self._owner}"
+        block = ("BLOCK", int(BLOCK_SECONDS * 1000)) if line else ()
+        command = ("XREAD", "COUNT", READ_AT_ONCE, *block, "STREAMS", stream, place)
+        seconds = BLOCK_SECONDS if line else 0
+        found = await self._claims.execute(line or self._claims.line, *command, seconds=seconds)
+        return found[0][1] if found else ()
+
+    async def run(self, script: str, seconds: float, *more: str | int | bytes) -> Any:
+        """Run a script of this file."""
+        command = ("EVAL", script, 1, f"{self._claims.prefix}claims:", self._key, self._owner)
+        return await self._claims.execute(self._claims.line, *command, str(seconds), *more)

@@ -1,0 +1,111 @@
+"""The messages of the WebSocket: JSON objects with a `type`.
+
+From the client: `request` with an `id`, a `path` and a `body`, and perhaps an `idempotency_key`; `cancel`
+with an `id`; `key` with an API key. To the client: `event` with a piece of a streamed answer, and after the
+last one `end`; `answer` with a whole one; `error` where a message is refused.
+"""
+
+import json
+from codecs import getincrementaldecoder
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from gateway.errors import BadRequest, GatewayError
+
+Id = Annotated[str, Field(min_length=1, max_length=64)]
+"""Names a request among those of its socket."""
+
+
+class _Frame(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RequestFrame(_Frame):
+    """A POST to a path of the API."""
+
+    type: Literal["request"]
+    id: Id
+    path: str = Field(pattern=r"^/[!-~]{1,200}$")
+    body: dict[str, Any]
+    idempotency_key: str | None = None
+
+
+class CancelFrame(_Frame):
+    """The client wants no more of an answer."""
+
+    type: Literal["cancel"]
+    id: Id
+
+
+class KeyFrame(_Frame):
+    """The API key of all requests that follow."""
+
+    type: Literal["key"]
+    key: str = Field(pattern=r"^[!-~]{1,512}$")
+
+
+Frame = RequestFrame | CancelFrame | KeyFrame
+_FRAMES: TypeAdapter[Frame] = TypeAdapter(Annotated[Frame, Field(discriminator="type")])
+
+
+def read_frame(text: str) -> Frame:
+    """Raises `BadRequest`."""
+    try:
+        return _FRAMES.validate_json(text)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(map(str, problem["loc"]))
+        message = f"The message is not understood: {place[:100]}: {problem['msg']}."
+        raise BadRequest(message, code="invalid_message") from None
+
+
+def event_frame(id_: str, data: str, name: str | None = None) -> str:
+    """A piece of the answer to `id_`; `data` is JSON. `name`: the event's, where events have names."""
+    named = f',"event":{json.dumps(name)}' if name else ""
+    return f'{{"type":"event","id":{json.dumps(id_)}{named},"data":{data}}}'
+
+
+def answer_frame(id_: str, status: int, body: str) -> str:
+    """A whole answer; `body` is JSON."""
+    return f'{{"type":"answer","id":{json.dumps(id_)},"status":{status},"body":{body}}}'
+
+
+def end_frame(id_: str, cancelled: bool = False) -> str:
+    """The end of an answer that came in pieces, or that the client has cancelled."""
+    return json.dumps({"type": "end", "id": id_} | ({"cancelled": True} if cancelled else {}))
+
+
+def error_frame(error: GatewayError, id_: str | None = None) -> str:
+    """Why a message is refused; `id_`: of the request that it is."""
+    return json.dumps({"type": "error", "id": id_, "status": error.status, **json.loads(error.body())})
+
+
+class Pieces:
+    """Takes a streamed body apart: server-sent events, or JSON objects on lines of their own."""
+
+    def __init__(self, media_type: str) -> None:
+        self._events = media_type == "text/event-stream"
+        self._mark = "\n\n" if self._events else "\n"
+        self._decoder = getincrementaldecoder("utf-8")()
+        self._rest = ""
+
+    def add(self, piece: bytes) -> Iterator[tuple[str | None, str]]:
+        """Names and data of what is complete with this piece. OpenAI's end mark is left out."""
+        *whole, self._rest = (self._rest + self._decoder.decode(piece)).split(
+            "\n\n" if self._events else "\n"
+        )
+        for one in whole:
+            if not self._events:
+                yield None, one
+                continue
+            name = data = None
+            for line in one.split("\n"):
+                field, _, value = line.partition(": ")
+                if field == "event":
+                    name = value
+                elif field == "data":
+                    data = value
+            if data is not None and data != "[DONE]":
+                yield name, data

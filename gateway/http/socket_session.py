@@ -1,0 +1,192 @@
+"""One WebSocket: several requests at once, each answered as it would be over HTTP.
+
+A request goes through the whole application in this process, and so has its limits, counts and traces. Who
+does not read holds up its own answers: they are sent no faster than the socket takes them.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+
+from pydantic_core import to_json
+from starlette.types import ASGIApp, Message, Receive, Scope
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from gateway.errors import BadRequest, GatewayError, Overloaded
+from gateway.http.frames import (
+    CancelFrame,
+    KeyFrame,
+    Pieces,
+    RequestFrame,
+    answer_frame,
+    end_frame,
+    error_frame,
+    event_frame,
+    read_frame,
+)
+
+MAX_AT_ONCE = 32
+"""Requests of one socket that are answered at once."""
+IDLE_SECONDS = 600.0
+"""Time after which a socket is closed on which nothing is asked or answered."""
+READ_AT_ONCE = 2**16
+"""Characters of a message that is parsed at once. A larger one is parsed in a thread."""
+_STREAMS = ("text/event-stream", "application/x-ndjson")
+_COPIED = frozenset((b"host", b"origin", b"authorization", b"x-api-key", b"traceparent", b"user-agent"))
+"""Headers of the socket that each of its requests has."""
+_GOING_AWAY = 1001
+
+
+class SocketSession:
+    """The requests of one socket."""
+
+    def __init__(self, app: ASGIApp, socket: WebSocket, key: str | None) -> None:
+        """`app`: answers requests. `key`: an API key that came with the socket."""
+        self._app, self._socket, self._key = app, socket, key
+        self._requests: dict[str, _OwnRequest] = {}
+
+    async def run(self) -> None:
+        """Until the client leaves, or has done nothing for `IDLE_SECONDS`."""
+        try:
+            while (text := await self._next()) is not None:
+                await self._take(text)
+            await self._socket.close(_GOING_AWAY, "idle")
+        except WebSocketDisconnect:
+            return
+        finally:
+            under_way = list(self._requests.values())
+            for request in under_way:
+                request.cancel()
+            await asyncio.gather(*(request.task for request in under_way), return_exceptions=True)
+
+    async def _next(self) -> str | None:
+        """The next message; None if the socket was idle for too long."""
+        while True:
+            try:
+                async with asyncio.timeout(IDLE_SECONDS):
+                    return await self._socket.receive_text()
+            except TimeoutError:
+                if not self._requests:
+                    return None
+            except KeyError:  # bytes
+                return ""
+
+    async def _take(self, text: str) -> None:
+        try:
+            if len(text) <= READ_AT_ONCE:
+                frame = read_frame(text)
+            else:
+                frame = await asyncio.to_thread(read_frame, text)
+        except BadRequest as error:
+            await _say(self._socket, error_frame(error))
+            return
+        if isinstance(frame, KeyFrame):
+            self._key = frame.key
+        elif isinstance(frame, CancelFrame):
+            if (request := self._requests.get(frame.id)) is not None:
+                request.cancel()
+        elif (refusal := self._refusal(frame)) is not None:
+            await _say(self._socket, error_frame(refusal, frame.id))
+        else:
+            self._begin(frame)
+
+    def _refusal(self, frame: RequestFrame) -> GatewayError | None:
+        if frame.id in self._requests:
+            return BadRequest("A request of this id is under way.", param="id", code="invalid_value")
+        if len(self._requests) >= MAX_AT_ONCE:
+            return Overloaded(f"A socket has at most {MAX_AT_ONCE} requests under way.")
+        return None
+
+    def _begin(self, frame: RequestFrame) -> None:
+        headers = {name: value for name, value in self._socket.scope["headers"] if name in _COPIED}
+        if self._key is not None:
+            headers[b"authorization"] = b"Bearer " + self._key.encode()
+        if frame.idempotency_key is not None:
+            headers[b"idempotency-key"] = frame.idempotency_key.encode("latin-1", "replace")
+        request = _OwnRequest(frame.id, self._socket)
+        self._requests[frame.id] = request
+        body = to_json(frame.body)
+        scope = _scope(self._socket.scope, frame.path, headers, len(body))
+        request.task = asyncio.create_task(request.run(self._app, scope, body), name="request of a socket")
+        request.task.add_done_callback(lambda _: self._requests.pop(frame.id))
+
+
+class _OwnRequest:
+    """One request, whose answer goes to the socket in frames."""
+
+    task: asyncio.Task[None]
+
+    def __init__(self, id_: str, socket: WebSocket) -> None:
+        self._id, self._socket = id_, socket
+        self._cancelled = asyncio.Event()
+        self._status = 0
+        self._pieces: Pieces | None = None
+        self._body = bytearray()
+
+    def cancel(self) -> None:
+        """The client wants no more: as if it had closed a connection."""
+        self._cancelled.set()
+
+    async def run(self, app: ASGIApp, scope: Scope, body: bytes) -> None:
+        # An error that nobody has planned is raised once more after it was answered and logged.
+        with contextlib.suppress(Exception):
+            await app(scope, self._receiver(body), self._send)
+        if self._cancelled.is_set():
+            await _say(self._socket, end_frame(self._id, cancelled=True))
+
+    def _receiver(self, body: bytes) -> Receive:
+        messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def receive() -> Message:
+            for message in messages:
+                return message
+            await self._cancelled.wait()
+            return {"type": "http.disconnect"}
+
+        return receive
+
+    async def _send(self, message: Message) -> None:
+        if self._cancelled.is_set():
+            return
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            media_type = dict(message["headers"])[b"content-type"].partition(b";")[0].decode()
+            self._pieces = Pieces(media_type) if media_type in _STREAMS else None
+            return
+        body, last = message.get("body", b""), not message.get("more_body", False)
+        if self._pieces is None:
+            self._body += body
+            if last:
+                await _say(self._socket, answer_frame(self._id, self._status, self._body.decode()))
+            return
+        for name, data in self._pieces.add(body):
+            await _say(self._socket, event_frame(self._id, data, name))
+        if last:
+            await _say(self._socket, end_frame(self._id))
+
+
+async def _say(socket: WebSocket, text: str) -> None:
+    """Send a message, unless the client has left: whoever reads from the socket finds that out."""
+    if socket.application_state is WebSocketState.CONNECTED:
+        with contextlib.suppress(WebSocketDisconnect):
+            await socket.send_text(text)
+
+
+def _scope(socket: Scope, path: str, headers: Mapping[bytes, bytes], length: int) -> Scope:
+    """A POST of JSON, from where the socket comes."""
+    own = {b"content-type": b"application/json", b"content-length": str(length).encode()}
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [*headers.items(), *own.items()],
+        "client": socket.get("client"),
+        "server": socket.get("server"),
+        "state": {},
+    }
