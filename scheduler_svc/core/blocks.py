@@ -86,15 +86,15 @@ class BlockPool:
             blocks.append(self._evict())
         for block in blocks:
             self._references[block] = 1
-        for watch in self.watches:
-            watch.changed.update(blocks)
+        if self.watches:
+            self._note(blocks)
         return blocks
 
     def share(self, blocks: Sequence[int]) -> None:
         """Add a reference to each block: it is in one more table, or was idle and hit."""
         references = self._references
-        for watch in self.watches:
-            watch.changed.update(blocks)
+        if self.watches:
+            self._note(blocks)
         for block in blocks:
             if not references[block]:
                 del self._idle[block]
@@ -109,8 +109,8 @@ class BlockPool:
         without its tail.
         """
         references = self._references
-        for watch in self.watches:
-            watch.changed.update(blocks)
+        if self.watches:
+            self._note(blocks)
         for block in reversed(blocks):
             references[block] -= 1
             if references[block]:
@@ -131,8 +131,8 @@ class BlockPool:
         if self._hash_of[block] is None and content not in self._block_of:
             self._hash_of[block] = content
             self._block_of[content] = block
-            for watch in self.watches:
-                watch.changed.add(block)
+            if self.watches:
+                self._note((block,))
 
     def match(self, contents: Iterable[bytes]) -> list[int]:
         """The blocks of the longest cached prefix of a chain of contents, some perhaps `ON_HOST`.
@@ -201,6 +201,10 @@ class BlockPool:
             raise IntegrityError("the cache and the blocks disagree about contents")
         if self.host is not None:
             self.host.check_integrity()
+
+    def _note(self, changed: Iterable[int]) -> None:
+        for watch in self.watches:
+            watch.changed.update(changed)
 
     def _evict(self) -> int:
         block, _ = self._idle.popitem(last=False)
