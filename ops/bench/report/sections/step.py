@@ -11,13 +11,16 @@ Results = Mapping[str, Any]
 
 def by_part(results: Results, drawings: str) -> list[str]:
     shapes = step_shapes(results)
-    parts = [part for part in next(iter(shapes.values())) if part not in STEP_TOTALS]
-    rows = [(name, *(one[part] for part in (*STEP_TOTALS, *parts))) for name, one in shapes.items()]
+    figures = next(iter(shapes.values()))  # older results have fewer
+    columns = [each for each in STEP_TOTALS if each in figures] + [
+        each for each in figures if each not in STEP_TOTALS
+    ]
+    rows = [(name, *(one[each] for each in columns)) for name, one in shapes.items()]
     return [
         f"{results['threads']} threads; memory was read at {results['read_gb_s']} GB/s, and the best matrix "
         f"product did {results['matrix_gflop_s']} GFLOP/s: with these rates a step takes the floor at least.",
         "Milliseconds of a step in the worker, the floor, and where the step's time goes.",
-        table(("", *STEP_TOTALS, *parts), rows),
+        table(("", *columns), rows),
         f"![{STEP[1]}]({drawings}/{STEP[0]})",
         "Milliseconds that a plan and its result cost the scheduler, by decoding sequences, and with 32 of "
         "them by requests that wait.",

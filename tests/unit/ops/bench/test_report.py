@@ -97,6 +97,19 @@ SOAK = {
     "left_behind": 0,
     "problems": 0,
 }
+HOSTILE_GRAMMARS = {
+    "users": 4,
+    "rounds": 5,
+    "grammars": 58,
+    "refused": 30,
+    "followed": 28,
+    "refusal_s": 0.41,
+    "gaps_ms": {"beside the grammars": {"p50": 4.1, "longest": 19.5}, "alone": {"p50": 4.0, "longest": 9.5}},
+    "extra_ms": 10.0,
+    "until_refused_s": {"grammar: terminals that double": 0.41},
+    "until_answered_s": {"schema: a thousand fields": 0.7},
+    "problems": [],
+}
 OVERLOAD = {
     "capacity": 68,
     "prompts": 32,
@@ -160,6 +173,7 @@ def folder(tmp_path, made_up, contest) -> Path:
         made_up("chaos", CHAOS),
         made_up("soak", SOAK),
         made_up("overload", OVERLOAD),
+        made_up("hostile-grammars", HOSTILE_GRAMMARS),
         made_up("core", measure(sizes, seed=1)),
         made_up(
             "simulate", compare(Grid(workers=(1, 2)), load.arrivals, 20, COST, print) | {"load": asdict(load)}
@@ -227,6 +241,11 @@ def test_what_breaks_is_told_and_judged(folder) -> None:
     assert "| gateway | 70 | 0.25 | 0.2 |" in report
     assert "at ten times the capacity, over that at capacity | at most 1.5 times | 1.125 | met |" in report
     assert "| gateway MiB | 70 | 70.5 |" in report
+    assert "30 were refused, after 0.41 s at most; 28 could be followed. 0 got anything else." in report
+    assert (
+        "hostile grammars, over that without | at most 20 ms | 10 | met | [hostile-grammars.json]" in report
+    )
+    assert "| schema: a thousand fields | 0.7 |" in report
 
 
 def test_nothing_is_left_out_of_what_it_does_not_know(folder) -> None:
