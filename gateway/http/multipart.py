@@ -27,6 +27,7 @@ class Form:
         """What has come of a field; None while the file comes."""
         self._name = ""
         self._pieces: list[bytes] = []
+        self._ended = False
 
     async def read(self, request: Request) -> AsyncGenerator[bytes, None]:
         """What comes of the file. Raises `WrongMediaType`, `BadRequest` or `Disconnected`."""
@@ -44,19 +45,24 @@ class Form:
                 "on_headers_finished": self._headers_end,
                 "on_part_data": self._data,
                 "on_part_end": self._part_ends,
+                "on_end": self._ends,
             })  # fmt: skip
             async for part in request.stream():
                 parser.write(part)
                 pieces, self._pieces = self._pieces, []
                 for piece in pieces:
                     yield piece
-            parser.finalize()
         except MultipartParseError as error:
             raise BadRequest(f"The body is not a valid form: {error}.", code="invalid_form") from None
         except ClientDisconnect:
             raise Disconnected from None
+        if not self._ended:
+            raise BadRequest("The body is not a valid form: its end is missing.", code="invalid_form")
         if self.filename is None:
             raise _missing(self._file)
+
+    def _ends(self) -> None:
+        self._ended = True
 
     def _part_begins(self) -> None:
         self._disposition = b""

@@ -47,8 +47,9 @@ class BackgroundResponses:
             await self._make(job, record, so_far)
 
     async def _make(self, job: Job, record: Json, so_far: Continuation) -> None:
-        record = record | {"response": record["response"] | {"status": "in_progress"}}
-        await self._store.put(job.tenant, job.id, record, job.lease)
+        if record["response"]["status"] == "queued":  # written again, it would pass for progress
+            record = record | {"response": record["response"] | {"status": "in_progress"}}
+            await self._store.put(job.tenant, job.id, record, job.lease)
         body = json.dumps(record["request"] | {"input": record["input"], "stream": True}).encode()
         run = BackgroundRun(record["response"]["created_at"])
         state = {"request_id": job.id.removeprefix("resp_"), "run": run}

@@ -95,7 +95,9 @@ class Runner:
             working.result()
             await self._queue.end(job)
         except LeaseLost:
-            logger.info("%s %s: another has it now", self._queue.kind, job.id)
+            logger.info("%s %s: another has it now, or nobody wants it", self._queue.kind, job.id)
+            with suppress(Unavailable):
+                await self._queue.give_back(job)
         except Unavailable as error:
             logger.info("%s %s: %s It goes on later.", self._queue.kind, job.id, error.message)
             if self._draining:

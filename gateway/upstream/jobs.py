@@ -72,6 +72,7 @@ if id == '' then
 end
 local key = base .. 'job:' .. id
 local tenant = redis.call('HGET', key, 'tenant')
+if not tenant then redis.call('ZREM', base .. 'open', id) end
 if not tenant or (ARGV[3] ~= '' and tenant ~= ARGV[4]) then return nil end
 redis.call('ZADD', base .. 'open', after(ARGV[2]), id)
 redis.call('HSET', key, 'owner', ARGV[1])
@@ -80,14 +81,17 @@ return {id, redis.call('HGETALL', key)}
 """
 )
 
-# ARGV: id, owner, seconds of the lease; 0: it is given back.
+# ARGV: id, owner, seconds of the lease; 0: it is given back, by a gateway that has not died of it.
 _RENEW = (
     _COMMON
     + """
 local key = base .. 'job:' .. ARGV[1]
 if redis.call('HGET', key, 'owner') ~= ARGV[2] then return 0 end
 redis.call('ZADD', base .. 'open', after(ARGV[3]), ARGV[1])
-if tonumber(ARGV[3]) == 0 then redis.call('HDEL', key, 'owner') end
+if tonumber(ARGV[3]) == 0 then
+  redis.call('HDEL', key, 'owner')
+  if tonumber(redis.call('HGET', key, 'takes')) > 0 then redis.call('HINCRBY', key, 'takes', -1) end
+end
 return 1
 """
 )

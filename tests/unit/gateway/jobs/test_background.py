@@ -299,6 +299,25 @@ async def test_what_is_too_much_at_the_moment_is_asked_again(fleet):
     assert times >= 2
 
 
+async def test_deaths_without_progress_are_counted(fleet):
+    async def nothing(request, context):
+        asked.set()
+        await asyncio.Event().wait()
+        yield
+
+    fleet.tokenizer.generate, asked = nothing, asyncio.Event()
+    gateway = await fleet.start()
+    made = await gateway.client.responses.create(**ASK)
+    for _ in range(2):
+        await asked.wait()
+        asked.clear()
+        await fleet.expire("response")
+        await fleet.start()
+    await asked.wait()
+    key = f"{fleet.prefix}jobs:response:job:{made.id}"
+    assert await fleet.line.execute(("HGET", key, "takes")) == [b"2"]
+
+
 async def test_a_response_that_kills_its_gateways_is_given_up(fleet):
     gateway = await fleet.start(works=False)
     made = await gateway.client.responses.create(**ASK)

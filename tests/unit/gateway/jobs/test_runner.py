@@ -132,8 +132,9 @@ async def test_a_job_that_fails_is_there_for_the_next_one(
 
     await queue.add("a", SOMEBODY)
     async with running(queue, work) as runner:
-        await until(lambda: len(tries) == 1)
-        await line.execute(("ZADD", f"{prefix}jobs:test:open", 0, "a"))
-        runner.wake()
+        await until(lambda: len(tries) >= 1)
+        if not isinstance(error, LeaseLost):  # with the lease lost there is nothing to wait for
+            await line.execute(("ZADD", f"{prefix}jobs:test:open", 0, "a"))
+            runner.wake()
         await until(lambda: len(tries) == 2)
-    assert tries == [1, 2]
+    assert tries == [1, 1 if isinstance(error, LeaseLost) else 2]

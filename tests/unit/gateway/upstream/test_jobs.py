@@ -67,6 +67,15 @@ async def test_what_is_written_is_progress(queue: JobQueue, line: Line, prefix: 
         assert not await holds(line, job)
 
 
+async def test_who_gives_a_job_back_has_not_died_of_it(queue: JobQueue) -> None:
+    await queue.add("a", NORTH)
+    for _ in range(3):
+        job = await queue.take()
+        assert job is not None
+        assert job.takes == 1
+        await queue.give_back(job)
+
+
 async def test_a_job_is_seized_from_whoever_has_it(queue: JobQueue, line: Line) -> None:
     await queue.add("a", NORTH)
     working = await queue.take()
