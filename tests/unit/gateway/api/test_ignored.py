@@ -25,6 +25,8 @@ NO_EFFECT = {
     "max_tokens": 5.0,
     "stream_options": None,
     "suffix": None,
+    "logits_processors": [],
+    "spaces_between_special_tokens": False,
 }
 
 

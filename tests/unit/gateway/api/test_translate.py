@@ -43,3 +43,8 @@ def test_a_penalty_on_repetitions() -> None:
     assert request.sampling.rules.dry == Dry(dry_multiplier=1, dry_base=2, dry_penalty_last_n=9)
     assert list(request.sampling.rules.biased_tokens) == [3]
     assert not request.dry_breakers
+
+
+def test_whether_the_text_has_what_ends_it() -> None:
+    assert not translated().include_stop_text
+    assert translated(include_stop_str_in_output=True).include_stop_text
