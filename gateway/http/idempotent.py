@@ -49,7 +49,7 @@ class Idempotent:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller: Caller | None = scope.get("state", {}).get("caller")
-        key = Headers(scope=scope).get(HEADER) if caller and scope.get("method") == "POST" else None
+        key = _key_of(scope) if caller and scope.get("method") == "POST" else None
         if caller is None or key is None:
             await self._app(scope, receive, send)
             return
@@ -74,6 +74,13 @@ class Idempotent:
             await _Making(claim, scope, send).run(self._app, body, receive)
             return True
         return await while_connected(receive, _replay(claim, scope, send))
+
+
+def _key_of(scope: Scope) -> str | None:
+    """The request's key. Only JSON is asked twice: files may be too large to be held."""
+    headers = Headers(scope=scope)
+    media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+    return headers.get(HEADER) if media_type.endswith(("/json", "+json")) else None
 
 
 async def _read(receive: Receive, held: Held) -> bytes:

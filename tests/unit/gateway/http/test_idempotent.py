@@ -200,6 +200,8 @@ async def test_without_a_key_nothing_is_asked_of_redis(backend):
     async with gateway(backend, Claims(connect, connect, "", 1, 1)) as http:
         assert (await http.post(PATH, json=ASK)).status_code == 200
         assert (await http.get("/v1/models", headers=KEY)).status_code == 200
+        form = KEY | {"Content-Type": "multipart/form-data"}
+        assert (await http.post(PATH, content=b"x", headers=form)).status_code == 415
 
 
 async def test_without_redis_a_request_with_a_key_is_refused(backend):

@@ -11,6 +11,7 @@ from gpu_worker.memory.cache import blocks_within, bytes_per_block
 from gpu_worker.models.config import read_config
 from gpu_worker.models.loader import Weights
 from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup import sizing
 from gpu_worker.startup.load import load
 from gpu_worker.startup.sizing import enough_memory
 from gpu_worker.startup.warmup import full_step
@@ -118,6 +119,14 @@ def test_pages_of_fp8_are_refused_where_nobody_computes_with_them(settings) -> N
 
 def test_pages_take_no_more_than_all_slots_need(settings) -> None:
     assert load(settings()).limits.num_blocks == 4 * 128 // 16
+
+
+def test_workers_that_share_a_device_share_its_memory(settings, monkeypatch) -> None:
+    block = load(settings()).host.block_bytes
+    monkeypatch.setattr(sizing, "free_memory", lambda device: 20 * block)
+    assert load(settings()).limits.num_blocks == 20
+    assert load(settings(memory_share=0.5)).limits.num_blocks == 10
+    assert load(settings(memory_share=0.5, kv_memory=20 * block)).limits.num_blocks == 20
 
 
 def test_too_little_memory_says_what_to_do(settings) -> None:
