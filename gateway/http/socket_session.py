@@ -6,7 +6,7 @@ does not read holds up its own answers: they are sent no faster than the socket 
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pydantic_core import to_json
 from starlette.types import ASGIApp, Message, Receive, Scope
@@ -44,6 +44,8 @@ class SocketSession:
         """`app`: answers requests. `key`: an API key that came with the socket."""
         self._app, self._socket, self._key = app, socket, key
         self._requests: dict[str, _OwnRequest] = {}
+        """Those whose answers have not ended, by id."""
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Until the client leaves, or has done nothing for `IDLE_SECONDS`."""
@@ -54,10 +56,9 @@ class SocketSession:
         except WebSocketDisconnect:
             return
         finally:
-            under_way = list(self._requests.values())
-            for request in under_way:
+            for request in self._requests.values():
                 request.cancel()
-            await asyncio.gather(*(request.task for request in under_way), return_exceptions=True)
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _next(self) -> str | None:
         """The next message; None if the socket was idle for too long."""
@@ -103,22 +104,24 @@ class SocketSession:
             headers[b"authorization"] = b"Bearer " + self._key.encode()
         if frame.idempotency_key is not None:
             headers[b"idempotency-key"] = frame.idempotency_key.encode("latin-1", "replace")
-        request = _OwnRequest(frame.id, self._socket)
+        # The id is free before the client reads that the answer has ended.
+        request = _OwnRequest(frame.id, self._socket, lambda: self._requests.pop(frame.id, None))
         self._requests[frame.id] = request
         body = to_json(frame.body)
         scope = _scope(self._socket.scope, frame.path, headers, len(body))
-        request.task = asyncio.create_task(request.run(self._app, scope, body), name="request of a socket")
-        request.task.add_done_callback(lambda _: self._requests.pop(frame.id))
+        task = asyncio.create_task(request.run(self._app, scope, body), name="request of a socket")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 class _OwnRequest:
     """One request, whose answer goes to the socket in frames."""
 
-    task: asyncio.Task[None]
-
-    def __init__(self, id_: str, socket: WebSocket) -> None:
-        self._id, self._socket = id_, socket
+    def __init__(self, id_: str, socket: WebSocket, ended: Callable[[], object]) -> None:
+        """`ended`: called once, before the client is told of the end."""
+        self._id, self._socket, self._ended = id_, socket, ended
         self._cancelled = asyncio.Event()
+        self._over = False
         self._status = 0
         self._pieces: Pieces | None = None
         self._body = bytearray()
@@ -131,8 +134,14 @@ class _OwnRequest:
         # An error that nobody has planned is raised once more after it was answered and logged.
         with contextlib.suppress(Exception):
             await app(scope, self._receiver(body), self._send)
-        if self._cancelled.is_set():
-            await _say(self._socket, end_frame(self._id, cancelled=True))
+        if not self._over:
+            await self._end(end_frame(self._id, cancelled=True))
+
+    async def _end(self, frame: str) -> None:
+        """Send the last frame."""
+        self._over = True
+        self._ended()
+        await _say(self._socket, frame)
 
     def _receiver(self, body: bytes) -> Receive:
         messages = iter([{"type": "http.request", "body": body, "more_body": False}])
@@ -146,7 +155,7 @@ class _OwnRequest:
         return receive
 
     async def _send(self, message: Message) -> None:
-        if self._cancelled.is_set():
+        if self._cancelled.is_set() or self._over:
             return
         if message["type"] == "http.response.start":
             self._status = message["status"]
@@ -157,12 +166,12 @@ class _OwnRequest:
         if self._pieces is None:
             self._body += body
             if last:
-                await _say(self._socket, answer_frame(self._id, self._status, self._body.decode()))
+                await self._end(answer_frame(self._id, self._status, self._body.decode()))
             return
         for name, data in self._pieces.add(body):
             await _say(self._socket, event_frame(self._id, data, name))
         if last:
-            await _say(self._socket, end_frame(self._id))
+            await self._end(end_frame(self._id))
 
 
 async def _say(socket: WebSocket, text: str) -> None:
