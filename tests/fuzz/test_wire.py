@@ -146,5 +146,7 @@ async def test_leases(caplog: pytest.LogCaptureFixture) -> None:
         clock += 10
         catalog = Catalog(backend, lambda clock=clock: clock)
         models = await catalog.models()
-        json.dumps([_object(model) for model in models], allow_nan=False, ensure_ascii=False).encode()
+        json.dumps(
+            [_object(model, model.name) for model in models], allow_nan=False, ensure_ascii=False
+        ).encode()
         assert "m" in {model.name for model in models if not model.missing}
