@@ -23,7 +23,20 @@ async def wait_ready(
     """Return once the gateway offers all models. Until then `waiting` is awaited again and again.
 
     `waiting`: is given what is missing, in words; empty while nobody knows.
+
+    Who waits can always be cancelled: clients of HTTP and Redis may lose the cancellation of the task that
+    they run in.
     """
+    asking = asyncio.create_task(_ask_until_ready(url, models, waiting), name="asks whether it is ready")
+    try:
+        await asyncio.shield(asking)
+    finally:
+        asking.cancel()
+
+
+async def _ask_until_ready(
+    url: str, models: Sequence[str], waiting: Callable[[str], Awaitable[None]]
+) -> None:
     async with _client() as client:
         while True:
             state = await _state(client, url)
