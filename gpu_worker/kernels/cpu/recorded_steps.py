@@ -177,6 +177,10 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.other: str | None = None
         """The first operation that computes, which a tape cannot repeat."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # what is skipped is skipped by the compiler, which takes seconds to import
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if func in _NEW and result.is_contiguous():

@@ -1,5 +1,6 @@
 """Steps that are repeated from a record have the bits of steps that are computed kernel by kernel."""
 
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -164,6 +165,18 @@ def test_what_is_not_repeated() -> None:
     finally:
         sys.setprofile(None)
     assert found is None, "a step whose parts are timed"
+
+
+def test_recording_imports_no_compiler() -> None:
+    """PyTorch's takes seconds to import, which the first request would wait for."""
+    program = """
+import sys, torch
+from gpu_worker.kernels.cpu.recorded_steps import _Memory, _Watch
+with _Watch(_Memory(), 1.0):
+    torch.empty(3)
+assert "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_the_oldest_tape_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
