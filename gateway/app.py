@@ -90,11 +90,11 @@ class Stores:
     responses: ResponseStore | None = None
     """Answers of `/v1/responses`."""
     background: JobQueue | None = None
-    """Those that are made in the background; it goes with `responses`."""
+    """Queue of responses that are made in the background. It needs `responses`."""
     batches: BatchStore | None = None
     """Batches and their files."""
     batch_queue: JobQueue | None = None
-    """Batches that have not ended; it goes with `batches`."""
+    """Queue of batches that have not ended. It needs `batches`."""
     claims: Claims | None = None
     """Answers to requests with an `Idempotency-Key`; without it the header changes nothing."""
 

@@ -125,7 +125,7 @@ def allowed_names(choice: object) -> set[str] | None:
 
 
 def call_shape(tools: Sequence[Json], choice: object, parallel: bool) -> CallShape | None:
-    """Which calls an answer may have; None if any text will do. `tools`: those that are offered.
+    """Which calls an answer may have; None if any text will do. `tools`: the functions that are offered.
 
     Raises `BadRequest` if a call is demanded that cannot be made.
     """

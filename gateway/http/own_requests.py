@@ -71,7 +71,7 @@ class OwnRequests:
 
         `state`: of the request, such as its `request_id`.
         """
-        scope = _scope(path, body, {**state, "behalf": behalf})
+        scope = json_post(path, len(body), {b"host": b"localhost"}, {**state, "behalf": behalf})
         messages: asyncio.Queue[Message | None] = asyncio.Queue(HELD_PIECES)
         given = iter([{"type": "http.request", "body": body, "more_body": False}])
 
@@ -108,8 +108,18 @@ async def _body(messages: "asyncio.Queue[Message | None]") -> AsyncGenerator[byt
                 return
 
 
-def _scope(path: str, body: bytes, state: dict[str, Any]) -> Scope:
-    headers = {"host": "localhost", "content-type": "application/json", "content-length": str(len(body))}
+def json_post(
+    path: str,
+    length: int,
+    headers: Mapping[bytes, bytes],
+    state: Mapping[str, Any] = NOTHING,
+    come_from: Mapping[str, Any] = NOTHING,
+) -> Scope:
+    """The scope of a POST of JSON, `length` bytes, that the application is asked in this process.
+
+    `come_from`: the scope of the connection whose addresses it has; without it the client is unknown.
+    """
+    own = {b"content-type": b"application/json", b"content-length": str(length).encode()}
     return {
         "type": "http",
         "asgi": {"version": "3.0"},
@@ -120,8 +130,8 @@ def _scope(path: str, body: bytes, state: dict[str, Any]) -> Scope:
         "raw_path": path.encode(),
         "query_string": b"",
         "root_path": "",
-        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
-        "client": None,
-        "server": ("localhost", 80),
-        "state": state,
+        "headers": [*headers.items(), *own.items()],
+        "client": come_from.get("client"),
+        "server": come_from.get("server", ("localhost", 80)),
+        "state": dict(state),
     }

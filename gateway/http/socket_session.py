@@ -6,7 +6,7 @@ does not read holds up its own answers: they are sent no faster than the socket 
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from pydantic_core import to_json
 from starlette.types import ASGIApp, Message, Receive, Scope
@@ -24,6 +24,7 @@ from gateway.http.frames import (
     event_frame,
     read_frame,
 )
+from gateway.http.own_requests import json_post
 
 MAX_AT_ONCE = 32
 """Requests of one socket that are answered at once."""
@@ -108,7 +109,7 @@ class SocketSession:
         request = _OwnRequest(frame.id, self._socket, lambda: self._requests.pop(frame.id, None))
         self._requests[frame.id] = request
         body = to_json(frame.body)
-        scope = _scope(self._socket.scope, frame.path, headers, len(body))
+        scope = json_post(frame.path, len(body), headers, come_from=self._socket.scope)
         task = asyncio.create_task(request.run(self._app, scope, body), name="request of a socket")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -179,23 +180,3 @@ async def _say(socket: WebSocket, text: str) -> None:
     if socket.application_state is WebSocketState.CONNECTED:
         with contextlib.suppress(WebSocketDisconnect):
             await socket.send_text(text)
-
-
-def _scope(socket: Scope, path: str, headers: Mapping[bytes, bytes], length: int) -> Scope:
-    """A POST of JSON, from where the socket comes."""
-    own = {b"content-type": b"application/json", b"content-length": str(length).encode()}
-    return {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "POST",
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "root_path": "",
-        "headers": [*headers.items(), *own.items()],
-        "client": socket.get("client"),
-        "server": socket.get("server"),
-        "state": {},
-    }

@@ -37,7 +37,7 @@ class Jobs:
         return Background(store, queue, runner.wake)
 
     async def run(self) -> None:
-        """Work at jobs until cancelled. Those that are not done go back to Redis."""
+        """Work at jobs until cancelled. Jobs that are not done then are free for other gateways."""
         async with asyncio.TaskGroup() as tasks:
             for runner in self._runners:
                 tasks.create_task(runner.run())

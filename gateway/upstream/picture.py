@@ -1,6 +1,6 @@
 """What is inside a deployment, as JSON objects that tell of changes.
 
-A picture is what all changes together say. It can be told again, as a few changes, to one who begins to look.
+A picture is the state that all changes so far lead to. Who begins to look gets it as a few changes.
 
     change      {"begin": true}                                   forget what was told
                 {"processes": [...], "ended": [...]}              who lives, and who has gone, newest first

@@ -57,7 +57,7 @@ class Tape:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record the calls that this thread makes within `with`, after those that are there."""
+        """Append the calls of kernels that this thread makes within `with` to the tape."""
         _recording.tape = self
         try:
             yield

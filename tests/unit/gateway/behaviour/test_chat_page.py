@@ -1,24 +1,18 @@
 """What the chat page's scripts make of answers. It needs Node.js, and Chromium for the whole page."""
 
 import asyncio
-import json
 import random
 import shutil
-import subprocess
 from html import escape
-from pathlib import Path
 
 import pytest
 from fastapi import Request, Response
 
-import gateway.page
 from proto.sampling_pb2 import NOT_FINISHED, STOP
 from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta
+from tests.support.javascript import evaluated, needs_node
 
-FOLDER = Path(gateway.page.__file__).parent
-NODE = shutil.which("node")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-needs_node = pytest.mark.skipif(NODE is None, reason="there is no Node.js")
 TAGS = {
     *(
         "p",
@@ -48,23 +42,9 @@ def run(tmp_path):
     `module`: one of the page's scripts. `function`: an expression in JavaScript, to which the exports of the
     script are `page`.
     """
-    for file in FOLDER.glob("*.js"):
-        shutil.copy(file, tmp_path)
-    (tmp_path / "package.json").write_text('{"type": "module"}')
 
     def run(module, function, values):
-        script = (
-            f"import * as page from './{module}';"
-            "import {readFileSync} from 'node:fs';"
-            "const values = JSON.parse(readFileSync(0, 'utf8'));"
-            f"console.log(JSON.stringify(values.map(value => ({function})(value))));"
-        )
-        (tmp_path / "run.js").write_text(script)
-        done = subprocess.run(
-            [NODE, "run.js"], cwd=tmp_path, input=json.dumps(values), capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
-        return json.loads(done.stdout)
+        return evaluated(tmp_path, module, f"given.map(value => ({function})(value))", values)
 
     return run
 

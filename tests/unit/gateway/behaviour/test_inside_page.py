@@ -1,48 +1,25 @@
 """What the page at /inside makes of what it is told. It needs Node.js, and Chromium for the whole page."""
 
 import asyncio
-import json
 import shutil
-import subprocess
-from pathlib import Path
+from functools import partial
 from random import Random
 
 import pytest
 from fastapi import Request, Response
 
-import gateway.page
 from gateway.upstream.picture import Picture, change_of
 from proto.arrays import pack
 from proto.inside_pb2 import Look
+from tests.support.javascript import evaluated, needs_node
 
-FOLDER = Path(gateway.page.__file__).parent
-NODE = shutil.which("node")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-needs_node = pytest.mark.skipif(NODE is None, reason="there is no Node.js")
 
 
 @pytest.fixture
 def run(tmp_path):
     """The value of an expression in JavaScript, to which the exports of a script of the page are `page`."""
-    for file in FOLDER.glob("*.js"):
-        shutil.copy(file, tmp_path)
-    (tmp_path / "package.json").write_text('{"type": "module"}')
-
-    def run(module, expression, given):
-        script = (
-            f"import * as page from './{module}';"
-            "import {readFileSync} from 'node:fs';"
-            "const given = JSON.parse(readFileSync(0, 'utf8'));"
-            f"console.log(JSON.stringify({expression}));"
-        )
-        (tmp_path / "run.js").write_text(script)
-        done = subprocess.run(
-            [NODE, "run.js"], cwd=tmp_path, input=json.dumps(given), capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
-        return json.loads(done.stdout)
-
-    return run
+    return partial(evaluated, tmp_path)
 
 
 def looks(random, count):

@@ -23,8 +23,8 @@ KINDS = [CpuKernels, QuantizedKernels, Int4Kernels]
 PROMPTS = [[5, 17, 3, 88, 41, 9], [7] * 9, [1, 2, 3]]
 
 
-def kernels_of(kind: Callable[..., CpuKernels]) -> CpuKernels:
-    return kind(library.load(build.supported()[0], 1))
+def kernels_of(kind: Callable[..., CpuKernels], instruction_set: str = build.supported()[0]) -> CpuKernels:
+    return kind(library.load(instruction_set, 1))
 
 
 def answers(make: SimpleNamespace, runner: Runner) -> list[bytes]:
@@ -47,10 +47,11 @@ def answers(make: SimpleNamespace, runner: Runner) -> list[bytes]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("instruction_set", build.supported())
 def test_bits_are_the_same(
-    tiny: SimpleNamespace, kind: Callable[..., CpuKernels], dtype: torch.dtype
+    tiny: SimpleNamespace, instruction_set: str, kind: Callable[..., CpuKernels], dtype: torch.dtype
 ) -> None:
-    kernels = kernels_of(kind)
+    kernels = kernels_of(kind, instruction_set)
     make = makers(kernels)
     plain, repeating = (make.runner(tiny.directory, dtype=dtype) for _ in range(2))
     plain.forward.recorded = None
