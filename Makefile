@@ -24,8 +24,8 @@ TORCH_INSTALL = $(INSTALL) $(if $(TORCH_INDEX),--default-index $(TORCH_INDEX)) -
 # Without a GPU Triton only interprets, for tests; with one torch brings the version that it needs.
 TRITON := $(if $(filter cpu,$(TORCH)),triton==3.7.1)
 
-.PHONY: help up test schema clients json-answers fuzz families emulated kernels lint install bench chaos soak overload \
-	report gpu-check cpu-check compose-test lock clean
+.PHONY: help up wheel notes test schema clients json-answers fuzz families emulated kernels lint install bench chaos soak overload \
+	report gpu-check cpu-check chart compose-test lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -100,17 +100,29 @@ gpu-check: $(VENV)/.installed-dev ## check the GPU back end on this machine's GP
 cpu-check: $(VENV)/.installed-dev kernels ## check and measure the CPU kernels on this machine (10 minutes); OUT=FOLDER for the results
 	@$(BIN)/python -m ops.bench.cpu_check $(or $(OUT),ops/bench/results) $(ARGS)
 
+chart: $(VENV)/.installed-dev ## render ops/helm/quire with Helm and hold it against the schemas of Kubernetes' API
+	@$(INSTALL) $(LOCKED) --editable '.[chart]'
+	@$(BIN)/python -m pytest -q tests/unit/repository/test_chart.py $(ARGS)
+
 compose-test: ## build the images, start docker-compose.yml, try what it promises (needs a container engine)
 	@sh ops/images/compose_test.sh
 
 # From the index alone, which has the files for all systems and versions of Python, with their hashes.
 lock: $(VENV)/.installed-dev ## lock versions and hashes of all that is needed in constraints.txt; ARGS=--upgrade for newer ones
-	@echo torch==$(TORCH_VERSION) | UV_INDEX= UV_FIND_LINKS= $(UV) pip compile pyproject.toml --extra dev \
+	@echo torch==$(TORCH_VERSION) | UV_INDEX= UV_FIND_LINKS= $(UV) pip compile pyproject.toml --extra dev --extra chart \
 		--constraint - --universal --python-version 3.11 --fork-strategy fewest --generate-hashes --no-header \
 		--quiet --output-file constraints.txt $(ARGS)
 	@awk 'BEGIN {print "# Made by `make lock`. torch, and what comes with it, is chosen by Makefile and Dockerfile."} \
 		/^[a-z]/ {keep = !/^(torch|triton|nvidia-|cuda-)/} keep' constraints.txt >$(VENV)/.locked
 	@mv $(VENV)/.locked constraints.txt
+
+wheel: $(VENV)/.installed ## dist/quire-*.whl: all of Quire that serves, for machines without the repository
+	@$(UV) build --quiet --out-dir dist # by way of the sources' archive, so that no old `build` gets into it
+	@ls dist/*.whl
+
+notes: ## what is new in this version, from CHANGELOG.md
+	@version=$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml) && \
+		awk -v wanted="## $$version" '/^## / {inside = ($$0 == wanted); next} inside' CHANGELOG.md
 
 clean: ## remove the virtual environment and all caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis build dist *.egg-info

@@ -12,6 +12,7 @@ from gateway.api import (
     batches,
     chat,
     completions,
+    conversations,
     embeddings,
     files,
     health,
@@ -27,6 +28,7 @@ from gateway.api import (
 )
 from gateway.api import metrics as metrics_page
 from gateway.api.answer_schema import ANSWERS
+from gateway.api.conversations_schema import CONVERSATIONS
 from gateway.api.files_schema import FILES, BatchBody, UploadBody
 from gateway.api.messages_answer_schema import MESSAGES
 from gateway.api.messages_schema import CountBody, MessagesBody
@@ -174,6 +176,8 @@ def create_app(
         stream.router(),
     ):
         app.include_router(router)
+    if stores.responses is not None:
+        app.include_router(conversations.router(stores.responses.conversations))
     if batching is not None:
         app.include_router(files.router(batching.store.files, options.file_bytes))
         app.include_router(batches.router(batching))
@@ -181,7 +185,7 @@ def create_app(
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Disconnected, _client_left)
     app.add_exception_handler(Exception, _server_fault)
-    add_schemas(app, *BODIES, *ANSWERS, *MESSAGES, *RESPONSES, *OLLAMA, *FILES)
+    add_schemas(app, *BODIES, *ANSWERS, *MESSAGES, *RESPONSES, *OLLAMA, *FILES, *CONVERSATIONS)
     return app
 
 

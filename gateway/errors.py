@@ -77,6 +77,15 @@ class NotFound(GatewayError, status=404, type=_REQUEST):
     """There is no such model or path."""
 
 
+class UnknownModel(NotFound, code="model_not_found"):
+    """There is no such model."""
+
+    def __init__(self, message: str, *, others: bool) -> None:
+        """`others`: whether other models are available."""
+        super().__init__(message, param="model")
+        self.others = others
+
+
 class WrongMethod(GatewayError, status=405, type=_REQUEST, code="method_not_allowed"):
     """The path has no such method."""
 

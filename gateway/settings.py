@@ -7,7 +7,7 @@ from pydantic_settings import NoDecode
 
 from gateway.http.idempotent import MAX_ANSWER_BYTES
 from gateway.http.origin import Access
-from gateway.upstream.response_store import MAX_RECORD_BYTES
+from gateway.upstream.stored_room import MAX_RECORD_BYTES
 from ops.runtime.address import is_loopback
 from ops.runtime.errors import StartError
 from ops.runtime.limits import Limits

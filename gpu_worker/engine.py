@@ -15,14 +15,12 @@ from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
 
-from opentelemetry.trace import INVALID_SPAN, Span, Status, StatusCode
-
 from gpu_worker.errors import DeviceError, PlanError, StepError
 from gpu_worker.machine.device import is_lost
 from gpu_worker.pace.pace import Pace
 from gpu_worker.step.pending import Pending
 from gpu_worker.step.runner import Runner
-from gpu_worker.step.spans import Spans
+from gpu_worker.step.spans import Spans, TracedStep
 from gpu_worker.watchdog import Watchdog
 from proto.worker_pb2 import StepPlan, StepResult
 
@@ -189,40 +187,37 @@ class Session:
         if self._over:
             return
         self._engine.watchdog.begun(plan)
-        span: Span = INVALID_SPAN
+        traced: TracedStep | None = None
         try:
-            self._spans.admit(plan)
-            span = self._spans.step(plan)
+            traced = self._spans.begin(plan)
             step = self._engine.begin(plan)
         except Exception as error:
             self._over = True
-            self._engine.answer(partial(self._fail, plan, span, error))
+            self._engine.answer(partial(self._fail, plan, traced, error))
         else:
-            self._engine.answer(lambda: self._answer(plan, span, step))
+            self._engine.answer(lambda: self._answer(plan, traced, step))
 
-    def _answer(self, plan: StepPlan, span: Span, step: Pending) -> None:
+    def _answer(self, plan: StepPlan, traced: TracedStep | None, step: Pending) -> None:
         try:
             result = step.result()
         except Exception as error:  # a device reports its errors when it is waited for
             self._over = True
-            self._fail(plan, span, error)
+            self._fail(plan, traced, error)
             return
         self._engine.watchdog.answered()
         self._engine.ended(step, result)
         self._engine.settle(step)
-        span.end()
-        self._spans.fail(plan, result)
+        self._spans.end(traced, result)
         self._emit(result)
 
-    def _fail(self, plan: StepPlan, span: Span, error: Exception) -> None:
+    def _fail(self, plan: StepPlan, traced: TracedStep | None, error: Exception) -> None:
         """End the call with an error. The thread goes on.
 
         With several ranks an error that not all of them raise ends the whole worker, because their batches
         may differ now. An error after which the device no longer works ends the process, and the call says
         nothing more: the step did not raise for a reason of its requests.
         """
-        span.set_status(Status(StatusCode.ERROR, str(error)))
-        span.end()
+        self._spans.fail(traced, error)
         lost = False
         if not isinstance(error, PlanError):
             if self._engine.runner.followers is not None:

@@ -9,7 +9,18 @@ from gpu_worker.kernels.kv_sizes import AUTO, ROW_BYTES
 from gpu_worker.machine.cores import usable
 from ops.runtime.settings import ModelSettings
 
-BackEnd = Literal["auto", "torch", "triton", "onednn", "portable", "avx2", "avx512", "avx512_bf16"]
+BackEnd = Literal[
+    "auto",
+    "torch",
+    "triton",
+    "onednn",
+    "portable",
+    "neon_dot",
+    "avx2",
+    "avx2_vnni",
+    "avx512",
+    "avx512_bf16",
+]
 
 
 class WorkerSettings(ModelSettings):

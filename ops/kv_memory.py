@@ -8,8 +8,11 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from gpu_worker.errors import ModelError
 from gpu_worker.kernels.kv_sizes import PageShape, token_bytes
 from gpu_worker.models.families import family_of
+from gpu_worker.models.index_config import read_index
+from gpu_worker.models.values import Values
 from gpu_worker.models.wrapped import language_part
 from ops.runtime import model_files
 from ops.runtime.gguf.file import read_gguf
@@ -33,7 +36,7 @@ class KvShape:
     kind: str
     layers: int
     pages: tuple[PageShape, ...]
-    """Of each layer, but for those that attend to the keys of an earlier layer."""
+    """Of each layer, but for those that attend to the keys of an earlier layer. Then of index keys."""
     window: int | None
 
     def token_bytes(self, dtype: str) -> int:
@@ -75,7 +78,8 @@ def kv_shape(config: Mapping[str, Any]) -> KvShape:
     if config.get("kv_lora_rank") is not None:
         rank = _size(config, "kv_lora_rank")
         row = rank + _size(config, "qk_rope_head_dim")
-        return KvShape("MLA", layers, (PageShape(1, row, rank, shared=True),) * layers, window)
+        pages = (PageShape(1, row, rank, shared=True),) * layers
+        return KvShape("MLA", layers, pages + _index_pages(config, layers), window)
     heads = _size(config, "num_attention_heads")
     many = config.get("num_key_value_heads") is not None
     kv_heads = _size(config, "num_key_value_heads") if many else heads
@@ -83,6 +87,17 @@ def kv_shape(config: Mapping[str, Any]) -> KvShape:
     head_dim = _size(config, "head_dim") if given else _size(config, "hidden_size") // heads
     kind = "MHA" if kv_heads == heads else "MQA" if kv_heads == 1 else "GQA"
     return KvShape(kind, layers, _pages(config, layers, kv_heads, head_dim), window)
+
+
+def _index_pages(config: Mapping[str, Any], layers: int) -> tuple[PageShape, ...]:
+    """Pages of index keys, as indexers of sparse attention have them."""
+    if config.get("index_topk") is None:
+        return ()
+    try:
+        index = read_index(Values(Path("config.json"), config), layers)
+    except ModelError as error:
+        raise ModelFilesError(str(error)) from error
+    return (PageShape(1, index.head_dim, index.head_dim, shared=True),) * len(index.layers)
 
 
 def _pages(config: Mapping[str, Any], layers: int, kv_heads: int, head_dim: int) -> tuple[PageShape, ...]:

@@ -291,9 +291,11 @@ class Embeddings(_message.Message):
     def __init__(self, rows: _Optional[bytes] = ..., vectors: _Optional[bytes] = ...) -> None: ...
 
 class RowError(_message.Message):
-    __slots__ = ("row", "message")
+    __slots__ = ("row", "message", "grammar")
     ROW_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     row: int
     message: str
-    def __init__(self, row: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+    grammar: bool
+    def __init__(self, row: _Optional[int] = ..., message: _Optional[str] = ..., grammar: _Optional[bool] = ...) -> None: ...

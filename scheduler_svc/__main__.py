@@ -1,6 +1,7 @@
 """`python -m scheduler_svc`: one scheduler process."""
 
 import asyncio
+import signal
 from collections.abc import Sequence
 
 from ops.runtime.drain import LOOK_SECONDS, drain, peers
@@ -21,13 +22,13 @@ async def serve(node: Node, settings: SchedulerSettings) -> None:
     pool = settings.served_name
     server = node.server(pool=pool, capacity=0)
 
-    offer = {"workers": 0, "max_model_len": 0, "capacity": settings.max_requests}
+    offer = {"workers": 0, "stalled": 0, "max_model_len": 0, "capacity": settings.max_requests}
     changed, stranded = asyncio.Event(), asyncio.Event()
 
     def announce(workers: int, max_model_len: int) -> None:
         # Without a worker, calls are better left at the door: another replica may have one.
         server.set_capacity(settings.max_requests if workers else 0)
-        offer.update(workers=workers, max_model_len=max_model_len)
+        offer.update(workers=workers, stalled=engine.stalled, max_model_len=max_model_len)
         changed.set()
         if not workers:
             stranded.set()
@@ -48,6 +49,14 @@ async def serve(node: Node, settings: SchedulerSettings) -> None:
                     engine.hand_over()
                 await asyncio.sleep(LOOK_SECONDS)
 
+    asked = asyncio.Event()
+
+    async def record_when_asked() -> None:
+        while True:
+            await asked.wait()
+            asked.clear()
+            await engine.record()
+
     def enough(others: Sequence[Lease]) -> bool:
         # A scheduler that has no worker gets one of ours when we end; without a worker our calls only wait.
         return any(not (offer["workers"] and each.info.get("workers")) for each in others)
@@ -57,6 +66,9 @@ async def serve(node: Node, settings: SchedulerSettings) -> None:
     add_SchedulerServicer_to_server(SchedulerService(engine), server)
     inside = node.server(pool=pool, capacity=MOST_WATCHERS)
     add_InsideServicer_to_server(InsideService(engine, node.id), inside)
+    if settings.recordings is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, asked.set)
+        await node.update(recordings=str(settings.recordings.absolute()))
     await node.update(model=pool, **offer)
     await server.start()
     await inside.start()
@@ -64,6 +76,7 @@ async def serve(node: Node, settings: SchedulerSettings) -> None:
         owner.own(engine.run(), "what serves the workers")
         owner.own(publish(), "what announces the workers")
         owner.own(hand_over_when_stranded(), "what hands calls over when there is no worker")
+        owner.own(record_when_asked(), "what writes recordings")
         try:
             await owner.ended()
         except asyncio.CancelledError:

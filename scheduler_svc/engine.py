@@ -15,7 +15,8 @@ import grpc
 from proto.rpc import from_outside
 from proto.rpc.resume import RAISED
 from proto.scheduler_pb2 import EmbedTokensResponse, GenerateResponse, PromptScores
-from proto.worker_pb2 import StepResult
+from proto.worker_pb2 import StepResult, WorkerReady
+from scheduler_svc import progress
 from scheduler_svc.admission import Admission
 from scheduler_svc.call import Call
 from scheduler_svc.core.errors import HandedOver, NoSuchWorker, WorkerFault
@@ -29,6 +30,8 @@ from scheduler_svc.core.suspicion import Loss
 from scheduler_svc.embedding import first_dimensions
 from scheduler_svc.guard import Fail, Guard
 from scheduler_svc.measures import Measures, RequestTimes
+from scheduler_svc.recording.recordings import Recordings
+from scheduler_svc.recording.tape import RecordedScheduler
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.wire import Logprobs, limits_from, response_to, result_from
 from scheduler_svc.worker_link import WorkerLink
@@ -48,9 +51,11 @@ class Engine:
     """The fleet with its I/O: a client of `quire.Worker` that serves `Call`s."""
 
     def __init__(self, worker_stub: Any, settings: SchedulerSettings, announce: Announce, fail: Fail) -> None:
-        """`worker_stub`: a stub of `quire.Worker`. `announce`: called whenever a worker has come or gone.
+        """`worker_stub`: a stub of `quire.Worker`. `announce`: called whenever a worker has come or gone, or
+        `stalled` has changed.
         `fail`: called once the core has failed."""
-        self._guard = Guard(fail)
+        self._guard = Guard(self._core_failed)
+        self._fail = fail
         self._stub = worker_stub
         self._settings = settings
         self._announce = announce
@@ -59,13 +64,20 @@ class Engine:
             settings.policy,
             settings.speculation,
             settings.step_seconds,
+            Scheduler if settings.recordings is None else RecordedScheduler,
         )
+        self._recordings = None if settings.recordings is None else Recordings(settings.recordings)
         self._admission = Admission(settings.max_waiting_requests, settings.max_waiting_tokens)
         self.measures = Measures(settings.served_name)
         self._times: dict[SequenceGroup, RequestTimes] = {}
         self._calls: dict[SequenceGroup, Call] = {}
         self.links: dict[Scheduler, WorkerLink] = {}
         """The workers that serve this scheduler."""
+
+    @property
+    def unfinished(self) -> int:
+        """Number of requests that have not ended."""
+        return len(self._calls)
 
     def open(self, request: Request, watch: Watch | None = None) -> tuple[SequenceGroup, Call]:
         """Take on a request, whose answer the call delivers. Raises `TooMuchWaits`.
@@ -75,7 +87,7 @@ class Engine:
         if self._admission.limited and not request.resumed:  # a request that has begun is not refused
             waiting, now = self.fleet.waiting(), time.monotonic()
             self._admission.check(waiting, request.tenant, len(request.prompt), now)
-        call, times = Call(), self.measures.request(watch)
+        call, times = Call(), self.measures.request(watch, request.traceparent)
         with self._guard:
             group, outcome = self.fleet.accept(request, times)
             self._calls[group], self._times[group] = call, times
@@ -106,6 +118,29 @@ class Engine:
                 self.fleet.cancel(group)
                 self._wake()
 
+    async def record(self) -> None:
+        """Write a recording of each worker."""
+        for scheduler in list(self.links):
+            await asyncio.to_thread(self._save, scheduler, "it was asked for")
+
+    def _core_failed(self, error: BaseException) -> None:
+        """What led to this is written at once: when `fail` returns, the process may be about to end."""
+        for scheduler in self.links:
+            self._save(scheduler, f"the core failed: {error!r}")
+        self._fail(error)
+
+    def _save(self, scheduler: Scheduler, reason: str) -> None:
+        """Write what is on tape, if anything is. An error is logged: nobody waits for the file."""
+        if self._recordings is None or not isinstance(scheduler, RecordedScheduler):
+            return
+        try:
+            recording = scheduler.tape.take().recording()
+            recording.reason = reason
+            recording.worker.CopyFrom(scheduler.tape.worker)
+            log.warning("recorded: %s, because %s", self._recordings.save(recording), reason)
+        except Exception:
+            log.exception("the recording could not be written")
+
     def read_metrics(self) -> None:
         """Set the metrics of what is so at this moment."""
         self.measures.read(self.fleet)
@@ -117,10 +152,12 @@ class Engine:
         """
         async with asyncio.TaskGroup() as workers:
             workers.create_task(self._end_stranded())
+            workers.create_task(self._watch_progress())
             while True:
                 call = self._stub.Execute(wait_for_ready=True)
                 try:
-                    limits = await _ready(call)
+                    ready = await _ready(call)
+                    limits = limits_from(ready)
                 except asyncio.CancelledError:
                     call.cancel()
                     raise
@@ -129,7 +166,7 @@ class Engine:
                     call.cancel()
                     await asyncio.sleep(RETRY_SECONDS)
                 else:
-                    workers.create_task(self._serve(call, limits))
+                    workers.create_task(self._serve(call, ready, limits))
 
     async def _end_stranded(self) -> None:
         """For ever, end requests that have waited too long for a worker of their fingerprint."""
@@ -142,10 +179,30 @@ class Engine:
                 if now - began >= STRANDED_SECONDS and group in self._calls:
                     self._calls[group].end(NoSuchWorker())
 
-    async def _serve(self, call: Any, limits: WorkerLimits) -> None:
+    @property
+    def stalled(self) -> int:
+        """Number of workers that hang."""
+        return sum(link.progress.stalled for link in self.links.values())
+
+    async def _watch_progress(self) -> None:
+        """For ever, look whether workers get on."""
+        announced = 0
+        while True:
+            await asyncio.sleep(progress.LOOK_SECONDS)
+            for link in self.links.values():
+                link.progress.look(link.scheduler.in_flight > 0)
+            if self.stalled != announced:
+                announced = self.stalled
+                if announced:
+                    log.warning("%d of %d workers do not get on with a step", announced, len(self.links))
+                self._announce(len(self.links), self.fleet.max_length)
+
+    async def _serve(self, call: Any, ready: WorkerReady, limits: WorkerLimits) -> None:
         """Serve one worker until it is lost; then its requests go on elsewhere."""
         with self._guard:
             scheduler, outcome = self.fleet.add_worker(limits)
+            if isinstance(scheduler, RecordedScheduler):
+                scheduler.tape.worker = ready
             link = WorkerLink(call, scheduler, self._settings.plan_depth, self._guard, self.measures)
             self.links[scheduler] = link
             self._deliver(outcome, {})
@@ -163,6 +220,8 @@ class Engine:
         self.measures.workers_lost.add()
         log.warning("a worker was lost: %s", reason)
         self._announce(len(self.links), self.fleet.max_length)
+        if loss is not Loss.OUTSIDE:
+            await asyncio.to_thread(self._save, scheduler, f"a worker was lost: {reason}")
 
     def _on_result(self, scheduler: Scheduler, message: StepResult) -> None:
         """Take in a result and deliver what it means. Raises `WorkerFault`."""
@@ -212,12 +271,12 @@ class Engine:
             link.wake()
 
 
-async def _ready(call: Any) -> WorkerLimits:
-    """Wait until a worker takes the call; its limits. Raises `WorkerFault`, `grpc.aio.AioRpcError`."""
+async def _ready(call: Any) -> WorkerReady:
+    """Wait until a worker takes the call; its first event. Raises `WorkerFault`, `grpc.aio.AioRpcError`."""
     event = await call.read()
     if event is grpc.aio.EOF or event.WhichOneof("event") != "ready":
         raise WorkerFault("its first event is not `ready`")
-    return limits_from(event.ready)
+    return cast(WorkerReady, event.ready)
 
 
 def _loss(error: Exception) -> Loss:

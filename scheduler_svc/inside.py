@@ -12,10 +12,10 @@ from proto.inside_pb2_grpc import InsideServicer
 from scheduler_svc.engine import Engine
 from scheduler_svc.lookout import Lookout
 
-LOOK_SECONDS = 0.1
-"""Time between two looks at least: more than people can follow."""
-REST = 200
-"""Time between two looks at least, as a multiple of what a look takes: half a percent of a core's time."""
+LOOK_SECONDS = 0.2
+"""Time between two looks at least: people can hardly follow more. A gateway works at each look, too."""
+REST = 400
+"""Time between two looks at least, as a multiple of what a look takes: a quarter percent of a core's time."""
 MOST_WATCHERS = 16
 """Gateways that look at once."""
 

@@ -40,9 +40,10 @@ class Measures:
         self._swapped_out = metrics.counter(names.SWAPPED_OUT, model)
         self._swapped_in = metrics.counter(names.SWAPPED_IN, model)
 
-    def request(self, watch: Watch | None) -> "RequestTimes":
-        """A watch of a request that comes now. `watch`: another one, which it calls."""
-        return RequestTimes(self, watch)
+    def request(self, watch: Watch | None, traceparent: str = "") -> "RequestTimes":
+        """A watch of a request that comes now. `watch`: another one, which it calls. `traceparent`: see
+        `Request`."""
+        return RequestTimes(self, watch, traceparent)
 
     def planned(self, plan: StepPlan) -> None:
         """A worker is given this step."""
@@ -99,10 +100,11 @@ class Measures:
 class RequestTimes:
     """When a request came, got its first place in a batch, and its first token."""
 
-    __slots__ = ("_came", "_first", "_measures", "_placed", "_watch")
+    __slots__ = ("_came", "_first", "_measures", "_placed", "_trace_id", "_watch")
 
-    def __init__(self, measures: Measures, watch: Watch | None) -> None:
+    def __init__(self, measures: Measures, watch: Watch | None, traceparent: str = "") -> None:
         self._measures, self._watch = measures, watch
+        self._trace_id = _recorded_trace(traceparent)
         self._came = measures.clock()
         self._placed = self._first = 0.0
 
@@ -111,7 +113,7 @@ class RequestTimes:
         state = sequence.state
         if state is State.PREFILL and not self._placed:
             self._placed = self._measures.clock()
-            self._measures.queue.observe(self._placed - self._came)
+            self._measures.queue.observe(self._placed - self._came, self._trace_id)
         elif state is State.PREEMPTED:
             self._measures.preemptions.add()
         if self._watch is not None:
@@ -121,14 +123,22 @@ class RequestTimes:
         """The request has its first token, or all that it gets."""
         if self._placed and not self._first:
             self._first = self._measures.clock()
-            self._measures.prefill.observe(self._first - self._placed)
+            self._measures.prefill.observe(self._first - self._placed, self._trace_id)
 
     def complete(self) -> None:
         """The request has all of its answer."""
         if self._first:
             now = self._measures.clock()
-            self._measures.decode.observe(now - self._first)
-            self._measures.inference.observe(now - self._placed)
+            self._measures.decode.observe(now - self._first, self._trace_id)
+            self._measures.inference.observe(now - self._placed, self._trace_id)
+
+
+def _recorded_trace(traceparent: str) -> int:
+    """Id of the trace; 0 if there is none, or it is not recorded."""
+    if not traceparent:
+        return 0
+    _, trace_id, _, flags = traceparent.split("-")
+    return int(trace_id, 16) if int(flags, 16) & 1 else 0
 
 
 def _unfilled(sequence: Sequence) -> int:

@@ -142,8 +142,14 @@ def _introduce(sequence: Sequence, message: SequenceChange) -> None:
     group, request = sequence.group, sequence.group.request
     message.request_id, message.index = request.request_id, sequence.index
     message.tenant, message.user = request.tenant, request.user
-    message.trace_id = "".join(request.traceparent.split("-")[1:2])
+    message.trace_id = _trace_id(request.traceparent)
     message.prompt_tokens, message.limit = len(request.prompt), group.limit
+
+
+def _trace_id(traceparent: str) -> str:
+    """Of a trace that is sent; empty for others, which nobody finds."""
+    _, trace_id, _, flags = traceparent.split("-") if traceparent else ("", "", "", "0")
+    return trace_id if int(flags, 16) & 1 else ""
 
 
 def _common(before: list[int], now: list[int]) -> int:

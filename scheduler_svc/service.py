@@ -11,7 +11,7 @@ import grpc
 from opentelemetry import trace
 from opentelemetry.trace import Span
 
-from ops.runtime.telemetry import outgoing, served
+from ops.runtime.telemetry import carried, served
 from proto.rpc.call import Status
 from proto.rpc.resume import LOST, OUTSIDE
 from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse, GenerateRequest
@@ -30,7 +30,7 @@ from scheduler_svc.core.request import Request
 from scheduler_svc.core.sequence import SequenceGroup
 from scheduler_svc.engine import Engine
 from scheduler_svc.intake import embedding_from, request_from
-from scheduler_svc.states import events
+from scheduler_svc.states import RequestStates, states_of
 
 tracer = trace.get_tracer("quire.scheduler")
 
@@ -49,7 +49,7 @@ class SchedulerService(SchedulerServicer):
         response = EmbedTokensResponse()
         async with served(tracer, "scheduler.embed", context, _status_of) as span:
             request = embedding_from(asked, _traceparent(span), _deadline(context))
-            with self._opened(request, context, span) as (_, call):
+            with self._opened(request, context, span) as (_, call, _):
                 found = await call.next()
                 if call.error is not None:
                     raise call.error
@@ -63,11 +63,13 @@ class SchedulerService(SchedulerServicer):
         if first is None or first.WhichOneof("kind") != "start":
             raise RequestRefused("start", "the first message of a call must carry start")
         request = request_from(first.start, _traceparent(span), _deadline(context))
-        with self._opened(request, context, span) as (group, call):
+        with self._opened(request, context, span) as (group, call, states):
             listener = asyncio.ensure_future(self._listen(incoming_messages, group))
             listener.add_done_callback(lambda done: _ended(done, call))
             try:
                 while (response := await call.next()) is not None:
+                    if states is not None:
+                        states.tokens()
                     await context.write(response)
                 if call.error is not None:
                     raise call.error
@@ -75,19 +77,23 @@ class SchedulerService(SchedulerServicer):
                 listener.cancel()
 
     @contextmanager
-    def _opened(self, request: Request, context: Any, span: Span) -> Iterator[tuple[SequenceGroup, Call]]:
+    def _opened(
+        self, request: Request, context: Any, span: Span
+    ) -> Iterator[tuple[SequenceGroup, Call, RequestStates | None]]:
         """Open the engine's call, for as long as the gRPC call lives."""
-        states = events(span)
+        states = states_of(span, tracer)
+        if span.is_recording():
+            span.set_attribute("quire.requests_before", self._engine.unfinished)
         group, call = self._engine.open(request, states)
         # The gRPC call may end while this coroutine waits in a write: then the callback frees what it holds.
         context.add_done_callback(lambda *_: self._engine.close(group))
         try:
-            yield group, call
+            yield group, call, states
         finally:
             self._engine.close(group)
             span.set_attributes(_facts(group))
             if states is not None:
-                span.set_attributes(states.totals())
+                states.close()
             group.sequences.clear()  # they refer to the group: only a collection of garbage would find them
 
     async def _listen(self, messages: AsyncIterator[GenerateRequest], group: SequenceGroup) -> None:
@@ -101,8 +107,7 @@ class SchedulerService(SchedulerServicer):
 
 def _traceparent(span: Span) -> str:
     """The span's W3C trace context, for the worker; empty if it is not traced."""
-    carried = outgoing(trace.set_span_in_context(span)) if span.get_span_context().is_valid else ()
-    return dict(carried).get("traceparent", "")
+    return dict(carried(span)).get("traceparent", "")
 
 
 def _deadline(context: Any) -> float:
@@ -122,6 +127,7 @@ def _facts(group: SequenceGroup) -> dict[str, str | int]:
     computed = sum(sequence.output_tokens for sequence in group.sequences)
     return {
         "quire.request_id": request.request_id,
+        "quire.tenant": request.tenant,
         "quire.n": request.n,
         "quire.prompt_tokens": len(request.prompt),
         "quire.cached_tokens": group.cached_tokens or 0,

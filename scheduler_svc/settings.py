@@ -1,5 +1,7 @@
 """Settings of a scheduler process."""
 
+from pathlib import Path
+
 from pydantic import Field
 
 from ops.runtime.settings import ModelSettings
@@ -28,6 +30,10 @@ class SchedulerSettings(ModelSettings):
     step_seconds: float = Field(STEP_SECONDS, gt=0, le=60)
     """What a step should take that computes prompts beside answers, whose next tokens wait for it: less
     gives a steadier pace, more a sooner first token."""
+
+    recordings: Path | None = None
+    """Directory for recordings of what was planned and computed, with the tokens of prompts and answers.
+    None: nothing is recorded."""
 
     max_waiting_requests: int = Field(0, ge=0)
     """Requests that may wait at once; further ones are refused for now. 0: any number."""

@@ -102,8 +102,10 @@ def result_from(message: StepResult) -> tuple[core.StepResult, Logprobs]:
     except ValueError as error:
         raise WorkerFault(f"step {message.step}: malformed arrays: {error}") from error
     errors = {error.row: error.message for error in message.errors}
+    at_limits = [error.row for error in message.errors if error.grammar]
     result = core.StepResult(
-        message.step, tokens, errors, candidates, embeddings, message.duration_us, scores, forced
+        *(message.step, tokens, errors, candidates, embeddings, message.duration_us, scores, forced),
+        at_limits,
     )
     return result, logprobs
 

@@ -15,6 +15,8 @@ from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.guard import Guard
 from scheduler_svc.measures import Measures
 from scheduler_svc.plan_depth import PlanDepth
+from scheduler_svc.progress import Progress
+from scheduler_svc.recording.tape import RecordedScheduler
 from scheduler_svc.step_log import StepLog
 from scheduler_svc.wire import plan_to
 
@@ -36,8 +38,10 @@ class WorkerLink:
         self.scheduler = scheduler
         self.step_logs: list[StepLog] = []
         """Of those who look at the worker now."""
+        self._tape = scheduler.tape if isinstance(scheduler, RecordedScheduler) else None
         self._call, self._guard, self._measures = call, guard, measures
         self._depth = PlanDepth(depth)
+        self.progress = Progress()
         self._changed = asyncio.Event()
         self._check: asyncio.TimerHandle | None = None
 
@@ -86,7 +90,10 @@ class WorkerLink:
             self._measures.planned(plan)
             for log in self.step_logs:
                 log.planned(plan)
-            return plan_to(plan)
+            message = plan_to(plan)
+            if self._tape is not None:
+                self._tape.planned(message)
+            return message
 
     async def _receive(self, on_result: Callable[[StepResult], None]) -> None:
         while True:
@@ -98,12 +105,16 @@ class WorkerLink:
                 raise WorkerFault("the worker ended the call")
             kind = event.WhichOneof("event")
             if kind == "compiled":
+                self.progress.said()
                 with self._guard:
                     self.scheduler.compiled(event.compiled)
                 self.wake()
                 continue
             if kind != "result":
                 raise WorkerFault("the worker sent an event that it may not send")
+            if self._tape is not None:
+                self._tape.came(event.result)
+            self.progress.said(event.result.duration_us / 1e6)
             self._measures.computed(event.result)
             self._depth.result_came(event.result.duration_us / 1e6, time.monotonic())
             on_result(event.result)

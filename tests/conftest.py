@@ -67,6 +67,12 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Bytes are named by their number: those of gzip hold the second in which they were made, and processes
+    of xdist that collect other names stop the run."""
+    return f"{len(val)} bytes" if isinstance(val, bytes) else None
+
+
 def pytest_collection_finish() -> None:
     """What was imported and collected stays to the end: no collection of garbage looks through it again."""
     gc.collect()

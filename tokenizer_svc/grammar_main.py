@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ops.runtime.grammars import GrammarError, Vocabulary
+from ops.runtime.grammars import GrammarError, Vocabulary, lower_priority
 from ops.runtime.lifeline import tie_to_parent
 from tokenizer_svc.call_rules import CallRules
 from tokenizer_svc.errors import PanicError
@@ -23,6 +23,7 @@ MEMORY = 2**31
 def main() -> None:
     """Read the vocabulary, then compile until the pipe is closed. A message is a line of JSON."""
     tie_to_parent()
+    lower_priority()  # of all threads, as none has begun: no token of another answer waits for a grammar
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the owner ends this process, once it has no calls
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))

@@ -39,6 +39,13 @@ _KEPT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY
 log = logging.getLogger(__name__)
 
 
+def param_of(request: TextRequest) -> str:
+    """The field of the public API that asks for the request's grammar."""
+    if request.HasField("thinking_budget") and not request.HasField("shape"):
+        return "thinking_token_budget"
+    return request.shape.param or "structured_outputs"
+
+
 class Grammars:
     """Compiles what requests ask for."""
 
@@ -61,9 +68,9 @@ class Grammars:
         the request has no shape, it comes before any text.
         """
         shape = request.shape
-        param, kind = shape.param or "structured_outputs", shape.WhichOneof("kind")
+        param, kind = param_of(request), shape.WhichOneof("kind")
         if not request.HasField("shape") and before is not None:
-            param, kind, text = "thinking_token_budget", "any", ""
+            kind, text = "any", ""
         elif kind is None:
             raise InvalidRequestError(param, "there is no grammar")
         else:

@@ -12,7 +12,7 @@ from opentelemetry.trace import Span
 
 from ops.runtime.drain import drain
 from ops.runtime.hub import fetched
-from ops.runtime.telemetry import Metadata, outgoing, served
+from ops.runtime.telemetry import Metadata, Waits, calling, carried, served, within
 from proto.parts import parts_of
 from proto.rpc import Node, Resumption
 from proto.rpc.call import TOO_LARGE, Status
@@ -42,7 +42,7 @@ from tokenizer_svc.errors import (
 from tokenizer_svc.fingerprint import fingerprint_of, tokenizer_part
 from tokenizer_svc.formats import JSON, Formats
 from tokenizer_svc.generation import Generation
-from tokenizer_svc.grammars import Grammars
+from tokenizer_svc.grammars import Grammars, param_of
 from tokenizer_svc.prompt import Render, check, prompt_tokens
 from tokenizer_svc.renderer import Renderer
 from tokenizer_svc.rules import complete_rules
@@ -52,6 +52,8 @@ from tokenizer_svc.tokenizer import TextModel
 
 _PASSED_ON = ("quire-param", "quire-retry-after", TOO_LARGE)
 """Trailing metadata of the scheduler's that the gateway reads."""
+
+_GENERATE, _EMBED = "quire.Scheduler/Generate", "quire.Scheduler/Embed"
 
 log = logging.getLogger(__name__)
 tracer = trace.get_tracer(__name__)
@@ -147,7 +149,7 @@ class TokenizerService(TokenizerServicer):
             asked = await tokens_request(self._model, request, self._context)
             response.tokens = len(asked.tokens) // 4
             span.set_attribute("quire.prompt_tokens", response.tokens)
-            response.embedding = await self._embed(asked, _carried(span), context)
+            response.embedding = await self._embed(asked, span, context)
         return response
 
     async def Tokenize(self, request: TokenizeRequest, context: Any) -> TokenizeResponse:
@@ -159,23 +161,25 @@ class TokenizerService(TokenizerServicer):
             span.set_attribute("quire.prompt_tokens", len(response.token_ids))
         return response
 
-    async def _embed(self, asked: EmbedTokensRequest, carried: Metadata, context: Any) -> bytes:
+    async def _embed(self, asked: EmbedTokensRequest, span: Span, context: Any) -> bytes:
         """Ask a scheduler, and another one when it dies. Raises `grpc.aio.AioRpcError`."""
-        resumption = Resumption()
+        resumption, attempt = Resumption(), 0
         while True:
-            call = self._scheduler.Embed(
-                asked,
-                metadata=(*carried, *resumption.metadata()),
-                timeout=context.time_remaining(),
-                wait_for_ready=True,
-            )
+            attempt += 1
             try:
-                found: EmbedTokensResponse = await call
-                return found.embedding
+                with calling(tracer, _EMBED, span, attempt) as attempted:
+                    metadata = (*carried(attempted), *resumption.metadata())
+                    timeout = context.time_remaining()
+                    call = self._scheduler.Embed(
+                        asked, metadata=metadata, timeout=timeout, wait_for_ready=True
+                    )
+                    try:
+                        found: EmbedTokensResponse = await call
+                        return found.embedding
+                    finally:
+                        call.cancel()
             except grpc.aio.AioRpcError as error:
                 resumption.retry_or_raise(error)
-            finally:
-                call.cancel()
 
     async def _generate(self, request: TextRequest, context: Any, span: Span) -> None:
         begun = request.resumed or request.scored_tokens
@@ -185,27 +189,35 @@ class TokenizerService(TokenizerServicer):
         check(self._model, request)
         request.sampling.ClearField("grammar")
         await complete_rules(self._model, request, self._breakers)
-        prompt = await prompt_tokens(self._model, request, self._context, self._render)
+        with within(tracer, "tokenizer.encode", span) as encoding:
+            prompt = await prompt_tokens(self._model, request, self._context, self._render)
+            encoding.set_attribute("quire.prompt_tokens", len(prompt))
         bound_alternatives(request, prompt, self._model.vocab_size)
         if request.HasField("shape") or request.HasField("thinking_budget"):
-            await self._constrain(request, prompt)
+            with within(tracer, "tokenizer.grammar", span):
+                await self._constrain(request, prompt)
         span.set_attribute("quire.prompt_tokens", len(prompt))
         generation = Generation(self._model, request, prompt, self._fingerprint, self._formats)
-        carried = _carried(span)
+        waits = Waits()
         try:
             if (due := generation.resume()) is not None:
                 await context.write(due)
-            resumption = Resumption()
+            resumption, attempt = Resumption(), 0
             while not generation.finished:
+                attempt += 1
                 try:
-                    await self._call(generation, carried, resumption, context)
+                    with calling(tracer, _GENERATE, span, attempt) as attempted:
+                        attempted.set_attribute("quire.resumed_tokens", generation.output_tokens)
+                        await self._call(generation, carried(attempted), resumption, context, waits)
                     if not generation.finished:
                         raise SchedulerError("the scheduler ended the call before its sequences")
                 except grpc.aio.AioRpcError as error:
                     if not generation.finished:
+                        _raise_for_grammar(request, error)
                         resumption.retry_or_raise(error)
         finally:
             span.set_attribute("quire.output_tokens", generation.output_tokens)
+            waits.note(span)
 
     async def _constrain(self, request: TextRequest, prompt: list[int]) -> None:
         """Give the request the grammar that its shape or its budget asks for, if any.
@@ -226,14 +238,15 @@ class TokenizerService(TokenizerServicer):
         request.sampling.grammar.CopyFrom(await self._grammars.grammar_of(request, calls, before))
 
     async def _call(
-        self, generation: Generation, carried: Metadata, resumption: Resumption, context: Any
+        self, generation: Generation, traced: Metadata, resumption: Resumption, context: Any, waits: Waits
     ) -> None:
         """One call of a scheduler, from what the generation has so far. Raises `grpc.aio.AioRpcError`."""
-        metadata, timeout = (*carried, *resumption.metadata()), context.time_remaining()
+        metadata, timeout = (*traced, *resumption.metadata()), context.time_remaining()
         call = self._scheduler.Generate(metadata=metadata, timeout=timeout, wait_for_ready=True)
         try:
             await _write(call, GenerateRequest(start=generation.start()))
             async for response in call:
+                waits.came()
                 if generation.scores_prompt:
                     for scored in generation.take_prompt(response):
                         resumption.progressed()
@@ -250,6 +263,12 @@ class TokenizerService(TokenizerServicer):
             call.cancel()
 
 
+def _raise_for_grammar(request: TextRequest, error: grpc.aio.AioRpcError) -> None:
+    """Name the client's own field if the scheduler refuses a grammar. Raises `InvalidRequestError`."""
+    if any(key == "quire-param" and value == "grammar" for key, value in error.trailing_metadata() or ()):
+        raise InvalidRequestError(param_of(request), error.details() or "") from error
+
+
 def _status_of(error: Exception) -> Status | None:
     """The status with which a call ends for `error`; None for an unexpected error."""
     if isinstance(error, InvalidRequestError):
@@ -263,11 +282,6 @@ def _status_of(error: Exception) -> Status | None:
     if isinstance(error, grpc.aio.AioRpcError):
         return Status(error.code(), error.details() or "", _ours(error.trailing_metadata()))
     return None
-
-
-def _carried(span: Span) -> Metadata:
-    """Metadata that carries the span's context to the scheduler; none if the call is not traced."""
-    return outgoing(trace.set_span_in_context(span)) if span.get_span_context().is_valid else ()
 
 
 async def _write(call: Any, message: GenerateRequest) -> None:

@@ -347,7 +347,9 @@ class Readiness(AnswerPart):
     status: Literal["ready", "not ready", "stopping"]
     models: list[str]
     missing: list[str] = Field(
-        [], description="What does not run: services of models that were seen, or the message queue."
+        [],
+        description="What does not run: services of models that were seen, or the message queue; "
+        "`progress` of a model whose workers all hang in a step.",
     )
 
 

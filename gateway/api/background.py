@@ -1,6 +1,7 @@
 """Background responses: queued in Redis, made by any gateway, followed and cancelled by their ids.
 
-A record has, until the response has ended, the `request` that makes it. `gateway.jobs.background` does.
+Until the response has ended, a record has the `request` that makes it, and the number of items that are
+`earlier` than those of the request. `gateway.jobs.background` makes the response.
 """
 
 import re
@@ -46,14 +47,17 @@ class Background:
     wake: Callable[[], None]
     """Tells this gateway's runner of a new one."""
 
-    async def begin(self, request: Request, asked: Json, response: Json, items: list[Json]) -> Response:
+    async def begin(
+        self, request: Request, asked: Json, response: Json, items: list[Json], earlier: int
+    ) -> Response:
         """Queue a response, and answer with it or with its stream. Raises `GatewayError`.
 
-        `asked`: the body without its input. `response`: as it is before it has begun. `items`: the input.
+        `asked`: the body without its input. `response`: as it is before it has begun. `items`: the input,
+        of which the first `earlier` are not the request's own.
         """
         caller, response_id = caller_of(request), response["id"]
         fixed = {"seed": secrets.randbits(63)} | asked  # whoever goes on with it comes to the same text
-        record = {"response": response, "input": items, "request": fixed}
+        record = {"response": response, "input": items, "earlier": earlier, "request": fixed}
         await self.store.put(caller.tenant, response_id, record)
         first = [_event(f"response.{kind}", response, at) for at, kind in enumerate(("created", "queued"))]
         try:

@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
@@ -86,7 +87,7 @@ def router(batches: Batches) -> APIRouter:
             batch = await store.get(tenant, batch_id)
             return _shown(batch) if batch else None
 
-        return _json(await page_of(request.query_params, await store.ids(tenant), wanted))
+        return _json(await page_of(request.query_params, partial(store.ids, tenant), wanted))
 
     @routes.get("/v1/batches/{batch_id}", openapi_extra=getting(BatchObject, Unauthorized, NotFound))
     async def retrieve_batch(request: Request, batch_id: str) -> Response:

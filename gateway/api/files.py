@@ -4,6 +4,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 
 from fastapi import APIRouter, Request, Response
 from starlette.responses import StreamingResponse
@@ -62,7 +63,7 @@ def router(store: FileStore, most: int) -> APIRouter:
             about = await store.get(tenant, file_id)
             return about if about and asked.get("purpose", about["purpose"]) == about["purpose"] else None
 
-        return _json(await page_of(asked, await store.ids(tenant), wanted))
+        return _json(await page_of(asked, partial(store.ids, tenant), wanted))
 
     @routes.get("/v1/files/{file_id}", openapi_extra=getting(FileObject, Unauthorized, NotFound))
     async def retrieve_file(request: Request, file_id: str) -> Response:

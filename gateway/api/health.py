@@ -10,7 +10,7 @@ from gateway.api.answer_schema import Liveness, Load, Readiness, Version
 from gateway.errors import Unauthorized, Unavailable
 from gateway.http.draining import Drain
 from gateway.http.openapi import getting
-from gateway.upstream.catalog import SERVICES, Catalog
+from gateway.upstream.catalog import SERVICES, Catalog, Model
 from gateway.upstream.generation import Generator
 
 
@@ -38,7 +38,8 @@ def router(catalog: Catalog, drain: Drain, generator: Generator, version: str) -
     @routes.get("/health", response_model=None, openapi_extra=getting(Readiness, unready=True))
     @routes.get("/health/ready", response_model=None, openapi_extra=getting(Readiness, unready=True))
     async def ready(response: Response) -> dict[str, Any]:
-        """Status 200 if a model is available; otherwise 503 and what is missing. 503 while it stops."""
+        """Status 200 if a model is available and gets on; otherwise 503 and what is missing. 503 while it
+        stops."""
         if drain.begun:
             response.status_code = Unavailable.status
             return {"status": "stopping", "models": [], "missing": []}
@@ -47,11 +48,15 @@ def router(catalog: Catalog, drain: Drain, generator: Generator, version: str) -
         except Unavailable as error:
             response.status_code = error.status
             return {"status": "not ready", "models": [], "missing": ["message queue"]}
-        available = [model.name for model in models if not model.missing]
-        missing = [f"{service} of {model.name}" for model in models for service in model.missing]
+        available = [model.name for model in models if not (model.missing or model.stalled)]
+        missing = [f"{service} of {model.name}" for model in models for service in _lacking(model)]
         if available:
             return {"status": "ready", "models": available} | ({"missing": missing} if missing else {})
         response.status_code = 503
         return {"status": "not ready", "models": [], "missing": missing or list(SERVICES)}
 
     return routes
+
+
+def _lacking(model: Model) -> tuple[str, ...]:
+    return model.missing or (("progress",) if model.stalled else ())

@@ -22,7 +22,11 @@ PARAMETERS: list[Json] = [
 """What such a list is asked with."""
 
 
-async def page_of(asked: QueryParams, ids: list[str], get: Callable[[str], Awaitable[Json | None]]) -> Json:
+async def page_of(
+    asked: QueryParams,
+    ids: Callable[[], Awaitable[list[str]]],
+    get: Callable[[str], Awaitable[Json | None]],
+) -> Json:
     """A page of things. `ids`: of all, the oldest first. `get`: one of them; None if it is gone.
 
     Raises `BadRequest`.
@@ -32,7 +36,9 @@ async def page_of(asked: QueryParams, ids: list[str], get: Callable[[str], Await
         raise BadRequest(f"'limit' must be in [1, {MAX_LISTED}].", param="limit", code="invalid_value")
     if order not in ("asc", "desc"):
         raise BadRequest("'order' must be asc or desc.", param="order", code="invalid_value")
-    rest = ids if order == "asc" else ids[::-1]
+    rest = await ids()
+    if order == "desc":
+        rest = rest[::-1]
     if (after := asked.get("after")) is not None:
         if after not in rest:
             message = f"'after': there is no '{after[:100]}'."

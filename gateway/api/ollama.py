@@ -55,7 +55,13 @@ _DETAILS = {
 
 def router(generator: Generator, catalog: Catalog) -> APIRouter:
     routes = APIRouter()
+    _add_about(routes, catalog)
+    _add_answers(routes, generator, catalog)
+    _add_embed(routes, generator, catalog)
+    return routes
 
+
+def _add_about(routes: APIRouter, catalog: Catalog) -> None:
     @routes.get(
         "/api/version",
         response_model=None,
@@ -81,6 +87,19 @@ def router(generator: Generator, catalog: Catalog) -> APIRouter:
         body = await read_body(request, ShowBody)
         return Response(compact(_shown(await _found(catalog, body.model))), media_type="application/json")
 
+
+def _add_answers(routes: APIRouter, generator: Generator, catalog: Catalog) -> None:
+    async def answered(request: Request, body: OllamaBody, kind: type["Lines"]) -> Response:
+        model = (await _found(catalog, body.model)).name
+        if body.loads:
+            end = {"model": model, "created_at": _now(), **kind.said(Pieces())}
+            loaded = compact(end | {"done": True, "done_reason": "load"})
+            return Response(loaded, media_type="application/json")
+        requests_of = chat_requests
+        if isinstance(body, OllamaGenerateBody) and body.raw:
+            requests_of = partial(_raw_requests, body.prompt)
+        return await respond(request, generator, body.chat(model), requests_of, kind)
+
     @routes.post(
         "/api/chat", openapi_extra=posting(OllamaChatBody, OllamaChatAnswer, lines=True, error=OllamaError)
     )
@@ -96,6 +115,8 @@ def router(generator: Generator, catalog: Catalog) -> APIRouter:
         """Answer one prompt, in the shape of Ollama's API."""
         return await answered(request, await read_body(request, OllamaGenerateBody), GeneratedLines)
 
+
+def _add_embed(routes: APIRouter, generator: Generator, catalog: Catalog) -> None:
     @routes.post("/api/embed", openapi_extra=posting(EmbedBody, OllamaEmbeddings, error=OllamaError))
     async def ollama_embed(request: Request) -> Response:
         """Embed one text or several, in the shape of Ollama's API."""
@@ -112,19 +133,6 @@ def router(generator: Generator, catalog: Catalog) -> APIRouter:
         }
         answer = f'{{"embeddings":[{vectors}],{compact(rest)[1:]}'
         return Response(answer, media_type="application/json")
-
-    async def answered(request: Request, body: OllamaBody, kind: type["Lines"]) -> Response:
-        model = (await _found(catalog, body.model)).name
-        if body.loads:
-            end = {"model": model, "created_at": _now(), **kind.said(Pieces())}
-            loaded = compact(end | {"done": True, "done_reason": "load"})
-            return Response(loaded, media_type="application/json")
-        requests_of = chat_requests
-        if isinstance(body, OllamaGenerateBody) and body.raw:
-            requests_of = partial(_raw_requests, body.prompt)
-        return await respond(request, generator, body.chat(model), requests_of, kind)
-
-    return routes
 
 
 class Lines(ChatAnswer):

@@ -5,7 +5,7 @@ response: items for thoughts, texts and calls, each with events for its beginnin
 """
 
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,24 +16,26 @@ from gateway.api.background import Background, BackgroundRun, seen_by
 from gateway.api.body import read_body
 from gateway.api.calls import Call
 from gateway.api.chat import ChatAnswer
+from gateway.api.items import ItemReference, stored_items
 from gateway.api.logprobs import chat_logprobs
 from gateway.api.respond import respond
 from gateway.api.responses_answer_schema import RESPONSE_EVENTS, ResponseAnswer
-from gateway.api.responses_schema import Item, ItemReference, ResponsesBody
+from gateway.api.responses_schema import ResponsesBody
 from gateway.api.schema import ChatBody
-from gateway.api.stored_responses import items_of
+from gateway.api.stored_responses import NO_ITEMS, Items, items_of
 from gateway.api.translate import chat_requests
 from gateway.errors import BadRequest, GatewayError
 from gateway.http.caller import caller_of
 from gateway.http.openapi import posting
 from gateway.http.sse import named_event
+from gateway.upstream.conversation_store import NOTHING_ADDED, Added
 from gateway.upstream.generation import Generator
 from gateway.upstream.response_store import ResponseStore
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED
 from proto.tokenizer_pb2 import TextChunk, TextDelta
 
-Put = Callable[[str, Json], Awaitable[None]]
-"""Stores a record under a response's id."""
+Put = Callable[[str, Json, Added], Awaitable[None]]
+"""Stores a record under a response's id, and what it adds to a conversation."""
 
 _PARTS: dict[str, Json] = {
     "message": {"type": "output_text", "text": "", "annotations": [], "logprobs": []},
@@ -52,8 +54,7 @@ _ID_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_"}
 class Keeping:
     """What is kept of a response."""
 
-    items: Sequence[Item] = ()
-    """The conversation."""
+    items: Items = NO_ITEMS
     put: Put | None = None
     """Stores the response; None: somebody else does, or nobody."""
     stored: bool = False
@@ -71,12 +72,13 @@ def router(generator: Generator, store: ResponseStore | None, background: Backgr
     async def create_response(request: Request) -> Response:
         """Answer a conversation, in the shape of OpenAI's Responses API."""
         asked = await read_body(request, ResponsesBody)
-        if asked.store and store is None:
-            message = "'store': this gateway stores nothing."
-            raise BadRequest(message, param="store", code="unsupported_parameter")
+        for name in ("store", "conversation"):
+            if getattr(asked, name) and store is None:
+                message = f"'{name}': this gateway stores nothing."
+                raise BadRequest(message, param=name, code="unsupported_parameter")
         run: BackgroundRun | None = getattr(request.state, "run", None)
         if run is not None:  # its input has no references any more
-            items = [item for item in asked.input if not isinstance(item, ItemReference)]
+            items = Items((), [item for item in asked.input if not isinstance(item, ItemReference)])
             keeping = Keeping(stored=True, created=run.created)
         elif background is not None and asked.stream and (seen := seen_by(request)) is not None:
             return await background.resume(caller_of(request).tenant, *seen)
@@ -85,35 +87,45 @@ def router(generator: Generator, store: ResponseStore | None, background: Backgr
             if asked.background:
                 return await _queue(request, generator, asked, items, background)
             stored = store is not None and asked.store is not False
-            put = partial(store.put, caller_of(request).tenant) if store and stored else None
-            keeping = Keeping(items if stored else (), put, stored)
+            put = _put(store, caller_of(request).tenant, stored, asked.conversation) if store else None
+            keeping = Keeping(items if put else NO_ITEMS, put, stored)
         kind = partial(ResponsesAnswer, asked, keeping)
-        return await respond(request, generator, asked.chat(items), chat_requests, kind)
+        return await respond(request, generator, asked.chat(items.all), chat_requests, kind)
 
     return routes
+
+
+def _put(store: ResponseStore, tenant: str, stored: bool, conversation: str) -> Put | None:
+    """Stores a response if it is to be `stored`, and adds its items to its conversation; None: neither."""
+
+    async def put(response_id: str, record: Json, added: Added) -> None:
+        await store.put(tenant, response_id, record, added=added)
+
+    async def add(_: str, __: Json, added: Added) -> None:
+        await store.conversations.add(tenant, added)
+
+    if stored:
+        return put
+    return add if conversation else None
 
 
 async def _queue(
     request: Request,
     generator: Generator,
     asked: ResponsesBody,
-    items: Sequence[Item],
+    items: Items,
     background: Background | None,
 ) -> Response:
     """Have a response made in the background, once it is clear that it can be. Raises `GatewayError`."""
     if background is None or asked.store is False:
         message = "'background': the response must be stored, so that it can be found later."
         raise BadRequest(message, param="background", code="unsupported_parameter")
-    body, request_id = asked.chat(items), request.state.request_id
+    body, request_id = asked.chat(items.all), request.state.request_id
     chat_requests(body, request_id, caller_of(request))  # checks it
     await generator.check_model(body.model)
     queued = ResponsesAnswer(asked, Keeping(stored=True), body, request_id, 1).queued()
-    return await background.begin(request, asked.without_input, queued, stored_items(items, request_id))
-
-
-def stored_items(items: Sequence[Item], request_id: str) -> list[Json]:
-    """The items before a response as they are stored."""
-    return [item.stored(f"in_{request_id}_{number}") for number, item in enumerate(items)]
+    stored = stored_items(items.all, request_id)
+    return await background.begin(request, asked.without_input, queued, stored, len(items.earlier))
 
 
 class ResponsesAnswer(ChatAnswer):
@@ -153,8 +165,12 @@ class ResponsesAnswer(ChatAnswer):
 
     async def keep(self) -> None:
         if self._keeping.put is not None:
-            items = stored_items(self._keeping.items, self._item_ids)
-            await self._keeping.put(self.id, {"response": self._response(), "input": items})
+            kept, response = self._keeping.items, self._response()
+            items = stored_items(kept.all, self._item_ids)
+            added = NOTHING_ADDED
+            if (conversation := response["conversation"]) is not None:
+                added = Added(conversation["id"], items[len(kept.earlier) :] + response["output"])
+            await self._keeping.put(self.id, {"response": response, "input": items}, added)
 
     def queued(self) -> Json:
         """The response before it has begun."""

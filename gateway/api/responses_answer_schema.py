@@ -95,6 +95,12 @@ class ResponseFault(AnswerPart):
     message: str
 
 
+class ConversationName(AnswerPart):
+    """The conversation that the response belongs to."""
+
+    id: str
+
+
 class ResponseAnswer(AnswerPart):
     """The answer of POST /v1/responses."""
 
@@ -108,6 +114,7 @@ class ResponseAnswer(AnswerPart):
     output: list[Output]
     usage: ResponseTokens | None
     background: bool
+    conversation: ConversationName | None
     instructions: str | None
     max_output_tokens: int | None
     max_tool_calls: None

@@ -3,199 +3,28 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from gateway.api.body import validated
 from gateway.api.fields import MAX_MESSAGES, bounded, declared
+from gateway.api.items import InputItem, Item, ItemPart, items_from, messages_of
 from gateway.api.schema import ChatBody, RequestBody
 from gateway.api.shape import MAX_DEPTH
 from gateway.api.tools import MAX_NAME, MAX_TOOL_DEPTH, MAX_TOOL_VALUES, MAX_TOOLS
 from gateway.errors import BadRequest
 
-MAX_PARTS = 4096
-"""Parts of one item."""
 MAX_METADATA = 16
 LOGPROBS = "message.output_text.logprobs"
 """The value of `include` that adds log probabilities to the answer."""
 
 Json = dict[str, Any]
-
-
-class _Part(BaseModel):
-    """Part of a request. Other fields are those of answers, which clients send back."""
-
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
-
-
-class InputText(_Part):
-    """A text, the client's or the model's."""
-
-    type: Literal["input_text", "output_text", "text"]
-    text: str
-
-
-class InputRefusal(_Part):
-    """A text of another server's model, which says that it will not answer."""
-
-    type: Literal["refusal"]
-    refusal: str
-
-    @property
-    def text(self) -> str:
-        return self.refusal
-
-
-_TEXTS = ("input_text", "output_text", "text", "refusal")
-
-
-def _parts(value: object) -> object:
-    if isinstance(value, str):
-        return [{"type": "text", "text": value}]
-    for part in value if isinstance(value, list) else ():
-        if isinstance(part, dict) and part.get("type") not in _TEXTS:
-            message = "Only parts of types input_text, output_text and refusal are supported"
-            raise PydanticCustomError("unsupported_value", message)
-    return value
-
-
-_TextPart = Annotated[InputText | InputRefusal, Field(discriminator="type")]
-Texts = Annotated[
-    list[_TextPart],
-    Field(max_length=MAX_PARTS),
-    BeforeValidator(_parts, json_schema_input_type=str | list[_TextPart]),
-]
-"""A text, or the parts of one."""
-
-
-def _joined(parts: Sequence[InputText | InputRefusal]) -> str:
-    return "".join(part.text for part in parts)
-
-
-class _Item(_Part):
-    """Part of the conversation."""
-
-    id: str | None = Field(None, max_length=MAX_NAME)
-
-    def stored(self, item_id: str) -> Json:
-        """As lists of items have it. `item_id`: its id, if it has none."""
-        return self.model_dump() | {"id": self.id or item_id, "status": "completed"}
-
-
-class InputMessage(_Item):
-    """What somebody says."""
-
-    type: Literal["message"] = "message"
-    role: Literal["user", "assistant", "system", "developer"]
-    content: Texts
-
-    def stored(self, item_id: str) -> Json:
-        answers = {"type": "output_text", "annotations": [], "logprobs": []}
-        kind = answers if self.role == "assistant" else {"type": "input_text"}
-        return super().stored(item_id) | {"content": [{**kind, "text": part.text} for part in self.content]}
-
-
-class InputCall(_Item):
-    """A call that the model has made."""
-
-    type: Literal["function_call"]
-    call_id: str = Field(max_length=MAX_NAME)
-    name: str = Field(min_length=1, max_length=MAX_NAME)
-    arguments: str
-
-
-class InputResult(_Item):
-    """What came of a call."""
-
-    type: Literal["function_call_output"]
-    call_id: str = Field(max_length=MAX_NAME)
-    output: Texts
-
-    def stored(self, item_id: str) -> Json:
-        return super().stored(item_id) | {"output": _joined(self.output)}
-
-
-class ReasoningText(_Part):
-    """Part of a thought."""
-
-    type: Literal["reasoning_text"] = "reasoning_text"
-    text: str
-
-
-class InputReasoning(_Item):
-    """What the model thought before. A thought that cannot be read is left out."""
-
-    type: Literal["reasoning"]
-    content: list[ReasoningText] | None = Field(None, max_length=MAX_PARTS)
-
-    def stored(self, item_id: str) -> Json:
-        return super().stored(item_id) | {"summary": [], "content": self.model_dump()["content"] or []}
-
-
-class ItemReference(_Part):
-    """An item of a stored response."""
-
-    type: Literal["item_reference"]
-    id: str = Field(max_length=MAX_NAME)
-
-
-_ITEMS = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
-Item = Annotated[InputMessage | InputCall | InputResult | InputReasoning, Field(discriminator="type")]
-_Input = Annotated[
-    InputMessage | InputCall | InputResult | InputReasoning | ItemReference, Field(discriminator="type")
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
+    Field(max_length=MAX_METADATA),
 ]
 
 
-def _items(value: object) -> object:
-    if isinstance(value, str):
-        return [{"type": "message", "role": "user", "content": value}]
-    if not isinstance(value, list):
-        raise PydanticCustomError("string_type", "Input should be a string or a list of items")
-    items = []
-    for number, item in enumerate(value):
-        if isinstance(item, dict):
-            item = {"type": "message"} | item
-            if item["type"] not in _ITEMS:
-                param, known = f"input[{number}].type", ", ".join(_ITEMS)
-                message = f"'{param}': only items of these types are supported: {known}."
-                raise BadRequest(message, param=param, code="unsupported_parameter")
-        items.append(item)
-    return items
-
-
-def messages_of(items: Sequence[Item]) -> list[Json]:
-    """Items as messages of the chat API: a thought, a text and calls that follow it are one message there."""
-    found: list[Json] = []
-
-    def answer(*later: str) -> Json:
-        """The assistant's message that a part belongs to: a new one if the last has a field of `later`."""
-        if not found or found[-1]["role"] != "assistant" or any(found[-1].get(name) for name in later):
-            found.append({"role": "assistant", "content": ""})
-        return found[-1]
-
-    for item in items:
-        match item:
-            case InputReasoning():
-                thought = "".join(part.text for part in item.content or ())
-                if thought:
-                    answer("reasoning_content", "content", "tool_calls")["reasoning_content"] = thought
-            case InputMessage(role="assistant"):
-                answer("content", "tool_calls")["content"] = _joined(item.content)
-            case InputMessage():
-                found.append({"role": item.role, "content": _joined(item.content)})
-            case InputCall():
-                message = answer()
-                message["content"] = message["content"] or None
-                function = {"name": item.name, "arguments": item.arguments}
-                call = {"id": item.call_id, "type": "function", "function": function}
-                message.setdefault("tool_calls", []).append(call)
-            case InputResult():
-                result = {"role": "tool", "content": _joined(item.output), "tool_call_id": item.call_id}
-                found.append(result)
-    return found
-
-
-class FunctionTool(_Part):
+class FunctionTool(ItemPart):
     """A function that the model may call."""
 
     type: Literal["function"]
@@ -219,7 +48,7 @@ def _tools(value: object) -> object:
     return value
 
 
-class TextFormat(_Part):
+class TextFormat(ItemPart):
     """What the text is like."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -244,13 +73,13 @@ class TextFormat(_Part):
         return {"type": self.type, self.type: fields}
 
 
-class TextOptions(_Part):
+class TextOptions(ItemPart):
     """What the text of the answer is like."""
 
     format: TextFormat | None = None
 
 
-class ReasoningOptions(_Part):
+class ReasoningOptions(ItemPart):
     """How the model thinks before it answers."""
 
     effort: str | None = Field(
@@ -295,6 +124,16 @@ def _chat_choice(choice: Any) -> object:
     return choice
 
 
+class NamedConversation(ItemPart):
+    """A stored conversation by its id."""
+
+    id: str = Field(max_length=MAX_NAME)
+
+
+def _name(value: object) -> object:
+    return value.get("id") if isinstance(value, dict) else value
+
+
 class ResponsesBody(RequestBody):
     """POST /v1/responses."""
 
@@ -303,19 +142,26 @@ class ResponsesBody(RequestBody):
     }
     neutral: ClassVar[dict[str, tuple[object, ...]]] = {
         "context_management": ([],),
-        "conversation": (),
         "prompt": (),
     }
     mixed: ClassVar[frozenset[str]] = frozenset(("input", "content", "output"))
 
     input: Annotated[
-        list[_Input],
+        list[InputItem],
         Field(min_length=1, max_length=MAX_MESSAGES),
-        BeforeValidator(_items, json_schema_input_type=str | list[_Input]),
+        BeforeValidator(items_from, json_schema_input_type=str | list[InputItem]),
     ]
     instructions: str = Field("", description="Comes before the conversation.")
     previous_response_id: str = Field(
         "", max_length=MAX_NAME, description="The conversation goes on from this stored response."
+    )
+    conversation: Annotated[
+        str,
+        Field(max_length=MAX_NAME),
+        BeforeValidator(_name, json_schema_input_type=str | NamedConversation),
+    ] = Field(
+        "",
+        description="The response goes on from this conversation, and is added to it.",
     )
     store: bool | None = Field(
         None, description="Whether the response is stored: by default it is, where the gateway stores any."
@@ -344,9 +190,7 @@ class ResponsesBody(RequestBody):
     truncation: Literal["disabled", "auto"] = Field(
         "disabled", description="With either a conversation that is too long is refused."
     )
-    metadata: dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]] = Field(
-        default_factory=dict, max_length=MAX_METADATA, description="Given back with the answer."
-    )
+    metadata: Metadata = Field(default_factory=dict, description="Given back with the answer.")
     stream: bool = False
     background: bool = Field(
         False, description="Answer at once; the response is made whether or not the client stays."
@@ -388,6 +232,7 @@ class ResponsesBody(RequestBody):
         form = self.text.format or TextFormat(type="text")
         return {
             "background": self.background,
+            "conversation": {"id": self.conversation} if self.conversation else None,
             "instructions": self.instructions or None,
             "max_output_tokens": self.max_output_tokens,
             "max_tool_calls": None,

@@ -2,15 +2,17 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from fastapi import APIRouter, Request, Response
 from pydantic import TypeAdapter
 
 from gateway.api.answer import Json, compact
 from gateway.api.background import ENDED, LAST_EVENT_ID, Background, seen_by
+from gateway.api.items import Item, ItemReference
+from gateway.api.listing import PARAMETERS, page_of
 from gateway.api.responses_answer_schema import RESPONSE_EVENTS, DeletedResponse, InputItems, ResponseAnswer
-from gateway.api.responses_schema import Item, ItemReference, ResponsesBody
+from gateway.api.responses_schema import ResponsesBody
 from gateway.errors import BadRequest, NotFound, Unauthorized
 from gateway.http.caller import caller_of
 from gateway.http.openapi import getting
@@ -18,7 +20,6 @@ from gateway.upstream.response_store import ResponseStore
 
 MAX_LOOKED_UP = 32
 """Responses that the item references of one request may lead to."""
-MAX_LISTED = 100
 
 _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})_\w+")
 """An item's id names the response with which it came."""
@@ -38,35 +39,63 @@ _STREAM_PARAMETERS: list[Json] = [
         "schema": {"type": "string"},
     },
 ]
-_LIST_PARAMETERS: list[Json] = [
-    {
-        "name": "limit",
-        "in": "query",
-        "schema": {"type": "integer", "minimum": 1, "maximum": MAX_LISTED, "default": 20},
-    },
-    {"name": "order", "in": "query", "schema": {"enum": ["asc", "desc"], "default": "desc"}},
-    {"name": "after", "in": "query", "schema": {"type": "string"}},
-]
 
 
-async def items_of(request: Request, asked: ResponsesBody, store: ResponseStore | None) -> list[Item]:
-    """The items that the model is to see: those of earlier responses, then the request's own.
+@dataclass(frozen=True)
+class Items:
+    """The items that the model is to see."""
 
-    Raises `BadRequest` for a response or an item that is not stored.
+    earlier: Sequence[Item]
+    """Those of earlier responses, or of the conversation."""
+    own: Sequence[Item]
+    """The request's."""
+
+    @property
+    def all(self) -> list[Item]:
+        return [*self.earlier, *self.own]
+
+
+NO_ITEMS = Items((), ())
+
+
+async def items_of(request: Request, asked: ResponsesBody, store: ResponseStore | None) -> Items:
+    """The items that a request is about.
+
+    Raises `BadRequest` for a response or an item that is not stored, and `NotFound` for a conversation.
     """
-    items: list[Item] = []
-    if name := asked.previous_response_id:
-        record = await _record(request, name, store)
-        if record is None:
-            message = f"Previous response with id '{name[:100]}' not found."
-            raise BadRequest(message, param="previous_response_id", code="previous_response_not_found")
-        if record["response"]["status"] not in ENDED:
-            message = f"Previous response with id '{name}' is not complete."
-            raise BadRequest(message, param="previous_response_id", code="previous_response_not_complete")
-        items += _all_items(record)
+    if asked.conversation and asked.previous_response_id:
+        message = "'conversation' has the earlier responses: it does not go with 'previous_response_id'."
+        raise BadRequest(message, param="conversation", code="mutually_exclusive_parameters")
+    earlier: list[Item] = []
+    if asked.conversation:
+        earlier = await _conversation(request, asked.conversation, store)
+    elif asked.previous_response_id:
+        earlier = await _previous(request, asked.previous_response_id, store)
     references = [item.id for item in asked.input if isinstance(item, ItemReference)]
     known = await _referenced(request, references, store)
-    return items + [known[item.id] if isinstance(item, ItemReference) else item for item in asked.input]
+    own = [known[item.id] if isinstance(item, ItemReference) else item for item in asked.input]
+    return Items(earlier, own)
+
+
+async def _conversation(request: Request, name: str, store: ResponseStore | None) -> list[Item]:
+    items = None
+    if store is not None:
+        held = request.state.body
+        items = await store.conversations.items(caller_of(request).tenant, name, held.grow)
+    if items is None:
+        raise NotFound(f"Conversation with id '{name[:100]}' not found.", param="conversation")
+    return _ITEMS.validate_python(items)
+
+
+async def _previous(request: Request, name: str, store: ResponseStore | None) -> list[Item]:
+    record = await _record(request, name, store)
+    if record is None:
+        message = f"Previous response with id '{name[:100]}' not found."
+        raise BadRequest(message, param="previous_response_id", code="previous_response_not_found")
+    if record["response"]["status"] not in ENDED:
+        message = f"Previous response with id '{name}' is not complete."
+        raise BadRequest(message, param="previous_response_id", code="previous_response_not_complete")
+    return _all_items(record)
 
 
 async def _referenced(request: Request, ids: Sequence[str], store: ResponseStore | None) -> dict[str, Item]:
@@ -102,13 +131,12 @@ def _all_items(record: Json) -> list[Item]:
 
 def router(store: ResponseStore | None, background: Background | None) -> APIRouter:
     routes = APIRouter()
+    _add_reading(routes, store, background)
+    _add_changing(routes, store, background)
+    return routes
 
-    async def found(request: Request, response_id: str) -> Json:
-        record = await _record(request, response_id, store)
-        if record is None:
-            raise _missing(response_id)
-        return record
 
+def _add_reading(routes: APIRouter, store: ResponseStore | None, background: Background | None) -> None:
     @routes.get(
         "/v1/responses/{response_id}",
         openapi_extra=getting(ResponseAnswer, Unauthorized, NotFound, events=RESPONSE_EVENTS)
@@ -116,24 +144,34 @@ def router(store: ResponseStore | None, background: Background | None) -> APIRou
     )
     async def retrieve_response(request: Request, response_id: str) -> Response:
         """A stored response; or its events, those to come too, if it is made in the background."""
-        asked = request.query_params
-        stream, after = asked.get("stream", "false"), asked.get("starting_after")
-        if stream not in ("true", "false"):
-            raise BadRequest("'stream' must be true or false.", param="stream", code="invalid_value")
-        if after is not None and (stream == "false" or not re.fullmatch("[0-9]{1,9}", after)):
-            message = "'starting_after' is the number of an event, and goes with 'stream=true'."
-            raise BadRequest(message, param="starting_after", code="invalid_value")
-        response = (await found(request, response_id))["response"]
-        if stream == "false":
+        after = _events_after(request, response_id)
+        response = (await _found(request, store, response_id))["response"]
+        if after is None:
             return _json(response)
         if background is None or not response["background"]:
             message = "'stream': this response was not made in the background."
             raise BadRequest(message, param="stream", code="unsupported_parameter")
-        seen, number = seen_by(request), -1 if after is None else int(after)
-        if seen is not None and seen[0] == response_id:
-            number = max(number, seen[1])  # a browser repeats its first request, and adds the header
-        return background.follow(caller_of(request).tenant, response_id, number)
+        return background.follow(caller_of(request).tenant, response_id, after)
 
+    @routes.get(
+        "/v1/responses/{response_id}/input_items",
+        openapi_extra=getting(InputItems, Unauthorized, NotFound) | {"parameters": PARAMETERS},
+    )
+    async def list_input_items(request: Request, response_id: str) -> Response:
+        """The items before a stored response."""
+        items: dict[str, Json] = {}
+
+        async def ids() -> list[str]:
+            items.update((item["id"], item) for item in (await _found(request, store, response_id))["input"])
+            return list(items)
+
+        async def wanted(item_id: str) -> Json:
+            return items[item_id]
+
+        return _json(await page_of(request.query_params, ids, wanted))
+
+
+def _add_changing(routes: APIRouter, store: ResponseStore | None, background: Background | None) -> None:
     @routes.post(
         "/v1/responses/{response_id}/cancel", openapi_extra=getting(ResponseAnswer, Unauthorized, NotFound)
     )
@@ -152,34 +190,31 @@ def router(store: ResponseStore | None, background: Background | None) -> APIRou
             raise _missing(response_id)
         return _json({"id": response_id, "object": "response", "deleted": True})
 
-    @routes.get(
-        "/v1/responses/{response_id}/input_items",
-        openapi_extra=getting(InputItems, Unauthorized, NotFound) | {"parameters": _LIST_PARAMETERS},
-    )
-    async def list_input_items(request: Request, response_id: str) -> Response:
-        """The items before a stored response."""
-        asked = request.query_params
-        limit, order = asked.get("limit", "20"), asked.get("order", "desc")
-        if not (re.fullmatch("[0-9]{1,3}", limit) and 1 <= int(limit) <= MAX_LISTED):
-            message = f"'limit' must be in [1, {MAX_LISTED}]."
-            raise BadRequest(message, param="limit", code="invalid_value")
-        if order not in ("asc", "desc"):
-            raise BadRequest("'order' must be asc or desc.", param="order", code="invalid_value")
-        items = (await found(request, response_id))["input"]
-        if order == "desc":
-            items.reverse()
-        if (after := asked.get("after")) is not None:
-            places = [place for place, item in enumerate(items) if item["id"] == after]
-            if not places:
-                message = f"'after': there is no item '{after[:100]}'."
-                raise BadRequest(message, param="after", code="invalid_value")
-            items = items[places[0] + 1 :]
-        page = items[: int(limit)]
-        ids: list[Any] = [item["id"] for item in page] or [None]
-        ends = {"first_id": ids[0], "last_id": ids[-1], "has_more": len(items) > len(page)}
-        return _json({"object": "list", "data": page, **ends})
 
-    return routes
+async def _found(request: Request, store: ResponseStore | None, response_id: str) -> Json:
+    record = await _record(request, response_id, store)
+    if record is None:
+        raise _missing(response_id)
+    return record
+
+
+def _events_after(request: Request, response_id: str) -> int | None:
+    """The number of the event after which the client wants a response's events; None if it wants none.
+
+    Raises `BadRequest`."""
+    asked = request.query_params
+    stream, after = asked.get("stream", "false"), asked.get("starting_after")
+    if stream not in ("true", "false"):
+        raise BadRequest("'stream' must be true or false.", param="stream", code="invalid_value")
+    if after is not None and (stream == "false" or not re.fullmatch("[0-9]{1,9}", after)):
+        message = "'starting_after' is the number of an event, and goes with 'stream=true'."
+        raise BadRequest(message, param="starting_after", code="invalid_value")
+    if stream == "false":
+        return None
+    seen, number = seen_by(request), -1 if after is None else int(after)
+    if seen is not None and seen[0] == response_id:
+        number = max(number, seen[1])  # a browser repeats its first request, and adds the header
+    return number
 
 
 def _missing(response_id: str) -> NotFound:

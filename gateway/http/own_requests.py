@@ -5,14 +5,14 @@ They have the limits, the counts, the traces and the answers of any other reques
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Scope
 
-from gateway.errors import NotFound
+from gateway.errors import UnknownModel
 from gateway.http.caller import Behalf
 
 HELD_PIECES = 16
@@ -21,7 +21,9 @@ AGAIN = (429, 503)
 """Statuses of requests that may be answered later."""
 USUAL_WAIT = 1.0
 START_SECONDS = 600.0
-"""Time in which the models of a deployment that starts come up. A job may name one that is not known yet."""
+"""Time from the gateway's start in which a job may name a model that is not known yet, while none answers."""
+KNOWN_SECONDS = 30.0
+"""The same while other models answer: a model is known as soon as its scheduler runs."""
 NOTHING: Mapping[str, Any] = {}
 
 
@@ -29,12 +31,12 @@ class Reply:
     """The answer to a request of the gateway's own."""
 
     def __init__(
-        self, head: Message, state: Mapping[str, Any], pieces: AsyncGenerator[bytes, None], starting: bool
+        self, head: Message, state: Mapping[str, Any], pieces: AsyncGenerator[bytes, None], age: float
     ) -> None:
-        """`starting`: the deployment may have models that are not there yet."""
+        """`age`: seconds since the gateway started."""
         self.status: int = head["status"]
         self.headers = Headers(raw=head.get("headers", []))
-        self._starting = starting
+        self._age = age
         self.pieces = pieces
         """The body as it comes."""
         self.state = state
@@ -48,8 +50,8 @@ class Reply:
     def again_in(self) -> float | None:
         """Seconds after which to ask again; None if that does not help."""
         error = self.state.get("error")
-        if self._starting and isinstance(error, NotFound) and error.error_code == "model_not_found":
-            return USUAL_WAIT
+        if isinstance(error, UnknownModel):
+            return USUAL_WAIT if self._age < (KNOWN_SECONDS if error.others else START_SECONDS) else None
         if self.status not in AGAIN or self.headers.get("x-should-retry") == "false":
             return None
         wait = self.headers.get("retry-after", "")
@@ -59,9 +61,9 @@ class Reply:
 class OwnRequests:
     """Asks `app`."""
 
-    def __init__(self, app: ASGIApp, start_seconds: float = START_SECONDS) -> None:
+    def __init__(self, app: ASGIApp, clock: Callable[[], float] = time.monotonic) -> None:
         self._app = app
-        self._started_at = time.monotonic() + start_seconds
+        self._clock, self._began = clock, clock()
 
     @asynccontextmanager
     async def ask(
@@ -94,7 +96,7 @@ class OwnRequests:
             if head is None:
                 running.result()
                 raise RuntimeError(f"{path} was not answered")
-            yield Reply(head, scope["state"], _body(messages), time.monotonic() < self._started_at)
+            yield Reply(head, scope["state"], _body(messages), self._clock() - self._began)
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import GatewayError
 from gateway.http.connections import is_loopback
+from ops.runtime.trace_sampling import TENANT
 
 _tracer = trace.get_tracer("quire.gateway")
 _propagator = TraceContextTextMapPropagator()
@@ -62,6 +63,8 @@ class RequestSpans:
             await self._app(scope, receive, send)
             return
         attributes = {"quire.request_id": scope["state"]["request_id"], "http.request.method": "POST"}
+        if (caller := scope["state"].get("caller")) is not None:
+            attributes[TENANT] = caller.tenant
         parent = self._parent(scope)
         with _tracer.start_as_current_span("POST", parent, SpanKind.SERVER, attributes) as span:
 
@@ -86,7 +89,9 @@ class RequestSpans:
 
 
 def record(error: GatewayError) -> None:
-    """Record on the request's span that it ended with `error`."""
+    """Record on the request's span that it ended with `error`. Its status is one only if it is our fault."""
     span = trace.get_current_span()
     span.record_exception(error)
-    span.set_status(Status(StatusCode.ERROR, error.message))
+    span.set_attribute("error.type", error.error_code or error.type)
+    if error.status >= 500:
+        span.set_status(Status(StatusCode.ERROR, error.message))

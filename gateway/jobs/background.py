@@ -11,6 +11,7 @@ from gateway.api.background import ENDED, LAST_EVENTS, BackgroundRun, failed, la
 from gateway.errors import Overloaded, TooLarge, Unavailable
 from gateway.http.own_requests import OwnRequests, Reply
 from gateway.jobs.continuation import Continuation
+from gateway.upstream.conversation_store import NOTHING_ADDED, Added
 from gateway.upstream.jobs import Job
 from gateway.upstream.response_store import ResponseStore
 
@@ -88,7 +89,7 @@ class BackgroundResponses:
         kept = {"response": response, "input": record["input"]}
         if "request" in record:
             try:
-                await self._store.put(job.tenant, job.id, kept, job.lease)
+                await self._store.put(job.tenant, job.id, kept, job.lease, _added(record, response))
             except TooLarge as error:
                 response = failed(record["response"], "server_error", error.message)
                 await self._store.put(job.tenant, job.id, kept | {"response": response}, job.lease)
@@ -98,6 +99,14 @@ class BackgroundResponses:
     async def _append(self, job: Job, event: Json) -> None:
         text = json.dumps(event, separators=(",", ":")).encode()
         await self._store.append(job.tenant, job.id, event["sequence_number"], [text], job.lease)
+
+
+def _added(record: Json, response: Json) -> Added:
+    """What a response that has ended adds to its conversation, if it has one."""
+    conversation = response.get("conversation")
+    if not conversation or response["status"] not in ("completed", "incomplete"):
+        return NOTHING_ADDED
+    return Added(conversation["id"], record["input"][record["earlier"] :] + response["output"])
 
 
 async def _events(reply: Reply) -> AsyncGenerator[Json, None]:

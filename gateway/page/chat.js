@@ -10,7 +10,7 @@ const box = $("message"), scroll = $("scroll");
 const SETTINGS = ["model", "system", "tools", ...chats.NUMBERS];
 let chat = chats.load(location.hash.slice(1)) ?? chats.fresh(chats.all()[0]?.settings);
 let offered = {};  // models by name, as the gateway describes them
-let running = null;  // AbortController of the answer under way
+let running = null;  // AbortController of the answer under way, with its `message`, and `writing`: what has not ended
 let editing = null;  // the message that is being edited
 let frame = 0;  // the animation frame that will draw
 
@@ -21,8 +21,10 @@ function draw() {
   cancelAnimationFrame(frame);
   frame = 0;
   const at_end = scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 60;
-  const page = {chat, editing, live: running?.message};
-  patch($("log"), chat.messages.map((_, place) => turn(place, page)));
+  const page = {
+    chat, editing, live: running?.message, writing: running?.writing, families: chats.families(chat.messages),
+  };
+  patch($("log"), chats.path(chat).map(place => turn(place, page)));
   if (at_end) scroll.scrollTop = scroll.scrollHeight;
 }
 
@@ -69,16 +71,28 @@ function keep(one) {
 async function answer() {
   const own = chat, controller = running = new AbortController();
   const message = controller.message = chats.reply(chat);
-  const asked = performance.now();
-  let first = 0, newest = 0, usage = null, finish = null;
-  const before = {...chat, messages: [...chat.messages]};
-  chat.messages.push(message);
+  const before = {...chat, messages: [...chat.messages]}, answers = chats.columns(message);
+  controller.writing = new Set(answers);
+  chats.append(chat, message);
   complain("");
   keep(chat);
   refresh();
   scroll.scrollTop = scroll.scrollHeight;
+  await Promise.all(answers.map(one => write(one, before, controller)));
+  if (running === controller) running = null;
+  if (chats.load(own.id)) keep(own);
+  refresh();
+  const name = one => answers.length > 1 ? `${one.model}: ` : "";
+  $("said").textContent = answers.filter(one => !one.error).map(one => name(one) + one.content).join("\n");
+  if (!document.activeElement.matches("input, textarea, select")) focus();
+}
+
+// One model's answer, as it comes. `before`: the conversation until then.
+async function write(message, before, controller) {
+  const asked = performance.now();
+  let first = 0, newest = 0, usage = null, finish = null;
   try {
-    for await (const event of stream(chats.request(before), controller.signal)) {
+    for await (const event of stream(chats.request(before, message.model), controller.signal)) {
       usage = event.usage ?? usage;
       const [choice] = event.choices;
       if (!choice) continue;
@@ -94,11 +108,8 @@ async function answer() {
   }
   const stopped = controller.signal.aborted;
   message.facts = facts({usage, finish, first: first - asked, rest: newest - first, stopped});
-  running = null;
-  if (chats.load(own.id)) keep(own);
-  refresh();
-  $("said").textContent = message.error ? "" : message.content;
-  if (!document.activeElement.matches("input, textarea, select")) focus();
+  controller.writing.delete(message);
+  frame ||= requestAnimationFrame(draw);
 }
 
 // In words how an answer came. `first`, `rest`: milliseconds until the first token, and from it to the last.
@@ -117,7 +128,7 @@ function facts({usage, finish, first, rest, stopped}) {
 function say(text) {
   if (running || !text || !$("model").value) return;
   chat.title ||= text.replace(/\s+/g, " ").slice(0, 60);
-  chat.messages.push({role: "user", content: text});
+  chats.append(chat, {role: "user", content: text});
   box.value = "";
   editing = null;
   location.replace(`#${chat.id}`);
@@ -139,21 +150,49 @@ const actions = {
   resend(message) {
     const text = $("edited").value.trim();
     if (running || !text || !$("model").value) return;
-    chat.messages.splice(chat.messages.indexOf(message));
+    chats.replace(chat, chat.messages.indexOf(message));
     say(text);
   },
   again(message) {
-    chat.messages.splice(chat.messages.indexOf(message));
+    if (running) return;
+    chats.replace(chat, chat.messages.indexOf(message));
     answer();
   },
+  older: message => turnTo(message, -1, "older"),
+  newer: message => turnTo(message, 1, "newer"),
+  // The conversation goes on with one model's answer.
+  choose(message, pressed) {
+    const {beside, ...first} = message;
+    const {parent, ...one} = [first, ...beside][pressed.closest("[data-column]").dataset.column];
+    chats.replace(chat, chat.messages.indexOf(message));
+    chats.append(chat, one);
+    chat.settings.model = one.model;
+    chat.settings.beside = [];
+    pick();
+    keep(chat);
+    refresh();
+    focus();
+  },
   results(message, pressed) {
+    if (running) return;
     for (const field of pressed.parentElement.querySelectorAll("input")) {
       const {id, function: {name}} = message.tool_calls.find(call => call.id === field.dataset.call);
-      chat.messages.push({role: "tool", tool_call_id: id, name, content: field.value});
+      chats.append(chat, {role: "tool", tool_call_id: id, name, content: field.value});
     }
     answer();
   },
 };
+
+function turnTo(message, step, action) {
+  if (running) return;
+  const place = chats.turnTo(chat, chat.messages.indexOf(message), step);
+  editing = null;
+  keep(chat);
+  refresh();
+  const arrows = $("log").querySelector(`[data-place="${place}"] .versions`);
+  arrows.querySelector(`[data-action="${action}"]:enabled, button:enabled`).focus();
+  arrows.scrollIntoView({block: "nearest"});
+}
 
 async function copy(text, pressed) {
   let copied = true;
@@ -204,7 +243,25 @@ function pick() {
   const names = Object.keys(offered);
   if (names.length && !offered[chat.settings.model]) [chat.settings.model] = names;
   if (names.length) $("model").value = chat.settings.model;
+  if (names.length) chat.settings.beside = chat.settings.beside.filter(name => offered[name]);
+  compare();
   hint();
+}
+
+// The other models that may answer beside the conversation's.
+function compare() {
+  const {model, beside} = chat.settings;
+  chat.settings.beside = beside.filter(name => name !== model);
+  const others = Object.keys(offered).filter(name => name !== model);
+  $("compare").hidden = !others.length;
+  $("others").replaceChildren(...others.map(name => {
+    const label = document.createElement("label"), check = document.createElement("input");
+    Object.assign(check, {type: "checkbox", value: name, checked: beside.includes(name)});
+    label.append(check, name);
+    return label;
+  }));
+  const count = chat.settings.beside.length;
+  $("count").textContent = count ? `+ ${count}` : "Compare";
 }
 
 // What counts where a setting is left empty: the model's own default, else the API's.
@@ -245,6 +302,7 @@ document.addEventListener("keydown", event => {
   if (event.key === "Escape") {
     if (running) running.abort();
     else if (editing) actions.cancel();
+    $("compare").open = false;
     menu(false);
   }
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
@@ -260,7 +318,9 @@ $("log").addEventListener("click", event => {
   const pressed = event.target.closest("[data-action]");
   if (!pressed) return;
   const {place} = pressed.closest(".turn").dataset;
-  actions[pressed.dataset.action](chat.messages[place], pressed);
+  const {column} = pressed.closest("[data-column]")?.dataset ?? {};
+  const message = chat.messages[place], action = pressed.dataset.action;
+  actions[action](action === "copy" && column ? chats.columns(message)[column] : message, pressed);
 });
 $("chats").addEventListener("click", event => {
   const {action, id} = event.target.dataset;
@@ -276,10 +336,17 @@ for (const idea of $("ideas").children) idea.addEventListener("click", () => say
 for (const name of SETTINGS) {
   $(name).addEventListener("change", () => {
     chat.settings[name] = $(name).value;
+    compare();
     hint();
     if (chat.messages.length) keep(chat);
   });
 }
+$("others").addEventListener("change", () => {
+  chat.settings.beside = [...$("others").querySelectorAll(":checked")].map(({value}) => value);
+  $("count").textContent = chat.settings.beside.length ? `+ ${chat.settings.beside.length}` : "Compare";
+  if (chat.messages.length) keep(chat);
+});
+document.addEventListener("click", event => { if (!$("compare").contains(event.target)) $("compare").open = false; });
 $("menu").addEventListener("click", () => menu(!$("side").classList.contains("open")));
 $("more").addEventListener("click", () => {
   $("settings").hidden = !$("settings").hidden;

@@ -1,16 +1,66 @@
-// Conversations, kept in this browser: {id, title, changed, settings, messages}.
+// Conversations, kept in this browser: {id, title, changed, settings, messages, leaf}.
+//
+// The messages are a tree: each has the place of its `parent` in the list, -1 for none. What is shown is the path
+// to the message at `leaf`. An answer of several models is one message: the first model's, and `beside` it the others.
 
 const PREFIX = "quire.chat.";
 const store = globalThis.localStorage;
 
 // Settings of a request. An empty one is the model's default.
 export const NUMBERS = ["temperature", "top_p", "max_tokens", "seed"];
-const EMPTY = {model: "", system: "", tools: "", ...Object.fromEntries(NUMBERS.map(name => [name, ""]))};
+const EMPTY = {model: "", beside: [], system: "", tools: "", ...Object.fromEntries(NUMBERS.map(name => [name, ""]))};
 
 export function fresh(settings = EMPTY) {
   const id = `${Date.now().toString(36)}-${Math.random().toString(36).slice(2)}`;
-  return {id, title: "", changed: 0, settings: {...settings}, messages: []};
+  return {id, title: "", changed: 0, settings: structuredClone(settings), messages: [], leaf: -1};
 }
+
+const parentOf = (messages, place) => messages[place].parent ?? place - 1;
+
+// Places of the messages that are shown.
+export function path({messages, leaf = messages.length - 1}) {
+  const out = [];
+  for (let place = leaf; place >= 0; place = parentOf(messages, place)) out.push(place);
+  return out.reverse();
+}
+
+export const shown = chat => path(chat).map(place => chat.messages[place]);
+
+// Adds a message after the last one that is shown.
+export function append(chat, message) {
+  message.parent = chat.leaf;
+  chat.leaf = chat.messages.push(message) - 1;
+}
+
+// What is added next takes the place of this message. One that only failed is forgotten.
+export function replace(chat, place) {
+  const message = chat.messages[place], last = place === chat.messages.length - 1;
+  chat.leaf = parentOf(chat.messages, place);
+  if (last && columns(message).every(one => one.error && !one.content)) chat.messages.pop();
+}
+
+// Places of all messages that follow the same one, by the place of that one.
+export function families(messages) {
+  const out = new Map();
+  messages.forEach((_, place) => {
+    const parent = parentOf(messages, place);
+    out.set(parent, [...out.get(parent) ?? [], place]);
+  });
+  return out;
+}
+
+// Shows the message `step` places beside this one, and what was last said after it. The place of what is shown.
+export function turnTo(chat, place, step) {
+  const all = families(chat.messages), versions = all.get(parentOf(chat.messages, place));
+  const chosen = versions[versions.indexOf(place) + step] ?? place;
+  chat.leaf = chosen;
+  while (all.has(chat.leaf)) chat.leaf = all.get(chat.leaf).at(-1);
+  return chosen;
+}
+
+// The answers that stand beside each other in a message.
+export const columns = message => [message, ...message.beside ?? []];
+const said = (message, model) => columns(message).find(one => one.model === model) ?? message;
 
 // The newest first.
 export function all() {
@@ -22,7 +72,7 @@ export function all() {
 export function load(id) {
   try {
     const chat = JSON.parse(store.getItem(PREFIX + id));
-    return chat && {...chat, settings: {...EMPTY, ...chat.settings}};
+    return chat && {leaf: chat.messages.length - 1, ...chat, settings: {...EMPTY, ...chat.settings}};
   } catch {
     return null;
   }
@@ -32,10 +82,11 @@ export function load(id) {
 export const save = chat => store.setItem(PREFIX + chat.id, JSON.stringify(chat));
 export const remove = id => store.removeItem(PREFIX + id);
 
-// The messages as the API takes them.
-export function sent({settings, messages}) {
-  const out = [];
-  for (const {role, content, reasoning_content, tool_calls, tool_call_id} of messages) {
+// The messages that are shown, as the API takes them. Each model sees its own answers.
+export function sent(chat, model) {
+  const out = [], {settings} = chat;
+  for (const message of shown(chat)) {
+    const {role, content, reasoning_content, tool_calls, tool_call_id} = said(message, model);
     if (role !== "assistant" || content || tool_calls?.length) {
       const rest = Object.entries({reasoning_content, tool_calls, tool_call_id});
       out.push({role, content, ...Object.fromEntries(rest.filter(([, value]) => value?.length))});
@@ -47,12 +98,12 @@ export function sent({settings, messages}) {
   return settings.system ? [{role: "system", content: settings.system}, ...out] : out;
 }
 
-export function request(chat) {
-  const {model, tools} = chat.settings;
+export function request(chat, model = chat.settings.model) {
+  const {tools} = chat.settings;
   const given = NUMBERS.filter(name => chat.settings[name] !== "");
   const numbers = given.map(name => [name, Number(chat.settings[name])]);
   return {
-    model, messages: sent(chat), ...Object.fromEntries(numbers), ...(tools && {tools: functions(tools)}),
+    model, messages: sent(chat, model), ...Object.fromEntries(numbers), ...(tools && {tools: functions(tools)}),
     stream: true, stream_options: {include_usage: true, continuous_usage_stats: true},
   };
 }
@@ -66,8 +117,10 @@ function functions(text) {
 }
 
 // An answer before its first token.
-export const reply = ({settings: {model}}) =>
-  ({role: "assistant", model, content: "", reasoning_content: "", tool_calls: []});
+export function reply({settings: {model, beside = []}}) {
+  const empty = name => ({role: "assistant", model: name, content: "", reasoning_content: "", tool_calls: []});
+  return {...empty(model), ...(beside.length && {beside: beside.map(empty)})};
+}
 
 // Adds an event of a stream to the answer that it is part of.
 export function add(message, {content, reasoning_content, tool_calls = []}) {
@@ -80,21 +133,24 @@ export function add(message, {content, reasoning_content, tool_calls = []}) {
 }
 
 // Calls of the last answer that have no result yet.
-export function unanswered({messages}) {
+export function unanswered(chat) {
+  const messages = shown(chat);
   const place = messages.findLastIndex(message => message.role === "assistant");
   const results = messages.slice(place + 1);
   if (results.some(message => message.role !== "tool")) return [];
-  const calls = messages[place]?.tool_calls ?? [];
+  const calls = messages[place]?.beside ? [] : messages[place]?.tool_calls ?? [];
   return calls.filter(call => !results.some(one => one.tool_call_id === call.id));
 }
 
 export const asJson = chat => JSON.stringify(chat, null, 2) + "\n";
 
-export function asMarkdown({title, settings, messages}) {
+// What is shown. The other branches are in the JSON alone.
+export function asMarkdown(chat) {
+  const {title, settings} = chat;
   const parts = [`# ${title}`];
   const say = (who, text) => text && parts.push(`## ${who}`, text);
   say("System", settings.system);
-  for (const {role, model, content, tool_calls = []} of messages) {
+  for (const {role, model, content, tool_calls = []} of shown(chat).flatMap(columns)) {
     say({user: "You", tool: "Result"}[role] ?? model, content);
     for (const call of tool_calls) {
       say(`Call of ${call.function.name}`, "```json\n" + call.function.arguments + "\n```");

@@ -1,6 +1,6 @@
 // How the messages of a conversation look, as trees.
 
-import {unanswered} from "./chats.js";
+import {columns, families, unanswered} from "./chats.js";
 import {parse} from "./markdown.js";
 import {node} from "./tree.js";
 
@@ -21,15 +21,30 @@ function markdown(message, field) {
   return kept[field].tree;
 }
 
-// Message number `place` of the conversation `page.chat`. `page.live`: the answer that is under way, if any;
-// `page.editing`: the question that is being edited.
+// Message number `place` of the conversation `page.chat`. `page.live`: the message that is under way, if any;
+// `page.writing`: the answers in it that have not ended; `page.editing`: the question that is being edited;
+// `page.families`: those of the messages.
 export function turn(place, page) {
   const message = page.chat.messages[place];
-  const shown = {user: question, tool: result}[message.role] ?? answer;
-  return node("article", shown(message, page), {class: `turn ${message.role}`, "data-place": `${place}`});
+  const kind = {user: question, tool: result}[message.role] ?? (message.beside ? answers : answer);
+  const versions = page.live ? [] : arrows(place, message, page);
+  const inner = kind(message, {...page, versions});
+  return node("article", inner, {class: `turn ${message.role}`, "data-place": `${place}`});
 }
 
-function question(message, {live, editing}) {
+// Between the versions of a message: ‹ 2/3 ›.
+function arrows(place, message, {chat, families: known = families(chat.messages)}) {
+  const versions = known.get(message.parent ?? place - 1), number = versions.indexOf(place) + 1;
+  if (versions.length < 2) return [];
+  const arrow = (text, action, name, end) =>
+    button(text, action, {"aria-label": `${name} version`, ...(number === end && {disabled: ""})});
+  const group = {class: "versions", role: "group", "aria-label": `Version ${number} of ${versions.length}`};
+  return [node("span", [
+    arrow("‹", "older", "Previous", 1), `${number}/${versions.length}`, arrow("›", "newer", "Next", versions.length),
+  ], group)];
+}
+
+function question(message, {live, editing, versions}) {
   const who = node("span", ["You: "], {class: "quiet"});
   if (message === editing) {
     return [
@@ -38,7 +53,7 @@ function question(message, {live, editing}) {
       node("div", [button("Cancel", "cancel"), button("Send", "resend")], {class: "actions"}),
     ];
   }
-  const actions = [button("Copy", "copy"), ...(live ? [] : [button("Edit", "edit")])];
+  const actions = [...versions, button("Copy", "copy"), ...(live ? [] : [button("Edit", "edit")])];
   return [who, node("p", [message.content], {dir: "auto"}), node("div", actions, {class: "actions"})];
 }
 
@@ -46,27 +61,50 @@ function result(message) {
   return [fold(`Result of ${message.name}`, [code(message.content)])];
 }
 
-function answer(message, {chat, live}) {
-  const out = [node("span", ["Model: "], {class: "quiet"})];
+// Of several models, each in a column of its own.
+function answers(message, page) {
+  const each = columns(message).map((one, column) => {
+    const title = node("h2", [one.model]);
+    return node("section", [title, ...body(one, page), footer(one, page, [button("Go on with this", "choose")])],
+      {"aria-label": one.model, "data-column": `${column}`});
+  });
+  const actions = page.live ? [] : [...page.versions, button("Regenerate", "again")];
+  return [node("div", each, {class: "columns", tabindex: "0"}), node("div", actions, {class: "actions"})];
+}
+
+function answer(message, page) {
+  const who = node("span", ["Model: "], {class: "quiet"});
+  const again = button(message.error ? "Try again" : "Regenerate", "again");
+  return [who, ...body(message, page), footer(message, page, [again], page.versions)];
+}
+
+const written = (message, {live, writing}) => writing ? writing.has(message) : message === live;
+
+function body(message, page) {
+  const out = [], {chat} = page, live = written(message, page);
   if (message.reasoning_content) {
-    const thinking = message === live && !message.content && !message.tool_calls.length;
+    const thinking = live && !message.content && !message.tool_calls.length;
     const title = thinking ? "Thinking…" : "Thoughts";
     out.push(fold(title, [markdown(message, "reasoning_content")], thinking ? {open: ""} : {}));
   }
-  if (message.content || message === live) out.push(markdown(message, "content"));
+  if (message.content || live) out.push(markdown(message, "content"));
   for (const call of message.tool_calls) {
     out.push(fold(`Call of ${call.function.name}`, [code(call.function.arguments)]));
   }
-  if (message === live) return [...out, node("span", [], {class: "cursor"})];
-  const open = live ? [] : unanswered(chat).filter(call => message.tool_calls.includes(call)).map(field);
+  if (live) return [...out, node("span", [], {class: "cursor"})];
+  const open = page.live ? [] : unanswered(chat).filter(call => message.tool_calls.includes(call)).map(field);
   if (open.length) out.push(node("div", [...open, button("Send results", "results")], {class: "results"}));
   if (message.error) out.push(node("div", [message.error], {class: "error", role: "alert"}));
+  return out;
+}
+
+// `more`: buttons for when nothing is being written.
+function footer(message, page, more, versions = []) {
+  if (written(message, page)) return node("div", [], {class: "actions"});
   const actions = message.content ? [button("Copy", "copy")] : [];
-  if (message === chat.messages.at(-1)) {
-    actions.push(button(message.error ? "Try again" : "Regenerate", "again"));
-  }
-  actions.push(node("span", [message.facts ?? ""], {class: "facts"}));
-  return [...out, node("div", actions, {class: "actions"})];
+  if (!page.live) actions.push(...more);
+  const facts = node("span", [message.facts ?? ""], {class: "facts"});
+  return node("div", [...versions, ...actions, facts], {class: "actions"});
 }
 
 function field(call) {

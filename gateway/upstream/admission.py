@@ -28,7 +28,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Protocol
 
+from opentelemetry import trace
+
 from gateway.errors import GatewayError, Overloaded
+from ops.runtime.telemetry import within
 
 MAX_BYTES = 128 * 2**20
 """Bytes of requests that are under way for one model at once, and again bytes that wait."""
@@ -39,6 +42,8 @@ USER_RESERVE = 8
 PACE_WINDOW = 64
 """Number of requests whose ends give the rate at which places become free."""
 MAX_RETRY_SECONDS = 600
+
+tracer = trace.get_tracer("quire.gateway")
 
 
 @dataclass(frozen=True)
@@ -248,8 +253,9 @@ class Admission:
         self._add(waiter)
         self._start_waiters()
         try:
-            async with asyncio.timeout(timeout):
-                await waiter.turn
+            with within(tracer, "gateway.waiting", trace.get_current_span()):
+                async with asyncio.timeout(timeout):
+                    await waiter.turn
         except BaseException:
             self._remove(waiter)
             # It may have got its turn at the very moment in which it was cancelled.

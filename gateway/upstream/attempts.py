@@ -12,11 +12,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+from opentelemetry import trace
 
 from gateway.errors import GatewayError, TimedOut, from_rpc, retry_after
-from ops.runtime.telemetry import outgoing
+from ops.runtime.telemetry import calling, carried, within
 from proto.rpc import Resumption
 from proto.tokenizer_pb2 import EmbedRequest, TextRequest, TokenizeRequest
+
+tracer = trace.get_tracer("quire.gateway")
+
+_METHODS = {
+    TextRequest: "quire.Tokenizer/Generate",
+    EmbedRequest: "quire.Tokenizer/Embed",
+    TokenizeRequest: "quire.Tokenizer/Tokenize",
+}
 
 
 @dataclass
@@ -46,6 +55,10 @@ class Attempts:
         """Gives back the call's place, if it has one of its own."""
         self._counted = False
         """`parts` has it among those under way."""
+        self._number = 0
+        """Of the latest call."""
+        self.span = trace.get_current_span()
+        """What the calls are made for."""
 
     def end(self, error: GatewayError) -> None:
         """Cancel the call. Whoever waits for the answer gets `error`."""
@@ -63,12 +76,16 @@ class Attempts:
         """Return at once, or if the call is paused, when it may go on. Raises `GatewayError`."""
         while (turn := self._turn) is not None:
             try:
-                async with asyncio.timeout(self._left()):
-                    await asyncio.shield(turn)
+                with within(tracer, "gateway.paused", self.span):
+                    async with asyncio.timeout(self._left()):
+                        await asyncio.shield(turn)
             except TimeoutError:
                 raise TimedOut("The answer was not complete within 'timeout'.", param="timeout") from None
             if self._turn is turn:
                 self._turn = None
+
+    def close(self) -> None:
+        """Nobody waits for the answer any more."""
 
     @property
     def _finished(self) -> bool:
@@ -91,11 +108,15 @@ class Attempts:
         if not self._counted:
             self._counted = True
             self._parts.under_way += 1
-        metadata = (*outgoing(), *resumption.metadata())
+        self._number += 1
         asked = request.request if isinstance(request, TokenizeRequest) else request
-        call = self._call = method(request, metadata=metadata, timeout=self._left(), wait_for_ready=True)
+        call: Any = None
         try:
-            yield call
+            with calling(tracer, _METHODS[type(request)], self.span, self._number) as attempted:
+                metadata = (*carried(attempted), *resumption.metadata())
+                timeout = self._left()
+                call = self._call = method(request, metadata=metadata, timeout=timeout, wait_for_ready=True)
+                yield call
         except grpc.aio.AioRpcError as error:
             if self._ended_by is None and not self._finished:
                 await self._retry_or_raise(asked.request_id, resumption, error, names)
@@ -105,7 +126,8 @@ class Attempts:
             if left or (self._ended_by is None and self._turn is None):
                 raise
         finally:
-            call.cancel()
+            if call is not None:
+                call.cancel()
 
     def _left(self) -> float | None:
         return None if self._due is None else max(0.001, self._due - time.monotonic())

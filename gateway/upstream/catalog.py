@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from gateway.errors import BadRequest, GatewayError, NotFound, Unavailable
+from gateway.errors import BadRequest, GatewayError, Unavailable, UnknownModel
 from gateway.upstream.backend import Backend
 from proto.rpc import Lease
 
@@ -47,6 +47,8 @@ class Model:
     """Calls that this gateway may have under way for it at once."""
     missing: tuple[str, ...] = ()
     """Services that do not run for it; empty if the model is available."""
+    stalled: bool = False
+    """All of its workers hang in a step."""
     absent_since: float | None = field(default=None, compare=False)
     """When it ceased to be available, on the catalog's clock; None if it is available. Seconds."""
 
@@ -87,8 +89,8 @@ class Catalog:
     async def find(self, name: str) -> Model:
         """The model `name`, if it is available or has been absent for less than `PATIENCE_SECONDS`.
 
-        `name` may be an alias. Raises `NotFound` for a model that was never seen, or of which nothing has run
-        for longer while another model is available, and `Unavailable` for any other that is absent for
+        `name` may be an alias. Raises `UnknownModel` for a model that was never seen, or of which nothing has
+        run for longer while another model is available, and `Unavailable` for any other that is absent for
         longer.
         """
         await self._refresh()
@@ -160,16 +162,17 @@ class Catalog:
             defaults[0] if defaults else before.defaults,
             _capacity(leases) // max(1, gateways) or before.capacity,
             missing,
+            _stalled(leases),
             since if absent else None,
         )
 
 
-def _not_found(name: str, there: Sequence[str]) -> NotFound:
+def _not_found(name: str, there: Sequence[str]) -> UnknownModel:
     """`there`: names of the models that are available."""
     listed = ", ".join(f"'{each}'" for each in there[:NAMED]) + (", …" if len(there) > NAMED else "")
     offer = f" Available: {listed}." if there else ""
     message = f"The model '{name[:200]}' does not exist.{offer}"
-    return NotFound(message, param="model", code="model_not_found")
+    return UnknownModel(message, others=bool(there))
 
 
 def _missing(leases: list[Lease]) -> tuple[str, ...]:
@@ -177,6 +180,12 @@ def _missing(leases: list[Lease]) -> tuple[str, ...]:
     served = any(_count(lease, "workers") > 0 for lease in leases if lease.service == "scheduler")
     there = ("tokenizer" in services, "scheduler" in services, served)
     return tuple(service for service, present in zip(SERVICES, there, strict=True) if not present)
+
+
+def _stalled(leases: list[Lease]) -> bool:
+    """Whether no worker gets on with its step, as the schedulers say."""
+    serving = [lease for lease in leases if lease.service == "scheduler" and _count(lease, "workers")]
+    return bool(serving) and all(_count(each, "stalled") >= _count(each, "workers") for each in serving)
 
 
 def _capacity(leases: list[Lease]) -> int:

@@ -10,11 +10,13 @@ from typing import TypeVar
 
 from gateway.errors import ServerFault, Stopping, TimedOut, Unavailable
 from gateway.upstream.admission import Admission, Asker, Load
+from gateway.upstream.answer_span import AnswerSpan
 from gateway.upstream.attempts import Attempts, Parts
 from gateway.upstream.backend import Backend
 from gateway.upstream.catalog import Catalog, Model
 from gateway.upstream.measures import AnswerTimes, Measures
 from gateway.upstream.merge import merged
+from ops.runtime.telemetry import sampled_trace
 from proto.parts import Joiner
 from proto.rpc import Resumption
 from proto.tokenizer_pb2 import EmbedRequest, TextChunk, TextRequest, TextSoFar
@@ -49,15 +51,23 @@ class Generation(Attempts):
         measures: Measures,
         timeout: float | None = None,
         parts: Parts | None = None,
+        model: str = "",
     ) -> None:
+        """`model`: under which it is known. The others: see `Attempts`."""
         super().__init__(timeout, parts)
-        self._times = AnswerTimes(measures, request)
+        self._traced = AnswerSpan(model, request)
+        self.span = self._traced.span
+        self._times = AnswerTimes(measures, request, sampled_trace(self.span))
         self.request = request
         self._tokenizer = tokenizer
         self._sequences = [_Sequence() for _ in range(request.n)]
         self._prompt_seen = False
         self._scores = request.sampling.HasField("prompt_logprobs")
         self._names = {"prompt": "messages"} if request.HasField("chat") else {}
+
+    def close(self) -> None:
+        """See `Attempts.close`."""
+        self._traced.end()
 
     async def chunks(self, number: int = 0) -> Chunks:
         """The chunks that the tokenizer service sends, as if no process had died. Raises `GatewayError`.
@@ -91,6 +101,7 @@ class Generation(Attempts):
         return all(sequence.finished for sequence in self._sequences)
 
     def _remember(self, chunk: TextChunk) -> None:
+        self._traced.chunk(chunk)
         if chunk.HasField("prompt"):
             self.request.fingerprint = chunk.prompt.fingerprint
             if self._prompt_seen:
@@ -163,8 +174,9 @@ class Generator:
         timeout = self.answer_timeout if timeout is None else timeout
 
         def begin(tokenizer: TokenizerStub) -> list[Generation]:
-            parts, measures = Parts(), self._measures_of(self._catalog.name_of(model))
-            return [Generation(tokenizer, request, measures, timeout, parts) for request in requests]
+            name, parts = self._catalog.name_of(model), Parts()
+            measures = self._measures_of(name)
+            return [Generation(tokenizer, request, measures, timeout, parts, name) for request in requests]
 
         async with (
             self.watched(model, begin, requests, timeout) as generations,
@@ -204,6 +216,7 @@ class Generator:
         finally:
             self.under_way -= 1
             for call in calls:
+                call.close()
                 del self._live[call]
                 call.leave = (
                     None  # it refers to the call, and only the collector of garbage would find the two

@@ -57,8 +57,9 @@ class Measures:
 class AnswerTimes:
     """When the parts of the answer to one prompt came."""
 
-    def __init__(self, measures: Measures, request: TextRequest) -> None:
-        self._measures = measures
+    def __init__(self, measures: Measures, request: TextRequest, trace_id: int = 0) -> None:
+        """`trace_id`: of the request's trace; 0: it is not traced."""
+        self._measures, self._trace_id = measures, trace_id
         self._came = measures.clock()
         self._request = request
         self._tokens_of_tenant = measures.tokens_of(request.tenant)
@@ -96,7 +97,7 @@ class AnswerTimes:
                 measures.inter_token.observe(now - self._last[index])
             else:
                 if not any(self._counts):
-                    measures.first_token.observe(now - self._came)
+                    measures.first_token.observe(now - self._came, self._trace_id)
                 self._first[index] = now
             self._counts[index] += tokens
             self._last[index] = now
@@ -105,7 +106,7 @@ class AnswerTimes:
             self._ended(index)
             self._unfinished -= 1
             if not self._unfinished:
-                measures.end_to_end.observe(now - self._came)
+                measures.end_to_end.observe(now - self._came, self._trace_id)
                 measures.of_longest.observe(max(self._counts))
 
     def __enter__(self) -> None:

@@ -76,6 +76,9 @@ class LayerCache:
     """What the format keeps beside the numbers of keys, in a shape of its own; None: nothing."""
     value_scales: Tensor | None = None
     """As `key_scales`, of values; the same tensor if pages are shared."""
+    index: "LayerCache | None" = None
+    """Pages of index keys, in which the layer's indexer finds the tokens to attend to. None: the layer has no
+    indexer."""
 
     @property
     def block_size(self) -> int:
@@ -186,6 +189,18 @@ class StepAttention(Protocol):
         block that is outside the window of all of a row's tokens is not even looked up, unless there are
         sinks.
         """
+
+    def select(self, query: Tensor, weights: Tensor, cache: LayerCache, top_k: int) -> None:
+        """Select the tokens that `attend_selected` will attend to: see `reference/selection.py`.
+
+        A token selects the `top_k` tokens of its context with the highest index scores, or all tokens of a
+        shorter context. The index score of a token with index key k is the sum over heads of weight *
+        relu(query · k) (DeepSeek-V3.2, section 2.1). `query`: [tokens, heads, head_dim]. `weights`: float32
+        [tokens, heads]. `cache`: shared pages of index keys.
+        """
+
+    def attend_selected(self, query: Tensor, cache: LayerCache, spec: AttentionSpec) -> Tensor:
+        """As `attend`, over shared pages, to the tokens of the latest selection of this step."""
 
 
 class Copies(Protocol):

@@ -41,7 +41,7 @@ def return_freed_memory() -> None:
 
     By default the C library would keep it: it raises its threshold when the first such matrix is freed.
     """
-    _set_thresholds(1 << 20)
+    _set_thresholds(1 << 17)
 
 
 def _set_thresholds(size: int) -> None:

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ from gpu_worker.kernels.kv_sizes import PageShape
 from gpu_worker.models.alibi import slopes
 from gpu_worker.models.experts_config import ExpertsConfig, read_experts
 from gpu_worker.models.families import FAMILIES, Family, family_of
+from gpu_worker.models.index_config import IndexConfig, read_index
 from gpu_worker.models.rope import RopeConfig, read_rope
 from gpu_worker.models.values import Values
 from gpu_worker.models.wrapped import language_part
@@ -125,16 +126,28 @@ class ModelConfig(Shape):
     """Number of ranks that compute the same key heads; see `split.rank_config`."""
     latent: LatentConfig | None = None
     """None: attention is not latent. With latent attention `head_dim` is `qk_rope_head_dim`."""
+    index: IndexConfig | None = None
+    """None: tokens attend to their whole context."""
     nextn_predict_layers: int = 0
     """Number of multi-token prediction layers after the last decoder layer. They are not loaded."""
 
+    def up_to(self, positions: int) -> "ModelConfig":
+        """The configuration for sequences of at most `positions` positions. It has no indexers if they would
+        select all of these."""
+        selects = self.index is not None and self.index.top_k < positions
+        return self if selects else replace(self, index=None)
+
     @property
     def pages(self) -> tuple[PageShape, ...]:
+        """Of each layer, then of each indexer."""
         pages = PageShape(self.num_kv_heads, self.head_dim, self.head_dim)
         if self.latent is not None:
             rank = self.latent.kv_lora_rank
             pages = PageShape(1, rank + self.latent.qk_rope_head_dim, rank, shared=True)
-        return (pages,) * self.num_layers
+        if self.index is None:
+            return (pages,) * self.num_layers
+        keys = PageShape(1, self.index.head_dim, self.index.head_dim, shared=True)
+        return (pages,) * self.num_layers + (keys,) * len(self.index.layers)
 
     @property
     def unused(self) -> tuple[str, ...]:
@@ -142,12 +155,16 @@ class ModelConfig(Shape):
         names, latent = self.family.names, self.family.latent
         last = self.num_layers + self.nextn_predict_layers
         layers = [names.base + names.layer.format(number) for number in range(last)]
-        indexers = [layer + latent.indexer for layer in layers] if latent and latent.indexer else []
+        without = set(range(last)) - set(self.index.layers if self.index else ())
+        indexers = (
+            [layers[number] + latent.indexer for number in without] if latent and latent.indexer else []
+        )
         return (*layers[self.num_layers :], *indexers)
 
     @property
     def replayable(self) -> bool:
-        return self.family.experts is None or not self.family.experts.clamped
+        clamped = self.family.experts is not None and self.family.experts.clamped
+        return not clamped and self.index is None
 
 
 def read_config(directory: Path) -> ModelConfig:
@@ -207,7 +224,7 @@ def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
-        max_position=_max_position(family, values),
+        max_position=values.positive("max_position_embeddings", 2048),
         norm_eps=values.number("norm_eps", values.number("rms_norm_eps", 1e-6)) / residual**2,
         activation=_choice(values, "hidden_act", _ACTIVATIONS, "silu"),
         ropes=_ropes(family, values, head_dim, windows),
@@ -227,14 +244,9 @@ def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig
         logit_scale=values.number("logit_scale", 1.0) / values.number("logits_scaling", 1.0),
         experts=read_experts(family.experts, values, layers),
         latent=_latent(values) if family.latent else None,
+        index=read_index(values, layers) if family.latent and family.latent.indexer else None,
         nextn_predict_layers=values.count("num_nextn_predict_layers"),
     )
-
-
-def _max_position(family: Family, values: Values) -> int:
-    longest = values.positive("max_position_embeddings", 2048)
-    indexed = family.latent is not None and family.latent.indexer is not None
-    return min(longest, values.positive("index_topk")) if indexed else longest
 
 
 def _attention_scale(values: Values) -> float | None:

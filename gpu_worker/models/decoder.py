@@ -53,8 +53,17 @@ class Decoder:
 
     def layers(self, step: StepAttention, caches: Sequence[LayerCache]) -> Iterator[Callable[[Tensor], None]]:
         """What adds the results of each layer to the residual [tokens, hidden_size], in place."""
-        for layer, rotary, cache in zip(self._layers, self._rotary, caches, strict=True):
+        for layer, rotary, cache in zip(self._layers, self._rotary, self._by_layer(caches), strict=True):
             yield partial(layer.add_to, rotary=rotary, step=step, cache=cache)
+
+    def _by_layer(self, caches: Sequence[LayerCache]) -> Sequence[LayerCache]:
+        """The pages of each layer, with those of its indexer."""
+        if self.config.index is None:
+            return caches
+        of_layers, of_indexers = list(caches[: len(self._layers)]), caches[len(self._layers) :]
+        for number, cache in zip(self.config.index.layers, of_indexers, strict=True):
+            of_layers[number] = replace(of_layers[number], index=cache)
+        return of_layers
 
     def normed(self, hidden: Tensor) -> Tensor:
         return self._norm(hidden)

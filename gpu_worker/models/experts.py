@@ -107,7 +107,10 @@ def _weights(config: ModelConfig, weights: Weights, size: int) -> tuple[Tensor, 
     """Weights of an expert: gate and up, [2 * size, hidden_size], and down, [hidden_size, size]."""
     names, hidden = config.family.experts, config.hidden_size
     assert names is not None
-    up, _ = weights.split_outputs({name: [RankRows(size)] for name in names.up}, hidden, False)
+    parts = {name: [RankRows(size)] for name in names.up}
+    if names.stacked and weights.has("gate_up_proj.weight"):
+        parts = {"gate_up_proj": [RankRows(size)] * 2}
+    up, _ = weights.split_outputs(parts, hidden, False)
     down, _ = weights.split_inputs(names.down, hidden, size, False)
     return up, down
 

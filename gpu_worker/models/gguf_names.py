@@ -38,13 +38,16 @@ _NORMS_AROUND = {
 }
 """Names of Gemma 2, 3 and 4, whose norms stand before and after attention and MLP."""
 _SHARED_EXPERTS = {f"ffn_{one}_shexp": f"mlp.shared_experts.{one}_proj" for one in ("gate", "up", "down")}
+_BLOCK_SPARSE = {
+    "ffn_gate_inp": "block_sparse_moe.gate",
+    "ffn_gate_exps": "block_sparse_moe.experts.{}.w1",
+    "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
+    "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
+}
+"""Names of Mixtral and MiniMax M2."""
 _OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
-    "llama": {
-        "ffn_gate_inp": "block_sparse_moe.gate",
-        "ffn_gate_exps": "block_sparse_moe.experts.{}.w1",
-        "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
-        "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
-    },
+    "llama": _BLOCK_SPARSE,
+    "minimax-m2": _BLOCK_SPARSE,
     "gemma2": _NORMS_AROUND,
     "gemma3": _NORMS_AROUND,
     "gemma4": {
@@ -86,6 +89,10 @@ _WHOLE = {
     "ffn_down_exps.scale": "router.per_expert_scale",
 }
 """Names in a layer that do not end with `weight` or `bias` elsewhere."""
+_OTHER_WHOLE: Mapping[str, Mapping[str, str]] = {
+    "minimax-m2": {"exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias"},
+}
+"""Names of an architecture that differ from `_WHOLE`."""
 _LAYER = re.compile(r"blk\.(\d+)\.(.+)")
 
 
@@ -94,6 +101,6 @@ def hugging_face_name(architecture: str, name: str) -> str:
     stem, _, end = name.rpartition(".")
     if found := _LAYER.fullmatch(stem):
         names = {**_IN_LAYER, **_OTHER_NAMES.get(architecture, {})}
-        layer = f"model.layers.{found[1]}."
-        return layer + _WHOLE.get(f"{found[2]}.{end}", f"{names.get(found[2], found[2])}.{end}")
+        layer, whole = f"model.layers.{found[1]}.", {**_WHOLE, **_OTHER_WHOLE.get(architecture, {})}
+        return layer + whole.get(f"{found[2]}.{end}", f"{names.get(found[2], found[2])}.{end}")
     return f"{_NAMES[stem]}.{end}" if stem in _NAMES else name

@@ -21,7 +21,9 @@ from gpu_worker.kernels.attention import AttentionSpec, LayerCache, Rotary, Step
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Unary
 from gpu_worker.models.config import LatentConfig, ModelConfig
+from gpu_worker.models.indexer import Indexer
 from gpu_worker.models.loader import RankRows, Weights
+from gpu_worker.models.norms import identity
 from gpu_worker.models.rope import RopeConfig, Yarn, rotary_order
 from gpu_worker.models.split import all_reduced
 
@@ -37,7 +39,7 @@ class LatentAttention:
         assert shape is not None
         assert names is not None
         self._heads, self._shape = config.num_heads, shape
-        self._query = _queries(config, shape, weights, kernels, rope)
+        self._compress, self._query = _queries(config, shape, weights, kernels, rope)
         down = weights.merged(
             {names.down: shape.kv_lora_rank + shape.qk_rope_head_dim}, config.hidden_size, config.qkv_bias
         )
@@ -55,6 +57,9 @@ class LatentAttention:
         inner = config.num_heads * shape.v_head_dim
         out = weights.split_inputs(config.family.names.out, config.hidden_size, inner, config.out_bias)
         self._out = all_reduced(kernels.linear(*out), weights.ranks)
+        self._indexer = None
+        if config.index is not None and names.indexer is not None and number in config.index.layers:
+            self._indexer = Indexer(config, number, weights.under(names.indexer), kernels)
 
     def add_to(
         self, hidden: Tensor, residual: Tensor, rotary: Rotary, step: StepAttention, cache: LayerCache
@@ -63,32 +68,35 @@ class LatentAttention:
         shape, tokens = self._shape, len(hidden)
         latent = self._down(hidden)
         self._norm.each(latent[:, : shape.kv_lora_rank])
-        queries = self._query(hidden).view(tokens, self._heads, -1)
+        compressed = self._compress(hidden)
+        queries = self._query(compressed).view(tokens, self._heads, -1)
         plain, rotated = queries[..., : shape.qk_nope_head_dim], queries[..., shape.qk_nope_head_dim :]
         absorbed = torch.bmm(plain.transpose(0, 1), self._up_key).transpose(0, 1)
         query = torch.cat((absorbed, rotated), dim=-1)
         step.write_latent(query, latent, rotary, cache)
-        mixed = step.attend(query, cache, self._spec).view(tokens, self._heads, shape.kv_lora_rank)
+        if self._indexer is not None and cache.index is not None:
+            self._indexer.select(hidden, compressed, rotary, step, cache.index)
+        mixed = step.attend_selected(query, cache, self._spec).view(tokens, self._heads, shape.kv_lora_rank)
         values = torch.bmm(mixed.transpose(0, 1), self._up_value).transpose(0, 1)
         self._out.add_to(values.flatten(1), residual)
 
 
 def _queries(
     config: ModelConfig, shape: LatentConfig, weights: Weights, kernels: Kernels, rope: RopeConfig
-) -> Unary:
-    """The projection from [tokens, hidden_size] to queries of all heads, compressed in between or not."""
+) -> tuple[Unary, Unary]:
+    """The projections from [tokens, hidden_size] to compressed queries, and from these to queries of all
+    heads. If queries are not compressed, the first one changes nothing."""
     names, hidden = config.family.latent, config.hidden_size
     assert names is not None
     rows = [RankRows(config.num_heads * (shape.qk_nope_head_dim + shape.qk_rope_head_dim))]
     split = config.num_heads, shape.qk_nope_head_dim, shape.qk_rope_head_dim
     if not shape.q_lora_rank:
         whole = weights.split_outputs({names.query: rows}, hidden, False)
-        return kernels.linear(*_ordered(whole, rope, *split))
+        return identity, kernels.linear(*_ordered(whole, rope, *split))
     down = kernels.linear(*weights.merged({names.query_down: shape.q_lora_rank}, hidden, config.qkv_bias))
     norm = kernels.norm(weights.read(f"{names.query_norm}.weight", shape.q_lora_rank), NORM_EPS)
     up = weights.split_outputs({names.query_up: rows}, shape.q_lora_rank, False)
-    product = kernels.linear(*_ordered(up, rope, *split))
-    return lambda hidden: product(norm(down(hidden)))
+    return lambda hidden: norm(down(hidden)), kernels.linear(*_ordered(up, rope, *split))
 
 
 def _ordered(

@@ -95,6 +95,7 @@ class Checkpoint:
         if (stored := self._stored(name)) is None:
             return None
         found = [part for each in rows if (part := stored[0].int4_scales(each, columns)) is not None]
+        _forget(stored[1].values())
         if len(found) < len(rows):
             return None
         scales, shifts = (torch.cat(each) for each in zip(*found, strict=True))
@@ -105,6 +106,7 @@ class Checkpoint:
         if (stored := self._stored(name)) is None:
             return None
         found = [part for each in rows if (part := stored[0].byte_scales(each)) is not None]
+        _forget(stored[1].values())
         return (torch.cat([scales for scales, _ in found]), found[0][1]) if found else None
 
     def _stored(self, name: str) -> tuple[QuantizedWeight, dict[str, Tensor]] | None:
@@ -137,7 +139,11 @@ class Checkpoint:
         """Names of all tensors, where the tensors of a quantized weight have its one name."""
         ends = () if self._form is None else self._form.ends
         stems = {name.removesuffix(end) for name in self._files for end in ends if name.endswith(f".{end}")}
-        quantized = {stem for stem in stems if self._stored(stem + _WEIGHT) is not None}
+        quantized = set[str]()
+        for stem in stems:
+            if (stored := self._stored(stem + _WEIGHT)) is not None:
+                quantized.add(stem)
+                _forget(stored[1].values())
         parts = {stem + end for stem in quantized for end in ends}
         return (self._files.keys() - parts) | {stem + _WEIGHT for stem in quantized}
 
@@ -148,13 +154,14 @@ class Checkpoint:
         """
         if (stored := self._stored(name)) is None:
             return self.whatever(name)
-        weight, _ = stored
+        weight = stored[0]
         rows, columns = weight.shape
         found = torch.empty(rows, columns, dtype=dtype)
         step = max(1, PIECE // max(columns, 1))
         for first in range(0, rows, step):
             taken = slice(first, min(first + step, rows))
             found[taken] = weight.part(taken, slice(0, columns), found.device)
+        _forget(stored[1].values())
         return found
 
     def dtype(self) -> torch.dtype:
@@ -359,8 +366,13 @@ class Weights:
                 part = weight.part(slice(first, min(first + step, rows.stop)), columns, self.device)
                 self.checkpoint.dequantized += part.numel()
                 yield part
-        for tensor in tensors:
-            forget(tensor)
+        _forget(tensors)
+
+
+def _forget(tensors: Iterable[Tensor]) -> None:
+    """Release the memory of the tensors of a quantized weight, which has been read."""
+    for tensor in tensors:
+        forget(tensor)
 
 
 @contextmanager

@@ -131,16 +131,18 @@ def _load_native(
 ) -> tuple[Decoder, Checkpoint]:
     """The decoder, and its checkpoint, which is closed."""
     config = read_config(directory)
-    check_positions(max_positions or config.max_position, config.head_dim)
+    positions = max_positions or config.max_position
+    config = config.up_to(positions)
+    check_positions(positions, config.head_dim)
     if form is not None and config.family.transposed:
         what = f"{form.name} is not supported for {config.architecture}, whose weights are [in, out]"
         raise ModelError(f"{directory / 'config.json'}: {KEY}: {what}")
-    stacked = config.family.experts is not None and config.family.experts.clamped
+    stacked = config.family.experts is not None and config.family.experts.stacked
     with open_checkpoint(directory, form, stacked) as checkpoint, torch.inference_mode():
         keeps = frozenset() if form is None else kinds_kept(kernels)
         weights = Weights(checkpoint, dtype or config.dtype, device, ranks=ranks, keeps=keeps)
         try:
-            model = Decoder(config, weights, kernels, max_positions or config.max_position)
+            model = Decoder(config, weights, kernels, positions)
         except RuntimeError as error:  # OutOfMemoryError is one; a CPU's allocator raises this itself
             if "memory" not in str(error):
                 raise

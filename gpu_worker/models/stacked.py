@@ -1,4 +1,5 @@
-"""Experts whose tensors lie stacked in one tensor of a layer, as in gpt-oss, by the names of single experts.
+"""Experts whose tensors lie stacked in one tensor of a layer, as in gpt-oss and Qwen3-VL, by the names of
+single experts.
 
     in the file                                                   of expert 3
     experts.gate_up_proj          [experts, in, out]              experts.3.gate_up_proj.weight  [out, in]
@@ -6,7 +7,8 @@
     experts.gate_up_proj_blocks   [experts, out, groups, bytes]   experts.3.gate_up_proj.weight_packed
     experts.gate_up_proj_scales   [experts, out, groups]          experts.3.gate_up_proj.weight_scale
 
-The last two are MXFP4, as `formats/fp4.py` reads it.
+The last two are MXFP4, as `formats/fp4.py` reads it. Matrices of Qwen3-VL are [experts, out, in] if
+transformers 5 has written them. Their shapes tell: gate_up has twice as many outputs as down has inputs.
 """
 
 import re
@@ -26,20 +28,22 @@ class Expert:
 
     file: Any
     number: int
+    turned: bool
+    """Its matrix in the file is [in, out]."""
 
     def get_slice(self, name: str) -> "Expert._Shape":
         """As of a safetensors file. Only the shape is known."""
         shape = self.file.get_slice(name).get_shape()[1:]
         if name.endswith("_blocks"):
             shape = [shape[0], shape[1] * shape[2]]
-        return Expert._Shape(shape[::-1] if _turned(name) else shape)
+        return Expert._Shape(shape[::-1] if self.turned else shape)
 
     def get_tensor(self, name: str) -> Tensor:
         """The expert's tensor. The other experts' are not read."""
         found: Tensor = self.file.get_slice(name)[self.number]
         if name.endswith("_blocks"):
             return found.flatten(1)
-        return found.T if _turned(name) else found
+        return found.T if self.turned else found
 
     @dataclass(frozen=True, slots=True)
     class _Shape:
@@ -61,10 +65,18 @@ def single_experts(files: Mapping[str, tuple[Any, str]]) -> dict[str, tuple[Any,
             found[name] = file, own
             continue
         prefix, product, end = match.groups()
+        turned = not end and not _outputs_first(files, prefix)
         for number in range(file.get_slice(own).get_shape()[0]):
-            found[f"{prefix}{number}.{product}.{_ENDS[end]}"] = Expert(file, number), own
+            found[f"{prefix}{number}.{product}.{_ENDS[end]}"] = Expert(file, number, turned), own
     return found
 
 
-def _turned(name: str) -> bool:
-    return name.endswith("_proj")
+def _outputs_first(files: Mapping[str, tuple[Any, str]], prefix: str) -> bool:
+    """Whether the matrices of a layer's experts are [experts, out, in] instead of [experts, in, out]."""
+    names = (f"{prefix}gate_up_proj", f"{prefix}down_proj")
+    if not all(name in files for name in names):
+        return False
+    (_, both, size), (_, out, inner) = (
+        files[name][0].get_slice(files[name][1]).get_shape() for name in names
+    )
+    return bool(both == 2 * inner and size == out)

@@ -6,6 +6,7 @@ empty. So any weight format and quantization serves models of transformers, too.
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,17 +48,26 @@ def substitutable(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_experts(module: Any) -> bool:
-    """Whether it has matrices [experts, out, in] as transformers' `use_experts_implementation` names them."""
-    return (
-        hasattr(module, "_apply_gate")
-        and not (module.is_transposed or module.has_bias or module.has_post_expert_norm)
-        and {name for name, _ in module.named_parameters()} == {up_name(module), "down_proj"}
-    )
+    """Whether it has stacked matrices as transformers' `use_experts_implementation` names them."""
+    usual = hasattr(module, "_apply_gate") and not (module.has_bias or module.has_post_expert_norm)
+    names = {name for name, _ in module.named_parameters()}
+    return (usual or _takes_scaled(module)) and names == {up_name(module), "down_proj"}
+
+
+def _takes_scaled(experts: Any) -> bool:
+    """Whether its inputs, not its results, are multiplied by routing weights, as in Llama 4. The mixture
+    around it gives each expert all tokens: tokens that have not selected the expert are zeros."""
+    return type(experts).__name__ == "Llama4TextExperts"
 
 
 def up_name(experts: Any) -> str:
     """Name of the stacked matrices that experts begin with."""
-    return "gate_up_proj" if experts.has_gate else "up_proj"
+    return "gate_up_proj" if getattr(experts, "has_gate", True) else "up_proj"
+
+
+def lies_transposed(experts: Any) -> bool:
+    """Whether its stacked matrices are [experts, in, out] instead of [experts, out, in]."""
+    return _takes_scaled(experts) or experts.is_transposed
 
 
 def substitute_linear(module: nn.Linear, weight: Tensor, kernels: Kernels, wide: bool = False) -> None:
@@ -71,11 +81,18 @@ def substitute_linear(module: nn.Linear, weight: Tensor, kernels: Kernels, wide:
     _replace(module, forward)
 
 
-def substitute_experts(module: Any, experts: Iterable[tuple[Tensor, Tensor]], kernels: Kernels) -> None:
-    """Let `module` compute with `experts`: of each the matrix it begins with, and down [size, inner]."""
+def substitute_experts(
+    module: Any, around: Any, experts: Iterable[tuple[Tensor, Tensor]], kernels: Kernels
+) -> None:
+    """Let `module` compute with `experts`: of each the matrix it begins with, and down [size, inner].
+
+    `around`: the module that `module` is a part of.
+    """
     mixture: Mixture
     activation = _activation(module)
-    if module.has_gate and _has_usual_gate(module) and activation in _GATED:
+    if _takes_scaled(module):
+        around.forward = partial(_scaled_inputs, around)
+    if _has_usual_gate(module) and activation in _GATED:
         mixture = kernels.mixture(experts, module.num_experts, activation)
     else:
         gate = module._apply_gate if module.has_gate else module.act_fn
@@ -94,8 +111,28 @@ def _gated(product: Linear, gate: Unary) -> Unary:
     return lambda hidden: gate(product(hidden))
 
 
+def _scaled_inputs(mixture: Any, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
+    """The forward pass of Llama 4's mixture, in which an expert gets only the tokens that have selected it.
+
+    `mixture`: the module, whose experts are substituted. Returns what it returns: results [tokens,
+    hidden_size], and router logits.
+    """
+    hidden = hidden_states.reshape(-1, mixture.hidden_dim)
+    scores, logits = mixture.router(hidden)
+    selected = logits.topk(mixture.top_k, dim=1).indices
+    scaled = (hidden[:, None] * scores.gather(1, selected)[..., None]).flatten(0, 1)
+    each = selected.flatten()[:, None]
+    routed = mixture.experts(scaled, each, torch.ones_like(each, dtype=torch.float32))
+    shared = mixture.shared_expert(hidden)
+    return shared + routed.view(*selected.shape, -1).sum(1), logits
+
+
 def _has_usual_gate(experts: Any) -> bool:
     """Whether its gated product is `Kernels.gated`'s: the first half is the gate, and nothing is clamped."""
+    if _takes_scaled(experts):
+        return True
+    if not experts.has_gate:
+        return False
     module: str = type(experts)._apply_gate.__module__  # a class that clamps has a function of its own
     return module == "transformers.integrations.moe"
 

@@ -21,7 +21,13 @@ from gpu_worker.models.config import architecture_of
 from gpu_worker.models.formats.format import KEY, Format
 from gpu_worker.models.kv_scales import ENDS, UNUSED
 from gpu_worker.models.loader import Checkpoint, Weights, open_checkpoint
-from gpu_worker.models.substitutes import substitutable, substitute_experts, substitute_linear, up_name
+from gpu_worker.models.substitutes import (
+    lies_transposed,
+    substitutable,
+    substitute_experts,
+    substitute_linear,
+    up_name,
+)
 from gpu_worker.models.transformers_model import TransformersModel, decoder_name, line_of
 from gpu_worker.models.transformers_names import Parts, parts_of
 from gpu_worker.models.trial import layers_of, number_tried
@@ -92,6 +98,12 @@ class _Loading:
         self._weights = Weights(checkpoint, self._dtype, device, keeps=keeps)
         self._names = checkpoint.weights()
         self._parts = parts_of(self._skeleton, self._names)
+        self._transposed = {
+            weight
+            for name, module in substitutable(self._skeleton)
+            if not isinstance(module, torch.nn.Linear) and lies_transposed(module)
+            for weight in _weights_of(name, module)
+        }
 
     def model(self, positions: int) -> TransformersModel:
         """The model, tried, with Quire's products. Raises `ModelError`."""
@@ -104,10 +116,14 @@ class _Loading:
         for name in empty:
             parameter = model.get_parameter(name)
             parameter.data = parameter.new_zeros(()).expand(self._shapes[name])
-        modules, head = dict(substitutable(model)), model.get_output_embeddings()
+        head = model.get_output_embeddings()
+        modules = [
+            (name, module, model.get_submodule(name.rpartition(".")[0]))
+            for name, module in substitutable(model)
+        ]
         found = TransformersModel(model, positions)
-        for name, module in modules.items():
-            self._substitute(model, name, module, module is head)
+        for name, module, around in modules:
+            self._substitute(name, module, around, module is head)
         found.check_products()
         return found
 
@@ -131,7 +147,7 @@ class _Loading:
         """The model with the checkpoint's weights, but for those in `empty`. Raises `ModelError` for missing
         ones, which transformers would draw by chance."""
         stacked = {
-            target: _Read(self._checkpoint, parts, self._dtype)
+            target: _Read(self._checkpoint, parts, self._dtype, target in self._transposed)
             for target, parts in self._parts.items()
             if len(self._shapes[target]) > 2 and not _is_one(parts)
         }
@@ -156,13 +172,14 @@ class _Loading:
             raise ModelError(f"config.json does not account for tensor {unknown[0]}")
         return model
 
-    def _substitute(self, model: Any, name: str, module: Any, is_head: bool) -> None:
-        """Give a module of `model` Quire's products. Weights that Quire cannot read are transformers'."""
+    def _substitute(self, name: str, module: Any, around: Any, is_head: bool) -> None:
+        """Give a module, which is a part of `around`, Quire's products. Weights that Quire cannot read are
+        transformers'."""
         names = _weights_of(name, module)
-        first, *down = (self._reader(each) or model.get_parameter(each).data.__getitem__ for each in names)
+        first, *down = (self._reader(each) or self._loaded_reader(module, each) for each in names)
         if down:
             experts = ((first(number), down[0](number)) for number in range(self._shapes[names[0]][0]))
-            substitute_experts(module, experts, self._kernels)
+            substitute_experts(module, around, experts, self._kernels)
         else:
             substitute_linear(module, first(...), self._kernels, wide=is_head)
 
@@ -174,14 +191,26 @@ class _Loading:
             own = parts[0][0]
             if len(shape) == 2:
                 return lambda _: weights.read(own, *shape)
-            return lambda number: weights.checkpoint.take(own, shape)[number].to(weights.device, self._dtype)
+            return self._ordered(
+                name,
+                lambda number: weights.checkpoint.take(own, shape)[number].to(weights.device, self._dtype),
+            )
         names = [each for part in parts for each in part]
         if not parts or not all(each.endswith(_WEIGHT) for each in names) or len(parts[0]) != shape[0]:
             return None
-        rows, columns = shape[1] // len(parts), shape[2]
+        rows, columns = shape[:0:-1] if name in self._transposed else shape[1:]
+        rows //= len(parts)
         return lambda number: weights.merged(
             {part[number].removesuffix(_WEIGHT): rows for part in parts}, columns, False
         )[0]
+
+    def _loaded_reader(self, module: Any, name: str) -> "_Reader":
+        """Reads the weight `name`, of this module, that transformers has loaded."""
+        return self._ordered(name, module.get_parameter(name.rpartition(".")[2]).data.__getitem__)
+
+    def _ordered(self, name: str, read: "_Reader") -> "_Reader":
+        """`read`, of which a matrix of the weight `name` is [out, in]."""
+        return (lambda number: read(number).T.contiguous()) if name in self._transposed else read
 
 
 _Reader = Callable[[Any], Tensor]
@@ -195,12 +224,15 @@ class _Read:
     checkpoint: Checkpoint
     parts: Parts
     dtype: torch.dtype
+    transposed: bool = False
+    """Stacked experts are to be [experts, in, out]."""
 
     def __getitem__(self, everything: Any) -> Tensor:
         if _is_one(self.parts):
             return self.checkpoint.dense(self.parts[0][0], self.dtype)
         experts = zip(*self.parts, strict=True)
-        return torch.stack([torch.cat([self._dense(name) for name in each]) for each in experts])
+        stacked = torch.stack([torch.cat([self._dense(name) for name in each]) for each in experts])
+        return stacked.mT if self.transposed else stacked
 
     def _dense(self, name: str) -> Tensor:
         return self.checkpoint.dense(name, self.dtype).to(self.dtype)
@@ -213,7 +245,7 @@ def _is_one(parts: Parts) -> bool:
 
 def _weights_of(name: str, module: Any) -> list[str]:
     """Names of the weights of a module that can be substituted."""
-    ends = (up_name(module), "down_proj") if hasattr(module, "_apply_gate") else ("weight",)
+    ends = ("weight",) if isinstance(module, torch.nn.Linear) else (up_name(module), "down_proj")
     return [f"{name}.{end}" for end in ends]
 
 

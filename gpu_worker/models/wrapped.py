@@ -18,6 +18,7 @@ class Wrapped:
 
 
 WRAPPED: Mapping[str, Wrapped] = {
+    "AriaForConditionalGeneration": Wrapped("AriaTextForCausalLM"),
     "Gemma3ForConditionalGeneration": Wrapped(
         "Gemma3ForCausalLM",
         defaults={
@@ -37,6 +38,9 @@ WRAPPED: Mapping[str, Wrapped] = {
     "Qwen2VLForConditionalGeneration": Wrapped("Qwen2ForCausalLM"),
     "Qwen2_5_VLForConditionalGeneration": Wrapped("Qwen2ForCausalLM"),
     "Qwen3VLForConditionalGeneration": Wrapped("Qwen3ForCausalLM"),
+    "Qwen3VLMoeForConditionalGeneration": Wrapped(
+        "Qwen3MoeForCausalLM", defaults={"norm_topk_prob": True, "mlp_only_layers": []}
+    ),
 }
 """Language models by the architecture of the whole model."""
 

@@ -16,8 +16,6 @@ scheduler lets no row sample before, so no step waits for the thread; one that c
 
 import contextlib
 import os
-import sys
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -37,7 +35,7 @@ from gpu_worker.errors import PlanError
 from gpu_worker.kernels.sampling import Allowed
 from gpu_worker.sampling.positions import SamplePositions
 from gpu_worker.sampling.tokens_read import TokensRead, read_tokens
-from ops.runtime.grammars import GrammarError, Vocabulary
+from ops.runtime.grammars import GrammarError, LimitError, Vocabulary, fault_of, lower_priority
 from proto.sampling_pb2 import Grammar
 from proto.worker_pb2 import NewGrammar, NewSlot
 
@@ -45,8 +43,6 @@ THREADS = max(1, min(8, (os.cpu_count() or 1) // 2))
 """Of the masks of one step."""
 MOST_FORCED = 64
 """Tokens of a run that is reported at most."""
-NICENESS = 10
-"""Of the thread that compiles: on a core that a step needs, too, it gets about a tenth of the time."""
 
 Announce = Callable[[int], None]
 """Is called with the number of a grammar that has been compiled."""
@@ -75,6 +71,13 @@ class _Matching:
     """None until the first mask is wanted."""
     ended: bool = False
     """An end token was sampled: rows that were planned ahead may sample anything."""
+    at_limit: bool = False
+    """The grammar cannot be followed any further. That is no fault of the worker's."""
+
+    def end(self, error: GrammarError) -> str:
+        """What to tell of a sequence that cannot go on."""
+        self.at_limit = isinstance(error, LimitError)
+        return f"the grammar: {error}"
 
 
 class _Asked(NamedTuple):
@@ -110,7 +113,7 @@ class Grammars:
         self._slots: dict[int, _Matching] = {}
         self._held: dict[int, _Held] = {}
         self._vocabularies: dict[tuple[int, ...], Vocabulary] = {}
-        self._thread = ThreadPoolExecutor(1, "grammars", _lower_priority)
+        self._thread = ThreadPoolExecutor(1, "grammars", lower_priority)
         self._masks: LLExecutor | None = None
 
     def reset(self) -> None:
@@ -185,7 +188,7 @@ class Grammars:
             try:
                 matcher = self._advanced(matching, tokens[:known])
             except GrammarError as error:
-                faults[row] = f"the grammar: {error}"
+                faults[row] = matching.end(error)
                 continue
             if not matching.ended:
                 asked.append(_Asked(row, matcher, tokens[known:]))
@@ -200,9 +203,14 @@ class Grammars:
         masks[np.repeat(samples.firsts[rows] - firsts, counts) + numbers] = numbers
         for each, first, possible in zip(asked, firsts, bits[firsts].any(axis=1), strict=True):
             if not possible or each.matcher.is_error():
-                faults[each.row] = f"the grammar: {each.matcher.get_error() or 'nothing can follow'}"
+                matching = self._slots[int(samples.row_slots[each.row])]
+                faults[each.row] = matching.end(fault_of(each.matcher))
                 masks[masks == first] = -1
         return Masks(Allowed(masks, bits), faults)
+
+    def at_limit(self, slot: int) -> bool:
+        """Whether the grammar of a slot, if it has one, was found to go no further."""
+        return slot in self._slots and self._slots[slot].at_limit
 
     def forced(self, slots: Iterable[int], known: Int32s, tokens: Tensor) -> dict[int, tuple[int, list[int]]]:
         """By slot, the tokens that its grammar forces: their first position, and two of them at least.
@@ -247,7 +255,7 @@ class Grammars:
         if not matching.ended:
             text = list(takewhile(lambda token: token not in matching.grammar.end_tokens, known))
             if text and not matching.matcher.consume_tokens(text):
-                raise GrammarError(matching.matcher.get_error())
+                raise fault_of(matching.matcher)
             matching.ended = len(text) < len(known)
         return matching.matcher
 
@@ -273,10 +281,3 @@ class Grammars:
 def _announce(announce: Announce, number: int, compiled: "Future[LLMatcher]") -> None:
     if not compiled.cancelled():
         announce(number)
-
-
-def _lower_priority() -> None:
-    """Let the steps have the cores first. Only Linux has priorities of threads."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # a sandbox may forbid it
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

@@ -56,17 +56,20 @@ def head_scales(
         return []
     config = model.config
     pages = config.pages[0]  # only a family of `families/` can have scales, and it has the same in all layers
-    stored = stored_scales(directory, len(config.pages), pages.heads, ranks)
+    stored = stored_scales(directory, config.num_layers, pages.heads, ranks)
+    found = list[Tensor]()
     if stored is not None:
         if pages.shared:
             stored[:, 1] = stored[:, 0]
         log.info("scales of %s pages: those of the checkpoint", kv.name)
-        return list(stored.to(device))
+        found = list(stored.to(device))
+    if len(found) == len(config.pages):
+        return found
     largest = _largest(model, kernels, min(TOKENS, longest), device)
     scales = [power_of_two(HEADROOM / kv.largest * each) for each in largest]
     measured = min(each.min().item() for each in scales), max(each.max().item() for each in scales)
     log.info("scales of %s pages: measured, from %g to %g", kv.name, *measured)
-    return scales
+    return found + scales[len(found) :]  # checkpoints have none of index keys
 
 
 def power_of_two(numbers: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ So the device always has its next step queued. Whether a model's logits were fin
 result. If they were not, `Runner.settle` lets the sequence fail in all steps that begin afterwards.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -47,6 +47,8 @@ class Pending:
     """Measures how long the device takes for the step."""
     forced: ForcedTokens
     """What grammars force in the sequences of rows."""
+    at_limits: Container[int] = field(default=())
+    """Rows of `errors` whose grammars go no further."""
     failed: Sequence[int] = field(default=())
     """Slots whose logits were not finite, so that their sequences fail. Set by `result`."""
 
@@ -60,6 +62,8 @@ class Pending:
             self.errors.update(dict.fromkeys(rows, NOT_FINITE))
             self.failed = [int(self.plan.row_slots[row]) for row in rows]
         result = result_of(self.plan, self.sampled, self.samples, self.kept, self.errors)
+        for error in result.errors:
+            error.grammar = error.row in self.at_limits
         if self.embedded is not None:
             self.embedded.add_to(result)
         if self.prompts is not None:

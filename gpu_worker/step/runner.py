@@ -143,7 +143,12 @@ class Runner:
             prompts = prompts.on_host()
         measured.stop()
         generations = self.batch.generations.copy()
-        return Pending(plan, samples, sampled, kept, embedded, prompts, errors, generations, measured, forced)
+        slots, grammars = plan.row_slots, self.batch.grammars
+        at_limits = [row for row in errors if grammars.at_limit(int(slots[row]))]
+        return Pending(
+            *(plan, samples, sampled, kept, embedded, prompts, errors, generations, measured, forced),
+            at_limits,
+        )
 
     def settle(self, step: Pending) -> None:
         """Let the sequences fail whose logits were not finite, as the step's result has shown."""

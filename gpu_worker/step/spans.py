@@ -1,82 +1,187 @@
-"""Spans of the worker: one for each traced sequence, and one for each step with a traced sequence.
+"""Spans of the worker: one for each traced sequence, and below it those of its steps that explain something.
 
-A sequence's span is a child of its request's span. It lasts from the plan that brings the sequence to the
-plan that frees its slot. A step serves many requests. So its span has no parent, and a link to the span of
-each traced sequence. Without a traced sequence a step costs one look into an empty dictionary.
+    worker.sequence     from the plan that brings the sequence to the plan that frees its slot
+    ├─ worker.prefill   a step that computed a chunk of its prompt
+    └─ worker.step      a step that computed a later token of it, and took far longer than the others
+
+A step serves many requests. Its span says what the batch was made of, and is linked to the other traced
+sequences in it. Ordinary steps have no span: a token costs a comparison. Without a traced sequence a step
+costs one look into an empty dictionary.
 """
 
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from opentelemetry import trace
-from opentelemetry.context import Context
-from opentelemetry.trace import INVALID_SPAN, Link, Span, Status, StatusCode
+from opentelemetry.trace import Link, Span, Status, StatusCode
 
 from ops.runtime.telemetry import incoming
+from ops.runtime.trace_sampling import LONGEST_WAIT
 from proto import arrays
 from proto.worker_pb2 import NewSlot, StepPlan, StepResult
 
+MAX_STEPS = 100
+"""Spans of steps of one sequence; further steps are only counted."""
+SLOW_SECONDS = 0.05
+"""A shorter step is never slow."""
+SLOW_TIMES = 3.0
+"""Times the mean of the sequence's steps that a slow step takes."""
+
 tracer = trace.get_tracer("quire.worker")
+
+
+@dataclass(slots=True, eq=False)
+class _Traced:
+    """A traced sequence."""
+
+    span: Span
+    known: int
+    """Tokens that it had when it came: rows before them are its prefill."""
+    steps: int = 0
+    mean: float = 0.0
+    """Seconds of its steps so far, those of its prefill left out."""
+    longest: float = 0.0
+    """Seconds of its longest step."""
+    shown: int = 0
+    """Spans of steps that it has."""
+
+    def is_slow(self, seconds: float) -> bool:
+        """Whether a step of this length, which computed one of its tokens, is to be shown."""
+        slow = seconds > max(SLOW_SECONDS, SLOW_TIMES * self.mean) and self.steps > 0
+        self.steps += 1
+        self.mean += (seconds - self.mean) / self.steps
+        return slow
+
+    def fail(self, message: str) -> None:
+        if self.span.is_recording():  # its slot may have been freed while the step was under way
+            self.span.set_status(Status(StatusCode.ERROR, message))
+
+    def end(self) -> None:
+        self.span.set_attributes({"quire.steps": self.steps, LONGEST_WAIT: self.longest})
+        self.span.end()
+
+
+@dataclass(frozen=True, slots=True)
+class TracedStep:
+    """A step with traced sequences in it."""
+
+    plan: StepPlan
+    slots: Sequence[int]
+    """Of its rows."""
+    sequences: dict[int, _Traced]
+    """By row."""
 
 
 class Spans:
     """The spans of one Execute call."""
 
     def __init__(self) -> None:
-        self._sequences: dict[int, Span] = {}
+        self._sequences: dict[int, _Traced] = {}
+        """By slot."""
 
-    def admit(self, plan: StepPlan) -> None:
-        """End the spans of freed slots and begin those of new sequences. To be called before the step."""
+    def begin(self, plan: StepPlan) -> TracedStep | None:
+        """To be called before each step. None if no traced sequence is in it."""
         if self._sequences:
             for slot in _int32s(plan.freed_slots):
                 self._end(slot)
         for new in plan.new_slots:
             if new.traceparent:
-                self._begin(new)
-
-    def step(self, plan: StepPlan) -> Span:
-        """Begin the step's span. A span that records nothing if the step has no traced sequence."""
+                self._begin(new, plan)
         if not self._sequences:
-            return INVALID_SPAN
+            return None
         slots = _int32s(plan.rows.slots)
-        links = [Link(self._sequences[slot].get_span_context()) for slot in slots if slot in self._sequences]
-        if not links:
-            return INVALID_SPAN
-        span = tracer.start_span("worker.step", context=Context(), links=links)
-        tokens = sum(_int32s(plan.rows.counts))
-        span.set_attributes({"quire.step": plan.step, "quire.rows": len(slots), "quire.tokens": tokens})
-        return span
+        found = {row: self._sequences[slot] for row, slot in enumerate(slots) if slot in self._sequences}
+        return TracedStep(plan, slots, found) if found else None
 
-    def fail(self, plan: StepPlan, result: StepResult) -> None:
-        """Record the errors of rows in the spans of their sequences."""
-        if not self._sequences or not result.errors:
+    def end(self, step: TracedStep | None, result: StepResult) -> None:
+        """A step has been computed. Any thread may call this, in the order of the steps."""
+        if step is None:
             return
-        slots = _int32s(plan.rows.slots)
+        seconds = result.duration_us / 1e6
+        starts = _int32s(step.plan.rows.starts)
+        for row, traced in step.sequences.items():
+            traced.longest = max(traced.longest, seconds)
+            if starts[row] < traced.known:
+                _show("worker.prefill", step, row, result.duration_us)
+            elif traced.is_slow(seconds):
+                _show("worker.step", step, row, result.duration_us)
         for error in result.errors:
-            if span := self._sequences.get(slots[error.row]):
-                span.set_status(Status(StatusCode.ERROR, error.message))
+            if failed := step.sequences.get(error.row):
+                failed.fail(error.message)
+
+    def fail(self, step: TracedStep | None, error: Exception) -> None:
+        """A step has raised an error, for which the call ends."""
+        if step is not None:
+            for traced in step.sequences.values():
+                traced.fail(f"step {step.plan.step}: {error}")
 
     def close(self) -> None:
         """End all spans, because the call is over."""
         for slot in list(self._sequences):
             self._end(slot)
 
-    def _begin(self, new: NewSlot) -> None:
+    def _begin(self, new: NewSlot, plan: StepPlan) -> None:
         self._end(new.slot)
-        parent = incoming((("traceparent", new.traceparent),))
-        span = tracer.start_span("worker.sequence", context=parent)
+        span = tracer.start_span("worker.sequence", incoming((("traceparent", new.traceparent),)))
         if span.is_recording():
+            tokens, blocks = new.forked_tokens + len(new.tokens) // 4, _int32s(new.block_ids)
             span.set_attributes(
                 {
                     "quire.slot": new.slot,
                     "quire.sequence_index": new.sequence_index,
-                    "quire.tokens": len(new.tokens) // 4,
+                    "quire.tokens": tokens,
                     "quire.prompt_tokens": new.prompt_length,
-                    "quire.cached_blocks": len(new.block_ids) // 4,
+                    "quire.cached_blocks": len(blocks),
+                    "quire.blocks_swapped_in": len(set(blocks) & set(_int32s(plan.swap_in.blocks))),
                 }
             )
-            self._sequences[new.slot] = span
+            self._sequences[new.slot] = _Traced(span, tokens)
 
     def _end(self, slot: int) -> None:
-        if span := self._sequences.pop(slot, None):
-            span.end()
+        if traced := self._sequences.pop(slot, None):
+            traced.end()
+
+
+def _show(name: str, step: TracedStep, row: int, duration_us: int) -> None:
+    """Make the span of a step, which has just ended, for the sequence of one of its rows."""
+    traced = step.sequences[row]
+    traced.shown += 1
+    if traced.shown > MAX_STEPS:
+        return
+    rows, now = step.plan.rows, time.time_ns()
+    links = [Link(other.span.get_span_context()) for other in step.sequences.values() if other is not traced]
+    span = tracer.start_span(
+        name,
+        trace.set_span_in_context(traced.span),
+        attributes={
+            "quire.row_start": _int32s(rows.starts)[row],
+            "quire.row_tokens": _int32s(rows.counts)[row],
+            **_made_of(step),
+        },
+        links=links,
+        start_time=now - duration_us * 1000,
+    )
+    span.end(now)
+
+
+def _made_of(step: TracedStep) -> dict[str, int]:
+    """What the batch of a step was made of."""
+    plan = step.plan
+    counts = _int32s(plan.rows.counts)
+    # A row that computes more than it samples is a chunk of a prompt. Drafts are all sampled.
+    chunks = [count for count, sampled in zip(counts, plan.rows.samples, strict=False) if count > sampled]
+    return {
+        "quire.step": plan.step,
+        "quire.rows": len(step.slots),
+        "quire.tokens": sum(counts),
+        "quire.prefill_rows": len(chunks),
+        "quire.prefill_tokens": sum(chunks),
+        "quire.draft_tokens": len(plan.draft_tokens) // 4,
+        "quire.blocks_copied": len(plan.copies.targets) // 4,
+        "quire.blocks_swapped_in": len(plan.swap_in.blocks) // 4,
+        "quire.blocks_swapped_out": len(plan.swap_out.blocks) // 4,
+    }
 
 
 def _int32s(packed: bytes) -> list[int]:

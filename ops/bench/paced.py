@@ -14,7 +14,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -45,6 +45,7 @@ from ops.bench.record import write
 from ops.launcher.acl import CHAIN
 from ops.launcher.ready import wait_ready
 from ops.launcher.redis_server import RedisServer, free_port
+from ops.launcher.served import Served
 from ops.launcher.specs import BEHIND, FRONT, Options, service_specs
 from ops.launcher.supervisor import Supervisor
 from ops.runtime.process import run
@@ -62,6 +63,8 @@ ANSWER = 256
 WORKLOAD = Workload(prompt_lengths=(32,), output_lengths=(ANSWER, ANSWER))
 SECONDS = 8.0
 """A load's length, about."""
+SHIPPED = Served()
+NOTHING: Mapping[str, str] = {}
 
 
 class PacedClock(HostClock):
@@ -114,9 +117,11 @@ async def serve(node: Node, settings: WorkerSettings) -> None:
 
 
 @contextlib.asynccontextmanager
-async def deployed(milliseconds: float, slots: int) -> AsyncIterator[tuple[Options, Supervisor, RedisServer]]:
-    """A deployment with such a worker, until the block ends."""
-    options = Options(port=free_port(), speculation="off")
+async def deployed(
+    milliseconds: float, slots: int, model: Served = SHIPPED, settings: Mapping[str, str] = NOTHING
+) -> AsyncIterator[tuple[Options, Supervisor, RedisServer]]:
+    """A deployment with such a worker, until the block ends. `settings`: of all its processes."""
+    options = Options(models=(model,), port=free_port(), speculation="off")
     with tempfile.TemporaryDirectory() as logs, RedisServer() as redis:
         worker, *others = service_specs(options, dict.fromkeys(CHAIN, redis.url))
         own = {
@@ -125,12 +130,14 @@ async def deployed(milliseconds: float, slots: int) -> AsyncIterator[tuple[Optio
             "QUIRE_MAX_SLOTS": str(slots),
             "QUIRE_STEP_TOKENS": str(STEP_TOKENS["cuda"]),
         }
-        worker = replace(worker, command=(sys.executable, "-m", __spec__.name, "--worker"), environment=own)
+        command = (sys.executable, "-m", "ops.bench.paced", "--worker")
+        worker = replace(worker, command=command, environment=own)
+        specs = [replace(one, environment={**one.environment, **settings}) for one in (worker, *others)]
 
         async def buried(*_: object) -> None:
             raise RuntimeError("a process has died")
 
-        supervisor = Supervisor([worker, *others], Path(logs), print, buried, lambda: None)
+        supervisor = Supervisor(specs, Path(logs), print, buried, lambda: None)
         async with supervisor.running(BEHIND), supervisor.running(FRONT):
             await wait_ready(options.url, options.model_names)
             yield options, supervisor, redis

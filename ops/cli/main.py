@@ -7,7 +7,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
-from ops.cli import batch, down, keys, plan_memory, quantize, status, talk, top, up
+from ops.cli import batch, down, keys, plan_memory, quantize, record, replay, status, talk, top, up
 from ops.cli.output import silence
 from ops.runtime.errors import LaunchError
 
@@ -28,6 +28,8 @@ Quire serves large language models through an OpenAI-compatible API.
   quire simulate           the same on any number of workers, under virtual time
   quire plan-memory        what a model takes of memory, and how many requests fit
   quire quantize           write a copy of a model in 4 or 8 bits
+  quire record             write down what was planned and computed in the last minutes
+  quire replay FILE        carry that out again, to the first difference
 
 `quire COMMAND --help` tells more about each.
 """
@@ -52,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     )
     whole.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
     subcommands = whole.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (up, batch, status, top, down, keys, talk, plan_memory, quantize):
+    for command in (up, batch, status, top, down, keys, talk, plan_memory, quantize, record, replay):
         command.add_to(subcommands)
     if _has_tools():
         from ops.cli.tools import bench, simulate

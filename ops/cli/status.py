@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import httpx
-from redis.exceptions import RedisError
 
 from ops.cli.load import Load, in_words, load_of
 from ops.launcher.record import Deployment, recorded
@@ -118,8 +117,8 @@ async def _processes(url: str, prefix: str) -> list[Process]:
     try:
         holders = await leases.holders()
         snapshots = await store.read([holder.process_id for holder in holders])
-    except (RedisError, OSError, BusAway) as error:
-        print(f"quire status: Redis at {without_password(url)} is unreachable: {error}", file=sys.stderr)
+    except BusAway as error:
+        print(f"quire status: {error}", file=sys.stderr)
         return []
     finally:
         await leases.aclose()

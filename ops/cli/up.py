@@ -11,6 +11,7 @@ from typing import Any
 from ops.cli.arguments import positive
 from ops.cli.output import silence
 from ops.launcher.detach import in_background
+from ops.launcher.installed import check_installed
 from ops.launcher.launch import launch
 from ops.launcher.record import logs_directory
 from ops.launcher.served import asked_for
@@ -103,6 +104,7 @@ def _serve(asked: Options, ready: Callable[[], None], how_to_stop: str) -> int:
         ready()
 
     try:
+        check_installed()
         # Once, before there are processes that would all want it.
         models = tuple(replace(each, path=fetched(each.path, _say)) for each in asked.models)
         options = replace(asked, models=models)

@@ -20,7 +20,16 @@ from ops.launcher.ready import first_token, wait_ready
 from ops.launcher.record import Deployment, claimed_directory, forget, write
 from ops.launcher.redis_server import NoRedisError, RedisServer
 from ops.launcher.served import check_models
-from ops.launcher.specs import BEHIND, FRONT, REDIS, Options, check_open, own_key, service_specs
+from ops.launcher.specs import (
+    BEHIND,
+    FRONT,
+    REDIS,
+    Options,
+    check_open,
+    memory_shares,
+    own_key,
+    service_specs,
+)
 from ops.launcher.supervisor import GOODBYE_SECONDS, Report, Supervisor
 from ops.runtime.address import without_password
 from ops.runtime.api_keys import Key, digest_of, new_secret
@@ -93,6 +102,8 @@ class Launcher:
         options, children = self._options, self.supervisor.children
         for model in options.models:
             self._say(f"model   {model.name} ({model.path})")
+        if shares := memory_shares([child.spec for child in children]):
+            self._say(f"memory  of the device that they share: {shares}")
         self._say(f"logs    {children[0].log.parent}")
         self._say(f"start   {', '.join(child.spec.name for child in children)}")
         grace = self._options.stop_seconds + GOODBYE_SECONDS

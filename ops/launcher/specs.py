@@ -2,11 +2,12 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.settings import GatewaySettings
+from ops.kv_memory import ModelFilesError, loaded_bytes
 from ops.launcher.kept_keys import kept
 from ops.launcher.served import Served
 from ops.runtime.address import url_from_here
@@ -112,7 +113,7 @@ def service_specs(options: Options, redis_urls: Mapping[str, str]) -> list[Spec]
         return Spec(name, (sys.executable, "-m", package), stage, {**environment, "QUIRE_REDIS_URL": url})
 
     device = options.device or os.environ.get("QUIRE_DEVICE")
-    gpus = iter(shares(options.workers * len(options.models), device))
+    gpus = iter(shares(options.workers * len(options.models), device, lambda: _weights(options)))
     specs = []
     for model in options.models:
         environment = common | _settings_of(model, options)
@@ -123,6 +124,25 @@ def service_specs(options: Options, redis_urls: Mapping[str, str]) -> list[Spec]
         specs.append(spec(f"scheduler{of_model}", "scheduler_svc", BEHIND, environment))
         specs.append(spec(f"tokenizer{of_model}", "tokenizer_svc", BEHIND, environment))
     return [*specs, spec("gateway", "gateway", FRONT, common)]
+
+
+def _weights(options: Options) -> list[int]:
+    """Bytes of each worker's weights; nothing if the files of a model do not tell."""
+    try:
+        sizes = [loaded_bytes(model.path) for model in options.models]
+    except ModelFilesError:
+        return []
+    return [size for size in sizes for _ in range(options.workers)]
+
+
+def memory_shares(specs: Sequence[Spec]) -> str:
+    """Which part of a device's memory each worker has, in words; empty if none shares a device, or if the
+    operator has said how much KV memory each has."""
+    if os.environ.get("QUIRE_KV_MEMORY"):
+        return ""
+    parts = {spec.name: spec.environment.get("QUIRE_MEMORY_SHARE") for spec in specs}
+    told = [f"{name} {100 * float(part):.0f} %" for name, part in parts.items() if part]
+    return ", ".join(told) if len(told) > 1 else ""
 
 
 def _settings_of(model: Served, options: Options) -> dict[str, str]:

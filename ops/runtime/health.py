@@ -51,8 +51,10 @@ def _holder(service: str, environment: Mapping[str, str]) -> int:
     """The number of the process of this machine that holds a lease."""
     prefix, host = environment.get("QUIRE_STREAM_PREFIX", "quire:"), socket.gethostname()
     try:
-        with closing(_connect(_url(environment), environment.get("QUIRE_REDIS_CA_FILE"))) as redis:
-            (members,) = _execute(redis, ("SMEMBERS", f"{prefix}processes"))
+        everyone: Command = ("SMEMBERS", f"{prefix}processes")
+        ca_file = environment.get("QUIRE_REDIS_CA_FILE")
+        with closing(_server_of(everyone, _url(environment), ca_file)) as redis:
+            (members,) = _execute(redis, everyone)
             ids = [
                 name for one in members if (name := one.decode(errors="replace")).startswith(f"{service}-")
             ]
@@ -74,6 +76,28 @@ def _url(environment: Mapping[str, str]) -> str:
     if path := environment.get("QUIRE_REDIS_URL_FILE"):
         return Path(path).read_text(encoding="utf-8").strip()
     return environment.get("QUIRE_REDIS_URL", "redis://127.0.0.1:6379/0")
+
+
+def _server_of(command: Command, url: str, ca_file: str | None) -> socket.socket:
+    """A connection to the server that carries out a command. In a cluster it may not be the URL's."""
+    redis = _connect(url, ca_file)
+    try:
+        _execute(redis, command)
+    except BaseException as error:
+        redis.close()
+        kind, _, place = str(error).partition(" ")
+        if not (isinstance(error, hiredis.ReplyError) and kind == "MOVED"):
+            raise
+        return _connect(_at(url, place.partition(" ")[2]), ca_file)
+    return redis
+
+
+def _at(url: str, place: str) -> str:
+    """The URL with another `host:port`; see `proto/rpc/place.py`, which takes a while to import."""
+    parts, (host, _, port) = urlsplit(url), place.rpartition(":")
+    host = host or parts.hostname or ""
+    user = parts.netloc[: parts.netloc.rfind("@") + 1]
+    return parts._replace(netloc=f"{user}[{host}]:{port}" if ":" in host else f"{user}{host}:{port}").geturl()
 
 
 def _connect(url: str, ca_file: str | None) -> socket.socket:

@@ -9,50 +9,46 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 
-import redis.asyncio
-from redis.exceptions import RedisError
+from redis.asyncio.connection import parse_url
 
-from ops.runtime.address import without_password
 from ops.runtime.errors import LaunchError
-from proto.rpc import Lease
+from proto.rpc import BusAway, Lease
 from proto.rpc.lease import killed_note
+from proto.rpc.redis_bus import Line
 
-_TIMEOUT = 3.0
 NOTE_SECONDS = 600
 """Seconds for which the peers of a process can find out that it was killed."""
 
 
 class Leases:
-    """Reads and ends the leases of one deployment."""
+    """Reads and ends the leases of one deployment. Raises `ValueError` for a URL of no Redis."""
 
     def __init__(self, url: str, prefix: str) -> None:
-        self._url = url
         self._keys = f"{prefix}alive:"
         self._everyone = f"{prefix}processes"
-        self._redis = redis.asyncio.Redis.from_url(
-            url, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT
-        )
+        parse_url(url)
+        self._line = Line(url)
 
     async def reachable(self) -> None:
         """Raise `LaunchError` if the Redis does not answer."""
         try:
-            await self._redis.ping()
-        except (RedisError, OSError) as error:
-            raise LaunchError(f"Redis at {without_password(self._url)} is unreachable: {error}") from None
+            await self._line.execute(("PING",))
+        except BusAway as error:
+            raise LaunchError(str(error)) from None
 
     async def answering(self, timeout: float = 10.0) -> None:
         """Return once the Redis, just started, answers; `LaunchError` if it takes too long. Seconds."""
-        async with _deadline(timeout, f"Redis at {without_password(self._url)} does not answer"):
+        async with _deadline(timeout, "Redis does not answer"):
             while True:
                 with contextlib.suppress(LaunchError):
                     return await self.reachable()
                 await asyncio.sleep(0.02)
 
     async def holders(self) -> list[Lease]:
-        """All processes that hold a lease, by service and id."""
-        members = await self._redis.smembers(self._everyone)
+        """All processes that hold a lease, by service and id. Raises `BusAway`."""
+        (members,) = await self._line.execute(("SMEMBERS", self._everyone))
         ids = sorted({one.decode(errors="replace") for one in members if isinstance(one, bytes)})
-        values = await self._redis.mget([self._keys + one for one in ids]) if ids else []
+        (values,) = await self._line.execute(("MGET", *(self._keys + one for one in ids))) if ids else ([],)
         # None: it has run out, or a key of this name is something else.
         pairs = [(one, value) for one, value in zip(ids, values, strict=True) if isinstance(value, bytes)]
         found = [lease for one, value in pairs if (lease := Lease.decode(one, value)) is not None]
@@ -64,16 +60,16 @@ class Leases:
         `killed`: from outside, which is noted for the peers, so that they suspect no request of theirs.
         Without this they know as soon as the lease runs out; a Redis that is away is no error here.
         """
-        with contextlib.suppress(RedisError, OSError):
+        with contextlib.suppress(BusAway):
             for holder in await self.holders():
                 if holder.pid == pid and holder.host == socket.gethostname():
                     if killed:
                         note = f"{self._keys}{killed_note(holder.process_id)}"
-                        await self._redis.set(note, b"", ex=NOTE_SECONDS)
-                    await self._redis.delete(f"{self._keys}{holder.process_id}")
+                        await self._line.execute(("SET", note, b"", "EX", NOTE_SECONDS))
+                    await self._line.execute(("DEL", f"{self._keys}{holder.process_id}"))
 
     async def aclose(self) -> None:
-        await self._redis.aclose()
+        self._line.close()
 
 
 @contextlib.asynccontextmanager

@@ -9,11 +9,12 @@ then (`metrics_store.py`), and the gateway shows those of all processes (`gatewa
 import json
 import math
 import resource
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 
 @dataclass(frozen=True)
@@ -64,20 +65,35 @@ class Gauge:
         return self.value
 
 
+class Exemplar(NamedTuple):
+    """One value in a bucket, and the trace that tells more of it."""
+
+    trace_id: int
+    value: float
+    at: float
+    """When it was measured. Seconds since 1970."""
+
+
 class Histogram:
     """How many values there were in each bucket, and their sum."""
 
-    __slots__ = ("_bounds", "counts", "sum")
+    __slots__ = ("_bounds", "counts", "exemplars", "sum")
 
     def __init__(self, metric: Metric) -> None:
         self._bounds = metric.bounds
         self.counts = [0] * (len(metric.bounds) + 1)
         """Of values up to each bound and above the one before; last those above all bounds."""
         self.sum = 0.0
+        self.exemplars: dict[int, Exemplar] = {}
+        """By bucket, the newest value in it whose request is traced."""
 
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self._bounds, value)] += 1
+    def observe(self, value: float, trace_id: int = 0) -> None:
+        """`trace_id`: of the request's trace; 0: it is not traced."""
+        bucket = bisect_left(self._bounds, value)
+        self.counts[bucket] += 1
         self.sum += value
+        if trace_id:
+            self.exemplars[bucket] = Exemplar(trace_id, value, time.time())
 
     def told(self) -> Any:
         return [*self.counts, self.sum]
@@ -88,6 +104,10 @@ Some = TypeVar("Some", Counter, Gauge, Histogram)
 Labels = tuple[str, ...]
 Snapshot = dict[str, dict[Labels, list[float]]]
 """By the metric's name and the values of its labels: its number, or of a histogram counts and sum."""
+Exemplars = dict[str, dict[Labels, dict[int, Exemplar]]]
+"""By the metric's name, the values of its labels, and the number of the bucket."""
+_EXEMPLARS = "#exemplars"
+"""After a metric's name: its exemplars, four numbers each. Who does not know this leaves them out."""
 
 
 class Metrics:
@@ -116,6 +136,10 @@ class Metrics:
         for reader in self._readers:
             reader()
         values = [(metric.name, labels, value.told()) for (metric, labels), value in self._values.items()]
+        for (metric, labels), value in self._values.items():
+            if isinstance(value, Histogram) and value.exemplars:
+                told = [number for bucket, each in value.exemplars.items() for number in (bucket, *each)]
+                values.append((metric.name + _EXEMPLARS, labels, told))
         return json.dumps(values, separators=(",", ":")).encode()
 
     def _value(self, kind: type[Some], metric: Metric, labels: Labels) -> Some:
@@ -149,6 +173,20 @@ def parse(snapshot: bytes, known: Mapping[str, Metric]) -> Snapshot:
     except (TypeError, LookupError, RecursionError, OverflowError) as error:
         raise ValueError(repr(error)) from None
     return values
+
+
+def exemplars_in(snapshot: bytes, known: Mapping[str, Metric]) -> Exemplars:
+    """The exemplars of a snapshot that `parse` can read. Those that cannot be are left out."""
+    found: Exemplars = {}
+    for name, labels, told in json.loads(snapshot):
+        metric = known.get(name.removesuffix(_EXEMPLARS))
+        if metric is None or name == metric.name or len(labels) != len(metric.labels):
+            continue
+        by_bucket = found.setdefault(metric.name, {}).setdefault(tuple(map(str, labels)), {})
+        for bucket, trace_id, value, at in zip(*([iter(told)] * 4), strict=False):
+            if trace_id in range(1, 2**128) and bucket in range(len(metric.bounds) + 1):
+                by_bucket[bucket] = Exemplar(trace_id, float(value), float(at))
+    return found
 
 
 def cpu_seconds() -> float:

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import uvloop
 
@@ -17,9 +17,13 @@ from ops.runtime.logs import start_logs
 from ops.runtime.metrics_store import MetricsStore, publish
 from ops.runtime.settings import ProcessSettings
 from ops.runtime.telemetry import start_traces
+from ops.runtime.trace_sampling import Sampling
 from ops.runtime.watchdog import watch_loop
 from proto.rpc import Node, RedisBus, TaskEnded
 from proto.rpc.redis_bus import Line
+
+if TYPE_CHECKING:
+    from ops.runtime.metrics_page import MetricsPage
 
 Settings = TypeVar("Settings", bound=ProcessSettings)
 Serve = Callable[[Node, Settings], Awaitable[None]]
@@ -71,16 +75,36 @@ async def _run(settings: Settings, service: str, serve: Serve[Settings]) -> None
     bus = RedisBus(settings.redis_url, prefix=settings.stream_prefix)
     lease, secret = settings.lease_seconds, settings.secret
     async with Node(bus, service=service, lease_seconds=lease, secret=secret) as node:
-        traces = start_traces(service, node.id, settings.otlp_endpoint)
+        traces = start_traces(service, node.id, settings.otlp_endpoint, _sampling(settings))
         store = MetricsStore(Line(settings.redis_url), settings.stream_prefix)
         node.own(publish(node, store), "what publishes the metrics")
+        page = await _show_metrics(node, settings.metrics_address)
         serving = asyncio.ensure_future(serve(node, settings))
         _stop_on_signals(serving, settings.stop_seconds)
         try:
             await _while_whole(node, serving)
         finally:
+            if page is not None:
+                page.close()
             if traces is not None:
                 await asyncio.to_thread(traces.shutdown)
+
+
+async def _show_metrics(node: Node, address: str) -> "MetricsPage | None":
+    """Show this process's own metrics, if an address is given."""
+    if not address:
+        return None
+    from ops.runtime.metrics_page import MetricsPage  # needed seldom
+
+    page = MetricsPage(node.id)
+    await node.update(metrics=await page.listen(address))
+    return page
+
+
+def _sampling(settings: ProcessSettings) -> Sampling:
+    """Which requests are traced."""
+    tenants = frozenset(filter(None, map(str.strip, settings.trace_tenants.split(","))))
+    return Sampling(settings.trace_rate, tenants, settings.trace_slow_seconds)
 
 
 async def _while_whole(node: Node, serving: "asyncio.Task[None]") -> None:

@@ -55,6 +55,20 @@ class ProcessSettings(BaseSettings):
     otlp_endpoint: str = ""
     """Where spans go (OTLP over gRPC, e.g. `http://127.0.0.1:4317`). Empty: no traces."""
 
+    trace_rate: float = Field(1.0, ge=0, le=1)
+    """Part of the requests that are traced. One that comes with a `traceparent` follows that."""
+
+    trace_tenants: str = ""
+    """Names of API keys whose requests are all traced, with commas between them."""
+
+    trace_slow_seconds: float = Field(5.0, ge=0)
+    """Of requests that are not traced otherwise, those that wait this long for their first or next token are,
+    and those that fail. Seconds. 0: none are."""
+
+    metrics_address: str = Field("", pattern=r"^(|.+:\d{1,5})$")
+    """Where this process shows its own metrics over HTTP, as in `127.0.0.1:9101`; port 0 takes a free one,
+    which the lease names. Empty: nowhere but at the gateway."""
+
     log_level: str = Field("INFO", pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")
 
     log_format: str = Field("text", pattern=r"^(text|json)$")

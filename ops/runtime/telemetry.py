@@ -4,10 +4,12 @@ Without `QUIRE_OTLP_ENDPOINT` no provider is set and every call here costs next 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+import grpc
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -19,10 +21,23 @@ from opentelemetry.trace import Status as SpanStatus
 from opentelemetry.trace import StatusCode as SpanStatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from ops.runtime.trace_sampling import LONGEST_WAIT, KeptIfFaulty, RequestSampler, Sampling
 from proto.rpc.call import Status
 
 MAX_ATTRIBUTE_LENGTH = 4096
 """Characters of an attribute of a span, of its events and of its status. A stack trace may need them."""
+
+FAULTS = frozenset(
+    {
+        *(grpc.StatusCode.UNKNOWN, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNIMPLEMENTED),
+        *(grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DATA_LOSS),
+        *(grpc.StatusCode.ABORTED, grpc.StatusCode.FAILED_PRECONDITION),
+    }
+)
+"""Statuses of calls that failed by no fault of their callers: their spans have the status ERROR."""
+
+LATE_SECONDS = 0.1
+"""A call that is cancelled with less time left until its deadline was cancelled because of that."""
 
 # Trace context alone: baggage is the client's, and nothing here reads it.
 _propagator = TraceContextTextMapPropagator()
@@ -30,8 +45,10 @@ _propagator = TraceContextTextMapPropagator()
 Metadata = Sequence[tuple[str, str | bytes]]
 
 
-def start_traces(service: str, process_id: str, endpoint: str) -> TracerProvider | None:
-    """Send this process's spans to `endpoint` (OTLP/gRPC); none if it is empty.
+def start_traces(
+    service: str, process_id: str, endpoint: str, sampling: Sampling | None = None
+) -> TracerProvider | None:
+    """Send this process's spans to `endpoint` (OTLP/gRPC); none if it is empty. `sampling`: None: all.
 
     The caller shuts the provider down before the process ends, which sends what is left.
     """
@@ -39,9 +56,11 @@ def start_traces(service: str, process_id: str, endpoint: str) -> TracerProvider
         return None
     resource = Resource.create({"service.name": f"quire-{service}", "service.instance.id": process_id})
     limits = SpanLimits(max_attribute_length=MAX_ATTRIBUTE_LENGTH)
-    provider = TracerProvider(resource=resource, span_limits=limits)
+    sampling = sampling or Sampling()
+    provider = TracerProvider(RequestSampler(sampling), resource, span_limits=limits)
     exporter = OTLPSpanExporter(endpoint=endpoint, insecure=not endpoint.startswith("https"))
-    provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=500))
+    sent = BatchSpanProcessor(exporter, schedule_delay_millis=500)
+    provider.add_span_processor(KeptIfFaulty(sent, sampling.slow_seconds) if sampling.slow_seconds else sent)
     trace.set_tracer_provider(provider)
     return provider
 
@@ -53,10 +72,81 @@ def outgoing(context: Context | None = None) -> tuple[tuple[str, str], ...]:
     return tuple(carrier.items())
 
 
+def sampled_trace(span: Span) -> int:
+    """Id of the span's trace; 0 if that is not recorded."""
+    context = span.get_span_context()
+    return context.trace_id if context.trace_flags.sampled else 0
+
+
 def incoming(metadata: Metadata | None) -> Context:
     """The caller's span context out of a call's metadata; empty if it has none."""
     carrier = {key: value for key, value in metadata or () if isinstance(value, str)}
     return _propagator.extract(carrier, Context())
+
+
+def carried(span: Span) -> tuple[tuple[str, str], ...]:
+    """Metadata that carries the span's context to the next process; none if nothing is traced."""
+    return outgoing(trace.set_span_in_context(span)) if span.get_span_context().is_valid else ()
+
+
+@contextmanager
+def within(tracer: Tracer, name: str, parent: Span) -> Iterator[Span]:
+    """A span named `name` around a part of what `parent` does. Its errors are the parent's."""
+    span = tracer.start_span(name, trace.set_span_in_context(parent))
+    try:
+        yield span
+    finally:
+        span.end()
+
+
+@contextmanager
+def calling(tracer: Tracer, method: str, parent: Span, attempt: int) -> Iterator[Span]:
+    """A span around a call to another process. `method`: as in "quire.Tokenizer/Generate".
+
+    `attempt`: 1 for the first call; a further one is made when a process was lost, or the call was paused.
+    """
+    attributes: dict[str, str | int] = {"rpc.method": method, "rpc.system.name": "grpc"}
+    attributes["quire.attempt"] = attempt
+    span = tracer.start_span(method, trace.set_span_in_context(parent), SpanKind.CLIENT, attributes)
+    try:
+        yield span
+    except grpc.aio.AioRpcError as error:
+        failed(span, error, error.code(), error.details() or "")
+        raise
+    finally:
+        span.end()
+
+
+def failed(span: Span, error: Exception, code: grpc.StatusCode | None, message: str = "") -> None:
+    """Record an error in a span. `code`: the status that it means for a caller; None: it is unexpected."""
+    if not span.is_recording():
+        return
+    span.record_exception(error)
+    span.set_attribute("error.type", code.name if code else type(error).__name__)
+    if code is None or code in FAULTS:
+        text = message or str(error)
+        span.set_status(SpanStatus(SpanStatusCode.ERROR, text[:MAX_ATTRIBUTE_LENGTH]))
+
+
+class Waits:
+    """How long somebody waits for tokens: for the first one, and from each to the next."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.longest = 0.0
+        """Seconds."""
+        self._clock = clock
+        self._since = clock()
+
+    def came(self) -> float:
+        """Tokens have come; the seconds since those before, or since the beginning."""
+        now = self._clock()
+        waited, self._since = now - self._since, now
+        self.longest = max(self.longest, waited)
+        return waited
+
+    def note(self, span: Span) -> None:
+        """Set the longest wait as the span's attribute. One that goes on counts."""
+        span.set_attribute(LONGEST_WAIT, round(max(self.longest, self._clock() - self._since), 6))
 
 
 @asynccontextmanager
@@ -65,19 +155,22 @@ async def served(
 ) -> AsyncIterator[Span]:
     """A span named `name` around a call that a servicer serves.
 
-    An error is recorded in the span. If `status_of` knows a status for it, the call ends with that status;
-    otherwise the error goes on.
+    An error is recorded in the span, see `FAULTS`. If `status_of` knows a status for it, the call ends with
+    that status; otherwise the error goes on.
     """
     span = tracer.start_span(name, context=incoming(context.invocation_metadata()), kind=SpanKind.SERVER)
     try:
         yield span
     except asyncio.CancelledError:
-        span.set_status(SpanStatus(SpanStatusCode.ERROR, "cancelled"))
+        left = context.time_remaining()
+        if left is not None and left < LATE_SECONDS:
+            span.set_status(SpanStatus(SpanStatusCode.ERROR, "it took longer than its deadline"))
+        else:
+            span.add_event("cancelled")  # by the caller, which has all that it wants
         raise
     except Exception as error:
-        span.record_exception(error)
-        span.set_status(SpanStatus(SpanStatusCode.ERROR, str(error)[:MAX_ATTRIBUTE_LENGTH]))
         status = status_of(error)
+        failed(span, error, status.code if status else None)
         if status is None:
             raise
         await context.abort(status.code, status.details, status.trailing)

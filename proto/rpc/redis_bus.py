@@ -20,25 +20,23 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import hiredis
 
-from proto.rpc.bounded_reader import size_of
 from proto.rpc.bus import (
     DEAD_LETTERS,
     DEAD_LETTERS_KEPT,
     GIVEN_BACK,
-    MAX_ENTRY_BYTES,
     Batch,
     Received,
     inbox_of,
 )
 from proto.rpc.errors import BusAway
+from proto.rpc.place import TAGGED, Place
+from proto.rpc.redis_entries import ADOPT, FIELD, GIVE_BACK, entries_of, entry_of, is_here, text_members
 from proto.rpc.resp import Command, Connection, RedisReplyError, Replies
 
 GROUP = "replicas"
-FIELD = b"e"
 BLOCK_SECONDS = 5
 REPLY_SECONDS = 5
 READ_COUNT = 64
@@ -46,45 +44,6 @@ READ_COUNT = 64
 PENDING_COUNT = 1000
 FORGOTTEN_SECONDS = 600
 """Seconds after its process's last renewal of the lease until Redis drops an inbox."""
-
-# Lets another consumer have entries that are pending for this one, as if they had not been given to it.
-# Atomic, so that nobody is robbed of one that he has taken over meanwhile.
-GIVE_BACK = """
-for i = 4, #ARGV do
-  local item = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1, ARGV[2])[1]
-  if item then
-    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, ARGV[i], 'RETRYCOUNT', item[4] - 1, 'JUSTID')
-  end
-end
-"""
-
-# Takes over an entry that was given back, or is pending for a consumer without a lease, and removes
-# consumers that have neither a lease nor an entry. Atomic, so that a consumer which comes back at this very
-# moment loses nothing. Returns the entry's id, its fields, and the number of consumers that it was given to.
-ADOPT = """
-for _, row in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
-  local consumer = {}
-  for i = 1, #row, 2 do consumer[row[i]] = row[i + 1] end
-  local name = consumer['name']
-  local free = name == ARGV[4]
-  if ARGV[5] == '1' then free = name ~= ARGV[2] and redis.call('EXISTS', ARGV[3] .. name) == 0 end
-  if free then
-    local item = redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, name)[1]
-    while item do
-      local id, deliveries = item[1], item[4] + 1
-      local entry = redis.call('XRANGE', KEYS[1], id, id)[1]
-      if entry then
-        redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, id, 'RETRYCOUNT', deliveries, 'JUSTID')
-        return {id, entry[2], deliveries}
-      end
-      redis.call('XACK', KEYS[1], ARGV[1], id)
-      item = redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, name)[1]
-    end
-    redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], name)
-  end
-end
-return nil
-"""
 
 
 class RedisBus:
@@ -104,8 +63,8 @@ class RedisBus:
 class Line:
     """A connection that is opened when it is needed, and again after it was lost."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, place: Place | None = None) -> None:
+        self._place = place or Place(url)
         self._opening = asyncio.Lock()
         self.connection: Connection | None = None
         self.history = b""
@@ -113,7 +72,7 @@ class Line:
 
     def another(self) -> "Line":
         """Another connection to the same Redis, for reads that block."""
-        return Line(self._url)
+        return Line(self._place.url, self._place)
 
     async def get(self, any_history: bool = False) -> Connection:
         """Raises `BusAway`, too, for a history that is not the lease's, unless it may be `any_history`."""
@@ -122,10 +81,17 @@ class Line:
             async with self._opening:  # one connection for all that want it now
                 connection = self._open()
                 if connection is None:
-                    connection = self.connection = await Connection.open(self._url)
+                    connection = self.connection = await self._connect()
         if connection.history != self.history and self.history and not any_history:
             raise BusAway("Redis has restarted, or another server has taken its place")
         return connection
+
+    async def _connect(self) -> Connection:
+        try:
+            return await Connection.open(self._place.url)
+        except BusAway:
+            self._place.lost()
+            raise
 
     def _open(self) -> Connection | None:
         connection = self.connection
@@ -137,13 +103,20 @@ class Line:
         try:
             return await connection.execute(commands, block_seconds + REPLY_SECONDS)
         except RedisReplyError as error:
-            self.refused(error)
-            raise
+            if not self.refused(error):
+                raise
+        connection = await self.get()
+        return await connection.execute(commands, block_seconds + REPLY_SECONDS)
 
-    def refused(self, error: RedisReplyError) -> None:
-        """A server that has become a replica: whoever took its place is found by connecting again."""
-        if "READONLY" in str(error):
+    def refused(self, error: RedisReplyError) -> bool:
+        """Look at an error reply. True if it names the server of a cluster that has the keys.
+
+        A server that has become a replica is left: whoever took its place is found by connecting again.
+        """
+        moved = self._place.moved(str(error))
+        if moved or "READONLY" in str(error):
             self.close()
+        return moved
 
     def belongs_to(self, history: bytes) -> None:
         """The lease is taken in this history. A connection to another one is closed."""
@@ -160,19 +133,26 @@ class RedisLink:
     """See `proto.rpc.bus.Link`."""
 
     def __init__(self, bus: RedisBus, process_id: str) -> None:
-        self._prefix, self._id, self._url = bus.prefix, process_id, bus.url
+        self._prefix, self._id = bus.prefix, process_id
         self._inbox_key = bus.prefix + inbox_of(process_id)
         self._lease_key = f"{bus.prefix}alive:{process_id}"
         self._sent_key = f"{bus.prefix}sent:{process_id}"
         self._control = Line(bus.url)
-        self._inbox = Line(bus.url)
+        self._inbox = self._control.another()
         self._doors: dict[str, Line] = {}
         self._everyone = f"{bus.prefix}processes"
         self._leased = b""
 
     async def start(self) -> None:
         """Raises `BusAway`."""
-        await self._control.get()
+        connection = await self._control.get()
+        if connection.cluster:
+            if TAGGED.match(self._prefix) is None:
+                raise BusAway(
+                    "this Redis is a cluster, where all keys of a deployment have to lie on one server: "
+                    f"QUIRE_STREAM_PREFIX={self._prefix} has no hash tag, as in {{one}}:"
+                )
+            await self._control.execute(("GET", self._sent_key))  # to be led to that server
 
     # --- writing ---
 
@@ -238,9 +218,9 @@ class RedisLink:
         """See `Link.read`."""
         options = ("COUNT", READ_COUNT, "BLOCK", BLOCK_SECONDS * 1000, "STREAMS", self._inbox_key, after)
         (reply,) = await self._inbox.execute(("XREAD", *options), block_seconds=BLOCK_SECONDS)
-        found = _received(reply)
+        found = entries_of(reply)
         # From the first one that was left for later on they are read again.
-        return list(itertools.takewhile(_is_here, found))
+        return list(itertools.takewhile(is_here, found))
 
     async def tail(self) -> str:
         """See `Link.tail`."""
@@ -268,7 +248,7 @@ class RedisLink:
         """See `Link.take`."""
         line = self._doors.get(door)
         if line is None:
-            line = self._doors[door] = Line(self._url)
+            line = self._doors[door] = self._control.another()
             line.belongs_to(self._control.history)
         options = (
             "COUNT",
@@ -289,7 +269,7 @@ class RedisLink:
             await self.join(door)  # the door was deleted
             return ()
         # Those that were left for later are pending, and `pending` reads them.
-        return list(filter(_is_here, _received(reply)))
+        return list(filter(is_here, entries_of(reply)))
 
     async def missing(self, door: str, entry_ids: Sequence[str]) -> set[str]:
         """See `Link.missing`."""
@@ -322,7 +302,7 @@ class RedisLink:
         if gone:  # withdrawn while they were pending: nothing to do any more
             await self._control.execute(("XACK", key, GROUP, *gone))
         rest = [(*entries[0], row[3]) for row, entries in zip(rows, found, strict=True) if entries]
-        return list(filter(_is_here, itertools.starmap(_entry, rest)))
+        return list(filter(is_here, itertools.starmap(entry_of, rest)))
 
     async def give_back(self, door: str, entry_ids: Sequence[str]) -> None:
         """See `Link.give_back`."""
@@ -333,8 +313,8 @@ class RedisLink:
         """See `Link.adopt`."""
         arguments = (GROUP, self._id, f"{self._prefix}alive:", GIVEN_BACK, int(of_the_dead))
         (found,) = await self._control.execute(("EVAL", ADOPT, 1, self._prefix + door, *arguments))
-        adopted = _entry(*found) if found else None
-        return adopted if adopted is not None and _is_here(adopted) else None
+        adopted = entry_of(*found) if found else None
+        return adopted if adopted is not None and is_here(adopted) else None
 
     # --- leases ---
 
@@ -381,7 +361,7 @@ class RedisLink:
         ids = process_ids
         if ids is None:
             (members,) = await self._control.execute(("SMEMBERS", self._everyone))
-            ids, strange = _texts(members)
+            ids, strange = text_members(members)
             if strange:  # nobody can take a lease under such a name
                 await self._control.execute(("SREM", self._everyone, *strange))
         if not ids:
@@ -405,36 +385,6 @@ class RedisLink:
                 )
         for line in (self._control, self._inbox, *self._doors.values()):
             line.close()
-
-
-def _received(reply: Any) -> list[Received]:
-    """Entries of the one stream that was read; none if the read timed out."""
-    return [_entry(*entry) for entry in reply[0][1]] if reply else []
-
-
-def _entry(number: bytes, fields: Any, deliveries: int = 1) -> Received:
-    if isinstance(fields, list) and len(fields) == 2 and fields[0] == FIELD:
-        payload = fields[1]
-        if isinstance(payload, bytes):
-            return Received(number.decode(), payload, deliveries)
-        return Received(number.decode(), None, deliveries, size_of(payload))
-    return Received(number.decode(), None, deliveries)
-
-
-def _is_here(received: Received) -> bool:
-    """Whether an entry was read, or never will be. Otherwise it comes when it is read again."""
-    return not 0 < received.size <= MAX_ENTRY_BYTES
-
-
-def _texts(members: list[bytes]) -> tuple[list[str], list[bytes]]:
-    """The members of a set that are text, and the others."""
-    texts, others = list[str](), list[bytes]()
-    for one in members:
-        try:
-            texts.append(one.decode())
-        except UnicodeDecodeError:
-            others.append(one)
-    return texts, others
 
 
 def _milliseconds(seconds: float) -> int:

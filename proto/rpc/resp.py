@@ -43,6 +43,8 @@ class Connection(asyncio.Protocol):
         self.history = b""
         """Changes when Redis restarts, and when another server takes its place: what was acknowledged before
         may be lost."""
+        self.cluster = False
+        """Whether Redis is one server of a cluster."""
 
     @classmethod
     async def open(cls, url: str) -> "Connection":
@@ -101,6 +103,7 @@ class Connection(asyncio.Protocol):
             self.close()
             raise
         lines = b"\r\n".join(infos[:2]).split(b"\r\n")
+        self.cluster = not {b"redis_mode:cluster", b"server_mode:cluster"}.isdisjoint(lines)  # Redis, Valkey
         self.history = b" ".join(line for line in lines if line.startswith((b"run_id:", b"master_replid:")))
 
     @property

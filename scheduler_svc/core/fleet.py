@@ -17,7 +17,7 @@ So other requests go on elsewhere, and new ones go there.
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from scheduler_svc.core.capabilities.roll import roll
@@ -64,13 +64,15 @@ class Fleet:
         policy: str = "fcfs",
         speculation: str = "off",
         step_seconds: float = STEP_SECONDS,
+        make: Callable[..., Scheduler] = Scheduler,
     ) -> None:
         """`policy`: one of `POLICIES`; `speculation`: off, or one of `DRAFTERS`; `step_seconds`: what a step
-        with decodes should take."""
+        with decodes should take; `make`: makes the scheduler of a worker."""
         self._token_budget = token_budget
         self._policy = POLICIES[policy]()
         self._speculation = speculation
         self._step_seconds = step_seconds
+        self._make = make
         self.schedulers: list[Scheduler] = []
         self._router = Router()
         self._largest: WorkerLimits | None = None
@@ -156,7 +158,7 @@ class Fleet:
                 waiting.append(group)
             self._router.review(scheduler)
         drafts = speculation_of(self._speculation, limits)
-        joined = Scheduler(limits, self._token_budget, self._policy, drafts, self._step_seconds)
+        joined = self._make(limits, self._token_budget, self._policy, drafts, self._step_seconds)
         self.schedulers.append(joined)
         self._router.add(joined)
         self._measure()

@@ -35,3 +35,9 @@ class Lookup:
             return []
         period = len(tokens) - begin
         return [tokens[begin + number % period] for number in range(count)]
+
+    def anew(self, tokens: "array[int]") -> "Lookup":
+        """The same, made of the sequence's tokens alone."""
+        found = Lookup()
+        found.guess(tokens[: self._indexed], 0)
+        return found

@@ -5,7 +5,7 @@ them. A table is a tuple of columns, all of one length. `StepBuilder` (step_buil
 """
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -145,6 +145,8 @@ class StepResult:
     """Log probabilities of prompts' tokens, by the index of the row that reports them."""
     forced: Mapping[int, Forced] = field(default_factory=dict)
     """Tokens that grammars force in the sequences of rows, by the row's index."""
+    at_limits: Container[int] = ()
+    """Rows of `errors` whose grammars go no further, by index."""
 
 
 class Fork(NamedTuple):

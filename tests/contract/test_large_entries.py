@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proto.rpc import bounded_reader, bus, memory_bus, redis_bus
+from proto.rpc import bounded_reader, bus, memory_bus, redis_entries
 from proto.rpc import outbox as outbox_module
 from proto.rpc.bus import door_of, inbox_of
 from proto.rpc.call import MAX_MESSAGE_BYTES
@@ -31,7 +31,7 @@ async def pair(world: Any, echo: SimpleNamespace, servicer: Any) -> SimpleNamesp
 @pytest.fixture
 def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lower limit, so that a test need not write so much."""
-    for module in (bus, bounded_reader, memory_bus, redis_bus):
+    for module in (bus, bounded_reader, memory_bus, redis_entries):
         monkeypatch.setattr(module, "MAX_ENTRY_BYTES", LARGEST)
 
 

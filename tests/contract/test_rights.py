@@ -1,6 +1,7 @@
 """What a process may not write must not keep it from writing the rest."""
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,14 +11,15 @@ from ops.launcher.acl import OPERATOR, Credentials
 from ops.launcher.redis_server import RedisServer
 from proto.rpc import BusAway, RedisBus
 from proto.rpc.bus import Batch
+from tests.contract.conftest import DEBIAN
 
 USERS = Credentials()
 STRANGER = ("nobody-1", b"to nobody")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with RedisServer(users=USERS.acl_file("quire:")) as server:
+@pytest.fixture(scope="module", params=[None, *([Path(DEBIAN)] if DEBIAN else [])], ids=str)
+def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    with RedisServer(request.param, users=USERS.acl_file("quire:")) as server:
         yield server
 
 

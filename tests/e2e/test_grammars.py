@@ -114,3 +114,16 @@ def test_answers_to_drawn_schemas_are_valid(deployment: Deployment) -> None:
     assert found.problems == []
     assert (found.count, found.cut_off) == (40, 0)
     assert len(found.followed) > 20
+
+
+def test_a_grammar_that_goes_no_further_in_its_answer_is_a_400(deployment: Deployment) -> None:
+    """Behind more text than a grammar is tried with are more words than a rule may have."""
+    words = " | ".join(f'"w{number}"' for number in range(3000))
+    fields = {"structured_outputs": {"grammar": f"start: BEGIN words\nBEGIN: /[ab]{{150}}/\nwords: {words}"}}
+    refused = ask(deployment, **fields).json()["error"]
+    assert (refused["type"], refused["param"]) == ("invalid_request_error", "structured_outputs")
+    assert "3001 items" in refused["message"]
+    streamed = ask(deployment, stream=True, **fields)
+    events = [json.loads(line[6:]) for line in streamed.text.splitlines() if line.startswith("data: {")]
+    assert len("".join(event["choices"][0]["delta"].get("content", "") for event in events[:-1])) >= 140
+    assert events[-1]["error"] == refused

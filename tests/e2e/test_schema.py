@@ -62,10 +62,19 @@ BATCHES = (
     *("GET /v1/batches", "GET /v1/batches/{batch_id}"),
     *("POST /v1/batches", "POST /v1/batches/{batch_id}/cancel"),
 )
+ONE_CONVERSATION = "/v1/conversations/{conversation_id}"
+CONVERSATIONS = (
+    *("POST /v1/conversations", f"POST {ONE_CONVERSATION}", f"POST {ONE_CONVERSATION}/items"),
+    *(f"{method} {ONE_CONVERSATION}" for method in ("GET", "DELETE")),
+    *(f"{method} {ONE_CONVERSATION}/items/{{item_id}}" for method in ("GET", "DELETE")),
+    f"GET {ONE_CONVERSATION}/items",
+)
+OTHERS = ("GET /v1/models/{name}", *STORED, *FILES, *BATCHES, *CONVERSATIONS)
 DRAWN = [
     *((f"POST {path}", mode) for path in POSTS for mode in GenerationMode),
-    *((label, GenerationMode.POSITIVE) for label in ("GET /v1/models/{name}", *STORED, *FILES, *BATCHES)),
+    *((label, GenerationMode.POSITIVE) for label in OTHERS),
     ("POST /v1/batches", GenerationMode.NEGATIVE),
+    ("POST /v1/conversations", GenerationMode.NEGATIVE),
 ]
 REFUSED = [400, 404, 413]
 """Statuses of answers to requests that are not as documented. Such a request may also be too large."""
@@ -108,6 +117,7 @@ def test_all_operations_are_looked_at(operations: dict[str, APIOperation]) -> No
         *STORED,
         *FILES,
         *BATCHES,
+        *CONVERSATIONS,
     }
 
 

@@ -38,7 +38,7 @@ class Deployment:
         self.directory = directory
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.prefix = f"test-{self.port}:"
+        self.prefix = settings.get("QUIRE_STREAM_PREFIX", f"test-{self.port}:")
         self.model_name = "quire-tiny" if model == SHIPPED_MODEL else model.name
         self.environment = os.environ | {
             "QUIRE_STREAM_PREFIX": self.prefix,

@@ -184,7 +184,11 @@ _LAYER = {
     **{"self_attn.q_b_proj": "attn_q_b", "self_attn.kv_b_proj": "attn_kv_b"},
     **{"self_attn.k_b": "attn_k_b", "self_attn.v_b": "attn_v_b"},
 }
-_WHOLE = {"mlp.gate.e_score_correction_bias": "exp_probs_b.bias", "self_attn.sinks": "attn_sinks.weight"}
+_WHOLE = {
+    "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+    "block_sparse_moe.e_score_correction_bias": "exp_probs_b.bias",
+    "self_attn.sinks": "attn_sinks.weight",
+}
 
 _GEMMA4 = {
     "layer_scalar": "layer_output_scale.weight",

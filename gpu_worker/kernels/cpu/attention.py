@@ -13,6 +13,7 @@ from gpu_worker.kernels.cpu.library import DTYPES, address
 from gpu_worker.kernels.cpu.tape import Kernel
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.latent import write_latent
+from gpu_worker.kernels.reference.selection import SelectingStep
 
 WHOLE = 32
 """Numbers of a row of shared pages, or a multiple of it: other rows PyTorch reads."""
@@ -41,14 +42,13 @@ class Attention:
         return CpuStep(self, step)
 
 
-class CpuStep:
+class CpuStep(SelectingStep):
     """See `StepAttention`. Addresses are looked up once for all layers."""
 
     def __init__(self, functions: Attention, step: StepMetadata) -> None:
+        # The step is held as long as its tensors' addresses are used.
+        super().__init__(step, functions.begin)
         self._functions = functions
-        # Held as long as their addresses are used.
-        self._step = step
-        self.positions = step.positions
         self._tables = step.block_tables.contiguous()
         self._rows = (
             len(step.query_lengths),

@@ -29,13 +29,25 @@ _AVX512 = (
     "-mprefer-vector-width=512",
 )
 
-INSTRUCTION_SETS: dict[str, tuple[str, ...]] = {
-    "avx512_bf16": (*_AVX512, "-mavx512vnni", "-mavx512bf16"),
-    "avx512": _AVX512,
-    "avx2": ("-mavx2", "-mfma", "-mf16c"),
-    "portable": (),
+_AVX2 = ("-mavx2", "-mfma", "-mf16c")
+
+SETS_OF: dict[str, dict[str, tuple[str, ...]]] = {
+    "x86_64": {
+        "avx512_bf16": (*_AVX512, "-mavx512vnni", "-mavx512bf16"),
+        "avx512": _AVX512,
+        "avx2_vnni": (*_AVX2, "-mavxvnni"),
+        "avx2": _AVX2,
+        "portable": (),
+    },
+    "aarch64": {
+        "neon_dot": ("-march=armv8.2-a+dotprod",),
+        "portable": (),
+    },
 }
-"""Compiler flags of each instruction set, best first."""
+"""Compiler flags of each instruction set of a kind of processor, best first."""
+
+MACHINE = {"arm64": "aarch64", "AMD64": "x86_64"}.get(platform.machine(), platform.machine())
+INSTRUCTION_SETS = SETS_OF.get(MACHINE, {"portable": ()})
 
 _NEEDS = {
     "avx512_bf16": {
@@ -49,7 +61,9 @@ _NEEDS = {
         "avx512_bf16",
     },
     "avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma", "f16c"},
+    "avx2_vnni": {"avx2", "fma", "f16c", "avx_vnni"},
     "avx2": {"avx2", "fma", "f16c"},
+    "neon_dot": {"asimddp"},
     "portable": set[str](),
 }
 """Features that each instruction set needs, by their names in /proc/cpuinfo."""
@@ -70,26 +84,32 @@ COMMON = (
 def supported() -> list[str]:
     """The instruction sets that this machine has, best first."""
     found = features()
-    return [name for name, needed in _NEEDS.items() if needed <= found]
+    return [name for name in INSTRUCTION_SETS if _NEEDS[name] <= found]
 
 
 def processor() -> str:
     """The processor's name and features: two machines of the same are as fast at the same."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    named = {line for line in lines if line.startswith(("model name", "flags", "CPU part", "Features"))}
+    named = {
+        line for line in _described() if line.startswith(("model name", "flags", "CPU part", "Features"))
+    }
     return "\n".join([platform.machine(), platform.processor(), *sorted(named)])
 
 
 def features() -> set[str]:
     """Features of the processor, by their names in /proc/cpuinfo."""
-    if platform.machine() == "x86_64":
-        for line in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines():
-            if line.startswith("flags"):
-                return set(line.split(":", 1)[1].split())
+    if platform.system() == "Darwin" and MACHINE == "aarch64":
+        return {"asimddp"}  # all of Apple's have it
+    for line in _described():
+        if line.startswith(("flags", "Features")):
+            return set(line.split(":", 1)[1].split())
     return set()
+
+
+def _described() -> list[str]:
+    try:
+        return Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return []
 
 
 def library(instruction_set: str) -> Path:

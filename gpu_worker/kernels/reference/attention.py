@@ -12,6 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from gpu_worker.kernels.attention import FULL_ATTENTION, AttentionSpec, LayerCache, Rotary, StepMetadata
 from gpu_worker.kernels.reference.latent import rotated, write_latent
+from gpu_worker.kernels.reference.selection import SelectingStep
 
 GATHERED = 1 << 17
 """Entries that decodes gather at once, at most, if one row alone does not take more. Every row takes
@@ -31,12 +32,11 @@ class Gathering:
     """bool [tokens, entries]; None: the tokens are all of their context, and see it plainly causally."""
 
 
-class ReferenceStep:
+class ReferenceStep(SelectingStep):
     """See `StepAttention`. Entries and masks are the same in every layer of the same spec."""
 
     def __init__(self, step: StepMetadata) -> None:
-        self._step = step
-        self.positions = step.positions
+        super().__init__(step, ReferenceStep)
         self._prepared: dict[AttentionSpec, tuple[list[Gathering], list[Gathering]]] = {}
 
     def rotate_and_write(self, qkv: Tensor, rotary: Rotary, cache: LayerCache) -> Tensor:

@@ -76,7 +76,11 @@ FAMILIES: Mapping[str, Family] = {
         },
         windowed=True,
         experts=Experts(
-            intermediate_size="intermediate_size", router="mlp.router", normalized=True, clamped=True
+            intermediate_size="intermediate_size",
+            router="mlp.router",
+            normalized=True,
+            clamped=True,
+            stacked=True,
         ),
     ),
     "OlmoeForCausalLM": Family(
@@ -123,7 +127,7 @@ FAMILIES: Mapping[str, Family] = {
         defaults={"use_sliding_window": False},
         windowed=True,
         keys=_EXPERT_KEYS,
-        experts=Experts(),
+        experts=Experts(stacked=True),  # as in Qwen3-VL
     ),
     "DeepseekV2ForCausalLM": replace(_DEEPSEEK, experts=replace(_DEEPSEEK_EXPERTS, normalized=False)),
     "DeepseekV3ForCausalLM": replace(
@@ -140,13 +144,21 @@ FAMILIES: Mapping[str, Family] = {
             "norm_topk_prob": True,
             "routed_scaling_factor": 2.5,
             "index_topk": 2048,
+            "index_n_heads": 32,
+            "index_head_dim": 128,
+            "indexer_rope_interleave": True,
         },
         latent=Latent(indexer="self_attn.indexer."),
         experts=_DEEPSEEK_V3_EXPERTS,
     ),
     "DeepseekV32ForCausalLM": replace(
         _DEEPSEEK,
-        defaults={**_DEEPSEEK.defaults, "index_topk": 2048},
+        defaults={
+            **_DEEPSEEK.defaults,
+            "index_topk": 2048,
+            "index_n_heads": 64,
+            "index_head_dim": 128,
+        },
         latent=Latent(indexer="self_attn.indexer."),
         experts=_DEEPSEEK_V3_EXPERTS,
     ),

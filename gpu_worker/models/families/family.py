@@ -65,8 +65,9 @@ class Experts:
     group_top_k: int = 1
     """Number of a group's best experts whose scores, summed, are the score of the group."""
     clamped: bool = False
-    """Experts are those of gpt-oss: `experts.ClampedGate`. They and the router have biases. A tensor has all
-    experts of a layer (`stacked.py`)."""
+    """Experts are those of gpt-oss: `experts.ClampedGate`. They and the router have biases."""
+    stacked: bool = False
+    """A tensor may have all experts of a layer: see `stacked.py`."""
     shared: str = ""
     """Prefix of the tensors of the shared expert, which every token goes to. Empty: there is none."""
     shared_gate: str | None = None
@@ -90,8 +91,8 @@ class Latent:
     up: str = "self_attn.kv_b_proj"
     """Projection from the compressed row to key and value of each head, head after head."""
     indexer: str | None = None
-    """Prefix of the tensors of an indexer, which selects `index_topk` tokens to attend to. They are not
-    loaded: sequences have up to `index_topk` tokens, of which it would select all. None: there is none."""
+    """Prefix of the tensors of a layer's indexer, which selects `index_topk` tokens to attend to. None:
+    layers have no indexers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -425,6 +425,30 @@ TARGETS = (
         "hostile-grammars",
         at("extra_ms"),
     ),
+    Target(
+        "CPU time of gateway and tokenizer, a streamed token, 64 at once",
+        Bound("at most", 120, "µs"),
+        "front",
+        at("costs", "cpu_us_per_token", "both"),
+    ),
+    Target(
+        "CPU time of gateway and tokenizer, a request with one token",
+        Bound("at most", 3, "ms"),
+        "front",
+        at("costs", "cpu_ms_per_request", "both"),
+    ),
+    Target(
+        "memory that 2,000 streams take in gateway and tokenizer",
+        Bound("below", 300, "MB"),
+        "front",
+        at("idle", "grown_mb", "both"),
+    ),
+    Target(
+        "longest gap between a stream's tokens beside prompts of 100,000 tokens, over that without",
+        Bound("at most", 20, "ms"),
+        "front",
+        at("long_prompts", "extra_ms"),
+    ),
     Target("P99 of a refusal", Bound("at most", 50, "ms"), "overload", at("refusal_p99_ms")),
     Target("first token after an overload has ended", Bound("at most", 1, "s"), "overload", at("recovery_s")),
 )

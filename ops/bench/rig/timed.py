@@ -153,3 +153,10 @@ class _TimedStep:
     ) -> Tensor:
         mixed: Tensor = self._timed("attention", self._step.attend, query, cache, spec, slopes, sink_logits)
         return mixed
+
+    def select(self, query: Tensor, weights: Tensor, cache: LayerCache, top_k: int) -> None:
+        self._timed("selection", self._step.select, query, weights, cache, top_k)
+
+    def attend_selected(self, query: Tensor, cache: LayerCache, spec: AttentionSpec) -> Tensor:
+        mixed: Tensor = self._timed("attention", self._step.attend_selected, query, cache, spec)
+        return mixed

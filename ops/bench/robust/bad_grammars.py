@@ -90,6 +90,15 @@ def _grammars() -> Iterator[tuple[str, str]]:
         "terminals that overlap",
         "start: (A | B | C)*\n" + "".join(f"{name}: /.*{name}.{{50}}/\n" for name in "ABC"),
     )
+    text = "the quick brown fox jumps over the lazy dog " * 5
+    yield (
+        "ambiguity behind a long text",
+        f'start: "{text}" a{{0,99}}\na: b{{0,99}}\nb: c{{0,99}}\nc: "x"{{0,99}}',
+    )
+    yield (
+        "words behind a long text",
+        f'start: "{text}" w\nw: ' + " | ".join(f'"w{each}"' for each in range(5000)),
+    )
     yield "ambiguous sums", 'start: e\ne: e "+" e | e "*" e | e e | "(" e ")" | /[0-9]+/'
 
 

@@ -4,6 +4,10 @@
 round a few users stream answers while another sends every grammar of `bad_grammars.py`, one after another and
 each new to all caches; then they stream for as long without. The exit status is 1 if a grammar got anything
 but an answer or a refusal that names its field, within a second, or if the streams waited too much longer.
+
+The delay is the longest time between two tokens of a stream beside the grammars, less the longest without. So
+a grammar that is followed counts with all that it causes: its trial, its compilation beside the steps, its
+prompt and its masks. The requests are written down before the streams begin.
 """
 
 import argparse
@@ -102,16 +106,20 @@ class Streams:
                     latest = now
 
 
-async def send_all(client: httpx.AsyncClient, model: str, number: int, found: Verdicts) -> None:
+def written(model: str, number: int) -> list[tuple[Bad, bytes]]:
+    """Every bad grammar, and the request that asks for it."""
+    messages = [{"role": "user", "content": "Write."}]
+    body = {"model": model, "messages": messages, "max_tokens": MOST_TOKENS, "temperature": 0}
+    return [(bad, json.dumps(body | bad.fields).encode()) for bad in bad_grammars(number)]
+
+
+async def send_all(client: httpx.AsyncClient, requests: Sequence[tuple[Bad, bytes]], found: Verdicts) -> None:
     """Ask for every bad grammar, one after another."""
-    for bad in bad_grammars(number):
-        body = {
-            "model": model,
-            "messages": [{"role": "user", "content": "Write."}],
-            "max_tokens": MOST_TOKENS,
-        }
+    for bad, body in requests:
         begun = time.perf_counter()
-        answer = await client.post("/v1/chat/completions", json=body | {"temperature": 0} | bad.fields)
+        answer = await client.post(
+            "/v1/chat/completions", content=body, headers={"Content-Type": "application/json"}
+        )
         found.add(bad, answer.status_code, answer.json(), time.perf_counter() - begun)
 
 
@@ -123,11 +131,11 @@ async def measure(url: str, model: str, rounds: int) -> dict[str, Any]:
     async with httpx.AsyncClient(base_url=url, timeout=ANSWER_SECONDS, trust_env=False) as client:
         streams = Streams(client, model)
         await streams.gaps_while(
-            send_all(client, model, 0, Verdicts())
+            send_all(client, written(model, 0), Verdicts())
         )  # processes start with the first grammar
         for number in range(1, rounds + 1):
-            begun = time.perf_counter()
-            beside.append(await streams.gaps_while(send_all(client, model, number, found)))
+            requests, begun = written(model, number), time.perf_counter()
+            beside.append(await streams.gaps_while(send_all(client, requests, found)))
             alone.append(await streams.gaps_while(asyncio.sleep(time.perf_counter() - begun)))
     return told(found, beside, alone)
 

@@ -12,7 +12,16 @@ from typing import Any
 from ops.runtime.gguf.file import PLAIN, Gguf
 from ops.runtime.gguf.gemma import gemma2, gemma3, gemma4
 from ops.runtime.gguf.keys import FACTORS, Keys, feed_forward, head_size, rope_scaling
-from ops.runtime.gguf.mixtures import deepseek2, experts, glm4moe, gpt_oss, olmoe, qwen2moe, qwen3moe
+from ops.runtime.gguf.mixtures import (
+    deepseek2,
+    experts,
+    glm4moe,
+    gpt_oss,
+    minimax_m2,
+    olmoe,
+    qwen2moe,
+    qwen3moe,
+)
 
 _END_TEXTS = (
     *(
@@ -66,6 +75,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "llama": Architecture("LlamaForCausalLM", _llama),
     "qwen2": Architecture("Qwen2ForCausalLM"),
     "qwen3": Architecture("Qwen3ForCausalLM"),
+    "qwen3vl": Architecture("Qwen3ForCausalLM"),
     "gemma": Architecture("GemmaForCausalLM"),
     "gemma2": Architecture("Gemma2ForCausalLM", gemma2),
     "gemma3": Architecture("Gemma3ForCausalLM", gemma3),
@@ -73,8 +83,10 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "phi3": Architecture("Phi3ForCausalLM", _phi3),
     "qwen2moe": Architecture("Qwen2MoeForCausalLM", qwen2moe),
     "qwen3moe": Architecture("Qwen3MoeForCausalLM", qwen3moe),
+    "qwen3vlmoe": Architecture("Qwen3MoeForCausalLM", qwen3moe),
     "olmoe": Architecture("OlmoeForCausalLM", olmoe),
     "glm4moe": Architecture("Glm4MoeForCausalLM", glm4moe),
+    "minimax-m2": Architecture("MiniMaxM2ForCausalLM", minimax_m2),
     "gpt-oss": Architecture("GptOssForCausalLM", gpt_oss),
     "deepseek2": Architecture("DeepseekV3ForCausalLM", deepseek2),
 }

@@ -50,6 +50,11 @@ def glm4moe(keys: Keys) -> dict[str, Any]:
     }
 
 
+def minimax_m2(keys: Keys) -> dict[str, Any]:
+    found = experts(keys, True, _SIGMOID)
+    return {**found, "intermediate_size": found["moe_intermediate_size"]}
+
+
 def gpt_oss(keys: Keys) -> dict[str, Any]:
     """gpt-oss, whose YaRN does not round the dimensions between which it fades."""
     found, scaling = experts(keys, True), rope_scaling(keys)

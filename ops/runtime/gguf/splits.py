@@ -69,7 +69,7 @@ SPLITS: Mapping[str, tuple[tuple[str, ...], bool]] = {
     **dict.fromkeys(("smaug-bpe", "chatglm-bpe", "glm4"), ((_LLAMA3,), False)),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), ((_QWEN2,), False)),
     "tekken": ((_TEKKEN,), False),
-    **dict.fromkeys(("gpt-4o", "llama4"), ((_GPT4O,), False)),
+    **dict.fromkeys(("gpt-4o", "llama4", "minimax-m2"), ((_GPT4O,), False)),
     "deepseek-v3": (_DEEPSEEK3, False),
     "deepseek-llm": (_DEEPSEEK, False),
     "deepseek-coder": (_DEEPSEEK_CODER, False),

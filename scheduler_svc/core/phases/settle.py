@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from scheduler_svc.core.capabilities import beams, drafts, embeddings, prompt_scores, samples
 from scheduler_svc.core.capabilities.roll import roll_if_full
-from scheduler_svc.core.errors import RowFailed
+from scheduler_svc.core.errors import RequestRefused, RowFailed
 from scheduler_svc.core.flight import Flight
 from scheduler_svc.core.plan import Gain, Outcome, StepResult
 from scheduler_svc.core.request import Finish
@@ -41,7 +41,9 @@ def _end_failed(state: SchedulerState, flight: Flight, result: StepResult, outco
     for row, message in result.errors.items():
         sequence = flight.sequences[row]
         if sequence.epoch == flight.epochs[row]:
-            outcome.failed.append((sequence.group, RowFailed(message)))
+            refused = row in result.at_limits
+            error = RequestRefused("grammar", message) if refused else RowFailed(message)
+            outcome.failed.append((sequence.group, error))
             state.cancel(sequence.group)
 
 

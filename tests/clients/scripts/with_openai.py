@@ -179,6 +179,24 @@ def responses_that_go_on():
 
 
 @check
+def conversations():
+    made = client.conversations.create(items=FOX, metadata={"about": "foxes"})
+    ask = {"model": MODEL, "max_output_tokens": 8, "conversation": made.id}
+    first = client.responses.create(input="And?", **ask)
+    assert first.conversation.id == made.id
+    *_, last = client.responses.create(input="And then?", stream=True, **ask)
+    second = last.response
+    assert second.usage.input_tokens > first.usage.input_tokens
+    items = client.conversations.items.list(made.id, order="asc", limit=2)
+    roles = [item.role for item in items]
+    assert roles == ["user", "user", "assistant", "user", "assistant"], roles
+    client.conversations.items.delete(first.output[0].id, conversation_id=made.id)
+    assert client.conversations.update(made.id, metadata={}).metadata == {}
+    client.conversations.delete(made.id)
+    refusal(openai.NotFoundError, lambda: client.conversations.retrieve(made.id))
+
+
+@check
 def responses_streamed_and_parsed():
     with client.responses.stream(model=MODEL, input=FOX, max_output_tokens=300, text_format=Animal) as stream:
         said = "".join(event.delta for event in stream if event.type == "response.output_text.delta")

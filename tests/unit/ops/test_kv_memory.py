@@ -67,6 +67,19 @@ def test_a_block_takes_what_the_worker_says(dtype: str) -> None:
     assert kv_shape(read_config(_MODEL)).token_bytes(dtype) * 16 == block
 
 
+def test_index_keys_count(tmp_path: Path) -> None:
+    """Those of DeepSeek V3.2, and of GLM 5, of whose layers some have an indexer."""
+    shared = {"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64}
+    deepseek = shared | {"architectures": ["DeepseekV32ForCausalLM"], "num_hidden_layers": 61}
+    glm = shared | {"architectures": ["GlmMoeDsaForCausalLM"], "num_hidden_layers": 6, "index_topk_freq": 3}
+    for config, size in ((deepseek, 61 * (576 + 128)), (glm, 6 * 576 + 3 * 128)):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        assert kv_shape(read_config(tmp_path)).token_bytes("bfloat16") == 2 * size
+    (tmp_path / "config.json").write_text(json.dumps(glm | {"index_head_dim": 32}))
+    with pytest.raises(ModelFilesError, match="index_head_dim: 32 is less"):
+        kv_shape(read_config(tmp_path))
+
+
 @pytest.mark.parametrize(
     "model", [MODELS["Gemma 4, keys of earlier layers"], MIXTURES["Gemma 4 MoE, keys as values"]]
 )

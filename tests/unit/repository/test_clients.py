@@ -16,7 +16,7 @@ def test_it_has_a_script_and_pinned_versions(client: Client) -> None:
     assert (FOLDER / "scripts" / client.script).is_file()
     assert f"`{client.name}`" in (ROOT / "docs" / "use.md").read_text()
     if client.node:
-        assert all(re.fullmatch(r"[\w./-]+@[\d.]+", each) for each in client.requirements)
+        assert all(re.fullmatch(r"@?[\w./-]+@[\d.]+", each) for each in client.requirements)
     if client.node or not client.requirements:
         return
     pinned = dict(

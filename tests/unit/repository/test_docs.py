@@ -19,6 +19,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "SECURITY.md",
+    ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 SERVICES = {
@@ -70,7 +71,7 @@ def test_make_targets_exist() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["up", "down", "status", "batch", "chat", "bench compare", "simulate", "quantize"]
+    "command", ["up", "down", "status", "batch", "chat", "bench compare", "simulate", "quantize", "replay"]
 )
 def test_quire_options_exist(command: str) -> None:
     result = subprocess.run(
@@ -91,7 +92,8 @@ def test_quire_options_exist(command: str) -> None:
 
 def test_quire_commands_exist() -> None:
     named = {command for _, command in texts(r"quire (up|down|status|[a-z]+)(?= --|`|$|  )")}
-    assert named <= {"up", "down", "status", "batch", "chat", "keys", "top", "bench", "simulate", "quantize"}
+    known = {"up", "down", "status", "batch", "chat", "keys", "top", "bench", "simulate", "quantize"}
+    assert named <= known | {"record", "replay"}
 
 
 def test_modules_exist() -> None:

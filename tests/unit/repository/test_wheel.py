@@ -8,21 +8,14 @@ from zipfile import ZipFile
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-SOURCES = ("proto", "gateway", "tokenizer_svc", "scheduler_svc", "gpu_worker", "ops", "tests", "docs")
-FILES = ("pyproject.toml", "README.md", "LICENSE")
+from tests.support.wheel import ROOT, build
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, unpacked. It is built beside the sources: setuptools leaves folders where it builds."""
-    folder, unpacked = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
-    for name in (*SOURCES, *FILES):
-        (folder / name).symlink_to(ROOT / name)
-    build = f"from setuptools.build_meta import build_wheel; build_wheel({str(folder)!r})"
-    subprocess.run([sys.executable, "-c", build], cwd=folder, check=True, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
-    with ZipFile(wheel) as archive:
+    """The wheel, unpacked."""
+    unpacked = tmp_path_factory.mktemp("installed")
+    with ZipFile(build(tmp_path_factory.mktemp("source"))) as archive:
         archive.extractall(unpacked)
     return unpacked
 
@@ -53,6 +46,7 @@ def test_what_measures_trains_or_tests_is_not(installed: Path) -> None:
         "ops/bench",
         "ops/simulate",
         "ops/images",
+        "ops/watch",
         "ops/cli/tools",
         "ops/tiny_model/training",
         "tests",

@@ -479,6 +479,31 @@ def encode_scores(message: messages.PromptLogprobs, result: StepResult) -> None:
     message.top.logprobs = message.logprobs
 
 
+def message_of(result: StepResult) -> messages.StepResult:
+    """A result as a worker sends it."""
+    message = messages.StepResult(step=result.step, tokens=pack(result.tokens), duration_us=1)
+    if result.candidates:
+        every = result.candidates.values()
+        message.candidates.entries = pack(list(result.candidates))
+        message.candidates.counts = pack([len(some) for some in every])
+        message.candidates.top.tokens = pack([each.token for some in every for each in some])
+        logprobs = [each.logprob for some in every for each in some]
+        message.candidates.top.logprobs = struct.pack(f"<{len(logprobs)}f", *logprobs)
+    if result.embeddings:
+        message.embeddings.rows = pack(list(result.embeddings))
+        message.embeddings.vectors = b"".join(result.embeddings.values())
+    if result.prompt_scores:
+        encode_scores(message.prompt_logprobs, result)
+    message.errors.extend(messages.RowError(row=row, message=text) for row, text in result.errors.items())
+    if result.forced:
+        every_run = result.forced.values()
+        message.forced.runs.rows = pack(list(result.forced))
+        message.forced.runs.starts = pack([run.start for run in every_run])
+        message.forced.runs.counts = pack([len(run.tokens) for run in every_run])
+        message.forced.tokens = pack([token for run in every_run for token in run.tokens])
+    return message
+
+
 class FakeWorkers(WorkerServicer):  # type: ignore[misc]
     """Workers at one door. Each serves one call at a time, as a process would."""
 
@@ -553,20 +578,7 @@ class FakeWorkers(WorkerServicer):  # type: ignore[misc]
         except AssertionError as fault:
             self.faults.append(fault)
             raise
-        message = messages.StepResult(step=result.step, tokens=pack(result.tokens), duration_us=1)
-        if result.candidates:
-            every = result.candidates.values()
-            message.candidates.entries = pack(list(result.candidates))
-            message.candidates.counts = pack([len(some) for some in every])
-            message.candidates.top.tokens = pack([each.token for some in every for each in some])
-            logprobs = [each.logprob for some in every for each in some]
-            message.candidates.top.logprobs = struct.pack(f"<{len(logprobs)}f", *logprobs)
-        if result.embeddings:
-            message.embeddings.rows = pack(list(result.embeddings))
-            message.embeddings.vectors = b"".join(result.embeddings.values())
-        if result.prompt_scores:
-            encode_scores(message.prompt_logprobs, result)
-        message.errors.extend(messages.RowError(row=row, message=text) for row, text in result.errors.items())
+        message = message_of(result)
         wants = any(slot.sampling.HasField("logprobs") for slot in plan.new_slots)
         if wants:
             count = len(result.tokens)
@@ -609,6 +621,7 @@ def fake() -> SimpleNamespace:
     return SimpleNamespace(
         StrictWorker=StrictWorker,
         Workers=FakeWorkers,
+        message_of=message_of,
         reference=reference,
         embedding=embedding,
         scores=scores,

@@ -2,17 +2,21 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 
+from ops.replay.file import read
+from ops.replay.plans import Replayed
+from proto.recording_pb2 import Recording
 from proto.sampling_pb2 import BeamSearch
 from proto.worker_pb2 import StepResult
 from proto.worker_pb2_grpc import WorkerStub, add_WorkerServicer_to_server
 from scheduler_svc import engine as module
-from scheduler_svc import worker_link
+from scheduler_svc import progress, worker_link
 from scheduler_svc.call import Call
 from scheduler_svc.core.errors import RequestPoisoned, RequestRefused, RowFailed, StepRaised, TooMuchWaits
 from scheduler_svc.core.fleet import Fleet
@@ -114,6 +118,25 @@ async def test_workers_are_announced_as_they_come_and_go(rig: Rig) -> None:
     assert await rig.announced.get() == (1, 64)
     rig.workers.kill()
     assert await rig.announced.get() == (0, 0)
+
+
+async def test_a_worker_that_hangs_is_announced_until_it_goes_on(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(progress, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(progress, "STALLED_SECONDS", 0.03)
+    rig.running.cancel()  # it sleeps until its next look, which is far away
+    rig.running = asyncio.ensure_future(rig.engine.run())
+    await rig.join()
+    rig.workers.going.clear()
+    _, call = rig.open([1, 2])
+    assert await rig.announced.get() == (1, 64)
+    assert rig.engine.stalled == 1
+    assert "1 of 1 workers do not get on with a step" in caplog.text
+    rig.workers.going.set()
+    assert await rig.announced.get() == (1, 64)
+    assert rig.engine.stalled == 0
+    assert await tokens_of(call) == {0: rig.expected([1, 2])}
 
 
 async def test_a_closed_call_frees_what_it_holds(rig: Rig) -> None:
@@ -419,3 +442,84 @@ async def test_a_candidate_that_is_no_token_is_the_worker_s_fault(rig: Rig) -> N
     _, call = rig.open([1], temperature=0, beams=BeamSearch(beam_width=2, length_penalty=1))
     assert len((await tokens_of(call))[0]) == 8
     assert len(rig.workers.workers) == 2
+
+
+@pytest.fixture
+async def recorded(fake: SimpleNamespace, tmp_path: Path) -> AsyncIterator[Rig]:
+    limits = fake.limits(num_blocks=64, max_slots=8)
+    async with asyncio.timeout(60), Rig(fake, limits, recordings=tmp_path / "recordings") as rig:
+        yield rig
+
+
+def recordings(rig: Rig) -> list[Recording]:
+    paths = sorted((rig.settings.recordings or Path()).glob("*.quire"))
+    return [read(path) for path in paths]
+
+
+async def until_there(rig: Rig) -> Recording:
+    """The first recording, once it is written."""
+    while not (found := recordings(rig)):
+        await asyncio.sleep(0.01)
+    return found[0]
+
+
+async def test_what_a_worker_s_death_leaves_behind_can_be_replayed(recorded: Rig) -> None:
+    await recorded.join()
+    for seed in range(3):
+        await tokens_of(recorded.open([1, 2, 3], n=2, seed=seed)[1])
+    recorded.workers.raises = lambda plan: bool(plan.new_slots)
+    recorded.workers.last_words = (("quire-raised", "9"),)
+    recorded.open([4, 5], seed=9)
+    found = await until_there(recorded)
+    assert found.reason.startswith("a worker was lost: INTERNAL")
+    assert found.worker.num_blocks == 64
+    replayed = Replayed(found).run()
+    assert replayed.lines == []
+    assert replayed.steps >= len([event for event in found.events if event.result]) > 10
+
+
+async def test_a_worker_that_is_stopped_leaves_nothing_behind(recorded: Rig) -> None:
+    await recorded.join()
+    await tokens_of(recorded.open([1, 2, 3])[1])
+    recorded.workers.last_words = (("quire-outside", "stopped"),)
+    await recorded.lose()
+    assert recordings(recorded) == []
+
+
+async def test_a_failure_of_the_core_is_on_tape_before_the_process_ends(
+    recorded: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await recorded.join()
+    await tokens_of(recorded.open([1, 2, 3])[1])
+    monkeypatch.setattr(Scheduler, "plan", lambda self: 1 // 0)
+    recorded.open([4, 5])
+    while not recorded.failures:
+        await asyncio.sleep(0.01)
+    (found,) = recordings(recorded)
+    assert found.reason.startswith("the core failed: ZeroDivisionError")
+    assert found.events[-1].idle  # it was about to plan
+    assert "ZeroDivisionError" in Replayed(found).run().lines[0]
+
+
+async def test_a_recording_is_written_when_it_is_asked_for(recorded: Rig) -> None:
+    await recorded.join()
+    await tokens_of(recorded.open([1, 2, 3])[1])
+    await recorded.engine.record()
+    assert (await until_there(recorded)).reason == "it was asked for"
+
+
+async def test_a_directory_that_cannot_be_written_stops_nothing(
+    fake: SimpleNamespace, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    async with Rig(fake, fake.limits(), recordings=tmp_path / "file") as rig:
+        await rig.join()
+        await rig.engine.record()
+        assert await tokens_of(rig.open([1, 2])[1]) == {0: rig.expected([1, 2])}
+    assert "could not be written" in caplog.text
+
+
+async def test_nothing_is_recorded_unless_a_directory_is_named(rig: Rig) -> None:
+    await rig.join()
+    assert [type(each) for each in rig.engine.fleet.schedulers] == [Scheduler]
+    await rig.engine.record()

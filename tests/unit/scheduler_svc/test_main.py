@@ -1,9 +1,12 @@
 """The process as a whole, over the in-memory bus: what it says of itself, what it serves, how it ends."""
 
 import asyncio
+import os
+import signal
 import struct
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,7 +32,7 @@ from scheduler_svc.engine import Engine
 from scheduler_svc.settings import SchedulerSettings
 
 PROMPT = [3, 1, 4, 1, 5]
-OFFER = {"model": "fox", "capacity": 1024}
+OFFER = {"model": "fox", "capacity": 1024, "stalled": 0}
 
 
 def start(max_tokens: int = 12) -> GenerateRequest:
@@ -108,6 +111,25 @@ async def test_serves_its_pool_and_says_so(
         with pytest.raises(asyncio.CancelledError):
             await process
         assert not workers.faults
+
+
+async def test_a_signal_has_it_write_recordings(
+    fake: SimpleNamespace, bus: MemoryBus, client: Node, worker_node: Node, tmp_path: Path
+) -> None:
+    settings = SchedulerSettings(model_name="fox", recordings=tmp_path)
+    async with asyncio.timeout(60), Node(bus, service="scheduler", lease_seconds=60) as node:
+        process = asyncio.ensure_future(serve(node, settings))
+        workers = fake.Workers(fake.limits())
+        server = worker_node.server(pool="fox", capacity=1)
+        add_WorkerServicer_to_server(workers, server)
+        workers.join()
+        await server.start()
+        assert (await offer(client, workers=1))["recordings"] == str(tmp_path)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        while not any(name.endswith(".quire") for name in os.listdir(tmp_path)):
+            await asyncio.sleep(0.01)
+        process.cancel()
+        await asyncio.gather(process, return_exceptions=True)
 
 
 async def test_a_worker_that_goes_is_replaced(

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from ops.runtime.metric_names import BY_NAME
-from ops.runtime.metrics import Metrics, Snapshot, parse
+from ops.runtime.metrics import Metrics, Snapshot, exemplars_in, parse
 from proto.worker_pb2 import StepResult
 from scheduler_svc.core.fleet import Fleet
+from scheduler_svc.core.sequence import State
 from scheduler_svc.measures import Measures
 
 
@@ -113,3 +114,15 @@ def test_without_a_worker_everything_waits(fake: SimpleNamespace) -> None:
     assert found["vllm:num_requests_waiting"]["m",] == [1]
     assert found["quire:workers"]["m",] == [0]
     assert found["vllm:kv_cache_usage_perc"]["m",] == [0]
+
+
+@pytest.mark.parametrize(("flags", "traced"), [("01", True), ("03", True), ("00", False)])
+def test_a_traced_request_is_the_exemplar_of_its_buckets(flags: str, traced: bool) -> None:
+    metrics = Metrics()
+    times = Measures("m", metrics).request(None, f"00-{'0' * 30}2a-{'1' * 16}-{flags}")
+    times(SimpleNamespace(state=State.PREFILL))  # type: ignore[arg-type]
+    times.first_token()
+    times.complete()
+    found = exemplars_in(metrics.snapshot(), BY_NAME)
+    ids = {each.trace_id for named in found.values() for some in named.values() for each in some.values()}
+    assert (len(found), ids) == ((4, {0x2A}) if traced else (0, set()))

@@ -13,7 +13,7 @@ from proto.arrays import unpack
 from proto.inside_pb2 import SequenceChange, WorkerChange
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import Sequence, State
-from scheduler_svc.recorder import MOST_WAITING, Recorder
+from scheduler_svc.recorder import MOST_WAITING, Recorder, _trace_id
 from tests.support.programs import World, busy_program, play
 
 
@@ -190,3 +190,10 @@ def test_of_many_that_wait_the_first_are_told(fake: SimpleNamespace, more: int) 
     change = Recorder(1, scheduler).look()
     assert change is not None
     assert [told.request_id for told in change.sequences] == [f"r{n}" for n in range(1 + MOST_WAITING)]
+
+
+@pytest.mark.parametrize(("flags", "found"), [("01", True), ("03", True), ("00", False)])
+def test_only_traces_that_are_sent_are_shown(flags: str, found: bool) -> None:
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    assert _trace_id(f"00-{trace}-b7ad6b7169203331-{flags}") == (trace if found else "")
+    assert _trace_id("") == ""

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from ops.runtime.trace_sampling import LONGEST_WAIT
 from proto.sampling import greedy
 from proto.sampling_pb2 import MEAN, FinishReason, SamplingParams, StopConditions
 from proto.scheduler_pb2 import EmbedTokensRequest, GenerateRequest, SequenceSoFar, Start
@@ -296,7 +297,8 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
 
 
 async def spans_of(spans: InMemorySpanExporter) -> list[Any]:
-    while not spans.get_finished_spans():
+    """All spans of one request: its own is the last one to end."""
+    while not any(span.parent is None or span.parent.is_remote for span in spans.get_finished_spans()):
         await asyncio.sleep(0.001)
     return list(spans.get_finished_spans())
 
@@ -310,18 +312,20 @@ async def test_a_request_is_one_span_between_caller_and_worker(
     await stage.join()
     caller = (("traceparent", f"00-{TRACE}-{PARENT}-01"),)
     await collect(stage.stub.Generate(iter([start([1] * 9, n=2, max_tokens=3)]), metadata=caller))
-    (span,) = await spans_of(spans)
+    *states, span = await spans_of(spans)
     assert (span.name, span.kind) == ("scheduler.generate", SpanKind.SERVER)
     assert (f"{span.context.trace_id:032x}", f"{span.parent.span_id:016x}") == (TRACE, PARENT)
     assert span.attributes["quire.request_id"] == "r"
     assert span.attributes["quire.prompt_tokens"] == 9
     assert span.attributes["quire.output_tokens"] == 6
     assert (span.attributes["quire.drafts"], span.attributes["quire.drafts_held"]) == (0, 0)
-    states = [(event.attributes["quire.sequence_index"], event.name) for event in span.events]
-    assert [name for index, name in states if index == 0] == ["WAITING", "PREFILL", "DECODE", "DONE"]
-    assert [name for index, name in states if index == 1][:2] == ["WAITING", "FORK"]
-    assert span.attributes["quire.state_changes"] == len(states) == 9
-    assert span.attributes["quire.preemptions"] == 0
+    named = [(each.attributes["quire.sequence_index"], each.name.partition(".")[2]) for each in states]
+    assert [name for index, name in named if index == 0] == ["waiting", "prefill", "decode"]
+    assert [name for index, name in named if index == 1][:2] == ["waiting", "fork"]
+    assert all(each.parent == span.context for each in states)
+    assert span.attributes["quire.state_changes"] == 9, "of which the last of each sequence begins no span"
+    assert (span.attributes["quire.preemptions"], span.attributes["quire.requests_before"]) == (0, 0)
+    assert span.attributes[LONGEST_WAIT] > 0
     told = {slot.traceparent for plan in stage.workers.plans for slot in plan.new_slots}
     assert told == {f"00-{TRACE}-{span.context.span_id:016x}-01"}
 
@@ -334,23 +338,25 @@ async def test_a_text_is_one_span_between_caller_and_worker(
     await stage.stub.Embed(
         EmbedTokensRequest(request_id="r", tokens=pack([1] * 9), pooling=MEAN), metadata=caller
     )
-    (span,) = await spans_of(spans)
+    *states, span = await spans_of(spans)
     assert (span.name, f"{span.context.trace_id:032x}") == ("scheduler.embed", TRACE)
     assert (span.attributes["quire.request_id"], span.attributes["quire.prompt_tokens"]) == ("r", 9)
-    assert [event.name for event in span.events] == ["WAITING", "PREFILL", "DECODE", "DONE"]
+    assert [each.name for each in states] == [
+        f"scheduler.{name}" for name in ("waiting", "prefill", "decode")
+    ]
     told = {slot.traceparent for plan in stage.workers.plans for slot in plan.new_slots}
     assert told == {f"00-{TRACE}-{span.context.span_id:016x}-01"}
 
 
-@pytest.mark.parametrize("message", [start([]), start([1, 39, 1])])
+@pytest.mark.parametrize(("message", "ours"), [(start([]), False), (start([1, 39, 1]), True)])
 async def test_an_error_is_on_the_span(
-    stage: Stage, spans: InMemorySpanExporter, message: GenerateRequest
+    stage: Stage, spans: InMemorySpanExporter, message: GenerateRequest, ours: bool
 ) -> None:
     await stage.join()
     with pytest.raises(grpc.aio.AioRpcError):
         await collect(stage.stub.Generate(iter([message])))
-    (span,) = await spans_of(spans)
-    assert span.status.status_code is StatusCode.ERROR
+    *_, span = await spans_of(spans)
+    assert (span.status.status_code is StatusCode.ERROR) == ours
     assert [event.name for event in span.events][-1] == "exception"
 
 

@@ -6,103 +6,171 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.trace import INVALID_SPAN, Span
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import INVALID_SPAN, NoOpTracer
 
+from ops.runtime.telemetry import Waits
 from scheduler_svc import states
 from scheduler_svc.core.fleet import Fleet
+from scheduler_svc.states import MAX_SPANS, states_of
 
-ALONE = ["WAITING", "PREFILL", "DECODE", "DONE"]
-
-
-def new_span() -> Span:
-    return TracerProvider().get_tracer("test").start_span("scheduler.generate")
+ALONE = ["waiting", "prefill", "decode"]
 
 
-def told(span: Span, index: int = 0) -> list[tuple[str, dict[str, Any]]]:
-    """Events of one of its sequences, without the index."""
-    assert isinstance(span, ReadableSpan)
-    facts = [(event.name, dict(event.attributes or {})) for event in span.events]
-    return [(name, rest) for name, rest in facts if rest.pop("quire.sequence_index") == index]
+class Traced:
+    """A request's span and those below it."""
 
+    def __init__(self) -> None:
+        self._exporter = InMemorySpanExporter()
+        provider = TracerProvider()
+        provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.tracer = provider.get_tracer("test")
+        self.span = self.tracer.start_span("scheduler.generate")
+        states = states_of(self.span, self.tracer)
+        assert states is not None
+        self.states = states
 
-def names(span: Span, index: int = 0) -> list[str]:
-    return [name for name, _ in told(span, index)]
+    def told(self, index: int = 0) -> list[tuple[str, dict[str, Any]]]:
+        """What is recorded of one of its sequences, without the index."""
+        spans = sorted(self._exporter.get_finished_spans(), key=lambda span: span.start_time or 0)
+        facts = [(span.name.removeprefix("scheduler."), dict(span.attributes or {})) for span in spans]
+        return [(name, rest) for name, rest in facts if rest.pop("quire.sequence_index", None) == index]
+
+    def names(self, index: int = 0) -> list[str]:
+        return [name for name, _ in self.told(index)]
+
+    def events(self) -> list[tuple[str, str]]:
+        """Each event, with the span that has it."""
+        self.span.end()
+        return [
+            (span.name, event.name) for span in self._exporter.get_finished_spans() for event in span.events
+        ]
 
 
 @pytest.fixture
-def run(fake: SimpleNamespace) -> Callable[..., list[Span]]:
-    """Serve requests to their end; the span of each."""
+def run(fake: SimpleNamespace) -> Callable[..., list[Traced]]:
+    """Serve requests to their end; what is recorded of each."""
 
-    def serve(*requests: Any, **limits: float) -> list[Span]:
+    def serve(*requests: Any, **limits: float) -> list[Traced]:
         fleet = Fleet(1000)
         scheduler, _ = fleet.add_worker(fake.limits(**limits))
         worker = fake.StrictWorker(scheduler.limits)
-        spans = [new_span() for _ in requests]
-        for request, span in zip(requests, spans, strict=True):
-            fleet.accept(request, states.events(span))
+        traced = [Traced() for _ in requests]
+        for request, each in zip(requests, traced, strict=True):
+            fleet.accept(request, each.states)
         while (plan := scheduler.plan()) is not None:
             fleet.settle(scheduler, scheduler.complete(worker.execute(plan)))
-        return spans
+        return traced
 
     return serve
 
 
-def test_a_request_goes_through_its_states(fake: SimpleNamespace, run: Callable[..., list[Span]]) -> None:
-    (span,) = run(fake.request([1, 2, 3, 4, 5], max_tokens=4))
-    assert names(span) == ALONE
-    computed = [facts["quire.computed_tokens"] for _, facts in told(span)]
-    assert computed == [0, 0, 0, 5 + 3]
+def test_a_request_goes_through_its_states(fake: SimpleNamespace, run: Callable[..., list[Traced]]) -> None:
+    (traced,) = run(fake.request([1, 2, 3, 4, 5], max_tokens=4))
+    assert traced.names() == ALONE
+    (_, waiting), (_, prefill), (_, decode) = traced.told()
+    assert waiting == {"quire.computed_tokens": 0}
+    assert prefill == {"quire.tokens": 5, "quire.cached_tokens": 0, "quire.after": "waiting"}
+    assert decode == {"quire.computed_tokens": 0, "quire.after": "prefill"}
+
+
+def test_a_cached_prefix_shows(fake: SimpleNamespace, run: Callable[..., list[Traced]]) -> None:
+    prompt = list(range(1, 10))
+    fleet, (first, second) = Fleet(1000), (Traced(), Traced())
+    scheduler, _ = fleet.add_worker(fake.limits())
+    worker = fake.StrictWorker(scheduler.limits)
+    for name, traced in (("a", first), ("b", second)):
+        fleet.accept(fake.request(prompt, name=name, max_tokens=2), traced.states)
+        while (plan := scheduler.plan()) is not None:
+            fleet.settle(scheduler, scheduler.complete(worker.execute(plan)))
+    assert dict(first.told())["prefill"]["quire.cached_tokens"] == 0
+    assert dict(second.told())["prefill"]["quire.cached_tokens"] == 8
 
 
 def test_a_preemption_says_what_is_kept_and_what_is_lost(
-    fake: SimpleNamespace, run: Callable[..., list[Span]]
+    fake: SimpleNamespace, run: Callable[..., list[Traced]]
 ) -> None:
     requests = [fake.request([number] * 9, name=f"r{number}", max_tokens=16) for number in range(3)]
-    spans = run(*requests, num_blocks=14, host_blocks=20)
-    assert names(spans[0]) == ALONE
-    (victim,) = (span for span in spans if "PREEMPTED" in names(span))
-    assert names(victim) == ["WAITING", "PREFILL", "DECODE", "PREEMPTED", "PREFILL", "DECODE", "DONE"]
-    _, _, _, (_, lost), (_, back), *_ = told(victim)
+    served = run(*requests, num_blocks=14, host_blocks=20)
+    assert served[0].names() == ALONE
+    (victim,) = (each for each in served if "preempted" in each.names())
+    assert victim.names() == [*ALONE, "preempted", "prefill", "decode"]
+    _, _, _, (_, lost), (_, back), _ = victim.told()
     assert lost["quire.kept_tokens"] == lost["quire.computed_tokens"] // 4 * 4 > 0
     assert lost["quire.kept_tokens"] + lost["quire.lost_tokens"] >= lost["quire.computed_tokens"]
-    assert back["quire.computed_tokens"] == lost["quire.kept_tokens"], "with host memory all of it comes back"
+    assert back["quire.cached_tokens"] == lost["quire.kept_tokens"], "with host memory all of it comes back"
+    assert (lost["quire.after"], back["quire.after"]) == ("decode", "preempted")
+    assert victim.states.preemptions == 1
 
 
-def test_samples_fork(fake: SimpleNamespace, run: Callable[..., list[Span]]) -> None:
-    (span,) = run(fake.request([1, 2, 3, 4, 5], n=2, max_tokens=4))
-    assert names(span, 0) == ALONE
-    assert names(span, 1) == ["WAITING", "FORK", "PREFILL", "DECODE", "DONE"]
+def test_samples_fork(fake: SimpleNamespace, run: Callable[..., list[Traced]]) -> None:
+    (traced,) = run(fake.request([1, 2, 3, 4, 5], n=2, max_tokens=4))
+    assert traced.names(0) == ALONE
+    assert traced.names(1) == ["waiting", "fork", "prefill", "decode"]
 
 
 def test_a_lost_worker_shows(fake: SimpleNamespace) -> None:
-    span, fleet = new_span(), Fleet(1000)
+    traced, fleet = Traced(), Fleet(1000)
     scheduler, _ = fleet.add_worker(fake.limits())
-    fleet.accept(fake.request([1, 2]), states.events(span))
+    fleet.accept(fake.request([1, 2]), traced.states)
     scheduler.plan()
     fleet.remove_worker(scheduler)
-    assert names(span) == ["WAITING", "PREFILL", "DECODE", "WAITING"]
+    traced.states.close()
+    assert traced.names() == [*ALONE, "waiting"]
+    assert traced.told()[-1][1]["quire.after"] == "decode"
+
+
+def test_a_request_that_is_cancelled_leaves_no_span_open(fake: SimpleNamespace) -> None:
+    traced, fleet = Traced(), Fleet(1000)
+    group, _ = fleet.accept(fake.request([1, 2], n=3), traced.states)
+    fleet.cancel(group)
+    traced.states.close()
+    assert [traced.names(index) for index in range(3)] == [["waiting"]] * 3
 
 
 def test_a_span_has_an_end(fake: SimpleNamespace) -> None:
     """However often a request is preempted."""
-    span, fleet = new_span(), Fleet(1000)
-    watch = states.events(span)
-    assert watch is not None
-    group, _ = fleet.accept(fake.request([1, 2]), watch)
+    traced, fleet = Traced(), Fleet(1000)
+    group, _ = fleet.accept(fake.request([1, 2]), traced.states)
     for _ in range(500):
-        watch(group.sequences[0])
-    assert len(names(span)) == states.MAX_EVENTS
-    assert watch.totals() == {"quire.state_changes": 501, "quire.preemptions": 0}
+        traced.states(group.sequences[0])
+    traced.states.close()
+    assert len(traced.names()) == MAX_SPANS
+    attributes = dict(traced.span.attributes or {})
+    assert attributes.pop("quire.longest_wait_seconds") > 0
+    assert attributes == {"quire.state_changes": 501, "quire.preemptions": 0}
+
+
+@pytest.mark.parametrize(("n", "holder"), [(1, "scheduler.decode"), (2, "scheduler.generate")])
+def test_the_first_token_and_pauses_are_events(
+    fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, n: int, holder: str
+) -> None:
+    times = iter([0.0, 1.0, 1.01, 1.02, 1.5, 1.51, 9.0, 9.0])
+    monkeypatch.setattr(states, "Waits", lambda: Waits(lambda: next(times)))
+    traced, fleet = Traced(), Fleet(1000)
+    scheduler, _ = fleet.add_worker(fake.limits())
+    fleet.accept(fake.request([1, 2], n=n), traced.states)
+    worker = fake.StrictWorker(scheduler.limits)
+    for _ in range(3):
+        plan = scheduler.plan()
+        assert plan is not None
+        scheduler.complete(worker.execute(plan))
+    for _ in range(6):
+        traced.states.tokens()
+    traced.states.close()
+    assert traced.span.attributes["quire.longest_wait_seconds"] == 7.49
+    assert traced.events() == [(holder, name) for name in ("first token", "pause", "pause")]
 
 
 def test_the_log_tells_it_at_debug(
-    fake: SimpleNamespace, run: Callable[..., list[Span]], caplog: pytest.LogCaptureFixture
+    fake: SimpleNamespace, run: Callable[..., list[Traced]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert states.events(INVALID_SPAN) is None, "nobody looks"
+    assert states_of(INVALID_SPAN, NoOpTracer()) is None, "nobody looks"
     caplog.set_level(logging.DEBUG, "scheduler_svc")
-    assert states.events(INVALID_SPAN) is not None
+    assert states_of(INVALID_SPAN, NoOpTracer()) is not None
     run(fake.request([1, 2, 3], name="mine", max_tokens=2))
     named = [message.split(",")[0] for message in caplog.messages]
-    assert named == [f"request mine: {name}" for name in ALONE]
+    assert named == [f"request mine: {name.upper()}" for name in (*ALONE, "done")]
     assert caplog.messages[-1] == "request mine: DONE, sequence_index 0, computed_tokens 4"

@@ -100,10 +100,11 @@ def test_a_result_with_logprobs() -> None:
             top_counts=int32(0, 2),
             top=RankedTokens(tokens=int32(6, 8), logprobs=struct.pack("<2f", -1.5, -2.5)),
         ),
-        errors=[RowError(row=2, message="why")],
+        errors=[RowError(row=2, message="why"), RowError(row=0, message="no text", grammar=True)],
     )
     result, logprobs = wire.result_from(message)
-    assert (result.step, result.tokens, result.errors) == (3, [5, 6, -1], {2: "why"})
+    assert (result.step, result.tokens, result.errors) == (3, [5, 6, -1], {2: "why", 0: "no text"})
+    assert list(result.at_limits) == [0]
     assert (logprobs[0].logprob, logprobs[0].top_tokens) == (-0.5, b"")
     assert (logprobs[1].top_tokens, logprobs[1].top_logprobs) == (int32(6, 8), struct.pack("<2f", -1.5, -2.5))
     gains = [

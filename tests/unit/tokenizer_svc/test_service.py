@@ -8,7 +8,11 @@ from typing import Any
 
 import grpc
 import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
 
+from ops.runtime.trace_sampling import LONGEST_WAIT
 from proto.arrays import pack, unpack
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED, STOP, FinishReason, Grammar, SamplingParams, TokenRules
 from proto.scheduler_pb2 import GenerateResponse, SequenceDelta, TokenLogprobs
@@ -23,6 +27,8 @@ from proto.tokenizer_pb2 import (
     TokenIds,
 )
 from proto.tokenizer_pb2_grpc import TokenizerStub
+from tests.support.spans import exported_to
+from tokenizer_svc import service
 from tokenizer_svc.call_rules import CallRules, Function
 from tokenizer_svc.errors import InvalidRequestError
 from tokenizer_svc.formats import Formats, ThoughtRules
@@ -432,6 +438,18 @@ async def test_the_scheduler_s_refusal_is_passed_on(stub: Any, scheduler: Any) -
     assert [key for key, _ in caught.value.trailing_metadata()] == ["quire-param"]
 
 
+async def test_a_grammar_that_goes_no_further_is_the_client_s_field(stub: Any, scheduler: Any) -> None:
+    async def script(start: Any, context: Any) -> AsyncIterator[GenerateResponse]:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "too many", (("quire-param", "grammar"),))
+        yield GenerateResponse()
+
+    scheduler.scripts = [script]
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await collect(stub, ask())
+    assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, "too many")
+    assert tuple(caught.value.trailing_metadata()) == (("quire-param", "structured_outputs"),)
+
+
 async def test_a_scheduler_that_ends_too_early_has_failed(
     stub: Any, scheduler: Any, answer: list[int]
 ) -> None:
@@ -513,3 +531,48 @@ async def test_a_thought_is_free_before_a_shape_and_before_calls(byte_level: Tex
     assert not budget.sampling.HasField("grammar")
     with pytest.raises(InvalidRequestError, match="cannot be counted"):
         await service._constrain(budget, prompt)
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    return exported_to(InMemorySpanExporter(), monkeypatch, service)
+
+
+async def spans_of(spans: InMemorySpanExporter) -> list[ReadableSpan]:
+    """All spans of one request: its own is the last one to end."""
+    while not any(span.name == "tokenizer.generate" for span in spans.get_finished_spans()):
+        await asyncio.sleep(0.001)
+    return list(spans.get_finished_spans())
+
+
+async def test_the_parts_of_a_request_are_spans(
+    stub: Any, scheduler: Any, answer: list[int], spans: InMemorySpanExporter
+) -> None:
+    scheduler.scripts = [says(answer, lost_after=3), says(answer)]
+    await collect(stub, ask(max_tokens=len(answer)))
+    encode, first, second, request = await spans_of(spans)
+    assert [span.name for span in (encode, first, second)] == [
+        "tokenizer.encode",
+        *["quire.Scheduler/Generate"] * 2,
+    ]
+    assert all(span.parent == request.context for span in (encode, first, second))
+    assert encode.attributes["quire.prompt_tokens"] == request.attributes["quire.prompt_tokens"] > 0
+    assert (first.status.status_code, first.status.description) == (StatusCode.ERROR, "it died")
+    assert second.status.status_code is StatusCode.UNSET
+    told = [
+        (span.attributes["quire.attempt"], span.attributes["quire.resumed_tokens"])
+        for span in (first, second)
+    ]
+    assert told == [(1, 0), (2, 3)]
+    assert request.attributes[LONGEST_WAIT] > 0
+    assert request.status.status_code is StatusCode.UNSET
+
+
+async def test_a_mistake_of_the_caller_s_is_no_error_of_the_span(
+    stub: Any, scheduler: Any, spans: InMemorySpanExporter
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError):
+        await collect(stub, ask(tokens=TokenIds(ids=[10**6])))
+    *_, request = await spans_of(spans)
+    assert request.status.status_code is StatusCode.UNSET
+    assert (request.attributes["error.type"], request.events[-1].name) == ("INVALID_ARGUMENT", "exception")

@@ -10,6 +10,7 @@
 // numbers 4 to 7 the upper halves, so that a mask gives four bytes in the order of the activations' bytes. The sums of
 // a group are exact integers. Groups are added up in float32, from the first to the last.
 #include "activations.h"
+#include "dot.h"
 #include "half.h"
 #include "tape.h"
 
@@ -30,11 +31,9 @@ int64_t groups_of(const Matrix& matrix) { return (matrix.in + GROUP - 1) / GROUP
 // adds up two products in 16 bits, a group fits: 8 words of 2 products, from each of which OFFSET times the row's number
 // has been taken away, so that none is greater than 8 * 127.
 struct Bytes {
-#if defined(__AVX512VNNI__)
+#if QUIRE_DOT
     using Sum = i32x16;
-    static Sum dot(Sum sum, u32x16 weights, uint32_t x) {
-        return (Sum)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)weights, (__m512i)(u32x16{} + x));
-    }
+    static Sum dot(Sum sum, u32x16 weights, uint32_t x) { return quire::dot(sum, weights, u32x16{} + x); }
     static Sum total(Sum sum) { return sum; }
 #else
     using Sum = i16x32;

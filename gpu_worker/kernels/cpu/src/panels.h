@@ -10,6 +10,7 @@
 // other 16 columns are their ups.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -33,6 +34,7 @@ constexpr int TASK_ROWS = 8 * TILE_ROWS;
 // and the processor's own prefetching is faster for them.
 constexpr int AHEAD = 32 * COLUMNS;
 constexpr int COMPUTING = 3;
+constexpr int64_t BLOCK = 16;  // words of a panel's block
 
 // The product of words of one float32. Words are multiplied in PARTS parts. `part` takes a part of 16 words of weights.
 // Of a word of x all parts lie side by side, a word each. `dot` adds the product of a part of weights and of 16 copies
@@ -73,20 +75,45 @@ struct Words {
     static constexpr int ROWS = TILE_ROWS;
     static constexpr int64_t SIZE = COLUMNS;
 
-    // Multiply the panel's halves FIRST to LAST - 1. x: the first of COUNT rows, `stride` words apart. Words are added up
-    // one by one, from the first to the last, for any COUNT, so that the result of a row does not depend on the other
-    // rows. Its own words are prefetched AHEAD, each half by itself. SHARE: words to prefetch from `later` on for each
-    // word of the panel.
+    // Multiply the panel's halves FIRST to LAST - 1. x: the first of COUNT rows, `stride` words apart. Its own words are
+    // prefetched AHEAD, each half by itself. SHARE: words to prefetch from `later` on for each word of the panel.
     template <int SHARE, int COUNT, int FIRST, int LAST>
     static void multiply(const uint32_t* x, int64_t stride, const uint32_t* panel, int64_t words,
                          const uint32_t* later, Tile<Sum>& tile) {
+        add<COUNT >= COMPUTING, SHARE, COUNT, FIRST, LAST>(x, stride, panel, words, true, later, tile);
+    }
+
+    // Multiply a panel in blocks: the first half of a block, while both halves of the next are prefetched, and then the
+    // second half out of the L1 cache.
+    template <int COUNT>
+    static void multiply_in_blocks(const uint32_t* x, int64_t stride, const uint32_t* panel, int64_t words,
+                                   Tile<Sum>& tile) {
+        for (int64_t begin = 0; begin < words; begin += BLOCK, x += BLOCK * Dot::PARTS, panel += BLOCK * COLUMNS) {
+            const int64_t count = std::min(BLOCK, words - begin);
+            const uint32_t* next = panel + count * COLUMNS;
+            add<false, COLUMNS, COUNT, 0, 1>(x, stride, panel, count, begin == 0, next, tile);
+            add<false, 0, COUNT, 1, 2>(x, stride, panel, count, begin == 0, next, tile);
+        }
+    }
+
+private:
+    // Add the products with `words` words to the tile's sums, or to 0 if the panel `begins` with them. Words are added up
+    // one by one, from the first to the last, for any COUNT, so that the result of a row does not depend on the other rows.
+    template <bool OWN, int SHARE, int COUNT, int FIRST, int LAST>
+    static void add(const uint32_t* x, int64_t stride, const uint32_t* panel, int64_t words, bool begins,
+                    const uint32_t* later, Tile<Sum>& tile) {
         Sum sums[COUNT][2] = {};
+        if (!begins)
+#pragma GCC unroll 16
+            for (int row = 0; row < COUNT; ++row)
+#pragma GCC unroll 2
+                for (int half = FIRST; half < LAST; ++half) sums[row][half] = tile.sums[row][half];
         for (int64_t word = 0; word < words; ++word, panel += COLUMNS) {
-            if (COUNT >= COMPUTING) {
+            if (OWN)
 #pragma GCC unroll 2
                 for (int half = FIRST; half < LAST; ++half) __builtin_prefetch(panel + AHEAD + half * LANES);
-                if (SHARE) __builtin_prefetch(later + word * SHARE);
-            }
+#pragma GCC unroll 2
+            for (int at = 0; at < SHARE; at += LANES) __builtin_prefetch(later + word * SHARE + at);
 #pragma GCC unroll 4
             for (int part = 0; part < Dot::PARTS; ++part) {
                 u32x16 weights[2];
@@ -122,6 +149,8 @@ void multiply_panel(const uint32_t* x, int64_t stride, const uint32_t* panel, in
     constexpr int SHARE = FETCHES ? Kind::SIZE / FETCHES : 0;
     if constexpr (COUNT <= BOTH_HALVES) {
         Kind::template multiply<SHARE, COUNT, 0, 2>(x, stride, panel, pieces, later, tile);
+    } else if constexpr (FETCHES == 1 && requires { Kind::template multiply_in_blocks<COUNT>; }) {
+        Kind::template multiply_in_blocks<COUNT>(x, stride, panel, pieces, tile);
     } else {
         Kind::template multiply<SHARE / 2, COUNT, 0, 1>(x, stride, panel, pieces, later, tile);
         Kind::template multiply<SHARE / 2, COUNT, 1, 2>(x, stride, panel, pieces, later + pieces * SHARE / 2, tile);
@@ -139,7 +168,7 @@ constexpr auto MULTIPLY = multiplies<Kind, FETCHES>(std::make_integer_sequence<i
 
 // Multiply all rows with all panels, of `pieces` times SIZE words each. Calls `finish(panel, row, rows, tile)` with
 // each tile's sums. A task is one panel and at most TASK_ROWS rows: the panel is read from memory once and then from the L2
-// cache. A tile that reads its panel twice, or two tiles, prefetch the next panel, because memory and arithmetic would
+// cache. A single tile that reads its panel twice, or two tiles, prefetch what comes next, because memory and arithmetic would
 // otherwise wait for each other. With more than two tiles the first one prefetches nothing, because it may wait for its
 // own panel.
 template <class Kind, class Finish>

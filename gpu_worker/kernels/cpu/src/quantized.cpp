@@ -1,25 +1,28 @@
 // Products with weights of int8: as linear.cpp, with half the bytes to read.
 //
 // Weights are quantized once, with a scale for each output; activations in every call, with a scale for each row.
-// Activations are stored as unsigned bytes, 128 higher. That makes the sum of an output too large by 128 times the
-// sum of its weights, its correction, which is computed when weights are packed.
+// Where an instruction wants unsigned activations, they are stored ZERO higher. That makes the sum of an output too large
+// by ZERO times the sum of its weights, its correction, which is computed when weights are packed.
 #include "activations.h"
+#include "dot.h"
 #include "tape.h"
 
 namespace quire {
 namespace {
 
-constexpr int OFFSET = 128;
+#if QUIRE_DOT && !defined(__ARM_FEATURE_DOTPROD)
+constexpr int ZERO = 128;
+#else
+constexpr int ZERO = 0;
+#endif
 
-// The product of words of four bytes, unsigned activations and signed weights, as exact integers.
+// The product of words of four bytes, activations and signed weights, as exact integers.
 struct Int8 {
     using Sum = i32x16;
-#if defined(__AVX512VNNI__)
+#if QUIRE_DOT
     static constexpr int PARTS = 1;
     static u32x16 part(u32x16 words, int) { return words; }
-    static Sum dot(Sum sum, u32x16 weights, u32x16 x) {
-        return (Sum)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)weights);
-    }
+    static Sum dot(Sum sum, u32x16 weights, u32x16 x) { return quire::dot(sum, x, weights); }
 #else
     // Two bytes of each word, as 16 bits: the lower of each half, or the upper.
     static constexpr int PARTS = 2;
@@ -36,17 +39,46 @@ struct Int8 {
         return settled(sum + by_part([](auto one, auto other) { return (Register<int32_t>)_mm_madd_epi16((__m128i)one, (__m128i)other); },
                                      weights, x));
 #else
-        const i32x16 first = ((i32x16)(weights << 16) >> 16) * (i32x16)(x & 0xFFFF);
-        return sum + first + ((i32x16)weights >> 16) * (i32x16)(x >> 16);
+        const i32x16 first = ((i32x16)(weights << 16) >> 16) * ((i32x16)(x << 16) >> 16);
+        return sum + first + ((i32x16)weights >> 16) * ((i32x16)x >> 16);
 #endif
     }
 #endif
 };
 
-template <class Number>
+#if defined(__AVX2__) && !defined(__AVX512BW__) && !QUIRE_DOT
+// The same with fewer instructions for each word of weights and more for each row: numbers get their weights' signs. Two
+// products of 128 and 127 fit into 16 bits.
+struct FewRows {
+    using Sum = i32x16;
+    static constexpr int PARTS = 1;
+    static u32x16 part(u32x16 words, int) { return words; }
+    static Sum dot(Sum sum, u32x16 weights, u32x16 x) {
+        return settled(by_part(
+            [](auto sum, auto weights, auto x) {
+                const __m256i signs = (__m256i)weights, sizes = _mm256_abs_epi8(signs);
+                const __m256i pairs = _mm256_maddubs_epi16(sizes, _mm256_sign_epi8((__m256i)x, signs));
+                return sum + (Register<int32_t>)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+            },
+            sum, weights, x));
+    }
+};
+constexpr int64_t FEW_ROWS = 4;
+#else
+using FewRows = Int8;
+constexpr int64_t FEW_ROWS = 0;
+#endif
+
+// The lower bytes of both halves of a word, as 16 bits with their signs.
+uint32_t signed_halves(uint32_t word) {
+    const uint32_t bytes = word & 0x00FF00FF, negative = word & 0x00800080;
+    return bytes | negative * 0x1FE;
+}
+
+template <class Kind, class Number>
 void multiply_all(const Matrix& matrix, const Quantized& x, const Output& output) {
-    for_each_tile<Words<Int8>>(x.rows, matrix.panels, matrix.count(), matrix.words(),
-                        [&](int64_t panel, int64_t row, int rows, Tile<i32x16>& tile) {
+    for_each_tile<Words<Kind>>(x.rows, matrix.panels, matrix.count(), matrix.words(),
+                               [&](int64_t panel, int64_t row, int rows, Tile<i32x16>& tile) {
         Tile<f32x16> products;
         for (int side = 0; side < 2; ++side) {
             const int64_t column = panel * COLUMNS + side * LANES;
@@ -60,6 +92,25 @@ void multiply_all(const Matrix& matrix, const Quantized& x, const Output& output
         }
         finish<Number>(output, panel, row, rows, products);
     });
+}
+
+template <class Kind>
+void multiply_all(const Matrix& matrix, const void* x, int64_t rows, void* out, int add) {
+    const int64_t words = matrix.words();
+    const Quantized source = quantize_all<ZERO>(matrix, x, rows, words * Kind::PARTS, [&](uint32_t* row) {
+        if constexpr (Kind::PARTS == 2)
+            for (int64_t word = words - 1; word >= 0; --word) {
+                const uint32_t bytes = row[word];
+                row[2 * word + 1] = signed_halves(bytes >> 8);
+                row[2 * word] = signed_halves(bytes);
+            }
+    });
+    const Output output = matrix.output(out, add);
+    if (matrix.writes_float32()) {
+        multiply_all<Kind, float>(matrix, source, output);
+    } else {
+        multiply_all<Kind, bf16>(matrix, source, output);
+    }
 }
 
 }  // namespace
@@ -78,15 +129,15 @@ extern "C" void quire_quantized_pack(const quire::Matrix* matrix, const void* we
             float scale = 0;
             int32_t sum = 0;
             if (source >= 0)
-                scale = quantize<OFFSET>(*matrix, weight, source, reinterpret_cast<uint8_t*>(row.data()),
-                                         given ? given + source : nullptr);
+                scale = quantize<0>(*matrix, weight, source, reinterpret_cast<uint8_t*>(row.data()),
+                                    given ? given + source : nullptr);
             for (int64_t word = 0; word < words; ++word) {
-                const uint32_t number = source >= 0 ? row[word] ^ 0x80808080 : 0;  // minus OFFSET
+                const uint32_t number = source >= 0 ? row[word] : 0;
                 for (int shift = 0; shift < 32; shift += 8) sum += int8_t(number >> shift);
                 to[word * COLUMNS] = number;
             }
             scales[panel * COLUMNS + column] = scale;
-            corrections[panel * COLUMNS + column] = OFFSET * sum;
+            corrections[panel * COLUMNS + column] = ZERO * sum;
         }
     });
 }
@@ -108,20 +159,10 @@ extern "C" void quire_quantized_rows(const quire::Matrix* matrix, const int64_t*
 // As `quire_linear`.
 extern "C" void quire_quantized(const quire::Matrix* matrix, const void* x, int64_t rows, void* out, int add) {
     using namespace quire;
-    const int64_t words = matrix->words();
-    const Quantized source = quantize_all<OFFSET>(*matrix, x, rows, words * Int8::PARTS, [&](uint32_t* row) {
-        if constexpr (Int8::PARTS == 2)
-            for (int64_t word = words - 1; word >= 0; --word) {
-                const uint32_t bytes = row[word];
-                row[2 * word + 1] = bytes >> 8 & 0x00FF00FF;
-                row[2 * word] = bytes & 0x00FF00FF;
-            }
-    });
-    const Output output = matrix->output(out, add);
-    if (matrix->writes_float32()) {
-        multiply_all<float>(*matrix, source, output);
+    if (rows <= FEW_ROWS) {
+        multiply_all<FewRows>(*matrix, x, rows, out, add);
     } else {
-        multiply_all<bf16>(*matrix, source, output);
+        multiply_all<Int8>(*matrix, x, rows, out, add);
     }
 }
 PLAYABLE(quire_quantized)

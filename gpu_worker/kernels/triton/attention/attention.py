@@ -6,6 +6,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.attention import FULL_ATTENTION, AttentionSpec, LayerCache, Rotary, StepMetadata
 from gpu_worker.kernels.reference.attention import ReferenceStep
+from gpu_worker.kernels.reference.selection import SelectingStep
 from gpu_worker.kernels.triton.attention import latent
 from gpu_worker.kernels.triton.attention.combine import combined
 from gpu_worker.kernels.triton.attention.launch import LEAST, Launch, Tiling, launches
@@ -40,13 +41,13 @@ def chunk_rows(query: Tensor) -> int:
     return 128 if dim <= 128 else 64 if dim <= 256 else 32
 
 
-class TritonStep:
+class TritonStep(SelectingStep):
     """See `StepAttention`."""
 
     def __init__(self, step: StepMetadata, processors: int) -> None:
         """`processors`: of the GPU, which splits are to fill."""
-        self._step, self._processors = step, processors
-        self.positions = step.positions
+        super().__init__(step, lambda selected: TritonStep(selected, processors))
+        self._processors = processors
         self._launches: dict[tuple[int, int], list[Launch]] = {}
 
     def rotate_and_write(self, qkv: Tensor, rotary: Rotary, cache: LayerCache) -> Tensor:

@@ -20,6 +20,15 @@ async def test_without_a_model_it_is_not_ready(gateway, path):
     assert answer.json()["missing"] == ["tokenizer", "scheduler", "worker"]
 
 
+@pytest.mark.parametrize("path", ["/health", "/health/ready", "/ping"])
+async def test_it_is_not_ready_while_no_worker_gets_on(gateway, path):
+    gateway.backend.lease_list[1].info["stalled"] = 1
+    answer = await gateway.http.get(path)
+    assert answer.status_code == 503
+    assert answer.json() == {"status": "not ready", "models": [], "missing": ["progress of m"]}
+    assert (await gateway.http.get("/health/live")).status_code == 200
+
+
 async def test_the_load_is_what_has_not_been_answered(gateway):
     asked, answered = asyncio.Event(), asyncio.Event()
 

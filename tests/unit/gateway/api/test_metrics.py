@@ -1,12 +1,14 @@
 """/metrics: what Prometheus reads of all processes."""
 
+import json
+
 import httpx
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_families
 from prometheus_client.parser import text_string_to_metric_families as families
 
-from gateway.api.metrics import Exposition
 from gateway.app import Stores, create_app
+from ops.runtime.exposition import Exposition
 from ops.runtime.metric_names import BY_NAME, FIRST_TOKEN, KV_USAGE, PROMPT_TOKENS
 from ops.runtime.metrics import Metrics, parse
 from ops.runtime.metrics_store import MetricsStore
@@ -71,6 +73,22 @@ async def test_openmetrics_for_those_who_ask_for_it(backend):
     assert answer.headers["content-type"].startswith("application/openmetrics-text")
     assert "vllm:prompt_tokens" in {family.name for family in open_families(answer.text)}
     assert 'vllm:prompt_tokens_total{engine="scheduler-1"' in answer.text, "a sample has its name, too"
+
+
+async def test_exemplars_are_in_the_newer_format_alone(backend):
+    metrics = Metrics()
+    metrics.histogram(FIRST_TOKEN, "m").observe(0.03, 0xABC)
+    odd = [*json.loads(metrics.snapshot())[:1], [f"{FIRST_TOKEN.name}#exemplars", ["m"], [[1]]]]
+    store = Store({"scheduler-1": metrics.snapshot(), "tokenizer-1": json.dumps(odd).encode()})
+    newer = await ask(backend, store, accept="application/openmetrics-text")
+    found = [
+        (sample.labels["le"], sample.exemplar.labels, sample.exemplar.value)
+        for family in open_families(newer.text)
+        for sample in family.samples
+        if sample.exemplar and family.name == FIRST_TOKEN.name
+    ]
+    assert found == [("0.04", {"trace_id": f"{0xABC:032x}"}, 0.03)]
+    assert "trace_id" not in (await ask(backend, store)).text
 
 
 async def test_without_a_store_there_are_the_gateways_own(backend):

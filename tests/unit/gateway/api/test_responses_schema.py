@@ -150,7 +150,7 @@ IMAGE = {"type": "input_image", "image_url": "x"}
         ({"metadata": {"a": 1}}, "metadata.a"),
         ({"metadata": {str(name): "" for name in range(17)}}, "metadata"),
         ({"temperature": 3}, "temperature"),
-        ({"conversation": "conv_1"}, "conversation"),
+        ({"conversation": {"name": "x"}}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),
     ],
 )

@@ -1,6 +1,7 @@
 """What the chat page's scripts make of answers. It needs Node.js, and Chromium for the whole page."""
 
 import asyncio
+import json
 import random
 import shutil
 from html import escape
@@ -9,7 +10,7 @@ import pytest
 from fastapi import Request, Response
 
 from proto.sampling_pb2 import NOT_FINISHED, STOP
-from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta
+from proto.tokenizer_pb2 import JSON_CALLS, AnswerFormat, PromptInfo, TextChunk, TextDelta
 from tests.support.javascript import evaluated, needs_node
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -269,28 +270,85 @@ ANSWER = [
     "- [x](javascript:",
     "alert(1))",
 ]
-READER = """
+UNTIL = """
 const $ = id => document.getElementById(id);
 const until = async done => { while (!done()) await new Promise(next => setTimeout(next, 20)); };
 await until(() => $("model").value);
+"""
+ASKS_AND_RELOADS = """
 if (!document.querySelector(".turn")) {
   $("message").value = "Say <b>it</b>";
   $("form").requestSubmit();
   await until(() => document.querySelector(".facts")?.textContent);
   location.reload();
-} else {
-  let refused = false;
-  try { $("said").innerHTML = "<b>"; } catch { refused = true; }
-  await fetch("page/seen", {method: "POST", body: JSON.stringify(
-    {refused, title: document.title, chats: $("chats").innerText, log: $("log").innerHTML})});
+  await until(() => false);
 }
+let refused = false;
+try { $("said").innerHTML = "<b>"; } catch { refused = true; }
+const seen = {refused, title: document.title, chats: $("chats").innerText, log: $("log").innerHTML};
+"""
+FUNCTION = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
+CALLS = f"""
+$("tools").value = JSON.stringify([{json.dumps(FUNCTION)}]);
+$("tools").dispatchEvent(new Event("change"));
+$("message").value = "What is the weather in Reykjavik?";
+$("form").requestSubmit();
+await until(() => document.querySelector("[data-call]"));
+document.querySelector("[data-call]").value = "fog";
+document.querySelector("[data-action=results]").click();
+await until(() => $("log").innerText.includes("It is foggy."));
+const seen = {{log: $("log").innerHTML}};
+"""
+TELLS = """
+await fetch("page/seen", {method: "POST", body: JSON.stringify(seen)});
 """
 
 
+@pytest.fixture
+async def browse(gateway, tmp_path):
+    """Shows the page in a browser and runs a script in it, under the page's policy; gives its `seen`."""
+
+    async def browse(script):
+        seen = asyncio.get_running_loop().create_future()
+
+        async def page():
+            real = await gateway.http.get("/")
+            text = real.text.replace("</head>", '<script type="module" src="page/reader.js"></script></head>')
+            policy = real.headers["content-security-policy"]
+            return Response(text, media_type="text/html", headers={"Content-Security-Policy": policy})
+
+        async def reader():
+            return Response(UNTIL + script + TELLS, media_type="text/javascript")
+
+        async def tell(request: Request):
+            seen.set_result(await request.json())
+
+        gateway.app.add_api_route("/read", page)
+        gateway.app.add_api_route("/page/reader.js", reader)
+        gateway.app.add_api_route("/page/seen", tell, methods=["POST"])
+        browser = await asyncio.create_subprocess_exec(
+            *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"),
+            *("--remote-debugging-port=0", f"{gateway.url}/read"),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        ended = asyncio.ensure_future(browser.wait())
+        try:
+            await asyncio.wait((seen, ended), return_when=asyncio.FIRST_COMPLETED)
+            if not seen.done():
+                pytest.skip("Chromium does not run here")
+            return seen.result()
+        finally:
+            if browser.returncode is None:
+                browser.terminate()
+                await ended
+
+    return browse
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
-async def test_a_browser_shows_an_answer_and_keeps_it(gateway, tokenizer, tmp_path):
-    """A script in the page, which keeps the page's policy, asks, reloads the page and tells what it sees."""
-    seen = asyncio.get_running_loop().create_future()
+async def test_a_browser_shows_an_answer_and_keeps_it(browse, tokenizer):
+    """A script in the page asks, reloads the page and tells what it sees."""
 
     async def generate(request, context):
         yield TextChunk(prompt=PromptInfo(token_ids=[1]))
@@ -298,38 +356,8 @@ async def test_a_browser_shows_an_answer_and_keeps_it(gateway, tokenizer, tmp_pa
             reason = STOP if text is ANSWER[-1] else NOT_FINISHED
             yield TextChunk(deltas=[TextDelta(text=text, token_ids=[place], finish_reason=reason)])
 
-    async def page():
-        real = await gateway.http.get("/")
-        text = real.text.replace("</head>", '<script type="module" src="page/reader.js"></script></head>')
-        policy = real.headers["content-security-policy"]
-        return Response(text, media_type="text/html", headers={"Content-Security-Policy": policy})
-
-    async def reader():
-        return Response(READER, media_type="text/javascript")
-
-    async def tell(request: Request):
-        seen.set_result(await request.json())
-
     tokenizer.generate = generate
-    gateway.app.add_api_route("/read", page)
-    gateway.app.add_api_route("/page/reader.js", reader)
-    gateway.app.add_api_route("/page/seen", tell, methods=["POST"])
-    browser = await asyncio.create_subprocess_exec(
-        *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"),
-        *("--remote-debugging-port=0", f"{gateway.url}/read"),
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    ended = asyncio.ensure_future(browser.wait())
-    try:
-        await asyncio.wait((seen, ended), return_when=asyncio.FIRST_COMPLETED)
-        if not seen.done():
-            pytest.skip("Chromium does not run here")
-        shown = seen.result()
-    finally:
-        if browser.returncode is None:
-            browser.terminate()
-            await ended
+    shown = await browse(ASKS_AND_RELOADS)
     assert shown["refused"], "the policy does not keep scripts from making HTML"
     assert shown["title"] == "Say <b>it</b> – Quire"
     assert "Say <b>it</b>" in shown["chats"]
@@ -337,3 +365,28 @@ async def test_a_browser_shows_an_answer_and_keeps_it(gateway, tokenizer, tmp_pa
     assert "<strong>Bold</strong> &lt;img src=x onerror=" in shown["log"]
     assert "<li>[x](javascript:alert(1))</li>" in shown["log"]
     assert f"{len(ANSWER)} tokens" in shown["log"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+async def test_a_browser_folds_a_call_and_sends_its_result(browse, tokenizer):
+    """The functions of the settings are offered; what is typed as a call's result comes back with its id."""
+    told = []
+
+    async def generate(request, context):
+        told.append(request)
+        form = AnswerFormat(call_begin=["<tool_call>"], call_end="</tool_call>", call_syntax=JSON_CALLS)
+        yield TextChunk(prompt=PromptInfo(token_ids=[1], format=form))
+        call = '<tool_call>{"name": "get_weather", "arguments": {"city": "Reykjavik"}}</tool_call>'
+        text = call if len(told) == 1 else "It is foggy."
+        yield TextChunk(deltas=[TextDelta(text=text, token_ids=[7], finish_reason=STOP)])
+
+    tokenizer.generate = generate
+    shown = await browse(CALLS)
+    assert "<details><summary>Call of get_weather</summary>" in shown["log"]
+    assert '{"city": "Reykjavik"}' in shown["log"]
+    assert "<details><summary>Result of get_weather</summary>" in shown["log"]
+    assert json.loads(told[0].chat.tools) == [FUNCTION]
+    asked, called, result = told[1].chat.messages
+    assert (asked.role, called.role, result.role) == ("user", "assistant", "tool")
+    (call,) = called.tool_calls
+    assert (result.tool_call_id, result.content) == (call.id, "fog")

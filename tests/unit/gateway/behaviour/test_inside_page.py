@@ -223,3 +223,18 @@ async def test_a_browser_shows_blocks_requests_and_steps(gateway, scheduler, tmp
     assert shown["live"] == "Live"
     assert shown["colours"] >= 4
     assert shown["wide"] <= 0, "the page is wider than its window"
+
+
+@needs_node
+def test_a_request_leads_to_its_trace(run):
+    fields = {"request_id": "r", "index": 0, "state": "decode", "tenant": "", "user": "", "dropped": 0}
+    fields |= dict.fromkeys(("tokens", "prompt_tokens", "cached_tokens", "limit", "computed"), 8)
+    fields |= {"blocks": [], "trace_id": "0af7651916cd43dd8448eb211c80319c"}
+    shown = """given.map(([link, more]) => JSON.stringify(page.sequence(
+        {key: "1", states: new Map()}, more, link)))"""
+    jaeger = "http://127.0.0.1:16686/trace/{id}?uiEmbed=v0"
+    with_link, without, not_traced = run(
+        "panels.js", shown, [[jaeger, fields], ["", fields], [jaeger, fields | {"trace_id": ""}]]
+    )
+    assert '"href":"http://127.0.0.1:16686/trace/0af7651916cd43dd8448eb211c80319c?uiEmbed=v0"' in with_link
+    assert "href" not in without + not_traced

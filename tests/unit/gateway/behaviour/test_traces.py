@@ -1,4 +1,4 @@
-"""One span per generating request, a child of the client's, with the call to the tokenizer below it."""
+"""One span per POST request, a child of the client's; below it the answers, and calls of the tokenizer."""
 
 import asyncio
 
@@ -11,7 +11,10 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from gateway.app import create_app
 from gateway.http import tracing
+from gateway.upstream import admission, answer_span, attempts
+from gateway.upstream.admission import Admission
 from tests.support.spans import exported_to
+from tests.unit.gateway.behaviour.test_resume import dying
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = {"traceparent": f"00-{TRACE}-{SPAN}-01"}
@@ -26,18 +29,26 @@ class Spans(InMemorySpanExporter):
         self.ended = asyncio.Event()
 
     def export(self, spans):
-        self.ended.set()
+        if any(span.name.startswith("POST") for span in spans):
+            self.ended.set()
         return super().export(spans)
 
-    async def only(self):
+    async def all(self):
+        """In the order in which they ended; the request's own is the last one."""
         await asyncio.wait_for(self.ended.wait(), 60)
-        (span,) = self.get_finished_spans()
-        return span
+        return self.get_finished_spans()
+
+    async def only(self):
+        """The request's own."""
+        return (await self.all())[-1]
 
 
 @pytest.fixture
 def spans(monkeypatch):
-    return exported_to(Spans(), monkeypatch, tracing, "_tracer")
+    spans = exported_to(Spans(), monkeypatch, tracing, "_tracer")
+    for module in (admission, answer_span, attempts):
+        exported_to(spans, monkeypatch, module)
+    return spans
 
 
 def ask(**more):
@@ -54,8 +65,69 @@ async def test_a_request_is_a_span_of_the_clients_trace(gateway, spans, stream):
     assert span.attributes["quire.request_id"] == response.headers["x-request-id"]
     assert span.attributes["http.response.status_code"] == 200
     assert span.status.status_code is StatusCode.UNSET
+    call, answer, _ = await spans.all()
+    assert (call.name, call.kind) == ("quire.Tokenizer/Generate", SpanKind.CLIENT)
+    assert (call.parent, answer.parent) == (answer.context, span.context)
     (metadata,) = gateway.tokenizer.metadata
-    assert metadata["traceparent"] == f"00-{TRACE}-{trace.format_span_id(span.context.span_id)}-01"
+    assert metadata["traceparent"] == f"00-{TRACE}-{trace.format_span_id(call.context.span_id)}-01"
+
+
+async def test_an_answer_has_the_names_of_the_genai_conventions(gateway, spans):
+    sent = ask(max_tokens=4, temperature=0, n=2, top_k=5)
+    await gateway.http.post(CHAT, json=sent, headers=TRACEPARENT)
+    _, answer, request = await spans.all()
+    assert answer.name == "chat m"
+    found = {key: value for key, value in answer.attributes.items() if key.startswith("gen_ai.")}
+    assert found.pop("gen_ai.response.time_to_first_chunk") >= 0
+    assert found == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "quire",
+        "gen_ai.request.model": "m",
+        "gen_ai.request.choice.count": 2,
+        "gen_ai.request.max_tokens": 4,
+        "gen_ai.request.temperature": 0.0,
+        "gen_ai.request.top_k": 5,
+        "gen_ai.usage.input_tokens": 3,
+        "gen_ai.usage.cache_read.input_tokens": 2,
+        "gen_ai.usage.output_tokens": 8,
+        "gen_ai.response.finish_reasons": ("length", "length"),
+    }
+    everything = [value for span in (answer, request) for value in span.attributes.values()]
+    assert not any("Hi" in str(value) or "Once" in str(value) for value in everything), "what was asked"
+
+
+async def test_each_attempt_is_a_span(gateway, spans):
+    gateway.tokenizer.generate = dying(gateway.tokenizer.generate, 3)
+    await gateway.http.post(CHAT, json=ask(), headers=TRACEPARENT)
+    first, second, answer, _ = await spans.all()
+    assert [call.attributes["quire.attempt"] for call in (first, second)] == [1, 2]
+    assert (first.status.status_code, first.status.description) == (StatusCode.ERROR, "killed")
+    assert first.attributes["error.type"] == "UNAVAILABLE"
+    assert {second.status.status_code, answer.status.status_code} == {StatusCode.UNSET}
+
+
+async def test_who_waits_for_a_place_sees_it(gateway, spans):
+    going, held = asyncio.Event(), asyncio.Event()
+    tell = gateway.tokenizer.generate
+
+    async def slow(request, context):
+        held.set()
+        await going.wait()
+        async for chunk in tell(request, context):
+            yield chunk
+
+    gateway.tokenizer.generate = slow
+    places = gateway.app.state.generator._admissions.setdefault("m", Admission(1))
+    places.resize = lambda _: None
+    async with asyncio.TaskGroup() as both:
+        both.create_task(gateway.http.post(CHAT, json=ask()))
+        await held.wait()
+        both.create_task(gateway.http.post(CHAT, json=ask(), headers=TRACEPARENT))
+        while not places.waiting:
+            await asyncio.sleep(0.002)
+        going.set()
+    waited = [span for span in spans.get_finished_spans() if span.name == "gateway.waiting"]
+    assert [trace.format_trace_id(span.context.trace_id) for span in waited] == [TRACE]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -70,6 +142,15 @@ async def test_errors_are_recorded(gateway, spans, stream):
     assert span.status.status_code is StatusCode.ERROR
     assert span.attributes["quire.request_id"] in span.status.description
     assert span.attributes["http.response.status_code"] == 500
+    assert span.attributes["error.type"] == "internal_error"
+    assert [event.name for event in span.events] == ["exception"]
+
+
+async def test_a_client_s_mistake_is_no_failure_of_ours(gateway, spans):
+    assert (await gateway.http.post(CHAT, json=ask(temperature=-1))).status_code == 400
+    span = await spans.only()
+    assert span.status.status_code is StatusCode.UNSET
+    assert span.attributes["error.type"] == "invalid_value"
     assert [event.name for event in span.events] == ["exception"]
 
 

@@ -75,16 +75,31 @@ async def test_the_limits_are_those_of_the_key_now(backend, keys_of, tokenizer):
 async def test_when_to_ask_again(own, backend, tokenizer, keys_of):
     bad, _ = await asked(own, body(temperature=-1))
     assert (bad.status, bad.again_in) == (400, None)
-    unknown, _ = await asked(own, body(model="none"))
-    assert unknown.status == 404
-    assert unknown.again_in is not None, "the deployment may still be starting"
-    old = OwnRequests(create_app(backend, keys_of({"sk-north": "north"})), start_seconds=0)
-    unknown, _ = await asked(old, body(model="none"))
-    assert (unknown.status, unknown.again_in) == (404, None)
     stopping = create_app(backend, keys_of({"sk-north": "north"}))
     stopping.state.drain.begun = True
     later, _ = await asked(OwnRequests(stopping), body())
     assert (later.status, later.again_in) == (503, 1.0)
+
+
+async def test_a_model_that_is_not_there_is_unknown_once_the_deployment_has_started(backend, keys_of):
+    now = 0.0
+
+    async def again_in(leases):
+        backend.lease_list = leases
+        app = create_app(backend, keys_of({"sk-north": "north"}))
+        own = OwnRequests(app, lambda: 0.0)
+        own._clock = lambda: now
+        reply, _ = await asked(own, body(model="none"))
+        assert reply.status == 404
+        return reply.again_in
+
+    there = backend.lease_list
+    assert await again_in(there) is not None, "its processes may come a moment later"
+    now = 31.0
+    assert await again_in(there) is None, "others answer, and of it not even a scheduler runs"
+    assert await again_in([]) is not None, "none answers: the deployment may still be starting"
+    now = 601.0
+    assert await again_in([]) is None
 
 
 async def test_a_bug_is_an_answer(own, tokenizer, backend):

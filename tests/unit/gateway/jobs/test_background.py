@@ -10,6 +10,7 @@ import pytest
 
 from gateway.api.background import ENDED
 from gateway.api.responses_answer_schema import RESPONSE_EVENTS, ResponseAnswer
+from gateway.http.caller import Behalf
 from gateway.jobs.background import MOST_TAKES
 from proto.tokenizer_pb2 import PromptInfo, TextChunk
 from tests.unit.gateway.api.test_messages import STORY, WHOLE, says
@@ -325,3 +326,59 @@ async def test_a_response_that_kills_its_gateways_is_given_up(fleet):
     found = await ended((await fleet.start()).client, made.id)
     assert (found.status, found.error.code) == ("failed", "server_error")
     assert fleet.tokenizer.requests == []
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_it_is_added_to_its_conversation(fleet, streamed):
+    gateway = await fleet.start()
+    made = await gateway.client.conversations.create(items=[{"role": "user", "content": "Hello."}])
+    asked = await gateway.client.responses.create(**ASK, conversation=made.id, stream=streamed)
+    if streamed:
+        *_, last = [event async for event in asked]
+        asked = last.response
+    found = await ended(gateway.client, asked.id)
+    assert (found.conversation.id, found.output_text) == (made.id, STORY)
+    assert [one.content for one in fleet.tokenizer.requests[-1].chat.messages] == ["Hello.", "A fox?"]
+    assert await conversation(gateway, made) == ["Hello.", "A fox?", STORY]
+
+
+async def conversation(gateway, made):
+    items = await gateway.client.conversations.items.list(made.id, order="asc")
+    return [item.content[0].text for item in items.data]
+
+
+async def test_it_is_added_once_though_gateways_die(fleet):
+    fleet.tokenizer.generate, stopped = stops_after(STORY, 2)
+    gateway = await fleet.start()
+    made = await gateway.client.conversations.create()
+    asked = await gateway.client.responses.create(**ASK, conversation=made.id)
+    await stopped.wait()
+    assert await conversation(gateway, made) == [], "nothing before it has ended"
+    await fleet.expire("response")  # as if the gateway had died
+    fleet.tokenizer.generate = says(STORY)
+    other = await fleet.start()
+    await ended(other.client, asked.id)
+    assert await conversation(other, made) == ["A fox?", STORY]
+    # A gateway that died between the answer and the end of its job has stored both, or neither.
+    ids = await fleet.line.execute(("ZRANGE", f"{fleet.prefix}responses:order:a:{made.id}", 0, -1))
+    queue, tenant = other.app.state.jobs._runners[0]._queue, "a"
+    async with asyncio.timeout(60):
+        while await queue.seize(asked.id, tenant) is not None:
+            await asyncio.sleep(0.01)
+    await queue.add(asked.id, Behalf(tenant, tenant, True))
+    third = await fleet.start()
+    async with asyncio.timeout(60):
+        while (await fleet.line.execute(("EXISTS", f"{fleet.prefix}jobs:response:open")))[0]:
+            await asyncio.sleep(0.01)
+    assert await conversation(third, made) == ["A fox?", STORY]
+    assert ids == await fleet.line.execute(("ZRANGE", f"{fleet.prefix}responses:order:a:{made.id}", 0, -1))
+
+
+async def test_one_that_is_cancelled_is_not_added(fleet):
+    fleet.tokenizer.generate, stopped = stops_after(STORY, 2)
+    gateway = await fleet.start()
+    made = await gateway.client.conversations.create()
+    asked = await gateway.client.responses.create(**ASK, conversation=made.id)
+    await stopped.wait()
+    await gateway.client.responses.cancel(asked.id)
+    assert await conversation(gateway, made) == []

@@ -42,6 +42,27 @@ def catalog_of(*leases: Lease) -> tuple[Catalog, Leases]:
     return Catalog(backend, backend.clock), backend
 
 
+async def test_a_model_stalls_if_all_of_its_workers_do():
+    def scheduler(workers: object, stalled: object) -> Lease:
+        return replace(SCHEDULER, info={"model": "m", "workers": workers, "stalled": stalled})
+
+    for leases, stalled in (
+        ([SCHEDULER], False),
+        ([scheduler(1, 0)], False),
+        ([scheduler(1, 1)], True),
+        ([scheduler(2, 1)], False),
+        ([scheduler(1, 1), scheduler(1, 0)], False),
+        ([scheduler(1, 1), scheduler(0, 0)], True),
+        ([scheduler(0, 0)], False),
+        ([scheduler(1, "1")], False),
+    ):
+        catalog, _ = catalog_of(TOKENIZER, *leases)
+        (model,) = await catalog.models()
+        assert model.stalled is stalled
+        if not model.missing:
+            assert await catalog.find("m") == model, "requests wait: its worker is ended soon"
+
+
 async def test_a_model_needs_a_tokenizer_and_a_scheduler_with_workers():
     idle = replace(SCHEDULER, info={"model": "m", "workers": 0, "max_model_len": 0})
     other = replace(SCHEDULER, info={"model": "other", "workers": 1})

@@ -63,6 +63,30 @@ async def test_what_a_scheduler_tells_is_told_to_all(inside: Inside, scheduler: 
         assert scheduler.asked == [[]]
 
 
+async def test_what_is_told_to_many_is_written_once(
+    inside: Inside, scheduler: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+
+    def json_of(change: dict[str, Any], usual: Any = module._json) -> str:
+        written.append(change.get("scheduler"))
+        return str(usual(change))
+
+    monkeypatch.setattr(module, "_json", json_of)
+    async with (
+        aclosing(inside.watch()) as one,
+        aclosing(inside.watch()) as other,
+        aclosing(inside.watch()) as third,
+    ):
+        for changes in (one, other, third):
+            await until(changes, "begin")
+        for block in range(3):
+            scheduler.looks.put_nowait(look(block))
+            for changes in (one, other, third):
+                assert (await until(changes, "scheduler"))["workers"][0]["blocks"] == [block]
+        assert written.count("scheduler-1") == 3
+
+
 async def test_nobody_is_asked_while_nobody_looks(inside: Inside, backend: Any, scheduler: Any) -> None:
     assert backend.looks == 0
     async with aclosing(inside.watch()) as changes:

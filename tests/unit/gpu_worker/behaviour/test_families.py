@@ -193,18 +193,18 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "BLOOM": ("BloomForCausalLM", BLOOM),
     "Phi": ("PhiForCausalLM", {"hidden_size": 64, "seed": 1}),
+    "DeepSeek V3.2": (
+        "DeepseekV32ForCausalLM",
+        DEEPSEEK | {"index_topk": 8, "index_head_dim": 32, "index_n_heads": 16, "rope_parameters": SHARP},
+    ),
 }
 
 ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
     "GLM 5": (
         "GlmMoeDsaForCausalLM",
         DEEPSEEK
-        | {"index_topk": LENGTH, "index_head_dim": 16, "index_n_heads": 2, "rope_parameters": SHARP}
+        | {"index_topk": 16, "index_head_dim": 32, "index_n_heads": 16, "rope_parameters": SHARP}
         | {"indexer_types": ["full", "shared", "full"], "head_dim": 8},
-    ),
-    "DeepSeek V3.2": (
-        "DeepseekV32ForCausalLM",
-        DEEPSEEK | {"index_topk": LENGTH, "index_head_dim": 16, "index_n_heads": 2, "rope_parameters": SHARP},
     ),
     "MPT": ("MptForCausalLM", MPT),
     "Ministral 3": ("Ministral3ForCausalLM", {"head_dim": 16, "rope_parameters": STRETCHED}),

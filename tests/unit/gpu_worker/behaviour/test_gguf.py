@@ -79,6 +79,8 @@ GEMMA4_VALUES = {
     "attention.sliding_window_pattern": [True, False, True, True, False],
 }
 HEADS_OF_32 = {"attention.key_length": 32, "attention.value_length": 32}
+SECTIONS = {"rope.dimension_sections": [6, 5, 5, 0], "n_deepstack_layers": 3}
+"""Of models that see: positions of images in the rotary embedding, and layers that take images in."""
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 64}
 ROUTED = {"expert_count": 5, "expert_used_count": 2}
 YARN = {
@@ -111,6 +113,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
         "qwen3",
         {"attention.key_length": 32, "attention.value_length": 32},
     ),
+    "qwen3vl": ("Qwen3ForCausalLM", {"head_dim": 32}, "qwen3vl", HEADS_OF_32 | SECTIONS),
     "gemma": (
         "GemmaForCausalLM",
         {"head_dim": 32},
@@ -157,6 +160,12 @@ MODELS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
         "qwen3moe",
         ROUTED | HEADS_OF_32 | {"expert_feed_forward_length": 64},
     ),
+    "qwen3vlmoe": (
+        "Qwen3MoeForCausalLM",
+        EXPERTS | {"num_experts": 5, "head_dim": 32, "norm_topk_prob": True},
+        "qwen3vlmoe",
+        ROUTED | HEADS_OF_32 | SECTIONS | {"expert_feed_forward_length": 64},
+    ),
     "olmoe": (
         "OlmoeForCausalLM",
         {"num_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 64},
@@ -174,6 +183,16 @@ MODELS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
         | {"expert_feed_forward_length": 64, "expert_shared_count": 1, "leading_dense_block_count": 1}
         | {"expert_weights_scale": 1.7, "expert_weights_norm": True, "rope.dimension_count": 16}
         | {"block_count": 3, "nextn_predict_layers": 1},
+    ),
+    "minimax-m2": (
+        "MiniMaxM2ForCausalLM",
+        {"num_local_experts": 5, "num_experts_per_tok": 2, "head_dim": 32, "rotary_dim": 16}
+        | {"intermediate_size": 64},
+        "minimax-m2",
+        ROUTED
+        | HEADS_OF_32
+        | {"expert_feed_forward_length": 64, "expert_gating_func": 2}
+        | {"rope.dimension_count": 16, "rope.freq_base": 5e6},
     ),
     "gpt-oss": (
         "GptOssForCausalLM",

@@ -389,6 +389,24 @@ def test_tokens_that_do_not_follow_the_grammar_end_the_row(make, worded) -> None
     rows = [(0, 0, len(PROMPT) + 2, 1)]
     result = runner.execute(make.plan(1, rows, new_slots=[slot], new_grammars=[numbered(1, regex("yes"))]))
     assert "grammar" in result.errors[0].message
+    assert not result.errors[0].grammar, "the answer so far is at fault"
+
+
+def test_a_grammar_that_goes_no_further_is_told_apart(make, worded) -> None:
+    """Two tokens follow it, and what then may come are more words than a row may have."""
+    runner = runner_of(make, worded)
+    words = " | ".join(f'"w{number}"' for number in range(3000))
+    lark = grammar_of(LLMatcher.grammar_from_lark(f'start: "a" "b" words\nwords: {words}'))
+    slot = make.slot(
+        0, PROMPT, [0, 1, 2], sampling=make.sampled(seed=1), prompt_length=len(PROMPT), grammar=1
+    )
+    first = make.plan(1, [(0, 0, len(PROMPT), 1)], new_slots=[slot], new_grammars=[numbered(1, lark)])
+    errors = runner.execute(first).errors
+    for step in range(2, 5):
+        if not errors:
+            errors = runner.execute(make.plan(step, [(0, len(PROMPT) + step - 2, 1, 1)])).errors
+    assert [(error.row, error.grammar) for error in errors] == [(0, True)]
+    assert "3001 items" in errors[0].message
 
 
 def test_a_slot_without_a_grammar_costs_nothing(make, worded, monkeypatch) -> None:

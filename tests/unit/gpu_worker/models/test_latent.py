@@ -12,9 +12,7 @@ from gpu_worker.errors import ModelError
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models.config import read_config
 from gpu_worker.models.registry import load_model
-from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup.load import load as start
-from tests.unit.gpu_worker.behaviour.test_families import ALIKE, MODELS, random_model
+from tests.unit.gpu_worker.behaviour.test_families import MODELS, random_model
 
 V3 = MODELS["DeepSeek V3"]
 
@@ -38,20 +36,6 @@ def test_multi_token_prediction_layers_are_not_loaded(tmp_path: Path) -> None:
     change(tmp_path, num_nextn_predict_layers=0)
     with pytest.raises(ModelError, match=r"does not account for tensor model\.layers\.3\.eh_proj"):
         load(tmp_path)
-
-
-def test_a_sequence_is_no_longer_than_what_an_indexer_selects(tmp_path: Path) -> None:
-    random_model(*ALIKE["DeepSeek V3.2"]).save_pretrained(tmp_path)
-    found = {}
-    for number in (20, 4096, None):
-        change(tmp_path, index_topk=number, max_position_embeddings=3000)
-        found[number] = read_config(tmp_path).max_position
-    assert found == {20: 20, 4096: 3000, None: 2048}
-    change(tmp_path, index_topk=20)
-    with pytest.raises(
-        ModelError, match="QUIRE_MAX_MODEL_LEN=21: this model is served with 20 tokens at most"
-    ):
-        start(WorkerSettings(model=tmp_path, device="cpu", threads=1, kernels="torch", max_model_len=21))
 
 
 @pytest.mark.parametrize(

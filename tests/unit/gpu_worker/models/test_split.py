@@ -37,6 +37,7 @@ SPLIT = [
     ("Mixtral", 2),
     ("DeepSeek V2, groups, YaRN", 4),
     ("DeepSeek V3, YaRN", 2),
+    ("DeepSeek V3.2", 2),
     ("Qwen2 MoE", 2),
     ("BLOOM", 2),
     ("Phi", 2),

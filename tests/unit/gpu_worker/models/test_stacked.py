@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -35,3 +36,22 @@ def test_an_expert_has_its_part_of_each_stacked_tensor(tmp_path: Path) -> None:
         for name, (source, own) in found.items():
             assert list(source.get_slice(own).get_shape()) == list(expected[name].shape)
             assert torch.equal(source.get_tensor(own), expected[name])
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(("size", "inner"), [(4, 2), (4, 4), (2, 4), (8, 4)])
+def test_both_orders_of_matrices_are_told_apart(tmp_path: Path, turned: bool, size: int, inner: int) -> None:
+    """Whatever their sizes: also if one of them is square."""
+    up, down = torch.randn(3, 2 * inner, size), torch.randn(3, size, inner)
+    both = {f"{BASE}.gate_up_proj": up, f"{BASE}.down_proj": down}
+    save_file(
+        {name: (each.mT if turned else each).contiguous() for name, each in both.items()},
+        tmp_path / "model.safetensors",
+    )
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
+        found = single_experts({name: (file, name) for name in both})
+        for name, each in both.items():
+            product = name.rpartition(".")[2]
+            source, own = found[f"{BASE}.1.{product}.weight"]
+            assert list(source.get_slice(own).get_shape()) == list(each.shape[1:])
+            assert torch.equal(source.get_tensor(own), each[1])

@@ -34,7 +34,7 @@ from tests.unit.gpu_worker.behaviour.test_checkpoint_formats import (
     compressed,
     logits_of,
 )
-from tests.unit.gpu_worker.behaviour.test_families import check, random_model
+from tests.unit.gpu_worker.behaviour.test_families import PROMPT, check, random_model
 from tests.unit.gpu_worker.conftest import makers
 from tests.unit.gpu_worker.models.test_transformers_model import MIXTURES, MODELS
 
@@ -108,7 +108,7 @@ def test_what_is_stored_stays_so(
         (Int4Kernels, 0.7),
     ],
 )
-@pytest.mark.parametrize("family", ["ERNIE 4.5 MoE", GEMMA, "Granite MoE"])
+@pytest.mark.parametrize("family", ["ERNIE 4.5 MoE", GEMMA, "Granite MoE", "Llama 4", "Aria"])
 def test_weights_are_quantized_if_that_is_set(tmp_path: Path, family: str, kernels: Any, most: float) -> None:
     random_model(*FAMILIES[family]).save_pretrained(tmp_path)
     if isinstance(kernels, type):
@@ -117,7 +117,10 @@ def test_weights_are_quantized_if_that_is_set(tmp_path: Path, family: str, kerne
     assert 1e-4 < (found - expected).norm() / expected.norm() < most
 
 
-@pytest.mark.parametrize("family", ["ERNIE 4.5 MoE", GEMMA, "Gemma 4 MoE, keys as values", "Phi 3.5 MoE"])
+@pytest.mark.parametrize(
+    "family",
+    ["ERNIE 4.5 MoE", GEMMA, "Gemma 4 MoE, keys as values", "Phi 3.5 MoE", "Granite MoE", "Llama 4", "Aria"],
+)
 def test_transformers_keeps_no_weights_of_products(tmp_path: Path, family: str) -> None:
     random_model(*FAMILIES[family]).save_pretrained(tmp_path)
     model = load(tmp_path, ReferenceKernels())
@@ -125,6 +128,36 @@ def test_transformers_keeps_no_weights_of_products(tmp_path: Path, family: str) 
     matrices = {name for name in inside if not name.startswith("embed_tokens")}
     assert {name for name in matrices if ".router." not in name and ".gate." not in name} == set()
     assert all(one.weight.numel() == 0 for name, one in linears(model).items() if ".router." not in name)
+
+
+def test_quantized_experts_of_llama_4_are_tensors_of_their_own(tmp_path: Path) -> None:
+    """Published ones are, although transformers stacks them as [experts, in, out]."""
+    random_model(*FAMILIES["Llama 4"]).save_pretrained(tmp_path / "source")
+    path = tmp_path / "source" / "model.safetensors"
+    tensors = load_file(path)
+    for name in [name for name in tensors if name.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
+        prefix, _, product = name.rpartition(".")
+        for number, matrix in enumerate(tensors.pop(name).mT):
+            both = zip(("gate_proj", "up_proj"), matrix.chunk(2), strict=True)
+            for part, each in both if product == "gate_up_proj" else [(product, matrix)]:
+                tensors[f"{prefix}.{number}.{part}.weight"] = each.contiguous()
+    save_file(tensors, path)
+    form = compressed("float-quantized", strategy="channel")
+    stored, meant = checkpoints.write(tmp_path / "source", tmp_path, checkpoints.fp8(1), form)
+    expected = logits_of(meant, ReferenceKernels())
+    torch.testing.assert_close(logits_of(stored, ReferenceKernels()), expected, atol=1e-4, rtol=1e-4)
+    theirs = random_model(*FAMILIES["Llama 4"])
+    means = load_file(meant / "model.safetensors")
+    for name, parameter in theirs.named_parameters():
+        if ".experts." in name:
+            prefix, _, product = name.rpartition(".")
+            names = ["gate_proj", "up_proj"] if product == "gate_up_proj" else [product]
+            singles = [torch.cat([means[f"{prefix}.{n}.{one}.weight"] for one in names]) for n in range(2)]
+            parameter.data = torch.stack(singles).mT.contiguous()
+        else:
+            parameter.data = means[name]
+    with torch.inference_mode():
+        torch.testing.assert_close(expected, theirs(torch.tensor([PROMPT])).logits[0], atol=1e-4, rtol=1e-4)
 
 
 def test_transformers_reads_products_of_tried_layers_alone(

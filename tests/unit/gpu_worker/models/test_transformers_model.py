@@ -122,6 +122,10 @@ MIXTURES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "Phi 3.5 MoE": ("PhimoeForCausalLM", {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "Granite MoE": ("GraniteMoeForCausalLM", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "Aria": (
+        "AriaTextForCausalLM",
+        {"head_dim": 8, "moe_num_experts": 4, "moe_topk": 2, "moe_num_shared_experts": 1},
+    ),
     "Hunyuan MoE": ("HunYuanMoEV1ForCausalLM", {"head_dim": 8, "num_experts": 4, "moe_topk": 2}),
 }
 """Their heads ask the decoder for more than hidden states. To a back end they are like others."""

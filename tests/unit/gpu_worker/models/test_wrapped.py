@@ -19,16 +19,27 @@ SECTIONS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2
 VISION: dict[str, dict[str, Any]] = {
     "Qwen2VL": QWEN | {"depth": 1, "embed_dim": 16, "hidden_size": 32},
     "Qwen2_5_VL": QWEN | {"depth": 1, "hidden_size": 16, "intermediate_size": 8, "out_hidden_size": 32},
-    "Qwen3VL": QWEN
-    | {"depth": 1, "hidden_size": 16, "intermediate_size": 8, "out_hidden_size": 32}
-    | {"num_position_embeddings": 4, "deepstack_visual_indexes": [0]},
+    **dict.fromkeys(
+        ("Qwen3VL", "Qwen3VLMoe"),
+        QWEN
+        | {"depth": 1, "hidden_size": 16, "intermediate_size": 8, "out_hidden_size": 32}
+        | {"num_position_embeddings": 4, "deepstack_visual_indexes": [0]},
+    ),
+    "Aria": {"hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    | {"patch_size": 2, "image_size": 8},
+}
+TEXT: dict[str, dict[str, Any]] = {
+    "Qwen3VL": {"head_dim": 8},
+    "Qwen3VLMoe": {"head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+    "Aria": {"head_dim": 8, "moe_num_experts": 4, "moe_topk": 2, "moe_num_shared_experts": 1}
+    | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
 }
 
 
 def whole_model(name: str) -> Any:
     torch.manual_seed(0)
     kind = getattr(transformers, f"{name}ForConditionalGeneration")
-    text = {**USUAL, "rope_parameters": SECTIONS} | ({"head_dim": 8} if name == "Qwen3VL" else {})
+    text = {**USUAL, "rope_parameters": SECTIONS} | TEXT.get(name, {})
     config = kind.config_class(text_config=text, vision_config=VISION[name], tie_word_embeddings=False)
     return kind(config).eval()
 
@@ -42,6 +53,20 @@ def test_text_alone_is_computed_as_by_the_whole_model(tmp_path: Path, name: str)
     found = logits_of(tmp_path, ReferenceKernels())
     torch.testing.assert_close(found, expected, atol=5e-5, rtol=5e-5)
     assert expected.std() > 0.02
+
+
+def test_experts_as_they_are_published(tmp_path: Path) -> None:
+    """Those of Qwen3-VL are [experts, in, out], but transformers writes [experts, out, in]."""
+    model = whole_model("Qwen3VLMoe")
+    model.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    stacked = [name for name in tensors if ".experts." in name]
+    assert [tensors[name].shape for name in stacked[:2]] == [(4, 32, 24), (4, 48, 32)]
+    turned = {name: tensors[name].mT.contiguous() for name in stacked}
+    save_file(tensors | turned, tmp_path / "model.safetensors")
+    with torch.inference_mode():
+        expected = model(torch.tensor([PROMPT])).logits[0]
+    torch.testing.assert_close(logits_of(tmp_path, ReferenceKernels()), expected, atol=5e-5, rtol=5e-5)
 
 
 def test_a_configuration_that_has_text_at_its_top(tmp_path: Path) -> None:

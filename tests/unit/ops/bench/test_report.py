@@ -97,6 +97,11 @@ SOAK = {
     "left_behind": 0,
     "problems": 0,
 }
+FRONT = {
+    "costs": {"cpu_us_per_token": {"both": 74.5}, "cpu_ms_per_request": {"both": 4.2}},
+    "idle": {"grown_mb": {"both": 136}},
+    "long_prompts": {"extra_ms": 12},
+}
 HOSTILE_GRAMMARS = {
     "users": 4,
     "rounds": 5,
@@ -169,6 +174,7 @@ def folder(tmp_path, made_up, contest) -> Path:
         made_up("attention", ATTENTION),
         made_up("grammars", {"schemas": 100, "libraries": {"llguidance": {"compiling, P50, ms": 1.5}}}),
         made_up("paced", {"prompt_tokens": 32, "answer_tokens": 256, "by_step_ms": {"5": [CARRIED]}}),
+        made_up("front", FRONT),
         made_up("one-redis", ONE_REDIS),
         made_up("chaos", CHAOS),
         made_up("soak", SOAK),
@@ -230,6 +236,14 @@ def test_where_one_redis_ends_is_told(folder) -> None:
     # Of a core 0.4 carry 20,000 entries; four of them are a step.
     assert "| 32 | 50,000 | 58.7 | 12,500 | 400,000 |" in report
     assert "2,500 requests a second" in report
+
+
+def test_what_streams_cost_is_judged(folder) -> None:
+    report = text(read_all(folder / RESULTS))
+    assert "a streamed token, 64 at once | at most 120 µs | 74.5 | met | [front.json]" in report
+    assert "a request with one token | at most 3 ms | 4.2 | **missed** | [front.json]" in report
+    assert "2,000 streams take in gateway and tokenizer | below 300 MB | 136 | met | [front.json]" in report
+    assert "100,000 tokens, over that without | at most 20 ms | 12 | met | [front.json]" in report
 
 
 def test_what_breaks_is_told_and_judged(folder) -> None:

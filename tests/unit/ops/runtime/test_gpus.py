@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from ops.launcher.acl import CHAIN
-from ops.launcher.specs import Options, service_specs
+from ops.launcher.served import Served
+from ops.launcher.specs import Options, memory_shares, service_specs
 from ops.runtime import gpus
 
 
@@ -39,6 +40,45 @@ def test_workers_share_the_memory_of_what_they_share(monkeypatch: pytest.MonkeyP
     assert shares_told(5) == ["0.2000"] * 5
     monkeypatch.setenv("QUIRE_MEMORY_SHARE", "0.3")
     assert shares_told(5) == ["0.3"] * 5
+
+
+def test_on_a_gpu_equal_parts_of_what_the_weights_leave(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("QUIRE_MEMORY_SHARE", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text('#!/bin/sh\n[ "$1" = --id=3 ] && echo 1000\n')
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    def parts(*weights: int, device: str | None = None) -> list[str]:
+        told = gpus.shares(2, device, lambda: [size * 2**20 for size in weights])
+        return [one["QUIRE_MEMORY_SHARE"] for one in told]
+
+    assert parts(100, 500) == ["0.3000", "0.7000"], "200 beside the weights for each"
+    assert parts(600, 500) == ["0.5000", "0.5000"], "they do not fit: the workers say so"
+    assert parts() == ["0.5000", "0.5000"], "the files do not tell"
+    assert parts(100, 500, device="cpu") == ["0.5000", "0.5000"], "of what is free beside the weights"
+    monkeypatch.setenv("QUIRE_TENSOR_PARALLEL", "2")
+    assert parts(100, 500) == ["0.4000", "0.6000"], "each rank has half of the weights"
+    for broken in ("exit 1", "echo no", "exec sleep 60"):
+        monkeypatch.setattr(gpus, "SMI_SECONDS", 0.3)
+        smi.write_text(f"#!/bin/sh\n{broken}\n")
+        assert parts(100, 500) == ["0.5000", "0.5000"]
+
+
+def test_what_is_said_of_the_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("QUIRE_MEMORY_SHARE", "QUIRE_KV_MEMORY"):
+        monkeypatch.delenv(name, raising=False)
+    redis = dict.fromkeys(CHAIN, "redis://127.0.0.1:1/0")
+    two = Options(models=(Served(given="a"), Served(given="b")), device="cpu")
+    assert memory_shares(service_specs(two, redis)) == "worker-a 50 %, worker-b 50 %"
+    assert memory_shares(service_specs(Options(device="cpu"), redis)) == ""
+    monkeypatch.setenv("QUIRE_KV_MEMORY", "16MiB")
+    assert memory_shares(service_specs(two, redis)) == "", "each has 16 MiB"
+    monkeypatch.delenv("QUIRE_KV_MEMORY")
+    assert memory_shares(service_specs(Options(workers=2), redis)) == "", "each has a GPU of its own"
 
 
 def test_each_worker_has_a_gpu_of_its_own() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 from unittest.mock import patch
 
 import numpy as np
@@ -49,12 +50,26 @@ def test_parts_of_the_vocabulary_change_no_mask(whole: Vocabulary, schema: objec
         ('start: "a" start', "Too many items"),
         ('start: "x"{9} (a b)\na: "y" a\nb: "z"', "Too many items"),
         ("start: A\nA: /a/ & /b/", "no text follows it"),
+        ("start: " + " | ".join(f'"{number}"' for number in range(3000)), "row has 3001 items; max is 2000"),
+        # Behind a text that leaves no choice.
+        (f'start: "{"quick brown foxes " * 20}" "?" rest\nrest: "a" rest', "Too many items"),
     ],
 )
 def test_a_walk_meets_what_the_first_mask_does_not(grammar: str, said: str) -> None:
     vocabulary = Vocabulary(SHIPPED_MODEL, 4096, [END])
     with pytest.raises(GrammarError, match=said):
         vocabulary.walk(vocabulary.matcher(grammar))
+
+
+def test_following_an_ambiguous_grammar_takes_bounded_time() -> None:
+    """Without the limit of items in a row, the 54th token takes half a second."""
+    vocabulary = Vocabulary(SHIPPED_MODEL, 4096, [END])
+    repeated = "\n".join(f"{rule}: {of}{{0,99}}" for rule, of in ("ab", "bc", "cd"))
+    matcher = vocabulary.matcher(f'start: a{{0,99}}\n{repeated}\nd: "x"')
+    begun = time.process_time()
+    with pytest.raises(GrammarError, match="max is 2000"):
+        vocabulary.walk(matcher)
+    assert time.process_time() - begun < 0.25
 
 
 def test_a_walk_ends_where_an_answer_must() -> None:

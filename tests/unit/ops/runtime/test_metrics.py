@@ -2,11 +2,12 @@
 
 import json
 import re
+import time
 
 import pytest
 
 from ops.runtime.metric_names import BY_NAME
-from ops.runtime.metrics import Metric, Metrics, cpu_seconds, parse, resident_bytes
+from ops.runtime.metrics import Metric, Metrics, cpu_seconds, exemplars_in, parse, resident_bytes
 
 HITS = Metric("quire:hits", "Hits.", "counter", ("model_name",))
 SIZE = Metric("quire:size", "Size.", "gauge")
@@ -74,3 +75,33 @@ def test_names_are_names_of_prometheus() -> None:
 def test_a_process_knows_what_it_takes() -> None:
     assert cpu_seconds() > 0
     assert resident_bytes() > 2**20 or resident_bytes() == 0
+
+
+def test_the_newest_traced_value_of_each_bucket_is_its_exemplar() -> None:
+    metrics = Metrics()
+    seconds = metrics.histogram(SECONDS, "m")
+    trace = 0x4BF92F3577B34DA6A3CE929D0E0E4736  # more than a float holds
+    for value, trace_id in ((0.05, 7), (0.06, trace), (0.07, 0), (9.0, 5), (0.5, 0)):
+        seconds.observe(value, trace_id)
+    snapshot = metrics.snapshot()
+    assert parse(snapshot, KNOWN)["quire:seconds"]["m",][:3] == [3, 1, 1]
+    found = exemplars_in(snapshot, KNOWN)["quire:seconds"]["m",]
+    assert {bucket: each[:2] for bucket, each in found.items()} == {0: (trace, 0.06), 2: (5, 9.0)}
+    assert all(abs(each.at - time.time()) < 60 for each in found.values())
+
+
+def test_without_traces_there_are_no_exemplars() -> None:
+    metrics = Metrics()
+    metrics.histogram(SECONDS, "m").observe(0.5)
+    assert b"exemplars" not in metrics.snapshot()
+    assert exemplars_in(metrics.snapshot(), KNOWN) == {}
+
+
+def test_exemplars_that_cannot_be_are_left_out() -> None:
+    told = [
+        ["quire:seconds#exemplars", ["m"], [9, 1, 1, 1, 0, 0, 1, 1, 0, 2**128, 1, 1, 1, 3, 0.5, 7]],
+        ["quire:seconds#exemplars", [], [0, 1, 1, 1]],
+        ["quire:other#exemplars", ["m"], [0, 1, 1, 1]],
+    ]
+    found = exemplars_in(json.dumps(told).encode(), KNOWN)
+    assert found == {"quire:seconds": {("m",): {1: (3, 0.5, 7.0)}}}

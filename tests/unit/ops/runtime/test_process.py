@@ -195,3 +195,14 @@ def test_an_error_is_one_line_and_the_exit_status_1(
 
 async def returning(node: Node, settings: ProcessSettings) -> None:
     """Serves nothing."""
+
+
+async def test_a_process_shows_its_metrics_where_it_is_told_to() -> None:
+    async with Node(MemoryBus(), "node", lease_seconds=60) as node:
+        assert await process._show_metrics(node, "") is None
+        page = await process._show_metrics(node, "127.0.0.1:0")
+        (lease,) = await node.leases()
+        _, writer = await asyncio.open_connection(*lease.info["metrics"].split(":"))
+        writer.close()
+        assert page is not None
+        page.close()

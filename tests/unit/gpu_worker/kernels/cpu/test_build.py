@@ -3,15 +3,39 @@
 import platform
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from gpu_worker.kernels.cpu.build import COMMON, INSTRUCTION_SETS, SOURCES
+from gpu_worker.kernels.cpu import build
+from gpu_worker.kernels.cpu.build import COMMON, SETS_OF, SOURCES
 
 SELF_CHECK = Path(__file__).parents[4] / "support" / "self_check.cpp"
 COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
 LIBRARIES = "/usr/aarch64-linux-gnu"
+
+
+# AVX-VNNI's instructions as AVX-512 writes them: a processor of either computes the same.
+AVX_VNNI = (
+    *SETS_OF["x86_64"]["avx2"],
+    *("-mavx512vl", "-mavx512vnni", "-U__AVX512F__", "-U__AVX512VL__", "-U__AVX512VNNI__", "-D__AVXVNNI__"),
+)
+
+
+def check(compiler: str, level: str, set_flags: Sequence[str], tmp_path: Path, *runs_with: str) -> None:
+    """Compile the kernels with their own test program, and run it. `level`: -O0 takes half as long as -O1."""
+    program = tmp_path / "self_check"
+    flags = [flag for flag in (*COMMON, *set_flags) if flag not in ("-O3", "-shared")]
+    sources = [SELF_CHECK, *sorted(SOURCES.glob("*.cpp"))]
+    compile_it = [compiler, *flags, level, f"-I{SOURCES}", *map(str, sources), "-o", str(program)]
+    done = subprocess.run(compile_it, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    checked = subprocess.run([*runs_with, str(program)], capture_output=True, text=True, check=False)
+    lines = checked.stdout.splitlines()
+    assert len(lines) > 400
+    assert [line for line in lines if not line.startswith("ok")] == []
+    assert checked.returncode == 0, checked.stderr
 
 
 @pytest.mark.timeout(600)
@@ -20,17 +44,36 @@ LIBRARIES = "/usr/aarch64-linux-gnu"
     not (shutil.which(COMPILER) and shutil.which(EMULATOR)),
     reason=f"needs {COMPILER} and {EMULATOR} (Debian: g++-aarch64-linux-gnu, qemu-user)",
 )
-def test_an_arm_processor_computes_what_plain_loops_do(tmp_path: Path) -> None:
-    program = tmp_path / "self_check"
-    flags = [flag for flag in (*COMMON, *INSTRUCTION_SETS["portable"]) if flag not in ("-O3", "-shared")]
-    sources = [SELF_CHECK, *sorted(SOURCES.glob("*.cpp"))]
-    compile_it = [COMPILER, *flags, "-O1", f"-I{SOURCES}", *map(str, sources), "-o", str(program)]
-    done = subprocess.run(compile_it, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    checked = subprocess.run(
-        [EMULATOR, "-L", LIBRARIES, str(program)], capture_output=True, text=True, check=False
-    )
-    lines = checked.stdout.splitlines()
-    assert len(lines) > 400
-    assert [line for line in lines if not line.startswith("ok")] == []
-    assert checked.returncode == 0, checked.stderr
+@pytest.mark.parametrize(("name", "level"), [("neon_dot", "-O1"), ("portable", "-O0")])
+def test_an_arm_processor_computes_what_plain_loops_do(name: str, level: str, tmp_path: Path) -> None:
+    check(COMPILER, level, SETS_OF["aarch64"][name], tmp_path, EMULATOR, "-L", LIBRARIES)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif("avx512_bf16" not in build.supported(), reason="needs AVX-512's form of the instructions")
+@pytest.mark.skipif("avx2_vnni" in build.supported(), reason="all other tests run on it")
+def test_a_processor_with_avx_vnni_computes_what_plain_loops_do(tmp_path: Path) -> None:
+    check("g++", "-O0", AVX_VNNI, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("machine", "line", "best"),
+    [
+        ("x86_64", "flags : fpu avx2 fma f16c avx_vnni", "avx2_vnni"),
+        ("x86_64", "flags : fpu avx2 fma f16c", "avx2"),
+        ("aarch64", "Features : fp asimd asimddp", "neon_dot"),
+        ("aarch64", "Features : fp asimd", "portable"),
+    ],
+)
+def test_the_best_instruction_set_of_a_processor(
+    monkeypatch: pytest.MonkeyPatch, machine: str, line: str, best: str
+) -> None:
+    monkeypatch.setattr(build, "INSTRUCTION_SETS", SETS_OF[machine])
+    monkeypatch.setattr(build, "_described", lambda: ["model name : one", line])
+    assert build.supported()[0] == best
+
+
+def test_a_machine_that_does_not_say_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: (_ for _ in ()).throw(FileNotFoundError()))
+    assert build.supported() == ["portable"]
+    assert build.processor().startswith(platform.machine())

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from ops.bench.robust.bad_grammars import Bad
-from ops.bench.robust.hostile_grammars import Streams, Verdicts, send_all, told
+from ops.bench.robust.hostile_grammars import Streams, Verdicts, send_all, told, written
 
 HARD, BROKEN = Bad("hard", {"guided_regex": "a"}), Bad("broken", {"guided_regex": "a("}, malformed=True)
 REFUSAL = {"error": {"param": "guided_regex", "message": "at 1(2)"}}
@@ -65,7 +65,7 @@ async def test_gaps_are_those_while_the_work_is_done() -> None:
     served = Served()
     async with httpx.AsyncClient(transport=httpx.MockTransport(served), base_url="http://here") as client:
         streams, found = Streams(client, "m"), Verdicts()
-        beside = await streams.gaps_while(send_all(client, "m", 1, found))
+        beside = await streams.gaps_while(send_all(client, written("m", 1), found))
         alone = await streams.gaps_while(asyncio.sleep(0.05))
     assert served.asked == len(found.problems) > 50  # the refusals name another field
     assert beside

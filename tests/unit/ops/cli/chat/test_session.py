@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import termios
@@ -136,10 +137,16 @@ class Terminal:
             stderr=theirs,
             env={**os.environ, "TERM": "xterm", "XDG_STATE_HOME": str(state), "NO_COLOR": "1"},
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C is a signal
+            preexec_fn=self._take_terminal,
         )
         os.close(theirs)
         self._shown, self._seen = "", 0
+
+    @staticmethod
+    def _take_terminal() -> None:
+        """Ctrl-C becomes a signal, and is not ignored, as it is by what a shell starts in the background."""
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     def __enter__(self) -> Self:
         return self

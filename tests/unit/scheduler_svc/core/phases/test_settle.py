@@ -1,9 +1,10 @@
 """What results mean: confirmed tokens, named blocks, failed rows."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from scheduler_svc.core.errors import RowFailed
+from scheduler_svc.core.errors import RequestRefused, RowFailed
 
 MakeBench = Callable[..., Any]
 
@@ -29,3 +30,13 @@ def test_a_row_error_ends_its_request_alone(bench: MakeBench) -> None:
     assert [gain.group for gain in outcome.gains] == [good]
     one.run()
     assert list(good.sequences[0].tokens[1:]) == one.fake.reference(good.request, 0, 64)
+
+
+def test_a_grammar_that_goes_no_further_is_refused(bench: MakeBench) -> None:
+    one = bench()
+    bad = one.arrive([one.fake.POISON, 2], max_tokens=3)
+    result = replace(one.worker.execute(one.plan()), at_limits=[0])
+    ((failed, error),) = one.scheduler.complete(result).failed
+    assert failed is bad
+    assert isinstance(error, RequestRefused)
+    assert error.param == "grammar"

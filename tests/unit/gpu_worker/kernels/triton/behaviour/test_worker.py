@@ -25,6 +25,7 @@ KINDS = {
     "Qwen3 MoE": "experts",
     "BLOOM": "linear biases",
     "DeepSeek V3, YaRN": "latent attention, groups of experts",
+    "DeepSeek V3.2": "sparse attention",
 }
 """Of layers, by a family that has them. TEST_INTERPRETED=1 goes through all families."""
 

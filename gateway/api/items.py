@@ -1,0 +1,194 @@
+"""Items of OpenAI's Responses API: parts of a conversation, which become messages of the chat API."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic_core import PydanticCustomError
+
+from gateway.api.tools import MAX_NAME
+from gateway.errors import BadRequest
+
+MAX_PARTS = 4096
+"""Parts of one item."""
+
+Json = dict[str, Any]
+
+
+class ItemPart(BaseModel):
+    """Part of a request. Other fields are those of answers, which clients send back."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+
+class InputText(ItemPart):
+    """A text, the client's or the model's."""
+
+    type: Literal["input_text", "output_text", "text"]
+    text: str
+
+
+class InputRefusal(ItemPart):
+    """A text of another server's model, which says that it will not answer."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+    @property
+    def text(self) -> str:
+        return self.refusal
+
+
+_TEXTS = ("input_text", "output_text", "text", "refusal")
+
+
+def _parts(value: object) -> object:
+    if isinstance(value, str):
+        return [{"type": "text", "text": value}]
+    for part in value if isinstance(value, list) else ():
+        if isinstance(part, dict) and part.get("type") not in _TEXTS:
+            message = "Only parts of types input_text, output_text and refusal are supported"
+            raise PydanticCustomError("unsupported_value", message)
+    return value
+
+
+_TextPart = Annotated[InputText | InputRefusal, Field(discriminator="type")]
+Texts = Annotated[
+    list[_TextPart],
+    Field(max_length=MAX_PARTS),
+    BeforeValidator(_parts, json_schema_input_type=str | list[_TextPart]),
+]
+"""A text, or the parts of one."""
+
+
+def _joined(parts: Sequence[InputText | InputRefusal]) -> str:
+    return "".join(part.text for part in parts)
+
+
+class _Item(ItemPart):
+    """Part of the conversation."""
+
+    id: str | None = Field(None, max_length=MAX_NAME)
+
+    def stored(self, item_id: str) -> Json:
+        """As lists of items have it. `item_id`: its id, if it has none."""
+        return self.model_dump() | {"id": self.id or item_id, "status": "completed"}
+
+
+class InputMessage(_Item):
+    """What somebody says."""
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Texts
+
+    def stored(self, item_id: str) -> Json:
+        answers = {"type": "output_text", "annotations": [], "logprobs": []}
+        kind = answers if self.role == "assistant" else {"type": "input_text"}
+        return super().stored(item_id) | {"content": [{**kind, "text": part.text} for part in self.content]}
+
+
+class InputCall(_Item):
+    """A call that the model has made."""
+
+    type: Literal["function_call"]
+    call_id: str = Field(max_length=MAX_NAME)
+    name: str = Field(min_length=1, max_length=MAX_NAME)
+    arguments: str
+
+
+class InputResult(_Item):
+    """What came of a call."""
+
+    type: Literal["function_call_output"]
+    call_id: str = Field(max_length=MAX_NAME)
+    output: Texts
+
+    def stored(self, item_id: str) -> Json:
+        return super().stored(item_id) | {"output": _joined(self.output)}
+
+
+class ReasoningText(ItemPart):
+    """Part of a thought."""
+
+    type: Literal["reasoning_text"] = "reasoning_text"
+    text: str
+
+
+class InputReasoning(_Item):
+    """What the model thought before. A thought that cannot be read is left out."""
+
+    type: Literal["reasoning"]
+    content: list[ReasoningText] | None = Field(None, max_length=MAX_PARTS)
+
+    def stored(self, item_id: str) -> Json:
+        return super().stored(item_id) | {"summary": [], "content": self.model_dump()["content"] or []}
+
+
+class ItemReference(ItemPart):
+    """An item of a stored response."""
+
+    type: Literal["item_reference"]
+    id: str = Field(max_length=MAX_NAME)
+
+
+_TYPES = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
+Item = Annotated[InputMessage | InputCall | InputResult | InputReasoning, Field(discriminator="type")]
+InputItem = Annotated[
+    InputMessage | InputCall | InputResult | InputReasoning | ItemReference, Field(discriminator="type")
+]
+
+
+def items_from(value: object, info: ValidationInfo) -> object:
+    """A text or items, as items with their types. Raises `BadRequest` for a type that is not supported."""
+    if isinstance(value, str):
+        return [{"type": "message", "role": "user", "content": value}]
+    if not isinstance(value, list):
+        raise PydanticCustomError("string_type", "Input should be a string or a list of items")
+    items = []
+    for number, item in enumerate(value):
+        if isinstance(item, dict):
+            item = {"type": "message"} | item
+            if item["type"] not in _TYPES:
+                param, known = f"{info.field_name}[{number}].type", ", ".join(_TYPES)
+                message = f"'{param}': only items of these types are supported: {known}."
+                raise BadRequest(message, param=param, code="unsupported_parameter")
+        items.append(item)
+    return items
+
+
+def messages_of(items: Sequence[Item]) -> list[Json]:
+    """Items as messages of the chat API: a thought, a text and calls that follow it are one message there."""
+    found: list[Json] = []
+
+    def answer(*later: str) -> Json:
+        """The assistant's message that a part belongs to: a new one if the last has a field of `later`."""
+        if not found or found[-1]["role"] != "assistant" or any(found[-1].get(name) for name in later):
+            found.append({"role": "assistant", "content": ""})
+        return found[-1]
+
+    for item in items:
+        match item:
+            case InputReasoning():
+                thought = "".join(part.text for part in item.content or ())
+                if thought:
+                    answer("reasoning_content", "content", "tool_calls")["reasoning_content"] = thought
+            case InputMessage(role="assistant"):
+                answer("content", "tool_calls")["content"] = _joined(item.content)
+            case InputMessage():
+                found.append({"role": item.role, "content": _joined(item.content)})
+            case InputCall():
+                message = answer()
+                message["content"] = message["content"] or None
+                function = {"name": item.name, "arguments": item.arguments}
+                call = {"id": item.call_id, "type": "function", "function": function}
+                message.setdefault("tool_calls", []).append(call)
+            case InputResult():
+                result = {"role": "tool", "content": _joined(item.output), "tool_call_id": item.call_id}
+                found.append(result)
+    return found
+
+
+def stored_items(items: Sequence[Item], request_id: str) -> list[Json]:
+    """Items of a request as they are stored."""
+    return [item.stored(f"in_{request_id}_{number}") for number, item in enumerate(items)]

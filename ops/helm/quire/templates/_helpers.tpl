@@ -1,0 +1,185 @@
+{{- define "quire.name" -}}
+{{- .Release.Name | trunc 30 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "quire.labels" -}}
+app.kubernetes.io/name: quire
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- with .model }}
+quire/model: {{ . }}
+{{- end }}
+{{- with .pool }}
+quire/pool: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{- define "quire.metadata" -}}
+name: {{ .name }}
+labels:
+  {{- include "quire.labels" . | nindent 2 }}
+  app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+  helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{- end -}}
+
+{{- define "quire.image" -}}
+{{- with .root.Values.images.registry }}{{ trimSuffix "/" . }}/{{ end -}}
+quire-{{ .image }}:{{ .root.Values.images.tag | default .root.Chart.AppVersion }}
+{{- end -}}
+
+{{/* Settings as a container's `env`, those of all processes first. */}}
+{{- define "quire.env" -}}
+{{- $settings := merge (dict) .env .root.Values.env -}}
+{{- range $name, $value := merge $settings .own }}
+- name: {{ $name }}
+  value: {{ $value | toString | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* A Deployment of one kind of process. */}}
+{{- define "quire.deployment" -}}
+{{- $root := .root -}}
+{{- $stop := int $root.Values.stopSeconds -}}
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  {{- include "quire.metadata" . | nindent 2 }}
+spec:
+  {{- if not .scaled }}
+  replicas: {{ .replicas }}
+  {{- end }}
+  progressDeadlineSeconds: 3600 # a first start may fetch a model
+  selector:
+    matchLabels:
+      {{- include "quire.labels" . | nindent 6 }}
+  strategy:
+    # A new process serves before an old one is asked to stop, if there is room for both: a GPU has none.
+    rollingUpdate: {{ ternary (dict "maxSurge" 0 "maxUnavailable" 1) (dict "maxSurge" 1 "maxUnavailable" 0) (gt (int .gpus) 0) | toJson }}
+  template:
+    metadata:
+      labels:
+        {{- include "quire.labels" . | nindent 8 }}
+    spec:
+      automountServiceAccountToken: false
+      enableServiceLinks: false
+      # A probe that finds a hung process ends it, which nobody can do to process 1 of a container of its own.
+      shareProcessNamespace: true
+      terminationGracePeriodSeconds: {{ add $stop 15 }}
+      securityContext:
+        runAsNonRoot: true
+        runAsUser: 10001
+        runAsGroup: 10001
+        fsGroup: 10001
+        fsGroupChangePolicy: OnRootMismatch
+        seccompProfile: { type: RuntimeDefault }
+      {{- with $root.Values.images.pullSecrets }}
+      imagePullSecrets: {{ toJson . }}
+      {{- end }}
+      {{- with .nodeSelector }}
+      nodeSelector: {{ toJson . }}
+      {{- end }}
+      {{- with .tolerations }}
+      tolerations: {{ toJson . }}
+      {{- end }}
+      topologySpreadConstraints:
+        - maxSkew: 1
+          topologyKey: kubernetes.io/hostname
+          whenUnsatisfiable: ScheduleAnyway
+          labelSelector:
+            matchLabels:
+              {{- include "quire.labels" . | nindent 14 }}
+      containers:
+        - name: {{ .service }}
+          image: {{ include "quire.image" . }}
+          imagePullPolicy: {{ $root.Values.images.pullPolicy }}
+          command: [python, -m, {{ .module }}]
+          env:
+            {{- include "quire.env" . | nindent 12 }}
+            {{- with .hubToken }}
+            - name: HF_TOKEN
+              valueFrom: { secretKeyRef: { name: {{ . }}, key: token } }
+            {{- end }}
+          {{- if eq .service "gateway" }}
+          ports:
+            - { name: http, containerPort: 8000 }
+          startupProbe:
+            httpGet: { path: /health/live, port: http }
+            periodSeconds: 2
+            failureThreshold: 60
+          livenessProbe:
+            httpGet: { path: /health/live, port: http }
+            periodSeconds: 10
+            timeoutSeconds: 5
+            failureThreshold: 6
+          readinessProbe:
+            httpGet: { path: /health/ready, port: http }
+            periodSeconds: 2
+            timeoutSeconds: 5
+          lifecycle:
+            # Time in which load balancers learn that no new connection should come here.
+            preStop: { exec: { command: [sleep, "5"] } }
+          {{- else }}
+          # It fails while Redis is away, when nothing should be restarted: so it is no livenessProbe, and ends a process
+          # that hangs by itself.
+          readinessProbe:
+            exec: { command: [python, -m, ops.runtime.health, {{ .service }}, --end-after, "3"] }
+            periodSeconds: 15
+            timeoutSeconds: 10
+            failureThreshold: 3
+          {{- end }}
+          resources:
+            {{- $resources := deepCopy .resources }}
+            {{- if gt (int .gpus) 0 }}
+            {{- $limits := merge (dict "nvidia.com/gpu" (int .gpus)) (default dict $resources.limits) }}
+            {{- $resources = merge (dict "limits" $limits) $resources }}
+            {{- end }}
+            {{- toYaml $resources | nindent 12 }}
+          securityContext:
+            allowPrivilegeEscalation: false
+            readOnlyRootFilesystem: true
+            capabilities: { drop: [ALL] }
+          volumeMounts:
+            - { name: tmp, mountPath: /tmp }
+            - { name: secrets, mountPath: /run/secrets/quire, readOnly: true }
+            {{- range .mounts }}
+            - {{ toJson . }}
+            {{- end }}
+      volumes:
+        - name: tmp
+          emptyDir: { sizeLimit: 64Mi }
+        # Of the Secret each process sees its own user of Redis.
+        - name: secrets
+          secret:
+            secretName: {{ $root.Values.secretName }}
+            items:
+              - { key: {{ .service }}.url, path: redis-url }
+              - { key: secret, path: deployment }
+        {{- range .volumes }}
+        - {{ toJson . }}
+        {{- end }}
+{{- end -}}
+
+{{/* At most one pod of a kind is taken away at once, as when a node is emptied. */}}
+{{- define "quire.budget" -}}
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  {{- include "quire.metadata" . | nindent 2 }}
+spec:
+  maxUnavailable: 1
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector:
+    matchLabels:
+      {{- include "quire.labels" . | nindent 6 }}
+{{- end -}}
+
+{{/* Settings that every process has. */}}
+{{- define "quire.common" -}}
+QUIRE_REDIS_URL_FILE: /run/secrets/quire/redis-url
+QUIRE_SECRET_FILE: /run/secrets/quire/deployment
+QUIRE_STOP_SECONDS: {{ .Values.stopSeconds | quote }}
+QUIRE_LOG_FORMAT: json
+{{- with .Values.traces }}
+QUIRE_OTLP_ENDPOINT: {{ . | quote }}
+{{- end }}
+{{- end -}}

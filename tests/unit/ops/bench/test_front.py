@@ -1,0 +1,31 @@
+"""What streams cost in front of the worker is measured at real processes, whose worker computes nothing."""
+
+import asyncio
+
+import pytest
+
+from ops.bench import front
+
+
+def test_tokens_and_requests_cost_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front, "ANSWER", 32)
+    found = asyncio.run(front.costs(seed=1, users=4, requests=8))
+    assert found["at_once"] == 4
+    for unit in ("cpu_us_per_token", "cpu_ms_per_request"):
+        both, *each = (found[unit][name] for name in ("both", "gateway", "tokenizer"))
+        assert min(each) > 0
+        assert abs(both - sum(each)) < 0.11
+
+
+def test_streams_that_wait_take_memory() -> None:
+    found = asyncio.run(front.idle(streams=80))  # more than run at once
+    assert found["streams"] == 80
+    assert min(found["before_mb"].values()) > 10
+    assert 0 < found["grown_mb"]["both"] < 100
+
+
+def test_the_prompt_is_as_long_as_it_says() -> None:
+    found = asyncio.run(front.beside_long_prompts(tokens=4000, prompts=1))
+    assert 3990 < found["prompt_tokens"] < 4010
+    for gaps in found["between_tokens_ms"].values():
+        assert 15 < gaps["p50"] <= gaps["p99"] <= gaps["longest"]

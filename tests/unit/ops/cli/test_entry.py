@@ -1,0 +1,35 @@
+"""The installed command, with and without what it needs."""
+
+import subprocess
+import sys
+
+import pytest
+
+from ops.cli.entry import main
+
+
+def test_it_is_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["quire", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert "quire up" in capsys.readouterr().out
+
+
+def run_without(name: str) -> subprocess.CompletedProcess[str]:
+    """`quire --version` where a module cannot be imported."""
+    code = f"import sys; sys.modules[{name!r}] = None; from ops.cli.entry import main; sys.exit(main())"
+    return subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True, text=True)
+
+
+def test_a_missing_package_takes_one_line() -> None:
+    ended = run_without("httpx")
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("quire: not installed: httpx; pip install 'quire[all]'")
+
+
+def test_a_module_of_quire_that_is_missing_is_a_fault() -> None:
+    ended = run_without("ops.cli.up")
+    assert ended.returncode == 1
+    assert "Traceback" in ended.stderr

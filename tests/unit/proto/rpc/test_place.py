@@ -1,0 +1,45 @@
+"""Where a server's reply leads."""
+
+import pytest
+
+from proto.rpc.place import TAGGED, Place
+
+URL = "rediss://worker:p%40ss@redis.example:7000/0?ssl_ca_certs=ca.pem"
+
+
+@pytest.mark.parametrize(
+    ("reply", "where"),
+    [
+        ("MOVED 3999 10.0.0.7:6381", "10.0.0.7:6381"),
+        ("MOVED 3999 two.redis.example:6381", "two.redis.example:6381"),
+        ("MOVED 3999 :6381", "redis.example:6381"),  # it does not know its own name
+        ("MOVED 3999 fd00::7:6381", "[fd00::7]:6381"),
+    ],
+)
+def test_another_server_is_reached_as_the_first_one(reply: str, where: str) -> None:
+    place = Place(URL)
+    assert place.moved(reply)
+    assert place.url == f"rediss://worker:p%40ss@{where}/0?ssl_ca_certs=ca.pem"
+    place.lost()
+    assert place.url == URL
+
+
+@pytest.mark.parametrize(
+    "reply", ["ASK 3999 10.0.0.7:6381", "READONLY You can't", "ERR MOVED 1 a:2", "MOVED"]
+)
+def test_other_errors_lead_nowhere(reply: str) -> None:
+    place = Place(URL)
+    assert not place.moved(reply)
+    assert place.url == URL
+
+
+def test_a_socket_is_no_place_in_a_cluster() -> None:
+    assert not Place("unix:///run/redis.sock").moved("MOVED 3999 10.0.0.7:6381")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "tagged"),
+    [("{one}:", True), ("a{b}c:", True), ("quire:", False), ("{}:", False), ("{one:", False), ("", False)],
+)
+def test_which_prefixes_keep_keys_together(prefix: str, tagged: bool) -> None:
+    assert bool(TAGGED.match(prefix)) is tagged

@@ -1,0 +1,280 @@
+"""The Helm chart: what it makes is valid, complete, and of this repository (`make chart` has Helm)."""
+
+import re
+from collections import Counter
+from importlib.util import find_spec
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import yaml
+
+from ops.launcher.acl import CHAIN
+from ops.runtime.metric_names import BY_NAME
+from ops.runtime.settings import ProcessSettings
+from tests.support import chart
+from tests.support.chart import CHART, RELEASE, ROOT, SIZES, Manifest, matches, of_kind, pod_of, rendered
+from tests.unit.repository.test_changelog import VERSION
+from tests.unit.repository.test_docs import known_settings
+
+KUBERNETES = "1.37"
+HELM = all(find_spec(name) for name in ("helm_python", "kubernetes_validate"))
+needs_helm = pytest.mark.skipif(not HELM, reason="no Helm (make chart)")
+OF_OTHERS = {"keda.sh/v1alpha1", "inference.networking.k8s.io/v1", "gateway.networking.k8s.io/v1"}
+"""Kinds of resources that are not Kubernetes' own, whose schemas are not among its."""
+
+
+def test_it_has_this_version() -> None:
+    about = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (about["version"], about["appVersion"]) == (VERSION, VERSION)
+
+
+def test_the_schema_takes_the_values_and_the_sizes() -> None:
+    checker = jsonschema_rs.validator_for(chart.schema())
+    defaults = chart.values(CHART / "values.yaml")
+    assert len(SIZES) == 3
+    for given in ({}, *map(chart.values, SIZES)):
+        checker.validate(defaults | given)
+    assert chart.schema()["properties"].keys() - {"global"} == defaults.keys()
+
+
+MODEL = {"name": "a", "model": "org/a", "workers": [{"pool": "p"}]}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"models": []},
+        {"modles": [MODEL]},
+        {"models": [MODEL | {"name": "Not-A-Label"}]},
+        {"models": [MODEL | {"model": "/elsewhere"}]},
+        {"models": [MODEL | {"workers": [{"pool": "p", "device": "cuda"}]}]},
+        {"models": [MODEL | {"workers": [{"pool": "p", "gpus": 1}]}]},
+        {"models": [MODEL | {"workers": [{"pool": "p", "autoscaling": {"min": 1}}]}]},
+        {"env": {"not a name": 1}},
+        {"traces": "http://no-port"},
+    ],
+)
+def test_the_schema_refuses_mistakes(given: Manifest) -> None:
+    checker = jsonschema_rs.validator_for(chart.schema())
+    good = chart.values(CHART / "values.yaml")
+    assert checker.is_valid(good | {"models": [MODEL]})
+    assert not checker.is_valid(good | given)
+
+
+def test_settings_that_it_names_exist() -> None:
+    texts = [path.read_text() for path in (*CHART.rglob("*.*"), *SIZES)]
+    named = set(re.findall(r"\b(QUIRE_[A-Z_]+[A-Z])\b", "".join(texts)))
+    assert len(named) > 10
+    assert named <= known_settings()
+
+
+@pytest.fixture(scope="module", params=[None, *SIZES], ids=["values", *(path.stem for path in SIZES)])
+def made(request: pytest.FixtureRequest) -> list[Manifest]:
+    """All objects of one size."""
+    return rendered(chart.values(request.param) if request.param else {})
+
+
+def containers(made: list[Manifest]) -> list[tuple[str, Manifest, Manifest]]:
+    """Each process's name, its pods' `spec` and its container."""
+    found = [(pod_of(one), one) for one in of_kind(made, "Deployment", "StatefulSet")]
+    return [(container["name"], pod, container) for pod, _ in found for container in pod["containers"]]
+
+
+def environment(container: Manifest) -> dict[str, str]:
+    return {one["name"]: one.get("value", "") for one in container.get("env", [])}
+
+
+@needs_helm
+def test_kubernetes_takes_it(made: list[Manifest]) -> None:
+    import kubernetes_validate
+
+    assert len(made) > 10
+    for one in made:
+        if one["apiVersion"] not in OF_OTHERS:
+            kubernetes_validate.validate(one, KUBERNETES, strict=True)
+    names = Counter((one["kind"], one["metadata"]["name"]) for one in made)
+    assert max(names.values()) == 1
+
+
+@needs_helm
+def test_helm_has_nothing_to_say() -> None:
+    from helm_python import lint
+
+    report = lint(CHART, strict=True)
+    assert report["errors"] == []
+    assert [one for one in report["messages"] if one["severity"] > 1] == []
+
+
+@needs_helm
+def test_each_process_is_one_that_there_is(made: list[Manifest]) -> None:
+    targets = set(
+        re.findall(r"^FROM \S+ AS (\S+)", (ROOT / "ops/images/Dockerfile").read_text(), re.MULTILINE)
+    )
+    found = {name for name, _, _ in containers(made)} - {"redis"}
+    assert found == {*CHAIN, "operator"}
+    for name, _, container in containers(made):
+        if name == "redis":
+            continue
+        target, _, tag = container["image"].removeprefix("quire-").partition(":")
+        assert (target in targets, tag) == (True, VERSION)
+        if name != "operator":
+            python, option, module = container["command"]
+            assert (python, option) == ("python", "-m")
+            assert find_spec(f"{module}.__main__")
+            assert set(environment(container)) & {"QUIRE_REDIS_URL"} == set()
+
+
+@needs_helm
+def test_pods_may_do_little(made: list[Manifest]) -> None:
+    for _, pod, container in containers(made):
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        rights = container["securityContext"]
+        assert rights["readOnlyRootFilesystem"] is True
+        assert rights["allowPrivilegeEscalation"] is False
+        assert rights["capabilities"] == {"drop": ["ALL"]}
+        assert container["resources"]["limits"]["memory"]
+
+
+@needs_helm
+def test_a_process_sees_its_own_user_of_redis_alone(made: list[Manifest]) -> None:
+    for name, pod, _ in containers(made):
+        (secret,) = [one["secret"]["items"] for one in pod["volumes"] if "secret" in one]
+        keys = {one["key"] for one in secret}
+        assert keys == {"redis": {"users.acl"}, "operator": {"operator.url"}}.get(
+            name, {f"{name}.url", "secret"}
+        )
+
+
+@needs_helm
+def test_a_process_has_time_to_end(made: list[Manifest]) -> None:
+    for name, pod, container in containers(made):
+        if name in CHAIN:
+            before = int(
+                (container.get("lifecycle") or {"preStop": NO_SLEEP})["preStop"]["exec"]["command"][1]
+            )
+            seconds = float(environment(container)["QUIRE_STOP_SECONDS"])
+            assert pod["terminationGracePeriodSeconds"] >= before + seconds + 5
+
+
+NO_SLEEP: dict[str, Any] = {"exec": {"command": ["sleep", "0"]}}
+
+
+@needs_helm
+def test_probes_ask_what_answers(made: list[Manifest]) -> None:
+    paths = set(re.findall(r'"(/health/\w+)"', (ROOT / "gateway/api/health.py").read_text()))
+    for name, pod, container in containers(made):
+        if name == "gateway":
+            probes = [
+                container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")
+            ]
+            assert set(probes) <= paths
+        elif name in CHAIN:
+            assert "livenessProbe" not in container  # it would end all processes when Redis is away
+            command = container["readinessProbe"]["exec"]["command"]
+            assert command == ["python", "-m", "ops.runtime.health", name, "--end-after", "3"]
+            assert pod["shareProcessNamespace"] is True  # or the process is number 1, which cannot be killed
+
+
+@needs_helm
+def test_nodes_can_be_emptied_one_pod_at_a_time(made: list[Manifest]) -> None:
+    budgets = of_kind(made, "PodDisruptionBudget")
+    for one in of_kind(made, "Deployment"):
+        labels = one["spec"]["template"]["metadata"]["labels"]
+        over = [budget for budget in budgets if matches(budget["spec"]["selector"], labels)]
+        assert len(over) == (one["spec"]["template"]["spec"]["containers"][0]["name"] in CHAIN)
+
+
+@needs_helm
+def test_selectors_take_their_own_pods_alone(made: list[Manifest]) -> None:
+    workloads = of_kind(made, "Deployment", "StatefulSet")
+    for one in workloads:
+        taken = [
+            other["metadata"]["name"]
+            for other in workloads
+            if matches(one["spec"]["selector"], other["spec"]["template"]["metadata"]["labels"])
+        ]
+        assert taken == [one["metadata"]["name"]]
+
+
+@needs_helm
+def test_what_is_scaled_exists_and_by_metrics_that_exist(made: list[Manifest]) -> None:
+    deployments = {one["metadata"]["name"]: one["spec"] for one in of_kind(made, "Deployment")}
+    scaled = of_kind(made, "ScaledObject")
+    for one in scaled:
+        # With a number of its own, each upgrade would undo what KEDA has done.
+        assert "replicas" not in deployments[one["spec"]["scaleTargetRef"]["name"]]
+        assert len(one["spec"]["triggers"]) == 2
+        for trigger in one["spec"]["triggers"]:
+            named = re.findall(r"(?:vllm|quire):\w+", trigger["metadata"]["query"])
+            assert named
+            assert set(named) <= BY_NAME.keys()
+            assert all(isinstance(value, str) for value in trigger["metadata"].values())
+    assert [name for name, spec in deployments.items() if "replicas" not in spec] == [
+        one["spec"]["scaleTargetRef"]["name"] for one in scaled
+    ]
+
+
+def reaches(made: list[Manifest], source: str, target: str) -> bool:
+    """Whether policies let pods of one component connect to pods of another, both of this release."""
+    policies = [one["spec"] for one in of_kind(made, "NetworkPolicy")]
+    base = {"app.kubernetes.io/name": "quire", "app.kubernetes.io/instance": RELEASE}
+    ends = [base | {"app.kubernetes.io/component": component} for component in (source, target)]
+    allowed = []
+    for side, key, own, other in (("egress", "to", *ends), ("ingress", "from", *reversed(ends))):
+        rules = [rule for one in policies if matches(one["podSelector"], own) for rule in one.get(side, [])]
+        open_ports = {"redis": 6379, "gateway": 8000}.get(target, 1)
+        allowed.append(
+            any(
+                open_ports in [port["port"] for port in rule["ports"]]
+                and (
+                    key not in rule or any(matches(peer.get("podSelector", {}), other) for peer in rule[key])
+                )
+                for rule in rules
+            )
+        )
+    return all(allowed)
+
+
+@needs_helm
+def test_processes_reach_redis_and_nothing_of_each_other() -> None:
+    made = rendered({})
+    components = [*CHAIN, "operator", "redis"]
+    assert [one for one in components if reaches(made, one, "redis")] == [*CHAIN, "operator"]
+    assert not [
+        (one, other)
+        for one in components
+        for other in components
+        if other != "redis" and reaches(made, one, other)
+    ]
+
+
+@needs_helm
+def test_gpus_are_asked_for_and_ranks_match() -> None:
+    made = rendered(chart.values(ROOT / "ops/helm/sizes/large.yaml"))
+    (worker,) = [container for name, _, container in containers(made) if name == "worker"]
+    assert worker["resources"]["limits"]["nvidia.com/gpu"] == 4
+    assert environment(worker)["QUIRE_TENSOR_PARALLEL"] == "4"
+    assert environment(worker)["QUIRE_LEASE_SECONDS"] == "6"
+    assert not of_kind(made, "StatefulSet")  # Redis is another's
+    assert {one["kind"] for one in made} >= {"InferencePool", "HTTPRoute", "ScaledObject"}
+
+
+@needs_helm
+def test_a_setting_of_a_component_goes_before_one_of_all() -> None:
+    def is_set(**settings: float) -> Manifest:
+        return {"env": settings}
+
+    given = {
+        "env": {"QUIRE_LEASE_SECONDS": 6, "QUIRE_LOG_FORMAT": "text"},
+        "gateway": is_set(QUIRE_LEASE_SECONDS=9),
+    }
+    found = {name: environment(container) for name, _, container in containers(rendered(given))}
+    assert found["gateway"]["QUIRE_LEASE_SECONDS"] == "9"
+    assert found["worker"]["QUIRE_LEASE_SECONDS"] == "6"
+    assert {found[name]["QUIRE_LOG_FORMAT"] for name in CHAIN} == {"text"}
+    assert (
+        float(found["worker"]["QUIRE_STOP_SECONDS"]) == ProcessSettings.model_fields["stop_seconds"].default
+    )
