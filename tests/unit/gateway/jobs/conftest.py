@@ -60,11 +60,12 @@ class Fleet:
     prefix: str
 
     async def expire(self, kind: str) -> None:
-        """The leases of all jobs of a kind run out."""
-        key = f"{self.prefix}jobs:{kind}:open"
-        (ids,) = await self.line.execute(("ZRANGE", key, 0, -1))
+        """The leases of all jobs of a kind run out. Who had one cannot renew it before another takes the job."""
+        base = f"{self.prefix}jobs:{kind}:"
+        (ids,) = await self.line.execute(("ZRANGE", f"{base}open", 0, -1))
         for one in ids:
-            await self.line.execute(("ZADD", key, 0, one))
+            lost = ("HDEL", f"{base}job:{one.decode()}", "owner")
+            await self.line.execute(lost, ("ZADD", f"{base}open", 0, one))
 
 
 @pytest_asyncio.fixture
