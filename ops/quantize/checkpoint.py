@@ -97,11 +97,14 @@ def _write(
 
 
 def _is_product(config: ModelConfig, stem: str) -> bool:
-    """Whether a matrix is quantized: embeddings, heads and routers, whose rounding costs most, are not."""
-    names, experts = config.family.names, config.family.experts
+    """Whether a matrix is quantized: embeddings, heads, routers and the weights of an indexer's heads, whose
+    rounding costs most, are not."""
+    names, experts, latent = config.family.names, config.family.experts, config.family.latent
     others = [names.embedding, names.head, *([names.positions] if names.positions else [])]
     if experts is not None:
         others += [experts.router, *([experts.shared_gate] if experts.shared_gate else [])]
+    if latent is not None and latent.indexer is not None:
+        others.append(f"{latent.indexer}weights_proj")
     return not any(stem == other or stem.endswith(f".{other}") for other in others)
 
 

@@ -69,6 +69,21 @@ def test_weights_that_have_no_whole_groups_stay(tmp_path: Path) -> None:
     assert logits_of(tmp_path / "copy", ReferenceKernels()).isfinite().all()
 
 
+def test_the_weights_of_an_indexers_heads_stay(tmp_path: Path) -> None:
+    """As routers do: they select, and their products are float32."""
+    architecture, changes = MODELS["DeepSeek V3.2"]
+    random_model(architecture, changes | WIDE).save_pretrained(tmp_path / "source")
+    quantize(tmp_path / "source", tmp_path / "copy", "int8", str)
+    with safe_open(tmp_path / "copy" / "model.safetensors", framework="pt") as file:
+        kinds = {name: file.get_tensor(name).dtype for name in file.keys()}  # noqa: SIM118
+    indexer = "model.layers.1.self_attn.indexer"
+    assert kinds[f"{indexer}.weights_proj.weight"] == torch.float32
+    assert kinds[f"{indexer}.wk.weight"] == kinds[f"{indexer}.wq_b.weight"] == torch.int8
+    config = json.loads((tmp_path / "copy" / "config.json").read_text())["quantization_config"]
+    assert f"{indexer}.weights_proj" in config["ignore"]
+    assert logits_of(tmp_path / "copy", ReferenceKernels()).isfinite().all()
+
+
 def test_what_is_refused(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quantize(source, tmp_path / "copy", "fp8", str)
     with pytest.raises(QuantizeError, match="copy exists already"):
