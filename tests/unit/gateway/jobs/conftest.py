@@ -60,7 +60,7 @@ class Fleet:
     prefix: str
 
     async def expire(self, kind: str) -> None:
-        """The leases of all jobs of a kind run out. Who had one cannot renew it before another takes the job."""
+        """The leases of all jobs of a kind run out. Nobody renews one before another gateway has the job."""
         base = f"{self.prefix}jobs:{kind}:"
         (ids,) = await self.line.execute(("ZRANGE", f"{base}open", 0, -1))
         for one in ids:
