@@ -54,6 +54,7 @@ from gateway.http.openapi import add_schemas
 from gateway.http.origin import Access, OriginGuard, cross_origin
 from gateway.http.own_requests import OwnRequests
 from gateway.http.paths import UsualForm, options_of
+from gateway.http.routes import DirectRoutes
 from gateway.http.tracing import RequestIds, RequestSpans, record
 from gateway.jobs.jobs import Jobs
 from gateway.upstream.backend import Backend
@@ -157,7 +158,7 @@ def create_app(
     app.state.drain = drain = Drain()
     app.state.bodies = BodyMemory()
     _add_middleware(app, keys or KeyRing(), limits or Limits(), stores, options.access)
-    for router in (
+    routers = [
         page.router(),
         docs_page.router(app.openapi),
         health.router(catalog, drain, generator, app.version),
@@ -174,13 +175,15 @@ def create_app(
         tokenize.router(generator, catalog),
         inside.router(generator, app.state.inside, options.trace_url),
         stream.router(),
-    ):
-        app.include_router(router)
+    ]
     if stores.responses is not None:
-        app.include_router(conversations.router(stores.responses.conversations))
+        routers.append(conversations.router(stores.responses.conversations))
     if batching is not None:
-        app.include_router(files.router(batching.store.files, options.file_bytes))
-        app.include_router(batches.router(batching))
+        routers.append(files.router(batching.store.files, options.file_bytes))
+        routers.append(batches.router(batching))
+    app.router.routes.append(DirectRoutes(routers))
+    for router in routers:
+        app.include_router(router)
     app.add_exception_handler(GatewayError, _gateway_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Disconnected, _client_left)
