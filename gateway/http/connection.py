@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from opentelemetry import trace
@@ -19,20 +20,23 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -
 
     The request's body must have been read before. Raises `Disconnected`, and whatever `work` raises.
     """
-    task = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_disconnect(receive))
     try:
-        await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
+        async with asyncio.timeout(None) as connection:
+            leaving = asyncio.ensure_future(_disconnect(receive, connection))
+            try:
+                return await work
+            finally:
+                leaving.cancel()
+    except TimeoutError:
+        if not connection.expired():
+            raise
         trace.get_current_span().add_event("the client left")
-        raise Disconnected
-    finally:
-        task.cancel()
-        leaving.cancel()
-        await asyncio.gather(task, leaving, return_exceptions=True)
+        raise Disconnected from None
 
 
-async def _disconnect(receive: Receive) -> None:
+async def _disconnect(receive: Receive, connection: asyncio.Timeout) -> None:
+    """Let the time of `connection` end when the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
+    with suppress(RuntimeError):  # the work is done
+        connection.reschedule(0)
