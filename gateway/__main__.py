@@ -53,7 +53,24 @@ logger = logging.getLogger(__name__)
 
 
 class _Server(uvicorn.Server):
-    """Does not handle signals: `ops.runtime.process` does."""
+    """Does not handle signals: `ops.runtime.process` does.
+
+    Wakes once a second, for the header `Date`. uvicorn wakes ten times, to look whether it is to stop.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        self.should_exit = True
+        self._stop.set()
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await self._stop.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -126,7 +143,7 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
             jobs.cancel()
             await asyncio.gather(jobs, return_exceptions=True)  # others take them before they could fail here
             app.state.generator.stop()
-            server.should_exit = True
+            server.stop()
             await serving
             redis.close()
 

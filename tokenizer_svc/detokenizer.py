@@ -25,7 +25,11 @@ class Detokenizer:
     def __init__(self, token_bytes: TokenBytes, prompt: Sequence[int]) -> None:
         self._bytes = token_bytes
         self._decoder = _utf8(errors="replace")
-        tail = b"".join(token_bytes[token] for token in prompt[-CONTEXT:])
+        tail = b""
+        for token in reversed(prompt[-CONTEXT:]):
+            tail = token_bytes[token] + tail
+            if len(tail) >= LONGEST_CHARACTER:
+                break
         self._decoder.decode(_from_first_character(tail[-LONGEST_CHARACTER:]))
         # Only a text that starts here drops its first space.
         self._drops_space = token_bytes.drops_space and not any(token_bytes[token] for token in prompt)

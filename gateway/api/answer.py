@@ -30,9 +30,8 @@ _NO_USAGE = '],"usage":null}\n\n'
 """The end of an event whose stream ends with the usage. A text within JSON has no such quotes."""
 
 
-def compact(value: object) -> str:
-    """JSON without spaces."""
-    return json.dumps(value, separators=(",", ":"))
+compact = json.JSONEncoder(separators=(",", ":")).encode
+"""A value as JSON without spaces."""
 
 
 class Choice:

@@ -57,13 +57,14 @@ class BodyPart(BaseModel):
         ignored = info.context
         if not (isinstance(value, dict) and isinstance(ignored, Ignored)):
             return value
-        unknown = [name for name in value if name not in cls.model_fields]
+        known = cls.model_fields
+        unknown = [name for name in value if name not in known]
         if not unknown:
             return value
         for name in unknown:
             if value[name] is not None:
                 ignored.note(cls.place + name)
-        return {name: part for name, part in value.items() if name in cls.model_fields}
+        return {name: part for name, part in value.items() if name in known}
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

@@ -3,6 +3,7 @@
 import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from fastapi import Request
 
@@ -13,6 +14,9 @@ from ops.runtime.limits import Limits
 
 PREFIX_BITS = 64
 """An IPv6 client usually has a whole network of this prefix length for itself, and any address in it."""
+
+ADDRESSES = 4096
+"""Addresses of which it is remembered what they are: a client asks again and again."""
 
 NO_LIMITS = Limits()
 
@@ -72,6 +76,7 @@ class Caller:
         return f"{self.tenant}:{own}" if self.keyed else own
 
 
+@lru_cache(ADDRESSES)
 def tenant_at(address: str) -> str:
     """The tenant that an address is without a key, as in "192.0.2.7" or "2001:db8::/64"."""
     try:
@@ -85,6 +90,7 @@ def tenant_at(address: str) -> str:
     return str(ipaddress.ip_network((found, PREFIX_BITS), strict=False))
 
 
+@lru_cache(ADDRESSES)
 def at_loopback(address: str) -> bool:
     """Whether a client at this address sits at this machine."""
     try:

@@ -1,11 +1,10 @@
 """What connections may take: how many are open, and how long each of their phases lasts."""
 
-import ipaddress
 from collections import Counter
 from dataclasses import dataclass
 
 from gateway.errors import GatewayError, Overloaded, Unavailable
-from gateway.http.caller import tenant_at
+from gateway.http.caller import at_loopback, tenant_at
 
 
 @dataclass(frozen=True)
@@ -70,11 +69,4 @@ class Doors:
 
 def is_loopback(address: str | None) -> bool:
     """Whether an IP address is this machine's own; None is a client that came over no network."""
-    if address is None:
-        return True
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        return False
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return (mapped or found).is_loopback
+    return address is None or at_loopback(address)

@@ -15,12 +15,14 @@ import ipaddress
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.errors import BadRequest, Forbidden, GatewayError
+from gateway.http.caller import ADDRESSES
 from gateway.http.error_shape import refusal as refused
 from gateway.http.meter import RATE_HEADERS
 
@@ -81,6 +83,7 @@ class Access:
             return False
 
 
+@lru_cache(ADDRESSES)
 def _is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))

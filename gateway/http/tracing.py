@@ -65,8 +65,11 @@ class RequestSpans:
         attributes = {"quire.request_id": scope["state"]["request_id"], "http.request.method": "POST"}
         if (caller := scope["state"].get("caller")) is not None:
             attributes[TENANT] = caller.tenant
-        parent = self._parent(scope)
-        with _tracer.start_as_current_span("POST", parent, SpanKind.SERVER, attributes) as span:
+        span = _tracer.start_span("POST", self._parent(scope), SpanKind.SERVER, attributes)
+        if not span.get_span_context().is_valid:  # nothing is traced
+            await self._app(scope, receive, send)
+            return
+        with trace.use_span(span, end_on_exit=True):
 
             async def send_and_note(message: Message) -> None:
                 if message["type"] == "http.response.start":

@@ -26,11 +26,11 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from math import ceil
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from opentelemetry import trace
 
-from gateway.errors import GatewayError, Overloaded
+from gateway.errors import GatewayError, Overloaded, TimedOut
 from ops.runtime.telemetry import within
 
 MAX_BYTES = 128 * 2**20
@@ -46,16 +46,14 @@ MAX_RETRY_SECONDS = 600
 tracer = trace.get_tracer("quire.gateway")
 
 
-@dataclass(frozen=True)
-class Asker:
+class Asker(NamedTuple):
     """On whose behalf a request is made."""
 
     tenant: str = ""
     user: str = ""
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(NamedTuple):
     """What a request takes of a pool."""
 
     calls: int = 1
@@ -172,7 +170,7 @@ class Admission:
     ) -> AsyncGenerator[Callable[[Call], None], None]:
         """Wait for a place, and hold it. What is entered gives back the place of a call that has ended.
 
-        `timeout`: seconds after which `TimeoutError` is raised while it waits. `calls`: those of the load, if
+        `timeout`: seconds after which `TimedOut` is raised while it waits. `calls`: those of the load, if
         each of them can be paused; they begin when this is entered. Raises `Overloaded` at once if there is
         no room to wait in.
         """
@@ -256,11 +254,13 @@ class Admission:
             with within(tracer, "gateway.waiting", trace.get_current_span()):
                 async with asyncio.timeout(timeout):
                     await waiter.turn
-        except BaseException:
+        except BaseException as error:
             self._remove(waiter)
             # It may have got its turn at the very moment in which it was cancelled.
             if waiter.turn.done() and not waiter.turn.cancelled() and waiter.turn.exception() is None:
                 self._end(asker, load, calls)
+            if isinstance(error, TimeoutError):
+                raise TimedOut("The answer was not complete within 'timeout'.", param="timeout") from None
             raise
 
     def _start(self, asker: Asker, load: Load, calls: Sequence[Call]) -> None:

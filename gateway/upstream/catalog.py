@@ -123,9 +123,15 @@ class Catalog:
         missing = " and no ".join(model.missing) or "message queue"
         return Unavailable(f"The model '{model.name}' is not available: no {missing} is running.")
 
+    @property
+    def _fresh(self) -> bool:
+        return self._clock() - self._read_at < REFRESH_SECONDS
+
     async def _refresh(self) -> None:
+        if self._fresh:
+            return
         async with self._reading:
-            if self._clock() - self._read_at < REFRESH_SECONDS:
+            if self._fresh:  # another request has read them meanwhile
                 return
             try:
                 leases = await self._backend.leases()

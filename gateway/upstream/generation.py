@@ -3,12 +3,12 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from gateway.errors import ServerFault, Stopping, TimedOut, Unavailable
+from gateway.errors import ServerFault, Stopping, Unavailable
 from gateway.upstream.admission import Admission, Asker, Load
 from gateway.upstream.answer_span import AnswerSpan
 from gateway.upstream.attempts import Attempts, Parts
@@ -222,27 +222,21 @@ class Generator:
                     None  # it refers to the call, and only the collector of garbage would find the two
                 )
 
-    @asynccontextmanager
-    async def _place(
+    def _place(
         self,
         model: Model,
         requests: Sequence[TextRequest | EmbedRequest],
         timeout: float | None,
         at_once: int | None,
         pausable: Sequence[Attempts],
-    ) -> AsyncIterator[Callable[[Attempts], None]]:
+    ) -> AbstractAsyncContextManager[Callable[[Attempts], None]]:
         admission = self._admissions.get(model.name)
         if admission is None:
             admission = self._admissions[model.name] = Admission(model.capacity)
         admission.resize(model.capacity)
         asker = Asker(requests[0].tenant, requests[0].user)
         load = Load(min(len(requests), at_once or len(requests)), sum(one.ByteSize() for one in requests))
-        async with AsyncExitStack() as place:
-            try:
-                leave = await place.enter_async_context(admission.place(asker, load, timeout, pausable))
-            except TimeoutError:
-                raise TimedOut("The answer was not complete within 'timeout'.", param="timeout") from None
-            yield leave
+        return admission.place(asker, load, timeout, pausable)
 
     def read_metrics(self) -> None:
         """Set the metrics of what is so at this moment."""

@@ -1,6 +1,7 @@
 """Traces: OpenTelemetry spans of every process, carried between them as W3C trace context.
 
-Without `QUIRE_OTLP_ENDPOINT` no provider is set and every call here costs next to nothing.
+Without `QUIRE_OTLP_ENDPOINT` no provider is set and every call here costs next to nothing. Then no span is
+valid, and a span below one that is not valid is that span itself.
 """
 
 import asyncio
@@ -92,6 +93,9 @@ def carried(span: Span) -> tuple[tuple[str, str], ...]:
 @contextmanager
 def within(tracer: Tracer, name: str, parent: Span) -> Iterator[Span]:
     """A span named `name` around a part of what `parent` does. Its errors are the parent's."""
+    if not parent.get_span_context().is_valid:
+        yield parent
+        return
     span = tracer.start_span(name, trace.set_span_in_context(parent))
     try:
         yield span
@@ -105,6 +109,9 @@ def calling(tracer: Tracer, method: str, parent: Span, attempt: int) -> Iterator
 
     `attempt`: 1 for the first call; a further one is made when a process was lost, or the call was paused.
     """
+    if not parent.get_span_context().is_valid:
+        yield parent
+        return
     attributes: dict[str, str | int] = {"rpc.method": method, "rpc.system.name": "grpc"}
     attributes["quire.attempt"] = attempt
     span = tracer.start_span(method, trace.set_span_in_context(parent), SpanKind.CLIENT, attributes)

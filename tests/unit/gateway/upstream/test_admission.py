@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from gateway.errors import Overloaded, Unavailable
+from gateway.errors import Overloaded, TimedOut, Unavailable
 from gateway.upstream import admission as module
 from gateway.upstream.admission import Admission, Asker, Load
 
@@ -259,7 +259,7 @@ async def test_who_leaves_while_it_waits_leaves_nothing_behind(requests):
 async def test_time_runs_out_while_waiting(requests):
     requests.ask(NORTH, Load(10 * CAPACITY, 0))
     await requests.settle()
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimedOut):
         async with requests.admission.place(SOUTH, Load(), timeout=0.01):
             raise AssertionError("there was no place")
     await ended(requests)
