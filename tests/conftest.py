@@ -3,6 +3,7 @@
 import gc
 import os
 import secrets
+import sys
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,11 @@ from xdist.scheduler import LoadFileScheduling
 from ops.launcher.redis_server import RedisServer
 from proto.rpc import node, redis_bus, resp
 from proto.rpc.redis_bus import Line
+
+# Compiled modules are kept, even where the environment says otherwise: tests start hundreds of processes, and
+# one that compiles PyTorch's modules takes twice as long to start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 if os.environ.get("TEST_EMULATED"):
     os.environ["TRITON_INTERPRET"] = "0"  # kernels are compiled for a GPU and emulated: tests/support/ptx/
