@@ -2,12 +2,13 @@
 
 Launches are intercepted: what would have been launched, with its very arguments, is compiled to machine code.
 Prints each kernel with the shared memory that a program of it takes, a thread's registers, the bytes that did
-not fit into them, of attention the instructions of the loop that multiplies, and the seconds of compiling. To
-disassemble a kernel takes as long as to compile it.
+not fit into them, of a decode's attention over each format of pages the instructions of the loop that
+multiplies, and the seconds of compiling. To disassemble a kernel takes as long as to compile it.
 """
 
 import sys
 import time
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,7 @@ OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
 
 def main(capability: int) -> None:
     seen: set[str] = set()
+    attends: Counter[str] = Counter()
 
     def compiled(kernel: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> None:
         options = {name: named.pop(name) for name in OPTIONS if name in named}
@@ -70,9 +72,11 @@ def main(capability: int) -> None:
         seconds = time.perf_counter() - began
         assert found.metadata.shared <= SHARED[capability]
         cubin = found.asm["cubin"]
-        loop = multiplying_loop(cubin) if kernel.__name__.startswith("attend") else "-"
+        name = kernel.__name__
+        attends[name] += name.startswith("attend")
+        loop = multiplying_loop(cubin) if 0 < attends[name] <= len(FORMATS) else "-"
         numbers = found.metadata.shared, *resources(cubin), loop, round(seconds, 1)
-        print(capability, kernel.__name__, *numbers, flush=True)
+        print(capability, name, *numbers, flush=True)
 
     JITFunction.run = compiled
     fp8.capability = lambda device: divmod(capability, 10)
@@ -87,7 +91,7 @@ def kind(value: Any) -> str:
 
 
 def launch_all() -> None:
-    """Every kernel, in the ways that differ most."""
+    """Every kernel, in the ways that differ most. Attention's decodes over each format come first."""
     decodes, mixed = [(1, 5000), (1, 40)], [(1, 9000), (300, 4000), (5, 64)]
     for kv in FORMATS:
         attend(decodes, 128, torch.bfloat16, kv, AttentionSpec())

@@ -34,7 +34,7 @@ def measure(bench: Bench) -> None:
     shapes = [(batch, context) for context in CONTEXTS for batch in BATCHES]
     heads = Heads(32, 8, 128)
     if bench.dry:
-        shapes, heads = [(2, 300)], Heads(4, 2, 16)
+        shapes, heads = [(2, 40)], Heads(4, 2, 16)
     for batch, context in bench.own_share(shapes):
         size = batch * context * token_bytes(heads.pages, "bfloat16")
         if size <= PAGES and bench.has_memory(3 * size) and bench.has_time(f"decode {batch} x {context}"):

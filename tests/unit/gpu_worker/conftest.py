@@ -38,8 +38,8 @@ CPU = torch.device("cpu")
 
 INTERPRETED = ["triton"] if os.environ.get("TEST_INTERPRETED") else []
 """Triton's interpreter takes minutes for all that is here; kernels/triton/ has some of it."""
-BACK_ENDS = ["torch", *INTERPRETED, "onednn", *build.supported()]
-"""Back ends that this machine can run."""
+BACK_ENDS = ["torch", *INTERPRETED, "onednn", *dict.fromkeys((build.supported()[0], "portable"))]
+"""Back ends for whole models. Of the instruction sets the best and plain C++: kernels/ tests each of them."""
 NO_DRAFTS: Mapping[int, list[int]] = {}
 
 
