@@ -28,7 +28,7 @@ LEAST_SECRET = 32
 class ProcessSettings(BaseSettings):
     """What every process of a deployment must know."""
 
-    model_config = SettingsConfigDict(env_prefix="QUIRE_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="QUIRE_", frozen=True, extra="ignore", env_ignore_empty=True)
 
     redis_url: str = Field("redis://127.0.0.1:6379/0", pattern=r"^(rediss?|unix)://")
     """The Redis that carries the streams; it knows of the CA that `redis_ca_file` has."""

@@ -31,6 +31,14 @@ def test_without_either_no_redis_is_named() -> None:
     assert ProcessSettings.from_environment().redis_url == "redis://127.0.0.1:6379/0"
 
 
+def test_an_empty_variable_is_one_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a compose file passes on what nobody has set."""
+    for name in ("QUIRE_SECRET_FILE", "QUIRE_LEASE_SECONDS", "QUIRE_TRACE_TENANTS"):
+        monkeypatch.setenv(name, "")
+    assert ProcessSettings.read() == ProcessSettings()
+    assert ProcessSettings.read().secret_file is None
+
+
 def test_certificates_are_part_of_the_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "our ca.pem"
     path.touch()
