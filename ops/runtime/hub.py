@@ -13,9 +13,10 @@ from ops.runtime.errors import StartError
 from ops.runtime.gguf.directory import SUFFIX, as_directory, gguf_name, gguf_of
 from ops.runtime.model_files import FileError
 
-FILES = ["model*.safetensors", "*.json", "*.jinja"]
-"""What is fetched: never code or pickles, nor what some repositories have besides, the same weights once
-more under another name."""
+WEIGHTS = "model*.safetensors"
+FILES = ["*.json", "*.jinja"]
+"""What is fetched, with the weights or without: never code or pickles, nor what some repositories have
+besides, the same weights once more under another name."""
 
 _ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", re.ASCII)
 _CACHED = "models--"
@@ -45,11 +46,11 @@ def model_name(model: Path) -> str:
     return path.name
 
 
-def fetched(model: Path, say: Callable[[str], object] = lambda line: None) -> Path:
+def fetched(model: Path, say: Callable[[str], object] = lambda line: None, weights: bool = True) -> Path:
     """The directory of a model; an id's is in the library's cache, and fetched if it is not there yet.
 
     A path that is no id stays as it is, whether there is anything or not; but a GGUF file becomes a directory
-    (`gguf/directory.py`). Raises `HubError`.
+    (`gguf/directory.py`). `weights`: whether they are fetched, too. Raises `HubError`.
     """
     if not is_id(model):
         path = model.expanduser().absolute()
@@ -65,14 +66,15 @@ def fetched(model: Path, say: Callable[[str], object] = lambda line: None) -> Pa
     if not sys.stderr.isatty():
         disable_progress_bars()  # a log would get a line for each of their steps
     name, _, revision = str(model).partition("@")
+    files = [*FILES, WEIGHTS] if weights else FILES
     endpoint, cache = constants.ENDPOINT, constants.HF_HUB_CACHE
     say(f"fetch   {model} from {endpoint} to {cache}")
     try:
-        directory = snapshot_download(name, revision=revision or None, cache_dir=cache, allow_patterns=FILES)
+        directory = snapshot_download(name, revision=revision or None, cache_dir=cache, allow_patterns=files)
     # HTTP, locks, disks, its own checks of an id: the library raises many kinds of errors.
     except Exception as error:
         raise HubError(f"{model}: {_reason(error, endpoint, cache)}") from error
-    if not any(Path(directory).glob("*.safetensors")):
+    if weights and not any(Path(directory).glob("*.safetensors")):
         raise HubError(f"{model}: {endpoint} has no model*.safetensors of it; pickles are never fetched")
     return Path(directory)
 

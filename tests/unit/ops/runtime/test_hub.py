@@ -68,6 +68,15 @@ def test_what_a_model_consists_of_is_fetched_once(hub: Hub, revision: str) -> No
     assert set(hub.sent.values()) == {1}
 
 
+def test_a_tokenizer_fetches_no_weights_and_the_worker_s_lie_beside_its_files(hub: Hub) -> None:
+    directory = fetched(FOX, weights=False)
+    assert (directory / "tokenizer.json").exists()
+    assert not list(directory.glob("*.safetensors"))
+    assert fetched(FOX) == directory
+    assert (directory / "model.safetensors").exists()
+    assert set(hub.sent.values()) == {1}
+
+
 def test_side_by_side_everything_is_fetched_once(hub: Hub) -> None:
     with ThreadPoolExecutor(4) as pool:
         assert len(set(pool.map(fetched, [FOX] * 4))) == 1
