@@ -53,6 +53,7 @@ MODEL = {"name": "a", "model": "org/a", "workers": [{"pool": "p"}]}
         {"models": [MODEL | {"workers": [{"pool": "p", "autoscaling": {"min": 1}}]}]},
         {"env": {"not a name": 1}},
         {"traces": "http://no-port"},
+        {"metricsPort": 70000},
     ],
 )
 def test_the_schema_refuses_mistakes(given: Manifest) -> None:
@@ -249,6 +250,39 @@ def test_processes_reach_redis_and_nothing_of_each_other() -> None:
         for other in components
         if other != "redis" and reaches(made, one, other)
     ]
+
+
+@needs_helm
+def test_each_process_shows_its_metrics_at_the_port() -> None:
+    made = rendered({"metricsPort": 9101})
+    shown = {name: one["ports"] for name, _, one in containers(made) if name in CHAIN}
+    assert all(ports[-1] == {"name": "metrics", "containerPort": 9101} for ports in shown.values())
+    assert {
+        environment(one).get("QUIRE_METRICS_ADDRESS") for name, _, one in containers(made) if name in CHAIN
+    } == {"0.0.0.0:9101"}
+    (policy,) = [
+        one for one in of_kind(made, "NetworkPolicy") if one["metadata"]["name"] == f"{RELEASE}-metrics"
+    ]
+    assert policy["spec"]["ingress"] == [{"ports": [{"port": 9101}]}]
+    labels = {
+        one["metadata"]["labels"]["app.kubernetes.io/component"]: one["spec"]["template"]["metadata"][
+            "labels"
+        ]
+        for one in of_kind(made, "Deployment")
+    }
+    assert {name for name, own in labels.items() if matches(policy["spec"]["podSelector"], own)} == {*CHAIN}
+
+
+@needs_helm
+def test_a_scheduler_records_where_it_may_write() -> None:
+    made = rendered({"defaults": {"scheduler": {"recordings": {"emptyDir": {"sizeLimit": "1Gi"}}}}})
+    for name, pod, container in containers(made):
+        places = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
+        recordings = environment(container).get("QUIRE_RECORDINGS")
+        assert recordings == ("/recordings" if name == "scheduler" else None)
+        if recordings:
+            volume = {"name": places[recordings], "emptyDir": {"sizeLimit": "1Gi"}}
+            assert volume in pod["volumes"]
 
 
 @needs_helm

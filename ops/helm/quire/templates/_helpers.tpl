@@ -99,9 +99,16 @@ spec:
             - name: HF_TOKEN
               valueFrom: { secretKeyRef: { name: {{ . }}, key: token } }
             {{- end }}
-          {{- if eq .service "gateway" }}
+          {{- if or (eq .service "gateway") $root.Values.metricsPort }}
           ports:
+            {{- if eq .service "gateway" }}
             - { name: http, containerPort: 8000 }
+            {{- end }}
+            {{- with $root.Values.metricsPort }}
+            - { name: metrics, containerPort: {{ . }} }
+            {{- end }}
+          {{- end }}
+          {{- if eq .service "gateway" }}
           startupProbe:
             httpGet: { path: /health/live, port: http }
             periodSeconds: 2
@@ -181,5 +188,8 @@ QUIRE_STOP_SECONDS: {{ .Values.stopSeconds | quote }}
 QUIRE_LOG_FORMAT: json
 {{- with .Values.traces }}
 QUIRE_OTLP_ENDPOINT: {{ . | quote }}
+{{- end }}
+{{- with .Values.metricsPort }}
+QUIRE_METRICS_ADDRESS: "0.0.0.0:{{ . }}"
 {{- end }}
 {{- end -}}
