@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ops.runtime.exposition import expose
 from ops.runtime.metric_names import BY_NAME
+from ops.runtime.metrics import Metrics
 
 ROOT = Path(__file__).parents[3]
 WATCH = ROOT / "ops" / "watch"
@@ -50,6 +52,20 @@ def test_every_alert_is_tried_and_explained() -> None:
 def test_prometheus_takes_them(arguments: tuple[str, ...]) -> None:
     done = subprocess.run(["promtool", *arguments], cwd=WATCH, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_points_of_the_board_lead_to_traces_by_the_label_that_values_have() -> None:
+    panels = json.loads((WATCH / "grafana" / "board.json").read_text(encoding="utf-8"))["panels"]
+    asked = [target for panel in panels for target in panel.get("targets", []) if target.get("exemplar")]
+    assert len(asked) == 2
+    assert all("_bucket" in target["expr"] for target in asked), "only histograms have exemplars"
+    (source,) = yaml.safe_load((WATCH / "grafana" / "source.yml").read_text(encoding="utf-8"))["datasources"]
+    (link,) = source["jsonData"]["exemplarTraceIdDestinations"]
+    metrics = Metrics()
+    metrics.histogram(BY_NAME["vllm:e2e_request_latency_seconds"], "m").observe(0.2, 7)
+    body, _ = expose({"gateway-1": metrics.snapshot()}, "application/openmetrics-text")
+    assert f'{link["name"]}="{7:032x}"'.encode() in body
+    assert link["url"].startswith("http://127.0.0.1:16686/trace/")
 
 
 def test_the_board_has_a_place_for_each_panel() -> None:
