@@ -11,11 +11,14 @@ import time
 
 from ops.images.deployment import (
     CHAIN,
+    JAEGER,
     MODEL,
+    PROMETHEUS,
     REFERENCE,
     SERVICES,
     Broken,
     Stream,
+    asked,
     containers,
     docker,
     inside,
@@ -34,10 +37,11 @@ from ops.images.deployment import (
 def main() -> int:
     try:
         for check in (
-            *(it_answers, ports_are_the_gateway_s_and_jaeger_s, roots_and_limits_are_set, limits_hold),
+            *(it_answers, ports_are_those_of_pages, roots_and_limits_are_set, limits_hold),
             *(what_is_inner_reaches_nothing_outside, redis_knows_its_users, nothing_is_compiled_at_a_start),
+            *(metrics_lead_to_traces, what_was_planned_is_on_record),
             *(keys_are_given_out, the_dead_come_back, the_gateway_comes_back, a_stopped_process_is_ended),
-            *(two_workers_share, services_are_replaced, answers_end_before_the_stop),
+            *(two_of_a_kind_share, services_are_replaced, answers_end_before_the_stop),
         ):
             began = time.monotonic()
             print(f"== {check.__name__.replace('_', ' ')}", flush=True)
@@ -60,11 +64,15 @@ def it_answers() -> None:
     )
 
 
-def ports_are_the_gateway_s_and_jaeger_s() -> None:
-    for service in (*SERVICES, "jaeger"):
+WATCHING = ("jaeger", "prometheus")
+PORTS = {"gateway": 8000, "jaeger": 16686, "prometheus": 9090}
+
+
+def ports_are_those_of_pages() -> None:
+    for service in (*SERVICES, *WATCHING):
         bound = inspected(service)["HostConfig"]["PortBindings"] or {}
         promise(
-            [*bound] == {"gateway": ["8000/tcp"], "jaeger": ["16686/tcp"]}.get(service, []),
+            [*bound] == [f"{PORTS[service]}/tcp"] if service in PORTS else not bound,
             f"{service} publishes {bound}",
         )
         for places in bound.values():
@@ -72,7 +80,7 @@ def ports_are_the_gateway_s_and_jaeger_s() -> None:
 
 
 def roots_and_limits_are_set() -> None:
-    for service in (*SERVICES, "jaeger"):
+    for service in (*SERVICES, *WATCHING):
         found = inspected(service)
         host, user = found["HostConfig"], found["Config"]["User"]
         promise(host["ReadonlyRootfs"], f"the root of {service} is not read-only")
@@ -182,6 +190,40 @@ def nothing_is_compiled_at_a_start() -> None:
             promise(not done.stdout.strip(), f"{service} compiles {done.stdout.split()}")
 
 
+def metrics_lead_to_traces() -> None:
+    """Prometheus has values of every process, and beside them traces, which have spans of every service."""
+
+    def measuring() -> set[str]:
+        found = asked(PROMETHEUS, "v1/query", query="quire:process_cpu_seconds_total")["data"]["result"]
+        return {each["metric"]["engine"].partition("-")[0] for each in found}
+
+    took = wait_until("Prometheus has read of every process", lambda: measuring() == {*CHAIN})
+
+    def examples() -> list[str]:
+        names = {"query": "vllm:e2e_request_latency_seconds_bucket", "start": "0", "end": str(time.time())}
+        series = asked(PROMETHEUS, "v1/query_exemplars", **names)["data"]
+        found = [each for one in series for each in one["exemplars"]]
+        return [each["labels"]["trace_id"] for each in sorted(found, key=lambda each: each["timestamp"])]
+
+    wait_until("Prometheus has traces beside its values", lambda: bool(examples()))
+
+    def services() -> set[str]:
+        (trace,) = asked(JAEGER, f"traces/{examples()[-1]}")["data"]
+        return {process["serviceName"] for process in trace["processes"].values()}
+
+    wait_until("such a trace has spans of all", lambda: services() == {f"quire-{name}" for name in CHAIN})
+    print(f"   Prometheus had read of every process after {took:.0f} s")
+
+
+def what_was_planned_is_on_record() -> None:
+    inside("scheduler", "kill -USR1 1", python=False)  # init passes it on
+    name = "ls /recordings/*.quire 2>/dev/null"
+    wait_until("there is a recording", lambda: bool(inside("scheduler", name, check=False, python=False)))
+    (file, *_) = inside("scheduler", name, python=False).split()
+    said = docker("compose", "run", "--rm", "-T", "quire", "replay", file).stdout
+    print(f"   {said.splitlines()[-1]}")
+
+
 def keys_are_given_out() -> None:
     quire = ("compose", "run", "--rm", "-T", "quire")
     shown = docker(*quire, "status").stdout
@@ -222,31 +264,39 @@ def a_stopped_process_is_ended() -> None:
     Stream().ends_whole(f"scheduler stopped, and ended after {took:.0f} s")
 
 
-def workers() -> int:
-    status = docker("compose", "run", "--rm", "-T", "quire", "status", check=False).stdout
-    return sum(line.startswith("  worker ") and "fingerprint=" in line for line in status.splitlines())
+def scale(service: str, number: int) -> None:
+    """Have so many of a model's service, and wait until they are ready."""
+
+    def serving() -> int:
+        status = docker("compose", "run", "--rm", "-T", "quire", "status", check=False).stdout
+        return sum(
+            line.startswith(f"  {service} ") and "fingerprint=" in line for line in status.splitlines()
+        )
+
+    docker("compose", "up", "--detach", "--no-recreate", "--scale", f"{service}={number}")
+    wait_until(f"{service} has {number}", lambda: serving() == number)
 
 
-def two_workers_share() -> None:
-    docker("compose", "up", "--detach", "--no-recreate", "--scale", "worker=2")
-    wait_until("there are two workers", lambda: workers() == 2)
-    Stream().ends_whole("two workers")
-    for _ in range(2):  # whichever has it
-        stream = Stream().begun()
-        kill("worker")
-        stream.ends_whole("one of two workers killed")
-    docker("compose", "up", "--detach", "--no-recreate", "--scale", "worker=1")
-    wait_until("there is one worker", lambda: workers() == 1)
+def two_of_a_kind_share() -> None:
+    for service in ("tokenizer", "worker"):
+        scale(service, 2)
+        Stream().ends_whole(f"two of {service}")
+        for _ in range(2):  # whichever has it
+            stream = Stream().begun()
+            kill(service)
+            stream.ends_whole(f"one of two of {service} killed")
+        scale(service, 1)
 
 
 def services_are_replaced() -> None:
     """Each process, under load. A gateway ends its answers before another takes its port."""
     for service in ("gateway", "tokenizer", "scheduler", "worker", "redis"):
         (old,) = containers(service)
-        stream = Stream().begun()
+        streams = [Stream().begun() for _ in range(3)]
         docker("compose", "up", "--detach", "--no-deps", "--force-recreate", service)
         promise(containers(service) != [old], f"{service} was not replaced")
-        stream.ends_whole(f"{service} replaced")
+        for stream in streams:
+            stream.ends_whole(f"{service} replaced")
         wait_ready()
 
 

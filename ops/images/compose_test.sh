@@ -1,6 +1,7 @@
 #!/bin/sh
 # Builds the images, starts docker-compose.yml, tries what it promises (checks.py, 15 minutes), and takes it all
-# down again.
+# down again. Where no registry of images is reached, Debian's packages take the place of others' images
+# (stand_ins/), and of Jaeger a program that takes spans.
 set -eu
 cd "$(dirname "$0")/../.."
 
@@ -11,15 +12,38 @@ if ! { docker info && docker compose version; } >/dev/null 2>&1; then
 fi
 
 COMPOSE_PROJECT_NAME=quire-test
-SECRETS="$(mktemp -d)/secrets"
-export COMPOSE_PROJECT_NAME SECRETS
+QUIRE_RECORDINGS=/recordings
+folder=$(mktemp -d)
+SECRETS="$folder/secrets"
+server=
+export COMPOSE_PROJECT_NAME QUIRE_RECORDINGS SECRETS
 trap 'status=$?; [ $status = 0 ] || docker compose logs --tail 30
-    docker compose --profile operator down --volumes --timeout 5; rm -rf "$(dirname "$SECRETS")"; exit $status' EXIT
+    docker compose --profile "*" down --volumes --timeout 5; [ -z "$server" ] || kill $server; rm -rf "$folder"
+    exit $status' EXIT
+
+python=$(sed -n 's/^ARG PYTHON_IMAGE=//p' ops/images/Dockerfile)
+if ! { docker image inspect "$python" || timeout 120 docker pull "$python"; } >/dev/null 2>&1; then
+    echo "== images of Debian's packages, because there is no $python"
+    sh ops/images/stand_ins/make.sh
+    export COMPOSE_FILE=docker-compose.yml:ops/images/stand_ins/compose.yml
+fi
+
+# A folder in which pip finds torch's CPU build is an index of packages for the time of the build.
+wheels=$(python3 -m pip config get global.find-links 2>/dev/null || true)
+if [ -z "${TORCH_INDEX:-}" ] && ls "$wheels"/torch-*+cpu-*.whl >/dev/null 2>&1; then
+    mkdir "$folder/index" && ln -s "$wheels" "$folder/index/torch"
+    address=$(docker network inspect bridge --format '{{(index .IPAM.Config 0).Gateway}}')
+    # Always the same port, for with another the engine would build all again.
+    python3 -m http.server 8765 --bind "$address" --directory "$folder/index" >/dev/null 2>&1 &
+    server=$!
+    export TORCH_INDEX="http://$address:8765"
+fi
 
 echo "== passwords"
 python3 -m ops.launcher.acl "$SECRETS"
 echo "== build and start"
 docker compose --profile operator build
 docker compose up --detach --wait
+docker compose up --detach --no-deps prometheus
 python3 -m ops.images.checks
 echo "== compose-test: it keeps what it promises"

@@ -14,8 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from http.client import HTTPException
 from typing import Any
+from urllib.parse import urlencode
 
 URL = f"http://127.0.0.1:{os.environ.get('QUIRE_PORT', '8000')}"
+JAEGER = "http://127.0.0.1:16686"
+PROMETHEUS = "http://127.0.0.1:9090"
 MODEL = os.environ.get("QUIRE_MODEL_NAME", "quire-tiny")
 CHAIN = ("gateway", "tokenizer", "scheduler", "worker")
 SERVICES = ("redis", *CHAIN)
@@ -98,6 +101,12 @@ def status_of(path: str, body: dict[str, Any] | None = None) -> int:
         return error.code
     except (OSError, HTTPException):
         return 0
+
+
+def asked(server: str, what: str, **parameters: str) -> Any:
+    """What the API of Prometheus or Jaeger says; it has to answer."""
+    with urllib.request.urlopen(f"{server}/api/{what}?{urlencode(parameters)}", timeout=PATIENCE) as answer:
+        return json.load(answer)
 
 
 def wait_ready() -> float:
