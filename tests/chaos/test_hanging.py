@@ -3,7 +3,6 @@
 import asyncio
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -17,7 +16,7 @@ import pytest
 from ops.launcher.redis_server import RedisServer
 from ops.runtime.settings import SHIPPED_DRAFT
 from tests.support.asking import Answer, ask, attempts
-from tests.support.deployment import ROOT, SERVICES, Deployment
+from tests.support.deployment import ROOT, SERVICES, Deployment, Process, started
 
 IMPATIENT = """
 import runpy, signal
@@ -35,16 +34,11 @@ QUESTION = {"temperature": 0.9, "seed": 3}
 class Impatient(Deployment):
     """Workers of two ranks, that do not wait long for each other."""
 
-    def spawn(self, service: str) -> "subprocess.Popen[bytes]":
+    def spawn(self, service: str, root: Path = ROOT) -> Process:
         if service != "gpu_worker":
-            return super().spawn(service)
-        with (self.directory / "gpu_worker.log").open("ab") as log:
-            command = (sys.executable, "-c", IMPATIENT)
-            process = subprocess.Popen(
-                command, env=self.environment_of(service), cwd=ROOT, stdout=log, stderr=log
-            )
-        self.processes[service].append(process)
-        return process
+            return super().spawn(service, root)
+        command, log = (sys.executable, "-c", IMPATIENT), self.directory / "gpu_worker.log"
+        return self.add(service, started(command, self.environment_of(service), log, root))
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from ops.bench.robust.leaks import pending_calls
 from ops.launcher.acl import CHAIN, ROLES, rules
 from ops.launcher.redis_server import RedisServer, free_port
 from proto.rpc import Lease
+from tests.support.nursery import AVAILABLE, Forked, nursery_of
 
 ROOT = Path(__file__).parents[2]
 SHIPPED_MODEL = ROOT / "ops" / "tiny_model" / "model"
@@ -26,6 +27,7 @@ BOOKS_SECONDS = 1.5
 SERVICES = ("gpu_worker", "scheduler_svc", "tokenizer_svc", "gateway")
 NAMES = dict(zip(SERVICES, reversed(CHAIN), strict=True))
 """What each service's processes are called."""
+Process = subprocess.Popen[bytes] | Forked
 
 
 class Deployment:
@@ -50,7 +52,7 @@ class Deployment:
             "QUIRE_THREADS": "1",  # a team waits for its slowest thread, and other tests have the cores too
             **settings,
         }
-        self.processes: dict[str, list[subprocess.Popen[bytes]]] = {service: [] for service in SERVICES}
+        self.processes: dict[str, list[Process]] = {service: [] for service in SERVICES}
         self.redis = redis.Redis.from_url(server.url, socket_timeout=60)
         self.redis_urls = {role: self._user(role) for role in ROLES}
 
@@ -66,16 +68,14 @@ class Deployment:
         """What a process of `service` is started with: every one is its own user of Redis."""
         return self.environment | {"QUIRE_REDIS_URL": self.redis_urls[NAMES[service]]}
 
-    def spawn(self, service: str, root: Path = ROOT) -> subprocess.Popen[bytes]:
+    def spawn(self, service: str, root: Path = ROOT) -> Process:
         """Start one more process of `service`. `root`: the checkout that it runs from."""
-        with (self.directory / f"{service}.log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", service],
-                env=self.environment_of(service),
-                cwd=root,
-                stdout=log,
-                stderr=log,
-            )
+        path, environment = self.directory / f"{service}.log", self.environment_of(service)
+        if root == ROOT and AVAILABLE:
+            return self.add(service, nursery_of(service).start(environment, path))
+        return self.add(service, started((sys.executable, "-m", service), environment, path, root))
+
+    def add(self, service: str, process: Process) -> Process:
         self.processes[service].append(process)
         return process
 
@@ -85,7 +85,7 @@ class Deployment:
         process.send_signal(signal.SIGKILL)
         process.wait()
 
-    def replace(self, service: str, root: Path = ROOT, timeout: float = 120.0) -> None:
+    def replace(self, service: str, root: Path = ROOT, timeout: float = 240.0) -> None:
         """Start a new process of `service`, and when it serves ask the old ones to stop.
 
         Returns when they have ended. `root`: as for `spawn`.
@@ -108,13 +108,13 @@ class Deployment:
         leases = [Lease.decode("", value) for value in values if isinstance(value, bytes)]
         return any(lease and lease.pid == pid and (lease.doors or lease.info.get("url")) for lease in leases)
 
-    def start(self, services: tuple[str, ...] = SERVICES, timeout: float = 120.0) -> Self:
+    def start(self, services: tuple[str, ...] = SERVICES, timeout: float = 240.0) -> Self:
         for service in services:
             self.spawn(service)
         self.wait_ready(timeout)
         return self
 
-    def wait_ready(self, timeout: float = 120.0) -> None:
+    def wait_ready(self, timeout: float = 240.0) -> None:
         """Return once the gateway says that it is ready; raise with the logs if it does not."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
@@ -129,7 +129,7 @@ class Deployment:
             time.sleep(0.1)
         raise AssertionError(f"not ready after {timeout} s:\n{self.logs()}")
 
-    def wait_for_models(self, names: set[str], timeout: float = 120.0) -> None:
+    def wait_for_models(self, names: set[str], timeout: float = 240.0) -> None:
         """Return once the gateway offers these models; raise with the logs if it does not."""
         deadline = time.monotonic() + timeout
         while not names <= set(httpx.get(f"{self.url}/health/ready", timeout=60).json()["models"]):
@@ -179,6 +179,14 @@ class Deployment:
         assert self.pending() == {}
         time.sleep(BOOKS_SECONDS)
         assert self.errors() == []
+
+
+def started(
+    command: tuple[str, ...], environment: dict[str, str], log: Path, root: Path = ROOT
+) -> subprocess.Popen[bytes]:
+    """A process whose output is added to `log`."""
+    with log.open("ab") as file:
+        return subprocess.Popen(command, env=environment, cwd=root, stdout=file, stderr=file)
 
 
 def running(server: RedisServer, directory: Path, **settings: str) -> Iterator[Deployment]:
