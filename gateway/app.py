@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fastapi import FastAPI, Request, Response
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from gateway import docs_page, page
@@ -50,7 +51,7 @@ from gateway.http.gzipped import GzipAnswers
 from gateway.http.idempotent import Idempotent
 from gateway.http.key_ring import KeyRing
 from gateway.http.meter import Meter
-from gateway.http.openapi import add_schemas
+from gateway.http.openapi import Described
 from gateway.http.origin import Access, OriginGuard, cross_origin
 from gateway.http.own_requests import OwnRequests
 from gateway.http.paths import UsualForm, options_of
@@ -70,12 +71,18 @@ from ops.runtime.metrics_store import MetricsStore
 CLIENT_CLOSED_REQUEST = 499
 """nginx's status for a client that has left. It is never sent."""
 
-BODIES = (
+DESCRIBED: tuple[type[BaseModel], ...] = (
     *(CompletionBody, ChatBody, EmbeddingBody, TokenizeBody, DetokenizeBody),
     *(RerankBody, ScoreBody, UploadBody, BatchBody),
     *(MessagesBody, CountBody, ResponsesBody, OllamaChatBody, OllamaGenerateBody, EmbedBody, ShowBody),
+    *ANSWERS,
+    *MESSAGES,
+    *RESPONSES,
+    *OLLAMA,
+    *FILES,
+    *CONVERSATIONS,
 )
-"""What requests may have."""
+"""What requests and answers may have."""
 
 _LOOPBACK_ONLY = Access()
 
@@ -141,7 +148,8 @@ def create_app(
     catalog = Catalog(backend, aliases=options.aliases)
     generator = Generator(backend, catalog, options.answer_timeout)
 
-    app = FastAPI(
+    app = Described(
+        DESCRIBED,
         title="Quire",
         version="0.1.0",
         docs_url=None,
@@ -188,7 +196,6 @@ def create_app(
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Disconnected, _client_left)
     app.add_exception_handler(Exception, _server_fault)
-    add_schemas(app, *BODIES, *ANSWERS, *MESSAGES, *RESPONSES, *OLLAMA, *FILES, *CONVERSATIONS)
     return app
 
 

@@ -29,7 +29,7 @@ def router(document: Callable[[], dict[str, Any]]) -> APIRouter:
     pages: list[bytes] = []
 
     @routes.get("/docs", include_in_schema=False)
-    async def docs() -> Response:
+    def docs() -> Response:  # in a thread: the document may have to be made
         if not pages:
             pages.append(page_of(document()).encode())
         return Response(pages[0], media_type="text/html", headers=_HEADERS)

@@ -1,5 +1,6 @@
 """What tests of several parts need."""
 
+import functools
 import gc
 import os
 import secrets
@@ -8,6 +9,7 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import pytest_asyncio
 from hypothesis import settings
@@ -36,6 +38,9 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 # However slow the machine is, its Redis has not gone: nothing that tests run in their process gives it up.
 redis_bus.REPLY_SECONDS = resp.CONNECT_SECONDS = resp.COMING_SECONDS = node.GOODBYE_SECONDS = 60
+
+# Clients of httpx read the certificates of all authorities, and hundreds of tests make one. None needs them.
+httpx._transports.default.create_ssl_context = functools.cache(httpx.create_ssl_context)
 
 # The same examples each time, unless others are asked for.
 settings.register_profile("same", derandomize=True)

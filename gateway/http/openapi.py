@@ -1,9 +1,11 @@
 """Bodies, answers, headers and errors in /openapi.json. FastAPI knows none: it sees plain responses."""
 
+import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import models_json_schema
 
@@ -173,18 +175,41 @@ def uploading(body: type[BaseModel], answer: type[BaseModel]) -> Operation:
     return operation
 
 
-def add_schemas(app: FastAPI, *models: type[BaseModel]) -> None:
-    """Add the schemas of `models` to the app's document, and drop FastAPI's answers that nobody sends."""
-    known: list[type[BaseModel]] = [*models, ErrorAnswer]
-    _, definitions = models_json_schema([(model, "validation") for model in known], ref_template=_REFERENCE)
-    document = app.openapi()
+class Described(FastAPI):
+    """An application whose document has the schemas of `models`, and no answers of FastAPI that nobody sends.
+
+    To make it takes some tenths of a second, and few ask for it: it is made, once, when somebody does, in a
+    thread beside the event loop.
+    """
+
+    def __init__(self, models: Iterable[type[BaseModel]], **options: Any) -> None:
+        super().__init__(openapi_url=None, **options)
+        self._models: list[type[BaseModel]] = [*models, ErrorAnswer]
+        self._making = threading.Lock()
+        self.add_route("/openapi.json", self._answer_document, include_in_schema=False)
+
+    def _answer_document(self, _: Request) -> Response:
+        return JSONResponse(self.openapi())
+
+    def openapi(self) -> dict[str, Any]:
+        with self._making:
+            if self.openapi_schema is None:
+                _, definitions = models_json_schema(
+                    [(model, "validation") for model in self._models], ref_template=_REFERENCE
+                )
+                _complete(super().openapi(), definitions["$defs"])
+            assert self.openapi_schema is not None
+            return self.openapi_schema
+
+
+def _complete(document: dict[str, Any], definitions: Mapping[str, Any]) -> None:
     for path in document["paths"].values():
         for operation in path.values():
             operation["responses"].pop("422", None)  # an invalid field is a 400, as in OpenAI's API
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
-    schemas.update(definitions["$defs"])
+    schemas.update(definitions)
 
 
 def _shape(responses: dict[str, Any], error: type[BaseModel] | None) -> None:

@@ -64,6 +64,6 @@ def test_fetched_and_served_and_served_again_without_the_hub(tmp_path: Path) -> 
 def test_a_model_that_nobody_has(tmp_path: Path) -> None:
     (tmp_path / "hub").mkdir()
     with serving(tmp_path / "hub") as hub:
-        output, _ = up(tmp_path, hub.url, free_port()).communicate(timeout=60)
+        output, _ = up(tmp_path, hub.url, free_port()).communicate(timeout=200)
     last = output.splitlines()[-1]
     assert last.startswith("quire up: forest/fox@v2: there is no such directory, and http://127.0.0.1")

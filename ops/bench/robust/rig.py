@@ -31,7 +31,7 @@ PREFIX = "quire:"
 ADMIN = "breaker"
 """A user of Redis who may do everything. The processes have the rights that they always have."""
 REPLICAS = {"gateway": 1, "tokenizer": 2, "scheduler": 2, "worker": 2}
-START_SECONDS = 120.0
+START_SECONDS = 240.0
 IGNORE_SIGXFSZ = """
 import os, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
