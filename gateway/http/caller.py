@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from fastapi import Request
+from starlette.requests import Request
 
 from gateway.errors import Forbidden
 from gateway.http.meter import Visit
