@@ -381,7 +381,8 @@ def open_checkpoint(
 ) -> Iterator[Checkpoint]:
     """Open the safetensors of a directory: a single file, or shards and their index; or its GGUF files.
 
-    `form`: how weights are quantized. `stacked`: a tensor has all experts of a layer.
+    `form`: how weights are quantized. `stacked`: tensors that have all experts of a layer are taken expert by
+    expert, even if they are not quantized.
 
     Raises `ModelError` if there is no such file, if a file is truncated or of another kind, or if a file does
     not have the tensors that the index says.
@@ -407,7 +408,7 @@ def open_checkpoint(
                 "%s: text alone is served, %d other tensors are left", directory, len(files) - len(language)
             )
         found = {name: (files[own], own) for name, own in language.items()}
-        yield Checkpoint(single_experts(found) if stacked else found, form)
+        yield Checkpoint(single_experts(found, plain=stacked), form)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

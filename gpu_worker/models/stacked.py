@@ -4,10 +4,12 @@ single experts.
     in the file                                                   of expert 3
     experts.gate_up_proj          [experts, in, out]              experts.3.gate_up_proj.weight  [out, in]
     experts.gate_up_proj_bias     [experts, out]                  experts.3.gate_up_proj.bias
+    experts.gate_up_proj_scale    [experts, in, out], of blocks   experts.3.gate_up_proj.weight_scale
     experts.gate_up_proj_blocks   [experts, out, groups, bytes]   experts.3.gate_up_proj.weight_packed
     experts.gate_up_proj_scales   [experts, out, groups]          experts.3.gate_up_proj.weight_scale
 
-The last two are MXFP4, as `formats/fp4.py` reads it. Matrices of Qwen3-VL are [experts, out, in] if
+The last two are MXFP4, as `formats/fp4.py` reads it. Scales of weights of one byte (`formats/scaled.py`) have
+several names, and may be one number for all experts. Matrices of Qwen3-VL are [experts, out, in] if
 transformers 5 has written them. Their shapes tell: gate_up has twice as many outputs as down has inputs.
 """
 
@@ -18,8 +20,20 @@ from typing import Any
 
 from torch import Tensor
 
-_STACKED = re.compile(r"(.*\.experts\.)(gate_up_proj|down_proj)(|_bias|_blocks|_scales)")
-_ENDS = {"": "weight", "_bias": "bias", "_blocks": "weight_packed", "_scales": "weight_scale"}
+_MATRICES = {
+    "": "weight",
+    "_scale": "weight_scale",  # Llama 4
+    "_weight_scale": "weight_scale",  # Model Optimizer
+    "_scale_inv": "weight_scale_inv",  # transformers
+}
+_ENDS = _MATRICES | {
+    "_blocks": "weight_packed",
+    "_scales": "weight_scale",
+    "_bias": "bias",
+    "_input_scale": "input_scale",
+    "_activation_scale": "activation_scale",
+}
+_STACKED = re.compile(rf"(.*\.experts\.)(gate_up_proj|down_proj)({'|'.join(_ENDS)})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +43,7 @@ class Expert:
     file: Any
     number: int
     turned: bool
-    """Its matrix in the file is [in, out]."""
+    """The matrix, or the scales of its blocks, lies in the file as [in, out]."""
 
     def get_slice(self, name: str) -> "Expert._Shape":
         """As of a safetensors file. Only the shape is known."""
@@ -43,7 +57,7 @@ class Expert:
         found: Tensor = self.file.get_slice(name)[self.number]
         if name.endswith("_blocks"):
             return found.flatten(1)
-        return found.T if self.turned else found
+        return found.T if self.turned and found.dim() == 2 else found
 
     @dataclass(frozen=True, slots=True)
     class _Shape:
@@ -53,22 +67,39 @@ class Expert:
             return self.shape
 
 
-def single_experts(files: Mapping[str, tuple[Any, str]]) -> dict[str, tuple[Any, str]]:
+def single_experts(files: Mapping[str, tuple[Any, str]], plain: bool) -> dict[str, tuple[Any, str]]:
     """The tensors of a checkpoint, those of stacked experts by single expert.
 
-    `files`: for each tensor its open file, and its name in the file.
+    `files`: for each tensor its open file, and its name in the file. `plain`: experts that are not quantized
+    are split, too, and biases.
     """
     found = dict[str, tuple[Any, str]]()
     for name, (file, own) in files.items():
         match = _STACKED.fullmatch(name)
-        if match is None:
+        prefix, product, end = match.groups() if match else ("", "", "")
+        split = match and (plain or (end != "_bias" and _quantized(files, prefix + product)))
+        experts = _experts(files, prefix + product) if split else 0
+        if not experts:
             found[name] = file, own
             continue
-        prefix, product, end = match.groups()
-        turned = not end and not _outputs_first(files, prefix)
-        for number in range(file.get_slice(own).get_shape()[0]):
-            found[f"{prefix}{number}.{product}.{_ENDS[end]}"] = Expert(file, number, turned), own
+        for_all = file.get_slice(own).get_shape()[:1] != [experts]
+        turned = end in _MATRICES and not _outputs_first(files, prefix)
+        for number in range(experts):
+            one = file if for_all else Expert(file, number, turned)
+            found[f"{prefix}{number}.{product}.{_ENDS[end]}"] = one, own
     return found
+
+
+def _quantized(files: Mapping[str, tuple[Any, str]], name: str) -> bool:
+    """Whether the stacked matrices `name` have scales."""
+    return any(name + end in files for end in ("_scales", *_MATRICES) if end)
+
+
+def _experts(files: Mapping[str, tuple[Any, str]], name: str) -> int:
+    """Number of the stacked matrices `name`. 0: there are none."""
+    found = next((files[name + end] for end in ("", "_blocks") if name + end in files), None)
+    shape = [] if found is None else found[0].get_slice(found[1]).get_shape()
+    return shape[0] if shape else 0
 
 
 def _outputs_first(files: Mapping[str, tuple[Any, str]], prefix: str) -> bool:

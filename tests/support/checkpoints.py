@@ -43,17 +43,25 @@ def write_stacked(
 ) -> tuple[Path, Path]:
     """As `write`, of a checkpoint that has the experts of a layer, [experts, in, out], in one tensor.
 
-    `encoder`: mxfp4, with `weight_packed` and `weight_scale`.
+    `encoder`: of mxfp4, or of weights of one byte, whose scales lie as the weights do.
     """
     tensors = load_file(source / "model.safetensors")
     stored, meant = dict(tensors), dict(tensors)
     for name in [name for name in tensors if re.search(r"experts\.(gate_up|down)_proj$", name)]:
         found = [encoder(expert.T.float()) for expert in stored.pop(name)]
         meant[name] = torch.stack([weight.T for _, weight in found])
-        blocks = torch.stack([parts["weight_packed"] for parts, _ in found])
-        stored[f"{name}_blocks"] = blocks.unflatten(2, (-1, 16))
-        stored[f"{name}_scales"] = torch.stack([parts["weight_scale"] for parts, _ in found])
+        parts = {end: torch.stack([each[end] for each, _ in found]) for end in found[0][0]}
+        if "weight_packed" in parts:
+            stored[f"{name}_blocks"] = parts["weight_packed"].unflatten(2, (-1, 16))
+            stored[f"{name}_scales"] = parts["weight_scale"]
+        else:
+            stored |= {name + end.removeprefix("weight"): _turned(each) for end, each in parts.items()}
     return _saved(source, folder, config, stored, meant)
+
+
+def _turned(stacked: Tensor) -> Tensor:
+    """Matrices, or scales, of experts as [in, out]. Each scale of a whole weight stays."""
+    return stacked.mT if stacked.dim() > 2 else stacked
 
 
 def _saved(

@@ -83,6 +83,10 @@ CASES["mxfp4, stacked"] = (
     checkpoints.fp4("mxfp4"),
     {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]},
 )
+CASES |= {
+    "fp8, squares, stacked": ("gpt-oss", checkpoints.fp8(10, 12, "weight_scale_inv"), BLOCKS),
+    "fp8, outputs, stacked": ("gpt-oss", checkpoints.fp8(1), {"quant_method": "fbgemm_fp8"}),
+}
 
 FP4 = {"num_bits": 4, "type": "float"}
 CASES |= {
@@ -164,6 +168,7 @@ def test_logits_equal_transformers_with_the_weights_that_are_meant(written: Any,
         "awq, experts",
         "nvfp4",
         "mxfp4, stacked",
+        "fp8, squares, stacked",
     ],
 )
 def test_ranks_have_their_parts_of_the_weights_that_are_meant(written: Any, name: str) -> None:

@@ -160,6 +160,37 @@ def test_quantized_experts_of_llama_4_are_tensors_of_their_own(tmp_path: Path) -
         torch.testing.assert_close(expected, theirs(torch.tensor([PROMPT])).logits[0], atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("encoder", "form"),
+    [
+        (checkpoints.fp8(1), compressed("float-quantized", strategy="channel")),
+        (checkpoints.fp8(), {"quant_method": "fp8"}),
+        (checkpoints.fp8(10, 12, "weight_scale_inv"), BLOCKS),
+    ],
+    ids=["outputs", "whole", "squares"],
+)
+def test_quantized_experts_lie_stacked_beside_their_scales(tmp_path: Path, encoder: Any, form: Any) -> None:
+    """As in Llama 4 of one byte a weight."""
+    random_model(*FAMILIES["Llama 4"]).save_pretrained(tmp_path / "source")
+    stored, meant = checkpoints.write_stacked(tmp_path / "source", tmp_path, encoder, form)
+    theirs = AutoModelForCausalLM.from_pretrained(meant, attn_implementation="eager").eval()
+    load(stored, ReferenceKernels())
+    with torch.inference_mode():
+        expected = theirs(torch.tensor([PROMPT])).logits[0]
+    torch.testing.assert_close(logits_of(stored, ReferenceKernels()), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_stacked_experts_of_one_byte_without_scales_are_refused(tmp_path: Path) -> None:
+    random_model(*FAMILIES["Llama 4"]).save_pretrained(tmp_path / "source")
+    form = {"quant_method": "fp8"}
+    stored, _ = checkpoints.write_stacked(tmp_path / "source", tmp_path, checkpoints.fp8(), form)
+    tensors = load_file(stored / "model.safetensors")
+    left = {name: each for name, each in tensors.items() if not name.endswith("_scale")}
+    save_file(left, stored / "model.safetensors")
+    with pytest.raises(ModelError, match=r"experts\.\w+_proj is of type float8_e4m3fn$"):
+        load(stored, ReferenceKernels())
+
+
 def test_transformers_reads_products_of_tried_layers_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
