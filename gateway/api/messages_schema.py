@@ -3,14 +3,22 @@
 import json
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from gateway.api.body import validated
 from gateway.api.fields import MAX_INT32, MAX_MESSAGES, MAX_STOP_LENGTH, MAX_STOPS, bounded, declared
 from gateway.api.schema import ChatBody, RequestBody
 from gateway.api.shape import MAX_DEPTH
-from gateway.api.tools import MAX_CALLS, MAX_NAME, MAX_TOOL_DEPTH, MAX_TOOL_VALUES, MAX_TOOLS
+from gateway.api.tools import MAX_CALLS, MAX_NAME, MAX_TOOL_VALUES, MAX_TOOLS, functions
 from gateway.errors import BadRequest
 
 MAX_USER = 256
@@ -149,9 +157,8 @@ class Turn(_Part):
         return found
 
 
-def _tool(value: object) -> object:
-    bounded(value, MAX_TOOL_DEPTH, MAX_TOOL_VALUES)
-    return value
+def _tools(value: object, info: ValidationInfo) -> object:
+    return functions(value, info, ("custom", None))
 
 
 class Tool(_Part):
@@ -161,7 +168,7 @@ class Tool(_Part):
     description: str | None = None
     input_schema: Json
     strict: bool | None = None
-    type: Literal["custom"] | None = Field(None, description="No other tools are supported.")
+    type: Literal["custom"] | None = None
 
     def function(self) -> Json:
         """As the chat API has it."""
@@ -219,8 +226,9 @@ class CountBody(RequestBody):
 
     messages: list[Turn] = Field(min_length=1, max_length=MAX_MESSAGES)
     system: Texts = Field("", description="Comes before the conversation.")
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS), BeforeValidator(_tool)] = Field(
-        default_factory=list
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS), BeforeValidator(_tools)] = Field(
+        default_factory=list,
+        description="Functions that the model may call. Tools of other types are ignored.",
     )
     tool_choice: Choice | None = None
     thinking: Thinking | None = None

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
 from gateway.api.body import validated
 from gateway.api.fields import MAX_MESSAGES, bounded, declared
 from gateway.api.items import InputItem, Item, ItemPart, items_from, messages_of
 from gateway.api.schema import ChatBody, RequestBody
 from gateway.api.shape import MAX_DEPTH
-from gateway.api.tools import MAX_NAME, MAX_TOOL_DEPTH, MAX_TOOL_VALUES, MAX_TOOLS
+from gateway.api.tools import MAX_NAME, MAX_TOOL_VALUES, MAX_TOOLS, functions
 from gateway.errors import BadRequest
 
 MAX_METADATA = 16
@@ -38,14 +38,8 @@ class FunctionTool(ItemPart):
         return {"type": "function", "function": self.model_dump(exclude={"type"}, exclude_none=True)}
 
 
-def _tools(value: object) -> object:
-    bounded(value, MAX_TOOL_DEPTH, MAX_TOOL_VALUES)
-    for number, tool in enumerate(value if isinstance(value, list) else ()):
-        if isinstance(tool, dict) and tool.get("type", "function") != "function":
-            param = f"tools[{number}].type"
-            message = f"'{param}': only functions are supported."
-            raise BadRequest(message, param=param, code="unsupported_parameter")
-    return value
+def _tools(value: object, info: ValidationInfo) -> object:
+    return functions(value, info, ("function", None))
 
 
 class TextFormat(ItemPart):
@@ -138,7 +132,7 @@ class ResponsesBody(RequestBody):
     """POST /v1/responses."""
 
     ignored: ClassVar[frozenset[str]] = (RequestBody.ignored - {"metadata", "store"}) | {
-        *("max_tool_calls", "moderation", "stream_options"),
+        *("client_metadata", "max_tool_calls", "moderation", "stream_options"),
     }
     neutral: ClassVar[dict[str, tuple[object, ...]]] = {
         "context_management": ([],),
@@ -167,7 +161,8 @@ class ResponsesBody(RequestBody):
         None, description="Whether the response is stored: by default it is, where the gateway stores any."
     )
     tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS), BeforeValidator(_tools)] = Field(
-        default_factory=list, description="Functions that the model may call."
+        default_factory=list,
+        description="Functions that the model may call. Tools of other types are ignored.",
     )
     tool_choice: Annotated[Any, WithJsonSchema(_CHOICE)] = Field(
         "auto",

@@ -1,13 +1,14 @@
 """Functions that a model may call: how clients offer them, and how they send calls and results back."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from gateway.api.fields import bounded
+from gateway.api.ignored import Ignored
 from gateway.errors import BadRequest
 from proto.tokenizer_pb2 import CallShape
 
@@ -51,20 +52,39 @@ class ToolCall(_Lenient):
     function: CalledFunction
 
 
-def _tools(value: object) -> object:
+def functions(value: object, info: ValidationInfo, kinds: Collection[str | None]) -> object:
+    """A list of tools without those that are no functions: the `type` of a function is one of `kinds`.
+
+    Others, such as `web_search`, run on the servers of who made them, and agents offer them to every server.
+    The model does not see them. They are noted as ignored; where no fields are, this raises `BadRequest`.
+    """
     bounded(value, MAX_TOOL_DEPTH, MAX_TOOL_VALUES)
-    if isinstance(value, list):
-        for number, tool in enumerate(value):
-            _check_tool(tool, f"tools[{number}]")
-    return value
+    if not isinstance(value, list):
+        return value
+    kept = []
+    for number, tool in enumerate(value):
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if kind in kinds or not isinstance(kind, str):
+            kept.append(tool)
+        elif isinstance(info.context, Ignored):
+            info.context.note(f"tools[{number}]")
+        else:
+            param = f"tools[{number}].type"
+            message = f"'{param}': only functions are supported."
+            raise BadRequest(message, param=param, code="unsupported_parameter")
+    return kept
+
+
+def _tools(value: object, info: ValidationInfo) -> object:
+    kept = functions(value, info, ("function",))
+    for number, tool in enumerate(kept if isinstance(kept, list) else ()):
+        _check_tool(tool, f"tools[{number}]")
+    return kept
 
 
 def _check_tool(tool: object, param: str) -> None:
-    if not isinstance(tool, dict) or not isinstance(kind := tool.get("type"), str):
+    if not isinstance(tool, dict) or not isinstance(tool.get("type"), str):
         raise BadRequest(f"'{param}' must be an object with a 'type'.", param=param, code="invalid_type")
-    if kind != "function":
-        message = f"'{param}.type': only functions are supported."
-        raise BadRequest(message, param=f"{param}.type", code="unsupported_parameter")
     function = tool.get("function")
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:

@@ -12,14 +12,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ops.launcher.redis_server import RedisServer
-from ops.launcher.specs import SHIPPED_MODEL_NAME
+from ops.launcher.served import SHIPPED_MODEL_NAME
 from tests.clients.clients import CLIENTS, Client
 from tests.clients.environments import NoEnvironmentError, cache_folder, command_of, environment_of
+from tests.clients.scripted import CONTEXT as SCRIPTED_CONTEXT
+from tests.clients.scripted import TEMPLATE, ScriptedDeployment
 from tests.support.deployment import SHIPPED_MODEL, Deployment
 
 ROOT = Path(__file__).parents[2]
@@ -47,13 +49,21 @@ class Outcome:
         return f"| {self.client.version} | {counts} | {self.seconds:.0f} |"
 
 
-def with_long_context(folder: Path) -> Path:
-    """A copy of the shipped model in `folder`, with a longer context. What it says there makes no sense."""
+def with_long_context(folder: Path, scripted: bool) -> Path:
+    """A copy of the shipped model in `folder`, with a longer context. What it says there makes no sense.
+
+    `scripted`: it says what a script has, and its template shows functions and calls.
+    """
     model = folder / SHIPPED_MODEL_NAME
     shutil.copytree(SHIPPED_MODEL, model)
-    for name, field in (("config", "max_position_embeddings"), ("tokenizer_config", "model_max_length")):
+    context = SCRIPTED_CONTEXT if scripted else CONTEXT
+    template = {"chat_template": TEMPLATE} if scripted else {}
+    for name, fields in (
+        ("config", {"max_position_embeddings": context}),
+        ("tokenizer_config", {"model_max_length": context} | template),
+    ):
         path = model / f"{name}.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {field: CONTEXT}))
+        path.write_text(json.dumps(json.loads(path.read_text()) | fields))
     return model
 
 
@@ -119,6 +129,32 @@ def table(outcomes: list[Outcome]) -> str:
     return "\n".join(lines)
 
 
+def try_all(
+    clients: Sequence[Client], scripted: bool, options: argparse.Namespace, outcomes: list[Outcome]
+) -> list[str]:
+    """Try the clients at one deployment, and add what came of each. Returns what was logged as an error."""
+    with tempfile.TemporaryDirectory(prefix="quire-clients-") as name, RedisServer() as server:
+        folder, logs = Path(name), Path(name) / "deployment"
+        logs.mkdir()
+        model = with_long_context(folder, scripted)
+        kind = ScriptedDeployment if scripted else Deployment
+        deployment = kind(server, logs, model, QUIRE_LEASE_SECONDS="60", QUIRE_KV_MEMORY="256MiB")
+        try:
+            deployment.start()
+            for client in clients:
+                outcome = tried(client, deployment.url, model, folder, options.cache)
+                outcomes.append(outcome)
+                print(
+                    f"{client.version}: {len(outcome.passed)} passed, {len(outcome.failed)} failed",
+                    flush=True,
+                )
+                if options.logs and (log := folder / f"{client.name}.log").exists():
+                    print(log.read_text())
+        finally:
+            deployment.stop()
+        return deployment.errors()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -130,28 +166,11 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := sorted(set(options.clients) - set(names)):
         parser.error(f"unknown: {', '.join(unknown)}")
-    outcomes = []
-    with tempfile.TemporaryDirectory(prefix="quire-clients-") as name, RedisServer() as server:
-        folder, logs = Path(name), Path(name) / "deployment"
-        logs.mkdir()
-        model = with_long_context(folder)
-        deployment = Deployment(server, logs, model, QUIRE_LEASE_SECONDS="60", QUIRE_KV_MEMORY="256MiB")
-        try:
-            deployment.start()
-            for client in CLIENTS:
-                if options.clients and client.name not in options.clients:
-                    continue
-                outcome = tried(client, deployment.url, model, folder, options.cache)
-                outcomes.append(outcome)
-                print(
-                    f"{client.version}: {len(outcome.passed)} passed, {len(outcome.failed)} failed",
-                    flush=True,
-                )
-                if options.logs and (log := folder / f"{client.name}.log").exists():
-                    print(log.read_text())
-        finally:
-            deployment.stop()
-        errors = deployment.errors()
+    chosen = [client for client in CLIENTS if not options.clients or client.name in options.clients]
+    outcomes, errors = list[Outcome](), list[str]()
+    for scripted in (False, True):
+        if asked := [client for client in chosen if client.scripted is scripted]:
+            errors += try_all(asked, scripted, options, outcomes)
     print("\n".join(["", table(outcomes), *(f"logged: {line}" for line in errors)]))
     sys.exit(1 if errors or any(outcome.failed for outcome in outcomes) else 0)
 

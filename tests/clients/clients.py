@@ -14,6 +14,8 @@ class Client:
     """What is installed, for pip or npm. Their own requirements are pinned in `locks/NAME.txt`."""
     node: bool = False
     """It is a package of npm's, and its script runs in node."""
+    scripted: bool = False
+    """It is an agent that asks for more than a small model can do: `scripted.py` answers."""
     repeated: str = ""
     """The package whose requests the script makes by itself, with nothing installed."""
 
@@ -49,5 +51,8 @@ CLIENTS = (
     Client("inspect-ai", ("inspect-ai==0.3.285", "openai")),
     Client("guidellm", ("guidellm==0.8.1",)),
     Client("open-webui", (), repeated="open-webui==0.12.4"),
+    Client("haystack", ("haystack-ai==3.4.0",)),
+    Client("codex", ("@openai/codex@0.169.0",), node=True, scripted=True),
+    Client("claude-code", ("@anthropic-ai/claude-code@2.1.330",), node=True, scripted=True),
     Client("lm-eval", ("lm-eval[api]==0.4.13", "transformers")),
 )

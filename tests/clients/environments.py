@@ -33,7 +33,8 @@ def command_of(client: Client, folder: Path, script: Path) -> list[str]:
     if not client.node:
         return [str(folder / "bin" / "python"), str(script)]
     # Node looks for packages beside a script, and not where it is called from.
-    shutil.copy(script, folder)
+    for needed in (script, script.with_name("checks.mjs")):
+        shutil.copy(needed, folder)
     return ["node", str(folder / script.name)]
 
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 from urllib.parse import quote
@@ -108,7 +108,7 @@ class Deployment:
         leases = [Lease.decode("", value) for value in values if isinstance(value, bytes)]
         return any(lease and lease.pid == pid and (lease.doors or lease.info.get("url")) for lease in leases)
 
-    def start(self, services: tuple[str, ...] = SERVICES, timeout: float = 240.0) -> Self:
+    def start(self, services: Sequence[str] = SERVICES, timeout: float = 240.0) -> Self:
         for service in services:
             self.spawn(service)
         self.wait_ready(timeout)

@@ -1,10 +1,10 @@
 // Vercel's AI SDK with @ai-sdk/openai-compatible: answers, streams, structures, tools, embeddings, errors.
 
 import assert from "node:assert/strict";
-import { appendFileSync } from "node:fs";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { APICallError, Output, embedMany, generateText, stepCountIs, streamText, tool } from "ai";
 import { z } from "zod";
+import { run } from "./checks.mjs";
 
 const quire = createOpenAICompatible({
   name: "quire", baseURL: process.env.CLIENT_BASE_URL, apiKey: "none", includeUsage: true,
@@ -17,7 +17,7 @@ const weather = tool({
   description: "The weather.", inputSchema: z.object({ city: z.enum(["Oslo", "Rome"]) }), execute: async () => "It rains.",
 });
 
-const checks = {
+await run({
   async "answer"() {
     const { text, usage, finishReason } = await generateText({ model, prompt, maxOutputTokens: 8, seed: 1, maxRetries: 0 });
     assert.ok(text);
@@ -59,17 +59,4 @@ const checks = {
     const ask = (model) => generateText({ model, prompt, maxRetries: 0 });
     await assert.rejects(ask(quire("nobody")), (error) => APICallError.isInstance(error) && error.statusCode === 404);
   },
-};
-
-for (const [check, make] of Object.entries(checks)) {
-  console.log(`== ${check}`);
-  let outcome = { check, outcome: "passed", why: "" };
-  try {
-    await make();
-  } catch (error) {
-    console.log(error);
-    outcome = { check, outcome: "failed", why: `${error}`.slice(0, 400) };
-  }
-  console.log(`   ${outcome.outcome}`);
-  appendFileSync(process.env.CLIENT_RESULTS, JSON.stringify(outcome) + "\n");
-}
+});

@@ -1,10 +1,10 @@
 // The openai package for node: answers, streams, parsed answers, calls, embeddings, errors.
 
 import assert from "node:assert/strict";
-import { appendFileSync } from "node:fs";
 import OpenAI from "openai";
 import { zodFunction, zodResponseFormat } from "openai/helpers/zod";
 import { z } from "zod";
+import { run } from "./checks.mjs";
 
 const model = process.env.CLIENT_MODEL;
 const client = new OpenAI({ baseURL: process.env.CLIENT_BASE_URL, apiKey: "none", maxRetries: 0 });
@@ -14,7 +14,7 @@ const tools = [
   zodFunction({ name: "get_weather", parameters: z.object({ city: z.enum(["Oslo", "Rome"]) }), function: () => "It rains." }),
 ];
 
-const checks = {
+await run({
   async "models"() {
     const names = [];
     for await (const each of client.models.list()) names.push(each.id);
@@ -70,17 +70,4 @@ const checks = {
     await assert.rejects(client.chat.completions.create(ask), OpenAI.NotFoundError);
     await assert.rejects(client.chat.completions.create({ ...ask, model, n: 0 }), OpenAI.BadRequestError);
   },
-};
-
-for (const [check, make] of Object.entries(checks)) {
-  console.log(`== ${check}`);
-  let outcome = { check, outcome: "passed", why: "" };
-  try {
-    await make();
-  } catch (error) {
-    console.log(error);
-    outcome = { check, outcome: "failed", why: `${error}`.slice(0, 400) };
-  }
-  console.log(`   ${outcome.outcome}`);
-  appendFileSync(process.env.CLIENT_RESULTS, JSON.stringify(outcome) + "\n");
-}
+});

@@ -164,7 +164,6 @@ RESULT = {"type": "tool_result", "tool_use_id": "c"}
         ({"messages": [{"role": "user", "content": [RESULT | {"content": [IMAGE]}]}]}, None),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
         ({"system": [IMAGE]}, "system"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, None),
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "any", "name": "look"}}, "tool_choice"),
         ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking.budget_tokens"),

@@ -138,7 +138,6 @@ IMAGE = {"type": "input_image", "image_url": "x"}
         ({"input": [{"type": ["message"]}]}, "input[0].type"),
         ({"input": [{"role": "user", "content": [{"type": "text"}]}]}, "input[0].content[0].text"),
         ({"input": [{"type": "reasoning", "content": [{}]}]}, "input[0].content[0].text"),
-        ({"tools": [TOOL, {"type": "web_search"}]}, "tools[1].type"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tool_choice": {"type": "function"}}, "tool_choice"),
         ({"tool_choice": {"type": "web_search"}}, "tool_choice"),

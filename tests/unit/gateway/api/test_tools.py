@@ -5,6 +5,12 @@ import json
 import grpc
 import pytest
 
+from gateway.api.body import parse
+from gateway.api.ignored import Ignored
+from gateway.api.messages_schema import MessagesBody
+from gateway.api.responses_schema import ResponsesBody
+from gateway.api.schema import ChatBody
+from gateway.errors import BadRequest
 from proto.sampling_pb2 import NOT_FINISHED, STOP
 from proto.tokenizer_pb2 import JSON_CALLS, AnswerFormat, CallShape, PromptInfo, Shape, TextChunk, TextDelta
 
@@ -250,3 +256,35 @@ async def test_thoughts_are_counted(gateway):
     gateway.tokenizer.generate = saying("<think>Hm.</think>Yes.", 1)
     usage = (await gateway.openai().chat.completions.create(model="m", messages=MESSAGES)).usage
     assert usage.completion_tokens_details.reasoning_tokens == len("Hm.</think>")
+
+
+FLAT = {"name": "weather", "parameters": SCHEMA}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "tool", "hosted"),
+    [
+        (ChatBody, {"messages": MESSAGES}, WEATHER, {"type": "custom", "custom": {"name": "patch"}}),
+        (ResponsesBody, {"input": "A"}, FLAT | {"type": "function"}, {"type": "web_search"}),
+        (ResponsesBody, {"input": "A"}, FLAT | {"type": "function"}, {"type": "namespace", "tools": []}),
+        (
+            MessagesBody,
+            {"messages": MESSAGES, "max_tokens": 9},
+            {"name": "weather", "input_schema": SCHEMA},
+            {"type": "web_search_20250305", "name": "web_search"},
+        ),
+    ],
+)
+def test_tools_that_run_elsewhere_are_left_out_and_named(kind, fields, tool, hosted):
+    raw = json.dumps({"model": "m", "tools": [hosted, tool]} | fields).encode()
+    ignored = Ignored()
+    body = parse(raw, kind, ignored)
+    assert ignored.header() == "tools[0]"
+    assert [_name(one) for one in body.tools] == ["weather"]
+    with pytest.raises(BadRequest) as refused:
+        parse(raw, kind)
+    assert (refused.value.param, refused.value.error_code) == ("tools[0].type", "unsupported_parameter")
+
+
+def _name(tool):
+    return tool["function"]["name"] if isinstance(tool, dict) else tool.name

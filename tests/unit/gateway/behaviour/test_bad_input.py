@@ -164,7 +164,7 @@ BAD_CHATS = [
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "invalid_value"),
     ({"tools": [{"type": "function"}]}, "tools[0].function", "invalid_value"),
     ({"tools": ["f"]}, "tools[0]", "invalid_type"),
-    ({"tools": [{"type": "web_search"}]}, "tools[0].type", "unsupported_parameter"),
+    ({"tools": [{"name": "f"}]}, "tools[0]", "invalid_type"),
     ({"tools": [{"type": "function", "function": {"name": 5}}]}, "tools[0].function", "invalid_value"),
     (
         {"tools": [{"type": "function", "function": {"name": "f", "parameters": 5}}]},
