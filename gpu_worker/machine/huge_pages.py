@@ -9,7 +9,7 @@ import ctypes
 import mmap
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -19,6 +19,9 @@ CHUNK = 64 << 20
 
 PIECE = 2 << 20
 """Bytes that `populate` asks for at once: one huge page."""
+
+AROUND = 2 << 20
+"""Bytes of a file that the system maps at once, at most, when one of them is read."""
 
 LINE = 64
 """Bytes of a cache line. Every tensor begins at a multiple of it."""
@@ -72,18 +75,19 @@ class Memory:
         return taken[:words]
 
 
-def forget(tensor: Tensor) -> None:
-    """Release the memory of a tensor in a mapped file. The tensor must not be read again.
+def forget(tensor: Tensor, maps: Iterable[range]) -> None:
+    """Release the memory of a tensor in a mapped file, which can still be read, from the file again.
 
-    The file's pages stay in the system's cache, but no longer count as this process's memory. Does nothing
-    for a tensor that is not in main memory.
+    `maps`: addresses of such files. The file's pages stay in the system's cache, but no longer count as this
+    process's memory. Nor do its neighbors that were mapped with it, and may have been forgotten before. Does
+    nothing for a tensor that is in none of `maps`.
     """
-    if not tensor.is_cpu:
-        return
-    begin = -(-tensor.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
-    length = (tensor.data_ptr() + tensor.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - begin
-    if length > 0 and hasattr(mmap, "MADV_DONTNEED"):
-        _madvise(begin, length, mmap.MADV_DONTNEED)
+    begin, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+    for each in maps:
+        if each.start <= begin < end <= each.stop and hasattr(mmap, "MADV_DONTNEED"):
+            begin = max(begin - AROUND, each.start) // mmap.PAGESIZE * mmap.PAGESIZE
+            _madvise(begin, min(end + AROUND, each.stop) - begin, mmap.MADV_DONTNEED)
+            return
 
 
 def _madvise(begin: int, length: int, advice: int) -> int:

@@ -63,6 +63,11 @@ class GgufTensors:
         """Names of all tensors."""
         return list(self._places)
 
+    @property
+    def maps(self) -> list[range]:
+        """Addresses of the files."""
+        return [range(each.data_ptr(), each.data_ptr() + each.nbytes) for each in self._maps.values()]
+
     def get_slice(self, name: str) -> _Shape:
         first, *others = (place.shape for place in self._places[name])
         return _Shape((first[0] * (first[2] + others[0][1]), first[1]) if others else first)

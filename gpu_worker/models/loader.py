@@ -33,10 +33,15 @@ _WEIGHT = "weight"
 class Checkpoint:
     """The tensors of a model directory by name."""
 
-    def __init__(self, files: Mapping[str, tuple[Any, str]], form: Format | None = None) -> None:
+    def __init__(
+        self,
+        files: Mapping[str, tuple[Any, str]],
+        form: Format | None = None,
+        maps: Sequence[range] = (),
+    ) -> None:
         """`files`: for each tensor its open safetensors file, and its name in the file. `form`: how weights
-        are quantized; None: they are not."""
-        self._files, self._form = files, form
+        are quantized; None: they are not. `maps`: addresses of the files."""
+        self._files, self._form, self._maps = files, form, maps
         self._read: set[str] = set()
         self.parameters = 0
         """Total number of elements of the tensors and weights that `take` and `take_stored` have returned."""
@@ -95,7 +100,7 @@ class Checkpoint:
         if (stored := self._stored(name)) is None:
             return None
         found = [part for each in rows if (part := stored[0].int4_scales(each, columns)) is not None]
-        _forget(stored[1].values())
+        self.forget(stored[1].values())
         if len(found) < len(rows):
             return None
         scales, shifts = (torch.cat(each) for each in zip(*found, strict=True))
@@ -106,7 +111,7 @@ class Checkpoint:
         if (stored := self._stored(name)) is None:
             return None
         found = [part for each in rows if (part := stored[0].byte_scales(each)) is not None]
-        _forget(stored[1].values())
+        self.forget(stored[1].values())
         return (torch.cat([scales for scales, _ in found]), found[0][1]) if found else None
 
     def _stored(self, name: str) -> tuple[QuantizedWeight, dict[str, Tensor]] | None:
@@ -143,7 +148,7 @@ class Checkpoint:
         for stem in stems:
             if (stored := self._stored(stem + _WEIGHT)) is not None:
                 quantized.add(stem)
-                _forget(stored[1].values())
+                self.forget(stored[1].values())
         parts = {stem + end for stem in quantized for end in ends}
         return (self._files.keys() - parts) | {stem + _WEIGHT for stem in quantized}
 
@@ -161,7 +166,7 @@ class Checkpoint:
         for first in range(0, rows, step):
             taken = slice(first, min(first + step, rows))
             found[taken] = weight.part(taken, slice(0, columns), found.device)
-        _forget(stored[1].values())
+        self.forget(stored[1].values())
         return found
 
     def dtype(self) -> torch.dtype:
@@ -186,6 +191,11 @@ class Checkpoint:
             f"{100 * self.kept / max(1, self.dequantized):.0f} % stay as they are, "
             "the others are dequantized"
         )
+
+    def forget(self, tensors: Iterable[Tensor]) -> None:
+        """Release the memory of tensors that have been read."""
+        for tensor in tensors:
+            forget(tensor, self._maps)
 
     def whatever(self, name: str) -> Tensor:
         """A tensor of any shape and type."""
@@ -354,7 +364,7 @@ class Weights:
             for rows in taken:
                 found = (tensor.T if turned else tensor)[rows]
                 yield found[:, columns] if len(shape) > 1 else found
-            forget(tensor)
+            self.checkpoint.forget([tensor])
             return
         weight, tensors = stored
         across = range(shape[1])[columns]
@@ -366,13 +376,7 @@ class Weights:
                 part = weight.part(slice(first, min(first + step, rows.stop)), columns, self.device)
                 self.checkpoint.dequantized += part.numel()
                 yield part
-        _forget(tensors)
-
-
-def _forget(tensors: Iterable[Tensor]) -> None:
-    """Release the memory of the tensors of a quantized weight, which has been read."""
-    for tensor in tensors:
-        forget(tensor)
+        self.checkpoint.forget(tensors)
 
 
 @contextmanager
@@ -389,10 +393,11 @@ def open_checkpoint(
     """
     if (ggufs := sorted(directory.glob("*.gguf"))) and not any(directory.glob("*.safetensors")):
         gguf = GgufTensors(ggufs[0].resolve())
-        yield Checkpoint({name: (gguf, name) for name in gguf.names}, form)
+        yield Checkpoint({name: (gguf, name) for name in gguf.names}, form, gguf.maps)
         return
     with ExitStack() as opened:
         files: dict[str, Any] = {}
+        maps = list[range]()
         for path, expected in shards(directory).items():
             try:
                 file = opened.enter_context(safe_open(path, framework="pt", device="cpu"))
@@ -402,13 +407,27 @@ def open_checkpoint(
             if missing := sorted((expected or set()) - names):
                 raise ModelError(f"{path}: {_INDEX} says that it has tensor {missing[0]}, it has not")
             files |= dict.fromkeys(expected or names, file)
+            maps += _map(file)
         language = language_tensors(files)
         if len(language) < len(files):
             log.info(
                 "%s: text alone is served, %d other tensors are left", directory, len(files) - len(language)
             )
         found = {name: (files[own], own) for name, own in language.items()}
-        yield Checkpoint(single_experts(found, plain=stacked), form)
+        yield Checkpoint(single_experts(found, plain=stacked), form, maps)
+
+
+def _map(file: Any) -> list[range]:
+    """Addresses of the tensors of an open safetensors file, which lie one after the other. None if it has no
+    numbers."""
+    names = file.offset_keys()
+    ends = [
+        next((found for name in order if (found := file.get_tensor(name)).numel()), None)
+        for order in (names, names[::-1])
+    ]
+    if (first := ends[0]) is None or (last := ends[1]) is None:
+        return []
+    return [range(first.data_ptr(), last.data_ptr() + last.nbytes)]
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -47,11 +47,34 @@ def test_what_was_read_from_a_file_counts_no_longer(tmp_path: Path) -> None:
     save_file({"a": torch.arange(100, dtype=torch.float32), "b": torch.ones(8 << 20)}, path)
     with safe_open(path, framework="pt") as file:
         first, second = file.get_tensor("a"), file.get_tensor("b")
+        maps = [range(second.data_ptr(), first.data_ptr() + first.nbytes)]
+        if first.data_ptr() < second.data_ptr():
+            maps = [range(first.data_ptr(), second.data_ptr() + second.nbytes)]
         assert second.sum() == 8 << 20
         before = resident()
-        forget(second)
-        forget(first)
+        forget(second, maps)
+        forget(first, maps)
         assert before - resident() > 30 << 20
         # They can still be read: from the file again.
         assert torch.equal(first, torch.arange(100, dtype=torch.float32))
         assert second.sum() == 8 << 20
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
+def test_nothing_is_left_of_small_tensors_beside_large_ones(tmp_path: Path) -> None:
+    """Reading one maps its neighbors, too, though they were forgotten."""
+    path = tmp_path / "weights.bin"
+    path.write_bytes(bytes(64 << 20))
+    file = torch.from_file(str(path), size=64 << 20, dtype=torch.uint8)
+    maps, small = [range(file.data_ptr(), file.data_ptr() + file.nbytes)], 3000
+    before = resident()
+    for tensor in (part for piece in file.split(100_000) for part in (piece[small:], piece[:small])):
+        assert not tensor.any()
+        forget(tensor, maps)
+    assert resident() - before < 2 << 20
+
+
+def test_what_lies_in_no_file_is_left() -> None:
+    kept = torch.ones(1 << 20)
+    forget(kept, [range(kept.data_ptr() + 4, kept.data_ptr() + kept.nbytes)])
+    assert kept.all()
