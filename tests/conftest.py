@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 from ops.launcher.redis_server import RedisServer
@@ -43,8 +43,10 @@ redis_bus.REPLY_SECONDS = resp.CONNECT_SECONDS = resp.COMING_SECONDS = node.GOOD
 httpx._transports.default.create_ssl_context = functools.cache(httpx.create_ssl_context)
 
 # The same examples each time, unless others are asked for.
-settings.register_profile("same", derandomize=True)
-settings.register_profile("others", print_blob=True)
+# A slow machine may take its time.
+PATIENT: Any = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("same", derandomize=True, **PATIENT)
+settings.register_profile("others", print_blob=True, **PATIENT)
 settings.load_profile(os.environ.get("TEST_EXAMPLES", "same"))
 
 

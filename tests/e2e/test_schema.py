@@ -171,9 +171,7 @@ def test_answers_are_documented(
     with requests.Session() as session:
         session.trust_env = False
 
-        @settings(
-            max_examples=-(-CASES // len(DRAWN)), deadline=None, suppress_health_check=list(HealthCheck)
-        )
+        @settings(max_examples=-(-CASES // len(DRAWN)), suppress_health_check=list(HealthCheck))
         @given(case=cases(operations[label], mode))
         def explore(case: Case) -> None:
             response = case.call(base_url=deployment.url, session=session, timeout=60)

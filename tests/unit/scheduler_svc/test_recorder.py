@@ -110,7 +110,7 @@ class Watched(World):
         self.checked += bool(alive)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 10**6),
     depth=st.sampled_from([1, 2, 3]),

@@ -11,7 +11,7 @@ from tokenizer_svc.tokenizer import TextModel
 TEXT = st.text(st.characters(codec="utf-8"), max_size=40) | st.sampled_from(
     ["the lazy café 😀😀 東京", "é", "  a  b"]
 )
-PROPERTY = settings(max_examples=150, deadline=None)
+PROPERTY = settings(max_examples=150)
 
 
 def streamed(model: TextModel, prompt: list[int], tokens: list[int], table: TokenBytes | None = None) -> str:

@@ -17,7 +17,7 @@ def reference(text: str, stops: list[str]) -> tuple[str, str]:
     return text[: end - len(stop)], stop
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(
     text=st.text(alphabet="abc", max_size=30),
     stops=st.lists(LETTERS, min_size=1, max_size=4),

@@ -216,7 +216,7 @@ PARTS = sorted(
 
 
 @pytest.mark.parametrize("name", CALLS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(parts=st.lists(st.sampled_from(PARTS), max_size=8), seed=st.integers(0, 2**16), thinking=st.booleans())
 def test_any_text_at_any_cut(name, parts, seed, thinking):
     form = form_of(name, "harmony" if name == "harmony" else "think", thinking=thinking)

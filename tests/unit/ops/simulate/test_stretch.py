@@ -98,7 +98,7 @@ class Alone:
         return sequences, flights, pool._references, pool._hash_of, pool._block_of, pool._empty, idle
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(limits=LIMITS, depth=st.integers(1, 3), requests=REQUESTS, seed=st.integers(0, 9))
 def test_at_once_is_one_by_one(limits, depth, requests, seed) -> None:
     chance = Random(seed)

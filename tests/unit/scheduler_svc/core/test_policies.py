@@ -146,7 +146,7 @@ def test_whose_prefix_the_urgent_need_is_as_urgent(fake: SimpleNamespace) -> Non
 
 
 @pytest.mark.parametrize(("policy", "field"), [("priority", "priority"), ("deadline", "deadline")])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(load=LOADS)
 def test_they_end_in_order_whenever_they_came(
     fake: SimpleNamespace, policy: str, field: str, load: list[dict[str, Any]]

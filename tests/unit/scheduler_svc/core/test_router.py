@@ -22,7 +22,7 @@ def by_looking_at_all(schedulers: list[Scheduler], group: SequenceGroup) -> Sche
     return min(able, key=lambda each: each.unfinished / each.slots, default=None)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=EVENTS)
 def test_the_heap_finds_what_a_look_at_all_finds(fake: SimpleNamespace, events) -> None:
     router = Router()

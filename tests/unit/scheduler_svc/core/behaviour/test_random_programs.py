@@ -77,9 +77,7 @@ def small_scale() -> Iterator[None]:
     round_robin.QUANTUM, shares.TURN, grammars.MOST_IDLE = usual
 
 
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(
     limits=LIMITS,
     depth=st.sampled_from([1, 2, 2, 3]),
