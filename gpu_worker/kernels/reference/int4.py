@@ -23,6 +23,9 @@ from torch.nn.functional import linear, pad
 from gpu_worker.kernels.products import GROUP, Linear, ScaledWeight, Unary, scales_of
 from gpu_worker.kernels.reference.quantized import AT_ONCE, QuantizedGated, QuantizedReference
 
+PIECE = 1 << 18
+"""Weights whose zero points are moved at a time: their float32 copies take 1 MiB each."""
+
 
 def quantize_groups(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Quantize weight [out, in] to numbers, int8 [out, in], and scales, float16 [out, groups].
@@ -89,7 +92,11 @@ class ShiftedLinear:
         """`product`: makes the first product of its weight."""
         self._size, (self._out, self._in) = weight.shift_size, weight.shape
         self._shifts = shifts.t().contiguous()
-        centered = (weight.float() - self._spread(shifts)).to(weight.dtype)
+        centered = torch.empty_like(weight.as_subclass(Tensor))
+        step = max(1, PIECE // self._in)
+        for first in range(0, self._out, step):
+            rows = slice(first, first + step)
+            centered[rows] = weight[rows].float() - self._spread(shifts[rows])
         self._product = product(ScaledWeight.of(centered, weight.scales))
 
     def __call__(self, hidden: Tensor) -> Tensor:
