@@ -21,13 +21,14 @@ from tests.support.deployment import ROOT, SERVICES, Deployment, Process, starte
 IMPATIENT = """
 import runpy, signal
 from gpu_worker.watchdog import Watchdog
-Watchdog.__init__.__defaults__ = (24.0, 60.0)
+Watchdog.__init__.__defaults__ = (6.0, 60.0)  # it looks every half second
+Watchdog._limit = lambda watchdog, tokens: 600.0
 def lose_patience(*_):
     Watchdog._limit = lambda watchdog, tokens: 0.0
 signal.signal(signal.SIGUSR1, lose_patience)
 runpy.run_module("gpu_worker", run_name="__main__")
 """
-"""A worker that gives its device half a minute, and no more time from SIGUSR1 on."""
+"""A worker that gives its device ten minutes, and no more time from SIGUSR1 on."""
 QUESTION = {"temperature": 0.9, "seed": 3}
 
 
@@ -83,7 +84,8 @@ async def test_a_rank_that_hangs_ends_its_worker(two_ranks: Deployment) -> None:
             attempt.hit = not asking.done()
             if not attempt.hit:
                 follower.resume()
-        two_ranks.spawn("gpu_worker")  # another worker, as there may be
+        other = two_ranks.spawn("gpu_worker")
+        await asyncio.to_thread(two_ranks.wait_served, "gpu_worker", other)
         worker.send_signal(signal.SIGUSR1)
         assert await asyncio.to_thread(worker.wait, 60) == 1
         assert await asking == expected

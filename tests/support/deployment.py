@@ -91,16 +91,19 @@ class Deployment:
         Returns when they have ended. `root`: as for `spawn`.
         """
         olds = [process for process in self.processes[service] if process.poll() is None]
-        new = self.spawn(service, root)
-        deadline = time.monotonic() + timeout
-        while not self._serves(new.pid):
-            assert time.monotonic() < deadline, f"no new {service}:\n{self.logs()}"
-            assert new.poll() is None, f"{service} ended:\n{self.logs()}"
-            time.sleep(0.05)
+        self.wait_served(service, self.spawn(service, root), timeout)
         for old in olds:
             old.terminate()
         for old in olds:
             assert old.wait(timeout) == 0, f"{service} did not end well:\n{self.logs()}"
+
+    def wait_served(self, service: str, process: Process, timeout: float = 240.0) -> None:
+        """Return once a process of `service` serves."""
+        deadline = time.monotonic() + timeout
+        while not self._serves(process.pid):
+            assert time.monotonic() < deadline, f"no new {service}:\n{self.logs()}"
+            assert process.poll() is None, f"{service} ended:\n{self.logs()}"
+            time.sleep(0.05)
 
     def _serves(self, pid: int) -> bool:
         """Whether a process is at its door, or listens if it is a gateway."""
