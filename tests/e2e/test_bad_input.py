@@ -19,6 +19,7 @@ GOOD: dict[str, Any] = {
     "max_tokens": 4,
     "temperature": 0,
 }
+LONG = GOOD | {"max_tokens": 100, "ignore_eos": True}
 
 
 @pytest.fixture
@@ -27,15 +28,19 @@ async def http(deployment: Deployment) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
+@pytest.fixture(scope="module")
+def in_peace(deployment: Deployment) -> object:
+    """The long answer while nobody sends bad input."""
+    return httpx.post(f"{deployment.url}/v1/completions", json=LONG, timeout=60).json()["choices"]
+
+
 @pytest.fixture
-async def beside(http: httpx.AsyncClient) -> AsyncIterator[None]:
+async def beside(http: httpx.AsyncClient, in_peace: object) -> AsyncIterator[None]:
     """A long answer runs while the test does, and must be the one that it is in peace."""
-    question = GOOD | {"max_tokens": 100, "ignore_eos": True}
-    expected = (await http.post("/v1/completions", json=question)).json()["choices"]
-    running = asyncio.create_task(http.post("/v1/completions", json=question))
+    running = asyncio.create_task(http.post("/v1/completions", json=LONG))
     await asyncio.sleep(0)
     yield
-    assert (await running).json()["choices"] == expected
+    assert (await running).json()["choices"] == in_peace
 
 
 @pytest.mark.parametrize(

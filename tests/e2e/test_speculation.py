@@ -49,8 +49,12 @@ def speculating(
     yield from running(redis_server, tmp_path, **settings)
 
 
-async def test_the_same_answers_with_drafts(deployment: Deployment, speculating: Deployment) -> None:
-    expected = await answers(deployment)
+@pytest.fixture(scope="module")
+def expected(deployment: Deployment) -> list[tuple[Any, ...]]:
+    return asyncio.run(answers(deployment))
+
+
+async def test_the_same_answers_with_drafts(expected: list[tuple[Any, ...]], speculating: Deployment) -> None:
     assert await answers(speculating) == expected
     # In the middle of answers the worker dies; another goes on.
     for attempt in attempts():

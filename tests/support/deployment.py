@@ -112,6 +112,9 @@ class Deployment:
         return any(lease and lease.pid == pid and (lease.doors or lease.info.get("url")) for lease in leases)
 
     def start(self, services: Sequence[str] = SERVICES, timeout: float = 240.0) -> Self:
+        if AVAILABLE:
+            for service in services:
+                nursery_of(service)  # they import at the same time
         for service in services:
             self.spawn(service)
         self.wait_ready(timeout)

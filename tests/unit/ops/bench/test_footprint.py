@@ -14,7 +14,7 @@ def test_a_start_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < found["beside weights and pages MiB"] < 600
     assert found["peak MiB"] > found["weights MiB"] + 64
     assert 1 < found["loading, peak over weights"] < 10  # so small a model is not most of it
-    assert 0 < found["seconds to load"] < 60
+    assert 0 < found["seconds to load"] < 600
 
 
 def test_quantized_weights_are_counted_as_they_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

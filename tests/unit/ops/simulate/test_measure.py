@@ -34,7 +34,7 @@ def test_a_step_has_the_shape_it_is_measured_for(runner, rows, context, chunk, s
         np.frombuffer(packed, "<i4").tolist() for packed in (middle.rows.starts, middle.rows.counts)
     )
     assert Shape.of(SimpleNamespace(rows=SimpleNamespace(starts=starts, counts=counts))) == measured.shape
-    assert 0 < measured.seconds < 1
+    assert 0 < measured.seconds < 60
 
 
 def test_what_is_measured_becomes_a_cost(runner) -> None:
