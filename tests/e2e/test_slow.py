@@ -75,8 +75,13 @@ class Client:
         return self.trace(trace_id)
 
     def trace(self, trace_id: str) -> Trace:
-        last = {"POST /v1/completions", "tokenizer.generate", "scheduler.generate", "worker.sequence"}
-        return self._receiver.trace(trace_id, lambda trace: last <= {span.name for _, span in trace})
+        last = {"POST /v1/completions", "tokenizer.generate", "scheduler.generate"}
+
+        def complete(trace: Trace) -> bool:
+            ran, lost = (len(called(trace, name)) for name in ("worker.sequence", "scheduler.preempted"))
+            return last <= {span.name for _, span in trace} and ran > lost
+
+        return self._receiver.trace(trace_id, complete)
 
     def _ask(self, trace_id: str, fields: dict[str, Any]) -> None:
         question = {"model": "quire-tiny", "prompt": "Once upon a time", "temperature": 0, **fields}
@@ -176,6 +181,9 @@ def test_its_worker_dies(client: Client, small: Deployment, receiver: Receiver) 
                 chunk.set()
         small.kill("gpu_worker")
         attempt.hit = not answered.done()
+        while attempt.hit and "a worker was lost" not in (small.directory / "scheduler_svc.log").read_text():
+            time.sleep(0.05)
+        time.sleep(3)  # nobody starts another one for a while
         small.spawn("gpu_worker")
         answered.result()
     trace = client.trace(trace_id)
