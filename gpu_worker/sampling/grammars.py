@@ -16,7 +16,8 @@ scheduler lets no row sample before, so no step waits for the thread; one that c
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -43,6 +44,11 @@ THREADS = max(1, min(8, (os.cpu_count() or 1) // 2))
 """Of the masks of one step."""
 MOST_FORCED = 64
 """Tokens of a run that is reported at most."""
+SLOW_SECONDS = 0.005
+"""Processor time for one token of an answer. Grammars take 10 to 500 microseconds. One whose texts can be
+read in many ways takes more with each token, up to a second within `LIMITS`, and the whole batch waits."""
+MOST_SLOW_SECONDS = 0.03
+"""What the tokens of one answer may take beyond `SLOW_SECONDS` each, all together."""
 
 Announce = Callable[[int], None]
 """Is called with the number of a grammar that has been compiled."""
@@ -73,6 +79,16 @@ class _Matching:
     """An end token was sampled: rows that were planned ahead may sample anything."""
     at_limit: bool = False
     """The grammar cannot be followed any further. That is no fault of the worker's."""
+    slow_seconds: float = 0.0
+    """What its tokens took beyond `SLOW_SECONDS` each."""
+
+    @contextlib.contextmanager
+    def timed(self, tokens: int = 1) -> Iterator[None]:
+        """Add the processor time that this takes for a number of tokens."""
+        began = time.thread_time()
+        yield
+        took = time.thread_time() - began
+        self.slow_seconds += max(0.0, took - tokens * SLOW_SECONDS)
 
     def end(self, error: GrammarError) -> str:
         """What to tell of a sequence that cannot go on."""
@@ -84,8 +100,17 @@ class _Asked(NamedTuple):
     """A row that wants masks."""
 
     row: int
+    matching: _Matching
     matcher: LLMatcher
     drafts: list[int]
+
+    def fault(self, is_possible: bool) -> GrammarError | None:
+        """Why the sequence cannot go on; None if it can. `is_possible`: some token is allowed."""
+        if not is_possible or self.matcher.is_error():
+            return fault_of(self.matcher)
+        if self.matching.slow_seconds > MOST_SLOW_SECONDS:
+            return LimitError("it takes too much time for each token, as its texts can be read in many ways")
+        return None
 
 
 @dataclass(slots=True)
@@ -115,6 +140,8 @@ class Grammars:
         self._vocabularies: dict[tuple[int, ...], Vocabulary] = {}
         self._thread = ThreadPoolExecutor(1, "grammars", lower_priority)
         self._masks: LLExecutor | None = None
+        self._are_slow = False
+        """The masks of the last step took more than `SLOW_SECONDS`: each is timed."""
 
     def reset(self) -> None:
         """Forget all grammars."""
@@ -191,7 +218,7 @@ class Grammars:
                 faults[row] = matching.end(error)
                 continue
             if not matching.ended:
-                asked.append(_Asked(row, matcher, tokens[known:]))
+                asked.append(_Asked(row, matching, matcher, tokens[known:]))
         if not asked:
             return Masks(None, faults)
         rows = np.array([each.row for each in asked], np.intp)
@@ -202,9 +229,8 @@ class Grammars:
         numbers = np.arange(len(bits))
         masks[np.repeat(samples.firsts[rows] - firsts, counts) + numbers] = numbers
         for each, first, possible in zip(asked, firsts, bits[firsts].any(axis=1), strict=True):
-            if not possible or each.matcher.is_error():
-                matching = self._slots[int(samples.row_slots[each.row])]
-                faults[each.row] = matching.end(fault_of(each.matcher))
+            if fault := each.fault(possible):
+                faults[each.row] = each.matching.end(fault)
                 masks[masks == first] = -1
         return Masks(Allowed(masks, bits), faults)
 
@@ -241,10 +267,16 @@ class Grammars:
         words = next(iter(self._vocabularies.values())).words  # that of each: it is the model's
         bits = np.full((count, words), -1, np.int32)
         numbered = list(zip(asked, firsts.tolist(), strict=True))
+        began = time.perf_counter()
+        if self._are_slow:
+            for each in asked:
+                with each.matching.timed():
+                    each.matcher.compute_bitmask()  # which keeps it for the calls below
         if plain := [(each.matcher, first) for each, first in numbered if not each.drafts]:
             fill_next_token_bitmask_par(self._masks, plain, bits)
         if drafted := [(each.matcher, first, each.drafts) for each, first in numbered if each.drafts]:
             fill_next_token_bitmask_par_with_draft_tokens(self._masks, drafted, bits)
+        self._are_slow = time.perf_counter() - began > SLOW_SECONDS
         return bits
 
     def _advanced(self, matching: _Matching, known: list[int]) -> LLMatcher:
@@ -254,8 +286,11 @@ class Grammars:
         matching.consumed += len(known)
         if not matching.ended:
             text = list(takewhile(lambda token: token not in matching.grammar.end_tokens, known))
-            if text and not matching.matcher.consume_tokens(text):
-                raise fault_of(matching.matcher)
+            if text:
+                with matching.timed(len(text)):
+                    is_right = matching.matcher.consume_tokens(text)
+                if not is_right:
+                    raise fault_of(matching.matcher)
             matching.ended = len(text) < len(known)
         return matching.matcher
 

@@ -99,6 +99,7 @@ def _grammars() -> Iterator[tuple[str, str]]:
         "words behind a long text",
         f'start: "{text}" w\nw: ' + " | ".join(f'"w{each}"' for each in range(5000)),
     )
+    yield "every tree of every text", "start: s\ns: /[a-z]/ | s s | s s s"
     yield "ambiguous sums", 'start: e\ne: e "+" e | e "*" e | e e | "(" e ")" | /[0-9]+/'
 
 

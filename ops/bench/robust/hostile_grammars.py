@@ -30,7 +30,7 @@ from ops.bench.robust.bad_grammars import Bad, bad_grammars
 USERS = 4
 TOKENS = 400
 """Of each streamed answer."""
-MOST_TOKENS = 16
+MOST_TOKENS = 64
 """Of an answer that follows a grammar."""
 REFUSAL_SECONDS = 1.0
 EXTRA_MS = 20.0

@@ -3,6 +3,7 @@
 import json
 import shutil
 import threading
+import time
 from array import array
 from pathlib import Path
 from random import Random
@@ -407,6 +408,26 @@ def test_a_grammar_that_goes_no_further_is_told_apart(make, worded) -> None:
             errors = runner.execute(make.plan(step, [(0, len(PROMPT) + step - 2, 1, 1)])).errors
     assert [(error.row, error.grammar) for error in errors] == [(0, True)]
     assert "3001 items" in errors[0].message
+
+
+def test_a_grammar_that_takes_ever_more_time_ends_the_row(make, worded) -> None:
+    """Every text of it can be read in as many ways as there are trees, and it meets no limit for long."""
+    runner = runner_of(make, worded)
+    lark = grammar_of(LLMatcher.grammar_from_lark('start: s "!"\ns: /[a-z]/ | s s | s s s'))
+    slot = make.slot(
+        0, PROMPT, [*range(64)], sampling=make.sampled(seed=1), prompt_length=len(PROMPT), grammar=1
+    )
+    plan = make.plan(1, [(0, 0, len(PROMPT), 1)], new_slots=[slot], new_grammars=[numbered(1, lark)])
+    seconds = []
+    errors = runner.execute(plan).errors
+    for step in range(2, LONGEST):
+        if not errors:
+            began = time.thread_time()
+            errors = runner.execute(make.plan(step, [(0, len(PROMPT) + step - 2, 1, 1)])).errors
+            seconds.append(time.thread_time() - began)
+    assert [(error.row, error.grammar) for error in errors] == [(0, True)]
+    assert "too much time" in errors[0].message
+    assert max(seconds) < 0.1, "its hundredth token would take a second"
 
 
 def test_a_slot_without_a_grammar_costs_nothing(make, worded, monkeypatch) -> None:
