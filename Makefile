@@ -24,8 +24,8 @@ TORCH_INSTALL = $(INSTALL) $(if $(TORCH_INDEX),--default-index $(TORCH_INDEX)) -
 # Without a GPU Triton only interprets, for tests; with one torch brings the version that it needs.
 TRITON := $(if $(filter cpu,$(TORCH)),triton==3.7.1)
 
-.PHONY: help up wheel notes test schema clients json-answers fuzz families emulated kernels lint install bench chaos soak overload \
-	report gpu-check cpu-check chart compose-test lock clean
+.PHONY: help up wheel notes test schema clients bfcl json-answers fuzz families emulated kernels lint install bench chaos \
+	soak overload report gpu-check cpu-check chart compose-test lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -57,6 +57,9 @@ json-answers: $(VENV)/.installed-dev ## 2,000 answers to drawn JSON Schemas whil
 
 clients: $(VENV)/.installed-dev ## unmodified clients against the shipped model; CLIENTS="openai litellm" for some
 	@$(BIN)/python -m tests.clients $(CLIENTS) $(ARGS)
+
+bfcl: $(VENV)/.installed-dev ## the calls of the Berkeley leaderboard, written and read in every format
+	@$(BIN)/python -m tests.bfcl $(ARGS)
 
 fuzz: $(VENV)/.installed-dev ## 100,000 damaged messages for all that reads any; CASES=number for each reader
 	@TEST_FUZZ=$(or $(CASES),9100) $(BIN)/python -m pytest -n 2 tests/fuzz -o timeout=3600 $(ARGS)
