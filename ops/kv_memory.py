@@ -144,8 +144,8 @@ def loaded_bytes(model: Path) -> int:
     if config.get("quantization_config") is None:
         return stored
     from gpu_worker.errors import ModelError  # with PyTorch, for which other models need not wait
+    from gpu_worker.models.checkpoint import open_checkpoint
     from gpu_worker.models.formats import read_format
-    from gpu_worker.models.loader import open_checkpoint
     from gpu_worker.models.values import Values
 
     try:

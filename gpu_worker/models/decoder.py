@@ -12,10 +12,10 @@ from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Unary
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.layers import Layer, ParallelLayer
-from gpu_worker.models.loader import Weights
 from gpu_worker.models.norms import read_norm
 from gpu_worker.models.rope import rotary_tables
 from gpu_worker.models.split import Vocabulary, rank_config
+from gpu_worker.models.weights import Weights
 
 Embed = Callable[[Tensor, Tensor], Tensor]
 """From tokens and their positions, [tokens] each, to the inputs of the first layer, [tokens, hidden_size]."""

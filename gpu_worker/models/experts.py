@@ -14,7 +14,7 @@ from gpu_worker.kernels.products import Mixture, Routing, Unary
 from gpu_worker.kernels.reference.mixture import ReferenceMixture
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.experts_config import ExpertsConfig
-from gpu_worker.models.loader import RankRows, Weights
+from gpu_worker.models.weights import RankRows, Weights
 
 
 class Experts:

@@ -18,9 +18,9 @@ from torch import Tensor
 from gpu_worker.kernels.attention import LayerCache, Rotary, StepAttention
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.models.config import ModelConfig
-from gpu_worker.models.loader import Weights
 from gpu_worker.models.norms import LayerNorm
 from gpu_worker.models.rope import rotary_order
+from gpu_worker.models.weights import Weights
 
 NORM_EPS = 1e-6
 """Epsilon of the norm of index keys. config.json does not have it."""

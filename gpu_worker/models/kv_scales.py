@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.errors import ModelError
-from gpu_worker.models.loader import open_checkpoint
+from gpu_worker.models.checkpoint import open_checkpoint
 from gpu_worker.models.ranks import ALONE, Ranks
 
 ENDS = (".k_scale", ".v_scale", ".k_proj.output_scale", ".v_proj.output_scale")

@@ -22,10 +22,10 @@ from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Unary
 from gpu_worker.models.config import LatentConfig, ModelConfig
 from gpu_worker.models.indexer import Indexer
-from gpu_worker.models.loader import RankRows, Weights
 from gpu_worker.models.norms import identity
 from gpu_worker.models.rope import RopeConfig, Yarn, rotary_order
 from gpu_worker.models.split import all_reduced
+from gpu_worker.models.weights import RankRows, Weights
 
 NORM_EPS = 1e-6
 """Epsilon of the norms of compressed rows. config.json does not have it."""

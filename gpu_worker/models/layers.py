@@ -19,10 +19,10 @@ from gpu_worker.kernels.reference.kernels import ACTIVATIONS
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.experts import Experts
 from gpu_worker.models.latent import LatentAttention
-from gpu_worker.models.loader import RankRows, Weights
 from gpu_worker.models.norms import PostNorm, QueryKeyNorm, identity, read_norm
 from gpu_worker.models.rope import rotary_order
 from gpu_worker.models.split import all_reduced
+from gpu_worker.models.weights import RankRows, Weights
 
 
 class ResidualAdd(Protocol):

@@ -8,7 +8,7 @@ from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Linear, Norm, Unary
 from gpu_worker.kernels.reference.kernels import normalize_each
 from gpu_worker.models.config import ModelConfig
-from gpu_worker.models.loader import Weights
+from gpu_worker.models.weights import Weights
 
 
 def read_norm(

@@ -13,17 +13,18 @@ from gpu_worker.errors import CapacityError, ModelError
 from gpu_worker.kernels.attention import LayerCache, StepAttention
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.kept import kinds_kept
+from gpu_worker.models.checkpoint import Checkpoint, open_checkpoint
 from gpu_worker.models.config import Shape, architecture_of, read_config, read_values
 from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.families import FAMILIES, family_of
 from gpu_worker.models.formats import read_format
 from gpu_worker.models.formats.format import KEY, Format
 from gpu_worker.models.kv_scales import ENDS, UNUSED
-from gpu_worker.models.loader import Checkpoint, Weights, open_checkpoint
 from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.models.rope import check_positions
 from gpu_worker.models.split import rank_config
 from gpu_worker.models.transformers_load import load_with_transformers
+from gpu_worker.models.weights import Weights
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from torch.nn.functional import pad
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.products import Linear, Unary
 from gpu_worker.models.config import ModelConfig
-from gpu_worker.models.loader import Weights
 from gpu_worker.models.ranks import Ranks
+from gpu_worker.models.weights import Weights
 
 
 def rank_config(config: ModelConfig, count: int) -> ModelConfig:

@@ -17,10 +17,10 @@ from torch import Tensor
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.kept import kinds_kept
+from gpu_worker.models.checkpoint import Checkpoint, open_checkpoint
 from gpu_worker.models.config import architecture_of
 from gpu_worker.models.formats.format import KEY, Format
 from gpu_worker.models.kv_scales import ENDS, UNUSED
-from gpu_worker.models.loader import Checkpoint, Weights, open_checkpoint
 from gpu_worker.models.substitutes import (
     lies_transposed,
     substitutable,
@@ -32,6 +32,7 @@ from gpu_worker.models.transformers_model import TransformersModel, decoder_name
 from gpu_worker.models.transformers_names import Parts, parts_of
 from gpu_worker.models.trial import layers_of, number_tried
 from gpu_worker.models.values import Values
+from gpu_worker.models.weights import Weights
 from ops.runtime.model_files import read_config
 
 _WEIGHT = ".weight"

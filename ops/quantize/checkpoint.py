@@ -12,9 +12,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from gpu_worker.models.checkpoint import shards
 from gpu_worker.models.config import ModelConfig, read_config, read_values
 from gpu_worker.models.formats.format import KEY
-from gpu_worker.models.loader import shards
 from ops.quantize.weights import TARGETS, Target
 from ops.runtime.model_files import read_json
 

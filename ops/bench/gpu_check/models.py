@@ -19,7 +19,7 @@ from gpu_worker.kernels.triton.graphs.graphs import StepGraphs, recorder
 from gpu_worker.kernels.triton.graphs.layouts import Layout
 from gpu_worker.memory.cache import make_caches
 from gpu_worker.models import registry
-from gpu_worker.models.loader import Checkpoint
+from gpu_worker.models.checkpoint import Checkpoint
 from gpu_worker.models.registry import CausalLM, load_model
 from gpu_worker.step.batch import BatchLimits
 from gpu_worker.step.runner import Runner

@@ -11,11 +11,11 @@ from safetensors.torch import load_file, save_file
 
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
-from gpu_worker.models import loader
+from gpu_worker.models.checkpoint import open_checkpoint
 from gpu_worker.models.formats import read_format
-from gpu_worker.models.loader import Weights, open_checkpoint
 from gpu_worker.models.registry import load_model
 from gpu_worker.models.values import Values
+from gpu_worker.models.weights import Weights
 from tests.support import checkpoints
 from tests.support.checkpoints import Encoder
 from tests.unit.gpu_worker.behaviour.test_checkpoint_formats import CASES, GPTQ, GROUP, compressed
@@ -29,7 +29,8 @@ NAME = "model.layers.0.mlp.up_proj."
 @pytest.mark.parametrize("name", CASES)
 def test_any_rectangle_of_a_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Each is what the format's own description says, bit by bit, also if it is dequantized in pieces."""
-    monkeypatch.setattr(loader, "PIECE", 100)
+    for module in ("checkpoint", "weights"):
+        monkeypatch.setattr(f"gpu_worker.models.{module}.PIECE", 100)
     _, encoder, config = CASES[name]
     weight = torch.randn(48, 64, generator=torch.Generator().manual_seed(3))
     tensors, meant = encoder(weight)

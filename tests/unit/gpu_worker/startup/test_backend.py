@@ -21,7 +21,7 @@ from gpu_worker.kernels.reference.kept import KeptReference
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.quantized import QuantizedReference
 from gpu_worker.kernels.triton.kernels import Int4Triton, KeptTriton, QuantizedTriton, TritonKernels
-from gpu_worker.models.loader import Weights
+from gpu_worker.models.weights import Weights
 from gpu_worker.startup import backend, measured
 from gpu_worker.startup.load import load
 from tests.support.native import NO_ONEDNN_BFLOAT16

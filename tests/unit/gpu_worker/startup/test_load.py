@@ -9,7 +9,7 @@ from gpu_worker.errors import CapacityError, KernelError, ModelError
 from gpu_worker.kernels.reference.rows import FP8
 from gpu_worker.memory.cache import blocks_within, bytes_per_block
 from gpu_worker.models.config import read_config
-from gpu_worker.models.loader import Weights
+from gpu_worker.models.weights import Weights
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import sizing
 from gpu_worker.startup.load import load

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpu_worker.errors import ModelError
-from gpu_worker.models.loader import open_checkpoint
+from gpu_worker.models.checkpoint import open_checkpoint
 from gpu_worker.startup.fingerprint import weights_of
 from ops.kv_memory import loaded_bytes, weights_bytes
 from ops.launcher.served import Served

@@ -1,9 +1,8 @@
-"""Weights from safetensors or GGUF files: memory-mapped, one tensor at a time, never a pickle."""
+"""The tensors of safetensors or GGUF files: memory-mapped, one at a time, never a pickle."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from gpu_worker.errors import ModelError
-from gpu_worker.kernels.products import ByteWeight, ScaledWeight
-from gpu_worker.kernels.reference.kept import BYTES, Kind
 from gpu_worker.machine.huge_pages import forget
 from gpu_worker.models.formats.format import Format
-from gpu_worker.models.formats.stored import DEVICE_PIECE, PIECE, QuantizedWeight
+from gpu_worker.models.formats.stored import PIECE, QuantizedWeight
 from gpu_worker.models.gguf_tensors import GgufTensors
-from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.models.stacked import single_experts
 from gpu_worker.models.wrapped import language_tensors
 from ops.runtime.model_files import FileError, read_json
@@ -210,173 +206,6 @@ class Checkpoint:
     def unread(self) -> list[str]:
         """Names of tensors that `take` has not returned, sorted."""
         return sorted(self._files.keys() - self._read)
-
-
-@dataclass(frozen=True, slots=True)
-class RankRows:
-    """A part of a matrix whose rows are split among ranks."""
-
-    rows: int
-    """Number of rows of one rank."""
-    copies: int = 1
-    """Number of consecutive ranks that have the same rows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """A checkpoint's tensors as a decoder asks for them: converted, on the device, merged.
-
-    A tensor is read when it is asked for, so that memory holds at most one tensor besides the weights that
-    the back end has laid out. Of a matrix that is split among ranks only this rank's part is read.
-    """
-
-    checkpoint: Checkpoint
-    dtype: torch.dtype
-    device: torch.device
-    prefix: str = ""
-    transposed: bool = False
-    """The checkpoint has matrices as [columns, rows]."""
-    ranks: Ranks = ALONE
-    keeps: frozenset[Kind] = frozenset()
-    """Types of weights that the back end can keep as they are. They have their scales: `ScaledWeight` and
-    `ByteWeight`."""
-
-    def under(self, prefix: str) -> "Weights":
-        """The tensors whose names begin with `prefix`, by the rest of their names."""
-        return replace(self, prefix=self.prefix + prefix)
-
-    def of(self, dtype: torch.dtype) -> "Weights":
-        """The same tensors, converted to another type."""
-        return replace(self, dtype=dtype)
-
-    def has(self, name: str) -> bool:
-        """Whether there is a tensor `name`."""
-        return self.prefix + name in self.checkpoint.names()
-
-    def has_any(self, prefix: str) -> bool:
-        """Whether the name of any tensor begins with `prefix`."""
-        return any(name.startswith(self.prefix + prefix) for name in self.checkpoint.names())
-
-    def read(self, name: str, *shape: int) -> Tensor:
-        """One tensor. Raises `ModelError` if it is missing or has another shape."""
-        return self.rows(name, slice(0, shape[0]), *shape)
-
-    def rows(self, name: str, rows: slice, *shape: int) -> Tensor:
-        """Rows `rows` of a tensor of shape `shape`. Raises `ModelError`."""
-        return self._merge([(name, shape[0], [rows])], shape[1:])
-
-    def merged(self, parts: Mapping[str, int], columns: int, biased: bool) -> tuple[Tensor, Tensor | None]:
-        """Weight [sum of rows, columns], and bias if `biased`, of several products merged into one.
-
-        `parts`: number of rows of each product, by the name of its tensor. All ranks have all rows. Raises
-        `ModelError`.
-        """
-        everywhere = self.ranks.count
-        return self.split_outputs(
-            {name: [RankRows(n, everywhere)] for name, n in parts.items()}, columns, biased
-        )
-
-    def split_outputs(
-        self, parts: Mapping[str, Sequence[RankRows]], columns: int, biased: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """As `merged`, for products whose outputs are split among ranks: weight [sum of this rank's rows,
-        columns].
-
-        `parts`: for each tensor the parts that lie in it, one after the other, each of which is split.
-        """
-        cuts = {name: self._cut(each) for name, each in parts.items()}
-        weight = self._merge([(f"{name}.weight", *cut) for name, cut in cuts.items()], (columns,))
-        bias = [(f"{name}.bias", *cut) for name, cut in cuts.items()]
-        return weight, self._merge(bias, ()) if biased else None
-
-    def split_inputs(self, name: str, rows: int, columns: int, biased: bool) -> tuple[Tensor, Tensor | None]:
-        """Weight [rows, this rank's columns], and bias, of a product whose inputs are split among ranks.
-
-        Only rank 0 has the bias, so that the sum over ranks has it once.
-        """
-        first, whole = self.ranks.rank * columns, self.ranks.count * columns
-        every = [slice(0, rows)]
-        weight = self._merge([(f"{name}.weight", rows, every)], (whole,), slice(first, first + columns))
-        bias = self._merge([(f"{name}.bias", rows, every)], ()) if biased else None
-        return weight, bias if self.ranks.rank == 0 else None
-
-    def _cut(self, parts: Sequence[RankRows]) -> tuple[int, list[slice]]:
-        """Number of rows of a whole tensor, and slices of this rank's rows."""
-        whole, mine = 0, []
-        for part in parts:
-            first = whole + self.ranks.rank // part.copies * part.rows
-            mine.append(slice(first, first + part.rows))
-            whole += part.rows * self.ranks.count // part.copies
-        return whole, mine
-
-    def _merge(
-        self,
-        parts: Sequence[tuple[str, int, Sequence[slice]]],
-        rest: tuple[int, ...],
-        columns: slice = slice(None),
-    ) -> Tensor:
-        """`parts`: name of each tensor [rows, *rest], its number of rows, and the slices of rows to take."""
-        turned = self.transposed and len(rest) == 1
-        shapes = [(*rest, whole) if turned else (whole, *rest) for _, whole, _ in parts]
-        for (name, _, _), shape in zip(parts, shapes, strict=True):
-            self.checkpoint.check(self.prefix + name, shape)  # before there is memory for what is not there
-        count = sum(rows.stop - rows.start for _, _, taken in parts for rows in taken)
-        width = [len(range(size)[columns]) for size in rest]
-        merged = torch.empty((count, *width), dtype=self.dtype, device=self.device)
-        start = 0
-        for (name, _, taken), shape in zip(parts, shapes, strict=True):
-            for found in self._found(name, shape, taken, turned, columns):
-                merged[start : start + len(found)].copy_(found)
-                start += len(found)
-        if not self.keeps or not rest:
-            return merged
-        bytes_of = [self.checkpoint.byte_scales(self.prefix + name, taken) for name, _, taken in parts]
-        known = [each for each in bytes_of if each is not None]
-        kinds = {kind for _, kind in known}
-        if len(known) == len(bytes_of) and len(kinds) == 1 and BYTES[kind := kinds.pop()] in self.keeps:
-            self.checkpoint.kept += merged.numel()
-            return ByteWeight.of(merged, torch.cat([each for each, _ in known]).to(self.device), kind)
-        return self._with_groups(merged, parts, columns) if "int4" in self.keeps else merged
-
-    def _with_groups(
-        self, merged: Tensor, parts: Sequence[tuple[str, int, Sequence[slice]]], columns: slice
-    ) -> Tensor:
-        """A matrix of `parts` with the scales of groups, if all of them have such."""
-        first = columns.start or 0
-        across = slice(first, first + merged.shape[1])
-        every = [self.checkpoint.int4_scales(self.prefix + name, taken, across) for name, _, taken in parts]
-        found = [each for each in every if each is not None]
-        if len(found) < len(every) or len({(shifts.shape[1], size) for _, shifts, size in found}) > 1:
-            return merged
-        self.checkpoint.kept += merged.numel()
-        scales = torch.cat([each for each, _, _ in found]).to(self.device)
-        shifts = torch.cat([each for _, each, _ in found]).to(self.device)
-        size = min(found[0][2], merged.shape[1])
-        return ScaledWeight.of(merged, scales, shifts if shifts.shape[1] else None, size)
-
-    def _found(
-        self, name: str, shape: tuple[int, ...], taken: Sequence[slice], turned: bool, columns: slice
-    ) -> Iterator[Tensor]:
-        """The slices `taken` of rows of a tensor, one after the other. Quantized ones come in pieces."""
-        stored = self.checkpoint.take_stored(self.prefix + name)
-        if stored is None:
-            tensor = self.checkpoint.take(self.prefix + name, shape)
-            for rows in taken:
-                found = (tensor.T if turned else tensor)[rows]
-                yield found[:, columns] if len(shape) > 1 else found
-            self.checkpoint.forget([tensor])
-            return
-        weight, tensors = stored
-        across = range(shape[1])[columns]
-        columns = slice(across.start, across.stop)
-        piece = PIECE if self.device.type == "cpu" else DEVICE_PIECE
-        step = max(1, piece // max(len(across), 1))
-        for rows in taken:
-            for first in range(rows.start, rows.stop, step):
-                part = weight.part(slice(first, min(first + step, rows.stop)), columns, self.device)
-                self.checkpoint.dequantized += part.numel()
-                yield part
-        self.checkpoint.forget(tensors)
 
 
 @contextmanager
