@@ -9,5 +9,4 @@ from tests.support.deployment import Deployment, running
 @pytest.fixture(scope="session")
 def deployment(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """One deployment of the shipped model for all end-to-end tests that do not break it."""
-    # The model was trained on no calls, so its template names no format of them.
-    yield from running(redis_server, tmp_path_factory.mktemp("deployment"), QUIRE_TOOL_FORMAT="hermes")
+    yield from running(redis_server, tmp_path_factory.mktemp("deployment"))

@@ -1,4 +1,4 @@
-"""Held-out perplexities, written to perplexity.json, and sample answers.
+"""Held-out perplexities and shares of right calls, written to perplexity.json, and sample answers.
 
     python -m ops.tiny_model.training.evaluate
 
@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ops.tiny_model.training.corpus import Sort, documents
-from ops.tiny_model.training.tokenizer import render
+from ops.tiny_model.training.corpus.calls import held_out_questions
+from ops.tiny_model.training.tokenizer import ASSISTANT, END, render
 
 HERE = Path(__file__).parent
 MODELS = HERE.parent
@@ -32,6 +33,8 @@ SETS: dict[str, tuple[Sort, int]] = {
     "held_out_small": ("small", 200),
     "held_out_long": ("long", 12),
 }
+CALLS = 200
+"""Questions that functions answer, of which none was trained on."""
 PROMPTS = (
     "Tell me a story about a fox.",
     "Could you write a short story about an owl and a baker?",
@@ -71,6 +74,27 @@ def perplexity(model: Any, sequences: list[list[int]]) -> float:
 
 
 @torch.inference_mode()
+def right_calls(model: Any, tokenizer: Any, count: int = CALLS) -> tuple[float, float]:
+    """Of greedy answers to held-out questions: the shares that call the right function, and rightly call it.
+
+    An answer is what the question asks for if each of its tokens is the likeliest behind those before it.
+    """
+    named = whole = 0
+    for asked, call in itertools.islice(held_out_questions(HELD_OUT_SEED), count):
+        prompt, text = render(asked) + ASSISTANT, call.text
+        name = text[: text.index(call.function.name) + len(call.function.name)]
+        before, until, ids = (
+            tokenizer(part, add_special_tokens=False)["input_ids"]
+            for part in (prompt, prompt + name, prompt + text + END)
+        )
+        likeliest = model(torch.tensor([ids[:-1]])).logits[0].argmax(-1).tolist()
+        right = [found == wanted for found, wanted in zip(likeliest, ids[1:], strict=True)]
+        named += all(right[len(before) - 1 : len(until) - 1])
+        whole += all(right[len(before) - 1 :])
+    return named / count, whole / count
+
+
+@torch.inference_mode()
 def answer(
     model: Any, tokenizer: Any, prompt: str, greedy: bool = True, limit: int = 400
 ) -> tuple[str, bool]:
@@ -94,13 +118,15 @@ def load(name: str) -> tuple[Any, Any]:
 
 
 def measure(name: str) -> dict[str, float | int]:
-    """Perplexity on every held-out set, and the number of parameters."""
+    """Number of parameters, perplexity on every held-out set, and of the large model also `right_calls`."""
     model, tokenizer = load(name)
     measured: dict[str, float | int] = {"parameters": sum(p.numel() for p in model.parameters())}
     for held_out in SETS:
         sequences = held_out_ids(tokenizer, held_out)
         measured[held_out] = round(perplexity(model, sequences), 4)
         measured[f"{held_out}_tokens"] = sum(len(ids) - 1 for ids in sequences)
+    if name == "model":
+        measured["right_functions"], measured["right_calls"] = right_calls(model, tokenizer)
     return measured
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from tokenizers import Tokenizer
 from transformers import LlamaConfig
 
+from ops.tiny_model.training.corpus import Sort
 from ops.tiny_model.training.tokenizer import BEGIN, END, PAD, VOCAB_SIZE
 
 MAX_LENGTH = 2048
@@ -33,6 +34,7 @@ class Recipe:
     held_steps: int = 500
     """For so long the circuits that the first weights contain do not change."""
     rate: float = 0.001
+    warm_steps: int = 60
     decay_share: float = 0.35
 
 
@@ -46,10 +48,55 @@ DRAFT = Recipe(
     heads=4,
     kv_heads=2,
     intermediate=384,
-    steps=1700,
+    steps=1100,
     seed=20261122,
     rate=0.0015,
     small_from=700,
+)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A phase of the last part of training, in which the model learns to call functions. Lengths: tokens."""
+
+    name: str
+    steps: int
+    seed: int
+    warm_steps: int
+    decay_share: float
+    call_rows: int
+    """Rows of a batch that are conversations with functions."""
+    call_weight: float
+    """Of their loss, over that of what is kept."""
+    kept_rows: int
+    """Rows of a batch that hold the model to what it knew."""
+    kept: tuple[Sort, ...] = ("mixed", "small", "mixed", "long")
+    """Sorts of their documents, in turn."""
+    length: int = 256
+    rate: float = 0.0006
+
+
+CALLS = (
+    Tuning(
+        "calls",
+        steps=200,
+        seed=20261124,
+        warm_steps=30,
+        decay_share=1 / 200,
+        call_rows=4,
+        call_weight=1.5,
+        kept_rows=4,
+    ),
+    Tuning(
+        "settle",
+        steps=400,
+        seed=20261125,
+        warm_steps=20,
+        decay_share=1.0,
+        call_rows=2,
+        call_weight=0.5,
+        kept_rows=6,
+    ),
 )
 
 

@@ -20,11 +20,31 @@ VOCAB_SIZE = 4096
 
 CHAT_TEMPLATE = """\
 {{- bos_token -}}
-{%- for message in messages -%}
-{%- if message['role'] not in ['system', 'user', 'assistant'] -%}
+{%- set first = messages[0] -%}
+{%- if tools -%}
+{{- '<|system|>' ~ (first['content'] ~ '\\n\\n' if first['role'] == 'system' else '') ~ 'You can call:' -}}
+{%- for tool in tools -%}
+{{- '\\n{"name": ' ~ (tool.function.name | tojson) ~ ', "arguments": {' -}}
+{%- for name, schema in ((tool.function.parameters or {}).properties or {}).items() -%}
+{{- (', ' if not loop.first else '') ~ (name | tojson) ~ ': ' ~ ((schema.type or 'any') | tojson) -}}
+{%- endfor -%}
+{{- '}}' -}}
+{%- endfor -%}
+{{- '<|end|>' -}}
+{%- endif -%}
+{%- for message in messages[1 if tools and first['role'] == 'system' else 0:] -%}
+{%- if message['role'] == 'tool' -%}
+{{- '<|user|>Result: ' ~ message['content'] -}}
+{%- elif message['role'] in ['system', 'user', 'assistant'] -%}
+{{- '<|' ~ message['role'] ~ '|>' ~ (message['content'] or '') -}}
+{%- else -%}
 {{- raise_exception('unknown role: ' ~ message['role']) -}}
 {%- endif -%}
-{{- '<|' ~ message['role'] ~ '|>' ~ message['content'] ~ '<|end|>' -}}
+{%- for call in message.tool_calls or [] -%}
+{{- ('[' if loop.first else ', ') ~ '{"name": ' ~ (call.function.name | tojson) -}}
+{{- ', "arguments": ' ~ (call.function.arguments | tojson) ~ ('}]' if loop.last else '}') -}}
+{%- endfor -%}
+{{- '<|end|>' -}}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"""
 

@@ -1,6 +1,6 @@
 """The recipe: `python -m ops.tiny_model.training.train` makes tokenizer, model and draft from nothing.
 
-Parts can be run alone (`--part tokenizer|model|draft`). Checkpoints go to a scratch folder outside
+Parts can be run alone (`--part tokenizer|model|calls|draft`). Checkpoints go to a scratch folder outside
 the repository, and a run that was stopped goes on from the last of them.
 
 AdamW in bfloat16 autocast on the CPU; the learning rate warms up, stays, and falls linearly to zero
@@ -20,31 +20,12 @@ from transformers import GenerationConfig, LlamaForCausalLM
 
 from ops.tiny_model.training.data import batches, make_tokenizer, sample
 from ops.tiny_model.training.initialise import burstiness, hold, initialise
-from ops.tiny_model.training.recipe import DRAFT, MAX_LENGTH, MODEL, Recipe, config_of
+from ops.tiny_model.training.optimize import optimizer_of, rate_at, update
+from ops.tiny_model.training.recipe import CALLS, DRAFT, MAX_LENGTH, MODEL, Recipe, config_of
 from ops.tiny_model.training.tokenizer import VOCAB_SIZE, save_tokenizer
+from ops.tiny_model.training.tune import tune
 
 MODELS = Path(__file__).parents[1]
-
-
-def optimizer_of(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-    """AdamW; matrices decay, and those of attention learn more slowly than the rest."""
-    matrices = [(name, p) for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
-    groups = [
-        {"params": [p for name, p in matrices if "self_attn" in name], "share": 0.5},
-        {"params": [p for name, p in matrices if "self_attn" not in name], "share": 1.0},
-        {
-            "params": [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name],
-            "share": 1.0,
-            "weight_decay": 0.0,
-        },
-    ]
-    return torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
-
-
-def rate_at(recipe: Recipe, step: int) -> float:
-    """The learning rate at a step: warm up, stay, fall."""
-    decay = recipe.steps * recipe.decay_share
-    return recipe.rate * min(1.0, (step + 1) / 60, (recipe.steps - step) / decay)
 
 
 def loss_of(model: LlamaForCausalLM, batch: Tensor) -> Tensor:
@@ -82,7 +63,7 @@ class Run:
         self.recipe = recipe
         self.model = LlamaForCausalLM(config_of(recipe, tokenizer))
         initialise(self.model, burstiness(sample(tokenizer), VOCAB_SIZE))
-        self.optim = optimizer_of(self.model, recipe)
+        self.optim = optimizer_of(self.model)
         self.checkpoint = scratch / f"{recipe.name}.pt"
         self.start = 0
         if self.checkpoint.exists():
@@ -106,11 +87,7 @@ class Run:
         torch.autograd.backward(loss)
         if step < self.recipe.held_steps:
             hold(self.model)
-        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        for group in self.optim.param_groups:
-            group["lr"] = rate_at(self.recipe, step) * group["share"]
-        self.optim.step()
-        self.optim.zero_grad()
+        update(self.model, self.optim, rate_at(self.recipe, step))
         return loss.item()
 
 
@@ -130,10 +107,19 @@ def train(recipe: Recipe, tokenizer: Tokenizer, scratch: Path) -> None:
     export(run.model, tokenizer, MODELS / recipe.name)
 
 
+def learn_calls(tokenizer: Tokenizer) -> None:
+    """The exported model learns to call functions, in float32, and is exported again."""
+    print(json.dumps([asdict(phase) for phase in CALLS]), flush=True)
+    directory = MODELS / MODEL.name
+    model = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    tune(model, tokenizer, CALLS)
+    export(model, tokenizer, directory)
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--part", choices=("all", "tokenizer", "model", "draft"), default="all")
+    parser.add_argument("--part", choices=("all", "tokenizer", "model", "calls", "draft"), default="all")
     parser.add_argument("--scratch", type=Path, default=Path("/tmp/quire-tiny-model"))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
@@ -152,6 +138,8 @@ def main() -> None:
         elif args.part in ("all", recipe.name):
             print(json.dumps(asdict(recipe)), flush=True)
             train(recipe, tokenizer, args.scratch)
+    if args.part in ("all", "calls"):
+        learn_calls(tokenizer)
 
 
 if __name__ == "__main__":

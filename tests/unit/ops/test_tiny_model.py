@@ -1,5 +1,6 @@
 """The model that ships with the repository: its text, its tokenizer, its weights."""
 
+import copy
 import itertools
 import json
 import random
@@ -13,8 +14,16 @@ from jinja2.exceptions import TemplateError
 from safetensors import safe_open
 from transformers import AutoTokenizer
 
-from ops.tiny_model.training import data, evaluate
+from ops.tiny_model.training import data, evaluate, tune
 from ops.tiny_model.training.corpus import documents
+from ops.tiny_model.training.corpus.calls import (
+    FUNCTIONS,
+    OFFER,
+    RESULT,
+    draw_call,
+    held_out_questions,
+    offer,
+)
 from ops.tiny_model.training.corpus.snippets import json_turn
 from ops.tiny_model.training.corpus.stories import draw_story
 from ops.tiny_model.training.corpus.talk import conversation
@@ -84,8 +93,61 @@ def test_the_chat_template_writes_what_was_trained_on() -> None:
 
 
 def test_the_chat_template_refuses_an_unknown_role() -> None:
-    with pytest.raises(TemplateError, match="unknown role: tool"):
-        TOKENIZER.apply_chat_template([{"role": "tool", "content": "x"}], tokenize=False)
+    with pytest.raises(TemplateError, match="unknown role: narrator"):
+        TOKENIZER.apply_chat_template([{"role": "narrator", "content": "x"}], tokenize=False)
+
+
+def test_the_chat_template_shows_functions_calls_and_results_as_they_were_trained_on() -> None:
+    rng = random.Random(9)
+    for _ in range(50):
+        functions = rng.sample(FUNCTIONS, 3)
+        call, system = draw_call(rng, functions[0]), offer(rng, functions)
+        before = system["content"].partition(OFFER)[0].strip()
+        asked = {"name": call.function.name, "arguments": call.arguments}
+        chat = [
+            *([{"role": "system", "content": before}] if before else []),
+            {"role": "user", "content": call.question},
+            {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": asked}]},
+            {"role": "tool", "content": call.result},
+            {"role": "assistant", "content": call.answer},
+        ]
+        trained = [
+            system,
+            {"role": "user", "content": call.question},
+            {"role": "assistant", "content": call.text},
+            {"role": "user", "content": RESULT + call.result},
+            {"role": "assistant", "content": call.answer},
+        ]
+        tools = [each.offered() for each in functions]
+        assert TOKENIZER.apply_chat_template(chat, tools=tools, tokenize=False) == render(trained)
+
+
+def test_functions_without_parameters_and_arguments_of_any_type_are_shown() -> None:
+    schema = {"type": "object", "properties": {"any": {}, "depth": {"type": "number"}}}
+    functions = [{"name": "go"}, {"name": "dig", "parameters": schema}]
+    tools = [{"type": "function", "function": each} for each in functions]
+    told = TOKENIZER.apply_chat_template([{"role": "user", "content": "Hi"}], tools=tools, tokenize=False)
+    assert told == (
+        f'{BEGIN}<|system|>{OFFER}\n{{"name": "go", "arguments": {{}}}}\n'
+        f'{{"name": "dig", "arguments": {{"any": "any", "depth": "number"}}}}{END}<|user|>Hi{END}'
+    )
+
+
+def test_no_held_out_question_is_ever_trained_on() -> None:
+    questions = {call.question for _, call in itertools.islice(held_out_questions(1), 300)}
+    rng = random.Random(10)
+    trained = {draw_call(rng, function).question for function in FUNCTIONS for _ in range(1000)}
+    assert len(questions) > 100
+    assert questions.isdisjoint(trained)
+
+
+def test_of_a_conversation_with_functions_only_what_the_assistant_says_is_learned() -> None:
+    ids, labels = next(tune.call_rows(TOKENIZER.backend_tokenizer, seed=4, length=256))
+    assert len(ids) == len(labels) == 256
+    learned = labels != tune.IGNORED
+    assert labels[learned][:-1].tolist() == ids[1:][learned[:-1]].tolist()
+    parts = TOKENIZER.decode(ids).split(ASSISTANT)[1:]
+    assert TOKENIZER.decode(labels[learned]).startswith(parts[0].split(END)[0] + END)
 
 
 @pytest.mark.parametrize("name", ["model", "draft"])
@@ -115,3 +177,16 @@ def test_the_recorded_perplexity_is_what_the_weights_give(name: str) -> None:
     network, tokenizer = evaluate.load(name)
     measured = evaluate.perplexity(network, evaluate.held_out_ids(tokenizer, "held_out_few"))
     assert measured == pytest.approx(RECORD[name]["held_out_few"], rel=0.03)
+
+
+def test_the_model_calls_what_a_question_asks_for(model: Any) -> None:
+    functions, calls = evaluate.right_calls(model, TOKENIZER, 40)
+    assert functions >= 0.9
+    assert calls >= 0.85
+
+
+def test_weights_that_mix_up_functions_call_no_right_one(model: Any) -> None:
+    mixed_up = copy.deepcopy(model)
+    with torch.no_grad():
+        mixed_up.model.layers[4].self_attn.o_proj.weight.neg_()
+    assert evaluate.right_calls(mixed_up, TOKENIZER, 10)[1] < 0.5

@@ -188,8 +188,11 @@ def test_functions_are_told_as_text_where_the_template_knows_none() -> None:
     assert ChatTemplate(knows_none, TOKENS).render(asked, tools=tools) == "hi"
 
 
-def test_calls_and_results_that_the_shipped_template_refuses_are_told(shipped: TextModel) -> None:
-    assert shipped.template
+def test_calls_and_results_that_a_template_refuses_are_told() -> None:
+    refusing = (
+        "{% for m in messages %}{{ raise_exception('unknown role: tool') if m.role == 'tool' }}"
+        "<{{ m.role }}>{{ m.content }}{% endfor %}"
+    )
     function = {"name": "clock", "arguments": {}}
     calls = [{"id": "1", "type": "function", "function": function}]
     turn = [
@@ -197,13 +200,10 @@ def test_calls_and_results_that_the_shipped_template_refuses_are_told(shipped: T
         {"role": "assistant", "content": None, "tool_calls": calls},
         {"role": "tool", "tool_call_id": "1", "content": "Noon."},
     ]
-    told = ChatTemplate(shipped.template, shipped.named_tokens, tells_tools=True).render(turn)
-    assert told.endswith(
-        '<|assistant|>[{"name": "clock", "arguments": {}}]<|end|>'
-        "<|user|>Result of clock: Noon.<|end|><|assistant|>"
-    )
+    told = ChatTemplate(refusing, {}, tells_tools=True).render(turn)
+    assert told.endswith('<assistant>[{"name": "clock", "arguments": {}}]<user>Result of clock: Noon.')
     with pytest.raises(InvalidRequestError, match="unknown role: tool"):
-        ChatTemplate(shipped.template, shipped.named_tokens).render(turn)
+        ChatTemplate(refusing, {}).render(turn)
 
 
 def test_tools_and_messages_without_content() -> None:
