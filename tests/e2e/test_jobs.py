@@ -38,7 +38,9 @@ def test_a_response_and_its_stream_go_on_when_the_gateway_is_killed(killed: Depl
     expected = client.responses.create(**ASK)
     for attempt in attempts():
         seen, text = -1, ""
-        with client.responses.create(**ASK, background=True, stream=True) as stream:
+        conversation = client.conversations.create()
+        asked = {**ASK, "conversation": conversation.id}
+        with client.responses.create(**asked, background=True, stream=True) as stream:
             for event in stream:
                 seen = event.sequence_number
                 if event.type == "response.created":
@@ -60,6 +62,8 @@ def test_a_response_and_its_stream_go_on_when_the_gateway_is_killed(killed: Depl
         assert text == expected.output_text
         found = client.responses.retrieve(made.id)
         assert (found.status, found.output_text) == (expected.status, expected.output_text)
+        question, answer = client.conversations.items.list(conversation.id, order="asc")
+        assert (question.content[0].text, answer.content[0].text) == (ASK["input"], text), "each once"
 
 
 def test_a_response_is_cancelled_at_another_gateway(killed: Deployment) -> None:
