@@ -119,12 +119,26 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _only(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The schema of nothing but these arguments."""
-    properties = {
-        name: {"enum": [value]} | ({"type": "string"} if isinstance(value, str) else {})
-        for name, value in arguments.items()
-    }
+def _ordered(value: Any, schema: Any) -> Any:
+    """The same value. Its properties are in the order of their schemas, in which a grammar wants them."""
+    match value:
+        case dict():
+            properties = schema.get("properties", {})
+            names = [name for name in properties if name in value]
+            names += [name for name in value if name not in properties]
+            return {name: _ordered(value[name], properties.get(name, {})) for name in names}
+        case list():
+            return [_ordered(each, schema.get("items", {})) for each in value]
+    return value
+
+
+def _only(arguments: dict[str, Any], offered: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The schema of nothing but these arguments. `offered`: the properties of which they are values, if these
+    are known: some formats spell a text in another way where other values may stand."""
+    properties = {}
+    for name, value in arguments.items():
+        is_text = isinstance(value, str) if offered is None else offered[name].get("type") == "string"
+        properties[name] = {"enum": [value]} | ({"type": "string"} if is_text else {})
     return {
         "type": "object",
         "properties": properties,
@@ -168,7 +182,8 @@ class Tried:
             self.counts["wrong by their own schemas"] += 1
             return
         try:
-            text = self._drawn(self._rules({name: _only(arguments)}, single=True), case.name)
+            only = _only(_ordered(arguments, schema), schema["properties"])
+            text = self._drawn(self._rules({name: only}, single=True), case.name)
             if self._model.takes(self._rules(case.functions, single=True), text):
                 self.counts["offered"] += 1
             else:
