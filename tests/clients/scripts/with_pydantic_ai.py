@@ -75,8 +75,11 @@ def tools_until_the_output():
         return f"It rains in {city}."
 
     # The model draws between the tool and the output. So there are runs with both.
+    drawing = {"temperature": 2.0, "top_p": 1.0}
     for seed in range(20):
-        found = agent.run_sync(FOX, model_settings={"seed": seed}, usage_limits=UsageLimits(request_limit=60))
+        found = agent.run_sync(
+            FOX, model_settings={**drawing, "seed": seed}, usage_limits=UsageLimits(request_limit=60)
+        )
         assert isinstance(found.output, Animal)
         if asked:
             return
