@@ -7,6 +7,7 @@ their own, see `call_values.py`. What such a grammar accepts, `gateway/api/split
 import json
 import keyword
 import re
+import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
@@ -168,4 +169,6 @@ class _Grammar:
 
 
 def _is_python_name(name: str) -> bool:
-    return name.isascii() and name.isidentifier() and not keyword.iskeyword(name)
+    # Python's parser reads names of any script, each in the normal form of its letters.
+    is_normal = unicodedata.is_normalized("NFKC", name)
+    return is_normal and name.isidentifier() and not keyword.iskeyword(name)

@@ -95,6 +95,8 @@ class Dialect:
     """Terminal of any string."""
     character: str
     """Regular expression of one character of a string whose length is bounded."""
+    plain: str
+    """That of one character that stands for itself."""
     true: str
     false: str
     null: str
@@ -115,6 +117,7 @@ JSON_IN_XML = Dialect(
     write=_json_texts,
     string=rf'/"([^"\\<\x00-\x1f\x7f]|{_ESCAPE}|<+([^"\\<\/\x00-\x1f\x7f]|{_ESCAPE}))*<*"/',
     character=rf'([^"\\<\x00-\x1f\x7f]|{_ESCAPE})',
+    plain=r'[^"\\<\x00-\x1f\x7f]',
     true='"true"',
     false='"false"',
     null='"null"',
@@ -127,6 +130,7 @@ PYTHON = Dialect(
         rf" | /'([^'\\\x00-\x1f\x7f]|{_PYTHON_ESCAPE})*'/"
     ),
     character=rf"""([^"'\\\x00-\x1f\x7f]|{_PYTHON_ESCAPE})""",
+    plain=r"""[^"'\\\x00-\x1f\x7f]""",
     true='"True"',
     false='"False"',
     null='"None"',
@@ -196,9 +200,14 @@ class Values:
         properties = properties | {name: other for name in required if name not in properties}
         return [(name, each, name in required) for name, each in properties.items()]
 
-    def separated(self, items: list[tuple[str, bool]], between: str) -> str:
-        """Items in their order. Each has its rule, and whether it must be there."""
+    def separated(self, items: list[tuple[str, bool]], between: str, further: str = "") -> str:
+        """Items in their order. Each has its rule, and whether it must be there.
+
+        `further`: the rule of others, of which any number may come after these."""
         rest, first = '""', '""'
+        if further:
+            rest = self._rules.add(f"({between} {further})*")
+            first = self._rules.add(f"({further} {rest})?")
         for item, needed in reversed(items):
             # `first`: nothing is before this item. `rest`: something is, and so is what stands between.
             first = self._rules.add(f"{item} {rest}" + ("" if needed else f" | {first}"))
@@ -276,20 +285,27 @@ class Values:
 
     def _object(self, schema: Mapping[str, Any]) -> str:
         members = self.members(schema)
-        if not members:
-            other = schema.get("additionalProperties", True)
-            if other is False:
-                return '"{}"'
-            key = self._rules.add(self._dialect.string)
-            pair = self._rules.add(f"{key} /: ?/ {self.of(other)}")
-            return f'"{{" ({pair} (/, ?/ {pair})*)? "}}"'
         items = []
         for name, each, needed in members:
             if each is False:
                 continue
             keys = " | ".join(quoted(text) for text in self._dialect.write(name))
             items.append((self._rules.add(f"({keys}) /: ?/ {self.of(each)}"), needed))
-        return f'"{{" {self.separated(items, "/, ?/")} "}}"'
+        further = self._further([name for name, *_ in members], schema.get("additionalProperties", True))
+        return f'"{{" {self.separated(items, "/, ?/", further)} "}}"'
+
+    def _further(self, listed: list[str], schema: Schema) -> str:
+        """The rule of a property that has none of the names listed; "" where there may be none."""
+        if schema is False:
+            return ""
+        key = self._dialect.string
+        if listed:
+            # Without escapes: these could spell a name that is listed.
+            quotes = self._dialect.quotes
+            names = " | ".join(quoted(f"{quote}{name}{quote}") for quote in quotes for name in listed)
+            spelled = " | ".join(f"/{quote}{self._dialect.plain}*{quote}/" for quote in quotes)
+            key = self._rules.add(f"({spelled}) & ~({names})", terminal=True)
+        return self._rules.add(f"({key}) /: ?/ {self.of(schema)}")
 
     def _any(self) -> str:
         if not self._anything:

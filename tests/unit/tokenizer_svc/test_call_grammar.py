@@ -324,6 +324,7 @@ def test_without_a_mark_the_first_character_tells(model: Model, name: str) -> No
         ("hermes", Function("f g", None), "a name has letters"),
         ("pythonic", Function("f-g", None), "which cannot have this name"),
         ("pythonic", Function("f", {"properties": {"in": {}}}), "cannot spell the argument 'in'"),
+        ("pythonic", Function("f", {"properties": {"\ufb01n": {}}}), "cannot spell the argument '\ufb01n'"),
         ("glm", Function("f", {"properties": {"a<": {}}}), "cannot spell the argument 'a<'"),
         ("glm", Function("f", {"properties": {"a": {"not": {}}}}, strict=True), "argument 'a': 'not'"),
         ("glm", Function("f", {"anyOf": [{}]}, strict=True), "'anyOf' is not supported"),
@@ -338,6 +339,15 @@ def test_without_a_mark_the_first_character_tells(model: Model, name: str) -> No
 def test_what_a_format_cannot_spell_is_refused(name: str, function: Function, said: str) -> None:
     with pytest.raises(GrammarError, match=said):
         call_grammar(CallRules([function], name, ThoughtRules("", {})))
+
+
+def test_an_argument_s_name_may_be_of_any_script(model: Model) -> None:
+    names = {"größe": {"type": "integer"}, "数量": {"type": "integer"}}
+    rules = CallRules([Function("f", {"properties": names})], "pythonic", ThoughtRules("", model.special))
+    text = "[f(größe=5, 数量=7)]"
+    assert model.takes(rules, text)
+    (call,) = split(rules, text).calls
+    assert json.loads(call.arguments) == {"größe": 5, "数量": 7}
 
 
 def test_a_function_that_is_not_strict_may_have_any_schema(model: Model) -> None:

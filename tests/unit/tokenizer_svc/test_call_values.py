@@ -31,9 +31,15 @@ TAKEN: list[tuple[Any, list[object], list[object]]] = [
     ({"type": "array", "maxItems": 0}, [[]], [[1]]),
     (
         {"properties": {"a": {}, "b": {}, "c": {}}, "required": ["b"]},
-        [{"b": 1}, {"a": 1, "b": 1, "c": 1}],
-        [{"a": 1}, {}],
+        [{"b": 1}, {"a": 1, "b": 1, "c": 1}, {"b": 1, "d": 1, "aa": {}}, {"a": 1, "b": 1, "": 1}],
+        [{"a": 1}, {}, {"d": 1}, {"b": 1, "a": 1}, {"b": 1, "d": 1, "c": 1}],
     ),
+    (
+        {"properties": {"a": {}, "no": False}, "additionalProperties": {"type": "integer"}},
+        [{}, {"a": "x"}, {"d": 1}, {"a": None, "d": 1, "e": 2}],
+        [{"d": "x"}, {"no": 1}, {"d": 1, "a": 1}],
+    ),
+    ({"properties": {"it's": {}}, "additionalProperties": False}, [{"it's": 1}, {}], [{"its": 1}]),
     ({"type": "object", "additionalProperties": False}, [{}], [{"a": 1}]),
     ({"type": "object", "additionalProperties": {"type": "integer"}}, [{}, {"a": 1, "b": 2}], [{"a": "x"}]),
     ({"$ref": "#/$defs/a~1b"}, [[], [[[]], []]], [1]),
@@ -79,6 +85,18 @@ def test_values_that_a_schema_allows(
 def test_what_cannot_be_followed_is_told(schema: Any, said: str) -> None:
     with pytest.raises(GrammarError, match=said):
         Values(Rules(), ROOT, PYTHON, lenient=False).of(schema)
+
+
+@pytest.mark.parametrize("dialect", [JSON_IN_XML, PYTHON], ids=["json", "python"])
+def test_a_further_property_does_not_spell_a_listed_one_otherwise(model: Model, dialect: Dialect) -> None:
+    rules = Rules()
+    value = Values(rules, {}, dialect, lenient=False).of({"properties": {"a": {"type": "integer"}}})
+    grammar = "\n".join(("%llguidance {}", f"start: {value}", *rules.lines))
+    assert model.accepts(grammar, '{"a": 1, "b": "x"}')
+    for text in ('{"a": "x"}', '{"\\u0061": "x"}', '{"a": 1, "a": "x"}', '{"b": 1, "\\u0061": "x"}'):
+        assert not model.accepts(grammar, text), text
+    assert model.accepts(grammar, "{'b': 1}") is (dialect is PYTHON)
+    assert not model.accepts(grammar, "{'a': 'x'}")
 
 
 def test_a_raw_string_s_pattern(model: Model) -> None:
