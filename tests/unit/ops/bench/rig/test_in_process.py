@@ -157,4 +157,5 @@ def test_rates_are_those_of_all_threads() -> None:
 def test_drafts_are_measured(runner) -> None:
     with_drafts, without = (drafts(kind, 1, repeating=True)(runner, 0) for kind in ("ngram", "off"))
     assert with_drafts["tokens of a sequence a step"] > 1.1 > 1 > without["tokens of a sequence a step"]
-    assert with_drafts["tokens computed"] > without["tokens computed"]
+    # A draft that does not hold was computed for nothing.
+    assert with_drafts["tokens computed"] >= without["tokens computed"]
