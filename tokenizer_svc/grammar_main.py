@@ -1,13 +1,19 @@
-"""`python -m tokenizer_svc.grammar_main`: compiles grammars on trial, within bounds; see `grammars.py`."""
+"""`python -m tokenizer_svc.grammar_main`: compiles grammars on trial, within bounds; see `grammars.py`.
 
+The process reads the vocabulary once. For each grammar it forks: what takes too much ends the child alone.
+"""
+
+import gc
 import json
+import os
 import resource
 import signal
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
-from ops.runtime.grammars import GrammarError, Vocabulary, lower_priority
+from ops.runtime.grammars import GrammarError, Vocabulary
 from ops.runtime.lifeline import tie_to_parent
 from tokenizer_svc.call_rules import CallRules
 from tokenizer_svc.errors import PanicError
@@ -21,31 +27,48 @@ MEMORY = 2**31
 
 
 def main() -> None:
-    """Read the vocabulary, then compile until the pipe is closed. A message is a line of JSON."""
+    """Read the vocabulary, then compile until the pipe is closed.
+
+    A message is a line of JSON. Each question has one, its answer any number; the last one says how it ended.
+    """
     tie_to_parent()
-    lower_priority()  # of all threads, as none has begun: no token of another answer waits for a grammar
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the owner ends this process, once it has no calls
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process, whatever the library does
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends a child, whatever the library does
     directory, size, end_tokens = json.loads(sys.stdin.readline())
     try:
         vocabulary = Vocabulary(Path(directory), size, end_tokens)
     except GrammarError as error:
         answer({"error": str(error)})
+        answer({"ended": 0})
         return
-    answer({})
+    gc.freeze()  # children share what there is, and a collection would write to it
+    answer({"ended": 0})
     for line in sys.stdin:
-        question = json.loads(line)
-        seconds = question.pop("seconds")
+        if child := os.fork():
+            answer({"ended": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])})
+            continue
+        tie_to_parent()
+        try:
+            compiled(vocabulary, json.loads(line))
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+
+
+def compiled(vocabulary: Vocabulary, question: dict[str, Any]) -> None:
+    """Answer one question, within its `seconds` of processor time: after them SIGPROF ends this process."""
+    seconds = question.pop("seconds")
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    found = (each_tried if question["kind"] == "calls" else tried)(vocabulary, **question)
+    if "functions" in found:
         signal.setitimer(signal.ITIMER_PROF, seconds)
-        found = (each_tried if question["kind"] == "calls" else tried)(vocabulary, **question)
-        if "functions" in found:
-            signal.setitimer(signal.ITIMER_PROF, seconds)
-            found = tried(vocabulary, **question)
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        answer(found)
+        found = tried(vocabulary, **question)
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    answer(found)
 
 
 def each_tried(vocabulary: Vocabulary, kind: str, text: str, lenient: bool) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 A pattern comes from anywhere, and compiling it may take any time or memory. So `grammar_main.py` compiles it
 in a process of its own, within bounds, one at a time. The process starts with the first grammar. It exchanges
-lines of JSON with its owner.
+lines of JSON with its owner. No token of another answer waits for it: its priority is low.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ops.runtime.grammars import NICENESS
 from proto.sampling_pb2 import Grammar
 from proto.tokenizer_pb2 import TextRequest
 from tokenizer_svc.call_rules import CallRules
@@ -56,8 +58,6 @@ class Grammars:
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
         self._found: OrderedDict[bytes, dict[str, Any]] = OrderedDict()
-        self._at = ""
-        """The part of a grammar that is being compiled, for messages."""
 
     async def grammar_of(
         self, request: TextRequest, calls: CallRules | None = None, before: ThoughtRules | None = None
@@ -111,17 +111,22 @@ class Grammars:
             try:
                 if self._process is None and (problem := await self._start()):
                     return problem
-                return await self._ask(question)
+                answer = await self._ask(question)
             except TimeoutError:
+                await self._end()
                 break
-            except (OSError, EOFError):
-                if await self._ended() == -signal.SIGPROF:
-                    return {"error": f"{self._at}it takes more than {question['seconds']:g} s to compile"}
-                log.warning("the process that compiles grammars has ended")
+            except (OSError, EOFError, ValueError):  # it has ended, perhaps in the middle of a line
+                await self._end()
             except BaseException:
                 await self._end()  # there may be half a message in the pipes
                 raise
-        await self._end()
+            else:
+                if "text" in answer or "error" in answer:
+                    return answer
+                if answer["ended"] == -signal.SIGPROF:
+                    part, most = answer.get("at", ""), question["seconds"]
+                    return {"error": f"{part}it takes more than {most:g} s to compile"}
+            log.warning("the process that compiles grammars has ended")
         return {"error": "it cannot be compiled"}
 
     async def _start(self) -> dict[str, Any] | None:
@@ -134,6 +139,8 @@ class Grammars:
             limit=_ANSWER_BYTES,
             env=environment,
         )
+        with contextlib.suppress(OSError):  # a sandbox may forbid it
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, NICENESS)
         answer = await self._ask(self._first)
         if "error" in answer:
             await self._end()
@@ -141,7 +148,10 @@ class Grammars:
         return None
 
     async def _ask(self, question: object) -> dict[str, Any]:
-        """Raises `OSError` or `EOFError` if the process ends, and `TimeoutError`."""
+        """Ask one question. The answer has the `text` of a grammar or an `error`, the part that was compiled
+        last (`at`), and an exit status (`ended`).
+
+        Raises `OSError`, `EOFError` or `ValueError` if the process ends, and `TimeoutError`."""
         assert self._process is not None
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
@@ -149,25 +159,13 @@ class Grammars:
         async with asyncio.timeout(WALL_SECONDS):
             stdin.write(json.dumps(question).encode() + b"\n")
             await stdin.drain()
-            self._at = ""
-            while True:
+            answer: dict[str, Any] = {}
+            while "ended" not in answer:
                 line = await stdout.readline()
                 if not line.endswith(b"\n"):
                     raise EOFError
-                answer: dict[str, Any] = json.loads(line)
-                if "at" not in answer:
-                    return answer
-                self._at = answer["at"]
-
-    async def _ended(self) -> int | None:
-        """The exit status of the process, which has closed its pipes; None if it had to be ended."""
-        try:
-            async with asyncio.timeout(WALL_SECONDS):
-                return None if self._process is None else await self._process.wait()
-        except TimeoutError:
-            return None
-        finally:
-            await self._end()
+                answer |= json.loads(line)
+            return answer
 
     async def _end(self) -> None:
         process, self._process = self._process, None
