@@ -238,8 +238,9 @@ class Grammars:
         masks = np.full(len(samples.slots), -1, np.int32)
         numbers = np.arange(len(bits))
         masks[np.repeat(samples.firsts[rows] - firsts, counts) + numbers] = numbers
-        for each, first, possible in zip(asked, firsts, bits[firsts].any(axis=1), strict=True):
-            if fault := each.fault(possible):
+        possible = np.bitwise_or.reduce(bits, axis=1)[firsts].tolist()
+        for each, first, some in zip(asked, firsts, possible, strict=True):
+            if fault := each.fault(bool(some)):
                 faults[each.row] = each.matching.end(fault)
                 masks[masks == first] = -1
         return Masks(Allowed(masks, bits), faults)
@@ -293,7 +294,7 @@ class Grammars:
         if matching.matcher is None:
             matching.matcher = matching.grammar.compiled.result().deep_copy()
         matching.consumed += len(known)
-        if not matching.ended:
+        if known and not matching.ended:
             text = list(takewhile(lambda token: token not in matching.grammar.end_tokens, known))
             if text and not matching.timed(partial(matching.matcher.consume_tokens, text), len(text)):
                 raise fault_of(matching.matcher)
