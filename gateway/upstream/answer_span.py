@@ -9,8 +9,8 @@ from opentelemetry.trace import Span
 
 from ops.runtime.telemetry import Waits
 from ops.runtime.trace_sampling import TENANT
-from proto.sampling_pb2 import LENGTH, STOP
-from proto.tokenizer_pb2 import TextChunk, TextRequest
+from proto.sampling_pb2 import LENGTH, STOP, FinishReason
+from proto.tokenizer_pb2 import PromptInfo, TextRequest
 
 PROVIDER = "quire"
 _REASONS = {STOP: "stop", LENGTH: "length"}
@@ -41,25 +41,26 @@ class AnswerSpan:
                 }
             )
 
-    def chunk(self, chunk: TextChunk) -> None:
-        """A part of the answer has come."""
-        if not self._recording:
-            return
-        if chunk.HasField("prompt"):
+    def prompt(self, prompt: PromptInfo) -> None:
+        """The prompt's tokens are known."""
+        if self._recording:
             tokens = {
-                "gen_ai.usage.input_tokens": len(chunk.prompt.token_ids),
-                "gen_ai.usage.cache_read.input_tokens": chunk.prompt.cached_tokens,
+                "gen_ai.usage.input_tokens": len(prompt.token_ids),
+                "gen_ai.usage.cache_read.input_tokens": prompt.cached_tokens,
             }
             self.span.set_attributes(tokens)
-        tokens_now = sum(len(delta.token_ids) for delta in chunk.deltas)
-        if tokens_now:
+
+    def tokens(self, index: int, tokens: int, reason: FinishReason) -> None:
+        """A sequence has got `tokens` more: see `AnswerTimes.tokens`."""
+        if not self._recording:
+            return
+        if tokens:
             waited = self._waits.came()
             if not self._output_tokens:
                 self.span.set_attribute("gen_ai.response.time_to_first_chunk", waited)
-            self._output_tokens += tokens_now
-        for delta in chunk.deltas:
-            if delta.finish_reason:
-                self._reasons[delta.index] = _REASONS[delta.finish_reason]
+            self._output_tokens += tokens
+        if reason:
+            self._reasons[index] = _REASONS[reason]
 
     def end(self) -> None:
         """All of the answer has come, or nobody waits for it any more."""

@@ -101,8 +101,8 @@ class Generation(Attempts):
         return all(sequence.finished for sequence in self._sequences)
 
     def _remember(self, chunk: TextChunk) -> None:
-        self._traced.chunk(chunk)
         if chunk.HasField("prompt"):
+            self._traced.prompt(chunk.prompt)
             self.request.fingerprint = chunk.prompt.fingerprint
             if self._prompt_seen:
                 chunk.ClearField("prompt")
@@ -112,11 +112,13 @@ class Generation(Attempts):
         if self._scores:
             self.request.scored_tokens += len(chunk.prompt_logprobs)
         for delta in chunk.deltas[:]:
-            sequence = self._sequences[delta.index]
-            sequence.token_ids += delta.token_ids[:]
-            self._times.tokens(delta.index, len(delta.token_ids), delta.finish_reason)
+            index, tokens, reason = delta.index, delta.token_ids[:], delta.finish_reason
+            sequence = self._sequences[index]
+            sequence.token_ids += tokens
+            self._times.tokens(index, len(tokens), reason)
+            self._traced.tokens(index, len(tokens), reason)
             sequence.text_length += len(delta.text)
-            if delta.finish_reason:
+            if reason:
                 sequence.finished = True
 
     def _with_so_far(self) -> TextRequest:

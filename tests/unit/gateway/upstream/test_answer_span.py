@@ -7,7 +7,7 @@ from gateway.upstream import answer_span
 from gateway.upstream.answer_span import AnswerSpan
 from ops.runtime.trace_sampling import LONGEST_WAIT
 from proto.sampling_pb2 import STOP
-from proto.tokenizer_pb2 import TextChunk, TextDelta, TextRequest
+from proto.tokenizer_pb2 import TextRequest
 from tests.support.spans import exported_to
 
 
@@ -21,7 +21,7 @@ def test_what_the_client_has_left_out_is_not_there(exporter: InMemorySpanExporte
     request.sampling.temperature, request.sampling.top_p = 0.7, 0.9
     request.sampling.seed = 2**64 - 1  # no attribute can hold it
     answer = AnswerSpan("m", request)
-    answer.chunk(TextChunk(deltas=[TextDelta(token_ids=[1, 2], finish_reason=STOP)]))
+    answer.tokens(0, 2, STOP)
     answer.end()
     (span,) = exporter.get_finished_spans()
     assert (span.name, span.attributes["gen_ai.usage.output_tokens"]) == ("text_completion m", 2)
@@ -39,6 +39,6 @@ def test_an_answer_that_never_comes_was_waited_for(exporter: InMemorySpanExporte
 
 def test_without_a_provider_nothing_is_kept() -> None:
     answer = AnswerSpan("m", TextRequest(text="A", n=1))
-    answer.chunk(TextChunk(deltas=[TextDelta(token_ids=[1], finish_reason=STOP)]))
+    answer.tokens(0, 1, STOP)
     answer.end()
     assert not answer._reasons
