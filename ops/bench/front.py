@@ -2,8 +2,9 @@
 
 `python -m ops.bench.front [--out FILE]` starts deployments of the shipped model whose worker computes nothing
 (`ops.bench.paced`), and measures three things. What 64 streams at once cost the gateway and the tokenizer, a
-token; and what a request costs them whose answer is one token. How much memory 2,000 streams take there, most
-of which wait. How much longer other streams wait for a token while prompts of 100,000 tokens come.
+token; and what a request costs them whose answer is one token, alone and with 63 others. How much memory
+2,000 streams take there, most of which wait. How much longer other streams wait for a token while prompts of
+100,000 tokens come.
 """
 
 import argparse
@@ -52,16 +53,19 @@ async def costs(seed: int, users: int = AT_ONCE, requests: int = FIRST_TOKENS) -
         await closed_loop(client, long.conversations(users, seed + 1), users)  # warm up
         used = partial(cpu_seconds, process_ids(supervisor, redis))
         load = await under_load(client, used, long.conversations(2 * users, seed), users)
-        before = used()
-        await closed_loop(client, short.conversations(requests, seed), 1)
-        after = used()
+        first = {}
+        for at_once in (1, users):
+            before = used()
+            await closed_loop(client, short.conversations(requests, seed + at_once), at_once)
+            after = used()
+            each = {name: round((after[name] - before[name]) / requests * 1000, 3) for name in FRONT}
+            first[f"{at_once} at once"] = each | {"both": round(sum(each.values()), 3)}
     token = {name: load["cpu_us_per_token"][name] for name in FRONT}
-    first = {name: round((after[name] - before[name]) / requests * 1000, 3) for name in FRONT}
     return {
         "at_once": users,
         "cpu_us_per_token": token | {"both": round(sum(token.values()), 1)},
         "requests": requests,
-        "cpu_ms_per_request": first | {"both": round(sum(first.values()), 3)},
+        "cpu_ms_per_request": first,
     }
 
 
