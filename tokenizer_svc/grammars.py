@@ -156,6 +156,8 @@ class Grammars:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
+        if stdin.is_closing():  # uvloop raises RuntimeError at a write
+            raise EOFError
         async with asyncio.timeout(WALL_SECONDS):
             stdin.write(json.dumps(question).encode() + b"\n")
             await stdin.drain()

@@ -174,6 +174,8 @@ class _Lane:
         stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None
         assert stdout is not None
+        if stdin.is_closing():  # uvloop raises RuntimeError at a write
+            raise EOFError
         body = json.dumps(question).encode()
         stdin.write(HEADER.pack(len(body)) + body)
         await stdin.drain()

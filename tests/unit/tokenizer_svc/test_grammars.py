@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+import uvloop
 
 from ops.runtime.grammars import NICENESS, Vocabulary
 from ops.runtime.settings import SHIPPED_MODEL
@@ -224,6 +225,23 @@ async def test_the_process_begins_late_has_no_secrets_and_is_replaced(
     assert started.nice() == NICENESS
     os.kill(grammars._process.pid, signal.SIGKILL)
     assert (await grammars.grammar_of(request(regex="b"))).text
+
+
+@pytest.mark.timeout(60)
+def test_one_that_has_been_dead_for_a_while_is_replaced_in_the_loop_of_the_services() -> None:
+    async def ask() -> None:
+        grammars = Grammars(SHIPPED_MODEL, 4096, [END])
+        await grammars.grammar_of(request(regex="a"))
+        process = grammars._process
+        assert process is not None
+        assert process.stdin is not None
+        process.kill()
+        while not process.stdin.is_closing():
+            await asyncio.sleep(0.001)
+        assert (await grammars.grammar_of(request(regex="b"))).text
+        await grammars.close()
+
+    uvloop.run(ask())
 
 
 @pytest.mark.timeout(60)

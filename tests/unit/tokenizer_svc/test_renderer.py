@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
+import uvloop
 
 from tokenizer_svc import renderer as module
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
@@ -100,6 +101,18 @@ async def test_one_that_is_killed_is_replaced_and_the_question_asked_again() -> 
     async with started("{{ bos_token }}{{ messages[0].content }}") as renderer:
         os.kill(renderer._quick.process.pid, signal.SIGKILL)
         assert await renderer.render(HI, {}) == "<s>hi"
+
+
+def test_one_that_has_been_dead_for_a_while_is_replaced_in_the_loop_of_the_services() -> None:
+    async def ask() -> str:
+        async with started("{{ messages[0].content }}") as renderer:
+            process = renderer._quick.process
+            os.kill(process.pid, signal.SIGKILL)
+            while not process.stdin.is_closing():
+                await asyncio.sleep(0.001)
+            return await renderer.render(HI, {})
+
+    assert uvloop.run(ask()) == "hi"
 
 
 async def test_one_that_hangs_is_ended_and_the_second_asked() -> None:
