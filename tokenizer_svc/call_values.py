@@ -112,25 +112,27 @@ def _python_texts(value: object) -> list[str]:
     return list(dict.fromkeys((repr(value), spelled(value)) if isinstance(value, str) else (repr(value),)))
 
 
+_JSON_PLAIN = r'[^"\\<\x00-\x1f\x7f]'
 # Within XML the end of an element must not occur: JSON can spell it as `<\/`.
 JSON_IN_XML = Dialect(
     write=_json_texts,
     string=rf'/"([^"\\<\x00-\x1f\x7f]|{_ESCAPE}|<+([^"\\<\/\x00-\x1f\x7f]|{_ESCAPE}))*<*"/',
-    character=rf'([^"\\<\x00-\x1f\x7f]|{_ESCAPE})',
-    plain=r'[^"\\<\x00-\x1f\x7f]',
+    character=f"({_JSON_PLAIN}|{_ESCAPE})",
+    plain=_JSON_PLAIN,
     true='"true"',
     false='"false"',
     null='"null"',
 )
 _PYTHON_ESCAPE = r"\\(['\"\\nrt]|u([0-9abcefABCEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}))"
+_PYTHON_PLAIN = r"""[^"'\\\x00-\x1f\x7f]"""
 PYTHON = Dialect(
     write=_python_texts,
     string=(
         rf'/"([^"\\\x00-\x1f\x7f]|{_PYTHON_ESCAPE})*"/'
         rf" | /'([^'\\\x00-\x1f\x7f]|{_PYTHON_ESCAPE})*'/"
     ),
-    character=rf"""([^"'\\\x00-\x1f\x7f]|{_PYTHON_ESCAPE})""",
-    plain=r"""[^"'\\\x00-\x1f\x7f]""",
+    character=f"({_PYTHON_PLAIN}|{_PYTHON_ESCAPE})",
+    plain=_PYTHON_PLAIN,
     true='"True"',
     false='"False"',
     null='"None"',
@@ -203,7 +205,8 @@ class Values:
     def separated(self, items: list[tuple[str, bool]], between: str, further: str = "") -> str:
         """Items in their order. Each has its rule, and whether it must be there.
 
-        `further`: the rule of others, of which any number may come after these."""
+        `further`: the rule of others, of which any number may come after these.
+        """
         rest, first = '""', '""'
         if further:
             rest = self._rules.add(f"({between} {further})*")

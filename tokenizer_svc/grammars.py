@@ -151,7 +151,8 @@ class Grammars:
         """Ask one question. The answer has the `text` of a grammar or an `error`, the part that was compiled
         last (`at`), and an exit status (`ended`).
 
-        Raises `OSError`, `EOFError` or `ValueError` if the process ends, and `TimeoutError`."""
+        Raises `OSError`, `EOFError` or `ValueError` if the process ends, and `TimeoutError`.
+        """
         assert self._process is not None
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None

@@ -81,24 +81,8 @@ class _Matching:
     """An end token was sampled: rows that were planned ahead may sample anything."""
     at_limit: bool = False
     """The grammar cannot be followed any further. That is no fault of the worker's."""
-    is_slow: bool = False
-    """A token took more than `SLOW_SECONDS`, if only because this thread had to wait."""
     slow_seconds: float = 0.0
     """What its tokens took beyond `SLOW_SECONDS` each."""
-
-    def timed(self, follow: Callable[[], Followed], tokens: int = 1) -> Followed:
-        """Do this for a number of tokens. If the grammar is slow, the processor time that it takes counts.
-
-        Processor time is asked of the system, which takes longer than most grammars.
-        """
-        clock = time.thread_time if self.is_slow else time.perf_counter
-        began = clock()
-        found = follow()
-        beyond = clock() - began - tokens * SLOW_SECONDS
-        if beyond > 0:
-            self.slow_seconds += beyond if self.is_slow else 0.0
-            self.is_slow = True
-        return found
 
     def end(self, error: GrammarError) -> str:
         """What to tell of a sequence that cannot go on."""
@@ -150,6 +134,8 @@ class Grammars:
         self._vocabularies: dict[tuple[int, ...], Vocabulary] = {}
         self._thread = ThreadPoolExecutor(1, "grammars", lower_priority)
         self._masks: LLExecutor | None = None
+        self._counted = 0.0
+        """Processor time of the engine thread, in seconds, before the grammar that is followed now."""
         self._are_slow = False
         """The masks of the last step took more than `SLOW_SECONDS`: each is timed."""
 
@@ -218,6 +204,7 @@ class Grammars:
         """Consume what was read, and give the tokens that are allowed in each sampled position."""
         asked: list[_Asked] = []
         faults: dict[int, str] = {}
+        self._counted = time.thread_time()
         slots = samples.row_slots[read.rows].tolist()
         drafts = (samples.counts[read.rows] - 1).tolist()
         for row, slot, drafted, tokens in zip(read.rows, slots, drafts, read.lists(), strict=True):
@@ -257,6 +244,7 @@ class Grammars:
         the device: what follows those tokens is told with the next step.
         """
         found = {}
+        self._counted = time.thread_time()
         readable = None if tokens.is_cuda else tokens.numpy()
         for slot in slots:
             matching = self._slots.get(slot)
@@ -281,7 +269,7 @@ class Grammars:
         began = time.perf_counter()
         if self._are_slow:
             for each in asked:
-                each.matching.timed(each.matcher.compute_bitmask)  # which keeps it for the calls below
+                self._timed(each.matching, each.matcher.compute_bitmask)  # which keeps it for the calls below
         if plain := [(each.matcher, first) for each, first in numbered if not each.drafts]:
             fill_next_token_bitmask_par(self._masks, plain, bits)
         if drafted := [(each.matcher, first, each.drafts) for each, first in numbered if each.drafts]:
@@ -296,10 +284,25 @@ class Grammars:
         matching.consumed += len(known)
         if known and not matching.ended:
             text = list(takewhile(lambda token: token not in matching.grammar.end_tokens, known))
-            if text and not matching.timed(partial(matching.matcher.consume_tokens, text), len(text)):
+            consume = partial(matching.matcher.consume_tokens, text)
+            if text and not self._timed(matching, consume, len(text)):
                 raise fault_of(matching.matcher)
             matching.ended = len(text) < len(known)
         return matching.matcher
+
+    def _timed(self, matching: _Matching, follow: Callable[[], Followed], tokens: int = 1) -> Followed:
+        """Do this for a number of tokens, and note the processor time that it takes beyond `SLOW_SECONDS`.
+
+        The system is asked for that only after a long time has passed: it takes longer to say than most
+        grammars to follow, and the thread may have had to wait.
+        """
+        began, slow = time.perf_counter(), tokens * SLOW_SECONDS
+        found = follow()
+        passed = time.perf_counter() - began
+        if passed > slow:
+            counted, self._counted = self._counted, time.thread_time()
+            matching.slow_seconds += max(0.0, min(passed, self._counted - counted) - slow)
+        return found
 
     def _compiled(self, grammar: Grammar) -> LLMatcher:
         if not grammar.end_tokens or max(grammar.end_tokens) >= self._vocab_size:

@@ -70,7 +70,7 @@ async def costs(seed: int, users: int = AT_ONCE, requests: int = FIRST_TOKENS) -
 
 
 async def idle(streams: int = STREAMS) -> dict[str, Any]:
-    """MB that the processes in front take with so many streams under way, and without."""
+    """Memory of the gateway and the tokenizer in MB: before any stream, and what `streams` of them add."""
     room = str(2 * streams + 64)
     settings = {"QUIRE_TOKENIZER_CALLS": room, "QUIRE_MAX_REQUESTS": room}
     async with deployed(1000.0, AT_ONCE, settings=settings) as (options, supervisor, redis):
@@ -102,7 +102,7 @@ async def _open(url: str, body: Mapping[str, Any]) -> tuple[asyncio.StreamReader
 
 
 async def _under_way(url: str, streams: int) -> None:
-    """Return when so many answers are under way. Raises `TimeoutError`."""
+    """Return once `streams` answers are under way. Raises `TimeoutError`."""
     waiting = httpx.AsyncClient(base_url=url, timeout=START_SECONDS, trust_env=False)
     async with waiting as client, asyncio.timeout(START_SECONDS):
         while (await client.get("/load")).json()["server_load"] < streams:

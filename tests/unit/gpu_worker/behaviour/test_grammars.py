@@ -5,6 +5,8 @@ import shutil
 import threading
 import time
 from array import array
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -18,7 +20,7 @@ from tokenizers import Tokenizer
 from gpu_worker.errors import PlanError
 from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.reference.sampling import sample as reference_sample
-from gpu_worker.sampling.grammars import Grammars
+from gpu_worker.sampling.grammars import MOST_SLOW_SECONDS, Grammars, _Held, _Matching
 from gpu_worker.step.runner import Runner
 from proto.sampling_pb2 import Grammar, SamplingParams
 from proto.worker_pb2 import NewGrammar
@@ -500,3 +502,22 @@ def test_no_step_waits_for_the_compiler(make, worded) -> None:
     assert second.sequences[0].output_tokens == 0
     compile_now.set()
     assert until_end(second) == truths[1]
+
+
+def test_a_long_token_counts_at_once_and_a_long_wait_does_not(make, worded) -> None:
+    grammars = runner_of(make, worded).batch.grammars
+    matching = _Matching(_Held(frozenset(), Future()), 0)
+
+    def compute() -> None:
+        until = time.thread_time() + 2 * MOST_SLOW_SECONDS
+        while time.thread_time() < until:
+            pass
+
+    grammars._counted = time.thread_time()
+    grammars._timed(matching, partial(time.sleep, 2 * MOST_SLOW_SECONDS))
+    assert matching.slow_seconds == 0
+    grammars._timed(matching, compute)
+    assert matching.slow_seconds > MOST_SLOW_SECONDS
+    counted = matching.slow_seconds
+    grammars._timed(matching, partial(time.sleep, 2 * MOST_SLOW_SECONDS))
+    assert matching.slow_seconds == counted, "what was computed before it is not counted twice"

@@ -8,6 +8,7 @@ from gpu_worker.memory.host import HostOffer, HostPages
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
 from gpu_worker.step.runner import Runner
+from ops.bench import drafts as drafting
 from ops.bench import mechanisms, step
 from ops.bench.drafts import drafts
 from ops.bench.load.workload import Workload
@@ -157,5 +158,6 @@ def test_rates_are_those_of_all_threads() -> None:
 def test_drafts_are_measured(runner) -> None:
     with_drafts, without = (drafts(kind, 1, repeating=True)(runner, 0) for kind in ("ngram", "off"))
     assert with_drafts["tokens of a sequence a step"] > 1.1 > 1 > without["tokens of a sequence a step"]
+    assert without["tokens computed"] == len(drafting._tokens(drafting.REPEATING)) + drafting.TOKENS - 1
     # A draft that does not hold was computed for nothing.
     assert with_drafts["tokens computed"] >= without["tokens computed"]
