@@ -161,7 +161,7 @@ endif
 
 $(VENV)/.installed: $(VENV)/.torch-$(TORCH) pyproject.toml constraints.txt
 	@echo "[3/3] quire and what it needs"
-	@$(INSTALL) $(LOCKED) --editable '.[all]'
+	@$(INSTALL) $(LOCKED) --editable '.[bench]'
 	@$(BIN)/python -m gpu_worker.kernels.cpu.build
 	@touch $@
 

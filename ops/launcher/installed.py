@@ -8,7 +8,7 @@ from ops.runtime.errors import UsageError
 NEEDED = ("fastapi", "uvicorn", "tokenizers", "jinja2", "llguidance", "torch", "safetensors", "transformers")
 """One or more of each service's packages, by the name under which they are imported."""
 
-HINT = "pip install 'quire[all]' installs all that `quire` needs"
+HINT = "pip install 'quire[all]' installs all that `quire` needs, 'quire[bench]' what `quire bench` does, too"
 
 
 def check_installed(packages: Sequence[str] = NEEDED) -> None:

@@ -16,10 +16,12 @@ def test_it_is_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     assert "quire up" in capsys.readouterr().out
 
 
-def run_without(name: str) -> subprocess.CompletedProcess[str]:
-    """`quire --version` where a module cannot be imported."""
+def run_without(name: str, *command: str) -> subprocess.CompletedProcess[str]:
+    """`quire`, with `--version` or another command, where a module cannot be imported."""
     code = f"import sys; sys.modules[{name!r}] = None; from ops.cli.entry import main; sys.exit(main())"
-    return subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-c", code, *(command or ("--version",))], capture_output=True, text=True
+    )
 
 
 def test_a_missing_package_takes_one_line() -> None:
@@ -27,6 +29,14 @@ def test_a_missing_package_takes_one_line() -> None:
     assert ended.returncode == 2
     (line,) = ended.stderr.splitlines()
     assert line.startswith("quire: not installed: httpx; pip install 'quire[all]'")
+
+
+def test_so_does_a_package_that_only_one_command_needs() -> None:
+    ended = run_without("psutil", "bench", "step")
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("quire: not installed: psutil;")
+    assert "'quire[bench]'" in line
 
 
 def test_a_module_of_quire_that_is_missing_is_a_fault() -> None:
