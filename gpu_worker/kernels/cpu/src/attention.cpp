@@ -49,19 +49,19 @@ inline f32x16 tanh(f32x16 x) { return 1.0f - 2.0f / (exp(x * 2.0f) + 1.0f); }
 
 // One row of a group: what it asks, and the places of the tile that it sees: those before `sinks`, which are
 // the same for all, and those from `shown` to `end` - 1. Its own place, `at`, may lie behind the tile.
-template <class T>
+template <class Factor>
 struct Row {
-    const T* query;
+    const Factor* query;
     int64_t shown, end, at;
     float slope;  // as scores, in units of ln 2
 };
 
 // The exponentials of a row's scores, of vectors `first` to `last` - 1, into `weights`. Where the tile's numbers
 // have scales, scores and weights are multiplied by them: each belongs to one position.
-template <class K, class T>
-inline __attribute__((always_inline)) void soften(f32x16* scores, int64_t first, int64_t last, const Row<T>& row,
+template <class K, class Factor>
+inline __attribute__((always_inline)) void soften(f32x16* scores, int64_t first, int64_t last, const Row<Factor>& row,
                                                   const K& tile, int64_t sinks, const Shape& shape,
-                                                  const AttentionSpec& spec, State state, T* weights) {
+                                                  const AttentionSpec& spec, State state, Factor* weights) {
     f32x16 most = splat(state.most());
     for (int64_t vector = first; vector < last; ++vector) {
         if (tile.scaled) scores[vector] *= load(tile.key_scales + vector * LANES);
@@ -96,18 +96,18 @@ inline __attribute__((always_inline)) void soften(f32x16* scores, int64_t first,
 }
 
 // The same, compiled once for any number of rows.
-template <class K, class T>
-__attribute__((noinline)) void soften_apart(f32x16* scores, int64_t first, int64_t last, const Row<T>& row, const K& tile,
-                                            int64_t sinks, const Shape& shape, const AttentionSpec& spec, State state,
-                                            T* weights) {
+template <class K, class Factor>
+__attribute__((noinline)) void soften_apart(f32x16* scores, int64_t first, int64_t last, const Row<Factor>& row,
+                                            const K& tile, int64_t sinks, const Shape& shape, const AttentionSpec& spec,
+                                            State state, Factor* weights) {
     soften(scores, first, last, row, tile, sinks, shape, spec, state, weights);
 }
 
 // ROWS rows and one tile.
-template <int ROWS, class K, class T, class F>
-void see(const Row<T>* rows, const K& tile, int64_t sinks, const Shape& shape, const AttentionSpec& spec, State* states,
-         F& fetch) {
-    const T* queries[ROWS];
+template <int ROWS, class K, class Factor, class F>
+void see(const Row<Factor>* rows, const K& tile, int64_t sinks, const Shape& shape, const AttentionSpec& spec,
+         State* states, F& fetch) {
+    const Factor* queries[ROWS];
     int64_t shown = POSITIONS, end = 0;
     for (int row = 0; row < ROWS; ++row) {
         queries[row] = rows[row].query;
@@ -130,7 +130,7 @@ void see(const Row<T>* rows, const K& tile, int64_t sinks, const Shape& shape, c
             vector += 1;
         }
     }
-    alignas(64) T weights[ROWS][POSITIONS];
+    alignas(64) Factor weights[ROWS][POSITIONS];
     for (int row = 0; row < ROWS; ++row) {
         const auto soften_row = [&](int64_t from, int64_t to) {
             soften(scores[row], from, to, rows[row], tile, sinks, shape, spec, states[row], weights[row]);
@@ -172,14 +172,23 @@ void merge(const Shape& shape, State whole, State segment) {
 template <class K>
 struct Room {
     K tiles[2];
-    std::vector<Row<typename K::Number>> rows;
+    std::vector<typename K::Factor> queries;
+    std::vector<Row<typename K::Factor>> rows;
     std::vector<float> whole, partial;
+};
+
+// The queries of a piece, as factors. Distances from one token and from one head to the next, in numbers.
+template <class Factor>
+struct Queries {
+    const Factor* at;
+    int64_t token, head;
 };
 
 // Everything that a call computes with: tiles of kind K, pages of type Page.
 template <class K, class Page>
 struct Call {
     using T = typename K::Number;
+    using Factor = typename K::Factor;
     Shape shape;
     AttentionSpec spec;
     const T* query;  // [tokens, heads, head_dim]
@@ -191,6 +200,7 @@ struct Call {
     void segment(const int32_t* table, int64_t first, int64_t count, int64_t position, int64_t head,
                  int64_t heads_end, int64_t from, int64_t to, Room<K>& room, State* states) const {
         const int64_t last = std::min(to, position + count);
+        const Queries<Factor> queries = factors(first, count, head * shape.group(), heads_end * shape.group(), room);
         // One tile of one head after the other; while one is computed with, the next is on its way.
         int64_t base = from - POSITIONS, next_head = heads_end, begin = 0, end = 0;
         const auto find_next = [&](K& tile) {
@@ -211,23 +221,41 @@ struct Call {
         for (bool found = find_next(*now); found;) {
             const int64_t own_head = next_head - 1, own_base = base;
             found = find_next(*next);
-            rows(*now, found ? next : nullptr, first, count, position, own_head, own_base, room,
-                 states + (own_head - head) * count * shape.group());
+            const int64_t heads_before = (own_head - head) * shape.group();
+            const Queries<Factor> own{queries.at + heads_before * queries.head, queries.token, queries.head};
+            rows(*now, found ? next : nullptr, own, count, position, own_head, own_base, room,
+                 states + heads_before * count);
             std::swap(now, next);
         }
     }
 
-    // All rows of a chunk and one tile.
-    void rows(const K& tile, const K* next, int64_t first, int64_t count, int64_t position, int64_t head,
-              int64_t base, Room<K>& room, State* states) const {
+    // Queries of `count` tokens from `first` on, of heads `head` to `heads_end` - 1: where they are, or as float32.
+    Queries<Factor> factors(int64_t first, int64_t count, int64_t head, int64_t heads_end, Room<K>& room) const {
+        const int64_t dim = shape.head_dim, stride = shape.heads * dim;
+        const T* from = query + first * stride + head * dim;
+        if constexpr (std::is_same_v<Factor, T>) {
+            return {from, stride, dim};
+        } else {
+            const int64_t whole = (dim + PACK<T> - 1) / PACK<T> * PACK<T>, heads = heads_end - head;
+            room.queries.assign(count * heads * whole, 0.0f);
+            float* to = room.queries.data();
+            for (int64_t token = 0; token < count; ++token, from += stride)
+                for (int64_t h = 0; h < heads; ++h, to += whole) to_floats(from + h * dim, dim, to);
+            return {room.queries.data(), heads * whole, whole};
+        }
+    }
+
+    // All rows of a chunk and one tile. `queries`: of the tile's heads.
+    void rows(const K& tile, const K* next, const Queries<Factor>& queries, int64_t count, int64_t position,
+              int64_t head, int64_t base, Room<K>& room, State* states) const {
         const int64_t heads = shape.group(), sinks = spec.sinks - base;
         room.rows.clear();
         for (int64_t token = 0; token < count; ++token) {
             const int64_t at = position + token - base;
-            for (int64_t h = head * heads; h < (head + 1) * heads; ++h)
-                room.rows.push_back({query + ((first + token) * shape.heads + h) * shape.head_dim,
+            for (int64_t h = 0; h < heads; ++h)
+                room.rows.push_back({queries.at + token * queries.token + h * queries.head,
                                      spec.first(position + token) - base, std::min(tile.end, at + 1), at,
-                                     spec.slopes ? spec.slopes[h] * LOG2E : 0.0f});
+                                     spec.slopes ? spec.slopes[head * heads + h] * LOG2E : 0.0f});
         }
         if (next && !next->worth_fetching()) next = nullptr;
         const int64_t many = count * heads, turns = (many + AT_ONCE - 1) / AT_ONCE, at_once = (many + turns - 1) / turns;
@@ -244,7 +272,7 @@ struct Call {
     }
 
     template <class F>
-    void group(int64_t count, const K& tile, int64_t sinks, const Row<T>* rows, State* states, F& fetch) const {
+    void group(int64_t count, const K& tile, int64_t sinks, const Row<Factor>* rows, State* states, F& fetch) const {
         switch (count) {
             case 6: return see<std::min(6, AT_ONCE)>(rows, tile, sinks, shape, spec, states, fetch);
             case 5: return see<std::min(5, AT_ONCE)>(rows, tile, sinks, shape, spec, states, fetch);

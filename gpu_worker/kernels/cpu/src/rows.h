@@ -54,11 +54,8 @@ inline Rows widened(const bf16* x, int64_t count, int64_t size) {
     uint32_t* copy = scratch(count * stride);
     parallel_for((count + BLOCK - 1) / BLOCK, [&](int64_t block, int) {
         for (int64_t row = block * BLOCK; row < (block + 1) * BLOCK && row < count; ++row) {
-            const bf16* from = x + row * size;
             float* to = reinterpret_cast<float*>(copy + row * stride);
-            int64_t at = 0;
-            for (; at + LANES <= size; at += LANES) store(to + at, load(from + at));
-            for (; at < size; ++at) to[at] = to_float(from[at]);
+            to_floats(x + row * size, size, to);
             to[size] = 0;
         }
     });

@@ -30,6 +30,12 @@ inline f32x16 product(f32x16 sum, u32x16 one, u32x16 other, bf16) {
 #endif
 }
 
+// 16 words of what lies side by side at `one`.
+template <class T>
+inline u32x16 words_of(const T* one) {
+    return u32x16{} + load_bits<uint32_t>(one);
+}
+
 // Each lane changes places with the one whose number differs in the bit DISTANCE.
 template <int DISTANCE, class V>
 inline V swapped(V v) {
@@ -62,6 +68,7 @@ __attribute__((noinline)) f32x16 sums_of(f32x16* vectors) {
 template <class T>
 struct SharedTile {
     using Number = T;
+    using Factor = T;
     using Fetch = NoFetch;  // rows lie one behind the other: the processor sees what comes next
     static constexpr int64_t STEP = WORDS<T>;
     static constexpr bool INLINES = false;
@@ -172,7 +179,7 @@ __attribute__((noinline)) void weigh_rows(const T (*weights)[POSITIONS], const S
 #pragma GCC unroll 8
         for (int row = 0; row < ROWS; ++row)
 #pragma GCC unroll 4
-            for (int v = 0; v < WIDE; ++v) held[row][v] = product(held[row][v], values[v], weights[row] + place);
+            for (int v = 0; v < WIDE; ++v) held[row][v] = product(held[row][v], values[v], words_of(weights[row] + place), T{});
     }
     for (int row = 0; row < ROWS; ++row)
         for (int v = 0; v < WIDE; ++v) store(states[row].values() + d + v * LANES, held[row][v]);

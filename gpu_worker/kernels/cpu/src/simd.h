@@ -268,6 +268,13 @@ inline void from_float(bf16* to, float number) {
     to->bits = uint16_t(rounded >> 16);
 }
 
+// `count` numbers as float32.
+inline void to_floats(const bf16* from, int64_t count, float* to) {
+    int64_t at = 0;
+    for (; at + LANES <= count; at += LANES) store(to + at, load(from + at));
+    for (; at < count; ++at) to[at] = to_float(from[at]);
+}
+
 inline f32x16 splat(float number) { return f32x16{} + number; }
 
 // 0, 1, .. 15.

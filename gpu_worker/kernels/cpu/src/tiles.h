@@ -44,16 +44,40 @@ struct State {
 inline f32x16 firsts(u32x16 pairs) { return (f32x16)(pairs << 16); }
 inline f32x16 seconds(u32x16 pairs) { return (f32x16)(pairs & 0xFFFF0000u); }
 
-// sum + the products of what lies side by side in each lane of `packed` with what lies at `one`.
-inline f32x16 product(f32x16 sum, u32x16 packed, const float* one) { return sum + (f32x16)packed * *one; }
-inline f32x16 product(f32x16 sum, u32x16 packed, const bf16* one) {
+// What numbers of type T in pages are multiplied by, queries and weights. Without an instruction for pairs of bfloat16 these
+// are float32: taking a pair of them apart costs as much as multiplying by it.
 #if defined(__AVX512BF16__)
-    const __m512bh pair = (__m512bh)_mm512_set1_epi32(load_bits<int32_t>(one));
-    return (f32x16)_mm512_dpbf16_ps((__m512)sum, (__m512bh)packed, pair);
+template <class T>
+using Factor = T;
 #else
-    const u32x16 pair = u32x16{} + load_bits<uint32_t>(one);
-    return sum + seconds(packed) * seconds(pair) + firsts(packed) * firsts(pair);
+template <class T>
+using Factor = float;
 #endif
+
+// Words of 16 lanes are multiplied in PARTS parts: of several numbers in a word, one at a time where factors are float32.
+template <class T>
+constexpr int PARTS = std::is_same_v<Factor<T>, T> ? 1 : PACK<T>;
+
+// The same address, from which `times` reads went before. Where words are multiplied in parts, the compiler takes it for
+// another one, and reads again what lies there: registers are full of sums, and what it would keep there displaces them.
+template <class T, class Number>
+inline const Number* afresh(const Number* address, int times) {
+    if (PARTS<T> > 1 && times) asm volatile("" : "+r"(address));
+    return address;
+}
+
+// sum + the products of a part of the numbers in each lane of `packed` with the factors of that part, which begin at `one`.
+template <class T>
+inline f32x16 product(f32x16 sum, u32x16 packed, const Factor<T>* one, int part) {
+#if defined(__AVX512BF16__)
+    if constexpr (std::is_same_v<T, bf16>) {
+        const __m512bh pair = (__m512bh)_mm512_set1_epi32(load_bits<int32_t>(one));
+        return (f32x16)_mm512_dpbf16_ps((__m512)sum, (__m512bh)packed, pair);
+    }
+#else
+    if constexpr (std::is_same_v<T, bf16>) return settled(sum + (part ? seconds(packed) : firsts(packed)) * one[part]);
+#endif
+    if constexpr (std::is_same_v<T, float>) return sum + (f32x16)packed * *one;
 }
 
 // The pages of a layer; of int8 with a scale for each position and head, otherwise null.
@@ -83,6 +107,7 @@ struct Fetch;
 template <class T>
 struct Tile {
     using Number = T;
+    using Factor = quire::Factor<T>;
     using Fetch = quire::Fetch<T>;
     static constexpr int64_t STEP = LANES;  // dimensions of values that are added up at once
     static constexpr bool INLINES = true;  // products are so short that a call beside them costs
@@ -234,18 +259,22 @@ struct NoFetch {
 // Products of ROWS queries with the keys of WIDE vectors of the tile, from `first` on. Every loop over rows and vectors is
 // unrolled, here and in `weigh`: a compiler keeps sums in memory if a loop indexes them.
 template <int ROWS, int WIDE, class T, class F>
-inline void dot(const T* const* queries, const Tile<T>& tile, int64_t first, int64_t dim, f32x16 (*scores)[VECTORS],
-                F& fetch) {
+inline void dot(const Factor<T>* const* queries, const Tile<T>& tile, int64_t first, int64_t dim,
+                f32x16 (*scores)[VECTORS], F& fetch) {
     f32x16 sums[ROWS][WIDE] = {};
     for (int64_t d = 0; d < dim; d += PACK<T>) {
-        u32x16 keys[WIDE];
-#pragma GCC unroll 4
-        for (int v = 0; v < WIDE; ++v) keys[v] = load_bits<u32x16>(tile.keys[first + v] + d / PACK<T> * tile.key_stride);
         fetch.some();
-#pragma GCC unroll 8
-        for (int row = 0; row < ROWS; ++row)
 #pragma GCC unroll 4
-            for (int v = 0; v < WIDE; ++v) sums[row][v] = product(sums[row][v], keys[v], queries[row] + d);
+        for (int v = 0; v < WIDE; ++v) {
+            const T* from = tile.keys[first + v] + d / PACK<T> * tile.key_stride;
+#pragma GCC unroll 2
+            for (int part = 0; part < PARTS<T>; ++part) {
+                const auto keys = load_bits<u32x16>(afresh<T>(from, part));
+#pragma GCC unroll 8
+                for (int row = 0; row < ROWS; ++row)
+                    sums[row][v] = product<T>(sums[row][v], keys, afresh<T>(queries[row], v) + d, part);
+            }
+        }
     }
 #pragma GCC unroll 8
     for (int row = 0; row < ROWS; ++row)
@@ -256,7 +285,7 @@ inline void dot(const T* const* queries, const Tile<T>& tile, int64_t first, int
 // Add the values of places `begin` to `end` - 1 times the weights of ROWS rows to their states: WIDE
 // vectors of dimensions, from `d` on.
 template <int ROWS, int WIDE, class T, class F>
-inline void weigh(const T (*weights)[POSITIONS], const Tile<T>& tile, int64_t begin, int64_t end, State* states, int64_t d,
+inline void weigh(const Factor<T> (*weights)[POSITIONS], const Tile<T>& tile, int64_t begin, int64_t end, State* states, int64_t d,
                   F& fetch) {
     f32x16 held[ROWS][WIDE];
 #pragma GCC unroll 8
@@ -265,13 +294,17 @@ inline void weigh(const T (*weights)[POSITIONS], const Tile<T>& tile, int64_t be
         for (int v = 0; v < WIDE; ++v) held[row][v] = load(states[row].values() + d + v * LANES);
     const auto add = [&](int64_t place, uint32_t kept) __attribute__((always_inline)) {
         const T* from = tile.values[place / LANES] + place % LANES / PACK<T> * tile.value_stride + d * PACK<T>;
-        u32x16 values[WIDE];
 #pragma GCC unroll 4
-        for (int v = 0; v < WIDE; ++v) values[v] = load_bits<u32x16>(from + v * LANES * PACK<T>) & kept;
+        for (int v = 0; v < WIDE; ++v) {
+            const T* vector = from + v * LANES * PACK<T>;
+#pragma GCC unroll 2
+            for (int part = 0; part < PARTS<T>; ++part) {
+                const u32x16 values = load_bits<u32x16>(afresh<T>(vector, part)) & kept;
 #pragma GCC unroll 8
-        for (int row = 0; row < ROWS; ++row)
-#pragma GCC unroll 4
-            for (int v = 0; v < WIDE; ++v) held[row][v] = product(held[row][v], values[v], weights[row] + place);
+                for (int row = 0; row < ROWS; ++row)
+                    held[row][v] = product<T>(held[row][v], values, afresh<T>(weights[row], v) + place, part);
+            }
+        }
     };
     // A position that no row sees may hold anything, even what is not a number. The other of its pair is seen.
     if (begin % PACK<T>) add(begin++ - 1, 0xFFFF0000u);
