@@ -211,7 +211,7 @@ class ResponsesAnswer(ChatAnswer):
         }
 
     def _usage(self) -> Json:
-        input_tokens = len(self.prompt_tokens[0])
+        input_tokens = self.prompt_tokens[0]
         return {
             "input_tokens": input_tokens,
             "input_tokens_details": {"cached_tokens": self._cached_tokens, "cache_write_tokens": 0},

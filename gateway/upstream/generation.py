@@ -107,7 +107,7 @@ class Generation(Attempts):
             if self._prompt_seen:
                 chunk.ClearField("prompt")
             else:
-                self._times.prompt(len(chunk.prompt.token_ids))
+                self._times.prompt(chunk.prompt.tokens)
             self._prompt_seen = True
         if self._scores:
             self.request.scored_tokens += len(chunk.prompt_logprobs)

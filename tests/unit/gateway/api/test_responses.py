@@ -159,7 +159,7 @@ async def test_log_probabilities(gateway):
 
 async def test_an_error_in_a_stream_ends_the_response(gateway):
     async def fail(request, context):
-        yield TextChunk(prompt=PromptInfo(token_ids=[1]), deltas=[TextDelta(text="A", token_ids=[1])])
+        yield TextChunk(prompt=PromptInfo(tokens=1), deltas=[TextDelta(text="A", token_ids=[1])])
         await context.abort(grpc.StatusCode.ABORTED, "enough")
 
     gateway.tokenizer.generate = fail
