@@ -100,7 +100,7 @@ async def test_a_text(gateway):
     assert (item["role"], item["status"], response["status"]) == ("assistant", "completed", "completed")
     assert response["usage"] == USAGE | {"output_tokens": 12, "total_tokens": 15}
     assert (response["metadata"], response["instructions"]) == ({"a": "b"}, "Be brief.")
-    assert (response["temperature"], response["top_p"], response["store"]) == (0.5, None, False)
+    assert (response["temperature"], response["top_p"], response["store"]) == (0.5, 1, False)
     assert response["incomplete_details"] is None
 
 
