@@ -104,6 +104,11 @@ async def test_a_text(gateway):
     assert response["incomplete_details"] is None
 
 
+async def test_what_nobody_gives_is_the_models_own(gateway):
+    response = await both(gateway)
+    assert (response["temperature"], response["top_p"]) == (0.6, 1)
+
+
 async def test_an_answer_that_is_cut(gateway):
     response = await both(gateway, max_output_tokens=2)
     assert (response["status"], response["incomplete_details"]) == (
