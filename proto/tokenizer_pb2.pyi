@@ -32,14 +32,16 @@ class TokenizeRequest(_message.Message):
     def __init__(self, request: _Optional[_Union[TextRequest, _Mapping]] = ..., names: _Optional[bool] = ...) -> None: ...
 
 class TokenizeResponse(_message.Message):
-    __slots__ = ("token_ids", "text", "names")
+    __slots__ = ("token_ids", "tokens", "text", "names")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
+    tokens: int
     text: str
     names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., tokens: _Optional[int] = ..., text: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
     __slots__ = ("request_id", "text", "tokens", "pooling", "dimensions", "cache_salt", "tenant", "user", "priority")
@@ -72,7 +74,7 @@ class EmbedResponse(_message.Message):
     def __init__(self, embedding: _Optional[bytes] = ..., tokens: _Optional[int] = ...) -> None: ...
 
 class TextRequest(_message.Message):
-    __slots__ = ("request_id", "text", "tokens", "chat", "sampling", "max_tokens", "most_tokens", "stop", "stop_token_ids", "ignore_eos", "skip_special_tokens", "n", "cache_salt", "resumed", "fingerprint", "tenant", "user", "priority", "beams", "rolling_context", "echo", "scored_tokens", "shape", "bad_words", "dry_breakers", "include_stop_text", "truncate_prompt_tokens", "add_special_tokens", "no_text", "thinking_budget", "left_out")
+    __slots__ = ("request_id", "text", "tokens", "chat", "sampling", "max_tokens", "most_tokens", "stop", "stop_token_ids", "ignore_eos", "skip_special_tokens", "n", "cache_salt", "resumed", "fingerprint", "tenant", "user", "priority", "beams", "rolling_context", "echo", "return_prompt_tokens", "scored_tokens", "shape", "bad_words", "dry_breakers", "include_stop_text", "truncate_prompt_tokens", "add_special_tokens", "no_text", "thinking_budget", "left_out")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -94,6 +96,7 @@ class TextRequest(_message.Message):
     BEAMS_FIELD_NUMBER: _ClassVar[int]
     ROLLING_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     ECHO_FIELD_NUMBER: _ClassVar[int]
+    RETURN_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SCORED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     BAD_WORDS_FIELD_NUMBER: _ClassVar[int]
@@ -125,6 +128,7 @@ class TextRequest(_message.Message):
     beams: _sampling_pb2.BeamSearch
     rolling_context: bool
     echo: bool
+    return_prompt_tokens: bool
     scored_tokens: int
     shape: Shape
     bad_words: _containers.RepeatedScalarFieldContainer[str]
@@ -135,7 +139,7 @@ class TextRequest(_message.Message):
     no_text: bool
     thinking_budget: int
     left_out: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, request_id: _Optional[str] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Conversation, _Mapping]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., most_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., skip_special_tokens: _Optional[bool] = ..., n: _Optional[int] = ..., cache_salt: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[TextSoFar, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., priority: _Optional[int] = ..., beams: _Optional[_Union[_sampling_pb2.BeamSearch, _Mapping]] = ..., rolling_context: _Optional[bool] = ..., echo: _Optional[bool] = ..., scored_tokens: _Optional[int] = ..., shape: _Optional[_Union[Shape, _Mapping]] = ..., bad_words: _Optional[_Iterable[str]] = ..., dry_breakers: _Optional[_Iterable[str]] = ..., include_stop_text: _Optional[bool] = ..., truncate_prompt_tokens: _Optional[int] = ..., add_special_tokens: _Optional[bool] = ..., no_text: _Optional[bool] = ..., thinking_budget: _Optional[int] = ..., left_out: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Conversation, _Mapping]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., most_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., skip_special_tokens: _Optional[bool] = ..., n: _Optional[int] = ..., cache_salt: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[TextSoFar, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., priority: _Optional[int] = ..., beams: _Optional[_Union[_sampling_pb2.BeamSearch, _Mapping]] = ..., rolling_context: _Optional[bool] = ..., echo: _Optional[bool] = ..., return_prompt_tokens: _Optional[bool] = ..., scored_tokens: _Optional[int] = ..., shape: _Optional[_Union[Shape, _Mapping]] = ..., bad_words: _Optional[_Iterable[str]] = ..., dry_breakers: _Optional[_Iterable[str]] = ..., include_stop_text: _Optional[bool] = ..., truncate_prompt_tokens: _Optional[int] = ..., add_special_tokens: _Optional[bool] = ..., no_text: _Optional[bool] = ..., thinking_budget: _Optional[int] = ..., left_out: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Shape(_message.Message):
     __slots__ = ("json_schema", "regex", "choice", "grammar", "structural_tag", "calls", "lenient", "param", "or_calls")
@@ -248,18 +252,20 @@ class TextChunk(_message.Message):
     def __init__(self, deltas: _Optional[_Iterable[_Union[TextDelta, _Mapping]]] = ..., prompt: _Optional[_Union[PromptInfo, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenText, _Mapping]]] = ..., part: _Optional[bytes] = ..., parts_left: _Optional[int] = ...) -> None: ...
 
 class PromptInfo(_message.Message):
-    __slots__ = ("token_ids", "cached_tokens", "fingerprint", "format", "text")
+    __slots__ = ("token_ids", "tokens", "cached_tokens", "fingerprint", "format", "text")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
+    tokens: int
     cached_tokens: int
     fingerprint: str
     format: AnswerFormat
     text: str
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., cached_tokens: _Optional[int] = ..., fingerprint: _Optional[str] = ..., format: _Optional[_Union[AnswerFormat, _Mapping]] = ..., text: _Optional[str] = ...) -> None: ...
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., fingerprint: _Optional[str] = ..., format: _Optional[_Union[AnswerFormat, _Mapping]] = ..., text: _Optional[str] = ...) -> None: ...
 
 class AnswerFormat(_message.Message):
     __slots__ = ("thought_begin", "thought_end", "thinking", "thoughts_anywhere", "call_begin", "call_end", "call_opening", "call_syntax", "call_header", "delimiters")

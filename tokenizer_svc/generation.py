@@ -159,7 +159,9 @@ class Generation:
 
     def _add_prompt(self, chunk: TextChunk, cached_tokens: int) -> None:
         self._sent_prompt = True
-        chunk.prompt.token_ids.extend(self._prompt)
+        chunk.prompt.tokens = len(self._prompt)
+        if self._request.return_prompt_tokens:
+            chunk.prompt.token_ids.extend(self._prompt)
         chunk.prompt.cached_tokens = cached_tokens
         if self._request.echo:
             chunk.prompt.text = text_of(self._prompt, self._visible)

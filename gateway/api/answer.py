@@ -60,7 +60,8 @@ class Answer(ABC):
         self.request = body
         self.created = int(time.time())
         self.id = self.id_prefix + request_id
-        self.prompt_tokens: list[list[int]] = [[] for _ in range(prompts)]
+        self.prompt_tokens = [0] * prompts
+        self.prompt_token_ids: list[list[int]] = [[] for _ in range(prompts)]
         self._plain = body.wanted_logprobs is None and not body.return_token_ids
         """The stream's events carry text alone: neither log probabilities nor token ids."""
         self._continuous = body.continuous_usage
@@ -83,7 +84,7 @@ class Answer(ABC):
 
     def tokens(self) -> int:
         """Tokens so far, of prompts and answers."""
-        return sum(map(len, self.prompt_tokens)) + self._completion_tokens
+        return sum(self.prompt_tokens) + self._completion_tokens
 
     def last_events(self) -> str:
         """The events after the last chunk: the usage, if the client asked for it, and the end mark."""
@@ -162,14 +163,14 @@ class Answer(ABC):
         return {}
 
     def _note(self, prompt: int, info: PromptInfo) -> None:
-        self.prompt_tokens[prompt] = list(info.token_ids)
+        self.prompt_tokens[prompt], self.prompt_token_ids[prompt] = info.tokens, list(info.token_ids)
         self._cached_tokens += info.cached_tokens
 
     def _head(self, object_name: str) -> Json:
         return {"id": self.id, "object": object_name, "created": self.created, "model": self.request.model}
 
     def _usage(self) -> Json:
-        prompt_tokens = sum(len(tokens) for tokens in self.prompt_tokens)
+        prompt_tokens = sum(self.prompt_tokens)
         return {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": self._completion_tokens,

@@ -139,7 +139,7 @@ class ChatAnswer(Answer):
         self._begun[index] = True
         delta = '{"role":"assistant","content":""},"logprobs":null,"finish_reason":null'
         if self.request.return_token_ids:
-            delta += f',"prompt_token_ids":{compact(self.prompt_tokens[0])}'
+            delta += f',"prompt_token_ids":{compact(self.prompt_token_ids[0])}'
         return f"{self._before[index]}{delta}}}{self._after}"
 
     def _extras(self, delta: TextDelta) -> str:
@@ -164,7 +164,7 @@ class ChatAnswer(Answer):
         }
         if self.request.return_token_ids:
             fields["token_ids"] = choice.token_ids
-            fields["prompt_token_ids"] = self.prompt_tokens[0]
+            fields["prompt_token_ids"] = self.prompt_token_ids[0]
         return fields
 
     def _message(self, choice: Choice) -> Json:

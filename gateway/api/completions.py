@@ -64,7 +64,7 @@ class CompletionAnswer(Answer):
             fields["token_ids"] = list(delta.token_ids)
             if index not in self._prompt_sent:
                 self._prompt_sent.add(index)
-                fields["prompt_token_ids"] = self.prompt_tokens[index // self.request.n]
+                fields["prompt_token_ids"] = self.prompt_token_ids[index // self.request.n]
         return "," + compact(fields)[1:-1]
 
     def _choice(self, choice: Choice) -> Json:
@@ -77,7 +77,7 @@ class CompletionAnswer(Answer):
         }
         if self.request.return_token_ids:
             fields["token_ids"] = choice.token_ids
-            fields["prompt_token_ids"] = self.prompt_tokens[choice.index // self.request.n]
+            fields["prompt_token_ids"] = self.prompt_token_ids[choice.index // self.request.n]
         return fields
 
     def _logprobs(self, index: int, delta: TextDelta) -> Json:

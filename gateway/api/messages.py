@@ -124,7 +124,7 @@ class MessagesAnswer(ChatAnswer):
     def _usage(self) -> Json:
         # Anthropic counts a token of the prompt once: as input, or as read from the cache.
         return {
-            "input_tokens": len(self.prompt_tokens[0]) - self._cached_tokens,
+            "input_tokens": self.prompt_tokens[0] - self._cached_tokens,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": self._cached_tokens,
             "output_tokens": self._completion_tokens,

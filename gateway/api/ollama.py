@@ -213,7 +213,7 @@ class Lines(ChatAnswer):
             "done_reason": self._ended,
             "total_duration": now - self._asked_at,
             "load_duration": 0,
-            "prompt_eval_count": len(self.prompt_tokens[0]),
+            "prompt_eval_count": self.prompt_tokens[0],
             "prompt_eval_duration": first - self._asked_at,
             "eval_count": self._completion_tokens,
             "eval_duration": now - first,

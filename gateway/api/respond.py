@@ -40,7 +40,7 @@ async def respond(
     await caller.begin(asked_tokens_of(body, caller.limits), answer.tokens)
     running = generator.run(body.model, requests, seconds_of(body, caller.limits))
     if answer.request.stream:
-        return EventStream(_events(answer, running), answer.stream_type, answer.failed)
+        return EventStream(_events(answer, running), answer.stream_type, answer.failed, answer.last_events)
     text = await while_connected(request.receive, _body(answer, running))
     return Response(text, media_type="application/json")
 
@@ -51,7 +51,6 @@ async def _events(answer: Answer, running: Running) -> AsyncGenerator[str, None]
             if events := answer.events(prompt, chunk):
                 yield events
     await answer.keep()
-    yield answer.last_events()
 
 
 async def _body(answer: Answer, running: Running) -> str:

@@ -5,7 +5,7 @@ response: items for thoughts, texts and calls, each with events for its beginnin
 """
 
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -89,7 +89,7 @@ def router(generator: Generator, store: ResponseStore | None, background: Backgr
             stored = store is not None and asked.store is not False
             put = _put(store, caller_of(request).tenant, stored, asked.conversation) if store else None
             keeping = Keeping(items if put else NO_ITEMS, put, stored)
-        kind = partial(ResponsesAnswer, asked, keeping)
+        kind = partial(ResponsesAnswer, asked, keeping, await generator.defaults_of(asked.model))
         return await respond(request, generator, asked.chat(items.all), chat_requests, kind)
 
     return routes
@@ -122,8 +122,8 @@ async def _queue(
         raise BadRequest(message, param="background", code="unsupported_parameter")
     body, request_id = asked.chat(items.all), request.state.request_id
     chat_requests(body, request_id, caller_of(request))  # checks it
-    await generator.check_model(body.model)
-    queued = ResponsesAnswer(asked, Keeping(stored=True), body, request_id, 1).queued()
+    defaults = await generator.defaults_of(body.model)
+    queued = ResponsesAnswer(asked, Keeping(stored=True), defaults, body, request_id, 1).queued()
     stored = stored_items(items.all, request_id)
     return await background.begin(request, asked.without_input, queued, stored, len(items.earlier))
 
@@ -137,13 +137,15 @@ class ResponsesAnswer(ChatAnswer):
         self,
         asked: ResponsesBody,
         keeping: Keeping,
+        defaults: Mapping[str, float],
         body: ChatBody,
         request_id: str,
         prompts: int,
     ) -> None:
+        """`defaults`: sampling parameters that the model has of its own."""
         super().__init__(body, request_id, prompts)
         self.created = keeping.created or self.created
-        self._echo = asked.echo(keeping.stored)
+        self._echo = asked.echo(keeping.stored, defaults)
         self._keeping = keeping
         self._item_ids = request_id
         self._output: list[Json] = []
@@ -211,7 +213,7 @@ class ResponsesAnswer(ChatAnswer):
         }
 
     def _usage(self) -> Json:
-        input_tokens = len(self.prompt_tokens[0])
+        input_tokens = self.prompt_tokens[0]
         return {
             "input_tokens": input_tokens,
             "input_tokens_details": {"cached_tokens": self._cached_tokens, "cache_write_tokens": 0},

@@ -115,21 +115,26 @@ class ResponseAnswer(AnswerPart):
     usage: ResponseTokens | None
     background: bool
     conversation: ConversationName | None
+    frequency_penalty: Literal[0]
     instructions: str | None
     max_output_tokens: int | None
     max_tool_calls: None
     metadata: dict[str, str]
     model: str
     parallel_tool_calls: bool
+    presence_penalty: Literal[0]
     previous_response_id: str | None
+    prompt_cache_key: None
     reasoning: dict[str, Any]
+    safety_identifier: None
+    service_tier: Literal["default"]
     store: bool
-    temperature: float | None = Field(description="Null: the model's own default.")
+    temperature: float
     text: dict[str, Any]
     tool_choice: Any
     tools: list[dict[str, Any]]
     top_logprobs: int
-    top_p: float | None = Field(description="Null: the model's own default.")
+    top_p: float
     truncation: Literal["disabled"]
     user: str | None
 

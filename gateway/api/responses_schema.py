@@ -1,6 +1,6 @@
 """OpenAI's Responses API: its request bodies, and what they are as requests of the chat API."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
@@ -221,28 +221,36 @@ class ResponsesBody(RequestBody):
             fields |= {"logprobs": True, "top_logprobs": self.top_logprobs}
         return validated(fields, ChatBody)
 
-    def echo(self, stored: bool) -> Json:
-        """What the answer says of the request. `stored`: whether it is stored."""
-        given = self.model_dump(include=self.model_fields_set)
+    def echo(self, stored: bool, defaults: Mapping[str, float]) -> Json:
+        """What the answer says of the request.
+
+        `stored`: whether it is stored. `defaults`: sampling parameters that the model has of its own.
+        """
+        own = {name: value for name, value in defaults.items() if name not in self.model_fields_set}
         form = self.text.format or TextFormat(type="text")
         return {
             "background": self.background,
             "conversation": {"id": self.conversation} if self.conversation else None,
+            "frequency_penalty": 0,
             "instructions": self.instructions or None,
             "max_output_tokens": self.max_output_tokens,
             "max_tool_calls": None,
             "metadata": self.metadata,
             "model": self.model,
             "parallel_tool_calls": self.parallel_tool_calls,
+            "presence_penalty": 0,
             "previous_response_id": self.previous_response_id or None,
+            "prompt_cache_key": None,
             "reasoning": {"effort": self.reasoning.effort, "summary": None},
+            "safety_identifier": None,
+            "service_tier": "default",
             "store": stored,
-            "temperature": given.get("temperature"),
+            "temperature": own.get("temperature", self.temperature),
             "text": {"format": form.model_dump(exclude_none=True, by_alias=True)},
             "tool_choice": self.tool_choice,
             "tools": [tool.model_dump() for tool in self.tools],
             "top_logprobs": self.top_logprobs or 0,
-            "top_p": given.get("top_p"),
+            "top_p": own.get("top_p", self.top_p),
             "truncation": "disabled",
             "user": self.user or None,
         }

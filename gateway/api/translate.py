@@ -142,6 +142,7 @@ def _request(body: GenerationBody, request_id: str, caller: Caller) -> TextReque
         truncate_prompt_tokens=body.truncate_prompt_tokens,
         add_special_tokens=body.add_special_tokens,
         no_text=not body.detokenize,
+        return_prompt_tokens=body.return_token_ids,
         include_stop_text=body.include_stop_str_in_output,
         bad_words=body.bad_words,
         dry_breakers=body.dry_sequence_breakers if body.dry else (),

@@ -19,6 +19,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from gateway.errors import HeadTooLarge
 from gateway.http.connections import ConnectionLimits, Doors
+from gateway.http.head import HeldHead
 from gateway.http.timed import TimedProtocol
 
 SOCKET_PATH = b"/v1/stream"
@@ -64,6 +65,7 @@ class HttpProtocol(TimedProtocol):
     def on_headers_complete(self) -> None:
         if not self.offers_upgrade:
             super().on_headers_complete()
+            self.cycle.transport = cast(asyncio.Transport, HeldHead(self.cycle, self.loop))
 
     def on_message_complete(self) -> None:
         if not self.offers_upgrade:

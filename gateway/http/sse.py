@@ -48,11 +48,12 @@ class EventStream(Response):
         events: AsyncGenerator[str, None],
         media_type: str = "text/event-stream",
         failed: Callable[[GatewayError], str | None] = lambda _: None,
+        last: Callable[[], str] = str,
     ) -> None:
-        """`failed`: the end of a stream that fails; None: as the path has it."""
+        """`last`: the end of a stream. `failed`: of one that fails; None: as the path has it."""
         super().__init__(media_type=media_type)
         self._events = events
-        self._failed = failed
+        self._failed, self._last = failed, last
         self._head = [(b"content-type", f"{media_type}; charset=utf-8".encode()), *_HEADERS]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,15 +69,17 @@ class EventStream(Response):
 
     async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun, send_piece = False, scope["state"]["send"]
+        start = {"type": "http.response.start", "status": 200, "headers": self._head}
         try:
             async with aclosing(self._events) as events:
                 async for piece in events:
                     if not begun:
                         begun = True
-                        await send({"type": "http.response.start", "status": 200, "headers": self._head})
+                        await send(start)
                     await send_piece(
                         {"type": "http.response.body", "body": piece.encode(), "more_body": True}
                     )
+            last = self._last()
         except Exception as failure:
             error = self._expected(failure, scope["state"]["request_id"])
             record(error)
@@ -85,5 +88,6 @@ class EventStream(Response):
                 await refusal(error, scope)(scope, receive, send)
                 return
             last = self._failed(error) or last_words(error, scope)
-            await send({"type": "http.response.body", "body": last.encode(), "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        if not begun:
+            await send(start)
+        await send({"type": "http.response.body", "body": last.encode(), "more_body": False})

@@ -45,7 +45,7 @@ class AnswerSpan:
         """The prompt's tokens are known."""
         if self._recording:
             tokens = {
-                "gen_ai.usage.input_tokens": len(prompt.token_ids),
+                "gen_ai.usage.input_tokens": prompt.tokens,
                 "gen_ai.usage.cache_read.input_tokens": prompt.cached_tokens,
             }
             self.span.set_attributes(tokens)

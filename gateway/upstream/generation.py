@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -107,7 +107,7 @@ class Generation(Attempts):
             if self._prompt_seen:
                 chunk.ClearField("prompt")
             else:
-                self._times.prompt(len(chunk.prompt.token_ids))
+                self._times.prompt(chunk.prompt.tokens)
             self._prompt_seen = True
         if self._scores:
             self.request.scored_tokens += len(chunk.prompt_logprobs)
@@ -160,10 +160,14 @@ class Generator:
         if (admission := self._admissions.get(self._catalog.name_of(model))) is not None:
             admission.check_room(Asker(tenant, user))
 
-    async def check_model(self, model: str) -> None:
-        """Raise `NotFound` if nobody knows the model."""
+    async def defaults_of(self, model: str) -> Mapping[str, float]:
+        """Sampling parameters that the model has of its own; none while it is not available.
+
+        Raises `NotFound` if nobody knows the model.
+        """
         with suppress(Unavailable):  # it comes back
-            await self._catalog.find(model)
+            return (await self._catalog.find(model)).defaults
+        return {}
 
     @asynccontextmanager
     async def run(

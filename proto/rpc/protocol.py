@@ -16,7 +16,7 @@ from proto.rpc.call import Status
 
 FIRST = 1
 """The version of processes that do not say theirs: they are from before there was a number."""
-PROTOCOL = 2
+PROTOCOL = 3
 
 
 def spoken(protocol: int) -> int:

@@ -1,5 +1,6 @@
 """What a worker can hold, and whether a request can ever fit."""
 
+from array import array
 from dataclasses import dataclass
 from math import inf
 
@@ -142,7 +143,8 @@ def length_limit(request: Request, limits: WorkerLimits) -> int:
         asked = f"the prompt has {prompt}, and {request.max_tokens} more may be generated"
         raise ContextExceeded("max_tokens", longest, asked)
     for tokens in (request.prompt, *(so_far.tokens for so_far in request.resumed)):
-        if len(tokens) and not (min(tokens) >= 0 and max(tokens) < limits.vocab_size):
+        # As unsigned numbers negative ones are large, too: one look at each token of a long prompt.
+        if max(array("I", tokens.tobytes()), default=0) >= limits.vocab_size:
             raise RequestRefused("prompt", f"token ids must be in [0, {limits.vocab_size})")
     for so_far in request.resumed:
         if prompt + len(so_far.tokens) > longest and not request.rolling:

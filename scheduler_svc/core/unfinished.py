@@ -29,8 +29,12 @@ class UnfinishedPrefixes:
         numbered = enumerate(maker.chain[first:end], first)
         names = deque((number, name) for number, name in numbered if name not in self._maker)
         if names:
-            self._names[maker] = names
+            self._names.setdefault(maker, deque()).extend(names)
             self._maker.update(dict.fromkeys((name for _, name in names), maker))
+
+    def makes(self, sequence: Sequence) -> bool:
+        """Whether there are blocks that the sequence computes for the cache."""
+        return sequence in self._names
 
     def defer(self, sequence: Sequence, first: int, end: int) -> bool:
         """Whether another sequence computes block `first` of this one's chain already: then this one waits.

@@ -46,6 +46,7 @@ CLIENTS = (
     Client("instructor", ("instructor==1.17.0",)),
     Client("pydantic-ai", ("pydantic-ai-slim[openai]==2.68.0",)),
     Client("openai-agents", ("openai-agents==0.24.0",)),
+    Client("open-responses", ("openresponses-types==2.4.0", "httpx")),
     Client("smolagents", ("smolagents[openai]==1.26.0",)),
     Client("dspy", ("dspy==3.4.1", "numpy", "mcp")),
     Client("inspect-ai", ("inspect-ai==0.3.285", "openai")),

@@ -3,7 +3,6 @@
 from scheduler_svc.core.blocks import ON_HOST
 from scheduler_svc.core.phases.prefill import add_chunk
 from scheduler_svc.core.plan import NewSlot
-from scheduler_svc.core.prefix import extend_chain, root
 from scheduler_svc.core.sequence import Sequence
 from scheduler_svc.core.state import SchedulerState
 from scheduler_svc.core.step_builder import StepBuilder
@@ -24,7 +23,7 @@ def admit(state: SchedulerState, step: StepBuilder, older_than: tuple[float, ...
         candidate = waiting.peek()
         if candidate is None or (older_than is not None and state.shares.urgency(candidate) > older_than):
             return
-        hits, most, full = _cached_prefix(state, candidate)
+        hits, most, named = _cached_prefix(state, candidate)
         if state.unfinished.defer(candidate, len(hits), most):
             waiting.pop()
             continue
@@ -38,7 +37,7 @@ def admit(state: SchedulerState, step: StepBuilder, older_than: tuple[float, ...
         blocks = batch.admit(sequence, hits)
         if on_host := seen.count(ON_HOST):  # bringing them back takes a share of the step
             step.budget = max(1, step.budget - int(on_host * limits.swap_tokens))
-        state.unfinished.begin(sequence, len(hits), full)
+        state.unfinished.begin(sequence, len(hits), named)
         _note_first(sequence)
         new = NewSlot(
             sequence.slot,
@@ -56,16 +55,19 @@ def admit(state: SchedulerState, step: StepBuilder, older_than: tuple[float, ...
 
 
 def _cached_prefix(state: SchedulerState, sequence: Sequence) -> tuple[list[int], int, int]:
-    """Cached blocks that the sequence can begin with, see `BlockPool.match`; how many at most; and how many
-    full blocks there are for others.
+    """Cached blocks that the sequence can begin with, see `BlockPool.match`; how many at most, of the blocks
+    that are named; and how many are named for others.
 
     Something must be left to compute: the block of its last token is not among them.
     """
-    block_size, group = state.limits.block_size, sequence.group
-    full = (len(sequence.tokens) - 1) // block_size
-    extend_chain(sequence.chain, root(group.request.salt), sequence.tokens, full, block_size)
-    most = min(full, group.most_cached // block_size)
-    return state.batch.pool.match(sequence.chain[:most]), most, full
+    hits, match = list[int](), state.batch.pool.match
+    while True:
+        named = state.name_ahead(sequence, len(hits))
+        most = min(named, sequence.group.most_cached // state.limits.block_size)
+        more = match(sequence.chain[len(hits) : most])
+        hits += more
+        if not more or len(hits) < named:
+            return hits, most, named
 
 
 def _note_first(sequence: Sequence) -> None:

@@ -65,7 +65,8 @@ async def tell(request: TextRequest, context: Any) -> AsyncIterator[TextChunk]:
     length = min(request.max_tokens, len(WORDS)) if request.HasField("max_tokens") else len(WORDS)
     start = {so_far.index: len(so_far.token_ids) for so_far in request.resumed}
     done = {so_far.index for so_far in request.resumed if so_far.finished}
-    yield TextChunk(prompt=PromptInfo(token_ids=PROMPT_TOKENS, cached_tokens=2))
+    ids = PROMPT_TOKENS if request.return_prompt_tokens else ()
+    yield TextChunk(prompt=PromptInfo(tokens=len(PROMPT_TOKENS), token_ids=ids, cached_tokens=2))
     for place in range(min(start.values(), default=0), length):
         chunk = TextChunk()
         for index in range(request.n):

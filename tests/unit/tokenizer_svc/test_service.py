@@ -99,14 +99,15 @@ def answer(byte_level: TextModel) -> list[int]:
 async def test_text_in_text_out(stub: Any, scheduler: Any, byte_level: TextModel, answer: list[int]) -> None:
     scheduler.scripts = [says([*answer, 1], STOP)]
     sampling = SamplingParams(temperature=0.5, seed=7)
-    request = ask(sampling=sampling, max_tokens=50, stop_token_ids=[9], cache_salt="mine")
-    chunks = await collect(stub, request)
+    fields = {"max_tokens": 50, "stop_token_ids": [9], "cache_salt": "mine", "return_prompt_tokens": True}
+    chunks = await collect(stub, ask(sampling=sampling, **fields))
     assert text_of(chunks) == ANSWER
     assert tokens_of(chunks) == [*answer, 1]
     assert last_of(chunks).finish_reason == STOP
     assert not last_of(chunks).stop_string
     prompt = byte_level.encode("Tell me", special=True)
     assert list(chunks[0].prompt.token_ids) == prompt
+    assert chunks[0].prompt.tokens == len(prompt)
     assert chunks[0].prompt.cached_tokens == 16
     assert not any(chunk.HasField("prompt") for chunk in chunks[1:])
     (start,) = scheduler.starts
@@ -114,6 +115,15 @@ async def test_text_in_text_out(stub: Any, scheduler: Any, byte_level: TextModel
     assert (start.request_id, start.n, start.cache_salt, start.sampling) == ("r", 1, "mine", sampling)
     assert start.stop.max_tokens == 50
     assert list(start.stop.stop_token_ids) == [1, 9]
+
+
+async def test_the_prompts_tokens_are_delivered_if_they_are_wanted(
+    stub: Any, scheduler: Any, byte_level: TextModel, answer: list[int]
+) -> None:
+    scheduler.scripts = [says(answer)]
+    chunks = await collect(stub, ask())
+    assert chunks[0].prompt.tokens == len(byte_level.encode("Tell me", special=True))
+    assert not chunks[0].prompt.token_ids
 
 
 async def test_prompts_of_all_kinds(

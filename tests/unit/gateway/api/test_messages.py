@@ -30,7 +30,7 @@ def says(text, size=3, reason=STOP, stop_string=""):
     """A tokenizer that says `text` in pieces of `size` characters."""
 
     async def generate(request, context):
-        yield TextChunk(prompt=PromptInfo(token_ids=[7, 8, 9], cached_tokens=2, format=FORM))
+        yield TextChunk(prompt=PromptInfo(tokens=3, cached_tokens=2, format=FORM))
         pieces = [text[place : place + size] for place in range(0, len(text), size)] or [""]
         for number, piece in enumerate(pieces):
             last = number == len(pieces) - 1
@@ -200,7 +200,7 @@ async def test_a_key_may_be_in_anthropics_header(gateway, keys_of):
 
 async def test_an_error_in_a_stream_is_an_event(gateway):
     async def fail(request, context):
-        yield TextChunk(prompt=PromptInfo(token_ids=[1]), deltas=[TextDelta(text="A", token_ids=[1])])
+        yield TextChunk(prompt=PromptInfo(tokens=1), deltas=[TextDelta(text="A", token_ids=[1])])
         await context.abort(grpc.StatusCode.ABORTED, "enough")
 
     gateway.tokenizer.generate = fail

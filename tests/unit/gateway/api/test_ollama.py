@@ -175,7 +175,7 @@ async def test_keys_are_needed_here_too(gateway, keys_of):
 
 async def test_an_error_in_a_stream_is_its_last_line(gateway):
     async def fail(request, context):
-        yield TextChunk(prompt=PromptInfo(token_ids=[1]), deltas=[TextDelta(text="A", token_ids=[1])])
+        yield TextChunk(prompt=PromptInfo(tokens=1), deltas=[TextDelta(text="A", token_ids=[1])])
         await context.abort(grpc.StatusCode.ABORTED, "enough")
 
     gateway.tokenizer.generate = fail

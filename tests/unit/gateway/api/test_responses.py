@@ -100,8 +100,13 @@ async def test_a_text(gateway):
     assert (item["role"], item["status"], response["status"]) == ("assistant", "completed", "completed")
     assert response["usage"] == USAGE | {"output_tokens": 12, "total_tokens": 15}
     assert (response["metadata"], response["instructions"]) == ({"a": "b"}, "Be brief.")
-    assert (response["temperature"], response["top_p"], response["store"]) == (0.5, None, False)
+    assert (response["temperature"], response["top_p"], response["store"]) == (0.5, 1, False)
     assert response["incomplete_details"] is None
+
+
+async def test_what_nobody_gives_is_the_models_own(gateway):
+    response = await both(gateway)
+    assert (response["temperature"], response["top_p"]) == (0.6, 1)
 
 
 async def test_an_answer_that_is_cut(gateway):
@@ -159,7 +164,7 @@ async def test_log_probabilities(gateway):
 
 async def test_an_error_in_a_stream_ends_the_response(gateway):
     async def fail(request, context):
-        yield TextChunk(prompt=PromptInfo(token_ids=[1]), deltas=[TextDelta(text="A", token_ids=[1])])
+        yield TextChunk(prompt=PromptInfo(tokens=1), deltas=[TextDelta(text="A", token_ids=[1])])
         await context.abort(grpc.StatusCode.ABORTED, "enough")
 
     gateway.tokenizer.generate = fail

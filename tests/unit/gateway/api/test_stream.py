@@ -64,7 +64,7 @@ async def socket_of(backend: Any, **more: Any) -> AsyncIterator[ClientConnection
 
 
 async def stuck(request, context):
-    yield TextChunk(prompt=PromptInfo(token_ids=PROMPT_TOKENS))
+    yield TextChunk(prompt=PromptInfo(tokens=len(PROMPT_TOKENS)))
     yield TextChunk(deltas=[TextDelta(text="one", token_ids=[1], finish_reason=NOT_FINISHED)])
     await asyncio.Event().wait()
 
@@ -101,7 +101,7 @@ async def test_one_is_cancelled_and_the_others_go_on(backend, tokenizer):
     go_on = asyncio.Event()
 
     async def generate(request, context):
-        yield TextChunk(prompt=PromptInfo(token_ids=PROMPT_TOKENS))
+        yield TextChunk(prompt=PromptInfo(tokens=len(PROMPT_TOKENS)))
         yield TextChunk(deltas=[TextDelta(text="one", token_ids=[1], finish_reason=NOT_FINISHED)])
         await go_on.wait()
         yield TextChunk(deltas=[TextDelta(text="two", token_ids=[2], finish_reason=STOP)])

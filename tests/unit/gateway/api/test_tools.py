@@ -211,7 +211,7 @@ ANSWER = f"<think>Hm.</think>Let me see.\n{ONE}\n{ONE}"
 
 def saying(text, size):
     async def generate(request, context):
-        yield TextChunk(prompt=PromptInfo(token_ids=[1], format=FORM))
+        yield TextChunk(prompt=PromptInfo(tokens=1, format=FORM))
         place = request.resumed[0].text_length if request.resumed else 0
         while place < len(text):
             end = min(len(text), place + size)

@@ -30,7 +30,7 @@ def token(asked: int, rank: int = 0) -> TokenText:
 async def lists(request: TextRequest, context: Any) -> AsyncIterator[TextChunk]:
     """One token, and two of the prompt, with all the alternatives that are asked for."""
     sampling = request.sampling
-    chunk = TextChunk(prompt=PromptInfo(token_ids=[7, 1]))
+    chunk = TextChunk(prompt=PromptInfo(tokens=2))
     if sampling.HasField("prompt_logprobs"):
         chunk.prompt_logprobs.extend((TokenText(token_id=7), token(sampling.prompt_logprobs, 2)))
     chunk.deltas.add(text="<1>", token_ids=[1], finish_reason=STOP)

@@ -19,7 +19,7 @@ async def answers(request: TextRequest, context: Any) -> AsyncIterator[TextChunk
         TextDelta(index=index, text=f"answer {index}", token_ids=[1, 2, index], finish_reason=STOP)
         for index in range(request.n)
     ]
-    yield TextChunk(prompt=PromptInfo(token_ids=[1, 2]), deltas=deltas)
+    yield TextChunk(prompt=PromptInfo(tokens=2), deltas=deltas)
 
 
 async def asked(gateway: Gateway, tokenizer: FakeTokenizer, **body: Any) -> TextRequest:

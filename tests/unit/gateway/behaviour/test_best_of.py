@@ -12,7 +12,7 @@ LIKELIHOODS = [-2.0, -0.5, -3.0, -1.0]
 
 
 async def guesses(request: TextRequest, context: Any) -> AsyncIterator[TextChunk]:
-    yield TextChunk(prompt=PromptInfo(token_ids=[1, 2]))
+    yield TextChunk(prompt=PromptInfo(tokens=2))
     assert request.sampling.HasField("logprobs")
     for index in range(request.n):
         count = index + 1

@@ -351,7 +351,7 @@ async def test_a_browser_shows_an_answer_and_keeps_it(browse, tokenizer):
     """A script in the page asks, reloads the page and tells what it sees."""
 
     async def generate(request, context):
-        yield TextChunk(prompt=PromptInfo(token_ids=[1]))
+        yield TextChunk(prompt=PromptInfo(tokens=1))
         for place, text in enumerate(ANSWER):
             reason = STOP if text is ANSWER[-1] else NOT_FINISHED
             yield TextChunk(deltas=[TextDelta(text=text, token_ids=[place], finish_reason=reason)])
@@ -375,7 +375,7 @@ async def test_a_browser_folds_a_call_and_sends_its_result(browse, tokenizer):
     async def generate(request, context):
         told.append(request)
         form = AnswerFormat(call_begin=["<tool_call>"], call_end="</tool_call>", call_syntax=JSON_CALLS)
-        yield TextChunk(prompt=PromptInfo(token_ids=[1], format=form))
+        yield TextChunk(prompt=PromptInfo(tokens=1, format=form))
         call = '<tool_call>{"name": "get_weather", "arguments": {"city": "Reykjavik"}}</tool_call>'
         text = call if len(told) == 1 else "It is foggy."
         yield TextChunk(deltas=[TextDelta(text=text, token_ids=[7], finish_reason=STOP)])

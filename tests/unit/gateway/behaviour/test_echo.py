@@ -32,7 +32,8 @@ def word(place: int, request: TextRequest) -> TokenText:
 async def reads(request: TextRequest, context: Any) -> AsyncIterator[TextChunk]:
     """Delivers the prompt word by word, where that is asked for, then two words of an answer."""
     wants, done = request.sampling.HasField("prompt_logprobs"), request.scored_tokens
-    info = PromptInfo(token_ids=range(4), text="The fox saw" if request.echo else "")
+    ids = range(4) if request.return_prompt_tokens else ()
+    info = PromptInfo(tokens=4, token_ids=ids, text="The fox saw" if request.echo else "")
     yield TextChunk(prompt=info, prompt_logprobs=[word(0, request)] if wants and not done else [])
     for place in range(max(1, done), len(WORDS) if wants else 0):
         yield TextChunk(prompt_logprobs=[word(place, request)])

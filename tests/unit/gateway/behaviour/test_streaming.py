@@ -49,7 +49,7 @@ def scrubbed(raw: bytes) -> str:
 
 async def test_chat_events_byte_for_byte(gateway):
     gateway.tokenizer.generate = say(
-        TextChunk(prompt=PromptInfo(token_ids=[1, 2])),
+        TextChunk(prompt=PromptInfo(tokens=2)),
         text('a "b"\n', 3),
         text("", 4),
         text("\u2028é\U0001f98a", 5),
@@ -75,7 +75,7 @@ async def test_chat_events_byte_for_byte(gateway):
 
 async def test_counts_in_every_event(gateway):
     gateway.tokenizer.generate = say(
-        TextChunk(prompt=PromptInfo(token_ids=[1, 2])),
+        TextChunk(prompt=PromptInfo(tokens=2)),
         text('],"usage":null}', 3),
         text("b", 4, finish_reason=STOP),
     )

@@ -51,7 +51,7 @@ class Halting:
         tokenizer.generate = self.generate
 
     async def generate(self, request, context):
-        yield TextChunk(prompt=PromptInfo(token_ids=PROMPT_TOKENS))
+        yield TextChunk(prompt=PromptInfo(tokens=len(PROMPT_TOKENS)))
         yield self.word("one", NOT_FINISHED)
         self.begun.set()
         await self.go_on.wait()
@@ -132,7 +132,7 @@ async def test_tenants_do_not_share_keys(backend, claims, tokenizer, keys_of):
 
 async def test_errors_are_not_kept(two, tokenizer):
     async def fail(request, context):
-        yield TextChunk(prompt=PromptInfo(token_ids=PROMPT_TOKENS))
+        yield TextChunk(prompt=PromptInfo(tokens=len(PROMPT_TOKENS)))
         yield TextChunk(deltas=[TextDelta(text="one", token_ids=[1])])
 
     assert (await two[0].post(PATH, json=ASK | {"n": 0}, headers=KEY)).status_code == 400

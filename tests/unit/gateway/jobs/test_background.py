@@ -289,7 +289,7 @@ async def test_what_is_too_much_at_the_moment_is_asked_again(fleet):
         times += 1
         if times == 1:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "full")
-        yield TextChunk(prompt=PromptInfo(token_ids=[7]))
+        yield TextChunk(prompt=PromptInfo(tokens=1))
         async for chunk in tell(request, context):
             yield chunk
 

@@ -21,7 +21,7 @@ CHAT, EMBEDDINGS = "/v1/chat/completions", "/v1/embeddings"
 async def echo(request, context):
     """Says the last message."""
     text = request.chat.messages[-1].content
-    yield TextChunk(prompt=PromptInfo(token_ids=[7]))
+    yield TextChunk(prompt=PromptInfo(tokens=1))
     yield TextChunk(deltas=[TextDelta(text=f"<{text}>", token_ids=[1], finish_reason=STOP)])
 
 

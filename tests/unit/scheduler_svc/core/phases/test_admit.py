@@ -45,6 +45,24 @@ def test_equal_prompts_that_come_together_are_computed_once(bench: MakeBench) ->
     assert one.worker.computed_tokens == 32 + 7 * 4 + 8 * 2  # prompt, its last block for the others, outputs
 
 
+@pytest.mark.parametrize("ahead", [1, 3, 100])
+def test_a_long_prompt_is_named_in_steps_and_still_computed_once(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    monkeypatch.setattr("scheduler_svc.core.state.AHEAD", ahead)
+    one = bench(num_blocks=128, max_slots=8, token_budget=8, max_step_tokens=8)
+    first, second = (one.arrive([1] * 52, max_tokens=3) for _ in range(2))
+    one.step()
+    # The block of the last token, which is not complete before that, has no name.
+    assert len(first.sequences[0].chain) == min(2 + ahead, 12)
+    shorter = one.arrive([1] * 40, max_tokens=3)
+    one.run()
+    assert [each.cached_tokens for each in (first, second, shorter)] == [0, 48, 36]
+    third = one.arrive([1] * 52, max_tokens=3)
+    one.run()
+    assert third.cached_tokens == 48
+
+
 def test_who_shares_less_is_let_on_sooner(bench: MakeBench) -> None:
     one = bench(num_blocks=64, max_slots=8, token_budget=8, max_step_tokens=8)
     one.arrive([1] * 32, max_tokens=9)
