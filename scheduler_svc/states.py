@@ -43,7 +43,8 @@ class RequestStates:
         """State of each sequence that is not done, and its span."""
         self._waits = Waits()
         self._tokens = self._pauses = 0
-        self._mean = 0.0
+        self._since_first = 0.0
+        """Seconds from the first tokens to the latest ones."""
 
     def __call__(self, sequence: Sequence) -> None:
         self.changes += 1
@@ -70,10 +71,12 @@ class RequestStates:
         if self._tokens == 1:
             self._now().add_event("first token", {"quire.waited_seconds": waited})
             return
-        if waited > max(PAUSE_SECONDS, PAUSE_TIMES * self._mean) and self._pauses < MAX_PAUSES:
-            self._pauses += 1
-            self._now().add_event("pause", {"quire.waited_seconds": waited})
-        self._mean += (waited - self._mean) / (self._tokens - 1)
+        if waited > PAUSE_SECONDS and self._pauses < MAX_PAUSES:
+            gaps = self._tokens - 2
+            if not gaps or waited > PAUSE_TIMES * self._since_first / gaps:
+                self._pauses += 1
+                self._now().add_event("pause", {"quire.waited_seconds": waited})
+        self._since_first += waited
 
     def close(self) -> None:
         """The request has ended."""

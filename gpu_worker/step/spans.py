@@ -12,6 +12,7 @@ costs one look into an empty dictionary.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from opentelemetry import trace
 from opentelemetry.trace import Link, Span, Status, StatusCode
@@ -39,19 +40,17 @@ class _Traced:
     known: int
     """Tokens that it had when it came: rows before them are its prefill."""
     steps: int = 0
-    mean: float = 0.0
-    """Seconds of its steps so far, those of its prefill left out."""
+    """Its steps so far, those of its prefill left out."""
+    seconds: float = 0.0
+    """Of these steps."""
     longest: float = 0.0
     """Seconds of its longest step."""
     shown: int = 0
     """Spans of steps that it has."""
 
-    def is_slow(self, seconds: float) -> bool:
-        """Whether a step of this length, which computed one of its tokens, is to be shown."""
-        slow = seconds > max(SLOW_SECONDS, SLOW_TIMES * self.mean) and self.steps > 0
-        self.steps += 1
-        self.mean += (seconds - self.mean) / self.steps
-        return slow
+    def link(self) -> Link:
+        """What a step's span of another sequence has of this one."""
+        return Link(self.span.get_span_context())
 
     def fail(self, message: str) -> None:
         if self.span.is_recording():  # its slot may have been freed while the step was under way
@@ -62,7 +61,7 @@ class _Traced:
         self.span.end()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TracedStep:
     """A step with traced sequences in it."""
 
@@ -72,6 +71,16 @@ class TracedStep:
     sequences: dict[int, _Traced]
     """By row."""
 
+    @cached_property
+    def links(self) -> dict[int, Link]:
+        """To each traced sequence, by row."""
+        return {row: traced.link() for row, traced in self.sequences.items()}
+
+    @cached_property
+    def made_of(self) -> dict[str, int]:
+        """What its batch was made of."""
+        return _made_of(self)
+
 
 class Spans:
     """The spans of one Execute call."""
@@ -79,6 +88,8 @@ class Spans:
     def __init__(self) -> None:
         self._sequences: dict[int, _Traced] = {}
         """By slot."""
+        self._latest: TracedStep | None = None
+        """The latest step, if its rows would be the same sequences today."""
 
     def begin(self, plan: StepPlan) -> TracedStep | None:
         """To be called before each step. None if no traced sequence is in it."""
@@ -90,9 +101,14 @@ class Spans:
                 self._begin(new, plan)
         if not self._sequences:
             return None
+        latest = self._latest
+        if latest is not None and latest.plan.rows.slots == plan.rows.slots:  # so it is nearly always
+            self._latest = TracedStep(plan, latest.slots, latest.sequences)
+            return self._latest
         slots = _int32s(plan.rows.slots)
         found = {row: self._sequences[slot] for row, slot in enumerate(slots) if slot in self._sequences}
-        return TracedStep(plan, slots, found) if found else None
+        self._latest = TracedStep(plan, slots, found) if found else None
+        return self._latest
 
     def end(self, step: TracedStep | None, result: StepResult) -> None:
         """A step has been computed. Any thread may call this, in the order of the steps."""
@@ -100,12 +116,20 @@ class Spans:
             return
         seconds = result.duration_us / 1e6
         starts = _int32s(step.plan.rows.starts)
-        for row, traced in step.sequences.items():
-            traced.longest = max(traced.longest, seconds)
+        for row, traced in step.sequences.items():  # each token comes by here: it costs a quarter of a µs
+            if seconds > traced.longest:
+                traced.longest = seconds
             if starts[row] < traced.known:
                 _show("worker.prefill", step, row, result.duration_us)
-            elif traced.is_slow(seconds):
+                continue
+            if (
+                seconds > SLOW_SECONDS
+                and traced.steps
+                and seconds > SLOW_TIMES * traced.seconds / traced.steps
+            ):
                 _show("worker.step", step, row, result.duration_us)
+            traced.steps += 1
+            traced.seconds += seconds
         for error in result.errors:
             if failed := step.sequences.get(error.row):
                 failed.fail(error.message)
@@ -137,9 +161,11 @@ class Spans:
                 }
             )
             self._sequences[new.slot] = _Traced(span, tokens)
+            self._latest = None
 
     def _end(self, slot: int) -> None:
         if traced := self._sequences.pop(slot, None):
+            self._latest = None
             traced.end()
 
 
@@ -150,14 +176,14 @@ def _show(name: str, step: TracedStep, row: int, duration_us: int) -> None:
     if traced.shown > MAX_STEPS:
         return
     rows, now = step.plan.rows, time.time_ns()
-    links = [Link(other.span.get_span_context()) for other in step.sequences.values() if other is not traced]
+    links = [link for other, link in step.links.items() if other != row]
     span = tracer.start_span(
         name,
         trace.set_span_in_context(traced.span),
         attributes={
             "quire.row_start": _int32s(rows.starts)[row],
             "quire.row_tokens": _int32s(rows.counts)[row],
-            **_made_of(step),
+            **step.made_of,
         },
         links=links,
         start_time=now - duration_us * 1000,

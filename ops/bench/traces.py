@@ -1,16 +1,24 @@
-"""What traces cost: a deployment without them beside others with them, under the same load in turns.
+"""What traces cost: turned off and on in turns, in the processes of one deployment.
 
-    python -m ops.bench.traces [--rounds 7] [--requests 96] [--users 32]
+    python -m ops.bench.traces [--rate 0.1] [--turns 201] [--requests 64] [--users 32]
 
-All of them run at once, and one at a time has a load; the order changes with every round. What counts is the
-median over the rounds of traced / untraced: of the tokens a second, and of the CPU time of all processes per
-token. Spans go to a receiver in this process. Writes ops/bench/results/traces.json. Some four minutes.
+Two equal deployments differ by 2.6 %, far more than traces cost. So the same processes serve short loads,
+of which every second one is traced (`switch/sitecustomize.py`). Each traced load is compared with the mean
+of the untraced ones before and after it. What counts is the median of these ratios, with its interval of
+95 %: of the CPU time of all processes per token, and of the tokens a second. Untraced loads that are
+compared with each other in the same manner show what can be told apart. Spans go to a receiver in this
+process. Writes ops/bench/results/traces.json. Some nine minutes.
 """
 
 import argparse
 import asyncio
 import contextlib
+import itertools
+import os
+import signal
 import statistics
+import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 from pathlib import Path
@@ -26,14 +34,11 @@ from ops.bench.load.workload import Workload
 from ops.bench.record import write
 from ops.launcher.redis_server import free_port
 
-UNTRACED = "untraced"
-WAYS: Mapping[str, Mapping[str, str]] = {
-    UNTRACED: {},
-    "a tenth, and what is slow or fails": {"QUIRE_TRACE_RATE": "0.1"},
-    "a tenth": {"QUIRE_TRACE_RATE": "0.1", "QUIRE_TRACE_SLOW_SECONDS": "0"},
-    "all": {"QUIRE_TRACE_RATE": "1"},
-}
-"""What is compared, with its settings."""
+SWITCH = Path(__file__).with_name("switch")
+OFF = "off"
+SLOW_SECONDS = "5.0"
+"""What is slower is traced in any case, as the default has it."""
+SETTLE_SECONDS = 60.0
 
 
 class Sink:
@@ -64,11 +69,40 @@ def sink(port: int) -> Iterator[Sink]:
 
 
 class Turn(NamedTuple):
-    """One load on one deployment."""
+    """One load."""
 
     tokens_per_second: float
     cpu_us_per_token: float
     """CPU time of all processes, microseconds."""
+
+
+class Switch:
+    """Turns the traces of all processes of a deployment off and on."""
+
+    def __init__(self, folder: Path, processes: Mapping[str, int]) -> None:
+        """`processes`: ids by name."""
+        self._folder = folder
+        self._pids = [pid for name, pid in processes.items() if name != "redis"]
+
+    def turn(self, rate: str) -> None:
+        """Return when each process has done it. Raises `TimeoutError`. `rate`: may be `OFF`."""
+        (self._folder / "rate").write_text(rate)
+        for pid in self._pids:
+            os.kill(pid, signal.SIGUSR2)
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while any(self._rate_of(pid) != rate for pid in self._pids):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not all processes have turned their traces to {rate}")
+            time.sleep(0.002)
+
+    def _rate_of(self, pid: int) -> str:
+        file = self._folder / str(pid)
+        return file.read_text() if file.exists() else ""
+
+
+def cpu_seconds(pids: Sequence[int]) -> float:
+    """CPU time that processes have used so far, to the nanosecond: files of the system count in 10 ms."""
+    return sum(time.clock_gettime(~pid << 3 | 2) for pid in pids)  # ids as clock_getcpuclockid(3) gives them
 
 
 def load(deployment: Running, requests: int, users: int, seed: int) -> Turn:
@@ -76,73 +110,105 @@ def load(deployment: Running, requests: int, users: int, seed: int) -> Turn:
     workload = Workload(prompt_lengths=(64,), output_lengths=(64, 64))
     conversations = workload.conversations(requests, seed)  # others in each turn: no prompt is cached
     client = CompletionClient(deployment.url, deployment.model)
-    before = sum(deployment.cpu_seconds().values())
+    pids = [identity.pid for identity in deployment.deployment.processes.values()]
+    before = cpu_seconds(pids)
     answers, seconds = asyncio.run(closed_loop(client, conversations, users))
-    used = sum(deployment.cpu_seconds().values()) - before
+    used = cpu_seconds(pids) - before
     if failed := [answer.error for answer in answers if answer.error]:
         raise RuntimeError(f"{len(failed)} answers failed: {failed[0]}")
     tokens = requests * 64
     return Turn(tokens / seconds, used / tokens * 1e6)
 
 
-def compared(turns: Mapping[str, Sequence[Turn]]) -> dict[str, Any]:
-    """Medians over the rounds: of each way, and of its ratio to `UNTRACED` within a round."""
+def compared(turns: Sequence[Turn]) -> dict[str, Any]:
+    """Ratios to what is untraced. `turns`: untraced, traced, untraced and so on; both ends are untraced."""
+    bare, traced = turns[::2], turns[1::2]
+    return {
+        "untraced": _medians(bare),
+        "traced": _medians(traced),
+        "traced over untraced": _ratios(traced, bare),
+        "untraced over untraced": _ratios(bare[1::2], bare[::2]),
+    }
+
+
+def _medians(turns: Sequence[Turn]) -> dict[str, float]:
+    return {
+        figure: round(statistics.median(getattr(turn, figure) for turn in turns), 1)
+        for figure in Turn._fields
+    }
+
+
+def _ratios(turns: Sequence[Turn], around: Sequence[Turn]) -> dict[str, Any]:
+    """Of each turn to the mean of the two around it."""
     found: dict[str, Any] = {}
-    for way, its in turns.items():
-        found[way] = {
-            "tokens_per_second": round(statistics.median(turn.tokens_per_second for turn in its), 1),
-            "cpu_us_per_token": round(statistics.median(turn.cpu_us_per_token for turn in its), 1),
-        }
-        if way != UNTRACED:
-            pairs = list(zip(its, turns[UNTRACED], strict=True))
-            found[way] |= {
-                "tokens_ratio": _ratio(its.tokens_per_second / bare.tokens_per_second for its, bare in pairs),
-                "cpu_ratio": _ratio(its.cpu_us_per_token / bare.cpu_us_per_token for its, bare in pairs),
-            }
+    for figure in Turn._fields:
+        values, others = ([getattr(turn, figure) for turn in each] for each in (turns, around))
+        pairs = zip(values, itertools.pairwise(others), strict=False)
+        ratios = [2 * value / (before + after) for value, (before, after) in pairs]
+        low, high = interval(ratios)
+        median = round(statistics.median(ratios), 4)
+        found[figure] = {"median": median, "95 %": [round(low, 4), round(high, 4)], "number": len(ratios)}
     return found
 
 
-def _ratio(ratios: Iterator[float]) -> float:
-    return round(statistics.median(ratios), 4)
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """The median's interval of 95 %, whatever the distribution of the values.
+
+    The number of values below the median has a binomial distribution: of n, n/2 ± 1.96 √n / 2.
+    """
+    ordered = sorted(values)
+    off = min(len(ordered) // 2, int(len(ordered) / 2 - 0.98 * len(ordered) ** 0.5))
+    off = max(0, off)
+    return ordered[off], ordered[-1 - off]
 
 
-def run(rounds: int, requests: int, users: int, seed: int) -> dict[str, Any]:
-    """Start a deployment for each way, and put loads on them in turns."""
-    turns: dict[str, list[Turn]] = {way: [] for way in WAYS}
-    port, deployments = free_port(), {}
+def run(rate: float, number: int, requests: int, users: int, seed: int) -> dict[str, Any]:
+    """Start a deployment and put `number` loads on it, of which every second one is traced."""
+    turns: list[Turn] = []
+    port = free_port()
     with contextlib.ExitStack() as stack:
-        for way, settings in WAYS.items():
-            where = {} if way == UNTRACED else {"QUIRE_OTLP_ENDPOINT": f"http://127.0.0.1:{port}"}
-            own = {"QUIRE_KV_MEMORY": "256MiB", **where, **settings}
-            deployments[way] = stack.enter_context(running(**own))
-        taken = stack.enter_context(sink(port))
-        for deployment in deployments.values():
-            load(deployment, users, users, seed)
-        for number in range(1, rounds + 1):
-            order = list(WAYS) if number % 2 else list(WAYS)[::-1]
-            for way in order:
-                turns[way].append(load(deployments[way], requests, users, seed + number))
-                print(f"round {number}, {way}: {turns[way][-1].tokens_per_second:.0f} tokens/s", flush=True)
-        if not taken.spans:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        settings = {
+            "QUIRE_KV_MEMORY": "256MiB",
+            "QUIRE_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
+            "QUIRE_TRACE_SLOW_SECONDS": SLOW_SECONDS,
+            "PYTHONPATH": str(SWITCH),
+            "TRACES_SWITCH": str(folder),
+        }
+        deployment = stack.enter_context(running(**settings))
+        processes = {name: process.pid for name, process in deployment.deployment.processes.items()}
+        switch, taken = Switch(folder, processes), stack.enter_context(sink(port))
+        load(deployment, 4 * users, users, seed)
+        switch.turn(OFF)
+        load(deployment, users, users, seed + 1)
+        first = taken.spans
+        for turn in range(number + (number + 1) % 2):
+            way = f"{rate:g}" if turn % 2 else OFF
+            switch.turn(way)
+            turns.append(load(deployment, requests, users, seed + 2 + turn))
+            print(f"{turn + 1}: {way}: {turns[-1].cpu_us_per_token:.1f} µs of CPU a token", flush=True)
+        if taken.spans == first:
             raise RuntimeError("no span came: nothing was compared")
-        spans = taken.spans
-    return {"rounds": rounds, "requests": requests, "users": users, "spans": spans, "ways": compared(turns)}
+        spans = taken.spans - first
+    terms = {"rate": rate, "turns": len(turns), "requests": requests, "users": users, "spans": spans}
+    return terms | compared(turns)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--requests", type=int, default=96, help="of each load")
+    parser.add_argument("--rate", type=float, default=0.1, help="part of the requests whose traces are sent")
+    parser.add_argument("--turns", type=int, default=201)
+    parser.add_argument("--requests", type=int, default=64, help="of each load")
     parser.add_argument("--users", type=int, default=32, help="requests at once")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("ops/bench/results/traces.json"))
     options = parser.parse_args()
-    results = run(options.rounds, options.requests, options.users, options.seed)
+    results = run(options.rate, options.turns, options.requests, options.users, options.seed)
     write(options.out, "traces", options.seed, results)
-    for way, found in results["ways"].items():
-        print(f"{way:<36} {found}")
+    for name, found in results.items():
+        print(f"{name:<24} {found}")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from ops.images.deployment import (
 def main() -> int:
     try:
         for check in (
-            *(it_answers, ports_are_those_of_pages, roots_and_limits_are_set, limits_hold),
+            *(it_answers, images_are_small, ports_are_those_of_pages, roots_and_limits_are_set, limits_hold),
             *(what_is_inner_reaches_nothing_outside, redis_knows_its_users, nothing_is_compiled_at_a_start),
             *(metrics_lead_to_traces, what_was_planned_is_on_record),
             *(keys_are_given_out, the_dead_come_back, the_gateway_comes_back, a_stopped_process_is_ended),
@@ -62,6 +62,16 @@ def it_answers() -> None:
         "all containers are healthy",
         lambda: all(inspected(each)["State"]["Health"]["Status"] == "healthy" for each in SERVICES),
     )
+
+
+SMALL_BYTES = 250_000_000
+"""An image without torch has fewer."""
+
+
+def images_are_small() -> None:
+    for service in ("gateway", "tokenizer", "scheduler"):
+        size = int(json.loads(docker("image", "inspect", inspected(service)["Image"]).stdout)[0]["Size"])
+        promise(size < SMALL_BYTES, f"the image of {service} has {size / 1e6:.0f} MB")
 
 
 WATCHING = ("jaeger", "prometheus")

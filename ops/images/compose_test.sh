@@ -12,11 +12,12 @@ if ! { docker info && docker compose version; } >/dev/null 2>&1; then
 fi
 
 COMPOSE_PROJECT_NAME=quire-test
+COMPOSE_FILE=docker-compose.yml:ops/images/patience.yml
 QUIRE_RECORDINGS=/recordings
 folder=$(mktemp -d)
 SECRETS="$folder/secrets"
 server=
-export COMPOSE_PROJECT_NAME QUIRE_RECORDINGS SECRETS
+export COMPOSE_PROJECT_NAME COMPOSE_FILE QUIRE_RECORDINGS SECRETS
 trap 'status=$?; [ $status = 0 ] || docker compose logs --tail 30
     docker compose --profile "*" down --volumes --timeout 5; [ -z "$server" ] || kill $server; rm -rf "$folder"
     exit $status' EXIT
@@ -25,7 +26,7 @@ python=$(sed -n 's/^ARG PYTHON_IMAGE=//p' ops/images/Dockerfile)
 if ! { docker image inspect "$python" || timeout 120 docker pull "$python"; } >/dev/null 2>&1; then
     echo "== images of Debian's packages, because there is no $python"
     sh ops/images/stand_ins/make.sh
-    export COMPOSE_FILE=docker-compose.yml:ops/images/stand_ins/compose.yml
+    COMPOSE_FILE=$COMPOSE_FILE:ops/images/stand_ins/compose.yml
 fi
 
 # A folder in which pip finds torch's CPU build is an index of packages for the time of the build.

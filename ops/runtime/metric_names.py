@@ -128,6 +128,7 @@ CPU = Metric("quire:process_cpu_seconds", "CPU time of the process.", "counter")
 RESIDENT = Metric("quire:process_resident_bytes", "Memory of the process that is in RAM.", "gauge")
 SERVING = Metric("quire:calls_served_now", "Calls that the process serves.", "gauge")
 LEASES_LOST = Metric("quire:leases_lost", "Times that the process has lost its lease.", "counter")
+DEAD_LETTERS = Metric("quire:dead_letters", "Malformed entries that the process has put aside.", "counter")
 
 BY_NAME = {metric.name: metric for metric in list(globals().values()) if isinstance(metric, Metric)}
 """All of them."""

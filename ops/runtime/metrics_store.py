@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
-from ops.runtime.metric_names import CPU, LEASES_LOST, RESIDENT, SERVING
+from ops.runtime.metric_names import CPU, DEAD_LETTERS, LEASES_LOST, RESIDENT, SERVING
 from ops.runtime.metrics import METRICS, cpu_seconds, resident_bytes
 from proto.rpc import BusAway, Node
 from proto.rpc.redis_bus import Line
@@ -58,3 +58,4 @@ def _read_process(node: Node) -> None:
     METRICS.gauge(RESIDENT).set(resident_bytes())
     METRICS.gauge(SERVING).set(len(node.serving))
     METRICS.counter(LEASES_LOST).value = node.epoch - 1
+    METRICS.counter(DEAD_LETTERS).value = node.outbox.buried

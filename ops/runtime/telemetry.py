@@ -5,6 +5,7 @@ valid, and a span below one that is not valid is that span itself.
 """
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -15,18 +16,14 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import Span, SpanKind, Tracer
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, TraceFlags, Tracer
 from opentelemetry.trace import Status as SpanStatus
 from opentelemetry.trace import StatusCode as SpanStatusCode
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from ops.runtime.trace_sampling import LONGEST_WAIT, KeptIfFaulty, RequestSampler, Sampling
+from ops.runtime.light_spans import MAX_ATTRIBUTE_LENGTH, LightTracerProvider
+from ops.runtime.trace_sampling import LONGEST_WAIT, Sampling
 from proto.rpc.call import Status
-
-MAX_ATTRIBUTE_LENGTH = 4096
-"""Characters of an attribute of a span, of its events and of its status. A stack trace may need them."""
 
 FAULTS = frozenset(
     {
@@ -40,15 +37,16 @@ FAULTS = frozenset(
 LATE_SECONDS = 0.1
 """A call that is cancelled with less time left until its deadline was cancelled because of that."""
 
-# Trace context alone: baggage is the client's, and nothing here reads it.
-_propagator = TraceContextTextMapPropagator()
+TRACEPARENT = "traceparent"
+"""Metadata that carries a span's context: of W3C Trace Context this alone. Baggage is the client's."""
+_TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 
 Metadata = Sequence[tuple[str, str | bytes]]
 
 
 def start_traces(
     service: str, process_id: str, endpoint: str, sampling: Sampling | None = None
-) -> TracerProvider | None:
+) -> LightTracerProvider | None:
     """Send this process's spans to `endpoint` (OTLP/gRPC); none if it is empty. `sampling`: None: all.
 
     The caller shuts the provider down before the process ends, which sends what is left.
@@ -56,21 +54,10 @@ def start_traces(
     if not endpoint:
         return None
     resource = Resource.create({"service.name": f"quire-{service}", "service.instance.id": process_id})
-    limits = SpanLimits(max_attribute_length=MAX_ATTRIBUTE_LENGTH)
-    sampling = sampling or Sampling()
-    provider = TracerProvider(RequestSampler(sampling), resource, span_limits=limits)
     exporter = OTLPSpanExporter(endpoint=endpoint, insecure=not endpoint.startswith("https"))
-    sent = BatchSpanProcessor(exporter, schedule_delay_millis=500)
-    provider.add_span_processor(KeptIfFaulty(sent, sampling.slow_seconds) if sampling.slow_seconds else sent)
+    provider = LightTracerProvider(sampling or Sampling(), resource, BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     return provider
-
-
-def outgoing(context: Context | None = None) -> tuple[tuple[str, str], ...]:
-    """Metadata that carries the current (or the given) span's context to the next process."""
-    carrier: dict[str, str] = {}
-    _propagator.inject(carrier, context=context)
-    return tuple(carrier.items())
 
 
 def sampled_trace(span: Span) -> int:
@@ -81,19 +68,26 @@ def sampled_trace(span: Span) -> int:
 
 def incoming(metadata: Metadata | None) -> Context:
     """The caller's span context out of a call's metadata; empty if it has none."""
-    carrier = {key: value for key, value in metadata or () if isinstance(value, str)}
-    return _propagator.extract(carrier, Context())
+    for key, value in metadata or ():
+        if key == TRACEPARENT and isinstance(value, str) and (found := _TRACEPARENT.fullmatch(value)):
+            trace_id, span_id, flags = (int(part, 16) for part in found.groups())
+            caller = SpanContext(trace_id, span_id, True, TraceFlags(flags))
+            return trace.set_span_in_context(NonRecordingSpan(caller), Context())
+    return Context()
 
 
 def carried(span: Span) -> tuple[tuple[str, str], ...]:
     """Metadata that carries the span's context to the next process; none if nothing is traced."""
-    return outgoing(trace.set_span_in_context(span)) if span.get_span_context().is_valid else ()
+    context = span.get_span_context()
+    if not context.is_valid:
+        return ()
+    return ((TRACEPARENT, f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"),)
 
 
 @contextmanager
 def within(tracer: Tracer, name: str, parent: Span) -> Iterator[Span]:
     """A span named `name` around a part of what `parent` does. Its errors are the parent's."""
-    if not parent.get_span_context().is_valid:
+    if not parent.is_recording():
         yield parent
         return
     span = tracer.start_span(name, trace.set_span_in_context(parent))
@@ -109,7 +103,7 @@ def calling(tracer: Tracer, method: str, parent: Span, attempt: int) -> Iterator
 
     `attempt`: 1 for the first call; a further one is made when a process was lost, or the call was paused.
     """
-    if not parent.get_span_context().is_valid:
+    if not parent.is_recording():
         yield parent
         return
     attributes: dict[str, str | int] = {"rpc.method": method, "rpc.system.name": "grpc"}
@@ -148,7 +142,8 @@ class Waits:
         """Tokens have come; the seconds since those before, or since the beginning."""
         now = self._clock()
         waited, self._since = now - self._since, now
-        self.longest = max(self.longest, waited)
+        if waited > self.longest:
+            self.longest = waited
         return waited
 
     def note(self, span: Span) -> None:

@@ -7,15 +7,12 @@ waits for a process waits at least as long: what is slow in one is sent by all f
 """
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
-from opentelemetry import trace
-from opentelemetry.context import Context
-from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
-from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
-from opentelemetry.trace import Link, SpanContext, SpanKind, StatusCode, TraceFlags, TraceState
-from opentelemetry.util.types import Attributes
+from opentelemetry.trace import Status, StatusCode
+from opentelemetry.util.types import Attributes, AttributeValue
 
 TENANT = "quire.tenant"
 """Attribute of a request's span: whose API key it came with."""
@@ -36,118 +33,83 @@ class Sampling:
     slow_seconds: float = 0.0
     """Of other requests, those that waited this long for a token are sent, and those that failed; 0: none."""
 
-
-class RequestSampler(Sampler):
-    """Follows the caller; decides by rate and tenant if there is none."""
-
-    def __init__(self, sampling: Sampling) -> None:
-        self._tenants = sampling.tenants
-        self._bound = round(sampling.rate * 2**64)
-        self._otherwise = Decision.RECORD_ONLY if sampling.slow_seconds else Decision.DROP
-
-    def should_sample(
-        self,
-        parent_context: Context | None,
-        trace_id: int,
-        name: str,
-        kind: SpanKind | None = None,
-        attributes: Attributes = None,
-        links: Sequence[Link] | None = None,
-        trace_state: TraceState | None = None,
-    ) -> SamplingResult:
-        parent = trace.get_current_span(parent_context).get_span_context()
-        if parent.is_valid:
-            chosen = parent.trace_flags.sampled
-        else:
-            # The last 64 bits are random, as every process of a trace and every collector takes them to be.
-            chosen = trace_id % 2**64 < self._bound or (attributes or {}).get(TENANT) in self._tenants
-        return SamplingResult(Decision.RECORD_AND_SAMPLE if chosen else self._otherwise, attributes)
-
-    def get_description(self) -> str:
-        return "RequestSampler"
+    def chooses(self, trace_id: int, attributes: Attributes) -> bool:
+        """Whether a trace that begins in this process is sent. `attributes`: of its first span."""
+        # The last 64 bits are random, as every process of a trace and every collector takes them to be.
+        return trace_id % 2**64 < round(self.rate * 2**64) or (attributes or {}).get(TENANT) in self.tenants
 
 
-@dataclass
-class _Request:
-    """The spans that this process has of one request that was not chosen."""
+class Ended(Protocol):
+    """A span that has ended."""
 
-    under_way: int = 0
-    ended: list[ReadableSpan] = field(default_factory=list)
-    failed: bool = False
-    waits: list[float] = field(default_factory=list)
+    status: Status | None
+    attributes: dict[str, AttributeValue]
+
+    @property
+    def nanoseconds(self) -> int:
+        """From its begin to its end."""
 
 
-class KeptIfFaulty(SpanProcessor):
-    """Hands on spans that were chosen at once, and others when their request turns out to be worth it."""
+Span = TypeVar("Span", bound=Ended)
 
-    def __init__(self, then: SpanProcessor, slow_seconds: float) -> None:
-        """`then`: gets the spans that are sent."""
-        self._then, self._slow_seconds = then, slow_seconds
-        self._requests: dict[int, _Request] = {}
-        """By the id of each span under way."""
+
+class Request(Generic[Span]):
+    """What this process records of one request."""
+
+    __slots__ = ("_ended", "_failed", "_lock", "_longest", "_send", "_slow_seconds", "_under_way", "chosen")
+
+    def __init__(self, send: Callable[[Span], None], chosen: bool, slow_seconds: float) -> None:
+        """`chosen`: its trace is sent in any case."""
+        self.chosen = chosen
+        self._send, self._slow_seconds = send, slow_seconds
         self._lock = threading.Lock()  # a worker begins spans in one thread and ends them in another
+        self._under_way = 0
+        self._ended: list[Span] = []
+        self._failed = False
+        self._longest: float | None = None
+        """Seconds that somebody waited for a token; None if there are none in what is recorded."""
 
-    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        context, parent = span.get_span_context(), span.parent
-        if context is None or context.trace_flags.sampled:
+    @property
+    def held(self) -> int:
+        """Number of spans that have ended, of which it is not known whether they are sent."""
+        return len(self._ended)
+
+    def begin(self) -> None:
+        """A span has begun."""
+        if not self.chosen:
+            with self._lock:
+                self._under_way += 1
+
+    def end(self, span: Span) -> None:
+        """A span has ended. With the last one it is known whether all are sent."""
+        if self.chosen:
+            self._send(span)
             return
         with self._lock:
-            request = None if parent is None or parent.is_remote else self._requests.get(parent.span_id)
-            request = self._requests[context.span_id] = request or _Request()
-            request.under_way += 1
-
-    def on_end(self, span: ReadableSpan) -> None:
-        context = span.get_span_context()
-        if context is None or context.trace_flags.sampled:
-            self._then.on_end(span)
-            return
-        with self._lock:
-            request = self._requests.pop(context.span_id, None)
-            if request is None:
+            self._note(span)
+            self._under_way -= 1
+            if self._under_way:
                 return
-            self._note(request, span)
-            request.under_way -= 1
-            if request.under_way or not self._is_worth_it(request, span):
-                return
-        for each in request.ended:
-            self._then.on_end(_chosen(each))
+            ended, worth_it = self._ended, self._is_worth_it(span)
+            self._ended, self._failed, self._longest = (
+                [],
+                False,
+                None,
+            )  # a span that comes later is on its own
+        if worth_it:
+            for each in ended:
+                self._send(each)
 
-    def shutdown(self) -> None:
-        self._then.shutdown()
+    def _note(self, span: Span) -> None:
+        if span.status is not None and span.status.status_code is StatusCode.ERROR:
+            self._failed = True
+        wait = span.attributes.get(LONGEST_WAIT)
+        if isinstance(wait, float) and (self._longest is None or wait > self._longest):
+            self._longest = wait
+        if len(self._ended) < MAX_HELD:
+            self._ended.append(span)
 
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return self._then.force_flush(timeout_millis)
-
-    def _note(self, request: _Request, span: ReadableSpan) -> None:
-        request.failed |= span.status.status_code is StatusCode.ERROR
-        wait = (span.attributes or {}).get(LONGEST_WAIT)
-        if isinstance(wait, float):
-            request.waits.append(wait)
-        if len(request.ended) < MAX_HELD:
-            request.ended.append(span)
-
-    def _is_worth_it(self, request: _Request, last: ReadableSpan) -> bool:
+    def _is_worth_it(self, last: Span) -> bool:
         """`last`: the span that ended last. What has no tokens was waited for as long as it took."""
-        waited = max(request.waits, default=((last.end_time or 0) - (last.start_time or 0)) / 1e9)
-        return request.failed or waited >= self._slow_seconds
-
-
-def _chosen(span: ReadableSpan) -> ReadableSpan:
-    """The span as if its trace had been chosen: exporters leave out others."""
-    old = span.get_span_context()
-    assert old is not None
-    flags = TraceFlags(old.trace_flags | TraceFlags.SAMPLED)
-    return ReadableSpan(
-        name=span.name,
-        context=SpanContext(old.trace_id, old.span_id, old.is_remote, flags, old.trace_state),
-        parent=span.parent,
-        resource=span.resource,
-        attributes=span.attributes,
-        events=span.events,
-        links=span.links,
-        kind=span.kind,
-        status=span.status,
-        start_time=span.start_time,
-        end_time=span.end_time,
-        instrumentation_scope=span.instrumentation_scope,
-    )
+        waited = last.nanoseconds / 1e9 if self._longest is None else self._longest
+        return self._failed or waited >= self._slow_seconds

@@ -42,6 +42,8 @@ class Outbox:
         self.epoch = 1
         self.full = False
         """Whether writers should wait for `room`."""
+        self.buried = 0
+        """Malformed entries so far."""
         self._link, self._id, self._away = link, process_id, away
         self._seal = seal or Seal()
         self._openings: dict[Opener, tuple[str, Entry]] = {}
@@ -83,6 +85,7 @@ class Outbox:
 
     def bury(self, letter: Letter) -> None:
         """Put a malformed entry where a person can look at it."""
+        self.buried += 1
         self._letters.append(letter)
         self._has_work.set()
 

@@ -545,6 +545,7 @@ async def test_malformed_entries_become_dead_letters(
     await until(buried, "each has its letter")
     letters = await world.dead_letters()
     assert sum(letter.startswith(DOOR) for letter in letters) == len(bad) + 1
+    assert (client.outbox.buried, server.outbox.buried) == (2, len(bad) + 1 + 2)
     assert any("without a method" in letter for letter in letters)
     assert (await stub.Unary(echo.Text(text="x"))).text == "x"
     await until(lambda: empty(world), "nothing is left at the door")

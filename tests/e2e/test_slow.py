@@ -48,6 +48,7 @@ def small(
     """A deployment with little room."""
     settings = {
         "QUIRE_OTLP_ENDPOINT": f"http://127.0.0.1:{receiver.port}",
+        "OTEL_BSP_SCHEDULE_DELAY": "200",  # milliseconds, in place of 5,000
         "QUIRE_MAX_SLOTS": str(PLACES),
         "QUIRE_MAX_MODEL_LEN": "512",
         "QUIRE_KV_MEMORY": "5MiB",

@@ -28,6 +28,7 @@ def traced(
 ) -> Iterator[Deployment]:
     settings = {
         "QUIRE_OTLP_ENDPOINT": f"http://127.0.0.1:{receiver.port}",
+        "OTEL_BSP_SCHEDULE_DELAY": "200",  # milliseconds, in place of 5,000
         "QUIRE_TRACE_RATE": "0",  # those are traced that a test wants, and what fails
         "QUIRE_TRACE_SLOW_SECONDS": "300",
     }

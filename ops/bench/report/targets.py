@@ -158,6 +158,16 @@ def with_over_without(model: str, mechanism: str, figure: str) -> Look:
     return look
 
 
+def traced_over_untraced(rate: float, figure: str) -> Look:
+    """The median ratio at this rate."""
+
+    def look(results: Results) -> float | None:
+        found = at("traced over untraced", figure, "median")(results)
+        return found if results.get("rate") == rate else None
+
+    return look
+
+
 def with_it(model: str, mechanism: str, figure: str) -> Look:
     """A figure with the mechanism: the median of the rounds."""
 
@@ -247,6 +257,18 @@ TARGETS = (
         Bound("at most", 8, "ms"),
         "chain",
         at("first_token", "above_bare_step_p50_ms"),
+    ),
+    *(
+        Target(
+            f"{what} with traces of a tenth of all requests and of what is slow or fails, over that without",
+            asked,
+            "traces",
+            traced_over_untraced(0.1, figure),
+        )
+        for what, asked, figure in (
+            ("output tokens/s", Bound("at least", 0.99, "times"), "tokens_per_second"),
+            ("CPU time of all processes a token", Bound("below", 1.01, "times"), "cpu_us_per_token"),
+        )
     ),
     Target(
         "P50 of a unary call over grpc.aio",

@@ -46,6 +46,7 @@ KINDS: Mapping[str, Kind] = {
     "chain": Kind("What the processes cost", lambda _: "", processes.chain),
     "paced": Kind("What the processes carry", lambda _: "", processes.paced),
     "front": Kind("What streams cost in front of the worker", lambda _: "", anything.numbers),
+    "traces": Kind("What traces cost", lambda _: "", anything.numbers),
     "wire": Kind("The wire beside plain gRPC", lambda _: "", processes.wire),
     "one-redis": Kind("Where one Redis ends", lambda _: "", processes.one_redis),
     "chaos": Kind("When everything fails in turn", lambda _: "", robust.chaos),

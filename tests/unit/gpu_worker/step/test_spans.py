@@ -137,3 +137,22 @@ def test_without_a_provider_nothing_is_kept(make) -> None:
     tracked = spans.Spans()
     run(tracked, make.plan(1, [(0, 0, 1, 1)], new_slots=[make.slot(0, [1], [], traceparent=PARENT)]))
     assert not tracked._sequences
+
+
+def test_a_slot_s_next_sequence_is_another_one(make, exporter) -> None:
+    """Rows of the same slots are taken for rows of the same sequences, while those are there."""
+    tracked = spans.Spans()
+    rows = [(0, 1, 1, 1), (1, 1, 1, 1)]
+    news = [make.slot(slot, [1], [], traceparent=PARENT) for slot in (0, 1)]
+    run(tracked, make.plan(1, rows, new_slots=news))
+    run(tracked, make.plan(2, rows))
+    run(tracked, make.plan(3, rows, new_slots=news[:1], freed_slots=[0]))
+    run(tracked, make.plan(4, rows))
+    run(tracked, make.plan(5, rows))
+    run(tracked, make.plan(6, rows, new_slots=[make.slot(0, [1], [])], freed_slots=[0]))
+    run(tracked, make.plan(7, rows), milliseconds=400)
+    run(tracked, make.plan(8, rows, new_slots=news[:1], freed_slots=[0]))
+    tracked.close()
+    first, second, slow, other, last = exporter.get_finished_spans()
+    assert [each.attributes["quire.steps"] for each in (first, second, other, last)] == [2, 3, 8, 1]
+    assert (slow.parent, slow.links) == (other.context, ())

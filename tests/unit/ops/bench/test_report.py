@@ -14,6 +14,8 @@ from ops.bench.record import Record, read, read_all
 from ops.bench.report.__main__ import FOLDER, RESULTS, gpu_of, text, write
 from ops.bench.report.sections import KINDS
 from ops.bench.rig.timed import PARTS
+from ops.bench.traces import Turn
+from ops.bench.traces import compared as traces_compared
 from ops.simulate import scale
 from ops.simulate.arrivals import Load
 from ops.simulate.compare import Grid, compare
@@ -178,6 +180,7 @@ def folder(tmp_path, made_up, contest) -> Path:
         made_up("grammars", {"schemas": 100, "libraries": {"llguidance": {"compiling, P50, ms": 1.5}}}),
         made_up("paced", {"prompt_tokens": 32, "answer_tokens": 256, "by_step_ms": {"5": [CARRIED]}}),
         made_up("front", FRONT),
+        made_up("traces", {"rate": 0.1, **traces_compared([Turn(2000, 800 + turn) for turn in range(9)])}),
         made_up("one-redis", ONE_REDIS),
         made_up("chaos", CHAOS),
         made_up("soak", SOAK),

@@ -1,22 +1,57 @@
-"""How what traces cost is told."""
+"""How what traces cost is measured and told."""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import grpc
+import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
-from ops.bench.traces import UNTRACED, WAYS, Turn, compared, sink
+from ops.bench.traces import OFF, SWITCH, Switch, Turn, compared, cpu_seconds, interval, sink
 from ops.launcher.redis_server import free_port
 
+FIGURES = ("tokens_per_second", "cpu_us_per_token")
 
-def test_each_round_is_compared_with_itself() -> None:
-    """The machine becomes slower and slower; what counts is the ratio within a round."""
-    bare = [Turn(1000, 100), Turn(500, 200), Turn(250, 400)]
-    traced = [Turn(990, 101), Turn(450, 220), Turn(245, 404)]
-    found = compared({UNTRACED: bare, "all": traced})
-    assert found[UNTRACED] == {"tokens_per_second": 500, "cpu_us_per_token": 200}
-    assert found["all"] == {
-        **{"tokens_per_second": 450, "cpu_us_per_token": 220},
-        **{"tokens_ratio": 0.98, "cpu_ratio": 1.01},
-    }
+
+def test_each_traced_load_is_compared_with_those_around_it() -> None:
+    """The machine becomes slower and slower, and tracing costs a hundredth."""
+    turns = [
+        Turn((1000 - number) * (0.99 if number % 2 else 1), (100 + number) * (1.01 if number % 2 else 1))
+        for number in range(41)
+    ]
+    found = compared(turns)
+    assert found["untraced"] == {"tokens_per_second": 980, "cpu_us_per_token": 120}
+    assert [found["traced over untraced"][figure]["median"] for figure in FIGURES] == [0.99, 1.01]
+    assert [found["untraced over untraced"][figure]["median"] for figure in FIGURES] == [1, 1]
+    assert found["traced over untraced"]["cpu_us_per_token"]["number"] == 20
+    assert found["untraced over untraced"]["cpu_us_per_token"]["number"] == 10
+
+
+def test_the_median_lies_in_the_interval_nineteen_times_of_twenty() -> None:
+    draw = random.Random(1)
+    hits = 0
+    for _ in range(2000):
+        low, high = interval([draw.lognormvariate(0, 1) for _ in range(80)])
+        hits += low <= 1 <= high
+    assert 0.93 < hits / 2000 < 0.97
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_few_values_have_an_interval(number: int) -> None:
+    values = [float(each) for each in range(number)]
+    assert interval(values) == (0.0, number - 1)
+
+
+def test_cpu_time_is_that_of_the_process_alone() -> None:
+    used = cpu_seconds([os.getpid()])
+    assert abs(used - time.process_time()) < 1
+    while time.process_time() < used + 0.1:
+        pass
+    assert cpu_seconds([os.getpid()]) - used >= 0.1
 
 
 def test_spans_are_counted() -> None:
@@ -30,5 +65,39 @@ def test_spans_are_counted() -> None:
         assert taken.spans == 2
 
 
-def test_all_but_one_are_traced() -> None:
-    assert [way for way, settings in WAYS.items() if not settings] == [UNTRACED]
+PROCESS = """import sys
+from opentelemetry import trace
+from opentelemetry.context import Context
+from ops.runtime.telemetry import start_traces
+from ops.runtime.trace_sampling import Sampling
+provider = start_traces("test", "test-1", "http://127.0.0.1:1", Sampling(0.5, slow_seconds=5.0))
+tracer = trace.get_tracer("test")
+print("ready", flush=True)
+for _ in sys.stdin:
+    span = tracer.start_span("name", Context()).get_span_context()
+    print("none" if not span.is_valid else "chosen" if span.trace_flags.sampled else "recorded", flush=True)
+"""
+
+
+def test_a_process_turns_its_traces_off_and_on(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROCESS],
+        env=os.environ | {"PYTHONPATH": str(SWITCH), "TRACES_SWITCH": str(tmp_path)},
+        cwd=Path(__file__).parents[4],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "ready\n"
+        switch = Switch(tmp_path, {"test": process.pid, "redis": -1})
+        for rate, kind in ((OFF, "none"), ("1", "chosen"), ("0", "recorded"), (OFF, "none"), ("1", "chosen")):
+            switch.turn(rate)
+            process.stdin.write("\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == f"{kind}\n"
+    finally:
+        process.kill()
+        process.communicate()

@@ -3,7 +3,7 @@
 import asyncio
 
 from ops.runtime import metrics_store as module
-from ops.runtime.metric_names import BY_NAME, LEASES_LOST
+from ops.runtime.metric_names import BY_NAME, DEAD_LETTERS, LEASES_LOST
 from ops.runtime.metrics import parse
 from ops.runtime.metrics_store import KEPT_SECONDS, MetricsStore, publish
 from proto.rpc import Node, RedisBus
@@ -29,5 +29,5 @@ async def test_a_process_publishes(redis_url: str, line: Line, prefix: str, monk
             while not (found := await MetricsStore(line, prefix).read([node.id])):
                 await asyncio.sleep(0.01)
         values = parse(found[node.id], BY_NAME)
-        assert values[LEASES_LOST.name] == {(): [0]}
+        assert values[LEASES_LOST.name] == values[DEAD_LETTERS.name] == {(): [0]}
         assert values["quire:process_cpu_seconds"][()][0] > 0

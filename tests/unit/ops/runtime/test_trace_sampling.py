@@ -1,26 +1,20 @@
 """Which traces are sent: those that are chosen, and of others what failed or was slow."""
 
-import itertools
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Span, Status, StatusCode, Tracer
 
+from ops.runtime.light_spans import LightSpan, LightTracerProvider
 from ops.runtime.telemetry import failed, incoming, within
-from ops.runtime.trace_sampling import (
-    LONGEST_WAIT,
-    MAX_HELD,
-    TENANT,
-    KeptIfFaulty,
-    RequestSampler,
-    Sampling,
-)
+from ops.runtime.trace_sampling import LONGEST_WAIT, MAX_HELD, TENANT, Sampling
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 SLOW = 2.0
@@ -30,11 +24,9 @@ class Process:
     """A process with a sampling of its own, and what it has sent."""
 
     def __init__(self, sampling: Sampling) -> None:
-        self.provider = TracerProvider(RequestSampler(sampling))
         self._exporter = InMemorySpanExporter()
-        self.batches = BatchSpanProcessor(self._exporter, schedule_delay_millis=3_600_000)
-        self.processor = KeptIfFaulty(self.batches, sampling.slow_seconds)
-        self.provider.add_span_processor(self.processor if sampling.slow_seconds else self.batches)
+        batches = BatchSpanProcessor(self._exporter, schedule_delay_millis=3_600_000)
+        self.provider = LightTracerProvider(sampling, Resource.create({}), batches)
         self.tracer: Tracer = self.provider.get_tracer("test")
 
     def sent(self) -> list[str]:
@@ -66,11 +58,19 @@ def parent(sampled: bool) -> Context:
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.25, 1.0])
-def test_a_part_of_all_traces(process: Make, rate: float) -> None:
-    sampler = RequestSampler(Sampling(rate=rate))
+def test_a_part_of_all_traces(rate: float) -> None:
+    sampling = Sampling(rate=rate)
     ids = (number * 2**64 // 1000 + (number << 64) for number in range(1000))
-    chosen = sum(sampler.should_sample(Context(), each, "n").decision.is_sampled() for each in ids)
-    assert chosen == 1000 * rate
+    assert sum(sampling.chooses(each, None) for each in ids) == 1000 * rate
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.25, 1.0])
+def test_traces_that_begin_here_are_chosen_by_their_ids(process: Make, rate: float) -> None:
+    served = process(rate=rate, slow_seconds=SLOW)
+    for _ in range(200):
+        span = served.tracer.start_span("request", Context())
+        context = span.get_span_context()
+        assert context.trace_flags.sampled == (context.trace_id % 2**64 < rate * 2**64)
 
 
 def test_a_tenant_s_traces(process: Make) -> None:
@@ -141,11 +141,21 @@ def test_a_part_may_end_after_its_request(process: Make) -> None:
     assert served.sent() == ["request", "late"]
 
 
-def test_nothing_is_kept_of_requests_that_have_ended(process: Make) -> None:
-    served = process(rate=0.5, slow_seconds=SLOW)
-    for end in itertools.islice(itertools.cycle((lambda _: None, Span.is_recording)), 50):
-        ask(served.tracer, end)
-    assert not served.processor._requests
+def test_what_comes_after_the_end_of_a_request_is_on_its_own(process: Make) -> None:
+    """Nothing is held of a request that has ended, and nothing is sent twice."""
+    served = process(rate=0.0, slow_seconds=SLOW)
+    for ends, sent in (
+        (lambda _: None, []),
+        (lambda part: failed(part, ValueError(), None), ["part", "request"]),
+    ):
+        request = served.tracer.start_span("request", Context())
+        with within(served.tracer, "part", request) as part:
+            ends(part)
+        request.end()
+        assert isinstance(request, LightSpan)
+        assert request.request.held == 0
+        served.tracer.start_span("late", trace.set_span_in_context(request)).end()
+        assert served.sent() == sent
 
 
 def test_a_request_holds_so_many_spans(process: Make) -> None:
@@ -154,8 +164,21 @@ def test_a_request_holds_so_many_spans(process: Make) -> None:
     for _ in range(2 * MAX_HELD):
         with within(served.tracer, "part", request):
             pass
-    (held,) = served.processor._requests.values()
-    assert len(held.ended) == MAX_HELD
+    assert isinstance(request, LightSpan)
+    assert request.request.held == MAX_HELD
+
+
+def test_threads_may_end_spans_of_a_request_at_the_same_time(process: Make) -> None:
+    """As a worker does: whichever is last, all are sent, and once."""
+    served = process(rate=0.0, slow_seconds=SLOW)
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(50):
+            request = served.tracer.start_span("request", Context())
+            parts = [served.tracer.start_span("part", trace.set_span_in_context(request)) for _ in range(8)]
+            failed(parts[0], ValueError(), None)
+            request.end()
+            list(threads.map(lambda part: part.end(), parts))
+    assert sorted(served.sent()) == ["part"] * 400 + ["request"] * 50
 
 
 def test_without_a_bound_nothing_is_recorded_that_is_not_chosen(process: Make) -> None:
