@@ -6,7 +6,7 @@
 Models have random weights (`ops/bench/rig/formats.py`) and compute in bfloat16. Memory is measured as in
 `ops/bench/footprint.py`, at 1 to 2 GB. Steps are decodes of two models in one process, in turns: one with
 weights that a checkpoint has in 4 bits or in one byte, and one of the same shape that `QUIRE_QUANTIZATION`
-quantizes. Either file is written anew, for the formats that are measured.
+quantizes. Formats that a call does not measure keep the figures that the file has.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from gpu_worker.startup.load import load
 from gpu_worker.step.runner import Runner
 from ops.bench.footprint import measured
 from ops.bench.pages import fill
-from ops.bench.record import write
+from ops.bench.record import read, write
 from ops.bench.rig.formats import made_in
 from ops.bench.rig.plans import decodes
 from ops.bench.rig.shapes import made
@@ -59,7 +59,6 @@ def memory(form: str, shape: str, folder: Path | None = None) -> dict[str, Any]:
         "shape": shape,
         "files MiB": round(sum(path.stat().st_size for path in files) / 2**20),
         "kept MiB": round(found["kept"] / 2**20),
-        "seconds to load": round(found["seconds"], 1),
         "peak over kept": round(found["loading"] / found["kept"], 3),
     }
 
@@ -139,7 +138,9 @@ def main() -> None:
             print(form, json.dumps(found[form]), flush=True)
     name = "formats-memory" if given.what == "memory" else f"formats-steps-{given.shape}"
     results = {"dtype": "bfloat16", **({} if given.what == "memory" else {"model": given.shape})}
-    write(given.out or RESULTS / f"{name}.json", f"formats-{given.what}", 0, results | {"formats": found})
+    path = given.out or RESULTS / f"{name}.json"
+    earlier = read(path).results["formats"] if path.exists() else {}
+    write(path, f"formats-{given.what}", 0, results | {"formats": earlier | found})
 
 
 if __name__ == "__main__":

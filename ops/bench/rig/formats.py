@@ -151,7 +151,8 @@ def write(shape: Shape, form: str, directory: Path, seed: int = 0) -> None:
     chance, written = default_rng(seed), dict[str, Tensor]()
     for name, sizes in tensors(shape):
         if name.endswith("_proj.weight"):
-            drawn = FORMATS[form].draw(*sizes, chance)
+            out, inputs = sizes
+            drawn = FORMATS[form].draw(out, inputs, chance)
             written |= {name.removesuffix("weight") + end: each for end, each in drawn.items()}
         elif len(sizes) == 1:
             written[name] = torch.ones(sizes, dtype=torch.bfloat16)
