@@ -16,7 +16,7 @@ void quire_linear(const quire::Matrix*, const void*, int64_t, void*, int);
 void quire_quantized_pack(const quire::Matrix*, const void*, const float*, uint32_t*, float*, int32_t*);
 void quire_quantized_rows(const quire::Matrix*, const int64_t*, int64_t, void*);
 void quire_quantized(const quire::Matrix*, const void*, int64_t, void*, int);
-void quire_int4_pack(const quire::Matrix*, const void*, const uint16_t*, uint32_t*);
+void quire_int4_pack(const quire::Matrix*, const void*, const uint16_t*, const float*, uint32_t*, uint16_t*);
 void quire_int4_rows(const quire::Matrix*, const int64_t*, int64_t, void*);
 void quire_int4(const quire::Matrix*, const void*, int64_t, void*, int);
 void quire_norm(int, int, const void*, const void*, float, int64_t, int64_t, void*);
@@ -100,7 +100,7 @@ struct PackedMatrix {
     std::vector<int32_t> corrections;
 
     PackedMatrix(Form form, const std::vector<T>& given, Activation activation, int64_t in, int64_t width)
-        : matrix{nullptr, nullptr, nullptr, nullptr, in, width, TYPE<T>, activation, 0} {
+        : matrix{nullptr, nullptr, nullptr, nullptr, in, width, TYPE<T>, activation, 0, nullptr, 0} {
         const int64_t columns = matrix.count() * COLUMNS;
         panels.resize(columns * (in + 64));
         scales.resize(columns);
@@ -111,7 +111,7 @@ struct PackedMatrix {
             matrix.corrections = corrections.data();
             quire_quantized_pack(&matrix, given.data(), nullptr, panels.data(), scales.data(), corrections.data());
         } else if (form == Form::int4) {
-            quire_int4_pack(&matrix, given.data(), nullptr, panels.data());
+            quire_int4_pack(&matrix, given.data(), nullptr, nullptr, panels.data(), nullptr);
         } else {
             quire_linear_pack(&matrix, (const uint8_t*)given.data(), panels.data());
         }

@@ -143,6 +143,7 @@ class Int4Kernels(Int4Weights, QuantizedKernels):
     """With weights of 4 bits, and 8 bits where `Int4Weights` says so."""
 
     _gated = Int4Gated
+    takes_shifts = True
 
     def _int4(self, weight: Tensor, bias: Tensor | None) -> Linear:
         return Int4Linear(self.library, weight, bias)

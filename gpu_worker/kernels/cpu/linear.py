@@ -36,6 +36,8 @@ class Matrix(ctypes.Structure):
         ("type", ctypes.c_int32),
         ("activation", ctypes.c_int32),
         ("wide", ctypes.c_int32),
+        ("shifts", ctypes.c_void_p),
+        ("shift_groups", ctypes.c_int64),
     )
 
 

@@ -15,6 +15,7 @@ bits the shipped model's perplexity would be 1.0084 times the perplexity in floa
 """
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -123,6 +124,9 @@ class ShiftedLinear:
 class Int4Weights:
     """Stands before a back end of int8 weights: they have 4 bits, but for those whose rounding shows most."""
 
+    takes_shifts: ClassVar[bool] = False
+    """Whether its products take a weight with shifts. Otherwise `ShiftedLinear` multiplies it."""
+
     def linear(
         self,
         weight: Tensor,
@@ -133,12 +137,12 @@ class Int4Weights:
         if dtype == torch.float32 or keeps_rows:
             wider: Linear = super().linear(weight, bias, dtype, keeps_rows)  # type: ignore[misc]
             return wider
-        if isinstance(weight, ScaledWeight) and weight.shifts is not None:
+        if isinstance(weight, ScaledWeight) and weight.shifts is not None and not self.takes_shifts:
             return ShiftedLinear(weight, weight.shifts, lambda centered: self._int4(centered, bias))
         return self._int4(weight, bias)
 
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
-        if isinstance(weight, ScaledWeight) and weight.shifts is not None:
+        if isinstance(weight, ScaledWeight) and weight.shifts is not None and not self.takes_shifts:
             return QuantizedGated(self.linear(weight, bias), activation)
         inner: Unary = super().gated(weight, bias, activation)  # type: ignore[misc]
         return inner

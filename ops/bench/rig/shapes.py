@@ -79,8 +79,14 @@ class Shape:
 SHAPES = {
     "135m": Shape(576, 30, 9, 3, 1536, 49152, tied=True),
     "1.1b": Shape(2048, 22, 32, 4, 5632, 32000, tied=False),
+    "3b": Shape(3072, 28, 24, 8, 8192, 128256, tied=True),
     "8b": Shape(4096, 32, 32, 8, 14336, 128256, tied=False),
 }
+
+
+def cache_folder() -> Path:
+    """The folder of benchmarks in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "quire" / "bench"
 
 
 def made(name: str, seed: int = 0, folder: Path | None = None) -> Path:
@@ -88,8 +94,7 @@ def made(name: str, seed: int = 0, folder: Path | None = None) -> Path:
 
     The model is written first if it is not there.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "quire" / "bench"
-    directory = (folder or cache) / (name if seed == 0 else f"{name}-{seed}")
+    directory = (folder or cache_folder()) / (name if seed == 0 else f"{name}-{seed}")
     if not (directory / "config.json").exists():
         write(SHAPES[name], directory, seed)
     return directory
@@ -108,31 +113,35 @@ def write(shape: Shape, directory: Path, seed: int = 0, device: str = "cpu") -> 
 
 
 def _weights(shape: Shape, chance: torch.Generator) -> Iterator[tuple[str, Tensor]]:
-    def drawn(rows: int, columns: int) -> Tensor:
-        numbers = torch.randn(rows, columns, generator=chance, device=chance.device)
-        return numbers.mul_(DEVIATION).bfloat16().cpu()
+    for name, sizes in tensors(shape):
+        if len(sizes) == 1:
+            yield name, torch.ones(sizes, dtype=torch.bfloat16)
+            continue
+        numbers = torch.randn(sizes, generator=chance, device=chance.device)
+        rows = numbers.mul_(DEVIATION).bfloat16().cpu()
+        if sizes[0] == shape.vocabulary:
+            rows[: len(SPECIAL_TOKENS) + BYTES] = 0
+        yield name, rows
 
-    def table() -> Tensor:
-        rows = drawn(shape.vocabulary, shape.hidden)
-        rows[: len(SPECIAL_TOKENS) + BYTES] = 0
-        return rows
 
-    hidden, head = shape.hidden, shape.hidden // shape.heads
-    yield "model.embed_tokens.weight", table()
+def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Name and shape of each tensor. Weights of products are called `_proj.weight`."""
+    hidden, keys = shape.hidden, shape.kv_heads * shape.hidden // shape.heads
+    yield "model.embed_tokens.weight", (shape.vocabulary, hidden)
     for number in range(shape.layers):
         layer = f"model.layers.{number}."
-        yield layer + "input_layernorm.weight", torch.ones(hidden, dtype=torch.bfloat16)
-        yield layer + "self_attn.q_proj.weight", drawn(hidden, hidden)
-        yield layer + "self_attn.k_proj.weight", drawn(shape.kv_heads * head, hidden)
-        yield layer + "self_attn.v_proj.weight", drawn(shape.kv_heads * head, hidden)
-        yield layer + "self_attn.o_proj.weight", drawn(hidden, hidden)
-        yield layer + "post_attention_layernorm.weight", torch.ones(hidden, dtype=torch.bfloat16)
-        yield layer + "mlp.gate_proj.weight", drawn(shape.intermediate, hidden)
-        yield layer + "mlp.up_proj.weight", drawn(shape.intermediate, hidden)
-        yield layer + "mlp.down_proj.weight", drawn(hidden, shape.intermediate)
-    yield "model.norm.weight", torch.ones(hidden, dtype=torch.bfloat16)
+        yield layer + "input_layernorm.weight", (hidden,)
+        yield layer + "self_attn.q_proj.weight", (hidden, hidden)
+        yield layer + "self_attn.k_proj.weight", (keys, hidden)
+        yield layer + "self_attn.v_proj.weight", (keys, hidden)
+        yield layer + "self_attn.o_proj.weight", (hidden, hidden)
+        yield layer + "post_attention_layernorm.weight", (hidden,)
+        yield layer + "mlp.gate_proj.weight", (shape.intermediate, hidden)
+        yield layer + "mlp.up_proj.weight", (shape.intermediate, hidden)
+        yield layer + "mlp.down_proj.weight", (hidden, shape.intermediate)
+    yield "model.norm.weight", (hidden,)
     if not shape.tied:
-        yield "lm_head.weight", table()
+        yield "lm_head.weight", (shape.vocabulary, hidden)
 
 
 def tokenizer(vocabulary: int) -> Tokenizer:

@@ -9,6 +9,10 @@
 // A word is eight weights of one output, stored 8 higher, unsigned. Numbers 0 to 3 are the lower halves of its bytes,
 // numbers 4 to 7 the upper halves, so that a mask gives four bytes in the order of the activations' bytes. The sums of
 // a group are exact integers. Groups are added up in float32, from the first to the last.
+//
+// A checkpoint's weights may have zero points, and then a weight is a whole number times the scale, and a shift. One or
+// several groups share a shift, a float16. Shifts lie apart, in the order of panels, groups and columns. A shift is
+// multiplied with the sum of the activations' bytes, once for all of its weights.
 #include "activations.h"
 #include "dot.h"
 #include "half.h"
@@ -26,6 +30,11 @@ constexpr int OFFSET = 8;
 constexpr int BYTE_WORDS = GROUP / 4;
 
 int64_t groups_of(const Matrix& matrix) { return (matrix.in + GROUP - 1) / GROUP; }
+
+// Shifts of an output.
+int64_t shifts_of(const Matrix& matrix) {
+    return matrix.shifts ? (groups_of(matrix) + matrix.shift_groups - 1) / matrix.shift_groups : 0;
+}
 
 // The product of words of four bytes, unsigned weights and signed activations, as exact integers. Where an instruction
 // adds up two products in 16 bits, a group fits: 8 words of 2 products, from each of which OFFSET times the row's number
@@ -128,11 +137,20 @@ struct Groups {
     }
 };
 
+// After the excesses a row has the sum of the bytes of each shift, as float32.
 Quantized quantize_groups(const Matrix& matrix, const void* x, int64_t count) {
-    const int64_t groups = groups_of(matrix), last = matrix.in % GROUP;
-    return quantize_all<0>(matrix, x, count, groups * (BYTE_WORDS + 1), [&](uint32_t* row) {
+    const int64_t groups = groups_of(matrix), last = matrix.in % GROUP, shifts = shifts_of(matrix);
+    return quantize_all<0>(matrix, x, count, groups * (BYTE_WORDS + 1) + shifts, [&](uint32_t* row) {
         auto* bytes = reinterpret_cast<int8_t*>(row);
         if (last && last <= LANES) std::memset(bytes + groups * GROUP - LANES, 0, LANES);
+        auto* sums = reinterpret_cast<float*>(row) + groups * (BYTE_WORDS + 1);
+        for (int64_t number = 0; number < shifts; ++number) {
+            const int64_t begin = number * matrix.shift_groups * GROUP;
+            const int64_t end = std::min(begin + matrix.shift_groups * GROUP, groups * GROUP);
+            int32_t sum = 0;
+            for (int64_t at = begin; at < end; ++at) sum += bytes[at];
+            sums[number] = float(sum);
+        }
         for (int64_t group = 0; group < groups; ++group, bytes += GROUP)
             row[groups * BYTE_WORDS + group] = Bytes::excess(bytes);
     });
@@ -141,13 +159,27 @@ Quantized quantize_groups(const Matrix& matrix, const void* x, int64_t count) {
 // Position of a number's lowest bit in its word.
 int place(int64_t number) { return number % 4 * 8 + number % 8 / 4 * 4; }
 
-// Quantize a group of weights, `count` and then zeros. Writes its words, COLUMNS apart; returns its scale as float16:
-// `given`, if it is not null.
+// Add what a panel's shifts mean to the sums of `count` rows, the first of which is `x`.
+void add_shifts(const Matrix& matrix, int64_t panel, const uint32_t* x, int64_t stride, int count, Tile<f32x16>& tile) {
+    const int64_t shifts = shifts_of(matrix);
+    const auto* sums = reinterpret_cast<const float*>(x) + groups_of(matrix) * (BYTE_WORDS + 1);
+    const uint16_t* from = matrix.shifts + panel * shifts * COLUMNS;
+    for (int64_t number = 0; number < shifts; ++number, from += COLUMNS) {
+        const f32x16 left = from_halves(load_bits<u16x16>(from)), right = from_halves(load_bits<u16x16>(from + LANES));
+        for (int row = 0; row < count; ++row) {
+            tile.sums[row][0] += left * sums[row * stride + number];
+            tile.sums[row][1] += right * sums[row * stride + number];
+        }
+    }
+}
+
+// Quantize a group of weights, `count` and then zeros, less `shift`. Writes its words, COLUMNS apart; returns its scale
+// as float16: `given`, if it is not null.
 template <class Number>
-uint16_t pack(const Number* from, int64_t count, const uint16_t* given, uint32_t* to) {
+uint16_t pack(const Number* from, int64_t count, const uint16_t* given, float shift, uint32_t* to) {
     float numbers[GROUP] = {}, extreme = 0;
     for (int64_t at = 0; at < count && at < GROUP; ++at) {
-        numbers[at] = to_float(from[at]);
+        numbers[at] = to_float(from[at]) - shift;
         const float size = std::abs(numbers[at]), largest = std::abs(extreme);
         if (size > largest || (size == largest && extreme < 0) || std::isnan(size)) extreme = numbers[at];
     }
@@ -169,21 +201,26 @@ uint16_t pack(const Number* from, int64_t count, const uint16_t* given, uint32_t
 }  // namespace quire
 
 // Quantize a matrix: write its panels. `scales`: null, or of each row's groups, for a matrix that was quantized before.
-extern "C" void quire_int4_pack(const quire::Matrix* matrix, const void* weight, const uint16_t* scales, uint32_t* panels) {
+// `shifts`: null, or of each row, which are written to `kept`, the matrix's own.
+extern "C" void quire_int4_pack(const quire::Matrix* matrix, const void* weight, const uint16_t* scales, const float* shifts,
+                                uint32_t* panels, uint16_t* kept) {
     using namespace quire;
-    const int64_t groups = groups_of(*matrix), in = matrix->in;
+    const int64_t groups = groups_of(*matrix), in = matrix->in, count = shifts_of(*matrix);
     parallel_for(matrix->count(), [&](int64_t panel, int) {
         for (int column = 0; column < COLUMNS; ++column) {
             const int64_t row = matrix->source(panel, column);
             if (row < 0) continue;  // scales of zero
+            for (int64_t number = 0; number < count; ++number)
+                kept[(panel * count + number) * COLUMNS + column] = to_half(shifts[row * count + number]);
             for (int64_t group = 0; group < groups; ++group) {
                 uint32_t* to = panels + (panel * groups + group) * Groups::SIZE;
                 const int64_t at = group * GROUP, from = row * in + at;
                 const uint16_t* given = scales ? scales + row * groups + group : nullptr;
+                const float shift = count ? shifts[row * count + group / matrix->shift_groups] : 0;
                 reinterpret_cast<uint16_t*>(to)[column] =
                     matrix->type == Type::float32
-                        ? pack(static_cast<const float*>(weight) + from, in - at, given, to + LANES + column)
-                        : pack(static_cast<const bf16*>(weight) + from, in - at, given, to + LANES + column);
+                        ? pack(static_cast<const float*>(weight) + from, in - at, given, shift, to + LANES + column)
+                        : pack(static_cast<const bf16*>(weight) + from, in - at, given, shift, to + LANES + column);
             }
         }
     });
@@ -192,15 +229,17 @@ extern "C" void quire_int4_pack(const quire::Matrix* matrix, const void* weight,
 // As `quire_quantized_rows`.
 extern "C" void quire_int4_rows(const quire::Matrix* matrix, const int64_t* ids, int64_t count, void* out) {
     using namespace quire;
-    const int64_t groups = groups_of(*matrix);
+    const int64_t groups = groups_of(*matrix), shifts = shifts_of(*matrix);
     parallel_for(count, [&](int64_t number, int) {
         const int64_t row = ids[number], column = row % COLUMNS;
+        const uint16_t* kept = matrix->shifts + row / COLUMNS * shifts * COLUMNS + column;
         const uint32_t* from = matrix->panels + row / COLUMNS * groups * Groups::SIZE;
         for (int64_t at = 0; at < matrix->in; ++at) {
             const uint32_t* group = from + at / GROUP * Groups::SIZE;
             const uint32_t word = group[LANES + at % GROUP / 8 * COLUMNS + column];
             const float scale = from_half(reinterpret_cast<const uint16_t*>(group)[column]);
-            matrix->write(out, number * matrix->in + at, (int(word >> place(at) & 15) - OFFSET) * scale);
+            const float shift = shifts ? from_half(kept[at / GROUP / matrix->shift_groups * COLUMNS]) : 0;
+            matrix->write(out, number * matrix->in + at, (int(word >> place(at) & 15) - OFFSET) * scale + shift);
         }
     });
 }
@@ -212,6 +251,8 @@ extern "C" void quire_int4(const quire::Matrix* matrix, const void* x, int64_t r
     const Output output = matrix->output(out, add);
     for_each_tile<Groups>(source.rows, matrix->panels, matrix->count(), groups_of(*matrix),
                           [&](int64_t panel, int64_t row, int count, Tile<f32x16>& tile) {
+                              const Rows& x = source.rows;
+                              if (matrix->shifts) add_shifts(*matrix, panel, x.words + row * x.stride, x.stride, count, tile);
                               for (int number = 0; number < count; ++number)
                                   for (f32x16& sums : tile.sums[number]) sums *= source.scales[row + number];
                               if (matrix->writes_float32())

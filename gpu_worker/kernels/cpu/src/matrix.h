@@ -21,6 +21,8 @@ struct Matrix {
     Type type;  // of x, of the result, and of weights that are not quantized
     Activation activation;
     int32_t wide;  // 1: results are float32, whatever `type` is
+    const uint16_t* shifts;  // int4: of each panel's groups that have one, COLUMNS float16 (see int4.cpp); or null
+    int64_t shift_groups;    // int4: groups that share a shift
 
     bool gated() const { return activation != Activation::none; }
     int64_t row_bytes() const { return in * (type == Type::float32 ? sizeof(float) : sizeof(bf16)); }

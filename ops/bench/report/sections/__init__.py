@@ -43,6 +43,10 @@ KINDS: Mapping[str, Kind] = {
     "step": Kind("One step, by part", engines.subject, step.by_part),
     "mechanisms": Kind("Each mechanism on and off", mechanisms.subject, mechanisms.on_and_off),
     "footprint": Kind("What a worker takes before it answers", engines.subject, anything.numbers),
+    "formats-memory": Kind(
+        "Memory while a checkpoint of each format is loaded", lambda _: "", anything.numbers
+    ),
+    "formats-steps": Kind("Steps with a checkpoint's own 4 bits or bytes", engines.subject, anything.numbers),
     "chain": Kind("What the processes cost", lambda _: "", processes.chain),
     "paced": Kind("What the processes carry", lambda _: "", processes.paced),
     "front": Kind("What streams cost in front of the worker", lambda _: "", anything.numbers),

@@ -108,13 +108,26 @@ def test_a_weight_that_was_quantized_before_stays_as_it_is(
     assert (gated(x).float() - expected).norm() < 0.01 * expected.norm()  # rounded again: about 0.06
 
 
-def test_a_weight_with_zero_points_is_that_of_the_reference() -> None:
-    """Whole numbers, which the activations' rounding keeps."""
-    kernels = Int4Kernels(with_team(build.supported()[0], 2))
-    weight, x = shifted(40, 150), whole(3, 150, largest=127, seed=1).float()
-    for made in (lambda back_end: back_end.linear(weight), lambda back_end: back_end.gated(weight)):
-        found, expected = made(kernels)(x), made(REFERENCE)(x)
-        assert (found - expected).norm() < 1e-5 * expected.norm()
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [1, 3, 25])
+def test_a_weight_with_zero_points_is_that_of_the_reference(
+    kernels: ctypes.CDLL, rows: int, dtype: torch.dtype
+) -> None:
+    """Whole numbers, which the activations' rounding keeps. Shifts are rounded to float16."""
+    back_end, order = Int4Kernels(kernels), torch.randperm(80, generator=torch.Generator().manual_seed(0))
+    bias, x = numbers(80, dtype=dtype), whole(rows, 150, largest=127, seed=1).to(dtype)
+    for weight in (shifted(80, 150, dtype), shifted(80, 150, dtype)[order]):
+        shifts = weight.shifts.half().float()
+        wide = ScaledWeight.of((weight + 0).float(), weight.scales, shifts, weight.shift_size)
+        for one in ("linear", "gated"):
+            found, expected = (
+                getattr(each, one)(given, bias.to(given.dtype))(x.to(given.dtype)).float()
+                for each, given in ((back_end, weight), (REFERENCE, wide))
+            )
+            rounded = 0 if dtype == torch.float32 else 2**-8
+            assert (found - expected).norm() < (1e-5 + rounded) * expected.norm()
+        kept = back_end.linear(weight).rows(torch.arange(80)).float()
+        assert ((kept - wide).abs() <= 2**-11 * wide.shifts.abs().max() + 2 * rounded * wide.abs()).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
