@@ -64,6 +64,7 @@ from gateway.upstream.catalog import Catalog
 from gateway.upstream.generation import Generator
 from gateway.upstream.inside import Inside
 from gateway.upstream.jobs import JobQueue
+from gateway.upstream.measures import ignored_fields
 from gateway.upstream.response_store import ResponseStore
 from ops.runtime.limits import Limits
 from ops.runtime.metrics_store import MetricsStore
@@ -162,6 +163,7 @@ def create_app(
     background = jobs.background(stores.responses, stores.background)
     batching = jobs.batches(stores.batches, stores.batch_queue, options.batch_lines_at_once)
     app.state.strict_fields = options.strict_fields
+    app.state.ignored_fields = ignored_fields()
     app.state.inside = Inside(backend)
     app.state.drain = drain = Drain()
     app.state.bodies = BodyMemory()

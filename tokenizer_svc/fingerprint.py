@@ -4,8 +4,12 @@ A caller that goes on with an answer at another process hands back what it was t
 fingerprint of the tokenizer, and that of the worker, which is the scheduler's to check.
 """
 
+import functools
 import hashlib
+import sys
 from pathlib import Path
+
+from ops.runtime import grammars
 
 FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json"),
@@ -24,6 +28,19 @@ def fingerprint_of(directory: Path) -> str:
             content = path.read_bytes()
             found.update(f"{name} {len(content)} ".encode())
             found.update(content)
+    return found.hexdigest()
+
+
+@functools.cache
+def trial_fingerprint() -> str:
+    """Of what tries grammars: Python, the library, and the code of this service with all its limits.
+
+    Two versions of this code may make different grammars of one schema. The code is hashed, because a
+    version's number could be forgotten.
+    """
+    found = hashlib.blake2b(f"{sys.version} {grammars.VERSION}".encode(), digest_size=16)
+    for path in (Path(grammars.__file__), *sorted(Path(__file__).parent.glob("*.py"))):
+        found.update(hashlib.blake2b(path.read_bytes()).digest())
     return found.hexdigest()
 
 

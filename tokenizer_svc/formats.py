@@ -198,6 +198,7 @@ THOUGHTS: Mapping[str, ThoughtFormat] = {
             "<|end|>",
         ),
     ),
+    "gemma4": ThoughtFormat(signs=("<|channel>", "<channel|>"), begin="<|channel>thought", end="<channel|>"),
     "magistral": ThoughtFormat(signs=("[THINK]", "[/THINK]"), begin="[THINK]", end="[/THINK]"),
     "think": ThoughtFormat(signs=("</think>",), begin="<think>", end="</think>"),
 }

@@ -81,7 +81,7 @@ def each_tried(vocabulary: Vocabulary, kind: str, text: str, lenient: bool) -> d
         answer({"at": f"function {name!r}: "})
         found = tried(vocabulary, kind, alone.write(), lenient)
         if "error" in found:
-            return {"error": f"function {name!r}: {found['error']}"}
+            return found | {"error": f"function {name!r}: {found['error']}"}
     answer({"at": ""})
     is_whole = len(rules.functions) == 1 and not rules.text_schema
     return found if is_whole else {"functions": len(rules.functions)}
@@ -97,8 +97,10 @@ def tried(
             if before is not None:
                 grammar = after_thought(grammar, ThoughtRules(**before))
             vocabulary.walk(vocabulary.matcher(grammar))
-    except (GrammarError, PanicError, MemoryError) as error:
-        return {"error": str(error) or "it takes too much memory"}
+    except MemoryError:
+        return {"error": "it takes too much memory", "scarce": True}
+    except (GrammarError, PanicError) as error:
+        return {"error": str(error)}
     return {"text": grammar}
 
 

@@ -16,11 +16,12 @@ def grammar_text(kind: str, text: str, lenient: bool = False) -> str:
     """The grammar of a `Shape`; `kind` is the name of its field. The text of `calls` is that of `CallRules`.
     Of `any` there is none.
 
-    To be called in `grammar_main.py` alone: a pattern may take any time. Raises `GrammarError`.
+    To be called in `grammar_main.py` alone: a pattern may take any time. Raises `GrammarError` and
+    `MemoryError`.
     """
     try:
         return _text(kind, text, lenient)
-    except GrammarError:
+    except (GrammarError, MemoryError):
         raise
     except Exception as error:  # the library's readers raise what comes up
         raise GrammarError(str(error) or type(error).__name__) from error

@@ -1,8 +1,9 @@
-"""Grammars of answers, as requests ask for them: compiled on trial in a process, and kept by hash.
+"""Grammars of answers, as requests ask for them: compiled on trial in a process.
 
 A pattern comes from anywhere, and compiling it may take any time or memory. So `grammar_main.py` compiles it
 in a process of its own, within bounds, one at a time. The process starts with the first grammar. It exchanges
-lines of JSON with its owner. No token of another answer waits for it: its priority is low.
+lines of JSON with its owner. No token of another answer waits for it: its priority is low. What a trial finds
+is kept by hash (`verdicts.py`), and shared with the other tokenizers of the deployment.
 """
 
 import asyncio
@@ -13,7 +14,6 @@ import logging
 import os
 import signal
 import sys
-from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,11 @@ from proto.sampling_pb2 import Grammar
 from proto.tokenizer_pb2 import TextRequest
 from tokenizer_svc.call_rules import CallRules
 from tokenizer_svc.errors import InvalidRequestError
+from tokenizer_svc.fingerprint import trial_fingerprint
 from tokenizer_svc.formats import ThoughtRules
+from tokenizer_svc.shared_verdicts import NAME_BYTES
+from tokenizer_svc.verdicts import MOST_CHARACTERS as MOST_REASON
+from tokenizer_svc.verdicts import MemoryVerdicts, Verdict, Verdicts
 
 COMPILE_SECONDS = 0.25
 """Processor time for one grammar. Large schemas take milliseconds. A worker compiles it again."""
@@ -33,7 +37,6 @@ WALL_SECONDS = 30.0
 """A process that takes longer than this, or to start, hangs."""
 MOST_CHARACTERS = 65_536
 """Of what a client gives. The text of a grammar travels with each of its sequences."""
-MOST_KEPT = 256
 _ANSWER_BYTES = 2**20
 _KEPT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
 """What the process gets of the environment: no password and no token."""
@@ -51,13 +54,26 @@ def param_of(request: TextRequest) -> str:
 class Grammars:
     """Compiles what requests ask for."""
 
-    def __init__(self, directory: Path, vocab_size: int, end_tokens: Sequence[int]) -> None:
-        """`directory`: the model's. `end_tokens`: an answer ends with one of these, where it is complete."""
+    def __init__(
+        self,
+        directory: Path,
+        vocab_size: int,
+        end_tokens: Sequence[int],
+        fingerprint: str = "",
+        shared: Verdicts | None = None,
+    ) -> None:
+        """`directory`: the model's. `end_tokens`: an answer ends with one of these, where it is complete.
+
+        `fingerprint`: of the directory's files, see `fingerprint.py`. `shared`: where this deployment's
+        tokenizers keep verdicts for each other; None: they do not.
+        """
         self._first = [str(directory), vocab_size, list(end_tokens)]
         self._end_tokens = end_tokens
+        self._basis = (fingerprint, vocab_size, *end_tokens)
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
-        self._found: OrderedDict[bytes, dict[str, Any]] = OrderedDict()
+        self._own, self._shared = MemoryVerdicts(), shared
+        self._kept: tuple[Verdicts, ...] = (self._own, shared) if shared is not None else (self._own,)
 
     async def grammar_of(
         self, request: TextRequest, calls: CallRules | None = None, before: ThoughtRules | None = None
@@ -85,32 +101,47 @@ class Grammars:
         question: dict[str, Any] = {"kind": kind, "text": text, "lenient": shape.lenient}
         if before is not None and before.thoughts:
             question["before"] = vars(before)
-        found = await self._compiled(question, seconds)
-        if "error" in found:
-            raise InvalidRequestError(param, f"{kind}: {found['error']}"[:1000])
-        return Grammar(text=found["text"], end_tokens=self._end_tokens)
+        verdict = await self._verdict(question, seconds)
+        if verdict.text is None:
+            raise InvalidRequestError(param, f"{kind}: {verdict.reason}"[:MOST_REASON])
+        return Grammar(text=verdict.text, end_tokens=self._end_tokens)
 
     async def close(self) -> None:
         """End the process."""
         await self._end()
 
-    async def _compiled(self, question: dict[str, Any], seconds: float) -> dict[str, Any]:
-        name = hashlib.blake2b(repr(question).encode("utf-8", "surrogatepass")).digest()
+    async def _verdict(self, question: dict[str, Any], seconds: float) -> Verdict:
+        """What a trial finds, or one like it has found before, here or at another tokenizer."""
+        name = self._name_of(question)
+        for kept in self._kept:
+            found = await kept.get(name)
+            if found is not None and found.settles(seconds):
+                await self._own.put(name, found)
+                return found
         async with self._turn:
-            found = self._found.get(name)
-            if found is None:
-                found = self._found[name] = await self._answer(question | {"seconds": seconds})
-                if len(self._found) > MOST_KEPT:
-                    self._found.popitem(last=False)
-            self._found.move_to_end(name)
+            found = await self._own.get(name)  # whoever had the turn before may have asked the same
+            if found is not None and found.settles(seconds):
+                return found
+            found = await self._tried(question | {"seconds": seconds})
+            await self._own.put(name, found)
+        if self._shared is not None and not found.local:
+            await self._shared.put(name, found)
         return found
 
-    async def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
+    def _name_of(self, question: dict[str, Any]) -> bytes:
+        """A hash of all that a verdict depends on: the question, the model's files, the library, and this
+        code with its limits."""
+        basis = repr((trial_fingerprint(), self._basis, question))
+        return hashlib.blake2b(basis.encode("utf-8", "surrogatepass"), digest_size=NAME_BYTES).digest()
+
+    async def _tried(self, question: dict[str, Any]) -> Verdict:
+        seconds = question["seconds"]
         # If somebody else ended the process, another one can answer; if the question did, none can.
         for _ in range(2):
+            local = True
             try:
                 if self._process is None and (problem := await self._start()):
-                    return problem
+                    return Verdict(reason=problem[:MOST_REASON], granted=seconds, local=True)
                 answer = await self._ask(question)
             except TimeoutError:
                 await self._end()
@@ -121,16 +152,20 @@ class Grammars:
                 await self._end()  # there may be half a message in the pipes
                 raise
             else:
-                if "text" in answer or "error" in answer:
-                    return answer
+                if "text" in answer:
+                    return Verdict(text=answer["text"])
+                if "error" in answer:
+                    granted = seconds if "scarce" in answer else 0.0
+                    return Verdict(reason=answer["error"][:MOST_REASON], granted=granted)
                 if answer["ended"] == -signal.SIGPROF:
-                    part, most = answer.get("at", ""), question["seconds"]
-                    return {"error": f"{part}it takes more than {most:g} s to compile"}
+                    reason = f"{answer.get('at', '')}it takes more than {seconds:g} s to compile"
+                    return Verdict(reason=reason[:MOST_REASON], granted=seconds)
+                local = answer["ended"] == -signal.SIGKILL  # as by a system that is short of memory
             log.warning("the process that compiles grammars has ended")
-        return {"error": "it cannot be compiled"}
+        return Verdict(reason="it cannot be compiled", granted=seconds, local=local)
 
-    async def _start(self) -> dict[str, Any] | None:
-        """Start the process. Returns an answer to all questions if the model takes no grammars."""
+    async def _start(self) -> str:
+        """Start the process. Returns why the model takes no grammars, or nothing if it does."""
         environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "tokenizer_svc.grammar_main"),
@@ -144,12 +179,12 @@ class Grammars:
         answer = await self._ask(self._first)
         if "error" in answer:
             await self._end()
-            return answer
-        return None
+            return str(answer["error"])
+        return ""
 
     async def _ask(self, question: object) -> dict[str, Any]:
         """Ask one question. The answer has the `text` of a grammar or an `error`, the part that was compiled
-        last (`at`), and an exit status (`ended`).
+        last (`at`), and an exit status (`ended`). With `scarce` the error is a want of memory.
 
         Raises `OSError`, `EOFError` or `ValueError` if the process ends, and `TimeoutError`.
         """

@@ -16,6 +16,7 @@ from ops.runtime.telemetry import Metadata, Waits, calling, carried, served, wit
 from proto.parts import parts_of
 from proto.rpc import Node, Resumption
 from proto.rpc.call import TOO_LARGE, Status
+from proto.rpc.redis_bus import Line
 from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse, GenerateRequest
 from proto.scheduler_pb2_grpc import SchedulerStub
 from proto.tokenizer_pb2 import (
@@ -47,6 +48,7 @@ from tokenizer_svc.prompt import Render, check, prompt_tokens
 from tokenizer_svc.renderer import Renderer
 from tokenizer_svc.rules import complete_rules
 from tokenizer_svc.settings import TokenizerSettings
+from tokenizer_svc.shared_verdicts import RedisVerdicts
 from tokenizer_svc.tokenization import tokenized
 from tokenizer_svc.tokenizer import TextModel
 
@@ -72,7 +74,9 @@ async def serve(node: Node, settings: TokenizerSettings) -> None:
         server = node.server(pool=name, capacity=settings.tokenizer_calls)
         context = AnnouncedContext(node.leases, name)
         own = await asyncio.to_thread(fingerprint_of, directory)
-        grammars = Grammars(directory, model.vocab_size, model.end_tokens)
+        redis = Line(settings.redis_url)
+        shared = RedisVerdicts(redis, settings.stream_prefix, node.seal)
+        grammars = Grammars(directory, model.vocab_size, model.end_tokens, own, shared)
         scheduler = SchedulerStub(node.channel(pool=name))
         service = TokenizerService(model, scheduler, context, render, own, grammars, formats)
         add_TokenizerServicer_to_server(service, server)
@@ -86,6 +90,7 @@ async def serve(node: Node, settings: TokenizerSettings) -> None:
         finally:
             await drain(node, server, settings.stop_seconds)
             await grammars.close()
+            redis.close()
 
 
 @asynccontextmanager

@@ -42,7 +42,8 @@ _MESSAGES = {"model_type": "Input should be an object", "dict_type": "Input shou
 
 
 async def read_body(request: Request, kind: type[Body]) -> Body:
-    """The request's body as a `kind`. Fields that nobody knows are noted in the request's state `ignored`.
+    """The request's body as a `kind`. Fields that nobody knows are counted, and noted in the request's state
+    `ignored`.
 
     Raises `TooLarge`, `WrongEncoding`, `WrongMediaType`, `Overloaded`, `BadRequest` naming the parameter, or
     `Disconnected`.
@@ -62,6 +63,8 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
         return await asyncio.get_running_loop().run_in_executor(_PARSER, parse, raw, kind, ignored)
     finally:
         if ignored:
+            for name in ignored.names:
+                request.app.state.ignored_fields.of(name).add()
             request.state.ignored = ignored.header()
             trace.get_current_span().set_attribute("quire.ignored", ignored.header())
 

@@ -1,5 +1,6 @@
-"""Fields of a request that nobody knows: taken without effect, and named in the head of the answer."""
+"""Fields of a request that nobody knows: taken without effect, counted, and named in the answer's head."""
 
+from collections.abc import Iterable
 from urllib.parse import quote
 
 MOST_NAMES = 16
@@ -24,6 +25,11 @@ class Ignored:
 
     def __bool__(self) -> bool:
         return bool(self._names)
+
+    @property
+    def names(self) -> Iterable[str]:
+        """The first `MOST_NAMES` of them, in printable ASCII."""
+        return self._names
 
     def header(self) -> str:
         """The names with commas between them: printable ASCII, of bounded length."""

@@ -10,9 +10,32 @@ from proto.tokenizer_pb2 import TextRequest
 
 _REASONS = {STOP: "stop", LENGTH: "length"}
 ABORT, ERROR = "abort", "error"
-MOST_TENANTS = 100
-"""Tenants that are told apart. The tokens of further ones count under "other": who has no key is known by
-its address, and addresses have no end."""
+MOST_VALUES = 100
+"""Values of a label that are told apart. Further ones count under "other". Who has no key is known by its
+address, and neither addresses nor names of fields have an end."""
+
+
+class Counters:
+    """Counters of one metric, by a label whose values come from clients."""
+
+    def __init__(self, make: Callable[[str], Counter]) -> None:
+        """`make`: the counter of a value."""
+        self._make = make
+        self._told_apart: dict[str, Counter] = {}
+
+    def of(self, value: str) -> Counter:
+        """The counter of a value, or that of all others."""
+        counter = self._told_apart.get(value)
+        if counter is None:
+            if len(self._told_apart) >= MOST_VALUES:
+                return self._make("other")
+            counter = self._told_apart[value] = self._make(value)
+        return counter
+
+
+def ignored_fields(metrics: Metrics = METRICS) -> Counters:
+    """Count the fields of requests that are ignored, by name."""
+    return Counters(lambda name: metrics.counter(names.IGNORED, name))
 
 
 class Measures:
@@ -40,18 +63,11 @@ class Measures:
             reason: metrics.counter(names.REQUEST_SUCCESS, model, reason)
             for reason in (*_REASONS.values(), ABORT, ERROR)
         }
-        self._metrics, self._model = metrics, model
-        self._tenants: dict[str, Counter] = {}
+        self._tenants = Counters(lambda tenant: metrics.counter(names.TENANT_TOKENS, model, tenant))
 
     def tokens_of(self, tenant: str) -> Counter:
         """Counts the tokens of a tenant."""
-        counter = self._tenants.get(tenant)
-        if counter is None:
-            name = tenant if len(self._tenants) < MOST_TENANTS else "other"
-            counter = self._metrics.counter(names.TENANT_TOKENS, self._model, name)
-            if name == tenant:
-                self._tenants[tenant] = counter
-        return counter
+        return self._tenants.of(tenant)
 
 
 class AnswerTimes:

@@ -73,6 +73,8 @@ def rules(role: str, prefix: str) -> tuple[str, ...]:
         keys += ["%R~metrics:*"]
         keys += [f"%W~{INSIDE}", "%W~inbox:scheduler-*"]
         commands += f" {_GATEWAY}"
+    if role == "tokenizer":
+        keys.append("~grammars:*")
     if role == "scheduler":
         keys += [f"~{INSIDE}", "%W~inbox:gateway-*"]
     if role in DOORS:

@@ -71,6 +71,12 @@ TENANT_TOKENS = _counter(
     "quire:tenant_tokens", "Tokens of prompts and answers. Without a key a tenant is an address.", "tenant"
 )
 
+IGNORED = Metric(
+    "quire:fields_ignored",
+    "Fields of requests that nobody knows, and that had no effect.",
+    "counter",
+    ("field",),
+)
 JOBS_UNDER_WAY = Metric(
     "quire:jobs_under_way", "Background responses and batches that a gateway works at.", "gauge", ("kind",)
 )

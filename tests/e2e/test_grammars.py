@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import jsonschema_rs
+import psutil
 import pytest
 
 from ops.bench.robust.json_answers import Answers, requests
@@ -114,6 +115,30 @@ def test_answers_to_drawn_schemas_are_valid(deployment: Deployment) -> None:
     assert found.problems == []
     assert (found.count, found.cut_off) == (40, 0)
     assert len(found.followed) > 20
+
+
+@pytest.mark.timeout(600)
+def test_a_tokenizer_does_not_try_what_another_has_tried(deployment: Deployment) -> None:
+    """A busy machine's Redis may answer too late to share anything, so there are several attempts."""
+    for attempt in range(8):
+        deployment.replace("tokenizer_svc")  # one that does not leave Redis alone
+        pattern = f"[a-c]{{{3 + attempt}}}"
+        answered, refused = (ask(deployment, guided_regex=text) for text in (pattern, f"{pattern}("))
+        deployment.replace("tokenizer_svc")
+        assert texts(ask(deployment, guided_regex=pattern, seed=1))[0]
+        again = ask(deployment, guided_regex=f"{pattern}(")
+        assert (answered.status_code, again.status_code, again.json()) == (200, 400, refused.json())
+        if not compiling(deployment):
+            return
+    raise AssertionError("each tokenizer has tried each grammar")
+
+
+def compiling(deployment: Deployment) -> bool:
+    """Whether a tokenizer that runs has started the process that tries grammars: it has tried one."""
+    alive = [process.pid for process in deployment.processes["tokenizer_svc"] if process.poll() is None]
+    assert len(alive) == 1
+    children = psutil.Process(alive[0]).children()
+    return any("tokenizer_svc.grammar_main" in child.cmdline() for child in children)
 
 
 def test_a_grammar_that_goes_no_further_in_its_answer_is_a_400(deployment: Deployment) -> None:

@@ -35,7 +35,7 @@ MARKS = sorted(
         )
         if mark and " " not in mark and mark.startswith("<")
     }
-    | {"<|channel|>", "<|start|>", "<|end|>", "[TOOL_CALLS]", "[ARGS]"}
+    | {"<|channel|>", "<|start|>", "<|end|>", "[TOOL_CALLS]", "[ARGS]", "<|channel>", "<channel|>"}
 )
 END = 256
 SEEDS = 24

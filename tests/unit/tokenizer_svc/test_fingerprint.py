@@ -15,7 +15,14 @@ from proto.scheduler_pb2 import GenerateResponse, SequenceDelta, SequenceSoFar
 from proto.scheduler_pb2_grpc import SchedulerStub, add_SchedulerServicer_to_server
 from proto.tokenizer_pb2 import TextRequest, TextSoFar
 from proto.tokenizer_pb2_grpc import TokenizerStub, add_TokenizerServicer_to_server
-from tokenizer_svc.fingerprint import fingerprint_of, joined, tokenizer_part, worker_part
+from tokenizer_svc import fingerprint
+from tokenizer_svc.fingerprint import (
+    fingerprint_of,
+    joined,
+    tokenizer_part,
+    trial_fingerprint,
+    worker_part,
+)
 from tokenizer_svc.service import TokenizerService
 from tokenizer_svc.tokenizer import TextModel
 
@@ -33,6 +40,22 @@ def test_files_that_decide_the_text_count_and_their_times_do_not(tmp_path: Path)
             file.write(" ")
         found.add(fingerprint_of(tmp_path))
     assert len(found) == 4
+
+
+def test_whatever_tries_grammars_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in Path(fingerprint.__file__).parent.glob("*.py"):
+        shutil.copyfile(path, tmp_path / path.name)
+    monkeypatch.setattr(fingerprint, "__file__", str(tmp_path / "fingerprint.py"))
+    found = [trial_fingerprint.__wrapped__()]
+    assert found == [trial_fingerprint()], "wherever the code lies"
+    with (tmp_path / "call_grammar.py").open("a") as file:
+        file.write("\n")
+    found.append(trial_fingerprint.__wrapped__())
+    monkeypatch.setattr("ops.runtime.grammars.VERSION", "another")
+    found.append(trial_fingerprint.__wrapped__())
+    monkeypatch.setattr("sys.version", "another")
+    found.append(trial_fingerprint.__wrapped__())
+    assert len(set(found)) == 4
 
 
 def test_both_parts_come_back() -> None:

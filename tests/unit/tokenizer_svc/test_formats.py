@@ -22,6 +22,11 @@ def test_a_template_tells(byte_level, name):
     assert names_of(byte_level, " ".join(CALLS[name].signs))[0] == [name]
 
 
+@pytest.mark.parametrize("name", THOUGHTS)
+def test_a_template_tells_of_thoughts(byte_level, name):
+    assert names_of(byte_level, " ".join(THOUGHTS[name].signs))[1] == [name]
+
+
 def test_a_template_that_tells_of_no_calls_is_one_for_json(byte_level):
     assert names_of(byte_level, "{{ messages }}</think>") == (["json"], ["think"])
     formats = Formats(replace(byte_level, template="{{ messages }}"))

@@ -6,22 +6,29 @@ import json
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import psutil
 import pytest
 import uvloop
 
+from ops.launcher.acl import Credentials
+from ops.launcher.redis_server import RedisServer
 from ops.runtime.grammars import NICENESS, Vocabulary
 from ops.runtime.settings import SHIPPED_MODEL
+from proto.rpc.redis_bus import Line
+from proto.rpc.seal import Seal
 from proto.sampling_pb2 import BeamSearch
 from proto.tokenizer_pb2 import CallShape, Shape, TextRequest, TextSoFar
 from tokenizer_svc import grammars as module
+from tokenizer_svc import shared_verdicts
 from tokenizer_svc.call_rules import CallRules, Function
 from tokenizer_svc.errors import InvalidRequestError
 from tokenizer_svc.formats import ThoughtRules
 from tokenizer_svc.grammars import Grammars, param_of
+from tokenizer_svc.shared_verdicts import RedisVerdicts
+from tokenizer_svc.verdicts import MemoryVerdicts, Verdict, Verdicts
 
 END = 4
 
@@ -269,6 +276,168 @@ async def test_a_child_that_somebody_kills_is_replaced(
     assert len(killed) == 2, "one more try"
     assert grammars._process is process
     assert (await grammars.grammar_of(request(regex="b"))).text
+
+
+class Tokenizer(Grammars):
+    """Counts its trials. `trial`: what each of them finds; None: they are real ones."""
+
+    def __init__(self, shared: Verdicts, trial: Verdict | None = None, **basis: Any) -> None:
+        super().__init__(
+            **{"directory": SHIPPED_MODEL, "vocab_size": 4096, "end_tokens": [END]} | basis, shared=shared
+        )
+        self.trial, self.trials = trial, 0
+
+    async def _tried(self, question: dict[str, Any]) -> Verdict:
+        self.trials += 1
+        return self.trial or await super()._tried(question)
+
+
+async def text_of(grammars: Grammars, asked: TextRequest) -> str:
+    """The grammar's text, or why there is none."""
+    try:
+        return (await grammars.grammar_of(asked)).text
+    except InvalidRequestError as refused:
+        return str(refused)
+
+
+@pytest.fixture
+def sharing(
+    line: Line, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[Tokenizer, Tokenizer]]:
+    """Two tokenizers that share verdicts in Redis; the second may have another secret."""
+    monkeypatch.setattr(shared_verdicts, "WAIT_SECONDS", 60.0)
+
+    def two(second: bytes = b"secret") -> tuple[Tokenizer, Tokenizer]:
+        seals = (Seal(b"secret"), Seal(second))
+        one, other = (Tokenizer(RedisVerdicts(line, prefix, seal)) for seal in seals)
+        return one, other
+
+    return two
+
+
+@pytest.mark.timeout(120)
+async def test_what_one_tokenizer_has_tried_no_other_tries(
+    sharing: Callable[..., tuple[Tokenizer, Tokenizer]],
+    line: Line,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A good one, a malformed one, and one that takes too long."""
+    first, second = sharing()
+    for shape in ({"regex": "a+"}, {"regex": "a("}, HOSTILE[0]):
+        if shape is HOSTILE[0]:
+            monkeypatch.setattr(module, "COMPILE_SECONDS", 0.02)
+        found = await text_of(first, request(**shape))
+        assert await text_of(second, request(**shape)) == found
+        await line.execute(("DEL", *(f"{prefix}grammars:{place}" for place in range(shared_verdicts.PLACES))))
+        for each in (first, second):
+            assert await text_of(each, request(**shape)) == found, "it keeps what it has found"
+    assert "0.02 s" in found
+    assert (first.trials, second.trials) == (3, 0)
+    assert second._process is None, "it has not even started the process"
+    await first.close()
+
+
+@pytest.mark.timeout(60)
+async def test_a_forged_verdict_is_passed_over(
+    sharing: Callable[..., tuple[Tokenizer, Tokenizer]],
+) -> None:
+    forger, other = sharing(b"not the secret")
+    forger.trial = Verdict(reason="forged")
+    assert "forged" in await text_of(forger, request(regex="a+"))
+    assert "a+" in await text_of(other, request(regex="a+"))
+    assert other.trials == 1
+    await other.close()
+
+
+@pytest.mark.timeout(60)
+async def test_a_redis_that_refuses_costs_no_answer(caplog: pytest.LogCaptureFixture) -> None:
+    """The user of another service, who has no rights to verdicts."""
+    users = Credentials()
+    with RedisServer(users=users.acl_file("quire:")) as server:
+        line = Line(users.url("worker", server.address))
+        one = Tokenizer(RedisVerdicts(line, "quire:", Seal()))
+        assert "a+" in await text_of(one, request(regex="a+"))
+        assert "NOPERM" in caplog.text
+        line.close()
+    assert "unclosed" in await text_of(one, request(regex="a(")), "and when it is gone"
+    assert one.trials == 2
+    await one.close()
+
+
+GOOD = Verdict(text="good")
+
+
+async def test_a_verdict_holds_for_all_that_it_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = MemoryVerdicts()
+    await text_of(Tokenizer(shared, GOOD, fingerprint="f"), request(regex="a"))
+    like = Tokenizer(shared, GOOD, fingerprint="f")
+    for asked, before in (
+        (request(regex="a"), None),
+        (request(regex="b"), None),
+        (request(grammar="a"), None),
+        (request(grammar="a", lenient=True), None),
+        (TextRequest(thinking_budget=9), ThoughtRules("<think>", {}, 9)),
+    ):
+        await like.grammar_of(asked, None, before)
+    assert like.trials == 4, "all but the first"
+    for other in ({"fingerprint": "g"}, {"vocab_size": 4097}, {"end_tokens": [END, 5]}):
+        unlike = Tokenizer(shared, GOOD, **{"fingerprint": "f"} | other)
+        await text_of(unlike, request(regex="a"))
+        assert unlike.trials == 1, other
+    monkeypatch.setattr(module, "trial_fingerprint", lambda: "of other code")
+    newer = Tokenizer(shared, GOOD, fingerprint="f")
+    await text_of(newer, request(regex="a"))
+    assert newer.trials == 1
+
+
+async def test_an_answer_that_has_begun_is_not_refused_for_what_a_new_one_may_take() -> None:
+    shared = MemoryVerdicts()
+    slow = Verdict(reason="slow", granted=module.COMPILE_SECONDS)
+    assert "slow" in await text_of(Tokenizer(shared, slow), request(regex="a"))
+    resumed = request(regex="a")
+    resumed.resumed.append(TextSoFar(index=0, token_ids=[5]))
+    other = Tokenizer(shared, GOOD)
+    assert "slow" in await text_of(other, request(regex="a"))
+    assert other.trials == 0
+    assert await text_of(other, resumed) == "good"
+    assert await text_of(other, request(regex="a")) == "good", "who was granted more has found out"
+    assert other.trials == 1
+
+
+async def test_what_went_wrong_in_one_process_is_not_told_to_others() -> None:
+    shared = MemoryVerdicts()
+    killed = Tokenizer(shared, Verdict(reason="killed", granted=0.25, local=True))
+    for _ in range(2):
+        assert "killed" in await text_of(killed, request(regex="a"))
+    assert killed.trials == 1, "it is kept for a while here"
+    other = Tokenizer(shared, GOOD)
+    assert await text_of(other, request(regex="a")) == "good"
+
+
+@pytest.mark.timeout(60)
+async def test_whose_fault_a_failed_trial_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal that nobody else sends is the grammar's own, SIGKILL may be of a system that lacks memory."""
+    tokenizer = Tokenizer(MemoryVerdicts())
+    question = {"kind": "regex", "text": "a", "lenient": False, "seconds": 0.25}
+    for ended, granted, local in (
+        ({"ended": -signal.SIGKILL}, 0.25, True),
+        ({"ended": -signal.SIGSEGV}, 0.25, False),
+        ({"ended": -signal.SIGPROF}, 0.25, False),
+        ({"error": "it takes too much memory", "scarce": True, "ended": 0}, 0.25, False),
+        ({"error": "malformed", "ended": 0}, 0.0, False),
+        ({"text": "start: /a/", "ended": 0}, 0.0, False),
+    ):
+
+        async def answer(_: object, ended: dict[str, Any] = ended) -> dict[str, Any]:
+            return ended
+
+        monkeypatch.setattr(tokenizer, "_ask", answer)
+        found = await tokenizer._tried(question)
+        assert (found.granted, found.local) == (granted, local), ended
+    await tokenizer.close()
+    unfit = await Tokenizer(MemoryVerdicts(), end_tokens=[])._tried(question)
+    assert (unfit.reason, unfit.local) == ("the model has no end token", True)
 
 
 async def test_what_does_not_go_with_a_grammar_is_refused(grammars: Grammars) -> None:

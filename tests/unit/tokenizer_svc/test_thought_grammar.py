@@ -45,6 +45,9 @@ def test_a_thought_and_an_answer(model: Model, kind: str, text: str, answer: str
         assert takes(f"{thought}</think>{answer}", thinking=True)
         assert not takes(f"{thought}</think>", thinking=True) or kind == "structural_tag"
         assert not takes(f"<think>{thought}</think><f>9</f>")
+        assert takes(f"<|channel>thought\n{thought}\n<channel|>{answer}", "gemma4")
+        assert takes(f"{thought}<channel|>{answer}", "gemma4", thinking=True)
+        assert not takes(f"<|channel>thought\n{thought}", "gemma4") or kind == "structural_tag"
         message = f"<|channel|>analysis<|message|>{thought}<|end|><|start|>assistant"
         assert takes(f"{message}{message}<|channel|>final<|message|>{answer}", "harmony")
         assert not takes(f"{message}{answer}", "harmony")

@@ -7,6 +7,8 @@ import pytest
 
 from gateway.api.ignored import MOST_LENGTH, MOST_NAMES, Ignored
 from gateway.app import Options, create_app
+from ops.runtime.metric_names import IGNORED
+from ops.runtime.metrics import METRICS
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -61,6 +63,18 @@ async def test_streams_and_errors_name_it_too(gateway):
     assert await header_of(gateway, **GOOD, **stream) == "stream_options.colour"
     answer = await gateway.http.post(CHAT, json={**GOOD, "tempreature": 1, "temperature": 9})
     assert (answer.status_code, answer.headers["x-quire-ignored"]) == (400, "tempreature")
+
+
+async def test_what_is_unknown_is_counted(gateway):
+    def counts():
+        return {name: METRICS.counter(IGNORED, name).value for name in ("num_ctx", "messages.hue", "model")}
+
+    before = counts()
+    turns = [{**MESSAGES[0], "hue": 1}, {**MESSAGES[0], "hue": 2}]
+    for _ in range(2):
+        await header_of(gateway, model="m", messages=turns, num_ctx=5)
+    found = {name: value - before[name] for name, value in counts().items()}
+    assert found == {"num_ctx": 2, "messages.hue": 2, "model": 0}, "once a request"
 
 
 HOSTILE = [

@@ -120,6 +120,18 @@ def assert_any_cut_is_the_same(form: AnswerFormat, text: str) -> Pieces:
     return whole
 
 
+def test_the_thought_of_gemma_4_begins_with_a_token_and_a_word():
+    form = form_of("hermes", "gemma4")
+    calls = f"<tool_call>{AS_JSON}</tool_call>"
+    found = assert_any_cut_is_the_same(form, f"<|channel>thought\nHm: 5 < 7\n<channel|>Yes.{calls}")
+    assert (found.reasoning, found.content, of(found.calls)) == ("Hm: 5 < 7", "Yes.", TWO[:1])
+    found = assert_any_cut_is_the_same(form, "<|channel>thought\n<channel|>Yes: <|channel>no")
+    assert (found.reasoning, found.content) == ("", "Yes: <|channel>no")
+    form.thinking = True
+    found = assert_any_cut_is_the_same(form, "\nHm.\n<channel|>Yes.")
+    assert (found.reasoning, found.content) == ("Hm.", "Yes.")
+
+
 def thoughts_of(name: str) -> str:
     return "harmony" if name == "harmony" else "none"
 

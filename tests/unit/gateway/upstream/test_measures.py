@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.upstream.measures import MOST_TENANTS, AnswerTimes, Measures
+from gateway.upstream.measures import MOST_VALUES, AnswerTimes, Measures, ignored_fields
 from ops.runtime.metric_names import BY_NAME
 from ops.runtime.metrics import Metrics, parse
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED, STOP
@@ -81,10 +81,20 @@ def test_what_is_missing_failed_or_is_not_wanted() -> None:
 
 def test_tenants_without_an_end_become_one() -> None:
     rig = Rig()
-    for number in range(3 * MOST_TENANTS):
+    for number in range(3 * MOST_VALUES):
         rig.measures.tokens_of(f"tenant-{number}").add(2)
     rig.measures.tokens_of("tenant-1").add(5)
     found = rig.sums()
-    assert found["tenant_tokens:other"] == 4 * MOST_TENANTS
+    assert found["tenant_tokens:other"] == 4 * MOST_VALUES
     assert found["tenant_tokens:tenant-1"] == 7
-    assert len(json.loads(rig.metrics.snapshot())) < MOST_TENANTS + 50
+    assert len(json.loads(rig.metrics.snapshot())) < MOST_VALUES + 50
+
+
+def test_names_of_fields_without_an_end_become_one() -> None:
+    rig = Rig()
+    fields = ignored_fields(rig.metrics)
+    for number in range(3 * MOST_VALUES):
+        fields.of(f"field-{number}").add()
+    values = parse(rig.metrics.snapshot(), BY_NAME)["quire:fields_ignored"]
+    assert len(values) == MOST_VALUES + 1
+    assert (values["field-7",], values["other",]) == ([1.0], [2.0 * MOST_VALUES])

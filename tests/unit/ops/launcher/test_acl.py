@@ -123,6 +123,12 @@ def test_a_process_leaves_its_metrics_and_the_gateway_reads_all(
 
 
 @pytest.mark.parametrize("role", ROLES)
+def test_tokenizers_share_verdicts_on_grammars(users: dict[str, "redis.Redis"], role: str) -> None:
+    for command in (("SET", f"{PREFIX}grammars:7", "x", "PX", 20), ("GET", f"{PREFIX}grammars:7")):
+        assert permitted(users[role], command) == (role in ("tokenizer", OPERATOR))
+
+
+@pytest.mark.parametrize("role", ROLES)
 def test_gateways_keep_responses(users: dict[str, "redis.Redis"], role: str) -> None:
     base = f"{PREFIX}responses:"
     for command in (
