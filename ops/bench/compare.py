@@ -16,7 +16,7 @@ from typing import Any
 
 from ops.bench.engines.agreement import agreement
 from ops.bench.engines.competitor import Competitor, Measured, Terms
-from ops.bench.engines.competitors import Quire, Transformers, competing
+from ops.bench.engines.competitors import Quire, Started, Transformers, competing
 from ops.bench.load.load import Summary, summarize
 from ops.bench.load.workload import Question, Workload
 from ops.bench.record import aligned, write
@@ -189,11 +189,13 @@ def compare(
             _say(f"without {name}: {reason}")
         turns = hold(contest, competitors)
         agreed = _agreements(contest, competitors) if check else []
+        packages = {one.name: dict(one.packages) for one in competitors if isinstance(one, Started)}
     return {
         "terms": asdict(terms) | {"model": terms.model.name},
         "contest": asdict(contest),
         "absent": absent,
         "commands": dict(commands),
+        "packages": packages,
         "kv_set_aside_mib": round(terms.kv_tokens * terms.kv_bytes / 2**20, 3),
         "loads": loads_of(turns, competitors[0].name, terms.kv_bytes),
         "agreement": agreed,
@@ -208,7 +210,8 @@ def _agreements(contest: Contest, competitors: Sequence[Competitor]) -> list[dic
 
 
 def save(path: Path, seed: int, results: dict[str, Any]) -> None:
-    write(path, "compare", seed, results)
+    others = {name: version for one in results["packages"].values() for name, version in one.items()}
+    write(path, "compare", seed, results, others)
 
 
 def table(results: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -87,15 +87,20 @@ def commit() -> str:
     return answer.stdout.strip()
 
 
-def write(path: Path, name: str, seed: int, results: dict[str, Any]) -> None:
-    """Write `results` as JSON under a head that says what they are results of."""
+def write(
+    path: Path, name: str, seed: int, results: dict[str, Any], packages: Mapping[str, str] | None = None
+) -> None:
+    """Write `results` as JSON under a head that says what they are results of.
+
+    `packages`: versions of packages that other processes ran, beside those of this one.
+    """
     head = {
         "benchmark": name,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
         "seed": seed,
         "machine": machine(),
-        "versions": versions(),
+        "versions": versions() | dict(packages or {}),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(as_json(head | {"results": results}) + "\n")

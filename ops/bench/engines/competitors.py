@@ -19,6 +19,7 @@ from typing import Any
 
 from gpu_worker.startup.sizing import STEP_TOKENS
 from ops.bench.engines.competitor import Competitor, Measured, Server, Terms, server
+from ops.bench.engines.packages import loaded
 from ops.bench.engines.resting import Resting
 from ops.bench.load.client import Answer, CompletionClient
 from ops.bench.load.processes import START_SECONDS, Running, running
@@ -84,6 +85,8 @@ class Started:
     name: str
     process: Resting
     server: Server
+    packages: Mapping[str, str]
+    """Versions of the packages that it runs, as far as they are known."""
 
     def ask(self, questions: Sequence[Question], users: int) -> Measured:
         with self.process.awake():
@@ -115,7 +118,8 @@ def started(name: str, command: str, terms: Terms) -> Iterator[Started]:
             log.seek(0)
             raise RuntimeError(f"{error}\n{log.read()[-2000:]}") from None
         process.rest()
-        yield Started(name, process, Server(name, CompletionClient(url, model)))
+        packages = loaded(process.popen.pid)
+        yield Started(name, process, Server(name, CompletionClient(url, model)), packages)
 
 
 def _wait_for_model(url: str, process: "subprocess.Popen[str]") -> str:
