@@ -72,6 +72,7 @@ class Grammars:
         self._basis = (fingerprint, vocab_size, *end_tokens)
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
+        self._trial: asyncio.Task[Verdict] | None = None
         self._own, self._shared = MemoryVerdicts(), shared
         self._kept: tuple[Verdicts, ...] = (self._own, shared) if shared is not None else (self._own,)
 
@@ -108,6 +109,9 @@ class Grammars:
 
     async def close(self) -> None:
         """End the process."""
+        if self._trial is not None:
+            self._trial.cancel()
+            await asyncio.wait([self._trial])
         await self._end()
 
     async def _verdict(self, question: dict[str, Any], seconds: float) -> Verdict:
@@ -119,13 +123,21 @@ class Grammars:
                 await self._own.put(name, found)
                 return found
         async with self._turn:
+            if self._trial is not None:  # its caller may have left
+                await asyncio.wait([self._trial])
             found = await self._own.get(name)  # whoever had the turn before may have asked the same
             if found is not None and found.settles(seconds):
                 return found
-            found = await self._tried(question | {"seconds": seconds})
-            await self._own.put(name, found)
+            # A caller who leaves ends no trial that has begun: another process would have to start.
+            self._trial = asyncio.create_task(self._kept_trial(name, question | {"seconds": seconds}))
+            found = await asyncio.shield(self._trial)
         if self._shared is not None and not found.local:
             await self._shared.put(name, found)
+        return found
+
+    async def _kept_trial(self, name: bytes, question: dict[str, Any]) -> Verdict:
+        found = await self._tried(question)
+        await self._own.put(name, found)
         return found
 
     def _name_of(self, question: dict[str, Any]) -> bytes:

@@ -463,12 +463,29 @@ async def test_a_model_without_an_end_takes_none() -> None:
 @pytest.mark.timeout(60)
 async def test_a_callers_leaving_does_not_mix_up_answers(grammars: Grammars) -> None:
     await grammars.grammar_of(request(regex="a"))
+    process, trial = grammars._process, grammars._trial
     first = asyncio.ensure_future(grammars.grammar_of(request(**HOSTILE[0])))
-    await asyncio.sleep(0.01)
+    while grammars._trial is trial:
+        await asyncio.sleep(0)
     first.cancel()
     began = time.monotonic()
     assert "start: /xyz/" in (await grammars.grammar_of(request(regex="xyz"))).text
     assert time.monotonic() - began < module.WALL_SECONDS
+    assert grammars._process is process, "the next one does not wait for another process to start"
+
+
+@pytest.mark.timeout(60)
+async def test_who_leaves_before_its_turn_is_not_tried(grammars: Grammars) -> None:
+    begun = asyncio.ensure_future(grammars.grammar_of(request(**HOSTILE[0])))
+    while grammars._trial is None:
+        await asyncio.sleep(0)
+    trial = grammars._trial
+    others = [asyncio.ensure_future(grammars.grammar_of(request(regex=f"a{n}"))) for n in range(8)]
+    await asyncio.sleep(0)
+    for waiting in (begun, *others):
+        waiting.cancel()
+    await asyncio.gather(begun, *others, return_exceptions=True)
+    assert grammars._trial is trial
 
 
 def test_the_field_that_asks_for_a_grammar() -> None:
