@@ -91,11 +91,8 @@ class Request(Generic[Span]):
             if self._under_way:
                 return
             ended, worth_it = self._ended, self._is_worth_it(span)
-            self._ended, self._failed, self._longest = (
-                [],
-                False,
-                None,
-            )  # a span that comes later is on its own
+            # A span that comes later is on its own.
+            self._ended, self._failed, self._longest = [], False, None
         if worth_it:
             for each in ended:
                 self._send(each)
