@@ -58,6 +58,9 @@ KINDS: Mapping[str, Kind] = {
     "overload": Kind("When too much is asked", lambda _: "", robust.overload),
     "hostile-grammars": Kind("When grammars are hostile", lambda _: "", robust.hostile_grammars),
     "grammars": Kind("What grammars take to compile", lambda _: "", anything.numbers),
+    "schema-suite": Kind(
+        "Which schemas of JSON Schema's test suite grammars follow", lambda _: "", anything.numbers
+    ),
     "core": Kind("The scheduler's core", lambda _: "", core.costs),
     "simulate": Kind("Simulated deployments", simulate.subject, simulate.compared),
     "simulate-validation": Kind("How far the simulator is off", engines.subject, simulate.validated),
