@@ -127,20 +127,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    found: dict[str, Any] = {}
-    if given.what == "memory":
-        for form in given.formats or SHAPES:
-            found[form] = memory(form, SHAPES[form])
-            print(form, json.dumps(found[form]), flush=True)
-    else:
-        for form in given.formats or [each for each in LIKE if each != "q4_k_m"]:
-            found[form] = steps(form, given.shape, given.rounds, given.batches)
-            print(form, json.dumps(found[form]), flush=True)
     name = "formats-memory" if given.what == "memory" else f"formats-steps-{given.shape}"
-    results = {"dtype": "bfloat16", **({} if given.what == "memory" else {"model": given.shape})}
     path = given.out or RESULTS / f"{name}.json"
-    earlier = read(path).results["formats"] if path.exists() else {}
-    write(path, f"formats-{given.what}", 0, results | {"formats": earlier | found})
+    head = {"dtype": "bfloat16", **({} if given.what == "memory" else {"model": given.shape})}
+    fitting = SHAPES if given.what == "memory" else [each for each in LIKE if each != "q4_k_m"]
+    for form in given.formats or fitting:
+        if given.what == "memory":
+            found = memory(form, SHAPES[form])
+        else:
+            found = steps(form, given.shape, given.rounds, given.batches)
+        print(form, json.dumps(found), flush=True)
+        earlier = read(path).results["formats"] if path.exists() else {}
+        write(path, f"formats-{given.what}", 0, head | {"formats": earlier | {form: found}})
 
 
 if __name__ == "__main__":
