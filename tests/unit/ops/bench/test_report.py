@@ -176,6 +176,7 @@ def folder(tmp_path, made_up, contest) -> Path:
         made_up("step", STEP | {"decode_by_context": {}}, "short"),
         made_up("mechanisms", {"sharing": measured}),
         made_up("footprint", {"model": "m", "dtype": "bfloat16", "peak MiB": 7.5}),
+        made_up("schema-suite", {"schemas": 9, "libraries": {"llguidance": {"followed": 7, "refused": 2}}}),
         made_up("formats-memory", {"formats": {"awq": {"shape": "3b", "peak over kept": 1.05}}}),
         made_up(
             "formats-steps", {"model": "m", "formats": {"awq": {"1": {"ms": 2.0, "ratio": [1, 1.1, 1.2]}}}}
