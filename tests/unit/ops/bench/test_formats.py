@@ -11,7 +11,6 @@ from ops.bench.rig.shapes import Shape
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setitem(shapes.SHAPES, "small", Shape(256, 2, 4, 2, 512, 600, tied=True))
     monkeypatch.setattr(footprint, "KV_MEMORY", 16 << 20)
     return tmp_path
