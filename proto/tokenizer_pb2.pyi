@@ -16,12 +16,14 @@ class CallSyntax(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     XML_PARAMETERS: _ClassVar[CallSyntax]
     XML_PAIRS: _ClassVar[CallSyntax]
     PYTHON_CALLS: _ClassVar[CallSyntax]
+    BARE_KEYS: _ClassVar[CallSyntax]
 NO_CALLS: CallSyntax
 JSON_CALLS: CallSyntax
 NAMED_JSON: CallSyntax
 XML_PARAMETERS: CallSyntax
 XML_PAIRS: CallSyntax
 PYTHON_CALLS: CallSyntax
+BARE_KEYS: CallSyntax
 
 class TokenizeRequest(_message.Message):
     __slots__ = ("request", "names")

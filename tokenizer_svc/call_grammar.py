@@ -1,7 +1,8 @@
 """The grammar of an answer that calls functions: free thoughts, then calls as the model's format spells them.
 
-Where the format writes arguments as JSON, the library follows their schema. XML and Python have grammars of
-their own, see `call_values.py`. What such a grammar accepts, `gateway/api/splitter.py` reads as calls.
+Where the format writes arguments as JSON, the library follows their schema. Other ways to write them have
+grammars of their own, see `call_values.py` and `bare_values.py`. What such a grammar accepts,
+`gateway/api/splitter.py` reads as calls.
 """
 
 import json
@@ -12,7 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ops.runtime.grammars import GrammarError
-from proto.tokenizer_pb2 import PYTHON_CALLS, XML_PAIRS, XML_PARAMETERS
+from proto.tokenizer_pb2 import BARE_KEYS, PYTHON_CALLS, XML_PAIRS, XML_PARAMETERS
+from tokenizer_svc.bare_values import BareValues
 from tokenizer_svc.call_rules import CallRules, Function
 from tokenizer_svc.call_values import JSON_IN_XML, PYTHON, Values, quoted
 from tokenizer_svc.date_formats import narrowed
@@ -107,7 +109,7 @@ class _Grammar:
         if schema.get("type", "object") != "object":
             raise GrammarError("the type of its parameters must be 'object'")
         schema = {"type": "object"} | schema
-        if self._format.syntax in (PYTHON_CALLS, XML_PAIRS, XML_PARAMETERS):
+        if self._format.syntax in (PYTHON_CALLS, XML_PAIRS, XML_PARAMETERS, BARE_KEYS):
             return self._pairs(schema, not function.strict)
         if "properties" in schema and not schema.keys() & {"$ref", "allOf", "anyOf", "oneOf"}:
             # Who lists the arguments means these. A model would make up more.
@@ -120,24 +122,34 @@ class _Grammar:
 
     def _pairs(self, schema: Mapping[str, Any], lenient: bool) -> str:
         """Arguments one by one."""
-        python = self._format.syntax == PYTHON_CALLS
-        values = Values(self._rules, schema, PYTHON if python else JSON_IN_XML, lenient)
+        syntax = self._format.syntax
+        values = self._values(schema, lenient)
         values.check(schema, frozenset(("type", "properties", "required", "additionalProperties")))
         items = []
         for name, each, needed in values.members(schema):
             if each is False:
                 continue
-            if not (_is_python_name(name) if python else _KEY.fullmatch(name)):
+            if not (_is_python_name(name) if syntax == PYTHON_CALLS else _KEY.fullmatch(name)):
                 raise GrammarError(f"this model's format of calls cannot spell the argument {name!r}")
             try:
-                item = self._python_pair(name, each, values) if python else self._xml_pair(name, each, values)
+                item = self._pair(name, each, values)
             except GrammarError as error:
                 raise GrammarError(f"argument {name!r}: {error}") from error
             items.append((self._rules.add(item), needed))
-        return values.separated(items, "/, ?/" if python else '""')
+        return values.separated(items, "/, ?/" if syntax in (PYTHON_CALLS, BARE_KEYS) else '""')
 
-    def _python_pair(self, name: str, schema: Any, values: Values) -> str:
-        return f"{quoted(name)} /=/ {values.of(schema)}"
+    def _values(self, schema: Mapping[str, Any], lenient: bool) -> Values:
+        form = self._format
+        if form.syntax == BARE_KEYS:
+            return BareValues(self._texts, schema, form.delimiters[0], form.end, lenient)
+        return Values(self._rules, schema, PYTHON if form.syntax == PYTHON_CALLS else JSON_IN_XML, lenient)
+
+    def _pair(self, name: str, schema: Any, values: Values) -> str:
+        if isinstance(values, BareValues):
+            return values.pair(name, schema)
+        if self._format.syntax == PYTHON_CALLS:
+            return f"{quoted(name)} /=/ {values.of(schema)}"
+        return self._xml_pair(name, schema, values)
 
     def _xml_pair(self, name: str, schema: Any, values: Values) -> str:
         if self._format.syntax == XML_PARAMETERS:

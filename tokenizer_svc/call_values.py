@@ -1,6 +1,6 @@
 """Arguments of calls that are not written as one JSON object: a grammar for each value of a JSON Schema.
 
-Formats with JSON arguments leave their schema to the library. For XML and Python this is the part of JSON
+Formats with JSON arguments leave their schema to the library. For the others this is the part of JSON
 Schema that most functions use. Rules are in the library's dialect of Lark.
 """
 
@@ -164,9 +164,7 @@ class Values:
                 return self._rules.add(" | ".join(self.of(each) for each in _list(schema, name)))
         if "const" in schema or "enum" in schema:
             values = [schema["const"]] if "const" in schema else _list(schema, "enum")
-            return self._rules.add(
-                " | ".join(quoted(t) for value in values for t in self._dialect.write(value))
-            )
+            return self._rules.add(" | ".join(map(self._constant, values)))
         return self._of_types(schema)
 
     def check(self, schema: Mapping[str, Any], known: frozenset[str]) -> None:
@@ -292,15 +290,26 @@ class Values:
         for name, each, needed in members:
             if each is False:
                 continue
-            keys = " | ".join(quoted(text) for text in self._dialect.write(name))
-            items.append((self._rules.add(f"({keys}) /: ?/ {self.of(each)}"), needed))
+            items.append((self._rules.add(f"({self._key(name)}) /: ?/ {self.of(each)}"), needed))
         further = self._further([name for name, *_ in members], schema.get("additionalProperties", True))
         return f'"{{" {self.separated(items, "/, ?/", further)} "}}"'
 
     def _further(self, listed: list[str], schema: Schema) -> str:
         """The rule of a property that has none of the names listed; "" where there may be none."""
-        if schema is False:
-            return ""
+        return (
+            "" if schema is False else self._rules.add(f"({self._other_key(listed)}) /: ?/ {self.of(schema)}")
+        )
+
+    def _constant(self, value: object) -> str:
+        """What a constant is written as."""
+        return " | ".join(map(quoted, self._dialect.write(value)))
+
+    def _key(self, name: str) -> str:
+        """What a property's name is written as."""
+        return self._constant(name)
+
+    def _other_key(self, listed: list[str]) -> str:
+        """Any name of a property but those."""
         key = self._dialect.string
         if listed:
             # Without escapes: these could spell a name that is listed.
@@ -308,15 +317,15 @@ class Values:
             names = " | ".join(quoted(f"{quote}{name}{quote}") for quote in quotes for name in listed)
             spelled = " | ".join(f"/{quote}{self._dialect.plain}*{quote}/" for quote in quotes)
             key = self._rules.add(f"({spelled}) & ~({names})", terminal=True)
-        return self._rules.add(f"({key}) /: ?/ {self.of(schema)}")
+        return key
 
     def _any(self) -> str:
         if not self._anything:
             place = self._rules.declare()
             value = self._anything = f"r{place}"
-            dialect, key = self._dialect, self._rules.add(self._dialect.string)
+            dialect, key = self._dialect, self._rules.add(self._other_key([]))
             kinds = [
-                key,
+                self._rules.add(dialect.string),
                 NUMBER,
                 dialect.true,
                 dialect.false,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from proto.tokenizer_pb2 import (
+    BARE_KEYS,
     JSON_CALLS,
     NAMED_JSON,
     PYTHON_CALLS,
@@ -111,6 +112,14 @@ CALLS: Mapping[str, CallFormat] = {
         header=r"(?P<name>.+?)\s*<｜tool▁sep｜>",
         call="<｜tool▁call▁begin｜>$name<｜tool▁sep｜>$arguments<｜tool▁call▁end｜>",
         **_DEEPSEEK,  # type: ignore[arg-type]
+    ),
+    "gemma4": CallFormat(
+        signs=("<|tool_call>", "<tool_call|>"),
+        syntax=BARE_KEYS,
+        begin=("<|tool_call>",),
+        end="<tool_call|>",
+        delimiters=('<|"|>',),
+        call="<|tool_call>call:$name{$arguments}<tool_call|>",
     ),
     "glm": CallFormat(
         signs=("<tool_call>", "<arg_key>"),

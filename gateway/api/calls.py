@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from proto.tokenizer_pb2 import (
+    BARE_KEYS,
     JSON_CALLS,
     NAMED_JSON,
     PYTHON_CALLS,
@@ -126,6 +127,22 @@ def _python_calls(text: str, _: AnswerFormat, __: Functions) -> list[Call] | Non
     return calls
 
 
+def _bare_keys(text: str, _: AnswerFormat, __: Functions) -> list[Call] | None:
+    name, brace, arguments = text.strip().partition("{")
+    if not name.startswith("call:"):
+        return None
+    arguments = _DECODER.decode(_BARE.sub(_as_json, brace + arguments))
+    return [Call(name.removeprefix("call:").strip(), _spelled(arguments))]
+
+
+def _as_json(found: re.Match[str]) -> str:
+    if (said := found["text"]) is not None:
+        return json.dumps(said)
+    if (key := found["key"]) is not None:
+        return json.dumps(key.strip()) + ":"
+    return _CONSTANTS.get(found[0], found[0])
+
+
 def _from_pairs(name: str, pairs: Sequence[tuple[str, str]], functions: Functions) -> Call:
     """A call whose arguments are texts: its schema says which of them are JSON."""
     properties = functions.get(name, {})
@@ -172,10 +189,16 @@ _FUNCTION = re.compile(r"<function=(?P<name>[^>\n]+)>(?P<body>.*?)</function>", 
 _PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
 _BETWEEN = re.compile(r"[\s;,]*")
 _PAIR = re.compile(r"<arg_key>([^<]*)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
+# A JSON string is passed over as a whole; without an end, up to that of the text, so that it is read once.
+_BARE = re.compile(
+    r"""<\|"\|>(?P<text>.*?)<\|"\|>|"(?:[^"\\]|\\.)*"?|(?<=[{,])(?P<key>[^<>{}\[\]",:]+):|\b[A-Z][a-z]+\b""",
+    re.DOTALL,
+)
 _READERS: Mapping[int, Callable[[str, AnswerFormat, Functions], list[Call] | None]] = {
     JSON_CALLS: _json_calls,
     NAMED_JSON: _named_json,
     XML_PARAMETERS: _xml_parameters,
     XML_PAIRS: _xml_pairs,
     PYTHON_CALLS: _python_calls,
+    BARE_KEYS: _bare_keys,
 }

@@ -333,6 +333,10 @@ def test_without_a_mark_the_first_character_tells(model: Model, name: str) -> No
             Function("f", {"properties": {"a": {"type": "string", "enum": ["</parameter>"]}}}),
             "values",
         ),
+        ("gemma4", Function("f", {"properties": {"a:b": {}}}), "cannot spell the argument 'a:b'"),
+        ("gemma4", Function("f", {"properties": {"a": {"properties": {"b{": {}}}}}), "argument 'a': .* 'b{'"),
+        ("gemma4", Function("f", {"properties": {"a": {"enum": ['<|"|>']}}}), "values"),
+        ("gemma4", Function("f", {"properties": {"a": {"const": ["<tool_call|>"]}}}), "values"),
         ("hermes", Function("f", {"type": "string"}), "must be 'object'"),
     ],
 )

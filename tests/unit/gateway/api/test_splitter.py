@@ -61,6 +61,12 @@ EXAMPLES = {
         '</parameter>\n<parameter=at>{"x": [true]}</parameter>\n</function>\n</tool_call>',
         [("weather", SIMPLE)],
     ),
+    "gemma4": (
+        "gemma4",
+        f'<|tool_call>call:weather{{at:{{x:[true]}},city:<|"|>{PLAIN}<|"|>,days:3}}<tool_call|>'
+        "<|tool_call>call:clock{}<tool_call|>",
+        [("weather", SIMPLE), ("clock", {})],
+    ),
     "glm": (
         "glm",
         f"<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>{PLAIN}</arg_value>\n<arg_key>days</arg_key>"
@@ -130,6 +136,33 @@ def test_the_thought_of_gemma_4_begins_with_a_token_and_a_word():
     form.thinking = True
     found = assert_any_cut_is_the_same(form, "\nHm.\n<channel|>Yes.")
     assert (found.reasoning, found.content) == ("Hm.", "Yes.")
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ('{city:<|"|>a "b": {c}, d:[None]\\n\n <|"|>}', {"city": 'a "b": {c}, d:[None]\\n\n '}),
+        ('{ city : <|"|><|"|> , days : -2.5e3 }', {"city": "", "days": -2500.0}),
+        ('{at:{a b:null,c:[{d:<|"|>x<|"|>},None,false],None:{}}}',
+         {"at": {"a b": None, "c": [{"d": "x"}, None, False], "None": {}}}),
+        ('{"city":"a, b: None \\" c",days:3}', {"city": 'a, b: None " c', "days": 3}),
+        ('{city:<|"|>{a:<tool_call>,b<|"|>}', {"city": "{a:<tool_call>,b"}),
+        ("{city:Bergen}", None),
+        ('{city:<|"|>Bergen}', None),
+        ('{city:<|"|>a<|"|>b<|"|>}', None),
+        ('{city:<|"|>a<|"|>} and more', None),
+        ("{days:3,}", None),
+        ("{days:NaN}", None),
+        ("[]", None),
+        ("(days=3)", None),
+    ],
+)  # fmt: skip
+def test_arguments_of_gemma_4(text, arguments):
+    form, call = form_of("gemma4", "gemma4"), f"<|tool_call>call:weather{text}<tool_call|>"
+    expected = [] if arguments is None else [("weather", arguments)]
+    found = assert_any_cut_is_the_same(form, f"<|channel>thought\nHm.\n<channel|>{call}")
+    assert (found.reasoning, of(found.calls)) == ("Hm.", expected)
+    assert found.content == (call if arguments is None else "")
 
 
 def thoughts_of(name: str) -> str:
@@ -259,6 +292,10 @@ HOSTILE = [
     '{"name": "weather", "arguments": {"a": NaN}}',
     "functions." * 10_000 + "{}",
     "</tool_call>" * 10_000,
+    "call:weather{" + "a:{" * 50_000,
+    "call:weather{a:" + '<|"|>' * 20_001,
+    "call:weather{a:" + '\\"' * 50_000,
+    "call:weather{" + " " * 100_000 + "," * 100_000,
 ]
 
 
