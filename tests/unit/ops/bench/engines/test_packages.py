@@ -22,7 +22,7 @@ def package(folder: Path, name: str, version: str, library: str) -> Path:
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="no /proc: memory maps are read from there")
-def test_packages_are_those_with_a_library_in_memory(tmp_path) -> None:
+def test_packages_are_those_with_a_library_in_memory(tmp_path: Path) -> None:
     folder = tmp_path / "venv" / "site-packages"
     library = package(folder, "Some_Engine", "1.2.0", "some/lib engine.so")
     package(folder, "idle-engine", "3.0", "idle/lib.so")
