@@ -38,6 +38,8 @@ SWITCH = Path(__file__).with_name("switch")
 OFF = "off"
 SLOW_SECONDS = "5.0"
 """What is slower is traced in any case, as the default has it."""
+ASK_SECONDS = 0.5
+"""Time between two signals to a process that has not turned its traces yet."""
 SETTLE_SECONDS = 60.0
 
 
@@ -87,12 +89,15 @@ class Switch:
     def turn(self, rate: str) -> None:
         """Return when each process has done it. Raises `TimeoutError`. `rate`: may be `OFF`."""
         (self._folder / "rate").write_text(rate)
-        for pid in self._pids:
-            os.kill(pid, signal.SIGUSR2)
-        deadline = time.monotonic() + SETTLE_SECONDS
-        while any(self._rate_of(pid) != rate for pid in self._pids):
-            if time.monotonic() > deadline:
+        deadline, asked = time.monotonic() + SETTLE_SECONDS, 0.0
+        while others := [pid for pid in self._pids if self._rate_of(pid) != rate]:
+            now = time.monotonic()
+            if now > deadline:
                 raise TimeoutError(f"not all processes have turned their traces to {rate}")
+            if now > asked + ASK_SECONDS:  # one that comes right before a system call waits for its end
+                asked = now
+                for pid in others:
+                    os.kill(pid, signal.SIGUSR2)
             time.sleep(0.002)
 
     def _rate_of(self, pid: int) -> str:
