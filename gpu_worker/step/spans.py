@@ -38,7 +38,7 @@ class _Traced:
 
     span: Span
     known: int
-    """Tokens that it had when it came: rows before them are its prefill."""
+    """Number of tokens of the sequence when it got its slot. Rows before them are its prefill."""
     steps: int = 0
     """Its steps so far, those of its prefill left out."""
     seconds: float = 0.0

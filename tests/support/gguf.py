@@ -15,6 +15,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.integrations.gguf.dequant import dequantize
 
+from ops.bench.rig.formats import gguf_text, gguf_value
+
 KINDS: dict[str, tuple[int, int, int, int | None, float]] = {
     "Q4_0": (2, 32, 0, None, 0),
     "Q4_1": (3, 32, 0, 2, -7.5),
@@ -122,38 +124,16 @@ def write_gguf(path: Path, values: Mapping[str, Any], tensors: Written, alignmen
     """A file with these values and tensors."""
     header = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(values))
     for key, value in values.items():
-        header += _text(key) + _typed(value)
+        header += gguf_text(key) + gguf_value(value)
     data = b""
     for name, (number, shape, content) in tensors.items():
         sizes = struct.pack(f"<{len(shape)}Q", *reversed(shape))
-        header += _text(name) + struct.pack("<I", len(shape)) + sizes + struct.pack("<IQ", number, len(data))
+        header += (
+            gguf_text(name) + struct.pack("<I", len(shape)) + sizes + struct.pack("<IQ", number, len(data))
+        )
         data += content + bytes(-len(content) % alignment)
     path.write_bytes(header + bytes(-len(header) % alignment) + data)
     return path
-
-
-def _text(text: str) -> bytes:
-    raw = text.encode()
-    return struct.pack("<Q", len(raw)) + raw
-
-
-def _typed(value: Any) -> bytes:
-    match value:
-        case bool():
-            return struct.pack("<I?", 7, value)
-        case int():
-            return struct.pack("<II", 4, value)
-        case float():
-            return struct.pack("<If", 6, value)
-        case str():
-            return struct.pack("<I", 8) + _text(value)
-        case list():
-            each = [_typed(one) for one in value]
-            kind = each[0][:4] if each else struct.pack("<I", 4)
-            return (
-                struct.pack("<I", 9) + kind + struct.pack("<Q", len(each)) + b"".join(one[4:] for one in each)
-            )
-    raise TypeError(value)
 
 
 _LAYER = {

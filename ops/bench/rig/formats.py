@@ -171,10 +171,10 @@ def write_gguf(shape: Shape, form: str, path: Path, seed: int = 0) -> None:
     values = _values(shape)
     places = list(_typed_tensors(shape, form))
     header = b"GGUF" + struct.pack("<IQQ", 3, len(places), len(values))
-    header += b"".join(_text(key) + _typed(value) for key, value in values.items())
+    header += b"".join(gguf_text(key) + gguf_value(value) for key, value in values.items())
     start = 0
     for name, kind, sizes in places:
-        header += _text(name) + struct.pack(f"<I{len(sizes)}Q", len(sizes), *reversed(sizes))
+        header += gguf_text(name) + struct.pack(f"<I{len(sizes)}Q", len(sizes), *reversed(sizes))
         number, weights, octets = BLOCKS[kind][:3] if kind else (0, 1, 4)
         header += struct.pack("<IQ", number, start)
         start += -(-torch.Size(sizes).numel() // weights * octets // 32) * 32
@@ -241,26 +241,27 @@ def _blocks(kind: str, sizes: tuple[int, ...], chance: Generator) -> bytes:
     return blocks.numpy().tobytes()
 
 
-def _text(text: str) -> bytes:
+def gguf_text(text: str) -> bytes:
+    """A string as GGUF files have it: its length in bytes, and its bytes."""
     raw = text.encode()
     return struct.pack("<Q", len(raw)) + raw
 
 
-def _typed(value: Any) -> bytes:
-    """A value with the number of its type before it. A list has that of its first one."""
+def gguf_value(value: Any) -> bytes:
+    """A value with the number of its type before it. A list has the type of its first value."""
     match value:
+        case bool():
+            return struct.pack("<I?", 7, value)
         case int():
             return struct.pack("<II", 4, value)
         case float():
             return struct.pack("<If", 6, value)
         case str():
-            return struct.pack("<I", 8) + _text(value)
+            return struct.pack("<I", 8) + gguf_text(value)
         case list():
-            each = [_typed(one) for one in value]
+            each = [gguf_value(one) for one in value]
+            kind = each[0][:4] if each else struct.pack("<I", 4)
             return (
-                struct.pack("<I", 9)
-                + each[0][:4]
-                + struct.pack("<Q", len(each))
-                + b"".join(one[4:] for one in each)
+                struct.pack("<I", 9) + kind + struct.pack("<Q", len(each)) + b"".join(one[4:] for one in each)
             )
     raise TypeError(f"no type of GGUF for {value!r}")
