@@ -15,13 +15,12 @@ from proto.rpc import Lease
 
 SCHEDULER = """
 import os, pathlib, signal, sys
-def write(*_):
+asked = {signal.SIGUSR1}
+signal.pthread_sigmask(signal.SIG_BLOCK, asked)  # for a handler one that comes right before `pause` is late
+print("ready", flush=True)
+while signal.sigwait(asked):
     for number in range(int(sys.argv[2])):
         pathlib.Path(sys.argv[1], f"20260101T000000-{os.getpid()}-{number}.quire").touch()
-signal.signal(signal.SIGUSR1, write)
-print("ready", flush=True)
-while True:
-    signal.pause()
 """
 
 
