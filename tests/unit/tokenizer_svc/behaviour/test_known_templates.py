@@ -22,14 +22,14 @@ EXPECTED = {
     "chatml": "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
     "<|im_start|>user\nHi <b>&</b>\n<|im_end|>\n<|im_start|>assistant\n",
     "llama3": "<s><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
-    f"Today Date: {datetime.now():%d %b %Y}\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n"
+    "Today Date: {today}\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n"
     "Hi <b>&</b><|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
     "mistral": "<s>[INST] Hi <b>&</b>\n[/INST]",
     "gemma": "<s><start_of_turn>user\nHi <b>&</b><end_of_turn>\n<start_of_turn>model\n",
     "phi3": "<|user|>\nHi <b>&</b>\n<|end|>\n<|assistant|>\n",
     "qwen3": "<|im_start|>user\nHi <b>&</b>\n<|im_end|>\n<|im_start|>assistant\n",
 }
-"""Of the conversation `one`."""
+"""Of the conversation `one`; `{today}` is the date."""
 
 
 def source(name: str) -> str:
@@ -44,7 +44,10 @@ def theirs(model: TextModel, name: str) -> Any:
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_what_a_template_makes_of_a_question(name: str) -> None:
-    assert ChatTemplate(source(name), TOKENS).render(CHATS["one"]) == EXPECTED[name]
+    before = datetime.now()
+    text = ChatTemplate(source(name), TOKENS).render(CHATS["one"])
+    days = (before, datetime.now())  # which midnight may part
+    assert text in {EXPECTED[name].replace("{today}", f"{day:%d %b %Y}") for day in days}
 
 
 @pytest.mark.parametrize("arguments", [{}, {"enable_thinking": False}, {"date_string": "1 May 2030"}])
