@@ -61,6 +61,7 @@ async def test_slow_readers_and_many_of_them_end(address: str, monkeypatch: pyte
     monkeypatch.setattr(metrics_page, "PATIENCE", 0.2)
     silent = [asyncio.ensure_future(raw(address, b"GET")) for _ in range(metrics_page.MOST_CONNECTIONS + 2)]
     assert await asyncio.gather(*silent) == [b""] * len(silent)
+    monkeypatch.undo()  # a machine may stall for longer before it reads what this one sends
     assert (await ask(address)).status_code == 200
 
 
