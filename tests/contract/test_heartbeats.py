@@ -196,10 +196,11 @@ async def test_quiet_calls_go_on_and_cost_one_entry_each_way(
     began = time.monotonic()
     asked, answered = published(pair.client), published(pair.server)
     for batches in (asked, answered):
-        await until(lambda batches=batches: len(entries(batches)) >= 3, "it has asked again and again")
-    for batches in (asked, answered):
+        await until(lambda batches=batches: len(entries(batches)) >= 6, "it has asked again and again")
         assert set(entries(batches)) == {1}, "one question for all calls"
-        assert len(entries(batches)) <= 1 + (time.monotonic() - began) / QUIET
+    # A question may have been due, and another on its way, before these were counted.
+    assert len(entries(answered)) <= 1 + len(entries(asked))
+    assert len(entries(asked)) <= 2 + (time.monotonic() - began) / QUIET
     servicer.go.set()
     assert [await call.read() for call in calls] == [grpc.aio.EOF] * 50
 
