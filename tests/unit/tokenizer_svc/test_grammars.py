@@ -351,8 +351,11 @@ async def test_a_forged_verdict_is_passed_over(
 
 
 @pytest.mark.timeout(60)
-async def test_a_redis_that_refuses_costs_no_answer(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_redis_that_refuses_costs_no_answer(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The user of another service, who has no rights to verdicts."""
+    monkeypatch.setattr(shared_verdicts, "WAIT_SECONDS", 60.0)
     users = Credentials()
     with RedisServer(users=users.acl_file("quire:")) as server:
         line = Line(users.url("worker", server.address))
