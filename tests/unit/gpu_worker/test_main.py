@@ -134,7 +134,18 @@ async def test_steps_that_are_slow_are_in_the_lease(tiny, monkeypatch) -> None:
 
 
 async def test_asked_to_stop_it_goes_on_until_another_worker_is_there(make, tiny, monkeypatch) -> None:
-    monkeypatch.setattr(drain, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(drain, "LOOK_SECONDS", 0.001)
+    looks, stepped, peers = 0, asyncio.Event(), drain.peers
+
+    async def after_a_step(*arguments: Any) -> Any:
+        """Between two looks there is a step, however slow the machine is: it does not rest."""
+        nonlocal looks
+        looks += 1
+        stepped.clear()
+        await stepped.wait()
+        return await peers(*arguments)
+
+    monkeypatch.setattr(drain, "peers", after_a_step)
     async with (
         begun(tiny, stop_seconds=3600) as world,
         Node(world.bus, service="worker", lease_seconds=60) as other,
@@ -142,14 +153,17 @@ async def test_asked_to_stop_it_goes_on_until_another_worker_is_there(make, tiny
         call = world.call
         world.serving.cancel()
         slot = make.slot(0, [1, 2, 3], [0])
-        for step in range(1, 12):  # for longer than it takes to see whether there is another one
+        for step in range(1, 6):
             rows = [(0, 0, 3, 1)] if step == 1 else [(0, step + 1, 1, 1)]
             await call.write(make.plan(step, rows, new_slots=[slot] if step == 1 else []))
             assert (await call.read()).result.step == step
-            await asyncio.sleep(0.02)
+            stepped.set()
+            while looks < step:  # it has looked, and goes on
+                await asyncio.sleep(0.001)
         server = other.server(pool="tiny", capacity=1)
         add_WorkerServicer_to_server(WorkerServicer(), server)
         await server.start()
+        stepped.set()
         assert await call.code() is grpc.StatusCode.UNAVAILABLE
         await asyncio.wait([world.serving])
 
