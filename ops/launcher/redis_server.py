@@ -4,6 +4,8 @@ It listens at a Unix socket in a directory that only its user may enter, and at 
 random passwords. The server reads digests of them from a file, so that they are never on a command line.
 """
 
+import contextlib
+import itertools
 import os
 import secrets
 import shutil
@@ -23,8 +25,12 @@ from redis.exceptions import RedisError
 from ops.launcher.acl import HEALTH, digest
 
 SOCKET = "redis.sock"
+PORTS = range(20_000, 30_000)
+"""Below those that systems choose from: Linux begins at 32768, others at 49152."""
 LONGEST_PATH = 103
 """Bytes of the longest path that a Unix socket may have: 107 on Linux, 103 on macOS."""
+
+_turns = itertools.count(secrets.randbelow(len(PORTS)))
 
 
 class NoRedisError(Exception):
@@ -161,11 +167,15 @@ class RedisServer:
 
 
 def free_port() -> int:
-    """A TCP port on loopback that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port on loopback that is free now; each time another one.
+
+    The system gives ports from this range to nobody who asks it for any, before whoever asked here uses it.
+    """
+    while True:
+        port = PORTS[next(_turns) % len(PORTS)]
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def _write(path: Path, text: str) -> None:
