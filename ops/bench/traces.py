@@ -105,20 +105,14 @@ class Switch:
         return file.read_text() if file.exists() else ""
 
 
-def cpu_seconds(pids: Sequence[int]) -> float:
-    """CPU time that processes have used so far, to the nanosecond: files of the system count in 10 ms."""
-    return sum(time.clock_gettime(~pid << 3 | 2) for pid in pids)  # ids as clock_getcpuclockid(3) gives them
-
-
 def load(deployment: Running, requests: int, users: int, seed: int) -> Turn:
     """Put a load on a deployment. Raises `RuntimeError` if an answer failed."""
     workload = Workload(prompt_lengths=(64,), output_lengths=(64, 64))
     conversations = workload.conversations(requests, seed)  # others in each turn: no prompt is cached
     client = CompletionClient(deployment.url, deployment.model)
-    pids = [identity.pid for identity in deployment.deployment.processes.values()]
-    before = cpu_seconds(pids)
+    before = sum(deployment.cpu_seconds().values())
     answers, seconds = asyncio.run(closed_loop(client, conversations, users))
-    used = cpu_seconds(pids) - before
+    used = sum(deployment.cpu_seconds().values()) - before
     if failed := [answer.error for answer in answers if answer.error]:
         raise RuntimeError(f"{len(failed)} answers failed: {failed[0]}")
     tokens = requests * 64

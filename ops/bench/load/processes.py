@@ -37,7 +37,12 @@ class Running:
 
 
 def cpu_seconds(processes: Mapping[str, int]) -> dict[str, float]:
-    """CPU time that each process, given by its id, has used so far, user and system."""
+    """CPU time that each process, given by its id, has used so far, user and system.
+
+    To the nanosecond on Linux, whose files count in steps of 10 ms.
+    """
+    if sys.platform == "linux":  # ids of clocks as clock_getcpuclockid(3) gives them
+        return {name: time.clock_gettime(~pid << 3 | 2) for name, pid in processes.items()}
     times = {name: psutil.Process(pid).cpu_times() for name, pid in processes.items()}
     return {name: used.user + used.system for name, used in times.items()}
 

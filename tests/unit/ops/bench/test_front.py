@@ -16,8 +16,7 @@ def test_tokens_and_requests_cost_time(monkeypatch: pytest.MonkeyPatch) -> None:
     for used in (found["cpu_us_per_token"], *requests.values()):
         both, *each = (used[name] for name in ("both", "gateway", "tokenizer"))
         assert abs(both - sum(each)) < 0.11
-        if used is not requests["4 at once"]:  # the system counts in steps of 10 ms
-            assert min(each) > 0
+        assert min(each) > 0
 
 
 def test_streams_that_wait_take_memory() -> None:
@@ -31,4 +30,6 @@ def test_the_prompt_is_as_long_as_it_says() -> None:
     found = asyncio.run(front.beside_long_prompts(tokens=4000, prompts=1))
     assert 3990 < found["prompt_tokens"] < 4010
     for gaps in found["between_tokens_ms"].values():
-        assert 15 < gaps["p50"] <= gaps["p99"] <= gaps["longest"]
+        # Where the reader is kept waiting several tokens come at once: most gaps may be short, and not all.
+        assert gaps["p50"] <= gaps["p99"] <= gaps["longest"]
+        assert gaps["longest"] > 15
