@@ -139,18 +139,20 @@ def test_it_waits_for_others(client: Client) -> None:
         for _, answered in others:
             answered.result()
         request = attributes_of(called(trace, "scheduler.generate")[0])
-        attempt.hit = request["quire.requests_before"] >= PLACES
+        waited_only = not called(trace, "scheduler.preempted")  # others may need its blocks before its end
+        attempt.hit = request["quire.requests_before"] >= PLACES and waited_only
     (waiting,) = called(trace, "scheduler.waiting")
     assert seconds_of(waiting) > waited(trace) / 2
     compare("It waited for others", trace)
 
 
 def test_a_long_prompt_is_not_in_the_cache(client: Client) -> None:
-    prompt = [1 + number % 97 for number in range(480)]
-    cold = client.ask(prompt=prompt, max_tokens=2)
-    chunks = called(cold, "worker.prefill")
-    assert sum(attributes_of(chunk)["quire.row_tokens"] for chunk in chunks) == 480
-    assert sum(map(seconds_of, chunks)) > waited(cold) / 2
+    for first, attempt in enumerate(attempts(), 1):  # each with another prompt
+        prompt = [1 + (first + number) % 97 for number in range(480)]
+        cold = client.ask(prompt=prompt, max_tokens=2)
+        chunks = called(cold, "worker.prefill")
+        assert sum(attributes_of(chunk)["quire.row_tokens"] for chunk in chunks) == 480
+        attempt.hit = sum(map(seconds_of, chunks)) > waited(cold) / 2  # no other process was kept waiting
     compare("A long prompt was not in the cache", cold)
     (again,) = called(client.ask(prompt=prompt, max_tokens=2), "scheduler.prefill")
     assert attributes_of(again)["quire.cached_tokens"] >= 464
@@ -173,7 +175,7 @@ def test_it_loses_its_place(client: Client) -> None:
 
 
 def test_its_worker_dies(client: Client, small: Deployment, receiver: Receiver) -> None:
-    for attempt in attempts():
+    for attempt, pause in zip(attempts(), (3, 6, 12, 24, 48), strict=False):
         trace_id, answered = client.begin(prompt="The worker of this one", **LONG)
         chunk = threading.Event()
         while not chunk.wait(0.05):  # until its first chunk has been sent: it is under way
@@ -184,12 +186,13 @@ def test_its_worker_dies(client: Client, small: Deployment, receiver: Receiver) 
         attempt.hit = not answered.done()
         while attempt.hit and "a worker was lost" not in (small.directory / "scheduler_svc.log").read_text():
             time.sleep(0.05)
-        time.sleep(3)  # nobody starts another one for a while
+        time.sleep(pause)  # nobody starts another one for a while
         small.spawn("gpu_worker")
         answered.result()
-    trace = client.trace(trace_id)
-    again = [span for span in called(trace, "scheduler.waiting") if "quire.after" in attributes_of(span)]
-    (request,) = called(trace, "POST /v1/completions")
-    assert sum(map(seconds_of, again)) > seconds_of(request) / 2
+        trace = client.trace(trace_id)
+        again = [span for span in called(trace, "scheduler.waiting") if "quire.after" in attributes_of(span)]
+        (request,) = called(trace, "POST /v1/completions")
+        # On a slow machine the answer itself takes as long: then a longer pause shows the same.
+        attempt.hit &= sum(map(seconds_of, again)) > seconds_of(request) / 2
     assert len(called(trace, "worker.sequence")) == 1, "the dead send nothing"
     compare("Its worker died", trace)
