@@ -31,6 +31,7 @@ def traced(
         "OTEL_BSP_SCHEDULE_DELAY": "200",  # milliseconds, in place of 5,000
         "QUIRE_TRACE_RATE": "0",  # those are traced that a test wants, and what fails
         "QUIRE_TRACE_SLOW_SECONDS": "300",
+        "QUIRE_LEASE_SECONDS": "60",  # a call that is made anew has spans of its own
     }
     yield from running(redis_server, tmp_path_factory.mktemp("traced"), **settings)
 
@@ -111,7 +112,8 @@ def test_an_error_shows_on_the_spans_it_passed(traced: Deployment, receiver: Rec
 def test_of_others_only_what_fails_is_sent(traced: Deployment, receiver: Receiver) -> None:
     fine, late = "7bf92f3577b34da6a3ce929d0e0e4736", "8bf92f3577b34da6a3ce929d0e0e4736"
     assert ask(traced, fine, chosen=False).status_code == 200
-    assert ask(traced, late, chosen=False, max_tokens=1500, ignore_eos=True, timeout=0.05).status_code == 504
+    # Long enough for the request to come to the scheduler, and not for its answer.
+    assert ask(traced, late, chosen=False, max_tokens=1500, ignore_eos=True, timeout=0.5).status_code == 504
     trace = receiver.trace(late, from_all({"quire-gateway", "quire-tokenizer", "quire-scheduler"}))
     (request,) = called(trace, "POST /v1/completions")
     assert request.parent_span_id.hex() == "00f067aa0ba902b7"
