@@ -89,8 +89,8 @@ async def test_who_is_refused_is_told_when_to_come_back(limited: Deployment) -> 
         waiting = [await asker.begin("waiting") for _ in range(2)]
         refused = await asker.ask("refused")
         answers = await asyncio.gather(running, *waiting)
-        assert [answer.status_code for answer in answers] == [200] * 3
-        attempt.hit = refused.status_code == 429
+        # The scheduler may not have begun the first when the third comes: then that is one too many.
+        attempt.hit = [answer.status_code for answer in (*answers, refused)] == [200, 200, 200, 429]
     assert int(refused.headers["retry-after"]) >= 1
     error = refused.json()["error"]
     assert (error["type"], error["code"]) == ("rate_limit_error", "overloaded")
