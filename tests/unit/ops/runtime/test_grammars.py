@@ -69,7 +69,7 @@ def test_following_an_ambiguous_grammar_takes_bounded_time() -> None:
     begun = time.process_time()
     with pytest.raises(GrammarError, match="max is 2000"):
         vocabulary.walk(matcher)
-    assert time.process_time() - begun < 0.25
+    assert time.process_time() - begun < 1
 
 
 def test_a_walk_ends_where_an_answer_must() -> None:
