@@ -40,6 +40,7 @@ from gateway.api.responses_answer_schema import RESPONSES
 from gateway.api.responses_schema import ResponsesBody
 from gateway.api.schema import ChatBody, CompletionBody, EmbeddingBody
 from gateway.api.token_schema import DetokenizeBody, TokenizeBody
+from gateway.api.volatile import Volatile
 from gateway.errors import BadRequest, GatewayError, NotFound, ServerFault, WrongMethod
 from gateway.http.body_memory import BodyMemory, HoldsBodies
 from gateway.http.claims import Claims
@@ -128,6 +129,8 @@ class Options:
     """Bytes of a file that is uploaded."""
     batch_lines_at_once: int = 16
     """Lines of a batch that a gateway asks at once."""
+    volatile_header: Volatile = "omit"
+    """What becomes of the line of a system prompt that each request has anew."""
 
 
 _NOTHING_KEPT = Stores()
@@ -176,7 +179,7 @@ def create_app(
         models.router(catalog),
         completions.router(generator),
         chat.router(generator),
-        messages.router(generator),
+        messages.router(generator, options.volatile_header),
         responses.router(generator, stores.responses, background),
         stored_responses.router(stores.responses, background),
         ollama.router(generator, catalog),
