@@ -18,6 +18,7 @@ from gateway.api import (
     files,
     health,
     inside,
+    kserve,
     messages,
     models,
     ollama,
@@ -31,6 +32,7 @@ from gateway.api import metrics as metrics_page
 from gateway.api.answer_schema import ANSWERS
 from gateway.api.conversations_schema import CONVERSATIONS
 from gateway.api.files_schema import FILES, BatchBody, UploadBody
+from gateway.api.kserve_schema import KSERVE, InferBody
 from gateway.api.messages_answer_schema import MESSAGES
 from gateway.api.messages_schema import CountBody, MessagesBody
 from gateway.api.ollama_answer_schema import OLLAMA
@@ -77,10 +79,12 @@ DESCRIBED: tuple[type[BaseModel], ...] = (
     *(CompletionBody, ChatBody, EmbeddingBody, TokenizeBody, DetokenizeBody),
     *(RerankBody, ScoreBody, UploadBody, BatchBody),
     *(MessagesBody, CountBody, ResponsesBody, OllamaChatBody, OllamaGenerateBody, EmbedBody, ShowBody),
+    InferBody,
     *ANSWERS,
     *MESSAGES,
     *RESPONSES,
     *OLLAMA,
+    *KSERVE,
     *FILES,
     *CONVERSATIONS,
 )
@@ -183,6 +187,7 @@ def create_app(
         responses.router(generator, stores.responses, background),
         stored_responses.router(stores.responses, background),
         ollama.router(generator, catalog),
+        kserve.router(catalog, drain, generator, app.version),
         embeddings.router(generator),
         rank.router(generator),
         tokenize.router(generator, catalog),

@@ -71,6 +71,7 @@ async def test_every_answer_has_a_type(document):
             "OllamaEmbeddings",
             "OllamaVersion",
         ),
+        *("KserveServer", "KserveLive", "KserveReady", "KserveModelReady", "KserveModel", "InferAnswer"),
         *("ModelList", "ModelObject", "Liveness", "Load", "Version", "Readiness"),
     }
     assert names - {""} <= document["components"]["schemas"].keys()
