@@ -14,7 +14,7 @@ from ops.runtime.api_keys import Key, Right
 from ops.runtime.limits import Limits
 
 GUARDED = (
-    *("/v1/", "/v2/", "/api/", "/tokenize", "/detokenize", "/rerank", "/score"),
+    *("/v1/", "/v2/", "/api/", "/tokenize", "/detokenize", "/rerank", "/score", "/pooling"),
     *("/load", "/metrics"),
 )
 """Paths that begin with one of these need a key."""
