@@ -108,6 +108,7 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
         trace_url=settings.trace_url,
         file_bytes=settings.file_bytes,
         batch_lines_at_once=settings.batch_lines_at_once,
+        volatile_header=settings.volatile_header,
     )
     app = create_app(NodeBackend(node), keys, settings.limits, stores, options)
     METRICS.read_by(app.state.generator.read_metrics)

@@ -18,6 +18,7 @@ from gateway.api import (
     files,
     health,
     inside,
+    kserve,
     messages,
     models,
     ollama,
@@ -31,6 +32,7 @@ from gateway.api import metrics as metrics_page
 from gateway.api.answer_schema import ANSWERS
 from gateway.api.conversations_schema import CONVERSATIONS
 from gateway.api.files_schema import FILES, BatchBody, UploadBody
+from gateway.api.kserve_schema import KSERVE, InferBody
 from gateway.api.messages_answer_schema import MESSAGES
 from gateway.api.messages_schema import CountBody, MessagesBody
 from gateway.api.ollama_answer_schema import OLLAMA
@@ -40,6 +42,7 @@ from gateway.api.responses_answer_schema import RESPONSES
 from gateway.api.responses_schema import ResponsesBody
 from gateway.api.schema import ChatBody, CompletionBody, EmbeddingBody
 from gateway.api.token_schema import DetokenizeBody, TokenizeBody
+from gateway.api.volatile import Volatile
 from gateway.errors import BadRequest, GatewayError, NotFound, ServerFault, WrongMethod
 from gateway.http.body_memory import BodyMemory, HoldsBodies
 from gateway.http.claims import Claims
@@ -76,10 +79,12 @@ DESCRIBED: tuple[type[BaseModel], ...] = (
     *(CompletionBody, ChatBody, EmbeddingBody, TokenizeBody, DetokenizeBody),
     *(RerankBody, ScoreBody, UploadBody, BatchBody),
     *(MessagesBody, CountBody, ResponsesBody, OllamaChatBody, OllamaGenerateBody, EmbedBody, ShowBody),
+    InferBody,
     *ANSWERS,
     *MESSAGES,
     *RESPONSES,
     *OLLAMA,
+    *KSERVE,
     *FILES,
     *CONVERSATIONS,
 )
@@ -128,6 +133,8 @@ class Options:
     """Bytes of a file that is uploaded."""
     batch_lines_at_once: int = 16
     """Lines of a batch that a gateway asks at once."""
+    volatile_header: Volatile = "omit"
+    """What becomes of the line of a system prompt that each request has anew."""
 
 
 _NOTHING_KEPT = Stores()
@@ -176,10 +183,11 @@ def create_app(
         models.router(catalog),
         completions.router(generator),
         chat.router(generator),
-        messages.router(generator),
+        messages.router(generator, options.volatile_header),
         responses.router(generator, stores.responses, background),
         stored_responses.router(stores.responses, background),
         ollama.router(generator, catalog),
+        kserve.router(catalog, drain, generator, app.version),
         embeddings.router(generator),
         rank.router(generator),
         tokenize.router(generator, catalog),

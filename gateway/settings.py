@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 from pydantic_settings import NoDecode
 
+from gateway.api.volatile import Volatile
 from gateway.http.idempotent import MAX_ANSWER_BYTES
 from gateway.http.origin import Access
 from gateway.upstream.stored_room import MAX_RECORD_BYTES
@@ -99,6 +100,10 @@ class GatewaySettings(ProcessSettings):
 
     strict_fields: bool = False
     """Refuse requests that have fields which nobody knows, instead of ignoring and naming these."""
+
+    volatile_header: Volatile = "omit"
+    """What becomes of the line for billing with which Claude Code begins a system prompt, anew in each
+    request: `omit` leaves it out, `last` puts it at the prompt's end."""
 
     def check_open(self, keyed: bool) -> None:
         """`keyed`: whether requests need a key.

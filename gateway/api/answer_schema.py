@@ -241,6 +241,25 @@ class EmbeddingList(AnswerPart):
     usage: EmbeddingUsage
 
 
+class PooledObject(AnswerPart):
+    """The embedding of one text."""
+
+    object: Literal["pooling"]
+    index: int
+    data: list[float] | str = Field(description="Numbers, or little-endian float32 in base64.")
+
+
+class PooledList(AnswerPart):
+    """The answer of POST /pooling."""
+
+    id: str
+    object: Literal["list"]
+    created: int = Field(description="Unix time, seconds.")
+    data: list[PooledObject]
+    model: str
+    usage: EmbeddingUsage
+
+
 class RankedDocument(AnswerPart):
     """A document as it was given."""
 
@@ -359,6 +378,7 @@ ANSWERS = (
     ChatCompletion,
     ChatCompletionChunk,
     EmbeddingList,
+    PooledList,
     Ranking,
     Scores,
     Tokens,

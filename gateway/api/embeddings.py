@@ -1,14 +1,15 @@
-"""POST /v1/embeddings."""
+"""POST /v1/embeddings, and /pooling: the same vectors in vLLM's shape."""
 
 import asyncio
 import base64
 import struct
+import time
 from collections.abc import Sequence
 
 from fastapi import APIRouter, Request, Response
 
 from gateway.api.answer import compact
-from gateway.api.answer_schema import EmbeddingList
+from gateway.api.answer_schema import EmbeddingList, PooledList
 from gateway.api.body import read_body
 from gateway.api.budget import seconds_of
 from gateway.api.schema import EmbeddingBody
@@ -37,7 +38,17 @@ def router(generator: Generator) -> APIRouter:
         """Embed one text or several."""
         body = await read_body(request, EmbeddingBody)
         found = await embedded(request, generator, body)
-        return Response(_answer(body, found), media_type="application/json")
+        answer = _listed("embedding", "embedding", body, found)
+        return Response(f"{{{answer}}}", media_type="application/json")
+
+    @routes.post("/pooling", openapi_extra=posting(EmbeddingBody, PooledList))
+    async def pool(request: Request) -> Response:
+        """Embed one text or several, in the shape of vLLM's API."""
+        body = await read_body(request, EmbeddingBody)
+        found = await embedded(request, generator, body)
+        head = compact({"id": f"pool-{request.state.request_id}", "created": int(time.time())})[1:-1]
+        answer = _listed("pooling", "data", body, found)
+        return Response(f"{{{head},{answer}}}", media_type="application/json")
 
     return routes
 
@@ -103,15 +114,16 @@ async def _embed(
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _answer(body: EmbeddingBody, found: Sequence[EmbedResponse]) -> str:
+def _listed(kind: str, name: str, body: EmbeddingBody, found: Sequence[EmbedResponse]) -> str:
+    """The fields of an answer with all vectors. Each is an object of this `kind`, which has it as `name`."""
     written = _base64 if body.encoding_format == "base64" else numbers
     data = [
-        f'{{"object":"embedding","index":{index},"embedding":{written(one.embedding)}}}'
+        f'{{"object":"{kind}","index":{index},"{name}":{written(one.embedding)}}}'
         for index, one in enumerate(found)
     ]
     tokens = sum(one.tokens for one in found)
     usage = compact({"prompt_tokens": tokens, "total_tokens": tokens})
-    return f'{{"object":"list","data":[{",".join(data)}],"model":{compact(body.model)},"usage":{usage}}}'
+    return f'"object":"list","data":[{",".join(data)}],"model":{compact(body.model)},"usage":{usage}'
 
 
 def _base64(packed: bytes) -> str:

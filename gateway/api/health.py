@@ -40,22 +40,26 @@ def router(catalog: Catalog, drain: Drain, generator: Generator, version: str) -
     async def ready(response: Response) -> dict[str, Any]:
         """Status 200 if a model is available and gets on; otherwise 503 and what is missing. 503 while it
         stops."""
-        if drain.begun:
-            response.status_code = Unavailable.status
-            return {"status": "stopping", "models": [], "missing": []}
-        try:
-            models = await catalog.models()
-        except Unavailable as error:
-            response.status_code = error.status
-            return {"status": "not ready", "models": [], "missing": ["message queue"]}
-        available = [model.name for model in models if not (model.missing or model.stalled)]
-        missing = [f"{service} of {model.name}" for model in models for service in _lacking(model)]
-        if available:
-            return {"status": "ready", "models": available} | ({"missing": missing} if missing else {})
-        response.status_code = 503
-        return {"status": "not ready", "models": [], "missing": missing or list(SERVICES)}
+        found = await readiness(catalog, drain)
+        response.status_code = 200 if found["status"] == "ready" else Unavailable.status
+        return found
 
     return routes
+
+
+async def readiness(catalog: Catalog, drain: Drain) -> dict[str, Any]:
+    """What /health/ready answers. The `status` is "ready" if a model is available and gets on."""
+    if drain.begun:
+        return {"status": "stopping", "models": [], "missing": []}
+    try:
+        models = await catalog.models()
+    except Unavailable:
+        return {"status": "not ready", "models": [], "missing": ["message queue"]}
+    available = [model.name for model in models if not (model.missing or model.stalled)]
+    missing = [f"{service} of {model.name}" for model in models for service in _lacking(model)]
+    if available:
+        return {"status": "ready", "models": available} | ({"missing": missing} if missing else {})
+    return {"status": "not ready", "models": [], "missing": missing or list(SERVICES)}
 
 
 def _lacking(model: Model) -> tuple[str, ...]:

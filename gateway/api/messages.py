@@ -19,6 +19,7 @@ from gateway.api.schema import ChatBody
 from gateway.api.splitter import Pieces
 from gateway.api.tokenize import prompt_of
 from gateway.api.translate import chat_requests
+from gateway.api.volatile import Volatile
 from gateway.http.openapi import posting
 from gateway.http.sse import named_event
 from gateway.upstream.generation import Generator
@@ -26,7 +27,8 @@ from proto.sampling_pb2 import LENGTH, NOT_FINISHED
 from proto.tokenizer_pb2 import TextChunk, TextDelta
 
 
-def router(generator: Generator) -> APIRouter:
+def router(generator: Generator, volatile: Volatile) -> APIRouter:
+    """`volatile`: what becomes of the line of a system prompt that each request has anew."""
     routes = APIRouter()
 
     @routes.post(
@@ -35,13 +37,13 @@ def router(generator: Generator) -> APIRouter:
     )
     async def create_message(request: Request) -> Response:
         """Answer a conversation, in the shape of Anthropic's API."""
-        body = (await read_body(request, MessagesBody)).chat()
+        body = (await read_body(request, MessagesBody)).chat(volatile)
         return await respond(request, generator, body, chat_requests, MessagesAnswer)
 
     @routes.post("/v1/messages/count_tokens", openapi_extra=posting(CountBody, Count, error=AnthropicError))
     async def count_tokens(request: Request) -> Response:
         """How many tokens a conversation has."""
-        body = (await read_body(request, CountBody)).chat()
+        body = (await read_body(request, CountBody)).chat(volatile)
         found = await prompt_of(request, generator, body)
         return Response(compact({"input_tokens": len(found.token_ids)}), media_type="application/json")
 

@@ -19,6 +19,7 @@ from gateway.api.fields import MAX_INT32, MAX_MESSAGES, MAX_STOP_LENGTH, MAX_STO
 from gateway.api.schema import ChatBody, RequestBody
 from gateway.api.shape import MAX_DEPTH
 from gateway.api.tools import MAX_CALLS, MAX_NAME, MAX_TOOL_VALUES, MAX_TOOLS, functions
+from gateway.api.volatile import Volatile, put_last, without_volatile
 from gateway.errors import BadRequest
 
 MAX_USER = 256
@@ -68,14 +69,17 @@ class ToolUsePart(_Part):
 
 def _texts(value: object) -> object:
     """A text, or the texts of a list of text parts, joined."""
-    if not isinstance(value, list):
-        return value
+    return "".join(_parted(value)) if isinstance(value, list) else value
+
+
+def _parted(value: list[Any]) -> list[str]:
+    """The texts of a list of text parts."""
     for part in value:
         if not isinstance(part, dict) or not isinstance(part.get("text"), str):
             raise PydanticCustomError("unsupported_value", "Only parts of type 'text' are supported")
         if part.get("type") != "text":
             raise PydanticCustomError("unsupported_value", "Only parts of type 'text' are supported")
-    return "".join(part["text"] for part in value)
+    return [part["text"] for part in value]
 
 
 _TEXT_PARTS = {
@@ -86,7 +90,15 @@ _TEXT_PARTS = {
         "required": ["type", "text"],
     },
 }
-Texts = Annotated[str, BeforeValidator(_texts), WithJsonSchema({"anyOf": [{"type": "string"}, _TEXT_PARTS]})]
+_TEXTS = WithJsonSchema({"anyOf": [{"type": "string"}, _TEXT_PARTS]})
+Texts = Annotated[str, BeforeValidator(_texts), _TEXTS]
+
+
+def _each(value: object) -> object:
+    """The texts of a list of text parts, or the one text, as a list."""
+    if isinstance(value, str):
+        return [value]
+    return _parted(value) if isinstance(value, list) else value
 
 
 class ToolResultPart(_Part):
@@ -225,7 +237,9 @@ class CountBody(RequestBody):
     mixed: ClassVar[frozenset[str]] = frozenset(("content",))
 
     messages: list[Turn] = Field(min_length=1, max_length=MAX_MESSAGES)
-    system: Texts = Field("", description="Comes before the conversation.")
+    system: Annotated[list[str], BeforeValidator(_each), _TEXTS] = Field(
+        default_factory=list, description="Comes before the conversation."
+    )
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS), BeforeValidator(_tools)] = Field(
         default_factory=list,
         description="Functions that the model may call. Tools of other types are ignored.",
@@ -241,15 +255,22 @@ class CountBody(RequestBody):
             raise BadRequest(message, param="tool_choice", code="invalid_value")
         return self
 
-    def chat(self) -> ChatBody:
-        """The same request of the chat API. Raises `BadRequest`."""
-        return validated(self._chat_fields(), ChatBody)
+    def chat(self, volatile: Volatile = "omit") -> ChatBody:
+        """The same request of the chat API. `volatile`: what becomes of the line that each request has anew.
 
-    def _chat_fields(self) -> Json:
-        system = [{"role": "system", "content": self.system}] if self.system else []
+        Raises `BadRequest`.
+        """
+        return validated(self._chat_fields(volatile), ChatBody)
+
+    def _chat_fields(self, volatile: Volatile) -> Json:
+        text, line = without_volatile(self.system)
+        system = [{"role": "system", "content": text}] if text else []
+        turns = [message for turn in self.messages for message in turn.messages()]
+        if volatile == "last":
+            put_last(turns, line)
         fields: Json = {
             "model": self.model,
-            "messages": system + [message for turn in self.messages for message in turn.messages()],
+            "messages": system + turns,
             "tools": [tool.function() for tool in self.tools],
             "user": self.user,
             "cache_salt": self.cache_salt,
@@ -299,8 +320,8 @@ class MessagesBody(CountBody):
     seed: int | None = Field(None, ge=-(2**63), le=2**64 - 1, description="Taken modulo 2^64.")
     stream: bool = False
 
-    def _chat_fields(self) -> Json:
-        fields = super()._chat_fields()
+    def _chat_fields(self, volatile: Volatile) -> Json:
+        fields = super()._chat_fields(volatile)
         for name in ("temperature", "top_p", "top_k", "seed"):
             if name in self.model_fields_set:
                 fields[name] = getattr(self, name)

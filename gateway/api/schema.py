@@ -139,7 +139,7 @@ class RequestBody(BodyPart):
 
 
 class EmbeddingBody(RequestBody):
-    """POST /v1/embeddings."""
+    """POST /v1/embeddings, and /pooling."""
 
     input: Inputs
     encoding_format: Literal["float", "base64"] = "float"

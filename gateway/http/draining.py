@@ -13,8 +13,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway.errors import Stopping
 from gateway.http.error_shape import refusal
 
-HEALTH = "/health/"
-"""Paths that begin with this are always answered."""
+HEALTH = ("/health/", "/v2/health/")
+"""Paths that begin with one of these are always answered."""
 
 
 class Drain:

@@ -1,4 +1,4 @@
-"""Errors in the shape of the API that a path belongs to: OpenAI's, Anthropic's or Ollama's."""
+"""Errors in the shape of the API that a path belongs to: OpenAI's, Anthropic's, Ollama's or KServe's."""
 
 import json
 import re
@@ -64,8 +64,12 @@ def _responses(error: GatewayError, _: str) -> str:
 
 
 OPENAI = ErrorShape(lambda error, _: error.body(), lambda body: f"data: {body}\n\n")
+_MESSAGE = ErrorShape(lambda error, _: json.dumps({"error": error.message}), lambda body: f"{body}\n")
+"""Ollama's and KServe's."""
 _SHAPES = {
-    "/api/": ErrorShape(lambda error, _: json.dumps({"error": error.message}), lambda body: f"{body}\n"),
+    "/api/": _MESSAGE,
+    "/v2/health": _MESSAGE,
+    "/v2/models": _MESSAGE,
     "/v1/responses": ErrorShape(_responses, OPENAI.framed),
     "/v1/messages": ErrorShape(_anthropic, lambda body: f"event: error\ndata: {body}\n\n"),
 }

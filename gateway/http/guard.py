@@ -14,10 +14,13 @@ from ops.runtime.api_keys import Key, Right
 from ops.runtime.limits import Limits
 
 GUARDED = (
-    *("/v1/", "/v2/", "/api/", "/tokenize", "/detokenize", "/rerank", "/score"),
+    *("/v1/", "/v2/", "/api/", "/tokenize", "/detokenize", "/rerank", "/score", "/pooling"),
     *("/load", "/metrics"),
 )
 """Paths that begin with one of these need a key."""
+
+OPEN = "/v2/health/"
+"""Paths that begin with this need none."""
 
 _ALL: frozenset[Right] = frozenset({"inside", "text"})
 _OF_PROXIES = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
@@ -35,7 +38,8 @@ class Guard:
         self._meter = meter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].startswith(GUARDED):
+        path = scope.get("path", "")
+        if scope["type"] == "http" and path.startswith(GUARDED) and not path.startswith(OPEN):
             try:
                 caller = await self._caller(scope)
             except GatewayError as error:

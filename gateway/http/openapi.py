@@ -117,7 +117,8 @@ def getting(
     if events:
         responses["200"]["content"]["text/event-stream"] = _named_events(events)
     if unready:
-        responses["503"]["content"] = _json(answer, ErrorAnswer)
+        shapes = (ErrorAnswer,) if error is None else (error, ErrorAnswer)
+        responses["503"]["content"] = _json(answer, *shapes)
     return {"responses": responses}
 
 

@@ -59,7 +59,9 @@ def load_with_transformers(
         raise values.wrong("architectures", what) from None
     if not (architecture.endswith("ForCausalLM") and hasattr(transformers, architecture)):
         what = "is not supported: neither Quire nor this version of transformers has it"
-        if values.get("auto_map"):
+        if hasattr(transformers, architecture):
+            what = "is not supported: it is no causal language model (as an encoder or a classifier is none)"
+        elif values.get("auto_map"):
             what = "is not supported: its own code would have to be run (auto_map), which is never done"
         raise values.wrong("architectures", f"{architecture} {what}")
     try:

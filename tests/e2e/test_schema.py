@@ -42,11 +42,12 @@ CHECKS = [
 ]
 POSTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize", "/detokenize")
 POSTS += ("/v1/messages", "/v1/messages/count_tokens", "/v1/responses")
-POSTS += ("/v1/rerank", "/v1/score")
+POSTS += ("/v1/rerank", "/v1/score", "/pooling")
 POSTS += ("/api/chat", "/api/generate", "/api/embed", "/api/show")
 GETS = (
     *("/v1/models", "/v1/models/{name}", "/health", "/health/live", "/health/ready"),
     *("/ping", "/load", "/version", "/metrics", "/api/version", "/api/tags", "/api/ps"),
+    *("/v2", "/v2/health/live", "/v2/health/ready"),
 )
 STORED = (
     "GET /v1/responses/{response_id}",
@@ -69,7 +70,8 @@ CONVERSATIONS = (
     *(f"{method} {ONE_CONVERSATION}/items/{{item_id}}" for method in ("GET", "DELETE")),
     f"GET {ONE_CONVERSATION}/items",
 )
-OTHERS = ("GET /v1/models/{name}", *STORED, *FILES, *BATCHES, *CONVERSATIONS)
+KSERVE = ("GET /v2/models/{name}", "GET /v2/models/{name}/ready", "POST /v2/models/{name}/infer")
+OTHERS = ("GET /v1/models/{name}", *KSERVE, *STORED, *FILES, *BATCHES, *CONVERSATIONS)
 DRAWN = [
     *((f"POST {path}", mode) for path in POSTS for mode in GenerationMode),
     *((label, GenerationMode.POSITIVE) for label in OTHERS),
@@ -78,7 +80,18 @@ DRAWN = [
 ]
 REFUSED = [400, 404, 413]
 """Statuses of answers to requests that are not as documented. Such a request may also be too large."""
-REQUIRED = {"model", "messages", "prompt", "input", "tokens", "query", "documents", "text_1", "text_2"}
+REQUIRED = {
+    "model",
+    "messages",
+    "prompt",
+    "input",
+    "tokens",
+    "query",
+    "documents",
+    "inputs",
+    "text_1",
+    "text_2",
+}
 
 
 WAVE = {"type": "function", "function": {"name": "wave", "parameters": {"type": "object", "properties": {}}}}
@@ -114,6 +127,7 @@ def test_all_operations_are_looked_at(operations: dict[str, APIOperation]) -> No
     assert operations.keys() == {
         *(f"POST {path}" for path in POSTS),
         *(f"GET {path}" for path in GETS),
+        *KSERVE,
         *STORED,
         *FILES,
         *BATCHES,

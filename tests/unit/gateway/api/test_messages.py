@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from gateway.api.messages_answer_schema import EVENTS, AnthropicError, MessageAnswer
-from gateway.app import create_app
+from gateway.app import Options, create_app
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED, STOP
 from proto.tokenizer_pb2 import JSON_CALLS, AnswerFormat, PromptInfo, TextChunk, TextDelta
 
@@ -159,6 +159,23 @@ async def test_counting(gateway):
     ask = {"model": "m", "messages": ASK["messages"], "system": "Be brief."}
     answer = await gateway.http.post("/v1/messages/count_tokens", json=ask)
     assert answer.json() == {"input_tokens": len("Be brief.A fox?")}
+
+
+@pytest.mark.parametrize(
+    ("volatile", "end"), [("omit", ""), ("last", "\nx-anthropic-billing-header: cch=eb6c6;")]
+)
+async def test_a_volatile_header_is_left_out_or_comes_last(backend, tokenizer, volatile, end):
+    system = [
+        {"type": "text", "text": "x-anthropic-billing-header: cch=eb6c6;"},
+        {"type": "text", "text": "Be brief."},
+    ]
+    transport = httpx.ASGITransport(create_app(backend, options=Options(volatile_header=volatile)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        for path in ("/v1/messages", "/v1/messages/count_tokens"):
+            answer = await http.post(path, json=ASK | {"system": system})
+            assert answer.status_code == 200, answer.text
+    for request in tokenizer.requests:
+        assert [one.content for one in request.chat.messages] == ["Be brief.", "A fox?" + end]
 
 
 def error_of(answer):

@@ -12,7 +12,7 @@ from ops.runtime.limits import Limits
 from tests.unit.gateway.conftest import JSON
 
 POSTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize", "/detokenize")
-POSTS += ("/v1/rerank", "/v1/score", "/v1/responses")
+POSTS += ("/v1/rerank", "/v1/score", "/v1/responses", "/pooling")
 GETS = (
     *("/v1/models", "/v1/models/{name}", "/health", "/health/live", "/health/ready"),
     *("/ping", "/load", "/version"),
@@ -61,7 +61,16 @@ async def test_every_answer_has_a_type(document):
 
     names = {content["schema"].get("$ref", "").rpartition("/")[2] for content in answers()}
     assert names - {""} == {
-        *("Completion", "ChatCompletion", "EmbeddingList", "Tokens", "Detokenized", "Ranking", "Scores"),
+        *(
+            "Completion",
+            "ChatCompletion",
+            "EmbeddingList",
+            "PooledList",
+            "Tokens",
+            "Detokenized",
+            "Ranking",
+            "Scores",
+        ),
         *("MessageAnswer", "Count", "ResponseAnswer", "InputItems", "DeletedResponse"),
         *(
             "OllamaChatAnswer",
@@ -71,6 +80,7 @@ async def test_every_answer_has_a_type(document):
             "OllamaEmbeddings",
             "OllamaVersion",
         ),
+        *("KserveServer", "KserveLive", "KserveReady", "KserveModelReady", "KserveModel", "InferAnswer"),
         *("ModelList", "ModelObject", "Liveness", "Load", "Version", "Readiness"),
     }
     assert names - {""} <= document["components"]["schemas"].keys()

@@ -73,6 +73,17 @@ def test_an_unknown_family_is_named(saved) -> None:
         load(directory)
 
 
+@pytest.mark.parametrize(
+    "architecture", ["BertForSequenceClassification", "Qwen3ForSequenceClassification", "XLMRobertaModel"]
+)
+def test_encoders_and_classifiers_are_refused_in_one_line(saved, architecture) -> None:
+    directory = saved().directory
+    change_config(directory, architectures=[architecture], auto_map={"AutoModel": "modeling.Own"})
+    with pytest.raises(ModelError, match=f"{architecture} is not supported: it is no causal") as caught:
+        load(directory)
+    assert "\n" not in str(caught.value)
+
+
 def test_pickles_are_refused(saved) -> None:
     directory = saved().directory
     (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
