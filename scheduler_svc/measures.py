@@ -32,6 +32,7 @@ class Measures:
         self.hits = metrics.counter(names.PREFIX_HITS, model)
         self.drafts = metrics.counter(names.DRAFT_TOKENS, model)
         self.drafts_held = metrics.counter(names.ACCEPTED_TOKENS, model)
+        self._forced = metrics.counter(names.FORCED, model)
         self._steps = metrics.counter(names.STEPS, model)
         self._step_tokens = metrics.histogram(names.ITERATION_TOKENS, model)
         self._step_seconds = metrics.histogram(names.STEP_SECONDS, model)
@@ -68,6 +69,7 @@ class Measures:
             self.hits.add(group.cached_tokens)
         self.drafts.add(group.drafts)
         self.drafts_held.add(group.drafts_held)
+        self._forced.add(group.forced_tokens)
 
     def read(self, fleet: Fleet) -> None:
         """Set what is so at this moment."""

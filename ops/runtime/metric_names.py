@@ -128,7 +128,39 @@ SWAPPED_IN = _counter("quire:blocks_swapped_in", "Blocks whose content came back
 WORKERS = _gauge("quire:workers", "Workers that serve this scheduler.")
 WORKERS_LOST = _counter("quire:workers_lost", "Workers that this scheduler has lost.")
 
+FORCED = _counter(
+    "quire:forced_tokens",
+    "Tokens that grammars forced, and that took no step of their own: drafts that held.",
+)
+
+# --- what is sampled: measured by the worker ---
+
+MASKED_ROWS = _counter("quire:masked_rows", "Rows of steps that sampled among the tokens a grammar allows.")
+
+# --- calls on their way: measured by the processes that serve them ---
+
+DOOR_WAIT = _histogram(
+    "quire:door_wait_seconds",
+    "Time that a call lay in a service's stream before it was taken.",
+    _FIRST,
+    "service",
+)
+DOOR_CALLS = _gauge(
+    "quire:door_calls",
+    "Calls in a service's stream: 'waiting', or 'pending' (taken, not accepted).",
+    "service",
+    "state",
+)
+DOOR_OLDEST = _gauge("quire:door_oldest_seconds", "Age of the oldest call in a service's stream.", "service")
+
 # --- of every process ---
+
+START_TIME = Metric(
+    "quire:process_start_time_seconds",
+    "When the process started, in seconds since 1970.",
+    "gauge",
+    ("service",),
+)
 
 CPU = Metric("quire:process_cpu_seconds", "CPU time of the process.", "counter")
 RESIDENT = Metric("quire:process_resident_bytes", "Memory of the process that is in RAM.", "gauge")
