@@ -41,7 +41,7 @@ FIRST_TOKEN = _histogram(
 INTER_TOKEN = _histogram(
     "vllm:inter_token_latency_seconds", "Between two deliveries of tokens of a sequence.", _SHORT
 )
-INTER_TOKEN = replace(INTER_TOKEN, older_name="vllm:time_per_output_token_seconds")
+INTER_TOKEN = replace(INTER_TOKEN, other_name="vllm:time_per_output_token_seconds")
 PER_TOKEN = _histogram(
     "vllm:request_time_per_output_token_seconds",
     "Of a sequence: mean time of a token after the first.",
@@ -91,10 +91,14 @@ JOBS_TAKEN_OVER = Metric(
 
 RUNNING = _gauge("vllm:num_requests_running", "Sequences in the batches of the workers.")
 WAITING = _gauge("vllm:num_requests_waiting", "Requests that wait at the scheduler.")
+WAITING_BY_REASON = _gauge(
+    "vllm:num_requests_waiting_by_reason", "The same: all of them wait for 'capacity'.", "reason"
+)
 KV_USAGE = _gauge("vllm:kv_cache_usage_perc", "Part of the KV blocks that sequences hold, from 0 to 1.")
-KV_USAGE = replace(KV_USAGE, older_name="vllm:gpu_cache_usage_perc")
+KV_USAGE = replace(KV_USAGE, other_name="vllm:gpu_cache_usage_perc")
 PREFIX_QUERIES = _counter("vllm:prefix_cache_queries", "Tokens of prompts that were looked up in the cache.")
 PREFIX_HITS = _counter("vllm:prefix_cache_hits", "Tokens of prompts that were found in the cache.")
+PREFIX_HITS = replace(PREFIX_HITS, other_name="vllm:prompt_tokens_cached")
 PREEMPTIONS = _counter("vllm:num_preemptions", "Sequences that gave up their place in the batch.")
 ITERATION_TOKENS = _histogram(
     "vllm:iteration_tokens_total",
@@ -105,6 +109,7 @@ QUEUE = _histogram("vllm:request_queue_time_seconds", "From a request to its pla
 PREFILL = _histogram("vllm:request_prefill_time_seconds", "From its place to its first token.", _WHOLE)
 DECODE = _histogram("vllm:request_decode_time_seconds", "From its first token to its end.", _WHOLE)
 INFERENCE = _histogram("vllm:request_inference_time_seconds", "From its place to its end.", _WHOLE)
+DRAFTED_ROWS = _counter("vllm:spec_decode_num_drafts", "Rows with drafts that were verified.")
 DRAFT_TOKENS = _counter("vllm:spec_decode_num_draft_tokens", "Drafts that were verified.")
 ACCEPTED_TOKENS = _counter("vllm:spec_decode_num_accepted_tokens", "Drafts that held.")
 BLOCKS = _gauge(

@@ -185,6 +185,7 @@ class SequenceGroup:
         "arrival",
         "beam_round",
         "cached_tokens",
+        "drafted_rows",
         "drafts",
         "drafts_held",
         "fingerprint",
@@ -217,6 +218,8 @@ class SequenceGroup:
         """Tokens of the prompt, from the first on, whose log probabilities are delivered or not wanted."""
         self.drafts = self.drafts_held = 0
         """Number of drafts that were verified, and of those that held."""
+        self.drafted_rows = 0
+        """Number of rows that had these drafts."""
         self.forced_tokens = 0
         """Number of drafts that held which a grammar had forced."""
         self.fingerprint = request.fingerprint

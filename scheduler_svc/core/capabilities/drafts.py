@@ -141,6 +141,7 @@ def verify(
         gains.append(Gain(group, sequence.index, run[place], finish, entry + place))
         if finish:
             break
+    group.drafted_rows += 1
     group.drafts += len(run) - 1
     group.drafts_held += count - 1
     if sequence.drafts_forced:

@@ -294,6 +294,7 @@ def test_forced_tokens_need_no_speculation(
     compiled(one)
     assert one.run() == steps
     assert group.forced_tokens == group.drafts == group.drafts_held > 25
+    assert 0 < group.drafted_rows < steps
 
 
 @pytest.mark.parametrize("count", [0, 1])
