@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from functools import partial
 
 from gpu_worker.engine import Engine
 from gpu_worker.errors import WorkerError
@@ -11,8 +12,11 @@ from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.fingerprint import arithmetic_of
 from gpu_worker.startup.load import load, populate_memory
 from gpu_worker.startup.rates import rates_of
+from gpu_worker.step.runner import Runner
 from ops.runtime.drain import drain
 from ops.runtime.errors import StartError
+from ops.runtime.metric_names import MASKED_ROWS
+from ops.runtime.metrics import METRICS
 from ops.runtime.process import run
 from ops.runtime.watchdog import end_at_once
 from proto.rpc import Node, Owner
@@ -48,6 +52,7 @@ async def serve(node: Node, settings: WorkerSettings) -> None:
         loop.call_soon_threadsafe(slow.put_nowait, what)
 
     engine = Engine(runner, pace=pace_of(settings, runner, rates, arithmetic, note))
+    METRICS.read_by(partial(_read_metrics, runner, settings.served_name))
     server = node.server(pool=settings.served_name, capacity=1)
     add_WorkerServicer_to_server(WorkerService(engine, settings.served_name), server)
     dtype = str(runner.dtype).removeprefix("torch.")
@@ -86,6 +91,10 @@ async def serve(node: Node, settings: WorkerSettings) -> None:
 
 async def _watch(engine: Engine) -> None:
     end_at_once(await engine.watchdog.hung())
+
+
+def _read_metrics(runner: Runner, model: str) -> None:
+    METRICS.counter(MASKED_ROWS, model).value = runner.batch.grammars.masked_rows
 
 
 async def _run(engine: Engine) -> None:

@@ -30,8 +30,10 @@ class Measures:
         self.workers_lost = metrics.counter(names.WORKERS_LOST, model)
         self.queries = metrics.counter(names.PREFIX_QUERIES, model)
         self.hits = metrics.counter(names.PREFIX_HITS, model)
+        self._drafted_rows = metrics.counter(names.DRAFTED_ROWS, model)
         self.drafts = metrics.counter(names.DRAFT_TOKENS, model)
         self.drafts_held = metrics.counter(names.ACCEPTED_TOKENS, model)
+        self._forced = metrics.counter(names.FORCED, model)
         self._steps = metrics.counter(names.STEPS, model)
         self._step_tokens = metrics.histogram(names.ITERATION_TOKENS, model)
         self._step_seconds = metrics.histogram(names.STEP_SECONDS, model)
@@ -66,8 +68,10 @@ class Measures:
         if group.cached_tokens is not None:
             self.queries.add(len(group.request.prompt))
             self.hits.add(group.cached_tokens)
+        self._drafted_rows.add(group.drafted_rows)
         self.drafts.add(group.drafts)
         self.drafts_held.add(group.drafts_held)
+        self._forced.add(group.forced_tokens)
 
     def read(self, fleet: Fleet) -> None:
         """Set what is so at this moment."""
@@ -93,7 +97,9 @@ class Measures:
         gauge(names.KV_USAGE, model).set(held / blocks if blocks else 0)
         gauge(names.WASTE, model).set(unfilled / positions if positions else 0)
         gauge(names.RUNNING, model).set(running)
-        gauge(names.WAITING, model).set(sum(count for count, _ in fleet.waiting().values()))
+        waiting = sum(count for count, _ in fleet.waiting().values())
+        gauge(names.WAITING, model).set(waiting)
+        gauge(names.WAITING_BY_REASON, model, "capacity").set(waiting)
         gauge(names.WORKERS, model).set(len(fleet.schedulers))
 
 

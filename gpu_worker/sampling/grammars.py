@@ -125,6 +125,8 @@ class Grammars:
         """[slots]: whether the slot's sequence has a grammar."""
         self.directory: Path | None = None
         """Where the model's tokenizer.json is. None: sequences with grammars fail."""
+        self.masked_rows = 0
+        """Rows so far that got a mask."""
         self.announce: Announce = _nobody
         """Is called, in any thread, with the number of each grammar that is added from now on, once it has
         been compiled or a fault was found in it."""
@@ -218,6 +220,7 @@ class Grammars:
                 asked.append(_Asked(row, matching, matcher, tokens[known:]))
         if not asked:
             return Masks(None, faults)
+        self.masked_rows += len(asked)
         rows = np.array([each.row for each in asked], np.intp)
         counts = samples.counts[rows]
         firsts = np.cumsum(counts) - counts

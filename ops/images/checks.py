@@ -1,8 +1,8 @@
 """`python3 -m ops.images.checks`: what docker-compose.yml promises, tried on the deployment that runs.
 
-`compose_test.sh` starts it, with COMPOSE_PROJECT_NAME and, if they are not the defaults, QUIRE_PORT and
-QUIRE_MODEL_NAME. It needs `docker compose`, and of Python its own library. Containers are killed, replaced
-and at last stopped. The first promise that is not kept ends it, with status 1.
+`compose_test.sh` starts it, with COMPOSE_PROJECT_NAME and, if they are not the defaults, QUIRE_PORT,
+JAEGER_PORT, PROMETHEUS_PORT and QUIRE_MODEL_NAME. It needs `docker compose`, and of Python its own library.
+Containers are killed, replaced and at last stopped. The first promise that is not kept ends it with status 1.
 """
 
 import json

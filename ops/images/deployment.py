@@ -17,8 +17,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 URL = f"http://127.0.0.1:{os.environ.get('QUIRE_PORT', '8000')}"
-JAEGER = "http://127.0.0.1:16686"
-PROMETHEUS = "http://127.0.0.1:9090"
+JAEGER = f"http://127.0.0.1:{os.environ.get('JAEGER_PORT', '16686')}"
+PROMETHEUS = f"http://127.0.0.1:{os.environ.get('PROMETHEUS_PORT', '9090')}"
 MODEL = os.environ.get("QUIRE_MODEL_NAME", "quire-tiny")
 CHAIN = ("gateway", "tokenizer", "scheduler", "worker")
 SERVICES = ("redis", *CHAIN)

@@ -40,9 +40,10 @@ _PROCESS = (
     "+xack +xdel"
 )
 _SERVER = (
-    "+xreadgroup +xrange +client|unblock +eval +exists +xinfo|consumers +xgroup|delconsumer +xpending +xclaim"
+    "+xreadgroup +xrange +xlen +client|unblock +eval +exists +time +xinfo|consumers +xgroup|delconsumer "
+    "+xpending +xclaim"
 )
-"""What it takes to read a door. The one script runs with these rights and no others."""
+"""What it takes to read a door. Scripts run with these rights and no others."""
 _GATEWAY = (
     "+hget +hgetall +hkeys +hset +hsetnx +hexists +hdel +hincrby +zadd +zrem +zrange +zscore +zcard +scard "
     "+rpush +lrange +getbit +setbit +xrange +pttl +time +exists +eval"

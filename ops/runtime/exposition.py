@@ -72,7 +72,7 @@ class Exposition:
 
     def collect(self) -> Iterator[Family]:
         for metric in BY_NAME.values():
-            for name in filter(None, (metric.name, metric.older_name)):
+            for name in filter(None, (metric.name, metric.other_name)):
                 family = _KINDS[metric.kind](name, metric.help, labels=(*metric.labels, ENGINE))
                 for process_id, snapshot in self._snapshots.items():
                     exemplars = self._exemplars.get(process_id, {}).get(metric.name, {})

@@ -41,7 +41,7 @@ FIRST_TOKEN = _histogram(
 INTER_TOKEN = _histogram(
     "vllm:inter_token_latency_seconds", "Between two deliveries of tokens of a sequence.", _SHORT
 )
-INTER_TOKEN = replace(INTER_TOKEN, older_name="vllm:time_per_output_token_seconds")
+INTER_TOKEN = replace(INTER_TOKEN, other_name="vllm:time_per_output_token_seconds")
 PER_TOKEN = _histogram(
     "vllm:request_time_per_output_token_seconds",
     "Of a sequence: mean time of a token after the first.",
@@ -91,10 +91,14 @@ JOBS_TAKEN_OVER = Metric(
 
 RUNNING = _gauge("vllm:num_requests_running", "Sequences in the batches of the workers.")
 WAITING = _gauge("vllm:num_requests_waiting", "Requests that wait at the scheduler.")
+WAITING_BY_REASON = _gauge(
+    "vllm:num_requests_waiting_by_reason", "The same: all of them wait for 'capacity'.", "reason"
+)
 KV_USAGE = _gauge("vllm:kv_cache_usage_perc", "Part of the KV blocks that sequences hold, from 0 to 1.")
-KV_USAGE = replace(KV_USAGE, older_name="vllm:gpu_cache_usage_perc")
+KV_USAGE = replace(KV_USAGE, other_name="vllm:gpu_cache_usage_perc")
 PREFIX_QUERIES = _counter("vllm:prefix_cache_queries", "Tokens of prompts that were looked up in the cache.")
 PREFIX_HITS = _counter("vllm:prefix_cache_hits", "Tokens of prompts that were found in the cache.")
+PREFIX_HITS = replace(PREFIX_HITS, other_name="vllm:prompt_tokens_cached")
 PREEMPTIONS = _counter("vllm:num_preemptions", "Sequences that gave up their place in the batch.")
 ITERATION_TOKENS = _histogram(
     "vllm:iteration_tokens_total",
@@ -105,6 +109,7 @@ QUEUE = _histogram("vllm:request_queue_time_seconds", "From a request to its pla
 PREFILL = _histogram("vllm:request_prefill_time_seconds", "From its place to its first token.", _WHOLE)
 DECODE = _histogram("vllm:request_decode_time_seconds", "From its first token to its end.", _WHOLE)
 INFERENCE = _histogram("vllm:request_inference_time_seconds", "From its place to its end.", _WHOLE)
+DRAFTED_ROWS = _counter("vllm:spec_decode_num_drafts", "Rows with drafts that were verified.")
 DRAFT_TOKENS = _counter("vllm:spec_decode_num_draft_tokens", "Drafts that were verified.")
 ACCEPTED_TOKENS = _counter("vllm:spec_decode_num_accepted_tokens", "Drafts that held.")
 BLOCKS = _gauge(
@@ -128,7 +133,39 @@ SWAPPED_IN = _counter("quire:blocks_swapped_in", "Blocks whose content came back
 WORKERS = _gauge("quire:workers", "Workers that serve this scheduler.")
 WORKERS_LOST = _counter("quire:workers_lost", "Workers that this scheduler has lost.")
 
+FORCED = _counter(
+    "quire:forced_tokens",
+    "Tokens that grammars forced, and that took no step of their own: drafts that held.",
+)
+
+# --- what is sampled: measured by the worker ---
+
+MASKED_ROWS = _counter("quire:masked_rows", "Rows of steps that sampled among the tokens a grammar allows.")
+
+# --- calls on their way: measured by the processes that serve them ---
+
+DOOR_WAIT = _histogram(
+    "quire:door_wait_seconds",
+    "Time that a call lay in a service's stream before it was taken.",
+    _FIRST,
+    "service",
+)
+DOOR_CALLS = _gauge(
+    "quire:door_calls",
+    "Calls in a service's stream: 'waiting', or 'pending' (taken, not accepted).",
+    "service",
+    "state",
+)
+DOOR_OLDEST = _gauge("quire:door_oldest_seconds", "Age of the oldest call in a service's stream.", "service")
+
 # --- of every process ---
+
+START_TIME = Metric(
+    "quire:process_start_time_seconds",
+    "When the process started, in seconds since 1970.",
+    "gauge",
+    ("service",),
+)
 
 CPU = Metric("quire:process_cpu_seconds", "CPU time of the process.", "counter")
 RESIDENT = Metric("quire:process_resident_bytes", "Memory of the process that is in RAM.", "gauge")

@@ -27,7 +27,7 @@ class Metric:
     labels: tuple[str, ...] = ()
     bounds: tuple[float, ...] = ()
     """Of a histogram: the upper bounds of its buckets but the last, which has none. Ascending."""
-    older_name: str = ""
+    other_name: str = ""
     """Another name under which it is shown, too; empty for none."""
 
     def __post_init__(self) -> None:

@@ -6,11 +6,12 @@ ended.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Sequence
 
-from ops.runtime.metric_names import CPU, DEAD_LETTERS, LEASES_LOST, RESIDENT, SERVING
+from ops.runtime import metric_names as names
 from ops.runtime.metrics import METRICS, cpu_seconds, resident_bytes
-from proto.rpc import BusAway, Node
+from proto.rpc import BusAway, Node, Server
 from proto.rpc.redis_bus import Line
 
 WRITE_SECONDS = 5.0
@@ -43,10 +44,14 @@ class MetricsStore:
 
 async def publish(node: Node, store: MetricsStore) -> None:
     """Leave a snapshot of this process's metrics in Redis every few seconds, until cancelled."""
+    METRICS.gauge(names.START_TIME, node.service).set(time.time())
     METRICS.read_by(lambda: _read_process(node))
+    node.measure_wait = _measure_wait
     try:
         while True:
             with contextlib.suppress(BusAway):  # the next one will do
+                await _look_at_doors(node)
+            with contextlib.suppress(BusAway):
                 await store.write(node.id, METRICS.snapshot())
             await asyncio.sleep(WRITE_SECONDS)
     finally:
@@ -54,8 +59,21 @@ async def publish(node: Node, store: MetricsStore) -> None:
 
 
 def _read_process(node: Node) -> None:
-    METRICS.counter(CPU).value = cpu_seconds()
-    METRICS.gauge(RESIDENT).set(resident_bytes())
-    METRICS.gauge(SERVING).set(len(node.serving))
-    METRICS.counter(LEASES_LOST).value = node.epoch - 1
-    METRICS.counter(DEAD_LETTERS).value = node.outbox.buried
+    METRICS.counter(names.CPU).value = cpu_seconds()
+    METRICS.gauge(names.RESIDENT).set(resident_bytes())
+    METRICS.gauge(names.SERVING).set(len(node.serving))
+    METRICS.counter(names.LEASES_LOST).value = node.epoch - 1
+    METRICS.counter(names.DEAD_LETTERS).value = node.outbox.buried
+
+
+def _measure_wait(server: Server, seconds: float) -> None:
+    METRICS.histogram(names.DOOR_WAIT, server.pool, server.service).observe(seconds)
+
+
+async def _look_at_doors(node: Node) -> None:
+    """Set what lies at this process's doors. Raises `BusAway`."""
+    for server, state in await node.look():
+        of = server.pool, server.service
+        METRICS.gauge(names.DOOR_CALLS, *of, "waiting").set(state.waiting)
+        METRICS.gauge(names.DOOR_CALLS, *of, "pending").set(state.pending)
+        METRICS.gauge(names.DOOR_OLDEST, *of).set(state.oldest_seconds)

@@ -40,6 +40,11 @@ def door_of(name: str, pool: str = "", protocol: int = PROTOCOL) -> str:
     return door if protocol == FIRST else f"{door}#{protocol}"
 
 
+def milliseconds_of(entry_id: str) -> int:
+    """When an entry was written, by the bus's clock, in milliseconds since 1970."""
+    return int(entry_id.partition("-")[0])
+
+
 class Received(NamedTuple):
     """An entry as read."""
 
@@ -57,6 +62,17 @@ class Received(NamedTuple):
             large = f"an entry of {self.size} bytes, more than {MAX_ENTRY_BYTES}"
             raise MalformedEntry(large if self.size else "not an entry of frames")
         return self.payload
+
+
+class DoorState(NamedTuple):
+    """The calls at a door that are not settled."""
+
+    waiting: int
+    """Calls that no process has taken."""
+    pending: int
+    """Calls that a process has taken, or taken and given back."""
+    oldest_seconds: float
+    """Age of the oldest of them, by the bus's clock; 0 if there is none."""
 
 
 class Letter(NamedTuple):
@@ -131,6 +147,10 @@ class Link(Protocol):
 
     async def pending(self, door: str) -> Sequence[Received]:
         """Calls that this process has taken and not settled."""
+        ...
+
+    async def look(self, door: str) -> DoorState:
+        """What lies at a door that was joined."""
         ...
 
     async def give_back(self, door: str, entry_ids: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from proto.rpc.bus import Batch, Bus, Link, Received
+from proto.rpc.bus import Batch, Bus, DoorState, Link, Received
 from proto.rpc.errors import BusAway
 
 T = TypeVar("T")
@@ -123,6 +123,10 @@ class FaultyLink:
     async def pending(self, door: str) -> Sequence[Received]:
         """See `Link.pending`."""
         return await self._do(lambda: self._link.pending(door))
+
+    async def look(self, door: str) -> DoorState:
+        """See `Link.look`."""
+        return await self._do(lambda: self._link.look(door))
 
     async def give_back(self, door: str, entry_ids: Sequence[str]) -> None:
         """See `Link.give_back`."""

@@ -2,11 +2,12 @@
 
 import asyncio
 import itertools
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from proto.rpc.bus import DEAD_LETTERS, GIVEN_BACK, MAX_ENTRY_BYTES, Batch, Received, inbox_of
+from proto.rpc.bus import DEAD_LETTERS, GIVEN_BACK, MAX_ENTRY_BYTES, Batch, DoorState, Received, inbox_of
 
 Id = tuple[int, int]
 
@@ -33,7 +34,7 @@ class MemoryBus:
     def __init__(self) -> None:
         self.streams: dict[str, Stream] = defaultdict(Stream)
         self._leases: dict[str, tuple[bytes, float]] = {}
-        self._numbers = itertools.count(1)
+        self._newest: Id = (0, 0)
 
     async def connect(self, process_id: str) -> "MemoryLink":
         """A link for one process."""
@@ -41,7 +42,8 @@ class MemoryBus:
 
     def add(self, stream: str, payload: bytes | None) -> str:
         """Append an entry and return its id."""
-        entry = (next(self._numbers), 0)
+        now, (newest, number) = int(time.time() * 1000), self._newest
+        entry = self._newest = (now, 0) if now > newest else (newest, number + 1)
         self.streams[stream].entries[entry] = payload
         self.streams[stream].grown.set()
         return _text(entry)
@@ -137,6 +139,13 @@ class MemoryLink:
         stream = self._bus.streams[door]
         mine = [entry for entry, owner in stream.pending.items() if owner == self._id]
         return [self._received(stream, entry) for entry in mine]
+
+    async def look(self, door: str) -> DoorState:
+        """See `Link.look`."""
+        stream = self._bus.streams[door]
+        oldest = min(stream.entries, default=None)
+        age = 0.0 if oldest is None else max(0.0, time.time() - oldest[0] / 1000)
+        return DoorState(len(stream.entries) - len(stream.pending), len(stream.pending), age)
 
     async def give_back(self, door: str, entry_ids: Sequence[str]) -> None:
         """See `Link.give_back`."""

@@ -4,12 +4,12 @@ import asyncio
 import itertools
 import logging
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, Self
 
 import grpc
 
-from proto.rpc.bus import START, Bus, Letter, Link, Received, inbox_of
+from proto.rpc.bus import START, Bus, DoorState, Letter, Link, Received, inbox_of
 from proto.rpc.call import Status
 from proto.rpc.client import Channel
 from proto.rpc.client_call import ClientCall
@@ -76,6 +76,8 @@ class Node:
         self._leases = LeaseReader()
         self._foreign = Recent()
         self._progress = asyncio.Event()
+        self.measure_wait: Callable[[Server, float], None] = _not_measured
+        """Is called with each call that comes to a server, and the seconds that it lay at the door."""
 
     @property
     def epoch(self) -> int:
@@ -198,6 +200,14 @@ class Node:
         if server.door in self._keeper.doors:
             self._keeper.doors.remove(server.door)
             await self._write_lease()
+
+    def took(self, server: Server, seconds: float) -> None:
+        """See `Presence`."""
+        self.measure_wait(server, seconds)
+
+    async def look(self) -> list[tuple[Server, DoorState]]:
+        """What lies at the doors of this process's servers. Raises `BusAway`."""
+        return [(server, await self.link.look(server.door)) for server in list(self._servers)]
 
     def current(self, sender: str, epoch: int) -> bool:
         """Whether an entry is of its sender's newest epoch. A newer one than known ends the older calls."""
@@ -366,6 +376,10 @@ class Node:
             self._fenced = False
         for server in list(self._servers):
             await server.tend(adopt=self._keeper.trustworthy)
+
+
+def _not_measured(_: Server, __: float) -> None:
+    """Nobody wants to know how long calls wait."""
 
 
 def _unread(error: Exception) -> Status:

@@ -28,12 +28,13 @@ from proto.rpc.bus import (
     DEAD_LETTERS_KEPT,
     GIVEN_BACK,
     Batch,
+    DoorState,
     Received,
     inbox_of,
 )
 from proto.rpc.errors import BusAway
 from proto.rpc.place import TAGGED, Place
-from proto.rpc.redis_entries import ADOPT, FIELD, GIVE_BACK, entries_of, entry_of, is_here, text_members
+from proto.rpc.redis_entries import ADOPT, FIELD, GIVE_BACK, LOOK, entries_of, entry_of, is_here, text_members
 from proto.rpc.resp import Command, Connection, RedisReplyError, Replies
 
 GROUP = "replicas"
@@ -303,6 +304,13 @@ class RedisLink:
             await self._control.execute(("XACK", key, GROUP, *gone))
         rest = [(*entries[0], row[3]) for row, entries in zip(rows, found, strict=True) if entries]
         return list(filter(is_here, itertools.starmap(entry_of, rest)))
+
+    async def look(self, door: str) -> DoorState:
+        """See `Link.look`."""
+        (found,) = await self._control.execute(("EVAL", LOOK, 1, self._prefix + door, GROUP))
+        length, pending, age = found
+        # Calls that were withdrawn while they were pending are still counted as pending.
+        return DoorState(max(0, length - pending), pending, age / 1000)
 
     async def give_back(self, door: str, entry_ids: Sequence[str]) -> None:
         """See `Link.give_back`."""

@@ -8,6 +8,17 @@ from proto.rpc.bus import MAX_ENTRY_BYTES, Received
 FIELD = b"e"
 """The one field of an entry."""
 
+# Tells how many entries a door has, how many of them are pending, and the age of the oldest in milliseconds.
+# The age is by this server's own clock, which has given the entry its id.
+LOOK = """
+local pending = redis.call('XPENDING', KEYS[1], ARGV[1])[1]
+local oldest = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1]
+if not oldest then return {0, pending, 0} end
+local now = redis.call('TIME')
+local age = now[1] * 1000 + math.floor(now[2] / 1000) - string.match(oldest[1], '%d+')
+return {redis.call('XLEN', KEYS[1]), pending, math.max(0, age)}
+"""
+
 # Lets another consumer have entries that are pending for this one, as if they had not been given to it.
 # Atomic, so that nobody is robbed of one that he has taken over meanwhile.
 GIVE_BACK = """

@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import logging
+import time
 from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import grpc
 
-from proto.rpc.bus import Letter, Link, Received, door_of
+from proto.rpc.bus import Letter, Link, Received, door_of, milliseconds_of
 from proto.rpc.call import Status
 from proto.rpc.errors import BusAway, MalformedEntry
 from proto.rpc.frames import Metadata, decode_opening, from_pairs
@@ -65,6 +66,9 @@ class Presence(Protocol):
 
     async def retire(self, server: "Server") -> None: ...
 
+    def took(self, server: "Server", seconds: float) -> None:
+        """A call has lain at a server's door for this time before it came here."""
+
     def current(self, sender: str, epoch: int) -> bool:
         """Whether a process's entry is of its newest epoch."""
         ...
@@ -77,8 +81,8 @@ class Server:
     """The part of `grpc.aio.Server` that generated code needs. It serves one service, at one door."""
 
     def __init__(self, node: Presence, pool: str, capacity: int) -> None:
-        self._node, self._pool, self._capacity = node, pool, capacity
-        self.door = ""
+        self._node, self.pool, self._capacity = node, pool, capacity
+        self.door = self.service = ""
         self._handlers: list[Any] = []
         self._calls: set[ServerCall] = set()
         self._suspect: SuspectCall | None = None
@@ -117,10 +121,11 @@ class Server:
         self._handlers.append(grpc.method_handlers_generic_handler(service_name, method_handlers))
 
     def _serve(self, service: str) -> None:
-        door = door_of(service, self._pool, self._node.protocol)
+        door = door_of(service, self.pool, self._node.protocol)
         if self.door not in ("", door):
             raise ValueError(f"this server serves {self.door}; make another one for {door}")
         self.door = door
+        self.service = service.rpartition(".")[2]
 
     # --- life ---
 
@@ -291,6 +296,7 @@ class Server:
     def _receive(self, received: Received) -> None:
         """A call from the door: run it or refuse it."""
         self._seen.add(received.id)
+        self._node.took(self, max(0.0, time.time() - milliseconds_of(received.id) / 1000))
         try:
             self._open(received)
         except Exception as error:  # whatever an entry holds, the server goes on with the next one

@@ -71,6 +71,7 @@ class Sequence:
         "computed",
         "draft_state",
         "drafted",
+        "drafts_forced",
         "dropped_tokens",
         "epoch",
         "forced",
@@ -119,6 +120,8 @@ class Sequence:
         """Tokens that had to be computed when it got its slot: known, and not in the cache."""
         self.drafted = 0
         """Number of drafts in flight. While there are any, it is not planned further."""
+        self.drafts_forced = False
+        """Whether its newest drafts are what its grammar forces."""
         self.draft_state: DraftState | None = None
         """What speculation remembers of it; None until the first drafts are tried."""
         self.forced: Forced | None = None
@@ -182,9 +185,11 @@ class SequenceGroup:
         "arrival",
         "beam_round",
         "cached_tokens",
+        "drafted_rows",
         "drafts",
         "drafts_held",
         "fingerprint",
+        "forced_tokens",
         "held",
         "limit",
         "measure",
@@ -213,6 +218,10 @@ class SequenceGroup:
         """Tokens of the prompt, from the first on, whose log probabilities are delivered or not wanted."""
         self.drafts = self.drafts_held = 0
         """Number of drafts that were verified, and of those that held."""
+        self.drafted_rows = 0
+        """Number of rows that had these drafts."""
+        self.forced_tokens = 0
+        """Number of drafts that held which a grammar had forced."""
         self.fingerprint = request.fingerprint
         """Fingerprint of the worker that has begun the answer: one of the same goes on. Empty: any."""
         self.suspicion: Suspicion | None = None

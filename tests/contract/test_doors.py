@@ -394,6 +394,64 @@ async def test_what_is_given_back_is_taken_as_if_it_had_not_been_given(
         await link.close(goodbye=True)
 
 
+# --- what is measured ---
+
+
+async def test_what_lies_at_a_door(world: Any, stub: Any, echo: SimpleNamespace, until: Any) -> None:
+    """Calls that wait, and those that were taken, given back and withdrawn; and how old the oldest is."""
+    one, two = [await world.bus().connect(name) for name in ("server-1", "server-2")]
+    for link in (one, two):
+        await link.take_lease(b"{}", LEASE)
+        await link.join(DOOR)
+    assert await one.look(DOOR) == (0, 0, 0)
+    calls = [stub.Unary(echo.Text(text="x"), wait_for_ready=True) for _ in range(3)]
+    await until(lambda: queued(world, 3), "they are at the door")
+    assert (await one.look(DOOR))[:2] == (3, 0)
+    (first,) = await one.take(DOOR, 1)
+    await two.take(DOOR, 1)
+    await one.give_back(DOOR, [first.id])
+    state = await two.look(DOOR)
+    assert state[:2] == (1, 2), "of all processes; what was given back is pending for nobody"
+
+    async def aged() -> bool:
+        return bool((await two.look(DOOR)).oldest_seconds > state.oldest_seconds)
+
+    await until(aged, "time passes")
+    for call in calls:
+        call.cancel()
+    await until(lambda: empty(world), "they are withdrawn")
+    assert (await one.look(DOOR)).oldest_seconds == 0
+    for link in (one, two):
+        await link.close(goodbye=True)
+
+
+async def test_how_long_a_call_lay_at_its_door(
+    world: Any, stub: Any, echo: SimpleNamespace, servicer: Any, until: Any
+) -> None:
+    link = await world.bus().connect("looks")
+    await link.take_lease(b"{}", LEASE)
+    await link.join(DOOR)
+    call = stub.Unary(echo.Text(text="x"), wait_for_ready=True)
+
+    async def old() -> bool:
+        return bool((await link.look(DOOR)).oldest_seconds >= 0.05)
+
+    await until(old, "it waits")
+    node, found = await world.node("server"), []
+    node.measure_wait = lambda server, seconds: found.append((server.service, server.pool, seconds))
+    await world.serve(node, servicer, echo.add_EchoServicer_to_server)
+    async with asyncio.timeout(LIMIT):
+        assert (await call).text == "x"
+        assert (await stub.Unary(echo.Text(text="y"))).text == "y"
+    (service, pool, waited), (_, _, at_once) = found
+    assert (service, pool) == ("Echo", "")
+    assert waited >= 0.05
+    assert at_once >= 0
+    ((server, state),) = await node.look()
+    assert (server.service, state[:2]) == ("Echo", (0, 0))
+    await link.close(goodbye=True)
+
+
 # --- attempts ---
 
 

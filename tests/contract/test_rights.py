@@ -64,6 +64,15 @@ async def test_calls_go_out_beside_an_answer_to_nobody(link: Any, operator: Any)
     assert await operator.xlen("quire:calls:Scheduler:m") == 1
 
 
+async def test_a_process_may_look_at_its_own_door_alone(link: Any, operator: Any) -> None:
+    await operator.delete("quire:calls:Tokenizer:m")
+    await link.join("calls:Tokenizer:m")
+    await operator.xadd("quire:calls:Tokenizer:m", {b"e": b"call"})
+    assert (await link.look("calls:Tokenizer:m"))[:2] == (1, 0)
+    with pytest.raises(BusAway, match="ermission"):
+        await link.look("calls:Scheduler:m")
+
+
 async def test_a_call_that_may_not_be_made_is_no_lost_call(link: Any) -> None:
     """Somebody has given the process the wrong rights: it goes on when they are right."""
     with pytest.raises(BusAway, match=r"NOPERM|EXECABORT"):

@@ -293,9 +293,9 @@ def test_only_the_gateway_is_reached_from_outside() -> None:
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
     assert published == {
         "gateway": ["127.0.0.1:${QUIRE_PORT:-8000}:8000"],
-        "jaeger": ["127.0.0.1:16686:16686"],
-        "prometheus": ["127.0.0.1:9090:9090"],
-        "grafana": ["127.0.0.1:3000:3000"],
+        "jaeger": ["127.0.0.1:${JAEGER_PORT:-16686}:16686"],
+        "prometheus": ["127.0.0.1:${PROMETHEUS_PORT:-9090}:9090"],
+        "grafana": ["127.0.0.1:${GRAFANA_PORT:-3000}:3000"],
     }
     assert all(of[name] == {"watch"} for name in ("prometheus", "grafana")), "Redis is not within reach"
 

@@ -30,6 +30,13 @@ def test_what_was_asked_is_counted_by_each_process(deployment: Deployment) -> No
     }
     before = metrics(deployment)
     usage = httpx.post(f"{deployment.url}/v1/completions", json=body, timeout=60).json()["usage"]
+    shape = {"type": "object", "properties": {"birthday": {"type": "boolean"}}, "required": ["birthday"]}
+    chat = {
+        "model": "quire-tiny",
+        "messages": [{"role": "user", "content": "Give me JSON."}],
+        "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": shape}},
+    }
+    httpx.post(f"{deployment.url}/v1/chat/completions", json=chat, timeout=60).raise_for_status()
     wanted = {
         "vllm:prompt_tokens_total": usage["prompt_tokens"],
         "vllm:generation_tokens_total": 10,
@@ -40,6 +47,9 @@ def test_what_was_asked_is_counted_by_each_process(deployment: Deployment) -> No
         "vllm:request_inference_time_seconds_count": 1,
         "vllm:prefix_cache_queries_total": usage["prompt_tokens"],
         "quire:forks_total": 1,
+        "quire:door_wait_seconds_count": 4,
+        "quire:masked_rows_total": 3,
+        "quire:forced_tokens_total": 2,
     }
     deadline = time.monotonic() + 60
     while True:
@@ -53,3 +63,5 @@ def test_what_was_asked_is_counted_by_each_process(deployment: Deployment) -> No
     assert not lacking
     assert found["quire:process_cpu_seconds_total"] > 0
     assert found["quire:workers"] == 1
+    assert found["quire:door_calls"] >= 1, "a call of the scheduler's waits for one more worker"
+    assert found["quire:process_start_time_seconds"] > 4e9, "of at least three processes"

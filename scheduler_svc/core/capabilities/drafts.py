@@ -87,7 +87,9 @@ class StepDrafts:
         """Up to `room` drafts for after the row that was planned last."""
         if room <= 0 or sequence.group.request.alternatives:
             return ()
+        sequence.drafts_forced = False
         if sequence.forced is not None and (forced := _forced_from(sequence, min(room, MOST_FORCED))):
+            sequence.drafts_forced = True
             return forced
         if self._speculation is None or sequence.planned != len(sequence.tokens):
             return ()
@@ -139,8 +141,11 @@ def verify(
         gains.append(Gain(group, sequence.index, run[place], finish, entry + place))
         if finish:
             break
+    group.drafted_rows += 1
     group.drafts += len(run) - 1
     group.drafts_held += count - 1
+    if sequence.drafts_forced:
+        group.forced_tokens += count - 1
     if sequence.draft_state is not None and state.speculation is not None:
         due = state.speculation.cost.due(samples, len(run) - 1)
         sequence.draft_state.judge(len(run) - 1, count - 1, due, len(sequence.tokens))

@@ -65,7 +65,10 @@ def test_points_of_the_board_lead_to_traces_by_the_label_that_values_have() -> N
     metrics.histogram(BY_NAME["vllm:e2e_request_latency_seconds"], "m").observe(0.2, 7)
     body, _ = expose({"gateway-1": metrics.snapshot()}, "application/openmetrics-text")
     assert f'{link["name"]}="{7:032x}"'.encode() in body
-    assert link["url"].startswith("http://127.0.0.1:16686/trace/")
+    assert link["url"].startswith("http://127.0.0.1:${JAEGER_PORT}/trace/")
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
+    port = services["grafana"]["environment"]["JAEGER_PORT"]
+    assert services["jaeger"]["ports"] == [f"127.0.0.1:{port}:16686"]
 
 
 def test_the_board_has_a_place_for_each_panel() -> None:

@@ -65,6 +65,17 @@ def test_times_of_a_request(fake: SimpleNamespace) -> None:
     assert rig.histogram("quire:step_seconds") == (3, pytest.approx(0.0045))
 
 
+def test_what_grammars_forced_is_counted_with_the_request(fake: SimpleNamespace) -> None:
+    rig = Rig(fake)
+    times = rig.measures.request(None)
+    group, _ = rig.fleet.accept(fake.request([1, 2, 3]), times)
+    group.drafted_rows, group.drafts, group.drafts_held, group.forced_tokens = 3, 9, 7, 5
+    rig.measures.ended(group, times)
+    assert rig.value("vllm:spec_decode_num_drafts") == 3
+    assert rig.value("vllm:spec_decode_num_accepted_tokens") == 7
+    assert rig.value("quire:forced_tokens") == 5
+
+
 def test_a_request_that_was_left_has_no_end(fake: SimpleNamespace) -> None:
     rig = Rig(fake)
     times = rig.measures.request(None)
@@ -112,6 +123,7 @@ def test_without_a_worker_everything_waits(fake: SimpleNamespace) -> None:
     measures.read(fleet)
     found = parse(metrics.snapshot(), BY_NAME)
     assert found["vllm:num_requests_waiting"]["m",] == [1]
+    assert found["vllm:num_requests_waiting_by_reason"] == {("m", "capacity"): [1]}
     assert found["quire:workers"]["m",] == [0]
     assert found["vllm:kv_cache_usage_perc"]["m",] == [0]
 

@@ -114,4 +114,4 @@ def test_every_metric_is_shown(name: str) -> None:
     shown = [
         family for family in Exposition({"p": parse(metrics.snapshot(), BY_NAME)}).collect() if family.samples
     ]
-    assert {family.name for family in shown} == {name, metric.older_name or name}
+    assert {family.name for family in shown} == {name, metric.other_name or name}

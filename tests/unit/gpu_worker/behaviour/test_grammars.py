@@ -286,6 +286,16 @@ def test_forked_sequences_share_a_grammar(make, worded) -> None:
     assert [one.tokens[len(PROMPT) :] for one in samples] == truths
 
 
+def test_rows_with_a_mask_are_counted(make, worded) -> None:
+    runner = runner_of(make, worded)
+    answers = [alone(make, runner, make.sampled(seed=seed), regex("[a-z]{9,40}")) for seed in range(2)]
+    assert runner.batch.grammars.masked_rows == sum(map(len, answers)) > 8
+    runner.reset()
+    driver = make.Driver(runner)
+    driver.generate(driver.admit(1, PROMPT, sampling=make.sampled(seed=1)), 3)
+    assert runner.batch.grammars.masked_rows == sum(map(len, answers)), "without a grammar there is no mask"
+
+
 def test_a_complete_grammar_leaves_the_end_alone(make, worded) -> None:
     answer = alone(make, runner_of(make, worded), make.sampled(seed=1), regex("yes|no"))
     assert text_of(answer) in ("yes", "no")

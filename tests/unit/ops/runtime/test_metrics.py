@@ -63,7 +63,7 @@ def test_nonsense_is_one_error(snapshot: bytes) -> None:
 
 def test_names_are_names_of_prometheus() -> None:
     assert len(BY_NAME) > 30
-    names = [*BY_NAME, *filter(None, (metric.older_name for metric in BY_NAME.values()))]
+    names = [*BY_NAME, *filter(None, (metric.other_name for metric in BY_NAME.values()))]
     assert len(set(names)) == len(names)
     for metric in BY_NAME.values():
         assert re.fullmatch(r"(vllm|quire):[a-z0-9_]+", metric.name)

@@ -1,12 +1,15 @@
 """Snapshots in Redis: of the processes that have one, and not for ever."""
 
 import asyncio
+import time
+from types import SimpleNamespace
 
 from ops.runtime import metrics_store as module
-from ops.runtime.metric_names import BY_NAME, DEAD_LETTERS, LEASES_LOST
-from ops.runtime.metrics import parse
+from ops.runtime.metric_names import BY_NAME, DEAD_LETTERS, DOOR_CALLS, DOOR_WAIT, LEASES_LOST, START_TIME
+from ops.runtime.metrics import Metrics, parse
 from ops.runtime.metrics_store import KEPT_SECONDS, MetricsStore, publish
 from proto.rpc import Node, RedisBus
+from proto.rpc.bus import DoorState
 from proto.rpc.redis_bus import Line
 
 
@@ -31,3 +34,26 @@ async def test_a_process_publishes(redis_url: str, line: Line, prefix: str, monk
         values = parse(found[node.id], BY_NAME)
         assert values[LEASES_LOST.name] == values[DEAD_LETTERS.name] == {(): [0]}
         assert values["quire:process_cpu_seconds"][()][0] > 0
+        assert abs(values[START_TIME.name]["gateway",][0] - time.time()) < 600
+
+
+async def test_a_process_shows_what_lies_at_its_doors(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """Calls that wait or are pending, the oldest of them, and how long those that it took had waited."""
+    metrics = Metrics()
+    monkeypatch.setattr(module, "METRICS", metrics)
+    server = SimpleNamespace(service="Tokenizer", pool="m")
+
+    async def look() -> list[tuple[SimpleNamespace, DoorState]]:
+        return [(server, DoorState(4, 2, 1.5))]
+
+    await module._look_at_doors(SimpleNamespace(look=look))  # type: ignore[arg-type]
+    for seconds in (0.002, 3.0):
+        module._measure_wait(server, seconds)  # type: ignore[arg-type]
+    values = parse(metrics.snapshot(), BY_NAME)
+    assert values[DOOR_CALLS.name] == {
+        ("m", "Tokenizer", "waiting"): [4],
+        ("m", "Tokenizer", "pending"): [2],
+    }
+    assert values["quire:door_oldest_seconds"] == {("m", "Tokenizer"): [1.5]}
+    *counts, total = values[DOOR_WAIT.name]["m", "Tokenizer"]
+    assert (sum(counts), total) == (2, 3.002)

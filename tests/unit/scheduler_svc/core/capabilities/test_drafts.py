@@ -293,7 +293,8 @@ def test_forced_tokens_need_no_speculation(
     group = one.ask([1, 2, 3], max_tokens=41, grammar=b"x")
     compiled(one)
     assert one.run() == steps
-    assert group.drafts == group.drafts_held > 25
+    assert group.forced_tokens == group.drafts == group.drafts_held > 25
+    assert 0 < group.drafted_rows < steps
 
 
 @pytest.mark.parametrize("count", [0, 1])
