@@ -170,12 +170,14 @@ def free_port() -> int:
     """A TCP port on loopback that is free now; each time another one.
 
     The system gives ports from this range to nobody who asks it for any, before whoever asked here uses it.
+    Raises `OSError` when none is free.
     """
-    while True:
+    for _ in PORTS:
         port = PORTS[next(_turns) % len(PORTS)]
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
+    raise OSError(f"no TCP port from {PORTS.start} to {PORTS.stop - 1} is free on 127.0.0.1")
 
 
 def _write(path: Path, text: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import httpx
 import openai
 import pytest
 
@@ -202,3 +203,23 @@ def test_a_repeated_prompt_comes_out_of_the_cache(client: openai.OpenAI) -> None
         cached.append(answer.usage.prompt_tokens_details.cached_tokens or 0)
     assert cached[0] == 0
     assert cached[1] >= (answer.usage.prompt_tokens - 1) // 16 * 16 > 0
+
+
+def test_a_line_that_each_request_has_anew_leaves_the_cache_of_use(deployment: Deployment) -> None:
+    """As Claude Code sends it, at the beginning of its system prompt."""
+    usages = []
+    for checksum in ("eb6c6", "07d1f"):
+        body = {
+            "model": "quire-tiny",
+            "max_tokens": 4,
+            "system": [
+                {"type": "text", "text": f"x-anthropic-billing-header: cc_entrypoint=cli; cch={checksum};"},
+                {"type": "text", "text": "You know all about badgers. " * 12},
+            ],
+            "messages": [{"role": "user", "content": "Where do they live?"}],
+        }
+        answer = httpx.post(f"{deployment.url}/v1/messages", json=body, timeout=60)
+        assert answer.status_code == 200, answer.text
+        usages.append(answer.json()["usage"])
+    assert [usage["cache_read_input_tokens"] > 0 for usage in usages] == [False, True]
+    assert usages[1]["input_tokens"] <= 16, "what no whole block holds is computed again"
