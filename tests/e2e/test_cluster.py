@@ -54,8 +54,12 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnCluster]:
 
 
 def test_tools_find_it(
-    deployment: OnCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    deployment: OnCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # not what this user has started, nor left behind
     monkeypatch.setenv("QUIRE_REDIS_URL", deployment.redis_urls[OPERATOR])
     monkeypatch.setenv("QUIRE_STREAM_PREFIX", deployment.prefix)
     assert main(["status"]) == 0
