@@ -168,7 +168,7 @@ class Values:
         return self._of_types(schema)
 
     def check(self, schema: Mapping[str, Any], known: frozenset[str]) -> None:
-        """Raises `GrammarError` for a keyword that is not among those that are known."""
+        """Raises `GrammarError` if the schema has a keyword that is neither `known` nor an annotation."""
         for keyword in schema:
             if keyword not in known and keyword not in ANNOTATIONS and not self._lenient:
                 raise GrammarError(f"{keyword!r} is not supported in this model's format of calls")

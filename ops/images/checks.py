@@ -275,7 +275,7 @@ def a_stopped_process_is_ended() -> None:
 
 
 def scale(service: str, number: int) -> None:
-    """Have so many of a model's service, and wait until they are ready."""
+    """Start or stop containers of a service until it has this number, and wait until all are ready."""
 
     def serving() -> int:
         status = docker("compose", "run", "--rm", "-T", "quire", "status", check=False).stdout

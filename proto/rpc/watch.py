@@ -31,7 +31,7 @@ class Watched(Protocol):
         ...
 
     async def probe(self) -> None:
-        """Ask about calls of which nothing was heard since this was called before. Raises `BusAway`."""
+        """Ask about each call of which nothing was heard since the last such round. Raises `BusAway`."""
 
     async def caught_up(self) -> None:
         """Return once all that is in the inbox now has been read. Raises `BusAway`."""

@@ -41,10 +41,10 @@ class DraftCost:
             self._each[decodes] = _mean(self._each[decodes], max(0.0, each))
 
     def due(self, samples: Sequence[int], drafted: int) -> float:
-        """How many of a sequence's `drafted` drafts must hold, in a step whose rows sample so many tokens.
+        """The least number of a sequence's `drafted` drafts that must hold for them to have paid.
 
-        Beside a row without drafts it is one more: a sequence with drafts in flight sits out the step that is
-        planned for the others meanwhile.
+        `samples`: how many tokens each row of the step samples. Beside a row without drafts it is one more:
+        a sequence with drafts in flight sits out the step that is planned for the others meanwhile.
         """
         each = self._each[len(samples)] if len(samples) < len(self._each) else 1.0
         return drafted * each + (1 in samples)

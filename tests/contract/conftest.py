@@ -20,6 +20,7 @@ from ops.launcher.redis_server import RedisServer
 from proto.rpc import Bus, FaultyBus, MemoryBus, Node, RedisBus, Server
 from proto.rpc import lease as lease_module
 from proto.rpc import watch as watch_module
+from proto.rpc.bus import Link
 
 DEBIAN = shutil.which("redis-server", path="/usr/bin:/usr/local/bin")
 BUSES = ["memory", "redis", *(["debian-redis"] if DEBIAN else [])]
@@ -162,6 +163,13 @@ class World:
         add(servicer, server)
         await server.start()
         return server
+
+    async def replica(self, name: str, door: str) -> Link:
+        """A process that lives and may take calls from a door, and does nothing by itself."""
+        link = await self.bus().connect(name)
+        await link.take_lease(b"{}", LEASE)
+        await link.join(door)
+        return link
 
     async def add(self, stream: str, fields: dict[bytes, bytes]) -> None:
         """Append a raw entry."""

@@ -15,7 +15,7 @@ from proto.rpc.frames import decode_opening
 from proto.rpc.lease import killed_note
 from proto.rpc.resume import LOST, OUTSIDE, REFUSED_ATTEMPT, SUSPECT_ATTEMPT
 from proto.wire_pb2 import Entry, Kind
-from tests.contract.conftest import LEASE, LIMIT
+from tests.contract.conftest import LIMIT
 
 DOOR = door_of("contract.Echo")
 
@@ -211,9 +211,7 @@ async def test_an_accept_that_comes_too_late_is_answered_with_cancel(
 async def test_a_call_of_a_replica_that_died_before_it_accepted_is_served_by_another(
     world: Any, stub: Any, echo: SimpleNamespace, servicer: Any
 ) -> None:
-    dead = await world.bus().connect("server-dead")
-    await dead.take_lease(b"{}", LEASE)
-    await dead.join(DOOR)
+    dead = await world.replica("server-dead", DOOR)
     call = stub.Unary(echo.Text(text="x"), wait_for_ready=True)
     assert len(await dead.take(DOOR, 1)) == 1
     assert await world.pending() != {}
@@ -227,9 +225,7 @@ async def test_a_call_of_a_replica_that_died_before_it_accepted_is_served_by_ano
 async def test_a_call_of_a_replica_that_lives_is_left_to_it(
     world: Any, stub: Any, echo: SimpleNamespace, servicer: Any, until: Any
 ) -> None:
-    slow = await world.bus().connect("server-slow")
-    await slow.take_lease(b"{}", LEASE)
-    await slow.join(DOOR)
+    slow = await world.replica("server-slow", DOOR)
     call = stub.Unary(echo.Text(text="x"), wait_for_ready=True)
     assert len(await slow.take(DOOR, 1)) == 1
     node = await world.node("server")
@@ -368,11 +364,7 @@ async def test_calls_from_two_sides_are_no_more_than_a_process_can_hold(
 async def test_what_is_given_back_is_taken_as_if_it_had_not_been_given(
     world: Any, stub: Any, echo: SimpleNamespace, until: Any
 ) -> None:
-    links = [await world.bus().connect(name) for name in ("server-1", "server-2", "server-3")]
-    for link in links:
-        await link.take_lease(b"{}", LEASE)
-        await link.join(DOOR)
-    one, two, three = links
+    one, two, three = [await world.replica(name, DOOR) for name in ("server-1", "server-2", "server-3")]
     call = stub.Unary(echo.Text(text="x"), wait_for_ready=True)
     (taken,) = await one.take(DOOR, 1)
     assert await two.adopt(DOOR, of_the_dead=True) is None, "it is pending for one that lives"
@@ -390,7 +382,7 @@ async def test_what_is_given_back_is_taken_as_if_it_had_not_been_given(
     call.cancel()
     await until(lambda: empty(world), "it can be withdrawn meanwhile")
     assert await three.adopt(DOOR, of_the_dead=True) is None
-    for link in links:
+    for link in (one, two, three):
         await link.close(goodbye=True)
 
 
@@ -399,10 +391,7 @@ async def test_what_is_given_back_is_taken_as_if_it_had_not_been_given(
 
 async def test_what_lies_at_a_door(world: Any, stub: Any, echo: SimpleNamespace, until: Any) -> None:
     """Calls that wait, and those that were taken, given back and withdrawn; and how old the oldest is."""
-    one, two = [await world.bus().connect(name) for name in ("server-1", "server-2")]
-    for link in (one, two):
-        await link.take_lease(b"{}", LEASE)
-        await link.join(DOOR)
+    one, two = [await world.replica(name, DOOR) for name in ("server-1", "server-2")]
     assert await one.look(DOOR) == (0, 0, 0)
     calls = [stub.Unary(echo.Text(text="x"), wait_for_ready=True) for _ in range(3)]
     await until(lambda: queued(world, 3), "they are at the door")
@@ -428,9 +417,7 @@ async def test_what_lies_at_a_door(world: Any, stub: Any, echo: SimpleNamespace,
 async def test_how_long_a_call_lay_at_its_door(
     world: Any, stub: Any, echo: SimpleNamespace, servicer: Any, until: Any
 ) -> None:
-    link = await world.bus().connect("looks")
-    await link.take_lease(b"{}", LEASE)
-    await link.join(DOOR)
+    link = await world.replica("looks", DOOR)
     call = stub.Unary(echo.Text(text="x"), wait_for_ready=True)
 
     async def old() -> bool:
@@ -705,9 +692,7 @@ FIRST = "dead-9"
 
 async def dies_with(world: Any, name: str, calls: int) -> list[Received]:
     """A process that takes, or else takes over, calls at the door, and is gone before it has accepted any."""
-    link = await world.bus().connect(name)
-    await link.take_lease(b"{}", LEASE)
-    await link.join(DOOR)
+    link = await world.replica(name, DOOR)
     if name == FIRST:
         taken = list(await link.take(DOOR, calls))
     else:

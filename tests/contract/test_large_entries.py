@@ -13,7 +13,7 @@ from proto.rpc.bus import door_of, inbox_of
 from proto.rpc.call import MAX_MESSAGE_BYTES
 from proto.rpc.outbox import Outbox
 from proto.wire_pb2 import Kind
-from tests.contract.conftest import LEASE, LIMIT
+from tests.contract.conftest import LIMIT
 
 DOOR = door_of("contract.Echo")
 LARGEST = 2**20
@@ -73,9 +73,7 @@ async def gone(world: Any) -> bool:
 async def test_an_entry_that_is_too_large_is_taken_over_from_a_dead_process(
     world: Any, echo: SimpleNamespace, servicer: Any, until: Any, low_limit: None
 ) -> None:
-    dead = await world.bus().connect("server-dead")
-    await dead.take_lease(b"{}", LEASE)
-    await dead.join(DOOR)
+    dead = await world.replica("server-dead", DOOR)
     await world.add(DOOR, {b"e": b"\x0a" * HUGE})
     taken = await dead.take(DOOR, 1)
     assert [(one.payload, one.size) for one in taken] == [(None, HUGE)]

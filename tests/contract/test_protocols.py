@@ -16,7 +16,7 @@ from proto.rpc.bus import door_of
 from proto.rpc.client_call import ClientCall
 from proto.rpc.protocol import FIRST, PROTOCOL
 from proto.wire_pb2 import Entry, Kind
-from tests.contract.conftest import LEASE, LIMIT, make_servicer
+from tests.contract.conftest import LIMIT, make_servicer
 
 OTHER = PROTOCOL + 1
 DOOR, OTHER_DOOR = door_of("contract.Echo"), door_of("contract.Echo", protocol=OTHER)
@@ -83,9 +83,7 @@ async def test_a_call_whose_server_dies_is_not_resumed_with_another_version(
 async def test_calls_are_not_taken_over_from_a_dead_process_of_another_version(
     world: Any, echo: SimpleNamespace
 ) -> None:
-    dead = await world.bus().connect("server-dead")
-    await dead.take_lease(b"{}", LEASE)
-    await dead.join(DOOR)
+    dead = await world.replica("server-dead", DOOR)
     call = (await calling(world, echo, PROTOCOL)).Unary(echo.Text(text="x"), wait_for_ready=True)
     assert len(await dead.take(DOOR, 1)) == 1
     await dead.close(goodbye=False)

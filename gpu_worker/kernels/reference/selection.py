@@ -95,8 +95,8 @@ def by_token(cache: LayerCache) -> LayerCache:
 
 
 def _one_row_each(step: StepMetadata, top_k: int) -> StepMetadata:
-    """The step with a row for each token, whose context is what the token selects. Block tables are left as
-    they are."""
+    """The step with each token as a row of its own, which attends to the tokens selected for it: `top_k` at
+    most. Block tables are left as they are."""
     rows = zip(step.query_lengths, step.context_lengths, strict=True)
     visible = [seen for count, context in rows for seen in range(context - count + 1, context + 1)]
     return replace(

@@ -77,7 +77,7 @@ def perplexity(model: Any, sequences: list[list[int]]) -> float:
 def right_calls(model: Any, tokenizer: Any, count: int = CALLS) -> tuple[float, float]:
     """Of greedy answers to held-out questions: the shares that call the right function, and rightly call it.
 
-    An answer is what the question asks for if each of its tokens is the likeliest behind those before it.
+    An answer is right if each of its tokens is the likeliest one after the right tokens before it.
     """
     named = whole = 0
     for asked, call in itertools.islice(held_out_questions(HELD_OUT_SEED), count):
