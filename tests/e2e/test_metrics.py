@@ -30,9 +30,10 @@ def test_what_was_asked_is_counted_by_each_process(deployment: Deployment) -> No
     }
     before = metrics(deployment)
     usage = httpx.post(f"{deployment.url}/v1/completions", json=body, timeout=60).json()["usage"]
-    shape = {"type": "object", "properties": {"birthday": {"type": "boolean"}}, "required": ["birthday"]}
+    shape = {"enum": ["It is the birthday of the owl, and all of its friends are here."]}
     chat = {
         "model": "quire-tiny",
+        "temperature": 0,
         "messages": [{"role": "user", "content": "Give me JSON."}],
         "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": shape}},
     }
@@ -49,7 +50,7 @@ def test_what_was_asked_is_counted_by_each_process(deployment: Deployment) -> No
         "quire:forks_total": 1,
         "quire:door_wait_seconds_count": 4,
         "quire:masked_rows_total": 3,
-        "quire:forced_tokens_total": 2,
+        "quire:forced_tokens_total": 10,
     }
     deadline = time.monotonic() + 60
     while True:
