@@ -1,0 +1,167 @@
+"""Each alert fires when its fault is made in a running deployment, and not before.
+
+The rules are those of `ops/watch`, in a hurry: what lasts minutes there lasts seconds here.
+"""
+
+import asyncio
+import re
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from ops.launcher.redis_server import RedisServer
+from tests.support.asking import attempts
+from tests.support.deployment import Deployment
+from tests.support.prometheus import MISSING, WATCH, Prometheus, reading, wait_for
+
+RULES = (WATCH / "alerts.yml").read_text(encoding="utf-8")
+OF_A_FULL_ONE = {"QuireMemoryFull", "QuireStalled", "QuireRefuses", "QuireSlow", "QuireQueueLag"}
+OF_A_BROKEN_ONE = {
+    *("QuireNoWorker", "QuireErrors", "QuireWorkersLost", "QuireRestarts"),
+    *("QuireLeasesLost", "QuireDeadLetters", "QuireDown"),
+}
+QUESTION = {"model": "quire-tiny", "prompt": "An owl", "ignore_eos": True}
+
+pytestmark = [pytest.mark.skipif(bool(MISSING), reason=MISSING), pytest.mark.timeout(900)]
+
+
+def hurried(rules: str) -> str:
+    """The same, with windows of 8 s for each minute, and what must last lasts 2 s."""
+    rules = re.sub(r"for: \d+m", "for: 2s", rules)
+    return re.sub(r"\[(\d+)m(?::10s)?(\]?)", lambda found: f"[{int(found[1]) * 8}s", rules)
+
+
+@asynccontextmanager
+async def asked(deployment: Deployment, count: int, tokens: int) -> AsyncIterator[list["asyncio.Task[int]"]]:
+    """The statuses of `count` answers of so many tokens, which are asked for now and given up at the end."""
+    async with httpx.AsyncClient(base_url=deployment.url, timeout=None) as client:
+
+        async def status() -> int:
+            answer = await client.post("/v1/completions", json=QUESTION | {"max_tokens": tokens})
+            return answer.status_code
+
+        tasks = [asyncio.create_task(status()) for _ in range(count)]
+        try:
+            yield tasks
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def comes_true(condition: Callable[[], object], seconds: float = 120.0) -> bool:
+    """`wait_for`, beside tasks that ask."""
+    return await asyncio.to_thread(wait_for, condition, seconds)
+
+
+async def fire(prometheus: Prometheus, *alerts: str) -> None:
+    """Return once these alerts fire."""
+    assert await comes_true(lambda: set(alerts) <= prometheus.firing()), (alerts, prometheus.firing())
+
+
+async def test_a_deployment_that_is_full_and_hangs(redis_server: RedisServer, tmp_path: Path) -> None:
+    settings = {"QUIRE_KV_MEMORY": "2MiB", "QUIRE_MAX_WAITING_REQUESTS": "4", "QUIRE_LEASE_SECONDS": "300"}
+    deployment = Deployment(redis_server, tmp_path, **settings)
+    deployment.spawn("tokenizer_svc")
+    try:
+        deployment.start()
+        with reading(deployment, tmp_path, hurried(RULES)) as prometheus:
+            await a_worker_hangs(deployment, prometheus)
+            await a_tokenizer_hangs(deployment, prometheus)
+    finally:
+        for service in ("gpu_worker", "tokenizer_svc"):
+            for process in deployment.processes[service]:
+                process.send_signal(signal.SIGCONT)
+        deployment.stop()
+
+
+async def a_worker_hangs(deployment: Deployment, prometheus: Prometheus) -> None:
+    (worker,) = deployment.processes["gpu_worker"]
+    full = "vllm:kv_cache_usage_perc > 0.95 and vllm:num_requests_waiting > 0"
+    async with asked(deployment, count=1, tokens=20) as tasks:
+        assert await tasks[0] == 200
+    assert not await comes_true(prometheus.firing, seconds=5)
+    for attempt in attempts(40):
+        async with asked(deployment, count=12, tokens=1500):
+            await asyncio.sleep(1)
+            worker.send_signal(signal.SIGSTOP)
+            attempt.hit = await comes_true(lambda: prometheus.query(full), seconds=4)
+            if attempt.hit:
+                await fire(prometheus, "QuireMemoryFull", "QuireStalled")
+                async with asked(deployment, count=200, tokens=4) as refused:
+                    await fire(prometheus, "QuireRefuses")
+                    assert 429 in [await task for task in refused if task.done()]
+                worker.send_signal(signal.SIGCONT)
+                await fire(prometheus, "QuireSlow")
+            worker.send_signal(signal.SIGCONT)
+
+
+async def a_tokenizer_hangs(deployment: Deployment, prometheus: Prometheus) -> None:
+    """Redis gives it a call, which nobody else takes while it has its lease."""
+    tokenizer, _ = deployment.processes["tokenizer_svc"]
+    tokenizer.send_signal(signal.SIGSTOP)
+    async with asked(deployment, count=8, tokens=4):
+        await fire(prometheus, "QuireQueueLag")
+        tokenizer.send_signal(signal.SIGCONT)
+
+
+async def test_a_deployment_whose_processes_break(redis_server: RedisServer, tmp_path: Path) -> None:
+    deployment = Deployment(redis_server, tmp_path)
+    try:
+        deployment.start()
+        with reading(deployment, tmp_path, hurried(RULES)) as prometheus:
+            assert not await comes_true(prometheus.firing, seconds=5)
+            await workers_die(deployment, prometheus)
+            await others_break(deployment, prometheus)
+    finally:
+        deployment.stop()
+
+
+async def workers_die(deployment: Deployment, prometheus: Prometheus) -> None:
+    """Until the one request that is there is refused for it."""
+    started = 'sum(changes(quire:steps_total{engine=~"scheduler.*"}[8s])) > 0'
+    async with asked(deployment, count=1, tokens=1500) as (task,):
+        for _ in range(8):
+            assert await comes_true(lambda: task.done() or prometheus.query(started))
+            if task.done():
+                break
+            deployment.kill("gpu_worker")
+            await fire(prometheus, "QuireNoWorker")
+            worker = deployment.spawn("gpu_worker")
+            await asyncio.to_thread(deployment.wait_served, "gpu_worker", worker)
+        assert await task == 500
+    await fire(prometheus, "QuireErrors", "QuireWorkersLost")
+
+
+async def others_break(deployment: Deployment, prometheus: Prometheus) -> None:
+    (tokenizer,) = deployment.processes["tokenizer_svc"]
+    tokenizer.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(3)  # three times as long as its lease
+    tokenizer.send_signal(signal.SIGCONT)
+    await fire(prometheus, "QuireLeasesLost")
+    (door,) = deployment.redis.scan_iter(f"{deployment.prefix}calls:Tokenizer:*")
+    deployment.redis.xadd(door, {b"garbage": b"\xff"})
+    await fire(prometheus, "QuireDeadLetters")
+    for _ in range(5):
+        known = {sample["metric"]["engine"] for sample in prometheus.query(STARTS)}
+        deployment.kill("tokenizer_svc")
+        deployment.spawn("tokenizer_svc")
+        assert await comes_true(
+            lambda: {sample["metric"]["engine"] for sample in prometheus.query(STARTS)} - known  # noqa: B023
+        )
+    await fire(prometheus, "QuireRestarts")
+    deployment.kill("gateway")
+    await fire(prometheus, "QuireDown")
+
+
+STARTS = 'quire:process_start_time_seconds{service="tokenizer"}'
+
+
+def test_every_alert_is_among_them() -> None:
+    (group,) = yaml.safe_load(RULES)["groups"]
+    assert {rule["alert"] for rule in group["rules"]} == OF_A_FULL_ONE | OF_A_BROKEN_ONE
