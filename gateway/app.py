@@ -30,7 +30,10 @@ from gateway.api import (
 )
 from gateway.api import metrics as metrics_page
 from gateway.api.answer_schema import ANSWERS
+from gateway.api.chat_schema import ChatBody
+from gateway.api.completions_schema import CompletionBody
 from gateway.api.conversations_schema import CONVERSATIONS
+from gateway.api.embeddings_schema import EmbeddingBody
 from gateway.api.files_schema import FILES, BatchBody, UploadBody
 from gateway.api.kserve_schema import KSERVE, InferBody
 from gateway.api.messages_answer_schema import MESSAGES
@@ -40,7 +43,6 @@ from gateway.api.ollama_schema import EmbedBody, OllamaChatBody, OllamaGenerateB
 from gateway.api.rank_schema import RerankBody, ScoreBody
 from gateway.api.responses_answer_schema import RESPONSES
 from gateway.api.responses_schema import ResponsesBody
-from gateway.api.schema import ChatBody, CompletionBody, EmbeddingBody
 from gateway.api.token_schema import DetokenizeBody, TokenizeBody
 from gateway.api.volatile import Volatile
 from gateway.errors import BadRequest, GatewayError, NotFound, ServerFault, WrongMethod

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from gateway.api.fields import alternatives
+from gateway.api.generation_schema import GenerationBody
 from gateway.api.logprobs import prompt_logprobs
-from gateway.api.schema import GenerationBody
 from gateway.errors import GatewayError
 from gateway.http.sse import DONE, event
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED, STOP

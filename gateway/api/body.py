@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from gateway.api.counts import check_counts
 from gateway.api.ignored import Ignored
-from gateway.api.schema import RequestBody
+from gateway.api.request_schema import RequestBody
 from gateway.errors import BadRequest, TooLarge, WrongEncoding, WrongMediaType
 from gateway.http.body_memory import MAX_BODY_BYTES, Held
 from gateway.http.connection import Disconnected

@@ -1,6 +1,7 @@
 """What a request may cost: its body against the limits of its caller, before anything enters a stream."""
 
-from gateway.api.schema import GenerationBody, RequestBody
+from gateway.api.generation_schema import GenerationBody
+from gateway.api.request_schema import RequestBody
 from gateway.errors import BadRequest
 from ops.runtime.limits import Limits
 

@@ -8,9 +8,9 @@ from gateway.api.answer import FINISH_REASONS, Answer, Choice, Json, compact, qu
 from gateway.api.answer_schema import ChatCompletion, ChatCompletionChunk
 from gateway.api.body import read_body
 from gateway.api.calls import Call, functions_of
+from gateway.api.chat_schema import ChatBody
 from gateway.api.logprobs import chat_logprobs
 from gateway.api.respond import respond
-from gateway.api.schema import ChatBody
 from gateway.api.splitter import Pieces, Splitter
 from gateway.api.tools import named
 from gateway.api.translate import chat_requests

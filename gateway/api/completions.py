@@ -7,9 +7,9 @@ from fastapi import APIRouter, Request, Response
 from gateway.api.answer import FINISH_REASONS, Answer, Choice, Json, compact, quoted
 from gateway.api.answer_schema import Completion, CompletionChunk
 from gateway.api.body import read_body
+from gateway.api.completions_schema import CompletionBody
 from gateway.api.logprobs import CompletionLogprobs, echoed, joined
 from gateway.api.respond import respond
-from gateway.api.schema import CompletionBody
 from gateway.api.translate import completion_requests
 from gateway.http.openapi import posting
 from gateway.upstream.generation import Generator

@@ -6,8 +6,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from gateway.api.answer_schema import AnswerPart
 from gateway.api.items import Item, items_from
+from gateway.api.request_schema import RequestBody
 from gateway.api.responses_schema import Metadata
-from gateway.api.schema import RequestBody
 
 MAX_ITEMS = 20
 """Items of one request, as in OpenAI's API."""

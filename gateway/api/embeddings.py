@@ -12,7 +12,7 @@ from gateway.api.answer import compact
 from gateway.api.answer_schema import EmbeddingList, PooledList
 from gateway.api.body import read_body
 from gateway.api.budget import seconds_of
-from gateway.api.schema import EmbeddingBody
+from gateway.api.embeddings_schema import EmbeddingBody
 from gateway.api.translate import embedding_requests
 from gateway.http.caller import caller_of
 from gateway.http.connection import while_connected

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.api.answer_schema import AnswerPart
-from gateway.api.schema import BodyPart, RequestBody
+from gateway.api.request_schema import BodyPart, RequestBody
 
 _TIME = "Unix time, seconds."
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from fastapi import APIRouter, Request, Response
 
 from gateway.api.answer import compact
-from gateway.api.schema import CompletionBody
+from gateway.api.completions_schema import CompletionBody
 from gateway.api.tokenize import prompt_of
 from gateway.errors import Forbidden, NotFound
 from gateway.http.caller import caller_of

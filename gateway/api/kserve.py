@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request, Response
 from gateway.api.answer import compact
 from gateway.api.body import read_body
 from gateway.api.completions import CompletionAnswer
+from gateway.api.completions_schema import CompletionBody
 from gateway.api.health import readiness
 from gateway.api.kserve_schema import (
     InferAnswer,
@@ -23,7 +24,6 @@ from gateway.api.kserve_schema import (
     KserveServer,
 )
 from gateway.api.respond import respond
-from gateway.api.schema import CompletionBody
 from gateway.api.translate import completion_requests
 from gateway.errors import NotFound, Unauthorized, Unavailable
 from gateway.http.draining import Drain

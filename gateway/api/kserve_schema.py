@@ -7,8 +7,9 @@ from pydantic import Field, model_validator
 
 from gateway.api.answer_schema import AnswerPart
 from gateway.api.body import validated
+from gateway.api.completions_schema import CompletionBody
 from gateway.api.fields import MAX_PROMPTS
-from gateway.api.schema import BodyPart, CompletionBody, RequestBody
+from gateway.api.request_schema import BodyPart, RequestBody
 from gateway.errors import BadRequest
 
 PARAMETERS = frozenset(

@@ -12,10 +12,10 @@ from gateway.api.answer import Choice, Json, compact
 from gateway.api.body import read_body
 from gateway.api.calls import Call
 from gateway.api.chat import ChatAnswer
+from gateway.api.chat_schema import ChatBody
 from gateway.api.messages_answer_schema import EVENTS, AnthropicError, Count, MessageAnswer
 from gateway.api.messages_schema import CountBody, MessagesBody
 from gateway.api.respond import respond
-from gateway.api.schema import ChatBody
 from gateway.api.splitter import Pieces
 from gateway.api.tokenize import prompt_of
 from gateway.api.translate import chat_requests

@@ -15,8 +15,9 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from gateway.api.body import validated
+from gateway.api.chat_schema import ChatBody
 from gateway.api.fields import MAX_INT32, MAX_MESSAGES, MAX_STOP_LENGTH, MAX_STOPS, bounded, declared
-from gateway.api.schema import ChatBody, RequestBody
+from gateway.api.request_schema import RequestBody
 from gateway.api.shape import MAX_DEPTH
 from gateway.api.tools import MAX_CALLS, MAX_NAME, MAX_TOOL_VALUES, MAX_TOOLS, functions
 from gateway.api.volatile import Volatile, put_last, without_volatile

@@ -18,6 +18,7 @@ from gateway.api.answer import Json, compact
 from gateway.api.body import read_body
 from gateway.api.calls import Call
 from gateway.api.chat import ChatAnswer
+from gateway.api.chat_schema import ChatBody
 from gateway.api.embeddings import embedded, numbers
 from gateway.api.ollama_answer_schema import (
     OllamaChatAnswer,
@@ -30,7 +31,6 @@ from gateway.api.ollama_answer_schema import (
 )
 from gateway.api.ollama_schema import EmbedBody, OllamaBody, OllamaChatBody, OllamaGenerateBody, ShowBody
 from gateway.api.respond import respond
-from gateway.api.schema import ChatBody
 from gateway.api.splitter import Pieces
 from gateway.api.translate import chat_requests
 from gateway.errors import NotFound, Unauthorized

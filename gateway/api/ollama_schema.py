@@ -7,6 +7,8 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from gateway.api.body import validated
+from gateway.api.chat_schema import ChatBody
+from gateway.api.embeddings_schema import EmbeddingBody
 from gateway.api.fields import (
     MAX_INT32,
     MAX_MESSAGES,
@@ -16,7 +18,7 @@ from gateway.api.fields import (
     bounded,
     declared,
 )
-from gateway.api.schema import BodyPart, ChatBody, EmbeddingBody, RequestBody
+from gateway.api.request_schema import BodyPart, RequestBody
 from gateway.api.shape import MAX_DEPTH
 from gateway.api.tools import MAX_CALLS, MAX_NAME, MAX_TOOL_VALUES, Tools
 

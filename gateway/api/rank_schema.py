@@ -6,8 +6,9 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from gateway.api.body import validated
+from gateway.api.embeddings_schema import EmbeddingBody
 from gateway.api.fields import Count
-from gateway.api.schema import EmbeddingBody, RequestBody
+from gateway.api.request_schema import RequestBody
 from gateway.errors import BadRequest
 
 MAX_TEXTS = 1024

@@ -8,7 +8,8 @@ from fastapi import Request, Response
 
 from gateway.api.answer import Answer
 from gateway.api.budget import asked_tokens_of, seconds_of
-from gateway.api.schema import ChatBody, CompletionBody
+from gateway.api.chat_schema import ChatBody
+from gateway.api.completions_schema import CompletionBody
 from gateway.http.caller import Caller, caller_of
 from gateway.http.connection import while_connected
 from gateway.http.sse import EventStream

@@ -16,12 +16,12 @@ from gateway.api.background import Background, BackgroundRun, seen_by
 from gateway.api.body import read_body
 from gateway.api.calls import Call
 from gateway.api.chat import ChatAnswer
+from gateway.api.chat_schema import ChatBody
 from gateway.api.items import ItemReference, stored_items
 from gateway.api.logprobs import chat_logprobs
 from gateway.api.respond import respond
 from gateway.api.responses_answer_schema import RESPONSE_EVENTS, ResponseAnswer
 from gateway.api.responses_schema import ResponsesBody
-from gateway.api.schema import ChatBody
 from gateway.api.stored_responses import NO_ITEMS, Items, items_of
 from gateway.api.translate import chat_requests
 from gateway.errors import BadRequest, GatewayError

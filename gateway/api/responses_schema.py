@@ -6,9 +6,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
 from gateway.api.body import validated
+from gateway.api.chat_schema import ChatBody
 from gateway.api.fields import MAX_MESSAGES, bounded, declared
 from gateway.api.items import InputItem, Item, ItemPart, items_from, messages_of
-from gateway.api.schema import ChatBody, RequestBody
+from gateway.api.request_schema import RequestBody
 from gateway.api.shape import MAX_DEPTH
 from gateway.api.tools import MAX_NAME, MAX_TOOL_VALUES, MAX_TOOLS, functions
 from gateway.errors import BadRequest

@@ -4,8 +4,10 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from gateway.api.chat_schema import ChatBody, Message
+from gateway.api.completions_schema import CompletionBody
 from gateway.api.fields import MAX_MESSAGES, MAX_TEMPLATE_LENGTH, Arguments, TokenId
-from gateway.api.schema import ChatBody, CompletionBody, Message, RequestBody
+from gateway.api.request_schema import RequestBody
 from gateway.api.tools import Tools
 from gateway.errors import BadRequest
 

@@ -6,7 +6,8 @@ from gateway.api.answer import compact
 from gateway.api.answer_schema import Detokenized, Tokens
 from gateway.api.body import read_body
 from gateway.api.budget import seconds_of
-from gateway.api.schema import ChatBody, CompletionBody
+from gateway.api.chat_schema import ChatBody
+from gateway.api.completions_schema import CompletionBody
 from gateway.api.token_schema import DetokenizeBody, TokenizeBody
 from gateway.api.translate import chat_requests, completion_requests
 from gateway.http.caller import caller_of

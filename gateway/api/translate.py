@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway.api.budget import check, most_tokens_of, priority_of
-from gateway.api.schema import ChatBody, CompletionBody, EmbeddingBody, GenerationBody, Message
+from gateway.api.chat_schema import ChatBody, Message
+from gateway.api.completions_schema import CompletionBody
+from gateway.api.embeddings_schema import EmbeddingBody
+from gateway.api.generation_schema import GenerationBody
 from gateway.http.caller import Caller
 from proto.sampling import STAGED
 from proto.sampling_pb2 import (

@@ -159,8 +159,6 @@ class Admission:
         self._pausable: dict[str, dict[Call, Asker]] = {}
         """Calls that have places and can be paused, by tenant. Those that began first come first."""
         self._paused: dict[Call, _Waiter] = {}
-        self.refused = 0
-        """Requests so far that were refused."""
         self._clock = clock
         self._ends: deque[float] = deque(maxlen=PACE_WINDOW)
 
@@ -197,7 +195,6 @@ class Admission:
         """Raise `Overloaded` if a request would be refused now."""
         waits = asker.tenant in self._queues
         if waits and not (self._running.has_room(asker) or self._room.has_room(asker)):
-            self.refused += 1
             refusal = Overloaded("Too many requests are waiting already.")
             refusal.headers = {"Retry-After": str(self._seconds_to_wait(asker))}
             raise refusal

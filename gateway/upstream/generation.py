@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from gateway.errors import ServerFault, Stopping, Unavailable
+from gateway.errors import Overloaded, ServerFault, Stopping, Unavailable
 from gateway.upstream.admission import Admission, Asker, Load
 from gateway.upstream.answer_span import AnswerSpan
 from gateway.upstream.attempts import Attempts, Parts
@@ -157,8 +157,10 @@ class Generator:
 
     def check_room(self, model: str, tenant: str, user: str) -> None:
         """Raise `Overloaded` if a request would be refused now: before anything is made for it."""
-        if (admission := self._admissions.get(self._catalog.name_of(model))) is not None:
-            admission.check_room(Asker(tenant, user))
+        name = self._catalog.name_of(model)
+        if (admission := self._admissions.get(name)) is not None:
+            with self._counting_refusals(name):
+                admission.check_room(Asker(tenant, user))
 
     async def defaults_of(self, model: str) -> Mapping[str, float]:
         """Sampling parameters that the model has of its own; none while it is not available.
@@ -215,10 +217,11 @@ class Generator:
         try:
             # Calls that run in turns have no places of their own to give up.
             pausable = calls if at_once is None else ()
-            async with self._place(found, requests, timeout, at_once, pausable) as leave:
-                for call in pausable:
-                    call.leave = partial(leave, call)
-                yield calls
+            with self._counting_refusals(found.name):
+                async with self._place(found, requests, timeout, at_once, pausable) as leave:
+                    for call in pausable:
+                        call.leave = partial(leave, call)
+                    yield calls
         finally:
             self.under_way -= 1
             for call in calls:
@@ -244,13 +247,21 @@ class Generator:
         load = Load(min(len(requests), at_once or len(requests)), sum(one.ByteSize() for one in requests))
         return admission.place(asker, load, timeout, pausable)
 
+    @contextmanager
+    def _counting_refusals(self, model: str) -> Iterator[None]:
+        """Count a request that finds no room: here, or at the scheduler."""
+        try:
+            yield
+        except Overloaded:
+            self._measures_of(model).refused.add()
+            raise
+
     def read_metrics(self) -> None:
         """Set the metrics of what is so at this moment."""
         for model, admission in self._admissions.items():
             measures = self._measures_of(model)
             measures.calls_under_way.set(admission.under_way)
             measures.calls_waiting.set(admission.waiting)
-            measures.refused.value = admission.refused
 
     def _measures_of(self, model: str) -> Measures:
         """Of a model that there is: its name may be anything until that is known."""

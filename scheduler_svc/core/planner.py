@@ -45,6 +45,7 @@ def plan_step(state: SchedulerState, number: int, at_rest: bool) -> StepBuilder:
 def _plan(state: SchedulerState, number: int) -> StepBuilder:
     step = StepBuilder(number, state.limits.max_step_tokens)
     state.shares.begin_step(number)
+    state.short_of_blocks = False
     make_room(state)
     add_decodes(state, step)
     if step.sequences:

@@ -94,14 +94,17 @@ class Scheduler:
         return tokens - on_host * self.limits.swap_tokens if on_host else tokens
 
     def waiting(self) -> list[Sequence]:
-        """The sequences that wait, oldest first, except those for which slots are free."""
+        """The sequences that wait, oldest first, except those for which there is room.
+
+        While there are blocks, a free slot is room for one.
+        """
         state = self.state
         held = (sibling for group in state.groups for sibling in group.held)
         waiting = sorted(
             [*state.waiting.sequences(), *state.unfinished.followers(), *held],
             key=lambda sequence: sequence.age,
         )
-        return waiting[len(state.batch.free_slots) :]
+        return waiting if state.short_of_blocks else waiting[len(state.batch.free_slots) :]
 
     def submit(self, group: SequenceGroup) -> None:
         """Take on a group whose limit is set and fits this worker, and that no other scheduler has."""

@@ -41,6 +41,8 @@ class SchedulerState:
         self.batch = Batch(limits, slots, self.unfinished, self.shares)
         self.groups: dict[SequenceGroup, None] = {}
         """All groups that have not ended, whether they wait or run."""
+        self.short_of_blocks = False
+        """In the last plan the first that waits found too few blocks."""
         self.forks: list[Fork] = []
         """To be done in the next step."""
         self.prefill_budget = PrefillBudget(step_seconds)

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from gateway.api.body import parse
-from gateway.api.schema import ChatBody, CompletionBody
+from gateway.api.chat_schema import ChatBody
+from gateway.api.completions_schema import CompletionBody
 from gateway.api.translate import completion_requests
 from gateway.errors import BadRequest
 from gateway.http.caller import Caller

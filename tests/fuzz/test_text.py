@@ -9,7 +9,9 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from gateway.api.body import parse
-from gateway.api.schema import ChatBody, CompletionBody, EmbeddingBody
+from gateway.api.chat_schema import ChatBody
+from gateway.api.completions_schema import CompletionBody
+from gateway.api.embeddings_schema import EmbeddingBody
 from gateway.api.translate import chat_requests, completion_requests, embedding_requests
 from gateway.app import create_app
 from gateway.errors import GatewayError

@@ -30,6 +30,7 @@ def admit(state: SchedulerState, step: StepBuilder, older_than: tuple[float, ...
         seen = hits[limits.outside_window(len(hits) * limits.block_size) :]
         needed = limits.blocks_at_once(len(candidate.tokens)) - len(seen) + batch.pool.idle_among(seen)
         if needed + batch.reserved() > batch.pool.free_blocks:
+            state.short_of_blocks = True
             return
         if step.sampling_bytes > MOST_SAMPLING_BYTES:
             return

@@ -8,9 +8,11 @@ import pytest
 
 from gateway.api import body as bodies
 from gateway.api.body import MAX_FIELDS, PARSED_AT_ONCE, parse
+from gateway.api.chat_schema import ChatBody
+from gateway.api.completions_schema import CompletionBody
+from gateway.api.embeddings_schema import EmbeddingBody
 from gateway.api.fields import MAX_ARGUMENT_DEPTH, MAX_ARGUMENTS, MAX_MESSAGES
 from gateway.api.ignored import Ignored
-from gateway.api.schema import ChatBody, CompletionBody, EmbeddingBody
 from gateway.api.translate import chat_requests
 from gateway.errors import BadRequest
 from gateway.http.caller import Caller

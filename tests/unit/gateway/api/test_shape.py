@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from gateway.api.body import parse
-from gateway.api.schema import ChatBody, CompletionBody
+from gateway.api.chat_schema import ChatBody
+from gateway.api.completions_schema import CompletionBody
 from gateway.api.shape import MAX_CHARACTERS, MAX_DEPTH
 from gateway.errors import BadRequest
 from proto.tokenizer_pb2 import Shape

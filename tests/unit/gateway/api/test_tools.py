@@ -6,10 +6,10 @@ import grpc
 import pytest
 
 from gateway.api.body import parse
+from gateway.api.chat_schema import ChatBody
 from gateway.api.ignored import Ignored
 from gateway.api.messages_schema import MessagesBody
 from gateway.api.responses_schema import ResponsesBody
-from gateway.api.schema import ChatBody
 from gateway.errors import BadRequest
 from proto.sampling_pb2 import NOT_FINISHED, STOP
 from proto.tokenizer_pb2 import JSON_CALLS, AnswerFormat, CallShape, PromptInfo, Shape, TextChunk, TextDelta

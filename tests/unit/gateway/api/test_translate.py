@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.api.body import parse
-from gateway.api.schema import CompletionBody
+from gateway.api.completions_schema import CompletionBody
 from gateway.api.translate import completion_requests
 from gateway.http.caller import Caller
 from proto.sampling_pb2 import Dry

@@ -9,6 +9,8 @@ import httpx
 import pytest
 
 from gateway.app import Options, create_app
+from ops.runtime.metric_names import REFUSED
+from ops.runtime.metrics import METRICS
 from proto.sampling_pb2 import STOP
 from proto.tokenizer_pb2 import TextChunk, TextDelta
 
@@ -70,8 +72,10 @@ async def test_where_there_is_no_room_at_all(gateway, path):
     line.inside = ROOM
     gateway.tokenizer.generate, gateway.tokenizer.embed = line.generate, line.embed
     ask = {"model": "m", "prompt" if path == "completions" else "input": PARTS}
+    refused, before = METRICS.counter(REFUSED, "m"), METRICS.counter(REFUSED, "m").value
     answer = await gateway.http.post(f"/v1/{path}", json=ask)
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+    assert refused.value == before + 1
 
 
 def hasty(gateway, seconds=0.3):

@@ -74,3 +74,17 @@ def test_those_for_whom_slots_are_free_do_not_count_as_waiting(bench: MakeBench)
     one.step()
     assert one.scheduler.waiting() == [group.sequences[0] for group in groups[2:]]
     assert one.scheduler.admitted_tokens == 6
+
+
+def test_a_free_slot_is_no_room_without_blocks(bench: MakeBench) -> None:
+    one = bench(num_blocks=4, block_size=4, max_slots=4)
+    long, late = one.arrive([1] * 10, max_tokens=6), one.arrive([2] * 10, max_tokens=6)
+    one.step()
+    assert one.scheduler.state.batch.free_slots
+    assert one.scheduler.waiting() == late.sequences
+    while long.unfinished:
+        one.step()
+    one.step()
+    assert not one.scheduler.waiting()
+    one.run()
+    assert not late.unfinished

@@ -5,7 +5,8 @@ import pytest
 from ops.bench.core import Sizes, measure
 from ops.bench.record import read_all
 from ops.bench.report.__main__ import FOLDER, RESULTS
-from ops.bench.report.targets import TARGETS, Bound, Target, at, judged
+from ops.bench.report.figures import at
+from ops.bench.report.targets import TARGETS, Bound, Target, judged
 
 SPEED = Target("speed", Bound("at least", 4.5, "times"), "race", at("speed", "p50"))
 ENGINES = [target for target in TARGETS if target.benchmark == "compare"]

@@ -1,0 +1,163 @@
+"""What clients may ask of /v1/chat/completions."""
+
+from typing import Any, ClassVar
+
+from pydantic import Field, ValidationInfo, model_validator
+from pydantic_core import PydanticCustomError
+
+from gateway.api.fields import (
+    MAX_INT32,
+    MAX_MESSAGE_FIELDS,
+    MAX_MESSAGES,
+    MAX_TEMPLATE_LENGTH,
+    Arguments,
+    Content,
+    Documents,
+    Unsupported,
+    alternatives,
+    declared,
+)
+from gateway.api.generation_schema import GenerationBody
+from gateway.api.request_schema import BodyPart
+from gateway.api.tools import MAX_CALLS, ToolCall, ToolChoice, Tools, allowed_names, call_shape, demanded
+from gateway.errors import BadRequest
+from proto.tokenizer_pb2 import CallShape, Shape
+
+
+class Message(BodyPart):
+    """One message of a conversation."""
+
+    place: ClassVar[str] = "messages."
+
+    role: str = Field(min_length=1, max_length=64)
+    content: Content = Field(None, description="What an assistant or a tool says may have none.")
+    name: str = Field("", max_length=256, description="Name of the speaker.")
+    tool_calls: list[ToolCall] = Field(
+        default_factory=list, max_length=MAX_CALLS, description="Functions that the assistant has called."
+    )
+    tool_call_id: str = Field("", max_length=256, description="Id of the call whose result this is.")
+    reasoning_content: str = Field("", description="What the assistant thought before.")
+    reasoning: str = Field("", description="Another name of `reasoning_content`.")
+    audio: Unsupported = None
+    function_call: Unsupported = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty_extras(cls, value: object, info: ValidationInfo) -> object:
+        """Without null and empty fields, and without notes of OpenAI's, which client libraries send back."""
+        if not isinstance(value, dict):
+            return value
+        if info.context is None and len(value) > MAX_MESSAGE_FIELDS:
+            raise PydanticCustomError("too_long", "A message has too many fields")
+        fields = {
+            key: part
+            for key, part in value.items()
+            if key == "role" or (part not in (None, []) and key not in _NOTES)
+        }
+        if value.get("role") not in ("assistant", "tool") or value.get("content") is not None:
+            fields["content"] = value.get("content", ...)
+        return fields
+
+
+_NOTES = frozenset(("refusal", "annotations"))
+"""What OpenAI's answers say of a message besides its content."""
+
+
+class ChatBody(GenerationBody):
+    """POST /v1/chat/completions."""
+
+    neutral: ClassVar[dict[str, tuple[object, ...]]] = {
+        **GenerationBody.neutral,
+        "functions": ([],),
+        "function_call": ("none", "auto"),
+        "modalities": (["text"],),
+        "audio": (),
+        "web_search_options": (),
+    }
+    ignored: ClassVar[frozenset[str]] = GenerationBody.ignored | {"moderation", "prediction", "verbosity"}
+
+    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
+    chat_template_kwargs: Arguments = Field(
+        default_factory=dict, description="Variables of the model's own chat template."
+    )
+    tools: Tools = Field(default_factory=list, description="Functions that the model may call.")
+    tool_choice: ToolChoice = Field(
+        "auto",
+        description="`none` hides the functions from the model. `required` or a function's name demands one.",
+    )
+    parallel_tool_calls: bool = Field(True, description="With `false` an answer has one call at most.")
+    reasoning_effort: str = Field(
+        "",
+        max_length=64,
+        description="For templates that know it; with `none` a template that can leaves out the thought.",
+    )
+    add_generation_prompt: bool = Field(
+        True, description="End the prompt with the beginning of an answer, as the chat template has it."
+    )
+    continue_final_message: bool = Field(
+        False, description="Go on with the last message. Nothing follows it in the prompt."
+    )
+    documents: Documents = Field(
+        default_factory=list, description="Texts to draw on, for chat templates that know of such."
+    )
+    chat_template: str = Field(
+        "", max_length=MAX_TEMPLATE_LENGTH, description="In place of the model's own, where that is allowed."
+    )
+    thinking_token_budget: int | None = Field(
+        None, ge=0, le=MAX_INT32, description="Tokens of the thought at most; then the answer begins."
+    )
+    max_completion_tokens: int | None = declared("max_tokens")
+    logprobs: bool = False
+    top_logprobs: int | None = declared("logprobs")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "ChatBody":
+        begins = self.add_generation_prompt and "add_generation_prompt" in self.model_fields_set
+        if self.continue_final_message and begins:
+            message = "'continue_final_message' does not go with 'add_generation_prompt'."
+            raise BadRequest(message, param="continue_final_message", code="invalid_value")
+        if self.top_logprobs is not None and not self.logprobs:
+            message = "'top_logprobs' is only allowed with 'logprobs'."
+            raise BadRequest(message, param="top_logprobs", code="invalid_value")
+        limits = {self.max_tokens, self.max_completion_tokens} - {None}
+        if len(limits) > 1:
+            message = "'max_tokens' and 'max_completion_tokens' differ; use the latter."
+            raise BadRequest(message, param="max_tokens", code="invalid_value")
+        return self
+
+    @property
+    def limit(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def shape(self) -> Shape | None:
+        """What the client asks for, of the text or of calls. Raises `BadRequest`."""
+        shape = super().shape
+        if shape is not None and shape.param == "response_format" and self._wishes_calls:
+            # As with OpenAI: the model calls functions, or says something in this format.
+            shape.or_calls.CopyFrom(CallShape(single=not self.parallel_tool_calls))
+            return shape
+        calls = call_shape(self.offered, self.tool_choice, self.parallel_tool_calls)
+        if calls is None or (shape is not None and not calls.required):
+            return shape
+        # `response_format` is about an answer's text, and one that is a call has none: both can be asked for.
+        if shape is not None and shape.param != "response_format":
+            message = f"'tool_choice' and '{shape.param}': only one can be followed."
+            raise BadRequest(message, param="tool_choice", code="invalid_value")
+        return Shape(calls=calls, param="tools")
+
+    @property
+    def _wishes_calls(self) -> bool:
+        return bool(self.offered) and not demanded(self.tool_choice)
+
+    @property
+    def offered(self) -> list[dict[str, Any]]:
+        """The functions that the model may call in this answer."""
+        if self.tool_choice == "none":
+            return []
+        names = allowed_names(self.tool_choice)
+        return [tool for tool in self.tools if names is None or tool["function"]["name"] in names]
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        return alternatives(self.top_logprobs or 0) if self.logprobs else None
