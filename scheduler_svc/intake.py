@@ -71,6 +71,7 @@ def embedding_from(asked: EmbedTokensRequest, traceparent: str, deadline: float 
     """A text to be embedded or classified, as the core takes it; `deadline`, errors: see `request_from`."""
     ways = {int(Pooling.MEAN), int(Pooling.LAST), int(Pooling.CLASSIFY)}
     _require(int(asked.pooling) in ways, "pooling", "must be MEAN, LAST or CLASSIFY")
+    _require(not asked.dimensions or asked.pooling != Pooling.CLASSIFY, "dimensions", "logits have none")
     return Request(
         request_id=asked.request_id,
         prompt=_tokens_in(asked.tokens, "tokens"),

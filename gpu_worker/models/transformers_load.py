@@ -63,9 +63,7 @@ def load_with_transformers(
     if not (known and hasattr(transformers, architecture)):
         what = "is not supported: neither Quire nor this version of transformers has it"
         if hasattr(transformers, architecture):
-            what = (
-                "is not supported: it is no causal language model and no classifier (as an encoder is none)"
-            )
+            what = "is not supported: it is no causal language model and no classifier of texts"
         elif values.get("auto_map"):
             what = "is not supported: its own code would have to be run (auto_map), which is never done"
         raise values.wrong("architectures", f"{architecture} {what}")

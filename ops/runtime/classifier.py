@@ -39,13 +39,11 @@ def classifier_in(config: Mapping[str, Any]) -> Classifier | None:
 
     Raises `FileError`, which names the key, but not the file.
     """
-    architectures = config.get("architectures")
-    if not isinstance(architectures, list) or not all(
-        str(one).endswith(ARCHITECTURE) for one in architectures
-    ):
-        return None
-    labels = _labels_in(config)
-    return Classifier(labels, _function_in(config, len(labels)))
+    match config.get("architectures"):
+        case [str(name)] if name.endswith(ARCHITECTURE):
+            labels = _labels_in(config)
+            return Classifier(labels, _function_in(config, len(labels)))
+    return None
 
 
 def _labels_in(config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -58,10 +56,14 @@ def _labels_in(config: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(f"LABEL_{number}" for number in range(count))
     if not isinstance(names, dict) or not names:
         raise FileError("id2label: not an object with labels by their numbers")
-    labels = tuple(names.get(str(number)) for number in range(len(names)))
+    labels = [names.get(str(number)) for number in range(len(names))]
     if not all(isinstance(label, str) for label in labels):
         raise FileError(f"id2label: not the names of labels 0 to {len(names) - 1}")
-    return labels
+    try:
+        "".join(map(str, labels)).encode()  # JSON can spell halves of characters
+    except UnicodeEncodeError:
+        raise FileError("id2label: a label is no text") from None
+    return tuple(map(str, labels))
 
 
 def _function_in(config: Mapping[str, Any], labels: int) -> Function:
@@ -75,7 +77,7 @@ def _function_in(config: Mapping[str, Any], labels: int) -> Function:
     task = config.get("problem_type")
     if task is None:
         return "softmax" if labels > 1 else "sigmoid"
-    if task not in _BY_TASK:
+    if not isinstance(task, str) or task not in _BY_TASK:
         raise FileError(f"problem_type: {str(task)[:40]!r} is not one of {', '.join(_BY_TASK)}")
     # As in transformers: one label has a probability of its own.
     return "sigmoid" if labels == 1 and task != "regression" else _BY_TASK[task]

@@ -78,7 +78,7 @@ class ClosedLoop:
         return outcome.gains
 
     def embed(self, *requests: Request) -> list[Tensor]:
-        """The vectors of the requests, float32 [embedding_size or num_labels] each, which run side by side."""
+        """The vectors of the requests, float32 [numbers] each, which run side by side."""
         groups = [self.ask(request) for request in requests]
         while not all(group in self.embedded for group in groups):
             self.step()
