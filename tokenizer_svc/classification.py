@@ -1,8 +1,8 @@
 """Texts for a classifier, and what its logits become: a number for each label.
 
 A cross-encoder is a classifier with one label that reads two texts together. They are rendered through the
-chat template if it has the roles `query` and `document`, as templates of rerankers do. Otherwise the tokenizer
-joins them in its own way, as it does for cross-encoders in sentence-transformers.
+chat template if it has the roles `query` and `document`, as templates of rerankers have. Otherwise the
+tokenizer joins them in its own way, as it does for cross-encoders in sentence-transformers.
 """
 
 import re
@@ -46,8 +46,8 @@ def _purpose(classifier: Classifier) -> str:
 def classified(classifier: Classifier, logits: bytes, raw: bool) -> tuple[bytes, str]:
     """A number for each label, float32, and the label with the highest number.
 
-    `logits`: float32 [labels], finite. `raw`: the numbers are the logits. Raises `SchedulerError` if the number
-    of logits is another one.
+    `logits`: float32 [labels], finite. `raw`: the numbers are the logits. Raises `SchedulerError` for another
+    number of logits.
     """
     numbers = arrays.unpack(logits, arrays.FLOAT32)
     if len(numbers) != len(classifier.labels):
