@@ -10,11 +10,16 @@ import torch
 from torch import Tensor
 
 from gpu_worker.errors import ModelError
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.startup.load import load
+from gpu_worker.startup.warmup import full_step
 from proto.sampling import greedy
 from proto.sampling_pb2 import CLASSIFY, MEAN, NO_POOLING
 from scheduler_svc.core.request import Pooling, Request
 from tests.support.closed_loop import ClosedLoop
+from tests.support.ranks import Together
 from tests.unit.gpu_worker.behaviour.test_families import random_model
+from tests.unit.gpu_worker.conftest import make_runner, new_slot, plan
 
 NATIVE = {
     "llama": ("LlamaForSequenceClassification", {"tie_word_embeddings": True}),
@@ -84,8 +89,8 @@ def test_the_trial_knows_another_head(
     make: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     classifier(*OF_TRANSFORMERS, 3, tmp_path)
-    mean = "gpu_worker.models.transformers_model.TransformersModel.scores"
-    monkeypatch.setattr(mean, lambda self, hidden: hidden.mean(1, keepdim=True).expand(-1, 3).float())
+    scores = "gpu_worker.models.transformers_model.TransformersModel.scores"
+    monkeypatch.setattr(scores, lambda self, hidden: hidden.mean(1, keepdim=True).expand(-1, 3).float())
     with pytest.raises(ModelError, match="something else than its own code"):
         make.runner(tmp_path)
 
@@ -113,3 +118,55 @@ def test_a_language_model_does_not_classify(make: SimpleNamespace, tiny: SimpleN
     new = make.slot(0, text(3), [0], pooling=CLASSIFY)
     (error,) = make.runner(tiny.directory).execute(make.plan(1, [(0, 0, 3, 0)], new_slots=[new])).errors
     assert error.message == "the model has no classification head"
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_the_head_of_a_quantized_model_stays_in_float32(
+    settings: Any, tmp_path: Path, quantization: str
+) -> None:
+    """A whole start: what runs before the first request samples nothing."""
+    model = classifier(*NATIVE["llama"], 3, tmp_path)
+    given = {"quantization": quantization, "host_memory": 2**20, "kv_memory": 2**20, "step_tokens": 16}
+    loop = ClosedLoop(load(settings(model=tmp_path, **given)))
+    found = torch.stack(loop.embed(*map(request, LENGTHS)))
+    wanted = torch.stack([expected(model, length) for length in LENGTHS])
+    assert 1e-4 < (found - wanted).norm() / wanted.norm() < 0.3
+    hidden = torch.randn(5, 32)
+    assert loop.runner.model.scores(hidden).equal(model.score(loop.runner.model.normed(hidden)))
+
+
+@pytest.mark.parametrize(
+    "given", [{"kv_dtype": "fp8", "kernels": "torch"}, {"kernels": "torch", "dtype": "bfloat16"}]
+)
+def test_a_start_with_other_formats(settings: Any, tmp_path: Path, given: dict[str, Any]) -> None:
+    classifier(*NATIVE["llama"], 3, tmp_path)
+    runner = load(settings(model=tmp_path, kv_memory=2**20, **given))
+    for cache in runner.caches:
+        for pages in cache.tensors():
+            pages.zero_()  # the step reads what it has not written
+    result = runner.execute(full_step(runner.limits))
+    assert not result.errors
+    assert len(result.embeddings.vectors) == 4 * 3 * runner.limits.max_slots
+
+
+def test_ranks_equal_one(tmp_path: Path) -> None:
+    model = classifier(*NATIVE["llama"], 3, tmp_path)
+    pair = Together(2, lambda ranks: make_runner(tmp_path, ReferenceKernels(), ranks=ranks))
+    slots = [
+        new_slot(slot, text(length), range(16 * slot, 16 * slot + 13), pooling=CLASSIFY)
+        for slot, length in enumerate(LENGTHS)
+    ]
+    pair.execute(
+        plan(1, [(slot, 0, max(1, length - 3), 0) for slot, length in enumerate(LENGTHS)], new_slots=slots)
+    )
+    result = pair.execute(
+        plan(2, [(slot, length - 3, 3, 0) for slot, length in enumerate(LENGTHS) if length > 3])
+    )
+    found = torch.frombuffer(bytearray(result.embeddings.vectors), dtype=torch.float32).view(-1, 3)
+    check(model, list(found), LENGTHS[1:])
+
+
+def test_a_draft_model_is_of_no_use(settings: Any, tmp_path: Path, tiny: SimpleNamespace) -> None:
+    classifier(*NATIVE["llama"], 3, tmp_path)
+    with pytest.raises(ModelError, match="a classifier generates nothing"):
+        load(settings(model=tmp_path, draft_model=tiny.directory))
