@@ -71,7 +71,8 @@ def embedding_from(asked: EmbedTokensRequest, traceparent: str, deadline: float 
     """A text to be embedded or classified, as the core takes it; `deadline`, errors: see `request_from`."""
     ways = {int(Pooling.MEAN), int(Pooling.LAST), int(Pooling.CLASSIFY)}
     _require(int(asked.pooling) in ways, "pooling", "must be MEAN, LAST or CLASSIFY")
-    _require(not asked.dimensions or asked.pooling != Pooling.CLASSIFY, "dimensions", "logits have none")
+    pooling = Pooling(asked.pooling)
+    _require(not asked.dimensions or pooling is not Pooling.CLASSIFY, "dimensions", "logits have none")
     return Request(
         request_id=asked.request_id,
         prompt=_tokens_in(asked.tokens, "tokens"),
@@ -82,7 +83,7 @@ def embedding_from(asked: EmbedTokensRequest, traceparent: str, deadline: float 
         deadline=deadline,
         sampling=NOTHING_DRAWN,
         traceparent=traceparent,
-        pooling=Pooling(asked.pooling),
+        pooling=pooling,
         dimensions=asked.dimensions,
     )
 

@@ -70,6 +70,7 @@ async def test_every_answer_has_a_type(document):
             "Detokenized",
             "Ranking",
             "Scores",
+            "Classification",
         ),
         *("MessageAnswer", "Count", "ResponseAnswer", "InputItems", "DeletedResponse"),
         *(

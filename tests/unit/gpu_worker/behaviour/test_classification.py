@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import Gemma3Config, Gemma3ForSequenceClassification
 
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
@@ -18,7 +19,7 @@ from proto.sampling_pb2 import CLASSIFY, MEAN, NO_POOLING
 from scheduler_svc.core.request import Pooling, Request
 from tests.support.closed_loop import ClosedLoop
 from tests.support.ranks import Together
-from tests.unit.gpu_worker.behaviour.test_families import random_model
+from tests.unit.gpu_worker.behaviour.test_families import USUAL, random_model
 from tests.unit.gpu_worker.conftest import make_runner, new_slot, plan
 
 NATIVE = {
@@ -82,6 +83,19 @@ def test_a_classifier_of_transformers(make: SimpleNamespace, tmp_path: Path, lab
     model = classifier(architecture, changes, labels, tmp_path)
     loop = ClosedLoop(make.runner(tmp_path, max_step_tokens=7))
     assert loop.runner.model.config.architecture == architecture
+    check(model, loop.embed(*map(request, LENGTHS)), LENGTHS)
+
+
+def test_a_classifier_within_a_vision_language_model(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    text_config = USUAL | {"head_dim": 8, "sliding_window": 9}
+    vision = {"hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision |= {"patch_size": 2, "image_size": 8}
+    config = Gemma3Config(text_config=text_config, vision_config=vision, num_labels=3)
+    config._attn_implementation = "eager"
+    model = Gemma3ForSequenceClassification(config).eval()
+    model.save_pretrained(tmp_path)
+    loop = ClosedLoop(make_runner(tmp_path, ReferenceKernels(), max_step_tokens=7))
     check(model, loop.embed(*map(request, LENGTHS)), LENGTHS)
 
 
