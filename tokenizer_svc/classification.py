@@ -36,11 +36,8 @@ def check_pooling(classifier: Classifier | None, classifies: bool) -> None:
 
 
 def _purpose(classifier: Classifier) -> str:
-    return (
-        f"classifies texts by {len(classifier.labels)} labels"
-        if len(classifier.labels) > 1
-        else "scores texts"
-    )
+    labels = len(classifier.labels)
+    return f"classifies texts by {labels} labels" if labels > 1 else "scores texts"
 
 
 def classified(classifier: Classifier, logits: bytes, raw: bool) -> tuple[bytes, str]:

@@ -24,12 +24,10 @@ def classification_head(model: Any) -> nn.Linear | None:
 def unpadded(model: Any, tokens: Tensor) -> Tensor:
     """The tokens without the padding token, which a classifier's own code passes over at the end."""
     config = model.config.get_text_config()
-    padding = config.pad_token_id
-    return (
-        tokens
-        if padding is None
-        else tokens.masked_fill(tokens == padding, (padding + 1) % config.vocab_size)
-    )
+    if config.pad_token_id is None:
+        return tokens
+    other = (config.pad_token_id + 1) % config.vocab_size
+    return tokens.masked_fill(tokens == config.pad_token_id, other)
 
 
 def own_scores(model: Any, tokens: Tensor) -> Tensor:
