@@ -12,6 +12,7 @@ from gateway import docs_page, page
 from gateway.api import (
     batches,
     chat,
+    classify,
     completions,
     conversations,
     embeddings,
@@ -31,6 +32,7 @@ from gateway.api import (
 from gateway.api import metrics as metrics_page
 from gateway.api.answer_schema import ANSWERS
 from gateway.api.chat_schema import ChatBody
+from gateway.api.classify_schema import ClassifyBody
 from gateway.api.completions_schema import CompletionBody
 from gateway.api.conversations_schema import CONVERSATIONS
 from gateway.api.embeddings_schema import EmbeddingBody
@@ -79,7 +81,7 @@ CLIENT_CLOSED_REQUEST = 499
 
 DESCRIBED: tuple[type[BaseModel], ...] = (
     *(CompletionBody, ChatBody, EmbeddingBody, TokenizeBody, DetokenizeBody),
-    *(RerankBody, ScoreBody, UploadBody, BatchBody),
+    *(RerankBody, ScoreBody, ClassifyBody, UploadBody, BatchBody),
     *(MessagesBody, CountBody, ResponsesBody, OllamaChatBody, OllamaGenerateBody, EmbedBody, ShowBody),
     InferBody,
     *ANSWERS,
@@ -191,7 +193,8 @@ def create_app(
         ollama.router(generator, catalog),
         kserve.router(catalog, drain, generator, app.version),
         embeddings.router(generator),
-        rank.router(generator),
+        rank.router(generator, catalog),
+        classify.router(generator),
         tokenize.router(generator, catalog),
         inside.router(generator, app.state.inside, options.trace_url),
         stream.router(),

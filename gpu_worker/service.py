@@ -36,6 +36,7 @@ class WorkerService(WorkerServicer):
             embedding_size=limits.embedding_size,
             can_draft=engine.runner.drafter is not None,
             fingerprint=engine.runner.fingerprint,
+            num_labels=limits.num_labels,
         )
 
     async def Execute(self, requests: AsyncIterator[StepPlan], context: Any) -> AsyncIterator[WorkerEvent]:

@@ -32,6 +32,7 @@ class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NO_POOLING: _ClassVar[Pooling]
     MEAN: _ClassVar[Pooling]
     LAST: _ClassVar[Pooling]
+    CLASSIFY: _ClassVar[Pooling]
 NO_STAGE: Stage
 PENALTY: Stage
 TEMPERATURE: Stage
@@ -45,6 +46,7 @@ LENGTH: FinishReason
 NO_POOLING: Pooling
 MEAN: Pooling
 LAST: Pooling
+CLASSIFY: Pooling
 PARAMETER_FIELD_NUMBER: _ClassVar[int]
 parameter: _descriptor.FieldDescriptor
 

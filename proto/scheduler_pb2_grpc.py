@@ -67,7 +67,7 @@ class SchedulerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Embed(self, request, context):
-        """Computes the embedding of one text. Fails as Generate does.
+        """Computes the embedding of one text, or a classifier's logits for it. Fails as Generate does.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

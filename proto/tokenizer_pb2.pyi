@@ -46,11 +46,14 @@ class TokenizeResponse(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., tokens: _Optional[int] = ..., text: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
-    __slots__ = ("request_id", "text", "tokens", "pooling", "dimensions", "cache_salt", "tenant", "user", "priority")
+    __slots__ = ("request_id", "text", "tokens", "pair", "chat", "pooling", "raw", "dimensions", "cache_salt", "tenant", "user", "priority")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PAIR_FIELD_NUMBER: _ClassVar[int]
+    CHAT_FIELD_NUMBER: _ClassVar[int]
     POOLING_FIELD_NUMBER: _ClassVar[int]
+    RAW_FIELD_NUMBER: _ClassVar[int]
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -59,21 +62,34 @@ class EmbedRequest(_message.Message):
     request_id: str
     text: str
     tokens: TokenIds
+    pair: TextPair
+    chat: Conversation
     pooling: _sampling_pb2.Pooling
+    raw: bool
     dimensions: int
     cache_salt: str
     tenant: str
     user: str
     priority: int
-    def __init__(self, request_id: _Optional[str] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[TokenIds, _Mapping]] = ..., pooling: _Optional[_Union[_sampling_pb2.Pooling, str]] = ..., dimensions: _Optional[int] = ..., cache_salt: _Optional[str] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., priority: _Optional[int] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[TokenIds, _Mapping]] = ..., pair: _Optional[_Union[TextPair, _Mapping]] = ..., chat: _Optional[_Union[Conversation, _Mapping]] = ..., pooling: _Optional[_Union[_sampling_pb2.Pooling, str]] = ..., raw: _Optional[bool] = ..., dimensions: _Optional[int] = ..., cache_salt: _Optional[str] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., priority: _Optional[int] = ...) -> None: ...
+
+class TextPair(_message.Message):
+    __slots__ = ("query", "document")
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENT_FIELD_NUMBER: _ClassVar[int]
+    query: str
+    document: str
+    def __init__(self, query: _Optional[str] = ..., document: _Optional[str] = ...) -> None: ...
 
 class EmbedResponse(_message.Message):
-    __slots__ = ("embedding", "tokens")
+    __slots__ = ("embedding", "tokens", "label")
     EMBEDDING_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
     embedding: bytes
     tokens: int
-    def __init__(self, embedding: _Optional[bytes] = ..., tokens: _Optional[int] = ...) -> None: ...
+    label: str
+    def __init__(self, embedding: _Optional[bytes] = ..., tokens: _Optional[int] = ..., label: _Optional[str] = ...) -> None: ...
 
 class TextRequest(_message.Message):
     __slots__ = ("request_id", "text", "tokens", "chat", "sampling", "max_tokens", "most_tokens", "stop", "stop_token_ids", "ignore_eos", "skip_special_tokens", "n", "cache_salt", "resumed", "fingerprint", "tenant", "user", "priority", "beams", "rolling_context", "echo", "return_prompt_tokens", "scored_tokens", "shape", "bad_words", "dry_breakers", "include_stop_text", "truncate_prompt_tokens", "add_special_tokens", "no_text", "thinking_budget", "left_out")

@@ -70,7 +70,7 @@ class TokenizerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Embed(self, request, context):
-        """Computes the embedding of one text. After a failure with UNAVAILABLE the caller calls again.
+        """Computes the embedding of one text, or classifies it. After a failure with UNAVAILABLE the caller calls again.
         Errors: as in Generate.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -17,7 +17,7 @@ from scheduler_svc.core.errors import RequestRefused
 from scheduler_svc.core.request import Pooling, Request, SoFar
 
 NOTHING_DRAWN = greedy()
-"""For a text that is embedded: nothing is sampled."""
+"""For a text that is embedded or classified: nothing is sampled."""
 
 
 def request_from(start: Start, traceparent: str, deadline: float = inf) -> Request:
@@ -68,9 +68,11 @@ def request_from(start: Start, traceparent: str, deadline: float = inf) -> Reque
 
 
 def embedding_from(asked: EmbedTokensRequest, traceparent: str, deadline: float = inf) -> Request:
-    """A text to be embedded, as the core takes it; `deadline`, errors: see `request_from`."""
-    ways = {int(Pooling.MEAN), int(Pooling.LAST)}
-    _require(int(asked.pooling) in ways, "pooling", "must be MEAN or LAST")
+    """A text to be embedded or classified, as the core takes it; `deadline`, errors: see `request_from`."""
+    ways = {int(Pooling.MEAN), int(Pooling.LAST), int(Pooling.CLASSIFY)}
+    _require(int(asked.pooling) in ways, "pooling", "must be MEAN, LAST or CLASSIFY")
+    pooling = Pooling(asked.pooling)
+    _require(not asked.dimensions or pooling is not Pooling.CLASSIFY, "dimensions", "logits have none")
     return Request(
         request_id=asked.request_id,
         prompt=_tokens_in(asked.tokens, "tokens"),
@@ -81,7 +83,7 @@ def embedding_from(asked: EmbedTokensRequest, traceparent: str, deadline: float 
         deadline=deadline,
         sampling=NOTHING_DRAWN,
         traceparent=traceparent,
-        pooling=Pooling(asked.pooling),
+        pooling=pooling,
         dimensions=asked.dimensions,
     )
 

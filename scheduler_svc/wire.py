@@ -39,6 +39,7 @@ def limits_from(ready: WorkerReady) -> WorkerLimits:
             can_draft=ready.can_draft,
             embedding_size=ready.embedding_size,
             fingerprint=ready.fingerprint,
+            num_labels=ready.num_labels,
         )
     except ValueError as error:
         raise WorkerFault(f"a worker with nothing to offer: {error}") from error
@@ -200,5 +201,5 @@ def response_to(gains: Iterable[core.Gain], logprobs: Logprobs) -> GenerateRespo
     return response
 
 
-_POOLING = (Pooling.NO_POOLING, Pooling.MEAN, Pooling.LAST)
+_POOLING = (Pooling.NO_POOLING, Pooling.MEAN, Pooling.LAST, Pooling.CLASSIFY)
 _FINISH = (FinishReason.NOT_FINISHED, FinishReason.STOP, FinishReason.LENGTH)

@@ -1,26 +1,31 @@
-"""From a text that is to be embedded to what the scheduler is asked."""
+"""From a text that is to be embedded or classified to what the scheduler is asked."""
 
 from proto import arrays
-from proto.sampling_pb2 import Pooling
+from proto.sampling_pb2 import CLASSIFY, Pooling
 from proto.scheduler_pb2 import EmbedTokensRequest
 from proto.tokenizer_pb2 import EmbedRequest
+from tokenizer_svc.classification import check_pooling
 from tokenizer_svc.context import ContextLength, unknown
 from tokenizer_svc.errors import InvalidRequestError
 from tokenizer_svc.pooling import pooling_of
-from tokenizer_svc.prompt import input_tokens
+from tokenizer_svc.prompt import Render, input_tokens
 from tokenizer_svc.tokenizer import TextModel
 
 
 async def tokens_request(
-    model: TextModel, request: EmbedRequest, context: ContextLength = unknown
+    model: TextModel,
+    request: EmbedRequest,
+    context: ContextLength = unknown,
+    render: Render | None = None,
 ) -> EmbedTokensRequest:
-    """`context`: see `input_tokens`. Raises `InvalidRequestError`."""
+    """`context`, `render`: see `input_tokens`. Raises `InvalidRequestError`."""
     if request.pooling not in Pooling.values():
         raise InvalidRequestError("pooling", f"pooling {request.pooling} is not known")
+    check_pooling(model.classifier, request.pooling == CLASSIFY)
     pooling = request.pooling or pooling_of(model.pooling_ways)
     return EmbedTokensRequest(
         request_id=request.request_id,
-        tokens=arrays.pack(await input_tokens(model, request, context)),
+        tokens=arrays.pack(await input_tokens(model, request, context, render)),
         pooling=pooling,
         dimensions=request.dimensions,
         cache_salt=request.cache_salt,

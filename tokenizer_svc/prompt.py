@@ -65,11 +65,14 @@ async def prompt_tokens(
 
 
 async def input_tokens(
-    model: TextModel, request: EmbedRequest, context: ContextLength = unknown
+    model: TextModel,
+    request: EmbedRequest,
+    context: ContextLength = unknown,
+    render: Render | None = None,
 ) -> list[int]:
-    """The tokens of a text to be embedded, at least one. Raises `InvalidRequestError`.
+    """The tokens of a text to be embedded or classified, at least one. Raises `InvalidRequestError`.
 
-    `context`: as for `prompt_tokens`.
+    `context`, `render`: as for `prompt_tokens`.
     """
     match request.WhichOneof("input"):
         case "tokens":
@@ -77,6 +80,14 @@ async def input_tokens(
         case "text":
             tokens = await _encode_text(model, request.text, context, special=True)
             _check_count("prompt", len(tokens))
+            return tokens
+        case "pair":
+            tokens = await _encode_pair(model, request, context, render)
+            _check_count("prompt", len(tokens))
+            return tokens
+        case "chat":
+            tokens = await _encode_chat(model, request, context, render, special=False)
+            _check_count("messages", len(tokens))
             return tokens
         case _:
             raise InvalidRequestError("prompt", "there is no text")
@@ -120,12 +131,32 @@ async def _encoded(
 ) -> list[int]:
     if len(text) <= SHORT:
         return model.encode(text, special)
-    model.check_fits(param, text, await context())
+    model.check_fits(param, len(text), await context())
     return await asyncio.to_thread(model.encode, text, special)
 
 
+async def _encode_pair(
+    model: TextModel, request: EmbedRequest, context: ContextLength, render: Render | None
+) -> list[int]:
+    query, document = request.pair.query, request.pair.document
+    length = len(query) + len(document)
+    _check_length("prompt", length)
+    if model.renders_pairs and render is not None:
+        messages = [{"role": "query", "content": query}, {"role": "document", "content": document}]
+        text = await render(messages, {}, [], request.tenant, Rendering(add_generation_prompt=False))
+        return await _encoded(model, "prompt", text, context, special=False)
+    if length <= SHORT:
+        return model.encode_pair(query, document)
+    model.check_fits("prompt", length, await context())
+    return await asyncio.to_thread(model.encode_pair, query, document)
+
+
 async def _encode_chat(
-    model: TextModel, request: TextRequest, context: ContextLength, render: Render | None, special: bool
+    model: TextModel,
+    request: TextRequest | EmbedRequest,
+    context: ContextLength,
+    render: Render | None,
+    special: bool,
 ) -> list[int]:
     chat = request.chat
     if render is None:

@@ -30,6 +30,7 @@ from proto.tokenizer_pb2_grpc import TokenizerServicer, add_TokenizerServicer_to
 from tokenizer_svc.alternatives import bound_alternatives
 from tokenizer_svc.breakers import Breakers
 from tokenizer_svc.call_rules import budget_of, call_rules
+from tokenizer_svc.classification import check_generates, classified
 from tokenizer_svc.context import AnnouncedContext, ContextLength, unknown
 from tokenizer_svc.defaults import fill_in
 from tokenizer_svc.embedding import tokens_request
@@ -82,7 +83,9 @@ async def serve(node: Node, settings: TokenizerSettings) -> None:
         add_TokenizerServicer_to_server(service, server)
         await server.start()
         capacity = settings.tokenizer_calls
-        await node.update(model=name, defaults=dict(model.defaults), capacity=capacity, fingerprint=own)
+        labels = 0 if model.classifier is None else len(model.classifier.labels)
+        told = {"defaults": dict(model.defaults), "num_labels": labels}
+        await node.update(model=name, capacity=capacity, fingerprint=own, **told)
         defaults = ", ".join(f"{key} {value}" for key, value in model.defaults.items())
         log.info("serving %s from %s; its sampling defaults: %s", name, settings.model, defaults or "none")
         try:
@@ -151,10 +154,12 @@ class TokenizerService(TokenizerServicer):
         response = EmbedResponse()
         async with served(tracer, "tokenizer.embed", context, _status_of) as span:
             span.set_attribute("quire.request_id", request.request_id)
-            asked = await tokens_request(self._model, request, self._context)
+            asked = await tokens_request(self._model, request, self._context, self._render)
             response.tokens = len(asked.tokens) // 4
             span.set_attribute("quire.prompt_tokens", response.tokens)
             response.embedding = await self._embed(asked, span, context)
+            if (classifier := self._model.classifier) is not None:
+                response.embedding, response.label = classified(classifier, response.embedding, request.raw)
         return response
 
     async def Tokenize(self, request: TokenizeRequest, context: Any) -> TokenizeResponse:
@@ -190,6 +195,7 @@ class TokenizerService(TokenizerServicer):
         begun = request.resumed or request.scored_tokens
         if begun and tokenizer_part(request.fingerprint) not in ("", self._fingerprint):
             raise OtherTokenizerError
+        check_generates(self._model.classifier)
         fill_in(request, self._model.defaults)
         check(self._model, request)
         request.sampling.ClearField("grammar")

@@ -8,8 +8,10 @@ from typing import Any, Self
 
 import tokenizers
 
+from ops.runtime.classifier import Classifier, classifier_in
 from ops.runtime.model_files import FileError, read_text
 from ops.runtime.watchdog import end_at_once
+from tokenizer_svc.classification import renders_pairs
 from tokenizer_svc.defaults import read_defaults
 from tokenizer_svc.errors import ModelDirectoryError, PanicError, TooLongError
 from tokenizer_svc.files import named_tokens, read_config, read_json, template_source
@@ -45,6 +47,10 @@ class TextModel:
     """Ids of the special tokens, by their text."""
     pooling_ways: tuple[str, ...]
     """The kinds of pooling that the model's files name; see `pooling.py`."""
+    classifier: Classifier | None
+    """The classification head of a classifier; None for other models."""
+    renders_pairs: bool
+    """The chat template joins a query and a document; see `classification.py`."""
     token_characters: int | None
     """Characters that one token stands for at most; None if no number is certain. See `longest.py`."""
 
@@ -66,17 +72,20 @@ class TextModel:
         generation = read_json(directory / "generation_config.json")
         added = tokenizer.get_added_tokens_decoder()
         special = {one.content: token for token, one in added.items() if one.special}
+        template = template_source(directory)
         return cls(
             tokenizer=tokenizer,
             vocab_size=_vocab_size(tokenizer, config),
             end_tokens=_end_tokens((generation, config), tokenizer, named),
             defaults=read_defaults(directory / "generation_config.json", generation),
-            template=template_source(directory),
+            template=template,
             named_tokens=named,
             every_token=TokenBytes(tokenizer, decoder, ()),
             plain_tokens=TokenBytes(tokenizer, decoder, special.values()),
             special_tokens=special,
             pooling_ways=ways_in(read_json(directory / PLACE)),
+            classifier=_classifier_in(directory / "config.json", config),
+            renders_pairs=renders_pairs(template),
             token_characters=characters_per_token(content),
         )
 
@@ -85,13 +94,20 @@ class TextModel:
 
         Takes about 1 s for a million characters, in which other threads run. Raises `PanicError`.
         """
+        return self._encode_safely(text, special)
+
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        """Two texts as the tokenizer joins them. Raises `PanicError`."""
+        return self._encode_safely((first, second), special=True)
+
+    def _encode_safely(self, text: str | tuple[str, str], special: bool) -> list[int]:
         try:
             return self._encode(text, special)
         except PanicError:
             self._end_unless_it_works()
             raise
 
-    def _encode(self, text: str, special: bool) -> list[int]:
+    def _encode(self, text: str | tuple[str, str], special: bool) -> list[int]:
         # The batch call is the one that releases the interpreter lock.
         with no_panic():
             ids: list[int] = self.tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids
@@ -104,15 +120,15 @@ class TextModel:
         except PanicError as error:
             end_at_once(f"{error}; it fails for every text now, and this process ends")
 
-    def check_fits(self, param: str, text: str, context: int) -> None:
-        """Raises `TooLongError` if the text is longer than any that fits.
+    def check_fits(self, param: str, characters: int, context: int) -> None:
+        """Raises `TooLongError` if a text of this length is longer than any that fits.
 
         `param`: its name for clients. `context`: tokens of the longest sequence; 0 if it is not known.
         """
-        if context and self.token_characters and len(text) > context * self.token_characters:
+        if context and self.token_characters and characters > context * self.token_characters:
             raise TooLongError(
                 param,
-                f"This model's maximum context length is {context} tokens, but the prompt has {len(text)} "
+                f"This model's maximum context length is {context} tokens, but the prompt has {characters} "
                 "characters, more than these can spell.",
             )
 
@@ -129,6 +145,13 @@ def _read_tokenizer(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
     except Exception as error:
         line = " ".join(str(error).split())[:500]
         raise ModelDirectoryError(f"{path} is not a tokenizer: {line}") from error
+
+
+def _classifier_in(path: Path, config: Mapping[str, Any]) -> Classifier | None:
+    try:
+        return classifier_in(config)
+    except FileError as error:
+        raise ModelDirectoryError(f"{path}: {error}") from error
 
 
 def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

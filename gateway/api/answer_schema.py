@@ -270,7 +270,9 @@ class Ranked(AnswerPart):
     """A document and how alike it is to the query."""
 
     index: int = Field(description="Its number among the request's documents.")
-    relevance_score: float = Field(description="The cosine of the two embeddings, from -1 to 1.")
+    relevance_score: float = Field(
+        description="The cosine of the two embeddings, from -1 to 1; or a cross-encoder's score."
+    )
     document: RankedDocument | None = Field(None, description="With `return_documents`.")
 
 
@@ -288,7 +290,9 @@ class PairScore(AnswerPart):
 
     index: int
     object: Literal["score"]
-    score: float = Field(description="The cosine of the two embeddings, from -1 to 1.")
+    score: float = Field(
+        description="The cosine of the two embeddings, from -1 to 1; or a cross-encoder's score."
+    )
 
 
 class Scores(AnswerPart):
@@ -299,6 +303,28 @@ class Scores(AnswerPart):
     created: int = Field(description="Unix time, seconds.")
     model: str
     data: list[PairScore]
+    usage: EmbeddingUsage
+
+
+class Classified(AnswerPart):
+    """The labels of a text."""
+
+    index: int
+    label: str = Field(description="The label with the highest number.")
+    probs: list[float] = Field(
+        description="A number for each label: its probability, or the score of a model without these."
+    )
+    num_classes: int = Field(description="Number of labels.")
+
+
+class Classification(AnswerPart):
+    """The answer of POST /v1/classify."""
+
+    id: str
+    object: Literal["list"]
+    created: int = Field(description="Unix time, seconds.")
+    data: list[Classified]
+    model: str
     usage: EmbeddingUsage
 
 
@@ -330,6 +356,7 @@ class ModelObject(AnswerPart):
     owned_by: Literal["quire"]
     max_model_len: int = Field(description="Tokens of prompt and answer together.")
     defaults: dict[str, Any] = Field(description="The model's own defaults of parameters.")
+    num_labels: int = Field(description="Labels of a classifier; 0: the model is none, and generates text.")
 
 
 class ModelList(AnswerPart):
@@ -381,6 +408,7 @@ ANSWERS = (
     PooledList,
     Ranking,
     Scores,
+    Classification,
     Tokens,
     Detokenized,
     ModelObject,

@@ -4,7 +4,8 @@ import asyncio
 import base64
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
@@ -13,12 +14,14 @@ from gateway.api.answer_schema import EmbeddingList, PooledList
 from gateway.api.body import read_body
 from gateway.api.budget import seconds_of
 from gateway.api.embeddings_schema import EmbeddingBody
+from gateway.api.request_schema import RequestBody
 from gateway.api.translate import embedding_requests
-from gateway.http.caller import caller_of
+from gateway.http.caller import Caller, caller_of
 from gateway.http.connection import while_connected
 from gateway.http.openapi import posting
 from gateway.upstream.attempts import Attempts, Parts
 from gateway.upstream.generation import Generator
+from gateway.upstream.purpose import Check, embeds
 from proto.rpc import Resumption
 from proto.tokenizer_pb2 import EmbedRequest, EmbedResponse
 from proto.tokenizer_pb2_grpc import TokenizerStub
@@ -27,7 +30,7 @@ AT_ONCE = 64
 """Texts of one request that are embedded at the same time: enough to fill steps and leave others a turn."""
 
 NAMES = {"prompt": "input"}
-"""Parameters of this endpoint, by their names in tokenizer.proto."""
+"""Parameters of these endpoints, by their names in tokenizer.proto."""
 
 
 def router(generator: Generator) -> APIRouter:
@@ -55,18 +58,35 @@ def router(generator: Generator) -> APIRouter:
 
 async def embedded(request: Request, generator: Generator, body: EmbeddingBody) -> list[EmbedResponse]:
     """The embeddings that `body` asks for. Raises `GatewayError` or `Disconnected`."""
+    return await vectors(request, generator, body, partial(embedding_requests, body), embeds, NAMES)
+
+
+async def vectors(
+    request: Request,
+    generator: Generator,
+    body: RequestBody,
+    make: Callable[[str, Caller], list[EmbedRequest]],
+    fits: Check,
+    names: Mapping[str, str],
+) -> list[EmbedResponse]:
+    """A vector for each of the requests that `make` makes, given the request's id and its caller.
+
+    `fits`: raises `BadRequest` if the model is not for this. `names`: the endpoint's names of parameters of
+    tokenizer.proto. Raises `GatewayError` or `Disconnected`.
+    """
     caller = caller_of(request)
     generator.check_room(body.model, caller.tenant, body.user)
-    requests = embedding_requests(body, request.state.request_id, caller)
+    requests = make(request.state.request_id, caller)
     found: list[EmbedResponse] = []
     await caller.begin(0, lambda: sum(one.tokens for one in found))
-    embedding = _embed(generator, body.model, requests, seconds_of(body, caller.limits))
+    timeout = seconds_of(body, caller.limits)
+    embedding = _embed(generator, body.model, requests, timeout, fits, names)
     found += await while_connected(request.receive, embedding)
     return found
 
 
 class Embedding(Attempts):
-    """One text's embedding. When a server dies, the next one starts from the beginning."""
+    """One text's embedding, or its labels. When a server dies, the next one starts from the beginning."""
 
     def __init__(
         self,
@@ -74,22 +94,28 @@ class Embedding(Attempts):
         request: EmbedRequest,
         timeout: float | None = None,
         parts: Parts | None = None,
+        names: Mapping[str, str] = NAMES,
     ) -> None:
         super().__init__(timeout, parts)
-        self._tokenizer, self._request = tokenizer, request
+        self._tokenizer, self._request, self._names = tokenizer, request, names
 
     async def result(self) -> EmbedResponse:
         """The tokenizer service's response. Raises `GatewayError`."""
         resumption = Resumption()
         while self._ended_by is None:
-            async with self._attempt(self._tokenizer.Embed, self._request, resumption, NAMES) as call:
+            async with self._attempt(self._tokenizer.Embed, self._request, resumption, self._names) as call:
                 response: EmbedResponse = await call
                 return response
         raise self._ended_by
 
 
 async def _embed(
-    generator: Generator, model: str, requests: Sequence[EmbedRequest], timeout: float | None
+    generator: Generator,
+    model: str,
+    requests: Sequence[EmbedRequest],
+    timeout: float | None,
+    fits: Check,
+    names: Mapping[str, str],
 ) -> list[EmbedResponse]:
     """The responses to all requests, or the first error."""
     turns = asyncio.Semaphore(AT_ONCE)
@@ -102,9 +128,9 @@ async def _embed(
 
     def begin(tokenizer: TokenizerStub) -> list[Embedding]:
         parts = Parts()
-        return [Embedding(tokenizer, request, timeout, parts) for request in requests]
+        return [Embedding(tokenizer, request, timeout, parts, names) for request in requests]
 
-    async with generator.watched(model, begin, requests, timeout, AT_ONCE) as embeddings:
+    async with generator.watched(model, begin, requests, timeout, AT_ONCE, fits) as embeddings:
         tasks = [asyncio.ensure_future(in_turn(embedding)) for embedding in embeddings]
         try:
             return await asyncio.gather(*tasks)

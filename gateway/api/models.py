@@ -49,4 +49,5 @@ def _object(model: Model, name: str) -> dict[str, Any]:
         "owned_by": "quire",
         "max_model_len": model.max_model_len,
         "defaults": model.defaults,
+        "num_labels": model.num_labels,
     }

@@ -275,7 +275,7 @@ def _shown(model: Model) -> Json:
         "modified_at": _time(model.created),
         "details": _DETAILS,
         "model_info": {"general.architecture": "quire", "quire.context_length": model.max_model_len},
-        "capabilities": ["completion", "tools"],
+        "capabilities": [] if model.num_labels else ["completion", "tools"],
     }
 
 

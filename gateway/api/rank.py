@@ -1,9 +1,14 @@
-"""POST /v1/rerank and /v1/score: how alike texts are, by the cosines of their embeddings."""
+"""POST /v1/rerank and /v1/score: how alike texts are.
+
+A cross-encoder, which is a classifier with one label, reads the texts of a pair together and scores them. Of
+other models the measure is the cosine of the two embeddings.
+"""
 
 import asyncio
 import struct
 import time
 from collections.abc import Sequence
+from functools import partial
 from operator import mul
 
 from fastapi import APIRouter, Request, Response
@@ -11,16 +16,19 @@ from fastapi import APIRouter, Request, Response
 from gateway.api.answer import compact
 from gateway.api.answer_schema import Ranking, Scores
 from gateway.api.body import read_body
-from gateway.api.embeddings import embedded
-from gateway.api.rank_schema import RerankBody, ScoreBody
+from gateway.api.embeddings import embedded, vectors
+from gateway.api.rank_schema import Compared, RerankBody, ScoreBody
+from gateway.api.translate import pair_requests
 from gateway.http.openapi import posting
+from gateway.upstream.catalog import Catalog
 from gateway.upstream.generation import Generator
+from gateway.upstream.purpose import scores_pairs
 
 AT_ONCE = 16
 """Pairs that are compared at once (about 3 ms). Between them other requests have a turn."""
 
 
-def router(generator: Generator) -> APIRouter:
+def router(generator: Generator, catalog: Catalog) -> APIRouter:
     routes = APIRouter()
 
     # Under the names without a version other servers have these, too.
@@ -30,15 +38,12 @@ def router(generator: Generator) -> APIRouter:
     async def rerank(request: Request) -> Response:
         """Order documents by how alike they are to a query."""
         body = await read_body(request, RerankBody)
-        found = await embedded(request, generator, body.embedding())
-        pairs = [(0, number) for number in range(1, len(found))]
-        scores = await cosines([one.embedding for one in found], pairs)
+        scores, tokens = await _compared(request, generator, catalog, body)
         results = [
             {"index": index, "relevance_score": scores[index]}
             | ({"document": {"text": body.documents[index]}} if body.return_documents else {})
             for index in best(scores, body.top_n)
         ]
-        tokens = sum(one.tokens for one in found)
         answer = {
             "id": f"rerank-{request.state.request_id}",
             "model": body.model,
@@ -52,9 +57,7 @@ def router(generator: Generator) -> APIRouter:
     async def score(request: Request) -> Response:
         """How alike pairs of texts are."""
         body = await read_body(request, ScoreBody)
-        found = await embedded(request, generator, body.embedding())
-        scores = await cosines([one.embedding for one in found], body.pairs())
-        tokens = sum(one.tokens for one in found)
+        scores, tokens = await _compared(request, generator, catalog, body)
         answer = {
             "id": f"score-{request.state.request_id}",
             "object": "list",
@@ -68,6 +71,23 @@ def router(generator: Generator) -> APIRouter:
         return Response(compact(answer), media_type="application/json")
 
     return routes
+
+
+async def _compared(
+    request: Request, generator: Generator, catalog: Catalog, body: Compared
+) -> tuple[list[float], int]:
+    """The score of each pair, and the number of tokens that were read.
+
+    Raises `GatewayError` or `Disconnected`.
+    """
+    if (await catalog.find(body.model)).num_labels:
+        pairs = partial(pair_requests, body)
+        found = await vectors(request, generator, body, pairs, scores_pairs, body.names)
+        scores = [struct.unpack("<f", one.embedding)[0] for one in found]
+    else:
+        found = await embedded(request, generator, body.embedding())
+        scores = await cosines([one.embedding for one in found], body.pairs())
+    return scores, sum(one.tokens for one in found)
 
 
 async def cosines(embeddings: Sequence[bytes], pairs: Sequence[tuple[int, int]]) -> list[float]:

@@ -13,6 +13,8 @@ from gateway.errors import BadRequest
 
 MAX_TEXTS = 1024
 """Texts on one side of a comparison."""
+MAX_PAIR_CHARACTERS = 2**24
+"""Characters of all pairs for a cross-encoder: a query counts as often as it is compared."""
 
 _TEXT = {"type": "string", "minLength": 1}
 _TEXTS = {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": MAX_TEXTS}
@@ -51,37 +53,67 @@ Pooling = Annotated[
 ]
 
 
-class _Compared(RequestBody):
-    """Texts whose embeddings are compared."""
+class Compared(RequestBody):
+    """Texts that are compared: by their embeddings, or in pairs by a cross-encoder."""
+
+    names: ClassVar[dict[str, str]] = {}
+    """Fields that have texts, by their names in tokenizer.proto."""
 
     pooling: Pooling = None
+    use_activation: bool = Field(
+        True, description="With `false` the scores of a cross-encoder are its logits; see `/v1/classify`."
+    )
 
-    def _embedding(self, texts: list[str]) -> EmbeddingBody:
-        """The request for their embeddings. Raises `BadRequest`."""
+    def texts(self) -> list[str]:
+        """All texts, each once."""
+        raise NotImplementedError
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Which texts are compared, by their numbers."""
+        raise NotImplementedError
+
+    def text_pairs(self) -> list[tuple[str, str]]:
+        """The texts that a cross-encoder reads together. Raises `BadRequest`."""
+        if self.pooling is not None:
+            message = "'pooling' is for models that embed, and this one is a cross-encoder."
+            raise BadRequest(message, param="pooling", code="invalid_value")
+        texts, pairs = self.texts(), self.pairs()
+        if sum(len(texts[one]) + len(texts[other]) for one, other in pairs) > MAX_PAIR_CHARACTERS:
+            message = f"The texts of all pairs together have more than {MAX_PAIR_CHARACTERS} characters."
+            raise BadRequest(message, param=self.names["prompt"], code="invalid_value")
+        return [(texts[one], texts[other]) for one, other in pairs]
+
+    def embedding(self) -> EmbeddingBody:
+        """The request for the embeddings of all texts. Raises `BadRequest`."""
         names = ("model", "pooling", "user", "cache_salt", "timeout")
         fields: dict[str, Any] = {name: getattr(self, name) for name in names}
         if "priority" in self.model_fields_set:
             fields["priority"] = self.priority
-        return validated(fields | {"input": texts}, EmbeddingBody)
+        return validated(fields | {"input": self.texts()}, EmbeddingBody)
 
 
-class RerankBody(_Compared):
+class RerankBody(Compared):
     """POST /v1/rerank."""
 
     ignored: ClassVar[frozenset[str]] = RequestBody.ignored | {"max_tokens_per_doc"}
+    names: ClassVar[dict[str, str]] = {"prompt": "documents"}
 
     query: Text
     documents: Documents
     top_n: Count | None = Field(None, description="How many of the best to return; by default, all.")
     return_documents: bool = True
 
-    def embedding(self) -> EmbeddingBody:
-        """The request for the embeddings of the query and the documents. Raises `BadRequest`."""
-        return self._embedding([self.query, *self.documents])
+    def texts(self) -> list[str]:
+        return [self.query, *self.documents]
+
+    def pairs(self) -> list[tuple[int, int]]:
+        return [(0, number) for number in range(1, len(self.documents) + 1)]
 
 
-class ScoreBody(_Compared):
+class ScoreBody(Compared):
     """POST /v1/score."""
+
+    names: ClassVar[dict[str, str]] = {"prompt": "text_2"}
 
     text_1: Texts
     text_2: Texts = Field(description="As many as `text_1`, or any number if that is one.")
@@ -93,11 +125,9 @@ class ScoreBody(_Compared):
             raise BadRequest(message, param="text_1", code="invalid_value")
         return self
 
-    def embedding(self) -> EmbeddingBody:
-        """The request for the embeddings of all texts. Raises `BadRequest`."""
-        return self._embedding([*self.text_1, *self.text_2])
+    def texts(self) -> list[str]:
+        return [*self.text_1, *self.text_2]
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Which embeddings are compared, by their numbers."""
         first, count = len(self.text_1), len(self.text_2)
         return [(number if first > 1 else 0, first + number) for number in range(count)]

@@ -7,12 +7,16 @@ from typing import Any
 
 from gateway.api.budget import check, most_tokens_of, priority_of
 from gateway.api.chat_schema import ChatBody, Message
+from gateway.api.classify_schema import ClassifyBody
 from gateway.api.completions_schema import CompletionBody
 from gateway.api.embeddings_schema import EmbeddingBody
 from gateway.api.generation_schema import GenerationBody
+from gateway.api.rank_schema import Compared
+from gateway.api.request_schema import RequestBody
 from gateway.http.caller import Caller
 from proto.sampling import STAGED
 from proto.sampling_pb2 import (
+    CLASSIFY,
     FIRST,
     HEURISTIC,
     LAST,
@@ -54,24 +58,60 @@ def completion_requests(body: CompletionBody, request_id: str, caller: Caller) -
 
 def embedding_requests(body: EmbeddingBody, request_id: str, caller: Caller) -> list[EmbedRequest]:
     """One request per text. Raises `BadRequest` if the caller's limits do not allow it."""
+    requests = _embed_requests(body, len(body.input), request_id, caller)
+    for request, text in zip(requests, body.input, strict=True):
+        request.pooling = _POOLING[body.pooling]
+        if body.dimensions is not None:
+            request.dimensions = body.dimensions
+        _set_input(request, text)
+    return requests
+
+
+def classify_requests(body: ClassifyBody, request_id: str, caller: Caller) -> list[EmbedRequest]:
+    """One request per text, or the one for a conversation. Raises `BadRequest` as above."""
+    requests = _embed_requests(body, len(body.input) or 1, request_id, caller)
+    for request in requests:
+        request.pooling, request.raw = CLASSIFY, not body.use_activation
+    for request, text in zip(requests, body.input, strict=bool(body.input)):
+        _set_input(request, text)
+    if body.messages:
+        chat = requests[0].chat
+        chat.CopyFrom(_conversation(body.messages))
+        chat.no_generation_prompt = not body.add_generation_prompt
+        if body.chat_template_kwargs:
+            chat.template_arguments = _compact(body.chat_template_kwargs)
+    return requests
+
+
+def pair_requests(body: Compared, request_id: str, caller: Caller) -> list[EmbedRequest]:
+    """One request per pair of texts, for a cross-encoder. Raises `BadRequest` as above."""
+    pairs = body.text_pairs()
+    requests = _embed_requests(body, len(pairs), request_id, caller)
+    for request, (query, document) in zip(requests, pairs, strict=True):
+        request.pooling, request.raw = CLASSIFY, not body.use_activation
+        request.pair.query, request.pair.document = query, document
+    return requests
+
+
+def _embed_requests(body: RequestBody, count: int, request_id: str, caller: Caller) -> list[EmbedRequest]:
     check(body, caller.limits)
-    requests = []
-    for text_id, text in zip(_ids(request_id, len(body.input)), body.input, strict=True):
-        request = EmbedRequest(
+    return [
+        EmbedRequest(
             request_id=text_id,
-            pooling=_POOLING[body.pooling],
-            dimensions=body.dimensions,
             cache_salt=caller.salt(body.cache_salt),
             tenant=caller.tenant,
             user=body.user,
             priority=priority_of(body, caller.limits, caller.late),
         )
-        if isinstance(text, str):
-            request.text = text
-        else:
-            request.tokens.CopyFrom(TokenIds(ids=text))
-        requests.append(request)
-    return requests
+        for text_id in _ids(request_id, count)
+    ]
+
+
+def _set_input(request: EmbedRequest, text: str | list[int]) -> None:
+    if isinstance(text, str):
+        request.text = text
+    else:
+        request.tokens.CopyFrom(TokenIds(ids=text))
 
 
 def chat_requests(body: ChatBody, request_id: str, caller: Caller) -> list[TextRequest]:

@@ -14,7 +14,7 @@ from ops.runtime.api_keys import Key, Right
 from ops.runtime.limits import Limits
 
 GUARDED = (
-    *("/v1/", "/v2/", "/api/", "/tokenize", "/detokenize", "/rerank", "/score", "/pooling"),
+    *("/v1/", "/v2/", "/api/", "/tokenize", "/detokenize", "/rerank", "/score", "/classify", "/pooling"),
     *("/load", "/metrics"),
 )
 """Paths that begin with one of these need a key."""

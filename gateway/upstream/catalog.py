@@ -49,6 +49,8 @@ class Model:
     """Services that do not run for it; empty if the model is available."""
     stalled: bool = False
     """All of its workers hang in a step."""
+    num_labels: int = 0
+    """Labels of a classifier, which does nothing but classify; see `purpose.py`. 0: the model is none."""
     absent_since: float | None = field(default=None, compare=False)
     """When it ceased to be available, on the catalog's clock; None if it is available. Seconds."""
 
@@ -161,6 +163,7 @@ class Catalog:
         since = before.absent_since if before.absent_since is not None else self._clock()
         longest = max((_count(lease, "max_model_len") for lease in leases), default=0)
         defaults = [found for lease in leases if (found := _defaults(lease)) is not None]
+        labels = [_count(lease, "num_labels") for lease in leases if lease.service == "tokenizer"]
         return Model(
             name,
             before.created,
@@ -169,6 +172,7 @@ class Catalog:
             _capacity(leases) // max(1, gateways) or before.capacity,
             missing,
             _stalled(leases),
+            labels[0] if labels else before.num_labels,
             since if absent else None,
         )
 

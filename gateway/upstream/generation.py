@@ -16,6 +16,7 @@ from gateway.upstream.backend import Backend
 from gateway.upstream.catalog import Catalog, Model
 from gateway.upstream.measures import AnswerTimes, Measures
 from gateway.upstream.merge import merged
+from gateway.upstream.purpose import Check, generates
 from ops.runtime.telemetry import sampled_trace
 from proto.parts import Joiner
 from proto.rpc import Resumption
@@ -187,7 +188,7 @@ class Generator:
             return [Generation(tokenizer, request, measures, timeout, parts, name) for request in requests]
 
         async with (
-            self.watched(model, begin, requests, timeout) as generations,
+            self.watched(model, begin, requests, timeout, fits=generates) as generations,
             aclosing(merged([each.chunks(number) for number, each in enumerate(generations)])) as chunks,
         ):
             yield chunks
@@ -200,15 +201,19 @@ class Generator:
         requests: Sequence[TextRequest | EmbedRequest],
         timeout: float | None = None,
         at_once: int | None = None,
+        fits: Check | None = None,
     ) -> AsyncIterator[list[Call]]:
         """The calls that `begin` makes of the model's tokenizer service, once there is a place for them.
 
         They end when the model is lost. `requests`: what they send. `timeout`: seconds that they may take,
         from now on. `at_once`: how many of them run at once at most; None: all, and each may be paused.
+        `fits`: raises `BadRequest` if the model is not for this; None: any is.
         Raises `NotFound` or `Unavailable` for a model that is not available, `Overloaded` or `TimedOut` if
         there is no place.
         """
         found = await self._catalog.find(model)
+        if fits is not None:
+            fits(found)
         if self._stopping:
             raise Stopping
         calls = begin(self._backend.tokenizer(found.name))

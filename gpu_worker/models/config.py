@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,6 +19,7 @@ from gpu_worker.models.rope import RopeConfig, read_rope
 from gpu_worker.models.values import Values
 from gpu_worker.models.wrapped import language_part
 from ops.runtime import model_files
+from ops.runtime.classifier import classifier_in
 from ops.runtime.model_files import FileError
 
 T = TypeVar("T")
@@ -65,6 +66,9 @@ class Shape(ABC):
     """Attention window of each layer, in positions, the token's own included. 0: full attention."""
     dtype: torch.dtype
     """Type of the checkpoint's weights."""
+    num_labels: int = field(default=0, kw_only=True)
+    """Labels of the classification head, which a classifier has in place of the language model's head. 0: the
+    model is no classifier."""
 
     @property
     def window(self) -> int:
@@ -201,7 +205,18 @@ def architecture_of(values: Values) -> str:
     return str(architectures[0])
 
 
+def labels_of(values: Values) -> int:
+    """Number of a classifier's labels; 0 if the model is none. Raises `ModelError`."""
+    try:
+        classifier = classifier_in(values.values)
+    except FileError as error:
+        raise ModelError(f"{values.path}: {error}") from error
+    return 0 if classifier is None else len(classifier.labels)
+
+
 def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig:
+    if values.get("is_causal") is False:
+        raise values.wrong("is_causal", "false is not supported: tokens would see later ones")
     hidden_size = values.positive("hidden_size")
     heads = values.positive("num_attention_heads")
     kv_heads = values.positive("num_key_value_heads", heads)
@@ -246,6 +261,7 @@ def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig
         latent=_latent(values) if family.latent else None,
         index=read_index(values, layers) if family.latent and family.latent.indexer else None,
         nextn_predict_layers=values.count("num_nextn_predict_layers"),
+        num_labels=labels_of(values),
     )
 
 

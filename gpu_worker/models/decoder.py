@@ -1,4 +1,8 @@
-"""The decoder: embeddings, layers, head. One for all families of `families/`."""
+"""The decoder: embeddings, layers, head. One for all families of `families/`.
+
+A classifier has a classification head in place of the language model's head. It is small, and computes in
+float32 whatever the type of the other weights.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -22,7 +26,7 @@ Embed = Callable[[Tensor, Tensor], Tensor]
 
 
 class Decoder:
-    """A decoder for causal language modelling. See `models.registry.CausalLM`."""
+    """A decoder for causal language modelling or classification. See `models.registry.CausalLM`."""
 
     def __init__(self, config: ModelConfig, weights: Weights, kernels: Kernels, positions: int) -> None:
         """`positions`: longest sequence, in positions. Raises `ModelError`."""
@@ -30,7 +34,10 @@ class Decoder:
         self.dtype = weights.dtype
         names = config.family.names
         base = weights.under(names.base) if weights.has_any(names.base) else weights
-        rows, self._head = _embedding_and_head(config, base, weights, kernels)
+        if config.num_labels:
+            rows, self._score = _embedding_and_score(config, base, weights)
+        else:
+            rows, self._head = _embedding_and_head(config, base, weights, kernels)
         self.embed = _embedding(config, base, kernels, rows)
         self._norm = read_norm(config, base, kernels, names.final_norm, config.hidden_size)
         layers = replace(base, transposed=config.family.transposed)
@@ -70,6 +77,21 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self._head(self._norm(hidden))
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        return torch.nn.functional.linear(self._norm(hidden).float(), self._score)
+
+
+def _embedding_and_score(
+    config: ModelConfig, base: Weights, weights: Weights
+) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    """The embedding's look-up and the weight of the classification head, which every rank has whole."""
+    names, words = config.family.names, Vocabulary(config.vocab_size, weights.ranks)
+    plain = replace(base, keeps=frozenset())
+    table = words.read(plain, f"{names.embedding}.weight", config.hidden_size)
+    score = replace(weights, keeps=frozenset(), dtype=torch.float32)
+    labels = score.read(f"{names.score}.weight", config.num_labels, config.hidden_size)
+    return words.embedding(table.__getitem__), labels
 
 
 def _embedding_and_head(

@@ -16,7 +16,7 @@ from gpu_worker.kernels.reference.kept import kinds_kept
 from gpu_worker.models.checkpoint import Checkpoint, open_checkpoint
 from gpu_worker.models.config import Shape, architecture_of, read_config, read_values
 from gpu_worker.models.decoder import Decoder
-from gpu_worker.models.families import FAMILIES, family_of
+from gpu_worker.models.families import family_named, family_of
 from gpu_worker.models.formats import read_format
 from gpu_worker.models.formats.format import KEY, Format
 from gpu_worker.models.kv_scales import ENDS, UNUSED
@@ -49,7 +49,14 @@ class CausalLM(Protocol):
         """Hidden states [rows, hidden_size] after the last norm: inputs of the head, and embeddings."""
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Logits, float32 [rows, vocab_size], for hidden states [rows, hidden_size] before the last norm."""
+        """Logits, float32 [rows, vocab_size], for hidden states [rows, hidden_size] before the last norm.
+
+        A classifier has none.
+        """
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        """A classifier's logits of its labels, float32 [rows, num_labels], for hidden states before the last
+        norm."""
 
 
 _DERIVED = ("rotary_emb.inv_freq", ".attn.bias", ".attention.bias", ".masked_bias")
@@ -82,7 +89,7 @@ def load_model(
         parameters = checkpoint.parameters
     else:
         unlike = ""
-        if family := FAMILIES.get(architecture):
+        if family := family_named(architecture):
             unlike = ", ".join(family.unlike(values.values))
             log.info(
                 "%s: transformers runs a %s that is unlike others in %s", directory, architecture, unlike
@@ -148,7 +155,8 @@ def _load_native(
             if "memory" not in str(error):
                 raise
             raise CapacityError(f"{directory}: no memory on {device} for the weights") from error
-        tied = (f"{config.family.names.head}.weight",) if config.tie_word_embeddings else ()
+        headless = config.tie_word_embeddings or config.num_labels > 0
+        tied = (f"{config.family.names.head}.weight",) if headless else ()
         ignored = (*_DERIVED, *ENDS, *UNUSED, *tied)  # scales are read if the format of the pages has them
         unread = (name for name in checkpoint.unread() if not name.startswith(config.unused))
         unknown = checkpoint.unaccounted(unread, ignored)

@@ -16,6 +16,7 @@ from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Linear, Mixture, Unary
 from gpu_worker.kernels.reference.kernels import ACTIVATIONS
 from gpu_worker.kernels.reference.mixture import ReferenceMixture
+from gpu_worker.models.classification import classification_head
 
 _GATED = ("silu", "gelu", "gelu_tanh")
 """Activations of `Kernels.mixture`."""
@@ -27,12 +28,13 @@ _ROUTER = re.compile("Router|Gating")
 def substitutable(model: Any) -> Iterator[tuple[str, Any]]:
     """Modules that can have Quire's products, by name: linear layers, and experts that lie stacked.
 
-    Not among them are routers, which are small and decide much, a head that shares its weights with the
-    embeddings, and modules in another type than the model's.
+    Not among them are routers and classification heads, which are small and decide much, a head that shares
+    its weights with the embeddings, and modules in another type than the model's.
     """
     head = model.get_output_embeddings()
     tied = head is not None and head.weight is model.get_input_embeddings().weight
-    left = {id(head)} if tied else set[int]()
+    left = {id(classification_head(model))}
+    left |= {id(head)} if tied else set[int]()
     routers = (part for part in model.modules() if _ROUTER.search(type(part).__name__))
     left |= {id(part) for router in routers for part in router.modules()}
     left |= {  # routers that are single linear layers lie beside experts

@@ -18,6 +18,7 @@ from gpu_worker.errors import ModelError
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.kept import kinds_kept
 from gpu_worker.models.checkpoint import Checkpoint, open_checkpoint
+from gpu_worker.models.classification import classification_head
 from gpu_worker.models.config import architecture_of
 from gpu_worker.models.formats.format import KEY, Format
 from gpu_worker.models.kv_scales import ENDS, UNUSED
@@ -33,6 +34,7 @@ from gpu_worker.models.transformers_names import Parts, parts_of
 from gpu_worker.models.trial import layers_of, number_tried
 from gpu_worker.models.values import Values
 from gpu_worker.models.weights import Weights
+from ops.runtime.classifier import ARCHITECTURE as CLASSIFIER
 from ops.runtime.model_files import read_config
 
 _WEIGHT = ".weight"
@@ -57,10 +59,11 @@ def load_with_transformers(
     except ImportError:
         what = f"{architecture} is not supported without the package transformers"
         raise values.wrong("architectures", what) from None
-    if not (architecture.endswith("ForCausalLM") and hasattr(transformers, architecture)):
+    known = architecture.endswith(("ForCausalLM", CLASSIFIER))
+    if not (known and hasattr(transformers, architecture)):
         what = "is not supported: neither Quire nor this version of transformers has it"
         if hasattr(transformers, architecture):
-            what = "is not supported: it is no causal language model (as an encoder or a classifier is none)"
+            what = "is not supported: it is no causal language model and no classifier of texts"
         elif values.get("auto_map"):
             what = "is not supported: its own code would have to be run (auto_map), which is never done"
         raise values.wrong("architectures", f"{architecture} {what}")
@@ -95,6 +98,8 @@ class _Loading:
         self._dtype = dtype or self._config.dtype or checkpoint.dtype()
         with torch.device("meta"):
             self._skeleton = kind._from_config(self._config, dtype=self._dtype)
+        # A checkpoint may have kept a head that a classifier does not use.
+        self._unused = ("lm_head.weight",) if classification_head(self._skeleton) is not None else ()
         self._shapes = {name: tuple(each.shape) for name, each in self._skeleton.state_dict().items()}
         self.parameters: int = self._skeleton.num_parameters()
         keeps = kinds_kept(kernels) if checkpoint.quantized else frozenset()
@@ -171,7 +176,9 @@ class _Loading:
             raise ModelError(f"tensor {name} has shape {list(stored)}, config.json means {list(meant)}")
         if missing := sorted(report["missing_keys"]):
             raise ModelError(f"tensor {missing[0]} is missing from the checkpoint")
-        if unknown := self._checkpoint.unaccounted(sorted(report["unexpected_keys"]), (*ENDS, *UNUSED)):
+        if unknown := self._checkpoint.unaccounted(
+            sorted(report["unexpected_keys"]), (*ENDS, *UNUSED, *self._unused)
+        ):
             raise ModelError(f"config.json does not account for tensor {unknown[0]}")
         return model
 

@@ -2,9 +2,9 @@
 
 The model answers one prompt twice. First its own code does, with its own attention and masks, all tokens at
 once. Then it does as in service: attention is Quire's, the prompt comes in chunks and then token by token,
-and each step has tokens of another sequence beside it. Hidden states and logits must be the same. So a model
-whose attention is not what it told Quire's function (another mask, several calls in a layer, a state of its
-own) is refused when it is loaded, instead of giving other tokens later.
+and each step has tokens of another sequence beside it. Hidden states and logits (of a classifier: of labels)
+must be the same. So a model whose attention is not what it told Quire's function (another mask, several calls
+in a layer, a state of its own) is refused when it is loaded, instead of giving other tokens later.
 
 Only as many layers compute as there must be for one of each kind, so that the trial is short.
 
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.attention import AttentionSpec
+from gpu_worker.models.classification import classification_head, own_scores, unpadded
 
 SHORTEST, LONGEST = 48, 1024 + 48
 """Tokens of the prompt: as many as cross the longest window, within these bounds."""
@@ -51,6 +52,9 @@ class Runs(Protocol):
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits, float32 [rows, vocab_size], of hidden states [rows, hidden_size]."""
 
+    def scores(self, hidden: Tensor) -> Tensor:
+        """Logits of a classifier's labels, float32 [rows, num_labels]."""
+
 
 @dataclass(frozen=True)
 class Expected:
@@ -61,7 +65,16 @@ class Expected:
     hidden: Tensor
     """[tokens, hidden_size]: after the decoder."""
     logits: Tensor
-    """float32 [`BESIDE`, vocab_size]: of the first tokens."""
+    """float32 [`BESIDE`, vocab_size]: of the first tokens. Of a classifier [1, `BESIDE` * num_labels] in one
+    row: a logit alone may be near 0, and then rounding changes much of it."""
+    classifies: bool = False
+    """The model is a classifier."""
+
+    def same_of(self, runs: Runs) -> Tensor:
+        """What `runs` computes in place of `logits`, from the same hidden states."""
+        first = self.hidden[:BESIDE]
+        with torch.inference_mode():
+            return runs.scores(first).flatten()[None] if self.classifies else runs.logits(first)
 
 
 def expect(model: Any, decoder: Any) -> Expected:
@@ -76,16 +89,21 @@ def expect(model: Any, decoder: Any) -> Expected:
     length = min(longest, max(SHORTEST, *(each + SHORTEST for each in (window, *chunks_of(config).values()))))
     chance = torch.Generator().manual_seed(1)
     tokens = torch.randint(config.vocab_size, (length,), generator=chance).to(device)
+    if classifies := classification_head(model) is not None:
+        tokens = unpadded(model, tokens)
     try:
         # Other forms leave out what they do not have, such as soft-caps.
         model.set_attn_implementation("eager")
         with torch.inference_mode(), few_layers(decoder, config):
             hidden = decoder(input_ids=tokens[None], use_cache=False)[0][0]
-            logits = model(input_ids=tokens[None, :BESIDE], use_cache=False).logits[0].float()
+            if classifies:
+                logits = own_scores(model, tokens[:BESIDE]).flatten()[None]
+            else:
+                logits = model(input_ids=tokens[None, :BESIDE], use_cache=False).logits[0].float()
     except Exception as error:
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelError(f"its own code does not run: {line}") from error
-    return Expected(tokens, hidden, logits)
+    return Expected(tokens, hidden, logits, classifies)
 
 
 def compare(runs: Runs, decoder: Any, config: Any, pages_of: Sequence[int], expected: Expected) -> None:
@@ -95,8 +113,7 @@ def compare(runs: Runs, decoder: Any, config: Any, pages_of: Sequence[int], expe
     the pages that each layer attends over.
     """
     found = _on_pages(runs, decoder, config, pages_of, expected.tokens)
-    with torch.inference_mode():
-        logits = runs.logits(expected.hidden[:BESIDE])
+    logits = expected.same_of(runs)
     exact = expected.hidden.dtype == torch.float32
     wrong = differs(found, expected.hidden, exact)
     if wrong and not exact:
@@ -116,8 +133,7 @@ def check_products(
     """
     try:
         found = _on_pages(runs, decoder, config, pages_of, expected.tokens)
-        with torch.inference_mode():
-            logits = runs.logits(expected.hidden[:BESIDE])
+        logits = expected.same_of(runs)
     except Exception as error:
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelError(f"its products cannot be substituted: {line}") from error

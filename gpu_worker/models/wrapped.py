@@ -17,17 +17,17 @@ class Wrapped:
     """Values of keys that are missing in `text_config`."""
 
 
+_GEMMA_3: Mapping[str, Any] = {
+    "vocab_size": 262208,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 131072,
+}
+
 WRAPPED: Mapping[str, Wrapped] = {
     "AriaForConditionalGeneration": Wrapped("AriaTextForCausalLM"),
-    "Gemma3ForConditionalGeneration": Wrapped(
-        "Gemma3ForCausalLM",
-        defaults={
-            "vocab_size": 262208,
-            "num_attention_heads": 8,
-            "num_key_value_heads": 4,
-            "max_position_embeddings": 131072,
-        },
-    ),
+    "Gemma3ForConditionalGeneration": Wrapped("Gemma3ForCausalLM", defaults=_GEMMA_3),
+    "Gemma3ForSequenceClassification": Wrapped("Gemma3TextForSequenceClassification", defaults=_GEMMA_3),
     "Gemma3nForConditionalGeneration": Wrapped("Gemma3nForCausalLM"),
     "Gemma4ForConditionalGeneration": Wrapped("Gemma4ForCausalLM"),
     "Gemma4UnifiedForConditionalGeneration": Wrapped("Gemma4UnifiedForCausalLM"),
@@ -44,7 +44,7 @@ WRAPPED: Mapping[str, Wrapped] = {
 }
 """Language models by the architecture of the whole model."""
 
-_OF_BOTH = ("dtype", "torch_dtype", "quantization_config")
+_OF_BOTH = ("dtype", "torch_dtype", "quantization_config", "id2label", "num_labels", "problem_type")
 """Keys beside `text_config` that hold for the language model too, where `text_config` has none of its own."""
 
 _OF_THE_WHOLE = "tie_word_embeddings"

@@ -91,6 +91,7 @@ def limits_of(settings: WorkerSettings, parts: Parts) -> BatchLimits:
         config.vocab_size,
         window,
         config.hidden_size,
+        config.num_labels,
     )
     needed = limits.blocks_at_once
     limits = replace(limits, num_blocks=needed)

@@ -15,6 +15,7 @@ from gpu_worker.step.batch import BatchLimits
 from gpu_worker.step.runner import Runner
 from proto import arrays
 from proto.sampling import greedy
+from proto.sampling_pb2 import CLASSIFY, NO_POOLING, Pooling
 from proto.worker_pb2 import Copies, NewSlot, Rows, StepPlan
 
 SAMPLE_TOKENS = 64
@@ -69,7 +70,8 @@ def _sizes(most: int) -> Iterator[int]:
 
 
 def step_of(limits: BatchLimits, contexts: list[int], counts: list[int], copied: int = 0) -> StepPlan:
-    """A step with a row for each sequence. All rows sample, with parameters of all kinds.
+    """A step with a row for each sequence. All rows sample, with parameters of all kinds. Of a classifier all
+    rows classify.
 
     `contexts`: tokens of each sequence. `counts`: its last tokens, which its row computes. `copied`: number
     of blocks that the step copies.
@@ -88,6 +90,7 @@ def step_of(limits: BatchLimits, contexts: list[int], counts: list[int], copied:
                 prompt_length=context,
                 block_ids=blocks,
                 sampling=sampling,
+                pooling=_pooling(limits),
             )
             for slot, context in enumerate(contexts)
         ],
@@ -95,7 +98,7 @@ def step_of(limits: BatchLimits, contexts: list[int], counts: list[int], copied:
             slots=arrays.pack(range(len(contexts))),
             starts=arrays.pack([context - count for context, count in zip(contexts, counts, strict=True)]),
             counts=arrays.pack(counts),
-            samples=b"\1" * len(contexts),
+            samples=_samples(limits) * len(contexts),
         ),
         copies=Copies(sources=bytes(4 * copied), targets=arrays.pack(range(1, 1 + copied))),
     )
@@ -121,8 +124,19 @@ def prompt_step(limits: BatchLimits, tokens: bytes) -> StepPlan:
     blocks = arrays.pack(range(-(-length // limits.block_size)))
     sampling = greedy()
     new = NewSlot(slot=0, tokens=tokens, prompt_length=length, block_ids=blocks, sampling=sampling)
-    rows = Rows(slots=bytes(4), starts=bytes(4), counts=arrays.pack([length]), samples=b"\1")
+    new.pooling = _pooling(limits)
+    rows = Rows(slots=bytes(4), starts=bytes(4), counts=arrays.pack([length]), samples=_samples(limits))
     return StepPlan(step=1, new_slots=[new], rows=rows)
+
+
+def _pooling(limits: BatchLimits) -> Pooling:
+    """What the model's sequences are for."""
+    return CLASSIFY if limits.num_labels else NO_POOLING
+
+
+def _samples(limits: BatchLimits) -> bytes:
+    """Tokens that a row samples at the end of its sequence."""
+    return b"\0" if limits.num_labels else b"\1"
 
 
 def _seconds(runner: Runner, work: Callable[[], object]) -> float:

@@ -53,6 +53,8 @@ class BatchLimits:
     """Attention window: positions that a token attends to at most, its own included. 0: all positions."""
     embedding_size: int = 0
     """Numbers of an embedding: the size of a hidden state."""
+    num_labels: int = 0
+    """Labels of a classifier, whose slots are all pooled with CLASSIFY. 0: the model is no classifier."""
 
     @property
     def max_blocks(self) -> int:
@@ -85,7 +87,7 @@ class Batch:
         self.sampling = SamplingTable(self.tables.tokens, limits.vocab_size)
         self.grammars = Grammars(slots, limits.vocab_size)
         self.rules = Rules(slots, limits.vocab_size)
-        self.pooling = SlotPooling(slots, limits.embedding_size, device)
+        self.pooling = SlotPooling(slots, limits.embedding_size, device, limits.num_labels)
         self.known = np.zeros(slots, np.int32)
         """int32 [slots]: number of tokens that each slot was given or has sampled."""
         self.generations = np.zeros(slots, np.int64)
@@ -263,7 +265,12 @@ class Batch:
         self.known[slot] = min(forked + len(tokens), limits.max_model_len)
         self._table_lengths[slot] = forked // limits.block_size
         fault = self._fault_in_tokens(new, tokens) or fault_in(new.sampling)
-        fault = fault or pooling_fault(new) or self.grammars.fault_in(new) or self.rules.fault_in(new)
+        fault = (
+            fault
+            or pooling_fault(new, limits.num_labels)
+            or self.grammars.fault_in(new)
+            or self.rules.fault_in(new)
+        )
         if fault := fault or (self._fault_in_fork(new) if new.forked_tokens else ""):
             self._table_lengths[slot] = 0
             self.fail(slot, fault)
@@ -360,5 +367,5 @@ class Batch:
         if end > room:
             return f"position {end - 1} has no block, the block table ends at {room}"
         if self.pooling.kinds[slot]:
-            return f"positions {start} to {end - 1} of what is embedded: not in order, or sampled"
+            return f"positions {start} to {end - 1} of what is pooled: not in order, or sampled"
         return f"a token for position {first_draft}, which is known up to {known}"

@@ -1,10 +1,12 @@
-"""Embeddings: a text's hidden states, after the model's last norm, are pooled into one vector of length 1.
+"""Embeddings and classification: a text's hidden states, after the model's last norm, become one vector.
 
-chunks   a b c d │ e f g        one text, computed in two steps
-MEAN     ^ ^ ^ ^   ^ ^ ^        hidden states of all tokens are added to the sum of the text's slot
-LAST                   ^        the hidden state of the last token alone is added
+chunks    a b c d │ e f g       one text, computed in two steps
+MEAN      ^ ^ ^ ^   ^ ^ ^       hidden states of all tokens are added to the sum of the text's slot
+LAST                    ^       the hidden state of the last token alone is added
+CLASSIFY                ^       logits of the labels, from the hidden state of the last token, are added
 
-In the end the sum is scaled to length 1. So the mean need not be divided by the number of tokens.
+In the end the sum of hidden states is scaled to length 1. So the mean need not be divided by the number of
+tokens. Logits are not scaled. A classifier does nothing else, so all vectors of a worker have one size.
 """
 
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from gpu_worker.arrays import Int32s, packed_float32s, packed_int32s
 from gpu_worker.kernels.rows import Rows
@@ -28,19 +31,19 @@ _KINDS = frozenset(map(int, Pooling.values()))
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """Embeddings that a step completes."""
+    """Embeddings, or logits of labels, that a step completes."""
 
     rows: NDArray[np.intp]
     """Index in the plan of each row whose text is complete, ascending."""
     vectors: Tensor
-    """float32 [rows, embedding_size]: the embedding of each row's text."""
+    """float32 [rows, embedding_size] or [rows, num_labels]: the vector of each row's text."""
 
     def on_host(self) -> "Embedded":
-        """The same embeddings in main memory, once the device has done the copy."""
+        """The same vectors in main memory, once the device has done the copy."""
         return Embedded(self.rows, to_host(self.vectors))
 
     def add_to(self, result: StepResult) -> None:
-        """Add finite embeddings to a step's result, and an error for each other one. Waits for the device."""
+        """Add finite vectors to a step's result, and an error for each other one. Waits for the device."""
         vectors = self.vectors.cpu().numpy()
         good = np.isfinite(vectors).all(axis=1)
         result.embeddings.rows = packed_int32s(self.rows[good])
@@ -49,15 +52,17 @@ class Embedded:
 
 
 class SlotPooling:
-    """How the text of each slot is pooled, and the sum of its hidden states so far."""
+    """How the text of each slot is pooled, and the sum of its vectors so far."""
 
-    def __init__(self, slots: int, size: int, device: torch.device) -> None:
-        """`slots`: slots of the batch. `size`: numbers of a hidden state."""
+    def __init__(self, slots: int, size: int, device: torch.device, labels: int = 0) -> None:
+        """`slots`: slots of the batch. `size`: numbers of a hidden state. `labels`: of a classifier; 0: the
+        model is none."""
+        self._labels = labels
         self.kinds = np.zeros(slots, np.uint8)
         """uint8 [slots]: `Pooling` of each slot."""
         self._summed = np.zeros(slots, np.int32)
         """[slots]: positions that have been computed of each slot that is pooled."""
-        self._sums = torch.zeros((slots, size), device=device)
+        self._sums = torch.zeros((slots, labels or size), device=device)
 
     def set(self, slot: int, new: NewSlot) -> None:
         """Begin the text of a new sequence. `pooling_fault` has found no fault in it."""
@@ -77,9 +82,9 @@ class SlotPooling:
         return whole
 
     def add(self, rows: Rows, known: Int32s, hidden: Tensor, model: CausalLM) -> Embedded | None:
-        """Add the rows' hidden states [tokens, size] to their slots' sums.
+        """Add what the rows' hidden states [tokens, size] give to their slots' sums.
 
-        Returns the embeddings of the texts that are complete; None if no text is. `known` [slots]: number of
+        Returns the vectors of the texts that are complete; None if no text is. `known` [slots]: number of
         tokens of each slot.
         """
         kinds, ends = self.kinds[rows.slots], rows.starts + rows.counts
@@ -94,22 +99,27 @@ class SlotPooling:
         after = np.cumsum(rows.counts, dtype=np.int64)
         sources = np.arange(added.sum()) + np.repeat(after - np.cumsum(added), added)
         sent = self._send(np.stack((sources, np.repeat(rows.slots, added))))
-        self._sums.index_add_(0, sent[1], model.normed(hidden[sent[0]]).float())
+        of_tokens = model.scores if self._labels else model.normed
+        self._sums.index_add_(0, sent[1], of_tokens(hidden[sent[0]]).float())
         done = np.flatnonzero(complete)
         if not len(done):
             return None
         done = done[np.argsort(rows.index[done])]
         sums = self._sums[self._send(rows.slots[done])]
-        return Embedded(rows.index[done], torch.nn.functional.normalize(sums, dim=1))
+        return Embedded(rows.index[done], sums if self._labels else normalize(sums, dim=1))
 
     def _send(self, numbers: NDArray[np.integer]) -> Tensor:
         return indices(numbers, self._sums.device)
 
 
-def pooling_fault(new: NewSlot) -> str:
-    """An error message if a new sequence cannot be pooled as it asks; empty if it can."""
+def pooling_fault(new: NewSlot, labels: int) -> str:
+    """An error message if a new sequence cannot be pooled as it asks; empty if it can. `labels`: as above."""
     if int(new.pooling) not in _KINDS:
         return f"pooling {new.pooling} is not known"
     if new.pooling and (new.candidates or new.forked_tokens):
         return "what is embedded neither forks nor is a beam"
+    if labels and (new.pooling != Pooling.CLASSIFY or new.sampling.HasField("prompt_logprobs")):
+        return "the model classifies texts, and can do nothing else"
+    if not labels and new.pooling == Pooling.CLASSIFY:
+        return "the model has no classification head"
     return ""

@@ -100,7 +100,7 @@ def _is_product(config: ModelConfig, stem: str) -> bool:
     """Whether a matrix is quantized: embeddings, heads, routers and the weights of an indexer's heads, whose
     rounding costs most, are not."""
     names, experts, latent = config.family.names, config.family.experts, config.family.latent
-    others = [names.embedding, names.head, *([names.positions] if names.positions else [])]
+    others = [names.embedding, names.head, names.score, *([names.positions] if names.positions else [])]
     if experts is not None:
         others += [experts.router, *([experts.shared_gate] if experts.shared_gate else [])]
     if latent is not None and latent.indexer is not None:

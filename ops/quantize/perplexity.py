@@ -26,12 +26,16 @@ PIECE = 512
 def perplexity(model: Path, text: str) -> float:
     """Of a model directory, with a worker's settings.
 
-    Raises what `load` raises, and `ValueError` if the text has fewer than two tokens.
+    Raises what `load` raises, and `ValueError` if the text has fewer than two tokens, or the model is a
+    classifier.
     """
     tokens = TextModel.load(model).encode(text, special=False)
     if len(tokens) < 2:
         raise ValueError("the text has fewer than two tokens")
-    longest = min(PIECE, read_config(model).max_position)
+    config = read_config(model)
+    if config.num_labels:
+        raise ValueError("a classifier has no perplexity")
+    longest = min(PIECE, config.max_position)
     limits = {"max_slots": 1, "max_model_len": longest, "step_tokens": longest}
     settings = WorkerSettings.read().model_copy(update={"model": model, "draft_model": None, **limits})
     return math.exp(_mean_loss(load(settings), tokens, longest))

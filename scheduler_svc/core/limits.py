@@ -6,7 +6,7 @@ from math import inf
 
 from scheduler_svc.core import rolling
 from scheduler_svc.core.errors import ContextExceeded, RequestRefused
-from scheduler_svc.core.request import Request
+from scheduler_svc.core.request import Pooling, Request
 
 MAX_BLOCKS = 2**24
 """Most blocks of a worker on its device, and most on its host: the scheduler keeps books of each."""
@@ -33,6 +33,7 @@ class WorkerLimits:
     can_draft: bool = False
     embedding_size: int = 0
     fingerprint: str = ""
+    num_labels: int = 0
 
     def __post_init__(self) -> None:
         for name in (
@@ -48,7 +49,7 @@ class WorkerLimits:
         for name, most in (("num_blocks", MAX_BLOCKS), ("host_blocks", MAX_BLOCKS), ("max_slots", MAX_SLOTS)):
             if getattr(self, name) > most:
                 raise ValueError(f"{name} must be at most {most}")
-        for name in ("host_blocks", "swap_block_us", "token_us", "window", "embedding_size"):
+        for name in ("host_blocks", "swap_block_us", "token_us", "window", "embedding_size", "num_labels"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be 0 or more")
 
@@ -129,6 +130,7 @@ def length_limit(request: Request, limits: WorkerLimits) -> int:
     position. Raises `RequestRefused` if the request can never fit, not even alone.
     """
     prompt, longest = len(request.prompt), limits.max_length_of(request.beam_width)
+    _check_purpose(request, limits)
     if request.beams:
         _check_width(request.beams.width, len(request.stop_token_ids), longest, limits)
     if request.pooling:
@@ -154,6 +156,16 @@ def length_limit(request: Request, limits: WorkerLimits) -> int:
     if request.pooling:
         return prompt + 1
     return min(prompt + request.max_tokens, longest) if request.max_tokens else longest
+
+
+def _check_purpose(request: Request, limits: WorkerLimits) -> None:
+    """Raise `RequestRefused` if a classifier is asked for anything but labels, or another model for these."""
+    classify = request.pooling is Pooling.CLASSIFY
+    if limits.num_labels and not classify:
+        what = "embeds" if request.pooling else "generates"
+        raise RequestRefused("model", f"the model classifies texts, and {what} none")
+    if classify and not limits.num_labels:
+        raise RequestRefused("model", "the model has no classification head")
 
 
 def _check_embedding(request: Request, longest: int, limits: WorkerLimits) -> None:

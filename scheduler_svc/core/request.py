@@ -22,6 +22,7 @@ class Pooling(IntEnum):
     NO_POOLING = 0
     MEAN = 1
     LAST = 2
+    CLASSIFY = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,10 @@ class SoFar:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A prompt and how to continue it, or a text to be embedded. Token arrays have typecode `i`."""
+    """A prompt and how to continue it, or a text to be embedded or classified.
+
+    Token arrays have typecode `i`.
+    """
 
     request_id: str
     prompt: "array[int]"
@@ -70,7 +74,7 @@ class Request:
     rolling: bool = False
     """Go on past the model's context; see `rolling.py`."""
     pooling: Pooling = Pooling.NO_POOLING
-    """If not `NO_POOLING`, the prompt is embedded in this way, and nothing is generated."""
+    """If not `NO_POOLING`, the prompt becomes a vector in this way, and nothing is generated."""
     scores_prompt: bool = False
     """Whether log probabilities of the prompt's tokens are wanted; see `capabilities/prompt_scores.py`."""
     alternatives: int = 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -10,21 +11,38 @@ from google.protobuf.message import DecodeError
 
 from gateway.api.body import parse
 from gateway.api.chat_schema import ChatBody
+from gateway.api.classify_schema import ClassifyBody
 from gateway.api.completions_schema import CompletionBody
 from gateway.api.embeddings_schema import EmbeddingBody
-from gateway.api.translate import chat_requests, completion_requests, embedding_requests
+from gateway.api.rank_schema import RerankBody
+from gateway.api.translate import (
+    chat_requests,
+    classify_requests,
+    completion_requests,
+    embedding_requests,
+    pair_requests,
+)
 from gateway.app import create_app
 from gateway.errors import GatewayError
 from gateway.http.caller import Caller
+from ops.runtime.classifier import Classifier
 from ops.runtime.settings import SHIPPED_MODEL
 from proto import arrays
 from proto.sampling import greedy
-from proto.sampling_pb2 import FinishReason
+from proto.sampling_pb2 import CLASSIFY, FinishReason
 from proto.scheduler_pb2 import GenerateResponse, SequenceDelta, TokenLogprobs
-from proto.tokenizer_pb2 import ChatMessage, Conversation, TextRequest, TextSoFar
+from proto.tokenizer_pb2 import (
+    ChatMessage,
+    Conversation,
+    EmbedRequest,
+    TextPair,
+    TextRequest,
+    TextSoFar,
+)
 from tests.support.mutate import cases, spoiled, spoiled_json
 from tests.unit.gateway.conftest import JSON, NoTokenizer
 from tokenizer_svc.defaults import fill_in
+from tokenizer_svc.embedding import tokens_request
 from tokenizer_svc.errors import TokenizerError
 from tokenizer_svc.generation import Generation
 from tokenizer_svc.prompt import check, prompt_tokens
@@ -59,6 +77,8 @@ CHAT = {
     "max_completion_tokens": 5,
 }
 EMBEDDING = {"model": "m", "input": ["a", [1, 2]], "encoding_format": "base64", "dimensions": 3}
+CLASSIFICATION = {"model": "m", "messages": CHAT["messages"], "use_activation": False}
+RANKING = {"model": "m", "query": "a", "documents": ["b", {"text": "c"}], "top_n": 1, "user": "u"}
 
 
 def test_bodies() -> None:
@@ -67,6 +87,8 @@ def test_bodies() -> None:
         (COMPLETION, CompletionBody, completion_requests),
         (CHAT, ChatBody, chat_requests),
         (EMBEDDING, EmbeddingBody, embedding_requests),
+        (CLASSIFICATION, ClassifyBody, classify_requests),
+        (RANKING, RerankBody, pair_requests),
     ]
     for of in cases("body"):
         good, kind, translate = of.choice(kinds)
@@ -85,6 +107,7 @@ async def test_requests_over_http() -> None:
     """Nothing that a client sends is the gateway's fault."""
     transport = httpx.ASGITransport(create_app(NoTokenizer()), raise_app_exceptions=False)
     bodies = {"/v1/completions": COMPLETION, "/v1/chat/completions": CHAT, "/v1/embeddings": EMBEDDING}
+    bodies |= {"/v1/classify": CLASSIFICATION, "/v1/rerank": RANKING}
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=JSON) as http:
         for of in cases("HTTP"):
             path = of.choice(list(bodies))
@@ -101,6 +124,23 @@ def model() -> TextModel:
     if not (SHIPPED_MODEL / "tokenizer.json").exists():
         pytest.skip("the model that ships has not been made")
     return TextModel.load(SHIPPED_MODEL)
+
+
+async def test_texts_for_a_classifier(model: TextModel) -> None:
+    """A text becomes a call of the scheduler, or is refused with the parameter at fault."""
+    classifier = replace(model, classifier=Classifier(("no", "yes"), "softmax"))
+    chat = Conversation(messages=[ChatMessage(role="user", content="hi")], template_arguments="{}")
+    asked = [
+        EmbedRequest(request_id="r", pair=TextPair(query="hello", document="world"), pooling=CLASSIFY),
+        EmbedRequest(request_id="r", chat=chat, pooling=CLASSIFY, raw=True),
+    ]
+    for of in cases("classification"):
+        try:
+            request = EmbedRequest.FromString(spoiled(of, of.choice(asked)))
+            async with asyncio.timeout(60):
+                await tokens_request(classifier, request)
+        except (DecodeError, TokenizerError):
+            continue
 
 
 async def test_text_requests(model: TextModel) -> None:

@@ -40,6 +40,7 @@ class ClosedLoop:
                 limits.vocab_size,
                 window=limits.window,
                 embedding_size=limits.embedding_size,
+                num_labels=limits.num_labels,
             )
         )
         self.results: deque[StepResult] = deque()
@@ -77,7 +78,7 @@ class ClosedLoop:
         return outcome.gains
 
     def embed(self, *requests: Request) -> list[Tensor]:
-        """The embeddings of the requests, float32 [embedding_size] each, which run side by side."""
+        """The vectors of the requests, float32 [numbers] each, which run side by side."""
         groups = [self.ask(request) for request in requests]
         while not all(group in self.embedded for group in groups):
             self.step()

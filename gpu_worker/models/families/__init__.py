@@ -9,8 +9,9 @@ from typing import Any
 
 from gpu_worker.models.families import experts, gemma, layer_norms, linear_biases, llama, olmo, parallel
 from gpu_worker.models.families.family import Family
+from ops.runtime.classifier import ARCHITECTURE as CLASSIFIER
 
-__all__ = ["FAMILIES", "Family", "family_of"]
+__all__ = ["FAMILIES", "Family", "family_named", "family_of"]
 
 _GROUPS = (llama, gemma, olmo, experts, layer_norms, parallel, linear_biases)
 
@@ -18,7 +19,20 @@ FAMILIES: Mapping[str, Family] = {name: each for group in _GROUPS for name, each
 """Families by the name of their architecture in config.json."""
 
 
+_CLASSIFIERS = {
+    "GPT2ForSequenceClassification": "GPT2LMHeadModel",
+    "Gemma3TextForSequenceClassification": "Gemma3ForCausalLM",
+}
+"""Classifiers whose language models have other names than usual."""
+
+
+def family_named(architecture: str) -> Family | None:
+    """The entry of an architecture. A classifier has that of the language model of its family."""
+    causal = architecture.replace(CLASSIFIER, "ForCausalLM")
+    return FAMILIES.get(_CLASSIFIERS.get(architecture, causal))
+
+
 def family_of(architecture: str, values: Mapping[str, Any]) -> Family | None:
     """The family of a model with these values in config.json. None: transformers runs it."""
-    family = FAMILIES.get(architecture)
+    family = family_named(architecture)
     return family.fitting(values) if family else None

@@ -35,6 +35,8 @@ class Names:
     down: str = "mlp.down_proj"
     final_norm: str = "norm"
     head: str = "lm_head"
+    score: str = "score"
+    """Classification head, of a classifier in place of `head`."""
 
 
 @dataclass(frozen=True, slots=True)

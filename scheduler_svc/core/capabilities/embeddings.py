@@ -1,4 +1,5 @@
-"""Texts that are embedded: a row that reaches a text's end completes its embedding, and samples nothing."""
+"""Texts that are embedded or classified: a row that reaches a text's end completes its vector, and samples
+nothing."""
 
 from scheduler_svc.core.flight import Flight
 from scheduler_svc.core.plan import Outcome, StepResult

@@ -99,7 +99,12 @@ def make_runner(
 ) -> Runner:
     """With pages full of NaN: what is read without having been written shows."""
     model = load_model(directory, CPU, kernels, dtype, ranks=ranks)
-    sizes = {"vocab_size": model.config.vocab_size, "embedding_size": model.config.hidden_size}
+    config = model.config
+    sizes = {
+        "vocab_size": config.vocab_size,
+        "embedding_size": config.hidden_size,
+        "num_labels": config.num_labels,
+    }
     limits = make_limits(**{**sizes, **changes})
     caches = make_caches(
         model.config, limits.num_blocks, limits.block_size, kernels.kv_format(AUTO, dtype), CPU

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -189,12 +190,21 @@ async def stub(
     byte_level: TextModel, scheduler: FakeScheduler, render: Render
 ) -> AsyncIterator[TokenizerStub]:
     """The service of the byte-level model between plain gRPC connections."""
+    async with serving(byte_level, scheduler, render) as stub:
+        yield stub
+
+
+@asynccontextmanager
+async def serving(
+    model: TextModel, scheduler: FakeScheduler, render: Render | None
+) -> AsyncIterator[TokenizerStub]:
+    """The service of a model between plain gRPC connections."""
     behind, front = grpc.aio.server(), grpc.aio.server()
     add_SchedulerServicer_to_server(scheduler, behind)
     port = behind.add_insecure_port("127.0.0.1:0")
     await behind.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        service = TokenizerService(byte_level, SchedulerStub(channel), render=render)
+        service = TokenizerService(model, SchedulerStub(channel), render=render)
         add_TokenizerServicer_to_server(service, front)
         port = front.add_insecure_port("127.0.0.1:0")
         await front.start()

@@ -12,7 +12,7 @@ from ops.runtime.limits import Limits
 from tests.unit.gateway.conftest import JSON
 
 POSTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize", "/detokenize")
-POSTS += ("/v1/rerank", "/v1/score", "/v1/responses", "/pooling")
+POSTS += ("/v1/rerank", "/v1/score", "/v1/classify", "/v1/responses", "/pooling")
 GETS = (
     *("/v1/models", "/v1/models/{name}", "/health", "/health/live", "/health/ready"),
     *("/ping", "/load", "/version"),
@@ -70,6 +70,7 @@ async def test_every_answer_has_a_type(document):
             "Detokenized",
             "Ranking",
             "Scores",
+            "Classification",
         ),
         *("MessageAnswer", "Count", "ResponseAnswer", "InputItems", "DeletedResponse"),
         *(

@@ -101,7 +101,7 @@ def test_a_mean_with_a_hole_is_refused(make: SimpleNamespace, tiny: SimpleNamesp
     new = make.slot(2, text(8), [0, 1], pooling=MEAN)
     result = runner.execute(make.plan(1, [(2, 4, 4, 0)], new_slots=[new]))
     (error,) = result.errors
-    assert "positions 4 to 7 of what is embedded" in error.message
+    assert "positions 4 to 7 of what is pooled" in error.message
     assert result.embeddings.rows == b""
 
 

@@ -74,14 +74,33 @@ def test_an_unknown_family_is_named(saved) -> None:
 
 
 @pytest.mark.parametrize(
-    "architecture", ["BertForSequenceClassification", "Qwen3ForSequenceClassification", "XLMRobertaModel"]
+    ("architecture", "reason"),
+    [
+        ("BertForSequenceClassification", "it is no decoder with a linear classification head"),
+        ("LlamaForTokenClassification", "it is no causal language model and no classifier of texts"),
+        ("XLMRobertaModel", "it is no causal language model and no classifier of texts"),
+    ],
 )
-def test_encoders_and_classifiers_are_refused_in_one_line(saved, architecture) -> None:
+def test_encoders_and_other_heads_are_refused_in_one_line(saved, architecture, reason) -> None:
     directory = saved().directory
     change_config(directory, architectures=[architecture], auto_map={"AutoModel": "modeling.Own"})
-    with pytest.raises(ModelError, match=f"{architecture} is not supported: it is no causal") as caught:
+    with pytest.raises(ModelError, match=f"{architecture} is not supported: {reason}") as caught:
         load(directory)
     assert "\n" not in str(caught.value)
+
+
+def test_a_classifier_needs_its_head(saved) -> None:
+    directory = saved().directory
+    change_config(directory, architectures=["LlamaForSequenceClassification"])
+    with pytest.raises(ModelError, match=r"tensor score\.weight is missing"):
+        load(directory)
+
+
+def test_tokens_that_see_later_ones(saved) -> None:
+    directory = saved().directory
+    change_config(directory, is_causal=False)
+    with pytest.raises(ModelError, match="is_causal: false is not supported"):
+        load(directory)
 
 
 def test_pickles_are_refused(saved) -> None:

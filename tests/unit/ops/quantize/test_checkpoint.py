@@ -84,6 +84,17 @@ def test_the_weights_of_an_indexers_heads_stay(tmp_path: Path) -> None:
     assert logits_of(tmp_path / "copy", ReferenceKernels()).isfinite().all()
 
 
+def test_a_classification_head_stays(tmp_path: Path) -> None:
+    changes = {"num_labels": 4, "hidden_size": 64}
+    random_model("LlamaForSequenceClassification", changes).save_pretrained(tmp_path / "source")
+    quantize(tmp_path / "source", tmp_path / "copy", "int8", str)
+    with safe_open(tmp_path / "copy" / "model.safetensors", framework="pt") as file:
+        kinds = [file.get_tensor(f"{name}.weight").dtype for name in ("score", "model.layers.0.mlp.up_proj")]
+    assert kinds == [torch.float32, torch.int8]
+    config = json.loads((tmp_path / "copy" / "config.json").read_text())["quantization_config"]
+    assert "score" in config["ignore"]
+
+
 def test_what_is_refused(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quantize(source, tmp_path / "copy", "fp8", str)
     with pytest.raises(QuantizeError, match="copy exists already"):

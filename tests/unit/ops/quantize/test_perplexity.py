@@ -1,5 +1,6 @@
 """Perplexity of a text, beside that of transformers."""
 
+import json
 import math
 from pathlib import Path
 
@@ -32,6 +33,15 @@ def test_it_is_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_text_without_tokens() -> None:
     with pytest.raises(ValueError, match="fewer than two tokens"):
         perplexity(SHIPPED_DRAFT, "a")
+
+
+def test_a_classifier_has_none(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").symlink_to(SHIPPED_DRAFT / "tokenizer.json")
+    config = json.loads((SHIPPED_DRAFT / "config.json").read_text())
+    config["architectures"] = ["LlamaForSequenceClassification"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="a classifier has no perplexity"):
+        perplexity(tmp_path, TEXT)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

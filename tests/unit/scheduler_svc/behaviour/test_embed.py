@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from proto.sampling_pb2 import LAST, MEAN, NO_POOLING
+from proto.sampling_pb2 import CLASSIFY, LAST, MEAN, NO_POOLING
 from proto.scheduler_pb2 import EmbedTokensRequest
 from scheduler_svc.core.request import Pooling
 from tests.unit.scheduler_svc.test_service import (
@@ -94,6 +94,8 @@ async def test_fewer_dimensions(stage: Stage) -> None:
         (text([1] * 65, LAST), "prompt", grpc.StatusCode.OUT_OF_RANGE),
         (text([-1], LAST), "prompt", INVALID),
         (text([1], LAST, dimensions=3), "dimensions", INVALID),
+        (text([1], CLASSIFY, dimensions=1), "dimensions", INVALID),
+        (text([1], CLASSIFY), "model", INVALID),
     ],
 )
 async def test_what_is_refused(stage: Stage, request_: EmbedTokensRequest, param: str, code: Any) -> None:

@@ -96,6 +96,42 @@ def test_what_never_fits_is_refused(fake: SimpleNamespace, fields: dict[str, Any
     assert error.param == param
 
 
+def test_texts_for_a_classifier(alone: Callable[..., Any], fake: SimpleNamespace) -> None:
+    """They are cut, preempted and begun again on another worker, and take what is cached."""
+    world = alone(num_labels=2, num_blocks=12, max_step_tokens=7)
+    texts = [
+        world.arrive([(seed + index) % 7 for index in range(30)], pooling=Pooling.CLASSIFY)
+        for seed in (0, 0, 1)
+    ]
+    world.run(2)
+    world.fleet.remove_worker(world.scheduler)
+    world.join()
+    world.run()
+    assert world.embedded == {text: fake.embedding(text.request) for text in texts}
+    assert world.worker.computed_tokens < 3 * 30
+    assert world.scheduler.idle
+
+
+@pytest.mark.parametrize(
+    ("labels", "pooling", "message"),
+    [
+        (2, Pooling.NO_POOLING, "generates none"),
+        (2, Pooling.LAST, "embeds none"),
+        (0, Pooling.CLASSIFY, "no classification head"),
+    ],
+)
+def test_a_classifier_is_for_labels_alone(
+    fake: SimpleNamespace, labels: int, pooling: Pooling, message: str
+) -> None:
+    fleet = Fleet(1000)
+    fleet.add_worker(fake.limits(num_labels=labels))
+    _, outcome = fleet.accept(fake.request([1], pooling=pooling))
+    ((_, error),) = outcome.failed
+    assert isinstance(error, RequestRefused)
+    assert error.param == "model"
+    assert message in str(error)
+
+
 def test_a_worker_that_forgets_an_embedding_is_given_up(alone: Callable[..., Any]) -> None:
     world = alone()
     world.arrive(TEXT, pooling=Pooling.MEAN)

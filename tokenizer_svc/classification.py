@@ -1,0 +1,64 @@
+"""Texts for a classifier, and what its logits become: a number for each label.
+
+A cross-encoder is a classifier with one label that reads two texts together. They are rendered through the
+chat template if it has the roles `query` and `document`, as templates of rerankers have. Otherwise the
+tokenizer joins them in its own way, as it does for cross-encoders in sentence-transformers.
+"""
+
+import re
+from math import exp, fsum
+
+from ops.runtime.classifier import Classifier, Function
+from proto import arrays
+from tokenizer_svc.errors import InvalidRequestError, SchedulerError
+
+_ROLES = tuple(re.compile(rf"""(['"]){role}\1""") for role in ("query", "document"))
+
+
+def renders_pairs(template: str | None) -> bool:
+    """Whether a chat template has the roles `query` and `document`."""
+    return template is not None and all(role.search(template) for role in _ROLES)
+
+
+def check_generates(classifier: Classifier | None) -> None:
+    """Raise `InvalidRequestError` for a model that only classifies."""
+    if classifier is not None:
+        raise InvalidRequestError("model", f"this model {_purpose(classifier)}: it generates no text")
+
+
+def check_pooling(classifier: Classifier | None, classifies: bool) -> None:
+    """Raise `InvalidRequestError` if a model without labels is asked for them, or one with labels for an
+    embedding."""
+    if classifier is None and classifies:
+        raise InvalidRequestError("model", "this model has no classification head")
+    if classifier is not None and not classifies:
+        raise InvalidRequestError("model", f"this model {_purpose(classifier)}: it embeds no text")
+
+
+def _purpose(classifier: Classifier) -> str:
+    labels = len(classifier.labels)
+    return f"classifies texts by {labels} labels" if labels > 1 else "scores texts"
+
+
+def classified(classifier: Classifier, logits: bytes, raw: bool) -> tuple[bytes, str]:
+    """A number for each label, float32, and the label with the highest number.
+
+    `logits`: float32 [labels], finite. `raw`: the numbers are the logits. Raises `SchedulerError` for another
+    number of logits.
+    """
+    numbers = arrays.unpack(logits, arrays.FLOAT32)
+    if len(numbers) != len(classifier.labels):
+        raise SchedulerError(f"{len(numbers)} logits of a model with {len(classifier.labels)} labels")
+    best = max(range(len(numbers)), key=numbers.__getitem__)
+    if not raw and classifier.function != "none":
+        logits = arrays.pack(_applied(classifier.function, list(numbers)), arrays.FLOAT32)
+    return logits, classifier.labels[best]
+
+
+def _applied(function: Function, logits: list[float]) -> list[float]:
+    if function == "sigmoid":
+        return [1 / (1 + exp(-x)) if x > 0 else exp(x) / (1 + exp(x)) for x in logits]
+    highest = max(logits)
+    shares = [exp(x - highest) for x in logits]
+    whole = fsum(shares)
+    return [share / whole for share in shares]
