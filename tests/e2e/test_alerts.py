@@ -11,11 +11,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+import openai
 import pytest
 import yaml
 
 from ops.launcher.redis_server import RedisServer
-from tests.support.asking import attempts
+from tests.support.asking import ask, attempts
 from tests.support.deployment import Deployment
 from tests.support.prometheus import MISSING, WATCH, Prometheus, reading, wait_for
 
@@ -57,6 +58,10 @@ async def asked(deployment: Deployment, count: int, tokens: int) -> AsyncIterato
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def client_of(deployment: Deployment) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"{deployment.url}/v1", api_key="none", max_retries=0, timeout=240)
+
+
 async def comes_true(condition: Callable[[], object], seconds: float = 120.0) -> bool:
     """`wait_for`, beside tasks that ask."""
     return await asyncio.to_thread(wait_for, condition, seconds)
@@ -68,7 +73,7 @@ async def fire(prometheus: Prometheus, *alerts: str) -> None:
 
 
 async def test_a_deployment_that_is_full_and_hangs(redis_server: RedisServer, tmp_path: Path) -> None:
-    settings = {"QUIRE_KV_MEMORY": "16MiB", "QUIRE_MAX_WAITING_REQUESTS": "4", "QUIRE_LEASE_SECONDS": "60"}
+    settings = {"QUIRE_KV_MEMORY": "16MiB", "QUIRE_MAX_WAITING_REQUESTS": "8", "QUIRE_LEASE_SECONDS": "60"}
     deployment = Deployment(redis_server, tmp_path, **settings)
     deployment.spawn("tokenizer_svc")
     try:
@@ -84,26 +89,42 @@ async def test_a_deployment_that_is_full_and_hangs(redis_server: RedisServer, tm
 
 
 async def a_worker_hangs(deployment: Deployment, prometheus: Prometheus) -> None:
+    """While one sequence has nearly all blocks, and others wait for some."""
     (worker,) = deployment.processes["gpu_worker"]
-    full = "vllm:kv_cache_usage_perc > 0.95 and vllm:num_requests_waiting > 0"
     async with asked(deployment, count=1, tokens=20) as tasks:
         assert await tasks[0] == 200
     assert not await comes_true(prometheus.firing, seconds=5)
-    for attempt in attempts(20):
-        async with asked(deployment, count=12, tokens=1500):
-            assert await comes_true(lambda: prometheus.query("vllm:num_requests_waiting > 0"))
-            worker.send_signal(signal.SIGSTOP)
-            await asyncio.sleep(8)  # by then it is known what was so when the worker was stopped
-            attempt.hit = bool(prometheus.query(full))
-            if attempt.hit:
-                await fire(prometheus, "QuireMemoryFull", "QuireStalled")
-                async with asked(deployment, count=200, tokens=4) as refused:
-                    done, _ = await asyncio.wait(refused, return_when=asyncio.FIRST_COMPLETED)
-                    assert {await task for task in done} == {429}
-                    await fire(prometheus, "QuireRefuses")
+    for attempt in attempts():
+        begun, stopped = asyncio.Event(), asyncio.Event()
+
+        def listen(tokens: int, begun: asyncio.Event = begun, stopped: asyncio.Event = stopped) -> None:
+            begun.set()
+            if tokens >= 1960 and not stopped.is_set():
+                worker.send_signal(signal.SIGSTOP)
+                stopped.set()
+
+        async with client_of(deployment) as client:
+            asking = asyncio.create_task(ask(client, listen, tokens=2030))
+            await begun.wait()
+            async with asked(deployment, count=4, tokens=1500):
+                await stopped.wait()
+                await asyncio.sleep(8)  # by then it is known what was so when the worker was stopped
+                attempt.hit = bool(prometheus.query("vllm:kv_cache_usage_perc > 0.95"))
+                if attempt.hit:
+                    await fire(prometheus, "QuireMemoryFull", "QuireStalled")
+                    await others_wait_or_are_refused(deployment, prometheus)
                 worker.send_signal(signal.SIGCONT)
-                await fire(prometheus, "QuireSlow")
-            worker.send_signal(signal.SIGCONT)
+                await asking
+
+
+async def others_wait_or_are_refused(deployment: Deployment, prometheus: Prometheus) -> None:
+    """The worker goes on when some have waited for long."""
+    async with asked(deployment, count=100, tokens=4) as tasks:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        assert {await task for task in done} == {429}
+        await fire(prometheus, "QuireRefuses")
+        deployment.processes["gpu_worker"][0].send_signal(signal.SIGCONT)
+        await fire(prometheus, "QuireSlow")
 
 
 async def a_tokenizer_hangs(deployment: Deployment, prometheus: Prometheus) -> None:
