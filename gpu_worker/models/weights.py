@@ -40,7 +40,7 @@ class Weights:
     """The checkpoint has matrices as [columns, rows]."""
     ranks: Ranks = ALONE
     keeps: frozenset[Kind] = frozenset()
-    """Types of weights that the back end can keep as they are: `ScaledWeight`, `ByteWeight`, `CodedWeight`."""
+    """Types of weights that the back end can keep: see `ScaledWeight`, `ByteWeight` and `CodedWeight`."""
 
     def under(self, prefix: str) -> "Weights":
         """The tensors whose names begin with `prefix`, by the rest of their names."""

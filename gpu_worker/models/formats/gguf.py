@@ -85,19 +85,19 @@ class GgufWeight:
         if parts is None or start % size:
             return None
         groups = slice(start // size, -(-stop // size))
-        numbers, scales = parts.numbers.view(count, -1)[:, start:stop], parts.scales
-        factors = None if parts.factors is None else parts.factors.view(count, -1)
+        numbers, scales = parts.numbers.reshape(count, -1)[:, start:stop], parts.scales
+        factors = None if parts.factors is None else parts.factors.reshape(count, -1)
         if factors is None or start:
-            scales, factors = narrowed(parts.whole_scales().view(count, -1)[:, groups])
+            scales, factors = narrowed(parts.whole_scales().reshape(count, -1)[:, groups])
         else:
-            scales = scales.half().view(count, -1)[:, groups]
+            scales = scales.half().reshape(count, -1)[:, groups]
         return Codes(
             numbers if parts.levels is not None else numbers.view(torch.uint8),
             size,
             scales,
             "int8" if parts.levels is None else "table",
             None if parts.levels is None else torch.tensor(parts.levels),
-            None if parts.shifts is None else parts.shifts.view(count, -1)[:, groups],
+            None if parts.shifts is None else parts.shifts.reshape(count, -1)[:, groups],
             factors,
             0 if factors is None or start else weights,
         )

@@ -28,7 +28,7 @@ from ops.runtime.gguf.file import TYPES
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What blocks have: a weight is its number, or the level of that number, times its scale, and its shift."""
+    """What blocks have. A weight is its number, or that number's level, times its scale, plus its shift."""
 
     numbers: Tensor
     """int8, or of levels uint8, [n, weights of a block]."""
