@@ -15,8 +15,8 @@ from torch import Tensor
 
 from gpu_worker.kernels.reference.rows import FP8
 
-LEAST_GROUP = 8
-"""Inputs of the smallest group: of smaller ones, scales would take as much memory as weights in bfloat16."""
+UNIT = 8
+"""Groups have multiples of 8 inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Codes:
     numbers: Tensor
     """A byte each, uint8 [out, in]."""
     size: int
-    """Inputs of a group, an even number. The last group of a row may be smaller."""
+    """Inputs of a group, a multiple of 8. The last group of a row may be smaller."""
     scales: Tensor
     """float16 or float32 [out, groups]."""
     kind: Literal["table", "int8", "fp8"] = "int8"
@@ -96,7 +96,7 @@ def joined(parts: Sequence[Codes]) -> Codes | None:
     if not all(_same(first.order, each.order) for each in parts):
         return None
     size = math.gcd(*(each.size for each in parts))
-    if size < LEAST_GROUP or size % 2:
+    if size % UNIT:
         return None
     width = first.numbers.shape[1]
     every = [_in_groups_of(size, each, width) for each in parts]

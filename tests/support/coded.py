@@ -4,7 +4,15 @@ import torch
 
 from gpu_worker.kernels.codes import CodedWeight, Codes
 
-KINDS = ("table", "int8", "fp8")
+KINDS = ("int8", "whole", "half", "fp8", "table")
+ROUNDED = ("int8", "whole", "half")
+"""Kinds with which activations are rounded."""
+TABLES = {
+    "whole": torch.arange(-8.0, 8.0),
+    "half": torch.arange(-7.5, 8.5, 1.0),
+    "table": torch.randn(16, generator=torch.Generator().manual_seed(0)),
+}
+"""Values of codes of 4 bits: whole numbers, halves, and others."""
 
 
 def coded(
@@ -19,7 +27,7 @@ def coded(
     def drawn(*shape: int) -> torch.Tensor:
         return torch.rand(shape, generator=chance) / 8 + 0.01
 
-    numbers = torch.randint(16 if kind == "table" else 256, (out, inputs), generator=chance)
+    numbers = torch.randint(16 if kind in TABLES else 256, (out, inputs), generator=chance)
     if kind == "fp8":
         numbers[(numbers & 127) == 127] = 1  # not NaN
     size, groups = 16, -(-inputs // 16)
@@ -28,8 +36,8 @@ def coded(
         numbers.to(torch.uint8),
         size,
         scales if more else scales.half(),
-        kind,  # type: ignore[arg-type]
-        torch.randn(16, generator=chance) if kind == "table" else None,
+        "table" if kind in TABLES else "fp8" if kind == "fp8" else "int8",
+        TABLES.get(kind),
         drawn(out, groups) if more else None,
         drawn(out, -(-groups // 2)) if more else None,
         2 * size if more else 0,

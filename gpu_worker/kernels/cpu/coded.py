@@ -1,7 +1,8 @@
 """The products of `linear.py` with weights as a checkpoint has them: codes, and scales of groups of inputs.
 
-A part of a panel at a time is dequantized to float32 within the product (`src/coded.cpp`). Neither weights
-nor activations are rounded to fewer bits: see `kernels/codes.py`.
+Weights are not rounded: see `kernels/codes.py`. Where codes mean whole numbers, or halves of them, activations
+are quantized to int8 in every call, and the sums of a group are exact integers. Where they mean others (fp8, nf4),
+codes become float32 within the product, and activations are not rounded (`src/coded.cpp`).
 """
 
 import ctypes
@@ -13,8 +14,9 @@ from gpu_worker.kernels.codes import CodedWeight
 from gpu_worker.kernels.cpu.library import address
 from gpu_worker.kernels.cpu.linear import COLUMNS, Packed, PackedGated, PackedLinear
 
-KINDS = {"table": 0, "int8": 1, "fp8": 2}
-"""The library's numbers of kinds of codes."""
+KINDS = {"int8": 0, "whole": 1, "fp8": 2, "table": 3}
+"""The library's numbers of kinds of codes. `whole`: multiples of `unit` in a table."""
+UNITS = (1.0, 0.5)
 
 
 class _Codes(ctypes.Structure):
@@ -30,6 +32,8 @@ class _Codes(ctypes.Structure):
         ("shifts", ctypes.c_void_p),
         ("order", ctypes.c_void_p),
         ("table", ctypes.c_float * 16),
+        ("whole", ctypes.c_int8 * 16),
+        ("unit", ctypes.c_float),
     )
 
 
@@ -41,13 +45,16 @@ class _Coded(Packed):
     def _pack(self, weight: Tensor) -> None:
         assert isinstance(weight, CodedWeight)
         codes = weight.codes
-        self._take_panels(self.in_features if codes.table is None else -(-self.in_features // 2))
+        # Bytes of a row: codes of 4 bits fill words of eight.
+        self._take_panels(self.in_features if codes.table is None else -(-self.in_features // 8) * 4)
+        table = [] if codes.table is None else codes.table.tolist()
+        unit = next((each for each in UNITS if table and _are_bytes(table, each)), 0.0)
         scales, shifts, factors = map(self._by_panel, (codes.scales, codes.shifts, codes.factors))
         order = None if codes.order is None else codes.order.int().contiguous()
         is_half = codes.scales.dtype == torch.float16
         self._tensors = [each for each in (scales, shifts, factors, order) if each is not None]
         self._codes = _Codes(
-            kind=KINDS[codes.kind],
+            kind=KINDS["whole" if unit else codes.kind],
             size=codes.size,
             span=codes.span or self.in_features,
             halves=address(scales) if is_half else None,
@@ -55,7 +62,9 @@ class _Coded(Packed):
             factors=address(factors),
             shifts=address(shifts),
             order=address(order),
-            table=(ctypes.c_float * 16)(*([] if codes.table is None else codes.table.tolist())),
+            table=(ctypes.c_float * 16)(*table),
+            whole=(ctypes.c_int8 * 16)(*(int(each / unit) for each in table if unit)),
+            unit=unit,
         )
         self._matrix.codes = ctypes.addressof(self._codes)
         numbers = codes.numbers.contiguous()
@@ -78,6 +87,11 @@ class _Coded(Packed):
     def nbytes(self) -> int:
         """Bytes that the packed weights take."""
         return self._panels.nbytes + sum(each.nbytes for each in self._tensors)
+
+
+def _are_bytes(table: list[float], unit: float) -> bool:
+    """Whether all numbers are multiples of `unit`, from -127 to 127 of them."""
+    return all(each == round(each / unit) * unit and abs(each / unit) <= 127 for each in table)
 
 
 class CodedLinear(_Coded, PackedLinear):

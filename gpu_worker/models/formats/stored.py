@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.errors import ModelError
-from gpu_worker.kernels.codes import Codes, narrowed
+from gpu_worker.kernels.codes import UNIT, Codes, narrowed
 from gpu_worker.kernels.products import GROUP
 from gpu_worker.kernels.reference.rows import FP8
 
@@ -153,7 +153,7 @@ class StoredWeight:
     def codes(self, rows: slice, columns: slice) -> Codes | None:
         size = self.block[1] if columns.start % self.block[1] == 0 else math.gcd(self.block[1], columns.start)
         width = columns.stop - columns.start
-        size = min(size, width + width % 2)
+        size = min(size, width + -width % UNIT)
         found = self.numbers.coded(rows, columns)
         order = None if self.order is None else self.order.argsort(stable=True)
         if found is None or (order is not None and not self._in_order(order, width)):

@@ -14,7 +14,7 @@ from gpu_worker.kernels.cpu.coded import CodedGated, CodedLinear
 from gpu_worker.kernels.cpu.tape import Tape
 from gpu_worker.kernels.reference.coded import CodedReference
 from gpu_worker.kernels.reference.rows import FP8
-from tests.support.coded import KINDS, coded
+from tests.support.coded import KINDS, ROUNDED, coded
 from tests.support.native import with_team
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -31,6 +31,13 @@ def numbers(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> T
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
+def kept(rows: int, width: int, dtype: torch.dtype, seed: int) -> Tensor:
+    """Activations that are not rounded, because the largest of each row is 127."""
+    drawn = torch.randint(-127, 128, (rows, width), generator=torch.Generator().manual_seed(seed))
+    drawn[:, seed % width] = 127
+    return drawn.to(dtype)
+
+
 def exact(weight: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """The product in float64, and the sums of the sizes of what is added up."""
     assert isinstance(weight, CodedWeight)
@@ -44,14 +51,14 @@ def exact(weight: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 def test_products_are_near_to_float64(
     kernels: ctypes.CDLL, kind: str, dtype: torch.dtype, more: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Weights and activations are not rounded: in float32 the results are as good as float32 is."""
+    """Weights are not rounded: in float32 the results are as good as float32 is."""
     for shape in SHAPES:
         weight, bias = coded(kind, *shape, dtype, more), numbers(shape[0], dtype=dtype)
         plain, wide = CodedLinear(kernels, weight, bias), CodedLinear(kernels, weight, wide=True)
         with monkeypatch.context() as patch:  # new tensors are full of NaN: what is not written is found
             patch.setattr(torch, "empty", lambda *args, **kw: torch.full(*args, torch.nan, **kw))
             for rows in (0, 1, 2, 3, 7, 13, 40, 97):
-                x = numbers(rows, shape[1], dtype=dtype, seed=rows)
+                x = kept(rows, shape[1], dtype, seed=rows)
                 expected, size = exact(weight, x)
                 near = 1e-6 * size
                 assert ((wide(x).double() - expected).abs() <= near).all()
@@ -91,7 +98,7 @@ def test_gated(kernels: ctypes.CDLL, kind: str, dtype: torch.dtype, more: bool) 
         gated = CodedGated(kernels, weight, bias, "gelu")
         wide = CodedWeight.of(weight.float(), weight.codes)
         for rows in (1, 7, 40):
-            x = numbers(rows, width, dtype=dtype, seed=rows) / 8
+            x = kept(rows, width, dtype, seed=rows) / 256
             expected = REFERENCE.gated(wide, bias.float(), "gelu")(x.float())
             error = (gated(x).float() - expected).norm()
             assert error <= (1e-5 + torch.finfo(dtype).eps) * expected.norm()
@@ -121,6 +128,18 @@ def test_every_number_of_fp8(kernels: ctypes.CDLL) -> None:
     assert torch.equal(CodedLinear(kernels, weight).rows(torch.tensor([0, 1])), expected)
 
 
+@pytest.mark.parametrize("more", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_activations_are_rounded_where_values_are_whole(kernels: ctypes.CDLL, kind: str, more: bool) -> None:
+    """Each by at most half of its row's scale."""
+    weight, x = coded(kind, 40, 130, more=more), numbers(9, 130, seed=1)
+    (expected, size), found = exact(weight, x), CodedLinear(kernels, weight)(x).double()
+    half = x.abs().amax(1, keepdim=True).double() / 127 * 0.501
+    most = half * weight.codes.dequantized().abs().sum(1).double() + 1e-6 * size
+    assert ((found - expected).abs() <= most).all()
+    assert ((found - expected).abs() <= 1e-6 * size).all() == (kind not in ROUNDED)
+
+
 def test_a_recorded_product_is_repeated(kernels: ctypes.CDLL) -> None:
     linear, x, out = CodedLinear(kernels, coded("int8", 40, 64)), numbers(3, 64), torch.zeros(3, 40)
     tape = Tape(kernels)
@@ -132,7 +151,7 @@ def test_a_recorded_product_is_repeated(kernels: ctypes.CDLL) -> None:
     assert torch.equal(out, linear(x))
 
 
-@pytest.mark.parametrize(("kind", "bits"), [("table", 5), ("int8", 9), ("fp8", 9)])
+@pytest.mark.parametrize(("kind", "bits"), [("table", 5), ("half", 5), ("int8", 9), ("fp8", 9)])
 def test_bytes(kernels: ctypes.CDLL, kind: str, bits: int) -> None:
     """Codes, and a float16 for 16 of them."""
     assert CodedLinear(kernels, coded(kind, 64, 128)).nbytes == 64 * 128 * bits // 8
