@@ -78,6 +78,9 @@ void multiply_bytes(const Matrix& matrix, const Code& code, int64_t panel, const
     for (int64_t word = 0, group = 0; word < words; ++group) {
         i32x16 sums[COUNT][2] = {}, excess[2] = {};
         for (const int64_t stop = std::min(words, word + each); word < stop; ++word, from += COLUMNS) {
+            if (FIRST < LAST - 1 ? COUNT >= COMPUTING : FIRST == 0)  // both halves, before the first is read
+#pragma GCC unroll 2
+                for (int half = 0; half < 2; ++half) __builtin_prefetch(from + AHEAD + half * LANES);
             u32x16 found[2][Code::EACH];
 #pragma GCC unroll 2
             for (int half = FIRST; half < LAST; ++half) code.read(from + half * LANES, found[half]);

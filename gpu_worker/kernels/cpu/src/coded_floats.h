@@ -73,6 +73,7 @@ inline void dequantize(const Matrix& matrix, const Values& values, int64_t panel
         const int64_t group = at / matrix.codes->size, stop = std::min(end, (group + 1) * matrix.codes->size);
         const Group found(matrix, panel, group, Values::FACTOR);
         const auto give = [&](int count) {
+            if (FIRST == 0) __builtin_prefetch(from + sizeof(uint32_t) * AHEAD);
             f32x16 numbers[2][Values::INPUTS];
 #pragma GCC unroll 2
             for (int half = FIRST; half < LAST; ++half) values.read(from + half * LANES, numbers[half]);
