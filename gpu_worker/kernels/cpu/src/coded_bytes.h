@@ -68,60 +68,74 @@ int64_t code_words(const Matrix& matrix) {
     return (matrix.in + INPUTS - 1) / INPUTS;
 }
 
-// The products of the halves FIRST to LAST - 1 of a panel with COUNT rows from `x` on, `stride` words apart.
+// A group of a panel: `words` words of each of its columns.
+struct GroupWords {
+    const uint32_t* from;
+    int64_t words;
+    const Group& scale;
+    const float* sums;  // of the first row's activations, if there are shifts; otherwise null
+};
+
+// Add the products of the halves FIRST to LAST - 1 of a group with COUNT rows from `x` on, `stride` words apart.
 template <class Code, class Dot, int COUNT, int FIRST, int LAST>
-void multiply_bytes(const Matrix& matrix, const Code& code, int64_t panel, const uint32_t* x, int64_t stride, Tile<f32x16>& tile) {
-    const int64_t words = code_words<Code>(matrix), each = matrix.codes->size / (4 * Code::EACH);
-    const uint32_t* from = matrix.panels + panel * words * COLUMNS;
-    const auto* group_sums = reinterpret_cast<const float*>(x + row_words(matrix) * Dot::PARTS);
-    f32x16 totals[COUNT][2] = {};
-    for (int64_t word = 0, group = 0; word < words; ++group) {
-        i32x16 sums[COUNT][2] = {}, excess[2] = {};
-        for (const int64_t stop = std::min(words, word + each); word < stop; ++word, from += COLUMNS) {
-            if (FIRST < LAST - 1 ? COUNT >= COMPUTING : FIRST == 0)  // both halves, before the first is read
-#pragma GCC unroll 2
-                for (int half = 0; half < 2; ++half) __builtin_prefetch(from + AHEAD + half * LANES);
-            u32x16 found[2][Code::EACH];
-#pragma GCC unroll 2
-            for (int half = FIRST; half < LAST; ++half) code.read(from + half * LANES, found[half]);
-#pragma GCC unroll 4
-            for (int part = 0; part < Code::EACH * Dot::PARTS; ++part) {
-                u32x16 weights[2];
-#pragma GCC unroll 2
-                for (int half = FIRST; half < LAST; ++half) {
-                    weights[half] = Dot::part(found[half][part / Dot::PARTS], part % Dot::PARTS);
-                    if (ZERO) excess[half] = Dot::dot(excess[half], weights[half], u32x16{} + ZERO * 0x01010101u);
-                }
-#pragma GCC unroll 16
-                for (int row = 0; row < COUNT; ++row) {
-                    const u32x16 numbers = u32x16{} + x[row * stride + word * Code::EACH * Dot::PARTS + part];
-#pragma GCC unroll 2
-                    for (int half = FIRST; half < LAST; ++half)
-                        sums[row][half] = Dot::dot(sums[row][half], weights[half], numbers);
-                }
-            }
+inline void add_group(const Code& code, const GroupWords& group, const uint32_t* x, int64_t stride, Tile<f32x16>& tile) {
+    constexpr int PARTS = Code::EACH * Dot::PARTS;
+    i32x16 sums[COUNT][2] = {}, excess[2] = {};
+    const uint32_t* from = group.from;
+    for (int64_t word = 0; word < group.words; ++word, from += COLUMNS, x += PARTS) {
+        if (FIRST == 0 && COUNT >= COMPUTING) {
+            __builtin_prefetch(from + AHEAD);
+            __builtin_prefetch(from + AHEAD + LANES);
         }
-        const Group scale(matrix, panel, group, code.unit);
-#pragma GCC unroll 16
-        for (int row = 0; row < COUNT; ++row)
+        u32x16 found[2][Code::EACH];
+#pragma GCC unroll 2
+        for (int half = FIRST; half < LAST; ++half) code.read(from + half * LANES, found[half]);
+#pragma GCC unroll 4
+        for (int part = 0; part < PARTS; ++part) {
+            u32x16 weights[2];
 #pragma GCC unroll 2
             for (int half = FIRST; half < LAST; ++half) {
-                totals[row][half] += convert<float>(sums[row][half] - excess[half]) * scale.scales[half];
-                if (matrix.codes->shifts) totals[row][half] += scale.shifts[half] * group_sums[row * stride + group];
+                weights[half] = Dot::part(found[half][part / Dot::PARTS], part % Dot::PARTS);
+                if (ZERO) excess[half] = Dot::dot(excess[half], weights[half], u32x16{} + ZERO * 0x01010101u);
             }
+#pragma GCC unroll 16
+            for (int row = 0; row < COUNT; ++row) {
+                const u32x16 numbers = u32x16{} + x[row * stride + part];
+#pragma GCC unroll 2
+                for (int half = FIRST; half < LAST; ++half) sums[row][half] = Dot::dot(sums[row][half], weights[half], numbers);
+            }
+        }
     }
+#pragma GCC unroll 16
     for (int row = 0; row < COUNT; ++row)
-        for (int half = FIRST; half < LAST; ++half) tile.sums[row][half] = totals[row][half];
+#pragma GCC unroll 2
+        for (int half = FIRST; half < LAST; ++half) {
+            f32x16& total = tile.sums[row][half];
+            total += convert<float>(sums[row][half] - excess[half]) * group.scale.scales[half];
+            if (group.sums) total += group.scale.shifts[half] * group.sums[row * stride];
+        }
 }
 
+// The products of a panel with COUNT rows. Sums of both halves of a group fit in registers for few rows; for more, the
+// second half of a group is read from the L1 cache.
 template <class Code, class Dot, int COUNT>
 void multiply_byte_tile(const Matrix& matrix, const Code& code, int64_t panel, const uint32_t* x, int64_t stride,
                         Tile<f32x16>& tile) {
-    if constexpr (COUNT <= (BOTH_HALVES + 1) / 2) {  // half of the registers hold sums of a group
-        multiply_bytes<Code, Dot, COUNT, 0, 2>(matrix, code, panel, x, stride, tile);
-    } else {
-        multiply_bytes<Code, Dot, COUNT, 0, 1>(matrix, code, panel, x, stride, tile);
-        multiply_bytes<Code, Dot, COUNT, 1, 2>(matrix, code, panel, x, stride, tile);
+    const int64_t words = code_words<Code>(matrix), each = matrix.codes->size / (4 * Code::EACH);
+    const uint32_t* from = matrix.panels + panel * words * COLUMNS;
+    const auto* sums = reinterpret_cast<const float*>(x + row_words(matrix) * Dot::PARTS);
+    for (int row = 0; row < COUNT; ++row) tile.sums[row][0] = tile.sums[row][1] = f32x16{};
+    for (int64_t word = 0, number = 0; word < words; word += each, ++number) {
+        const Group scale(matrix, panel, number, code.unit);
+        const GroupWords group{from + word * COLUMNS, std::min(each, words - word), scale,
+                               matrix.codes->shifts ? sums + number : nullptr};
+        const uint32_t* numbers = x + word * Code::EACH * Dot::PARTS;
+        if constexpr (COUNT <= BOTH_HALVES) {
+            add_group<Code, Dot, COUNT, 0, 2>(code, group, numbers, stride, tile);
+        } else {
+            add_group<Code, Dot, COUNT, 0, 1>(code, group, numbers, stride, tile);
+            add_group<Code, Dot, COUNT, 1, 2>(code, group, numbers, stride, tile);
+        }
     }
 }
 

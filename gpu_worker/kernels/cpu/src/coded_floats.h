@@ -5,9 +5,9 @@
 //
 //     input 0: output 0, 1, .. 31 │ input 1: output 0, 1, .. 31
 //
-// Neither weights nor activations are rounded to fewer bits: codes become float32 in registers. With more rows than one
-// tile has, a part of a panel becomes float32 in the L1 cache, is multiplied as a panel of float32, and all tiles of a
-// task share it. The sums are the same, bit by bit.
+// Neither weights nor activations are rounded to fewer bits: for few rows codes become float32 in registers. For more, a
+// part of a panel becomes float32 in the L1 cache, is multiplied as a panel of float32, and all tiles of a task share it.
+// The sums are the same, bit by bit.
 #pragma once
 
 #include "codes.h"
@@ -64,24 +64,24 @@ private:
     }
 };
 
-// Dequantize the halves FIRST to LAST - 1 of inputs `begin` to `end` - 1 of a panel. `begin` is even. Calls
-// `then(input, half, weights)` with the 16 weights of each.
-template <int FIRST, int LAST, class Values, class Then>
+// Dequantize inputs `begin` to `end` - 1 of a panel. `begin` is even. Calls `then(input, weights)` with both halves of its
+// weights.
+template <class Values, class Then>
 inline void dequantize(const Matrix& matrix, const Values& values, int64_t panel, int64_t begin, int64_t end, const Then& then) {
     const uint8_t* from = reinterpret_cast<const uint8_t*>(matrix.panels) + (panel * ((matrix.in + Values::INPUTS - 1) / Values::INPUTS) + begin / Values::INPUTS) * COLUMNS;
     for (int64_t at = begin; at < end;) {
         const int64_t group = at / matrix.codes->size, stop = std::min(end, (group + 1) * matrix.codes->size);
         const Group found(matrix, panel, group, Values::FACTOR);
         const auto give = [&](int count) {
-            if (FIRST == 0) __builtin_prefetch(from + sizeof(uint32_t) * AHEAD);
+            __builtin_prefetch(from + sizeof(uint32_t) * AHEAD);
             f32x16 numbers[2][Values::INPUTS];
 #pragma GCC unroll 2
-            for (int half = FIRST; half < LAST; ++half) values.read(from + half * LANES, numbers[half]);
+            for (int half = 0; half < 2; ++half) values.read(from + half * LANES, numbers[half]);
 #pragma GCC unroll 2
             for (int input = 0; input < count; ++input) {
                 f32x16 weights[2];
 #pragma GCC unroll 2
-                for (int half = FIRST; half < LAST; ++half)
+                for (int half = 0; half < 2; ++half)
                     weights[half] = numbers[half][input] * found.scales[half] + found.shifts[half];
                 then(at + input, weights);
             }
@@ -92,56 +92,45 @@ inline void dequantize(const Matrix& matrix, const Values& values, int64_t panel
     }
 }
 
-// The products of a single tile, whose weights stay in registers.
-template <class Values, int COUNT, int FIRST, int LAST>
-void multiply_halves(const Matrix& matrix, const Values& values, int64_t panel, const Rows& x, Tile<f32x16>& tile) {
+// The products of a panel with COUNT rows, whose weights stay in registers.
+template <class Values, int COUNT>
+void multiply_few(const Matrix& matrix, const Values& values, int64_t panel, const Rows& x, Tile<f32x16>& tile) {
     const float* numbers = reinterpret_cast<const float*>(x.words);
     f32x16 sums[COUNT][2] = {};
-    dequantize<FIRST, LAST>(matrix, values, panel, 0, matrix.in, [&](int64_t input, const f32x16* weights) {
+    dequantize(matrix, values, panel, 0, matrix.in, [&](int64_t input, const f32x16* weights) {
 #pragma GCC unroll 16
         for (int row = 0; row < COUNT; ++row) {
             const f32x16 number = splat(numbers[row * x.stride + input]);
 #pragma GCC unroll 2
-            for (int half = FIRST; half < LAST; ++half) sums[row][half] = sums[row][half] + weights[half] * number;
+            for (int half = 0; half < 2; ++half) sums[row][half] = sums[row][half] + weights[half] * number;
         }
     });
     for (int row = 0; row < COUNT; ++row)
-        for (int half = FIRST; half < LAST; ++half) tile.sums[row][half] = sums[row][half];
-}
-
-template <class Values, int COUNT>
-void multiply_tile(const Matrix& matrix, const Values& values, int64_t panel, const Rows& x, Tile<f32x16>& tile) {
-    if constexpr (COUNT <= BOTH_HALVES) {
-        multiply_halves<Values, COUNT, 0, 2>(matrix, values, panel, x, tile);
-    } else {
-        multiply_halves<Values, COUNT, 0, 1>(matrix, values, panel, x, tile);
-        multiply_halves<Values, COUNT, 1, 2>(matrix, values, panel, x, tile);
-    }
+        for (int half = 0; half < 2; ++half) tile.sums[row][half] = sums[row][half];
 }
 
 using Part = void (*)(const uint32_t*, int64_t, const uint32_t*, int64_t, bool, Tile<f32x16>&);
 template <class Values>
-using Whole = void (*)(const Matrix&, const Values&, int64_t, const Rows&, Tile<f32x16>&);
+using Few = void (*)(const Matrix&, const Values&, int64_t, const Rows&, Tile<f32x16>&);
 
 template <int... BEFORE>
 constexpr std::array<Part, TILE_ROWS> parts_of(std::integer_sequence<int, BEFORE...>) {
     return {Words<Float32>::multiply_part<BEFORE + 1>...};
 }
 template <class Values, int... BEFORE>
-constexpr std::array<Whole<Values>, TILE_ROWS> wholes_of(std::integer_sequence<int, BEFORE...>) {
-    return {multiply_tile<Values, BEFORE + 1>...};
+constexpr std::array<Few<Values>, BOTH_HALVES> few_of(std::integer_sequence<int, BEFORE...>) {
+    return {multiply_few<Values, BEFORE + 1>...};
 }
 
-// The products of 1, 2, .. TILE_ROWS rows with a part of a panel, and with a whole panel of codes.
-using Counts = std::make_integer_sequence<int, TILE_ROWS>;
-constexpr auto MULTIPLY_PART = parts_of(Counts());
+// The products of 1, 2, .. rows with a part of a panel, and with a whole panel of codes.
+constexpr auto MULTIPLY_PART = parts_of(std::make_integer_sequence<int, TILE_ROWS>());
 template <class Values>
-constexpr auto MULTIPLY_TILE = wholes_of<Values>(Counts());
+constexpr auto MULTIPLY_FEW = few_of<Values>(std::make_integer_sequence<int, BOTH_HALVES>());
 
 // Dequantize inputs of a panel to COLUMNS numbers for each.
 template <class Values>
 void write_part(const Matrix& matrix, const Values& values, int64_t panel, int64_t begin, int64_t end, float* to) {
-    dequantize<0, 2>(matrix, values, panel, begin, end, [&](int64_t input, const f32x16* weights) {
+    dequantize(matrix, values, panel, begin, end, [&](int64_t input, const f32x16* weights) {
         store(to + (input - begin) * COLUMNS, weights[0]);
         store(to + (input - begin) * COLUMNS + LANES, weights[1]);
     });
@@ -155,8 +144,8 @@ void multiply_floats(const Matrix& matrix, const Values& values, const Rows& x, 
         const int64_t first = part * tiles / parts, last = (part + 1) * tiles / parts;
         const auto row_of = [&](int64_t tile) { return tile * x.count / tiles; };
         Tile<f32x16> sums[TASK_TILES];
-        if (tiles == 1) {
-            MULTIPLY_TILE<Values>[x.count - 1](matrix, values, panel, x, sums[0]);
+        if (x.count <= BOTH_HALVES) {
+            MULTIPLY_FEW<Values>[x.count - 1](matrix, values, panel, x, sums[0]);
         } else {
             alignas(64) float weights[PART_INPUTS * COLUMNS];
             for (int64_t begin = 0; begin < matrix.in; begin += PART_INPUTS) {

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from gpu_worker.kernels.cpu import build
+from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.kernels import KeptKernels
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.kept import KeptReference
@@ -18,7 +18,6 @@ from ops.runtime.gguf.directory import as_directory
 from ops.runtime.gguf.file import read_gguf
 from tests.support.gguf import KINDS, model_file, tokens, write_gguf
 from tests.support.logits import watch_logits
-from tests.support.native import with_team
 from tests.unit.gpu_worker.behaviour.test_families import PROMPT, random_model
 from tests.unit.gpu_worker.conftest import Driver, make_runner
 
@@ -251,6 +250,18 @@ def compare(file: Path, meant: Path, kernels: Kernels | None = None, most: float
     torch.testing.assert_close(found, expected, atol=most, rtol=most)
 
 
+@pytest.fixture(scope="module")
+def compiled() -> Path:
+    """Where the compiled kernels are, before a test has a cache of its own."""
+    return build.cache()
+
+
+@pytest.fixture
+def cpp(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> KeptKernels:
+    monkeypatch.setattr(build, "cache", lambda: compiled)
+    return KeptKernels(library.load(build.supported()[0], 1))
+
+
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -320,14 +331,13 @@ def test_4_bits_stay_so_by_default(
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "Mixtral"])
 def test_types_of_one_file_stay_so_each_in_its_own(
-    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, name: str, cpp: KeptKernels, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also query, key and value of two types, which are one matrix. C++ kernels round activations."""
     caplog.set_level(logging.INFO, logger="gpu_worker")
     mixed = {"attn_v": "Q6_K", "attn_output": "Q5_K", "ffn_down": "Q8_0", "ffn_down_exps": "MXFP4"}
     mixed |= {"token_embd": "Q6_K", "output": "Q6_K", "attn_q": "IQ4_XS", "attn_k": "Q3_K"}
     file, meant = written(tmp_path, name, lambda own: mixed.get(own.split(".")[-2], "Q4_K"))
-    cpp = KeptKernels(with_team(build.supported()[0], 1))
     back_ends: tuple[tuple[Kernels, float], ...] = ((KeptReference(), 1e-2), (cpp, 0.5))
     for kernels, most in back_ends:
         caplog.clear()

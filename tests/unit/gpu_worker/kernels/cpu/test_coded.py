@@ -1,4 +1,4 @@
-"""Products with codes of a checkpoint: near to float64, with the reference's weights, on every instruction set."""
+"""Products with codes of a checkpoint: near to float64 with their weights, on every instruction set."""
 
 import ctypes
 import shutil
