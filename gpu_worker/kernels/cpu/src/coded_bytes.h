@@ -74,6 +74,7 @@ struct GroupWords {
     int64_t words;
     const Group& scale;
     const float* sums;  // of the first row's activations, if there are shifts; otherwise null
+    bool fetches;       // prefetches what comes next
 };
 
 // Add the products of the halves FIRST to LAST - 1 of a group with COUNT rows from `x` on, `stride` words apart.
@@ -83,7 +84,7 @@ inline void add_group(const Code& code, const GroupWords& group, const uint32_t*
     i32x16 sums[COUNT][2] = {}, excess[2] = {};
     const uint32_t* from = group.from;
     for (int64_t word = 0; word < group.words; ++word, from += COLUMNS, x += PARTS) {
-        if (FIRST == 0 && COUNT >= COMPUTING) {
+        if (FIRST == 0 && group.fetches) {
             __builtin_prefetch(from + AHEAD);
             __builtin_prefetch(from + AHEAD + LANES);
         }
@@ -120,7 +121,7 @@ inline void add_group(const Code& code, const GroupWords& group, const uint32_t*
 // second half of a group is read from the L1 cache.
 template <class Code, class Dot, int COUNT>
 void multiply_byte_tile(const Matrix& matrix, const Code& code, int64_t panel, const uint32_t* x, int64_t stride,
-                        Tile<f32x16>& tile) {
+                        bool is_first, Tile<f32x16>& tile) {
     const int64_t words = code_words<Code>(matrix), each = matrix.codes->size / (4 * Code::EACH);
     const uint32_t* from = matrix.panels + panel * words * COLUMNS;
     const auto* sums = reinterpret_cast<const float*>(x + row_words(matrix) * Dot::PARTS);
@@ -128,7 +129,7 @@ void multiply_byte_tile(const Matrix& matrix, const Code& code, int64_t panel, c
     for (int64_t word = 0, number = 0; word < words; word += each, ++number) {
         const Group scale(matrix, panel, number, code.unit);
         const GroupWords group{from + word * COLUMNS, std::min(each, words - word), scale,
-                               matrix.codes->shifts ? sums + number : nullptr};
+                               matrix.codes->shifts ? sums + number : nullptr, is_first && COUNT >= COMPUTING};
         const uint32_t* numbers = x + word * Code::EACH * Dot::PARTS;
         if constexpr (COUNT <= BOTH_HALVES) {
             add_group<Code, Dot, COUNT, 0, 2>(code, group, numbers, stride, tile);
@@ -140,7 +141,7 @@ void multiply_byte_tile(const Matrix& matrix, const Code& code, int64_t panel, c
 }
 
 template <class Code>
-using ByteTile = void (*)(const Matrix&, const Code&, int64_t, const uint32_t*, int64_t, Tile<f32x16>&);
+using ByteTile = void (*)(const Matrix&, const Code&, int64_t, const uint32_t*, int64_t, bool, Tile<f32x16>&);
 
 template <class Code, class Dot, int... BEFORE>
 constexpr std::array<ByteTile<Code>, TILE_ROWS> byte_tiles(std::integer_sequence<int, BEFORE...>) {
@@ -161,11 +162,13 @@ void multiply_all(const Matrix& matrix, const Code& code, const void* x, int64_t
     const int64_t tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, parts = (tiles + TASK_ROWS / TILE_ROWS - 1) / (TASK_ROWS / TILE_ROWS);
     parallel_for(parts * matrix.count(), [&](int64_t task, int) {
         const int64_t panel = task / parts, part = task % parts;
-        for (int64_t number = part * tiles / parts; number < (part + 1) * tiles / parts; ++number) {
+        const int64_t first = part * tiles / parts;
+        for (int64_t number = first; number < (part + 1) * tiles / parts; ++number) {
             const int64_t row = number * rows / tiles;
             const int count = int((number + 1) * rows / tiles - row);
             Tile<f32x16> tile;
-            MULTIPLY[count - 1](matrix, code, panel, source.rows.words + row * source.rows.stride, source.rows.stride, tile);
+            MULTIPLY[count - 1](matrix, code, panel, source.rows.words + row * source.rows.stride, source.rows.stride,
+                                number == first, tile);
             for (int each = 0; each < count; ++each)
                 for (f32x16& sums : tile.sums[each]) sums *= source.scales[row + each];
             finish_tile(matrix, output, panel, row, count, tile);
