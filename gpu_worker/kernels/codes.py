@@ -13,8 +13,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.reference.rows import FP8
-
 UNIT = 8
 """Groups have multiples of 8 inputs."""
 
@@ -55,7 +53,7 @@ class Codes:
 
     def to(self, device: torch.device) -> "Codes":
         """The same on a device."""
-        tensors = {
+        tensors: dict[str, Any] = {
             field.name: value.to(device)
             for field in fields(self)
             if isinstance(value := getattr(self, field.name), Tensor)
@@ -68,7 +66,7 @@ class Codes:
         if self.table is not None:
             weight = self.table[self.numbers.int()]
         else:
-            weight = self.numbers.view(torch.int8 if self.kind == "int8" else FP8).float()
+            weight = self.numbers.view(torch.int8 if self.kind == "int8" else torch.float8_e4m3fn).float()
         weight *= _spread(self.whole_scales(), self.size, width)
         if self.shifts is not None:
             weight += _spread(self.shifts, self.size, width)

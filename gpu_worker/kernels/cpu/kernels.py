@@ -122,7 +122,7 @@ class QuantizedKernels(CpuKernels):
     """With weights of int8. Each product quantizes its activations to int8."""
 
     _linear = QuantizedLinear
-    _gated = QuantizedGated
+    _gated: ClassVar[type[PackedGated]] = QuantizedGated
 
 
 class CodedKernels(CpuKernels):
