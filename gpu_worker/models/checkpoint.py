@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from gpu_worker.errors import ModelError
+from gpu_worker.kernels.codes import Codes, joined
 from gpu_worker.machine.huge_pages import forget
 from gpu_worker.models.formats.format import Format
 from gpu_worker.models.formats.stored import PIECE, QuantizedWeight
@@ -46,7 +47,7 @@ class Checkpoint:
         self.dequantized = 0
         """Number of quantized weights that were read, of this rank alone."""
         self.kept = 0
-        """Number of these that keep their 4 bits or their byte, as `ScaledWeight` or `ByteWeight`."""
+        """Number of these that keep their bits, as `ScaledWeight`, `ByteWeight` or `CodedWeight`."""
 
     def check(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise `ModelError` if a tensor is missing or has another shape. It may be a quantized weight."""
@@ -109,6 +110,21 @@ class Checkpoint:
         found = [part for each in rows if (part := stored[0].byte_scales(each)) is not None]
         self.forget(stored[1].values())
         return (torch.cat([scales for scales, _ in found]), found[0][1]) if found else None
+
+    def codes(self, name: str, rows: Sequence[slice], columns: slice) -> Codes | None:
+        """`QuantizedWeight.codes` of slices of rows, one after the other. None if it is None for any."""
+        if (stored := self._stored(name)) is None:
+            return None
+        step = max(1, PIECE // max(columns.stop - columns.start, 1))
+        found = list[Codes]()
+        for each in rows:
+            for first in range(each.start, each.stop, step):
+                part = stored[0].codes(slice(first, min(first + step, each.stop)), columns)
+                if part is None:
+                    return None
+                found.append(part)
+        self.forget(stored[1].values())
+        return joined(found)
 
     def _stored(self, name: str) -> tuple[QuantizedWeight, dict[str, Tensor]] | None:
         """The quantized weight `name`, and its tensors by the ends of their names."""

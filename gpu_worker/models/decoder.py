@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.attention import LayerCache, StepAttention
+from gpu_worker.kernels.codes import CodedWeight
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Unary
 from gpu_worker.models.config import ModelConfig
@@ -99,8 +100,8 @@ def _embedding_and_head(
 ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
     """The embedding's look-up and the head. They share a matrix if they are tied."""
     names, words = config.family.names, Vocabulary(config.vocab_size, weights.ranks)
-    # No back end has a head of 4 bits, and an embedding of its own is a plain table.
-    kept = base.keeps - {"int4"} if config.tie_word_embeddings else frozenset()
+    # Back ends of int4 have no head, and those of int8 and fp8 no embedding of its own.
+    kept = base.keeps - {"int4"} if config.tie_word_embeddings else base.keeps & {"coded"}
     table = words.read(replace(base, keeps=kept), f"{names.embedding}.weight", config.hidden_size)
     if config.tie_word_embeddings:
         tied = kernels.linear(table, dtype=torch.float32, keeps_rows=True)
@@ -109,7 +110,8 @@ def _embedding_and_head(
     rows = words.read(wide, f"{names.head}.weight", config.hidden_size)
     bias = words.read(weights, f"{names.head}.bias") if config.family.head_bias else None
     head = words.logits(kernels.linear(rows, bias, dtype=torch.float32))
-    return words.embedding(table.__getitem__), _logits(config, head)
+    coded = kernels.linear(table, keeps_rows=True).rows if isinstance(table, CodedWeight) else None
+    return words.embedding(coded or table.__getitem__), _logits(config, head)
 
 
 def _logits(config: ModelConfig, head: Unary) -> Callable[[Tensor], Tensor]:

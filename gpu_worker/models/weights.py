@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from gpu_worker.kernels.codes import CodedWeight, Codes, joined
 from gpu_worker.kernels.products import ByteWeight, ScaledWeight
 from gpu_worker.kernels.reference.kept import BYTES, Kind
 from gpu_worker.models.checkpoint import Checkpoint
@@ -39,8 +40,7 @@ class Weights:
     """The checkpoint has matrices as [columns, rows]."""
     ranks: Ranks = ALONE
     keeps: frozenset[Kind] = frozenset()
-    """Types of weights that the back end can keep as they are. They have their scales: `ScaledWeight` and
-    `ByteWeight`."""
+    """Types of weights that the back end can keep: see `ScaledWeight`, `ByteWeight` and `CodedWeight`."""
 
     def under(self, prefix: str) -> "Weights":
         """The tensors whose names begin with `prefix`, by the rest of their names."""
@@ -137,18 +137,35 @@ class Weights:
         if len(known) == len(bytes_of) and len(kinds) == 1 and BYTES[kind := kinds.pop()] in self.keeps:
             self.checkpoint.kept += merged.numel()
             return ByteWeight.of(merged, torch.cat([each for each, _ in known]).to(self.device), kind)
-        return self._with_groups(merged, parts, columns) if "int4" in self.keeps else merged
+        if "int4" in self.keeps and (scaled := self._with_groups(merged, parts, columns)) is not None:
+            return scaled
+        return self._with_codes(merged, parts, columns) if "coded" in self.keeps else merged
+
+    def _with_codes(
+        self, merged: Tensor, parts: Sequence[tuple[str, int, Sequence[slice]]], columns: slice
+    ) -> Tensor:
+        """A matrix of `parts` with their codes, if all of them have such that go together."""
+        first = columns.start or 0
+        across, found = slice(first, first + merged.shape[1]), list[Codes]()
+        for name, _, taken in parts:
+            if (codes := self.checkpoint.codes(self.prefix + name, taken, across)) is None:
+                return merged
+            found.append(codes)
+        if (whole := joined(found)) is None:
+            return merged
+        self.checkpoint.kept += merged.numel()
+        return CodedWeight.of(merged, whole.to(self.device))
 
     def _with_groups(
         self, merged: Tensor, parts: Sequence[tuple[str, int, Sequence[slice]]], columns: slice
-    ) -> Tensor:
-        """A matrix of `parts` with the scales of groups, if all of them have such."""
+    ) -> Tensor | None:
+        """A matrix of `parts` with the scales of groups. None: not all of them have such."""
         first = columns.start or 0
         across = slice(first, first + merged.shape[1])
         every = [self.checkpoint.int4_scales(self.prefix + name, taken, across) for name, _, taken in parts]
         found = [each for each in every if each is not None]
         if len(found) < len(every) or len({(shifts.shape[1], size) for _, shifts, size in found}) > 1:
-            return merged
+            return None
         self.checkpoint.kept += merged.numel()
         scales = torch.cat([each for each, _, _ in found]).to(self.device)
         shifts = torch.cat([each for _, each, _ in found]).to(self.device)

@@ -35,8 +35,8 @@ SHAPES: Mapping[str, str] = {
 }
 """Shapes whose weights take 1 to 2 GB, by format, as they are kept on a CPU."""
 LIKE: Mapping[str, str] = {
-    **dict.fromkeys(("awq", "gptq", "w4a16", "q4_k_m"), "int4"),
-    **dict.fromkeys(("int8",), "int8"),
+    **dict.fromkeys(("awq", "gptq", "w4a16", "q4_k_m", "nvfp4"), "int4"),
+    **dict.fromkeys(("int8", "q8_0", "fp8"), "int8"),
 }
 """Quire's own type that a format that is kept on a CPU is like."""
 BATCHES = (1, 8, 32)

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "codes.h"
 #include "matrix.h"
 #include "pages.h"
 
@@ -19,6 +20,9 @@ void quire_quantized(const quire::Matrix*, const void*, int64_t, void*, int);
 void quire_int4_pack(const quire::Matrix*, const void*, const uint16_t*, const float*, uint32_t*, uint16_t*);
 void quire_int4_rows(const quire::Matrix*, const int64_t*, int64_t, void*);
 void quire_int4(const quire::Matrix*, const void*, int64_t, void*, int);
+void quire_coded_pack(const quire::Matrix*, const uint8_t*, uint32_t*);
+void quire_coded_rows(const quire::Matrix*, const int64_t*, int64_t, void*);
+void quire_coded(const quire::Matrix*, const void*, int64_t, void*, int);
 void quire_norm(int, int, const void*, const void*, float, int64_t, int64_t, void*);
 void quire_rotate_and_write(int, int, const void*, int64_t, const int64_t*, const int64_t*, const float*, const float*,
                             int64_t, int64_t, int64_t, int64_t, void*, void*, void*, float*, float*);
@@ -167,6 +171,67 @@ void check_product(Form form, Activation activation, int64_t in, int64_t width) 
     }
 }
 
+// The value of a code, by the definition of its kind.
+double value_of(const Codes& codes, uint8_t code) {
+    switch (codes.kind) {
+        case Codes::Kind::int8: return int8_t(code);
+        case Codes::Kind::whole: return codes.whole[code] * codes.unit;
+        case Codes::Kind::table: return codes.table[code];
+        case Codes::Kind::fp8: break;
+    }
+    const int exponent = code >> 3 & 15, fraction = code & 7;
+    const double size = exponent ? std::ldexp(8 + fraction, exponent - 10) : std::ldexp(fraction, -9);
+    return code & 128 ? -size : size;
+}
+
+// A product with codes in groups of 16 inputs, whose last one is shorter.
+template <class T>
+void check_codes(Codes::Kind kind) {
+    constexpr int64_t IN = 75, WIDTH = 40, SIZE = 16;
+    Matrix matrix{nullptr, nullptr, nullptr, nullptr, IN, WIDTH, TYPE<T>, Activation::none, 0, nullptr, 0, nullptr};
+    Codes codes{kind, SIZE, IN, nullptr, nullptr, nullptr, nullptr, nullptr, {}, {}, 0.5f};
+    const bool small = kind == Codes::Kind::whole || kind == Codes::Kind::table;
+    const float largest = kind == Codes::Kind::fp8 ? 448 : kind == Codes::Kind::int8 ? 128 : 8;
+    for (int at = 0; at < 16; ++at) {
+        codes.whole[at] = int8_t(at * 5 - 40);
+        codes.table[at] = codes.whole[at] * (kind == Codes::Kind::whole ? codes.unit : 0.1f);
+    }
+    const int64_t groups = codes.groups(IN), columns = matrix.count() * COLUMNS;
+    std::vector<uint16_t> halves(columns * groups);
+    std::vector<float> shifts(columns * groups);
+    for (auto& each : halves) each = to_half((number() + 2) / largest / 8);
+    for (auto& each : shifts) each = number() / 8;
+    codes.halves = halves.data(), codes.shifts = shifts.data(), matrix.codes = &codes;
+    std::vector<uint8_t> given(WIDTH * IN);
+    std::vector<double> weights(WIDTH * IN);
+    for (int64_t at = 0; at < WIDTH * IN; ++at) {
+        given[at] = uint8_t(int(128 + 128 * number()) & (small ? 15 : 255));
+        if (kind == Codes::Kind::fp8 && (given[at] & 127) == 127) given[at] = 0;
+        const int64_t row = at / IN, place = (row / COLUMNS * groups + at % IN / SIZE) * COLUMNS + row % COLUMNS;
+        weights[at] = value_of(codes, given[at]) * from_half(halves[place]) + shifts[place];
+    }
+    std::vector<uint32_t> panels(columns * IN);
+    matrix.panels = panels.data();
+    quire_coded_pack(&matrix, given.data(), panels.data());
+    const std::string name = name_of<T>() + " codes " + std::to_string(int(kind));
+    std::vector<int64_t> ids(WIDTH);
+    for (int64_t id = 0; id < WIDTH; ++id) ids[id] = id;
+    std::vector<T> found(WIDTH * IN);
+    quire_coded_rows(&matrix, ids.data(), WIDTH, found.data());
+    double furthest = 0;
+    for (int64_t at = 0; at < WIDTH * IN; ++at) furthest = std::max(furthest, std::abs(to_float(found[at]) - weights[at]));
+    check(name + ", rows of the matrix", furthest, ROUNDING<T>);
+    const bool rounds = kind == Codes::Kind::int8 || kind == Codes::Kind::whole;
+    for (int64_t rows : {1, 2, 3, 5, 7, 13}) {
+        const auto x = numbers<T>(rows * IN);
+        std::vector<T> y(rows * WIDTH), alone(WIDTH);
+        quire_coded(&matrix, x.data(), rows, y.data(), 0);
+        check(name + ", rows " + std::to_string(rows), product_error<T>(matrix, x, weights, rows, y, {}), rounds ? 0.2 : ROUNDING<T>);
+        quire_coded(&matrix, x.data() + (rows - 1) * IN, 1, alone.data(), 0);
+        check(name + ", a row alone", std::memcmp(alone.data(), &y[(rows - 1) * WIDTH], WIDTH * sizeof(T)), 0);
+    }
+}
+
 // A context in pages, and its last `count` tokens over it.
 template <class T>
 void check_attention(int page_type, int64_t block_size, int64_t context, int64_t count, int64_t window) {
@@ -269,6 +334,7 @@ void check_all() {
         check_product<T>(form, Activation::none, 95, 33);
         check_product<T>(form, Activation::silu, 64, 24);
     }
+    for (Codes::Kind kind : {Codes::Kind::int8, Codes::Kind::whole, Codes::Kind::fp8, Codes::Kind::table}) check_codes<T>(kind);
     for (int64_t block_size : {16, 5})
         for (int page_type : {PLAIN, INT8}) {
             check_attention<T>(page_type, block_size, 300, 1, 0);

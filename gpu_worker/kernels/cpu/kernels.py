@@ -3,7 +3,7 @@
 import ctypes
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from gpu_worker.arrays import Int32s
 from gpu_worker.kernels.attention import Copies, KvFormat, LayerCache, StepMetadata
 from gpu_worker.kernels.cpu.attention import Attention, CpuStep
+from gpu_worker.kernels.cpu.coded import CodedGated, CodedLinear
 from gpu_worker.kernels.cpu.int4 import Int4Gated, Int4Linear
 from gpu_worker.kernels.cpu.kv import FORMATS
 from gpu_worker.kernels.cpu.layers import CpuNorm
@@ -20,10 +21,11 @@ from gpu_worker.kernels.cpu.linear import PackedGated, PackedLinear
 from gpu_worker.kernels.cpu.onednn import OneDnnGated, OneDnnLinear
 from gpu_worker.kernels.cpu.quantized import QuantizedGated, QuantizedLinear
 from gpu_worker.kernels.cpu.sampling import Sampler
+from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Linear, Mixture, Route, Routing, Unary
 from gpu_worker.kernels.reference.copies import copy_blocks
 from gpu_worker.kernels.reference.int4 import Int4Weights
-from gpu_worker.kernels.reference.kept import KeptWeights
+from gpu_worker.kernels.reference.kept import KeptWeights, Kind
 from gpu_worker.kernels.reference.mixture import ReferenceMixture
 from gpu_worker.kernels.reference.route import ReferenceRoute
 from gpu_worker.kernels.sampling import Allowed, Sampled, SamplingState
@@ -33,8 +35,8 @@ from gpu_worker.machine.huge_pages import keep_freed_memory
 class CpuKernels:
     """See `Kernels`."""
 
-    _linear: ClassVar[type[PackedLinear | QuantizedLinear]] = PackedLinear
-    _gated: ClassVar[type[PackedGated | QuantizedGated | Int4Gated]] = PackedGated
+    _linear: ClassVar[type[PackedLinear]] = PackedLinear
+    _gated: ClassVar[type[PackedGated]] = PackedGated
 
     def __init__(self, library: ctypes.CDLL, cores: Sequence[int] = ()) -> None:
         """`cores`: the core of each thread of the library's thread pool. Empty: threads are not pinned."""
@@ -120,15 +122,22 @@ class QuantizedKernels(CpuKernels):
     """With weights of int8. Each product quantizes its activations to int8."""
 
     _linear = QuantizedLinear
-    _gated: ClassVar[type[PackedGated | QuantizedGated | Int4Gated]] = QuantizedGated
+    _gated: ClassVar[type[PackedGated]] = QuantizedGated
+
+
+class CodedKernels(CpuKernels):
+    """With a checkpoint's codes, which are dequantized within the product. Weights are `CodedWeight`."""
+
+    _linear = CodedLinear
+    _gated = CodedGated
 
 
 class KeptKernels(KeptWeights, CpuKernels):
-    """With a checkpoint's weights of 4 bits and of int8 as they are, and others plain."""
+    """With a checkpoint's quantized weights as they are, and others plain."""
 
     def __init__(self, library: ctypes.CDLL, cores: Sequence[int] = ()) -> None:
         super().__init__(library, cores)
-        self.kept = {"int4": Int4Kernels(library), "int8": QuantizedKernels(library)}
+        self.kept = kept_by(library)
 
 
 class KeptMatrixUnitKernels(KeptWeights, MatrixUnitKernels):
@@ -136,7 +145,7 @@ class KeptMatrixUnitKernels(KeptWeights, MatrixUnitKernels):
 
     def __init__(self, library: ctypes.CDLL, cores: Sequence[int] = ()) -> None:
         super().__init__(library, cores)
-        self.kept = {"int4": Int4Kernels(library), "int8": QuantizedKernels(library)}
+        self.kept = kept_by(library)
 
 
 class Int4Kernels(Int4Weights, QuantizedKernels):
@@ -147,3 +156,12 @@ class Int4Kernels(Int4Weights, QuantizedKernels):
 
     def _int4(self, weight: Tensor, bias: Tensor | None) -> Linear:
         return Int4Linear(self.library, weight, bias)
+
+
+def kept_by(library: ctypes.CDLL) -> Mapping[Kind, Kernels]:
+    """Back ends of weights that stay as a checkpoint has them."""
+    return {
+        "int4": Int4Kernels(library),
+        "int8": QuantizedKernels(library),
+        "coded": CodedKernels(library),
+    }

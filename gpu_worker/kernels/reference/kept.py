@@ -1,8 +1,8 @@
 """Weights that a checkpoint has in 4 or 8 bits stay so, and others stay plain.
 
 `KeptWeights` stands before a back end of plain weights. Each weight goes to the back end of its type: of int4
-if it is a `ScaledWeight`, of int8 or fp8 if it is a `ByteWeight`. Products round activations where those back
-ends do.
+if it is a `ScaledWeight`, of int8 or fp8 if it is a `ByteWeight`, of codes if it is a `CodedWeight`. Products
+round activations where those back ends do.
 """
 
 from collections.abc import Mapping
@@ -11,14 +11,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gpu_worker.kernels.codes import CodedWeight
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import ByteWeight, Linear, ScaledWeight, Unary
+from gpu_worker.kernels.reference.coded import CodedReference
 from gpu_worker.kernels.reference.int4 import Int4Reference, Int4Weights
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.quantized import QuantizedReference
 from gpu_worker.kernels.reference.rows import FP8
 
-Kind = Literal["int4", "int8", "fp8"]
+Kind = Literal["int4", "int8", "fp8", "coded"]
 
 BYTES: Mapping[torch.dtype, Kind] = {torch.int8: "int8", FP8: "fp8"}
 """Names of the types of `ByteWeight`."""
@@ -28,6 +30,8 @@ def kind_of(weight: Tensor) -> Kind | None:
     """The type that a weight has in its checkpoint. None: it is plain, or not known."""
     if isinstance(weight, ScaledWeight):
         return "int4"
+    if isinstance(weight, CodedWeight):
+        return "coded"
     return BYTES[weight.kind] if isinstance(weight, ByteWeight) else None
 
 
@@ -73,6 +77,7 @@ class KeptReference(KeptWeights, ReferenceKernels):
             "int4": Int4Reference(),
             "int8": QuantizedReference(torch.int8),
             "fp8": QuantizedReference(FP8),
+            "coded": CodedReference(),
         }
 
 

@@ -46,13 +46,13 @@ class Fp4Format:
             raise ModelError(f"tensor {product}{GLOBAL} is missing from the checkpoint")
         numbers, block = Packed(packed, 4, 2 * packed.shape[1], table=FP4), (1, self.group_size)
         scales = spread(f"{product}weight_scale", factors(stored), numbers.shape, block)
-        return StoredWeight(numbers, _whole(tensors, scales), block)
+        if (divisor := tensors.get(GLOBAL)) is not None:
+            return StoredWeight(numbers, scales / divisor.float(), block, factor=1 / _one(divisor))
+        if (factor := tensors.get(SECOND)) is not None:
+            return StoredWeight(numbers, scales * factor.float(), block, factor=_one(factor))
+        return StoredWeight(numbers, scales, block)
 
 
-def _whole(tensors: Tensors, scales: Tensor) -> Tensor:
-    """Scales of groups with the scale of the weight, if there is one."""
-    if (divisor := tensors.get(GLOBAL)) is not None:
-        return scales / divisor.float()
-    if (factor := tensors.get(SECOND)) is not None:
-        return scales * factor.float()
-    return scales
+def _one(numbers: Tensor) -> float:
+    """The scale of a weight; 1 if there are several."""
+    return float(numbers) if numbers.numel() == 1 else 1.0

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from gpu_worker.errors import ModelError
+from gpu_worker.kernels.codes import Codes, narrowed
 from gpu_worker.kernels.products import GROUP
 from gpu_worker.models.formats.format import Tensors
-from gpu_worker.models.formats.gguf_blocks import dequantized, scales_and_shifts
+from gpu_worker.models.formats.gguf_blocks import dequantized, parts_of, scales_and_shifts
 from gpu_worker.models.values import Values
 from ops.runtime.gguf.file import PLAIN, TYPES
 
@@ -72,6 +73,34 @@ class GgufWeight:
 
     def byte_scales(self, rows: slice) -> None:
         """Blocks have scales of their own."""
+
+    def codes(self, rows: slice, columns: slice) -> Codes | None:
+        weights, _ = SIZES[self.kind]
+        first, count = columns.start // weights, rows.stop - rows.start
+        parts = parts_of(
+            self.kind, self._blocks(rows, first, -(-columns.stop // weights), torch.device("cpu"))
+        )
+        size = 0 if parts is None else weights // parts.scales.shape[1]
+        start, stop = columns.start - first * weights, columns.stop - first * weights
+        if parts is None or start % size:
+            return None
+        groups = slice(start // size, -(-stop // size))
+        numbers, scales = parts.numbers.reshape(count, -1)[:, start:stop], parts.scales
+        factors = None if parts.factors is None else parts.factors.reshape(count, -1)
+        if factors is None or start:
+            scales, factors = narrowed(parts.whole_scales().reshape(count, -1)[:, groups])
+        else:
+            scales = scales.half().reshape(count, -1)[:, groups]
+        return Codes(
+            numbers if parts.levels is not None else numbers.view(torch.uint8),
+            size,
+            scales,
+            "int8" if parts.levels is None else "table",
+            None if parts.levels is None else torch.tensor(parts.levels),
+            None if parts.shifts is None else parts.shifts.reshape(count, -1)[:, groups],
+            factors,
+            0 if factors is None or start else weights,
+        )
 
     def _blocks(self, rows: slice, first: int, last: int, device: torch.device) -> Tensor:
         """Blocks `first` to `last` of rows, uint8 [blocks, bytes]."""

@@ -16,7 +16,8 @@ and `m` a smallest weight; `qh` has the high bits of the numbers whose low bits 
 Numbers of the other IQ types are places in tables of many thousand weights, which transformers has.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -25,9 +26,43 @@ from gpu_worker.errors import ModelError
 from ops.runtime.gguf.file import TYPES
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What blocks have. A weight is its number, or that number's level, times its scale, plus its shift."""
+
+    numbers: Tensor
+    """int8, or of levels uint8, [n, weights of a block]."""
+    scales: Tensor
+    """float32 [n, parts of a block]; with factors whole numbers of 8 bits at most."""
+    shifts: Tensor | None = None
+    """float32, in the shape of `scales`. None: 0."""
+    factors: Tensor | None = None
+    """Factor of a block's scales, float32 [n, 1]. None: 1."""
+    levels: tuple[float, ...] | None = None
+    """Level of each number of 4 bits. None: the numbers themselves."""
+
+    def whole_scales(self) -> Tensor:
+        """Scales times factors."""
+        return self.scales if self.factors is None else self.factors * self.scales
+
+
+def parts_of(kind: str, blocks: Tensor) -> Parts | None:
+    """The parts of blocks, uint8 [n, bytes of a block], of type `kind`. None: it has none."""
+    return _KINDS[kind](blocks) if kind in _KINDS else None
+
+
 def dequantized(kind: str, blocks: Tensor) -> Tensor:
     """Weights, float32 [n, weights of a block], of blocks, uint8 [n, bytes of a block], of type `kind`."""
-    return _KINDS[kind](blocks) if kind in _KINDS else _from_table(kind, blocks)
+    if (parts := parts_of(kind, blocks)) is None:
+        return _from_table(kind, blocks)
+    numbers = parts.numbers
+    if parts.levels is None:
+        weights = numbers.float()
+    else:
+        weights = torch.tensor(parts.levels, device=numbers.device)[numbers.int()]
+    each = weights.shape[1] // parts.scales.shape[1]
+    weights *= parts.whole_scales().repeat_interleave(each, 1)
+    return weights if parts.shifts is None else weights.add_(parts.shifts.repeat_interleave(each, 1))
 
 
 def scales_and_shifts(kind: str, blocks: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -42,7 +77,7 @@ def scales_and_shifts(kind: str, blocks: Tensor) -> tuple[Tensor, Tensor] | None
         scales, least = blocks[:, :2].contiguous().view(torch.float16), _half(blocks, 2)
     elif kind == "Q4_K":
         wide, minus = _scales_of_32(blocks)
-        scales, least = wide.half(), -minus
+        scales, least = (_half(blocks, 0) * wide).half(), -_half(blocks, 2) * minus
     else:
         return None
     return scales, least + 8 * scales.float()
@@ -65,65 +100,62 @@ def _fifth_bits(blocks: Tensor, place: int) -> Tensor:
     return (blocks[:, place : place + 4, None] >> shifts & 1).flatten(1) << 4
 
 
-def _q4_0(blocks: Tensor) -> Tensor:
-    return _half(blocks, 0) * (_parts(blocks[:, 2:], 4, 16).float() - 8)
+def _q4_0(blocks: Tensor) -> Parts:
+    return Parts(_parts(blocks[:, 2:], 4, 16), _half(blocks, 0), levels=_WHOLE[8])
 
 
-def _q4_1(blocks: Tensor) -> Tensor:
-    return _half(blocks, 0) * _parts(blocks[:, 4:], 4, 16).float() + _half(blocks, 2)
+def _q4_1(blocks: Tensor) -> Parts:
+    return Parts(_parts(blocks[:, 4:], 4, 16), _half(blocks, 0), _half(blocks, 2), levels=_WHOLE[0])
 
 
-def _q5_0(blocks: Tensor) -> Tensor:
+def _q5_0(blocks: Tensor) -> Parts:
     numbers = _parts(blocks[:, 6:], 4, 16) | _fifth_bits(blocks, 2)
-    return _half(blocks, 0) * (numbers.float() - 16)
+    return Parts(numbers.view(torch.int8) - 16, _half(blocks, 0))
 
 
-def _q5_1(blocks: Tensor) -> Tensor:
+def _q5_1(blocks: Tensor) -> Parts:
     numbers = _parts(blocks[:, 8:], 4, 16) | _fifth_bits(blocks, 4)
-    return _half(blocks, 0) * numbers.float() + _half(blocks, 2)
+    return Parts(numbers.view(torch.int8), _half(blocks, 0), _half(blocks, 2))
 
 
-def _q8_0(blocks: Tensor) -> Tensor:
-    return blocks[:, 2:].view(torch.int8).float() * _half(blocks, 0)
+def _q8_0(blocks: Tensor) -> Parts:
+    return Parts(blocks[:, 2:].view(torch.int8), _half(blocks, 0))
 
 
-def _q2_k(blocks: Tensor) -> Tensor:
-    packed = blocks[:, :16]
-    scales, least = _half(blocks, 80) * (packed & 15).float(), _half(blocks, 82) * (packed >> 4).float()
-    return _scaled(_parts(blocks[:, 16:80], 2, 32), scales) - least.repeat_interleave(16, 1)
+def _q2_k(blocks: Tensor) -> Parts:
+    packed, numbers = blocks[:, :16], _parts(blocks[:, 16:80], 2, 32)
+    least = _half(blocks, 82) * (packed >> 4).float()
+    return Parts(numbers, (packed & 15).float(), -least, _half(blocks, 80), _WHOLE[0])
 
 
-def _q3_k(blocks: Tensor) -> Tensor:
+def _q3_k(blocks: Tensor) -> Parts:
     low, high = blocks[:, 96:104], blocks[:, 104:108]
     scales = torch.cat((low & 15, low >> 4), 1) | _parts(high, 2, 4) << 4
-    numbers = _parts(blocks[:, 32:96], 2, 32).float() - 4 + 4 * _parts(blocks[:, :32], 1, 32).float()
-    return _scaled(numbers, _half(blocks, 108) * (scales.float() - 32))
+    numbers = _parts(blocks[:, 32:96], 2, 32) | _parts(blocks[:, :32], 1, 32) << 2
+    return Parts(numbers, scales.float() - 32, None, _half(blocks, 108), _WHOLE[4])
 
 
-def _q4_k(blocks: Tensor) -> Tensor:
+def _q4_k(blocks: Tensor) -> Parts:
     scales, least = _scales_of_32(blocks)
-    return _scaled(_parts(blocks[:, 16:], 4, 32), scales) - least.repeat_interleave(32, 1)
+    return Parts(
+        _parts(blocks[:, 16:], 4, 32), scales, -_half(blocks, 2) * least, _half(blocks, 0), _WHOLE[0]
+    )
 
 
-def _q5_k(blocks: Tensor) -> Tensor:
+def _q5_k(blocks: Tensor) -> Parts:
     scales, least = _scales_of_32(blocks)
     numbers = _parts(blocks[:, 48:], 4, 32) | _parts(blocks[:, 16:48], 1, 32) << 4
-    return _scaled(numbers, scales) - least.repeat_interleave(32, 1)
+    return Parts(numbers.view(torch.int8), scales, -_half(blocks, 2) * least, _half(blocks, 0))
 
 
-def _q6_k(blocks: Tensor) -> Tensor:
+def _q6_k(blocks: Tensor) -> Parts:
     numbers = _parts(blocks[:, :128], 4, 64) | _parts(blocks[:, 128:192], 2, 32) << 4
     scales = blocks[:, 192:208].contiguous().view(torch.int8).float()
-    return _scaled(numbers.float() - 32, _half(blocks, 208) * scales)
-
-
-def _scaled(numbers: Tensor, scales: Tensor) -> Tensor:
-    """Numbers [n, 256] times scales [n, parts]."""
-    return numbers.float() * scales.repeat_interleave(256 // scales.shape[1], 1)
+    return Parts(numbers.view(torch.int8) - 32, scales, None, _half(blocks, 208))
 
 
 def _scales_of_32(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Scales and smallest weights, below zero, of 8 parts of Q4_K and Q5_K, float32 [n, 8].
+    """Scales and smallest weights, below zero, of 8 parts of Q4_K and Q5_K, without factors, float32 [n, 8].
 
     Each has 6 bits. The first four scales are in the low bits of bytes 0 to 3, the first four minima in those
     of bytes 4 to 7. The others have their low 4 bits in bytes 8 to 11, and 2 in the high bits of the former.
@@ -131,41 +163,35 @@ def _scales_of_32(blocks: Tensor) -> tuple[Tensor, Tensor]:
     first, second, third = blocks[:, 4:16].view(len(blocks), 3, 4).unbind(1)
     scales = torch.cat((first & 63, third & 15 | first >> 2 & 48), 1).float()
     least = torch.cat((second & 63, third >> 4 | second >> 2 & 48), 1).float()
-    return _half(blocks, 0) * scales, _half(blocks, 2) * least
+    return scales, least
 
 
-def _iq4_nl(blocks: Tensor) -> Tensor:
-    return _half(blocks, 0) * _levels(_LEVELS, _parts(blocks[:, 2:], 4, 16))
+def _iq4_nl(blocks: Tensor) -> Parts:
+    return Parts(_parts(blocks[:, 2:], 4, 16), _half(blocks, 0), levels=_LEVELS)
 
 
-def _iq4_xs(blocks: Tensor) -> Tensor:
+def _iq4_xs(blocks: Tensor) -> Parts:
     high = blocks[:, 2:4, None] >> torch.arange(0, 8, 2, dtype=torch.uint8, device=blocks.device) & 3
     low = blocks[:, 4:8, None] >> torch.tensor((0, 4), dtype=torch.uint8, device=blocks.device) & 15
     scales = (low.flatten(1) | high.flatten(1) << 4).float() - 32
-    return _scaled(_levels(_LEVELS, _parts(blocks[:, 8:], 4, 16)), _half(blocks, 0) * scales)
+    return Parts(_parts(blocks[:, 8:], 4, 16), scales, None, _half(blocks, 0), _LEVELS)
 
 
-def _mxfp4(blocks: Tensor) -> Tensor:
-    powers = torch.exp2(blocks[:, :1].float() - 127)
-    return powers * _levels(_FP4, _parts(blocks[:, 1:], 4, 16))
+def _mxfp4(blocks: Tensor) -> Parts:
+    return Parts(_parts(blocks[:, 1:], 4, 16), torch.exp2(blocks[:, :1].float() - 127), levels=_FP4)
 
 
-def _tq1_0(blocks: Tensor) -> Tensor:
-    """Five numbers from -1 to 1 in a byte, which is the fraction that they are in base 3, of 256."""
+def _tq1_0(blocks: Tensor) -> Parts:
+    """Five numbers from 0 to 2 in a byte, which is the fraction that they are in base 3, of 256."""
     digits = []
     for first, last, count in ((0, 32, 5), (32, 48, 5), (48, 52, 4)):
         powers = 3 ** torch.arange(count, dtype=torch.int32, device=blocks.device)[:, None]
         digits.append(((blocks[:, None, first:last].int() * powers & 255) * 3 >> 8).flatten(1))
-    return _half(blocks, 52) * (torch.cat(digits, 1) - 1)
+    return Parts(torch.cat(digits, 1).to(torch.uint8), _half(blocks, 52), levels=_WHOLE[1])
 
 
-def _tq2_0(blocks: Tensor) -> Tensor:
-    return _half(blocks, 64) * (_parts(blocks[:, :64], 2, 32).float() - 1)
-
-
-def _levels(levels: Sequence[float], numbers: Tensor) -> Tensor:
-    """The level that each number is the place of."""
-    return torch.tensor(levels, device=numbers.device)[numbers.long()]
+def _tq2_0(blocks: Tensor) -> Parts:
+    return Parts(_parts(blocks[:, :64], 2, 32), _half(blocks, 64), levels=_WHOLE[1])
 
 
 def _from_table(kind: str, blocks: Tensor) -> Tensor:
@@ -179,11 +205,13 @@ def _from_table(kind: str, blocks: Tensor) -> Tensor:
     return found.view(len(blocks), -1)
 
 
+_WHOLE = {zero: tuple(float(number - zero) for number in range(16)) for zero in (0, 1, 4, 8)}
+"""Weights of whole numbers, by the number that means zero."""
 _LEVELS = (-127.0, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 """Weights of IQ4_NL and IQ4_XS, by their number."""
 _FP4 = (0.0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6)
 """Weights of fp4 with 2 bits of exponent, by their bits."""
-_KINDS: Mapping[str, Callable[[Tensor], Tensor]] = {
+_KINDS: Mapping[str, Callable[[Tensor], Parts]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
     "Q5_0": _q5_0,

@@ -1,12 +1,12 @@
 """Numbers of less than a byte, several of which a word holds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from gpu_worker.models.formats.stored import Numbers
+from gpu_worker.models.formats.stored import Coded, Numbers
 
 FP4 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
 """Numbers of e2m1 by their bits: a sign, 2 bits of exponent, 1 of fraction."""
@@ -62,6 +62,12 @@ class Packed:
         numbers = unpack(words, self.bits, self.layout)[:, start : start + columns.stop - columns.start]
         return numbers if self.table is None else self.table.to(device)[numbers.int()]
 
+    def coded(self, rows: slice, columns: slice) -> Coded | None:
+        found = replace(self, table=None).part(rows, columns, torch.device("cpu"))
+        if self.bits > 4:
+            return Coded(found ^ 128, "int8", missing=128)
+        return Coded(found, "table", torch.arange(16.0) if self.table is None else self.table)
+
 
 @dataclass(frozen=True, slots=True)
 class Turned:
@@ -80,3 +86,7 @@ class Turned:
 
     def part(self, rows: slice, columns: slice, device: torch.device) -> Tensor:
         return self.numbers.part(columns, rows, device).t()
+
+    def coded(self, rows: slice, columns: slice) -> Coded | None:
+        found = self.numbers.coded(columns, rows)
+        return None if found is None else replace(found, numbers=found.numbers.t())

@@ -7,13 +7,15 @@ channel), some inputs of an output (per group), or a square of outputs and input
 (`g_idx` of GPTQ, from "activation order") the inputs of a group need not lie beside each other.
 """
 
+import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from gpu_worker.errors import ModelError
+from gpu_worker.kernels.codes import UNIT, Codes, narrowed
 from gpu_worker.kernels.products import GROUP
 from gpu_worker.kernels.reference.rows import FP8
 
@@ -21,6 +23,19 @@ PIECE = 1 << 18
 """Weights that a CPU dequantizes at a time: their float32 copies, 1 MiB each, stay in its caches."""
 DEVICE_PIECE = 1 << 24
 """Weights that another device dequantizes at a time: their float32 copies take 64 MiB each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """Numbers as `Codes` have them."""
+
+    numbers: Tensor
+    """A byte each, uint8."""
+    kind: Literal["table", "int8", "fp8"]
+    table: Tensor | None = None
+    """See `Codes`."""
+    missing: int = 0
+    """What the values of these numbers are smaller by."""
 
 
 class Numbers(Protocol):
@@ -36,6 +51,9 @@ class Numbers(Protocol):
 
     def part(self, rows: slice, columns: slice, device: torch.device) -> Tensor:
         """A rectangle of the numbers, of any type, on `device`."""
+
+    def coded(self, rows: slice, columns: slice) -> Coded | None:
+        """A rectangle of the numbers. None if `Codes` cannot have them."""
 
 
 class QuantizedWeight(Protocol):
@@ -63,6 +81,9 @@ class QuantizedWeight(Protocol):
         `ByteWeight`. None if back ends of these types cannot keep the weight.
         """
 
+    def codes(self, rows: slice, columns: slice) -> Codes | None:
+        """A rectangle of the weight as codes, on the CPU. None if back ends of codes cannot keep it."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredWeight:
@@ -77,6 +98,8 @@ class StoredWeight:
     """The number that means zero, in the shape of `scales`. None: 0."""
     order: Tensor | None = None
     """Group of each input, int64 [in]. None: groups are consecutive inputs."""
+    factor: float = 1.0
+    """A scale of the whole weight, which is a part of `scales`: without it they may be numbers of float16."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -127,6 +150,41 @@ class StoredWeight:
             return None
         return self.scales[torch.arange(rows.start, rows.stop) // self.block[0], 0], kind
 
+    def codes(self, rows: slice, columns: slice) -> Codes | None:
+        size = self.block[1] if columns.start % self.block[1] == 0 else math.gcd(self.block[1], columns.start)
+        width = columns.stop - columns.start
+        size = min(size, width + -width % UNIT)
+        found = self.numbers.coded(rows, columns)
+        order = None if self.order is None else self.order.argsort(stable=True)
+        if found is None or (order is not None and not self._in_order(order, width)):
+            return None
+        down = torch.arange(rows.start, rows.stop) // self.block[0]
+        across = torch.arange(columns.start, columns.stop, size) // self.block[1]
+        scales, table, shifts = self.scales[down][:, across], found.table, None
+        if self.zeros is not None:
+            zeros = self.zeros[down][:, across] - found.missing
+            if table is not None and (self.zeros == self.zeros[0, 0]).all():
+                table, zeros = table - self.zeros[0, 0], zeros.new_zeros(1)
+            shifts = -zeros * scales if zeros.any() else None
+        elif found.missing:
+            shifts = found.missing * scales
+        narrow, factors = narrowed(scales, self.factor)
+        return Codes(
+            found.numbers if order is None else found.numbers[:, order],
+            size,
+            narrow,
+            found.kind,
+            table,
+            shifts,
+            factors,
+            order=None if order is None else order.int(),
+        )
+
+    def _in_order(self, order: Tensor, width: int) -> bool:
+        """Whether groups of the inputs `order` are consecutive and whole, and all of the weight's `width`."""
+        assert self.order is not None
+        return width == self.shape[1] and torch.equal(self.order[order], torch.arange(width) // self.block[1])
+
 
 @dataclass(frozen=True, slots=True)
 class Whole:
@@ -145,6 +203,14 @@ class Whole:
 
     def part(self, rows: slice, columns: slice, device: torch.device) -> Tensor:
         return self.weight[rows, columns].to(device)
+
+    def coded(self, rows: slice, columns: slice) -> Coded | None:
+        if self.weight.dtype not in (torch.int8, FP8):
+            return None
+        octets = self.weight.view(torch.uint8)[rows, columns]
+        if self.weight.dtype == torch.int8:
+            return Coded(octets, "int8")
+        return None if ((octets & 127) == 127).any() else Coded(octets, "fp8")  # NaN
 
 
 def spread(name: str, scales: Tensor, shape: tuple[int, int], block: tuple[int, int]) -> Tensor:

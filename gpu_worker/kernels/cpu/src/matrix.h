@@ -9,6 +9,8 @@ namespace quire {
 
 enum class Type : int32_t { float32, bfloat16 };
 
+struct Codes;  // see coded.cpp
+
 // `Matrix` in linear.py has the same fields. Without an activation the matrix is [width, in]. With an activation it is
 // gated: gates and then ups, [2 * width, in].
 struct Matrix {
@@ -23,6 +25,7 @@ struct Matrix {
     int32_t wide;  // 1: results are float32, whatever `type` is
     const uint16_t* shifts;  // int4: of each panel's groups that have one, COLUMNS float16 (see int4.cpp); or null
     int64_t shift_groups;    // int4: groups that share a shift
+    const Codes* codes;      // of codes: what they mean; otherwise null
 
     bool gated() const { return activation != Activation::none; }
     int64_t row_bytes() const { return in * (type == Type::float32 ? sizeof(float) : sizeof(bf16)); }

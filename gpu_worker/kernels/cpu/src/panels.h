@@ -96,6 +96,19 @@ struct Words {
         }
     }
 
+    // Add the products with a part of a panel that lies in the L1 cache to the tile's sums, or to 0 if the panel `begins`
+    // with it.
+    template <int COUNT>
+    static void multiply_part(const uint32_t* x, int64_t stride, const uint32_t* part, int64_t words, bool begins,
+                              Tile<Sum>& tile) {
+        if constexpr (COUNT <= BOTH_HALVES) {
+            add<false, 0, COUNT, 0, 2>(x, stride, part, words, begins, part, tile);
+        } else {
+            add<false, 0, COUNT, 0, 1>(x, stride, part, words, begins, part, tile);
+            add<false, 0, COUNT, 1, 2>(x, stride, part, words, begins, part, tile);
+        }
+    }
+
 private:
     // Add the products with `words` words to the tile's sums, or to 0 if the panel `begins` with them. Words are added up
     // one by one, from the first to the last, for any COUNT, so that the result of a row does not depend on the other rows.

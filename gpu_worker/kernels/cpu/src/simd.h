@@ -203,6 +203,18 @@ inline i32x16 to_words(i8x16 bytes) {
 #endif
 }
 
+// The same with 16 bits.
+inline u16x16 to_halves(i8x16 bytes) {
+#if defined(__AVX512F__)
+    return (u16x16)_mm256_cvtepi8_epi16((__m128i)bytes);
+#elif defined(__AVX2__)
+    return by_part(
+        [](auto part) { return (Register<uint16_t>)_mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i*)&part)); }, bytes);
+#else
+    return (u16x16)convert<int16_t>(bytes);
+#endif
+}
+
 #if defined(__AVX2__) && !defined(__AVX512F__)
 // The lower halves of lanes whose upper halves are zero.
 inline __m128i low_halves(Register<uint32_t> words) {

@@ -256,7 +256,31 @@ BY_DEFAULT = KEPT | {
     "fp8, squares, latent": CASES["fp8, squares, latent"],
 }
 PLAIN = ("fp8, squares, latent",)
-"""Formats that no back end has."""
+"""Formats that no back end has: squares of 12 inputs."""
+AS_CODES = {
+    "fp8, squares": (
+        "Qwen3 MoE",
+        checkpoints.fp8(16, 32, "weight_scale_inv"),
+        BLOCKS | {"weight_block_size": [16, 32]},
+    ),
+    "mxfp8-quantized": CASES["mxfp8-quantized"],
+    "int-quantized, groups": CASES["int-quantized, groups"],
+    "gptq, 8 bits": CASES["gptq, 8 bits"],
+    "gptq, order, merged": CASES["gptq, order, merged"],
+    "pack-quantized, order": CASES["pack-quantized, order"],
+    "nvfp4": CASES["nvfp4"],
+    "mxfp4": CASES["mxfp4"],
+    "mxfp4, stacked": CASES["mxfp4, stacked"],
+    "bitsandbytes, nested, merged": (
+        "Phi-3",
+        checkpoints.bitsandbytes(64, nested=True),
+        CASES["bitsandbytes"][2],
+    ),
+    "modelopt": CASES["modelopt"],
+}
+"""Formats that back ends keep as codes."""
+FLOATS = ("fp8", "mxfp8", "bitsandbytes")
+"""Beginnings of formats of which C++ kernels do not round activations."""
 
 
 @pytest.mark.parametrize("name", BY_DEFAULT)
@@ -274,12 +298,30 @@ def test_what_is_stored_stays_so_by_default(
     for kernels in back_ends:
         caplog.clear()
         found, expected = (logits_of(directory, kernels) for directory in (stored, meant))
-        keeps = name not in PLAIN and not ("fp8" in name and isinstance(kernels, KeptKernels))
+        keeps = name not in PLAIN
         assert ("100 % stay as they are" if keeps else " 0 % stay as they are") in caplog.text
-        rounds = keeps and not (four_bits and isinstance(kernels, KeptReference))
+        exact = four_bits if isinstance(kernels, KeptReference) else name.startswith("fp8")
+        rounds = keeps and not exact
         assert (found - expected).norm() < (0.15 if rounds else 1e-5) * expected.norm()
         if rounds:
             assert not torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("name", AS_CODES)
+def test_codes_stay_so_by_default(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    model, encoder, config = AS_CODES[name]
+    architecture, changes = MODELS[model]
+    random_model(architecture, changes | WIDE).save_pretrained(tmp_path / "source")
+    write = checkpoints.write_stacked if model == "gpt-oss" else checkpoints.write
+    stored, meant = write(tmp_path / "source", tmp_path, encoder, config)
+    caplog.set_level(logging.INFO, logger="gpu_worker")
+    back_ends: list[Kernels] = [KeptReference(), KeptKernels(with_team(build.supported()[0], 1))]
+    for kernels in back_ends:
+        caplog.clear()
+        found, expected = (logits_of(directory, kernels) for directory in (stored, meant))
+        assert "100 % stay as they are" in caplog.text
+        rounds = isinstance(kernels, KeptKernels) and not name.startswith(FLOATS)
+        assert (found - expected).norm() < (0.15 if rounds else 1e-5) * expected.norm()
 
 
 def logits_of(directory: Path, kernels: Kernels) -> torch.Tensor:

@@ -5,11 +5,13 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.products import ByteWeight, ScaledWeight
+from gpu_worker.kernels.reference.coded import CodedReference
 from gpu_worker.kernels.reference.int4 import Int4Reference
 from gpu_worker.kernels.reference.kept import KeptReference, kind_of, kinds_kept
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.quantized import QuantizedReference
 from gpu_worker.kernels.reference.rows import FP8
+from tests.support.coded import coded
 
 HIDDEN = torch.randn(3, 64, generator=torch.Generator().manual_seed(0))
 
@@ -29,10 +31,11 @@ def weights() -> dict[str, Tensor]:
         "int4": ScaledWeight.of(four, groups),
         "int8": ByteWeight.of(eight * rows[:, None], rows, torch.int8),
         "fp8": ByteWeight.of(floats * rows[:, None], rows, FP8),
+        "coded": coded("int8", 6, 64),
     }
 
 
-@pytest.mark.parametrize("name", ["plain", "int4", "int8", "fp8"])
+@pytest.mark.parametrize("name", ["plain", "int4", "int8", "fp8", "coded"])
 def test_no_weight_is_rounded_again(name: str) -> None:
     weight = weights()[name]
     plain = weight.as_subclass(Tensor).clone()
@@ -45,7 +48,7 @@ def test_no_weight_is_rounded_again(name: str) -> None:
     torch.testing.assert_close(product, expected, rtol=0, atol=float(most))
 
 
-@pytest.mark.parametrize("name", ["plain", "int4", "int8", "fp8"])
+@pytest.mark.parametrize("name", ["plain", "int4", "int8", "fp8", "coded"])
 def test_products_are_those_of_the_back_end(name: str) -> None:
     weight = weights()[name]
     others = {
@@ -53,6 +56,7 @@ def test_products_are_those_of_the_back_end(name: str) -> None:
         "int4": Int4Reference(),
         "int8": QuantizedReference(torch.int8),
         "fp8": QuantizedReference(FP8),
+        "coded": CodedReference(),
     }
     other, kernels = others[name], KeptReference()
     assert torch.equal(kernels.linear(weight)(HIDDEN), other.linear(weight)(HIDDEN))
@@ -67,6 +71,6 @@ def test_wide_products_of_4_bits_are_plain() -> None:
 
 
 def test_types_that_back_ends_keep() -> None:
-    assert kinds_kept(KeptReference()) == {"int4", "int8", "fp8"}
+    assert kinds_kept(KeptReference()) == {"int4", "int8", "fp8", "coded"}
     assert kinds_kept(Int4Reference()) == {"int4"}
     assert kinds_kept(ReferenceKernels()) == set()

@@ -73,6 +73,25 @@ def test_4_bits_are_whole_multiples_of_scales_beside_shifts(kind: str) -> None:
     torch.testing.assert_close(whole * wide + shifted, meant(kind, stored)[rows, columns], rtol=0, atol=3e-4)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_codes_mean_what_the_blocks_mean(kind: str) -> None:
+    stored = random_blocks(kind, 7, 768)
+    weight, expected = GgufWeight(kind, stored), meant(kind, stored)
+    found = weight.codes(slice(0, 7), slice(0, 768))
+    assert (found is None) == (kind.startswith("IQ") and not kind.startswith("IQ4"))
+    if found is None:
+        return
+    torch.testing.assert_close(found.dequantized(), expected, rtol=1e-6, atol=1e-9)
+    assert found.scales.dtype == torch.float16, "as small as in the file"
+    # A part that begins within a block, and one within a group.
+    part = weight.codes(slice(1, 6), slice(32, 513))
+    if part is None:
+        assert found.size > 32
+    else:
+        torch.testing.assert_close(part.dequantized(), expected[1:6, 32:513], rtol=1e-6, atol=1e-9)
+    assert weight.codes(slice(1, 6), slice(8, 513)) is None
+
+
 def test_a_rectangle_within_a_group_has_no_scales() -> None:
     weight = GgufWeight("Q4_0", random_blocks("Q4_0", 2, 64))
     assert weight.int4_scales(slice(0, 2), slice(16, 64)) is None

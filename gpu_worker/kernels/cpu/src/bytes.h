@@ -1,0 +1,93 @@
+// The product of words of four bytes, activations and signed weights, as exact integers.
+//
+// Where an instruction wants unsigned activations, they are stored ZERO higher. Sums are then too large by ZERO times the sum
+// of the weights.
+#pragma once
+
+#include "activations.h"
+#include "dot.h"
+
+namespace quire {
+namespace {
+
+#if QUIRE_DOT && !defined(__ARM_FEATURE_DOTPROD)
+constexpr int ZERO = 128;
+#else
+constexpr int ZERO = 0;
+#endif
+
+struct Int8 {
+    using Sum = i32x16;
+#if QUIRE_DOT
+    static constexpr int PARTS = 1;
+    static u32x16 part(u32x16 words, int) { return words; }
+    static Sum dot(Sum sum, u32x16 weights, u32x16 x) { return quire::dot(sum, x, weights); }
+#else
+    // Two bytes of each word, as 16 bits: the lower of each half, or the upper.
+    static constexpr int PARTS = 2;
+    static u32x16 part(u32x16 words, int number) {
+        return (u32x16)((number ? (i16x32)words : (i16x32)words << 8) >> 8);
+    }
+    static Sum dot(Sum sum, u32x16 weights, u32x16 x) {
+#if defined(__AVX512BW__)
+        return settled(sum + (Sum)_mm512_madd_epi16((__m512i)weights, (__m512i)x));
+#elif defined(__AVX2__)
+        return settled(sum + by_part([](auto one, auto other) { return (Register<int32_t>)_mm256_madd_epi16((__m256i)one, (__m256i)other); },
+                                     weights, x));
+#elif defined(__SSE2__)
+        return settled(sum + by_part([](auto one, auto other) { return (Register<int32_t>)_mm_madd_epi16((__m128i)one, (__m128i)other); },
+                                     weights, x));
+#else
+        const i32x16 first = ((i32x16)(weights << 16) >> 16) * ((i32x16)(x << 16) >> 16);
+        return sum + first + ((i32x16)weights >> 16) * ((i32x16)x >> 16);
+#endif
+    }
+#endif
+};
+
+#if defined(__AVX2__) && !defined(__AVX512BW__) && !QUIRE_DOT
+// The same with fewer instructions for each word of weights and more for each row: numbers get their weights' signs. Two
+// products of 128 and 127 fit into 16 bits.
+struct FewRows {
+    using Sum = i32x16;
+    static constexpr int PARTS = 1;
+    static u32x16 part(u32x16 words, int) { return words; }
+    static Sum dot(Sum sum, u32x16 weights, u32x16 x) {
+        return settled(by_part(
+            [](auto sum, auto weights, auto x) {
+                const __m256i signs = (__m256i)weights, sizes = _mm256_abs_epi8(signs);
+                const __m256i pairs = _mm256_maddubs_epi16(sizes, _mm256_sign_epi8((__m256i)x, signs));
+                return sum + (Register<int32_t>)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+            },
+            sum, weights, x));
+    }
+};
+constexpr int64_t FEW_ROWS = 4;
+#else
+using FewRows = Int8;
+constexpr int64_t FEW_ROWS = 0;
+#endif
+
+// The lower bytes of both halves of a word, as 16 bits with their signs.
+inline uint32_t signed_halves(uint32_t word) {
+    const uint32_t bytes = word & 0x00FF00FF, negative = word & 0x00800080;
+    return bytes | negative * 0x1FE;
+}
+
+// Rows of x for products by Kind: `words` words of bytes each, in PARTS parts, and `more` words after them. Calls
+// `then(bytes, more)` after each row, before its words are taken apart.
+template <class Kind, class Then>
+Quantized quantize_rows(const Matrix& matrix, const void* x, int64_t rows, int64_t words, int64_t more, const Then& then) {
+    return quantize_all<ZERO>(matrix, x, rows, words * Kind::PARTS + more, [&](uint32_t* row) {
+        then(reinterpret_cast<const uint8_t*>(row), row + words * Kind::PARTS);
+        if constexpr (Kind::PARTS == 2)
+            for (int64_t word = words - 1; word >= 0; --word) {
+                const uint32_t bytes = row[word];
+                row[2 * word + 1] = signed_halves(bytes >> 8);
+                row[2 * word] = signed_halves(bytes);
+            }
+    });
+}
+
+}  // namespace
+}  // namespace quire
