@@ -11,9 +11,12 @@ from gateway.http.caller import Behalf
 from gateway.jobs import runner as runner_module
 from gateway.jobs.runner import Runner
 from gateway.upstream.jobs import Job, JobQueue, LeaseLost
+from ops.runtime.metric_names import JOBS_UNDER_WAY
+from ops.runtime.metrics import METRICS
 from proto.rpc.redis_bus import Line
 
 SOMEBODY = Behalf("a", "a", False)
+UNDER_WAY = METRICS.gauge(JOBS_UNDER_WAY, "test")
 
 
 @pytest.fixture
@@ -58,6 +61,7 @@ async def test_some_at_once_and_then_the_others(queue: JobQueue) -> None:
         await until(lambda: len(now) == 2)
         go_on.set()
         await until(lambda: len(done) == 5)
+        await until(lambda: UNDER_WAY.value == 0)  # the queue, too, knows that they are done
     assert most == 2
     assert sorted(done) == ["0", "1", "2", "3", "4"]
     assert await queue.take() is None
