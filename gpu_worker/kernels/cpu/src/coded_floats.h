@@ -95,12 +95,11 @@ inline void dequantize(const Matrix& matrix, const Values& values, int64_t panel
 // The products of a panel with COUNT rows, whose weights stay in registers.
 template <class Values, int COUNT>
 void multiply_few(const Matrix& matrix, const Values& values, int64_t panel, const Rows& x, Tile<f32x16>& tile) {
-    const float* numbers = reinterpret_cast<const float*>(x.words);
     f32x16 sums[COUNT][2] = {};
     dequantize(matrix, values, panel, 0, matrix.in, [&](int64_t input, const f32x16* weights) {
 #pragma GCC unroll 16
         for (int row = 0; row < COUNT; ++row) {
-            const f32x16 number = splat(numbers[row * x.stride + input]);
+            const auto number = (f32x16)(u32x16{} + x.words[row * x.stride + input]);
 #pragma GCC unroll 2
             for (int half = 0; half < 2; ++half) sums[row][half] = sums[row][half] + weights[half] * number;
         }
