@@ -121,10 +121,12 @@ class Checkpoint:
             for first in range(each.start, each.stop, step):
                 part = stored[0].codes(slice(first, min(first + step, each.stop)), columns)
                 if part is None:
+                    self.forget(stored[1].values())
                     return None
                 found.append(part)
+        whole = joined(found)  # a copy: numbers of one byte are still those of the file
         self.forget(stored[1].values())
-        return joined(found)
+        return whole
 
     def _stored(self, name: str) -> tuple[QuantizedWeight, dict[str, Tensor]] | None:
         """The quantized weight `name`, and its tensors by the ends of their names."""
