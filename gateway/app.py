@@ -42,6 +42,7 @@ from gateway.api.messages_answer_schema import MESSAGES
 from gateway.api.messages_schema import CountBody, MessagesBody
 from gateway.api.ollama_answer_schema import OLLAMA
 from gateway.api.ollama_schema import EmbedBody, OllamaChatBody, OllamaGenerateBody, ShowBody
+from gateway.api.pooling_answer_schema import POOLING
 from gateway.api.rank_schema import RerankBody, ScoreBody
 from gateway.api.responses_answer_schema import RESPONSES
 from gateway.api.responses_schema import ResponsesBody
@@ -85,6 +86,7 @@ DESCRIBED: tuple[type[BaseModel], ...] = (
     *(MessagesBody, CountBody, ResponsesBody, OllamaChatBody, OllamaGenerateBody, EmbedBody, ShowBody),
     InferBody,
     *ANSWERS,
+    *POOLING,
     *MESSAGES,
     *RESPONSES,
     *OLLAMA,

@@ -6,10 +6,10 @@ from functools import partial
 from fastapi import APIRouter, Request, Response
 
 from gateway.api.answer import compact
-from gateway.api.answer_schema import Classification
 from gateway.api.body import read_body
 from gateway.api.classify_schema import ClassifyBody
 from gateway.api.embeddings import NAMES, numbers, vectors
+from gateway.api.pooling_answer_schema import Classification
 from gateway.api.translate import classify_requests
 from gateway.http.openapi import posting
 from gateway.upstream.generation import Generator

@@ -10,10 +10,10 @@ from functools import partial
 from fastapi import APIRouter, Request, Response
 
 from gateway.api.answer import compact
-from gateway.api.answer_schema import EmbeddingList, PooledList
 from gateway.api.body import read_body
 from gateway.api.budget import seconds_of
 from gateway.api.embeddings_schema import EmbeddingBody
+from gateway.api.pooling_answer_schema import EmbeddingList, PooledList
 from gateway.api.request_schema import RequestBody
 from gateway.api.translate import embedding_requests
 from gateway.http.caller import Caller, caller_of

@@ -14,9 +14,9 @@ from operator import mul
 from fastapi import APIRouter, Request, Response
 
 from gateway.api.answer import compact
-from gateway.api.answer_schema import Ranking, Scores
 from gateway.api.body import read_body
 from gateway.api.embeddings import embedded, vectors
+from gateway.api.pooling_answer_schema import Ranking, Scores
 from gateway.api.rank_schema import Compared, RerankBody, ScoreBody
 from gateway.api.translate import pair_requests
 from gateway.http.openapi import posting

@@ -72,6 +72,12 @@ async def fire(prometheus: Prometheus, *alerts: str) -> None:
     assert await comes_true(lambda: set(alerts) <= prometheus.firing()), (alerts, prometheus.firing())
 
 
+def fired(prometheus: Prometheus) -> set[str]:
+    """The names of all alerts that have fired."""
+    samples = prometheus.query('max_over_time(ALERTS{alertstate="firing"}[1h])')
+    return {sample["metric"]["alertname"] for sample in samples}
+
+
 async def test_a_deployment_that_is_full_and_hangs(redis_server: RedisServer, tmp_path: Path) -> None:
     settings = {"QUIRE_KV_MEMORY": "16MiB", "QUIRE_MAX_WAITING_REQUESTS": "8", "QUIRE_LEASE_SECONDS": "60"}
     deployment = Deployment(redis_server, tmp_path, **settings)
@@ -81,6 +87,7 @@ async def test_a_deployment_that_is_full_and_hangs(redis_server: RedisServer, tm
         with reading(deployment, tmp_path, hurried(RULES)) as prometheus:
             await a_worker_hangs(deployment, prometheus)
             await a_tokenizer_hangs(deployment, prometheus)
+            assert fired(prometheus) >= OF_A_FULL_ONE
     finally:
         for service in ("gpu_worker", "tokenizer_svc"):
             for process in deployment.processes[service]:
@@ -144,6 +151,7 @@ async def test_a_deployment_whose_processes_break(redis_server: RedisServer, tmp
             assert not await comes_true(prometheus.firing, seconds=5)
             await workers_die(deployment, prometheus)
             await others_break(deployment, prometheus)
+            assert fired(prometheus) >= OF_A_BROKEN_ONE
     finally:
         deployment.stop()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.api.answer_schema import Classification, Ranking, Scores
+from gateway.api.pooling_answer_schema import Classification, Ranking, Scores
 from gateway.api.rank_schema import MAX_PAIR_CHARACTERS
 from proto.sampling_pb2 import CLASSIFY
 from proto.tokenizer_pb2 import EmbedRequest, EmbedResponse

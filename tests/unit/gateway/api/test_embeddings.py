@@ -8,8 +8,8 @@ import grpc
 import numpy as np
 import pytest
 
-from gateway.api.answer_schema import PooledList
 from gateway.api.embeddings import AT_ONCE
+from gateway.api.pooling_answer_schema import PooledList
 from proto.sampling_pb2 import LAST, MEAN, NO_POOLING
 
 PATH = "/v1/embeddings"

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from gateway.api.answer_schema import Ranking, Scores
+from gateway.api.pooling_answer_schema import Ranking, Scores
 from gateway.api.rank import AT_ONCE, best, cosines
 
 DOCUMENTS = ["four", {"text": "of ten let"}, "six of"]
