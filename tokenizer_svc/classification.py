@@ -6,18 +6,32 @@ tokenizer joins them in its own way, as it does for cross-encoders in sentence-t
 """
 
 import re
+from collections.abc import Mapping
 from math import exp, fsum
+from typing import Any
 
 from ops.runtime.classifier import Classifier, Function
 from proto import arrays
 from tokenizer_svc.errors import InvalidRequestError, SchedulerError
 
+SETTINGS = "sentence_bert_config.json"
+"""File of sentence-transformers with the arguments of the chat template."""
 _ROLES = tuple(re.compile(rf"""(['"]){role}\1""") for role in ("query", "document"))
+_OF_LENGTH = frozenset({"restore_suffix", "padding", "truncation", "max_length", "return_tensors"})
+"""Arguments there that are not the template's, but about texts that are too long, which Quire refuses."""
 
 
-def renders_pairs(template: str | None) -> bool:
-    """Whether a chat template has the roles `query` and `document`."""
-    return template is not None and all(role.search(template) for role in _ROLES)
+def pair_arguments(template: str | None, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Arguments with which a chat template renders a pair; None if it has no roles `query` and `document`.
+
+    `settings`: what is in `SETTINGS`.
+    """
+    if template is None or not all(role.search(template) for role in _ROLES):
+        return None
+    match settings.get("processing_kwargs"):
+        case {"chat_template": dict(arguments)}:
+            return {name: value for name, value in arguments.items() if name not in _OF_LENGTH}
+    return {}
 
 
 def check_generates(classifier: Classifier | None) -> None:

@@ -141,9 +141,11 @@ async def _encode_pair(
     query, document = request.pair.query, request.pair.document
     length = len(query) + len(document)
     _check_length("prompt", length)
-    if model.renders_pairs and render is not None:
+    if model.pair_arguments is not None and render is not None:
         messages = [{"role": "query", "content": query}, {"role": "document", "content": document}]
-        text = await render(messages, {}, [], request.tenant, Rendering(add_generation_prompt=False))
+        arguments = dict(model.pair_arguments)
+        rendering = Rendering(add_generation_prompt=arguments.pop("add_generation_prompt", False) is True)
+        text = await render(messages, arguments, [], request.tenant, rendering)
         return await _encoded(model, "prompt", text, context, special=False)
     if length <= SHORT:
         return model.encode_pair(query, document)

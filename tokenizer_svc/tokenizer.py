@@ -8,16 +8,16 @@ from typing import Any, Self
 
 import tokenizers
 
-from ops.runtime.classifier import Classifier, classifier_in
+from ops.runtime.classifier import Classifier, classifier_of
 from ops.runtime.model_files import FileError, read_text
 from ops.runtime.watchdog import end_at_once
-from tokenizer_svc.classification import renders_pairs
+from tokenizer_svc.classification import SETTINGS, pair_arguments
 from tokenizer_svc.defaults import read_defaults
 from tokenizer_svc.errors import ModelDirectoryError, PanicError, TooLongError
 from tokenizer_svc.files import named_tokens, read_config, read_json, template_source
 from tokenizer_svc.longest import characters_per_token
 from tokenizer_svc.panic import no_panic
-from tokenizer_svc.pooling import PLACE, ways_in
+from tokenizer_svc.pooling import ways_in
 from tokenizer_svc.token_bytes import TokenBytes
 
 MOST_BYTES = 2**29
@@ -48,9 +48,10 @@ class TextModel:
     pooling_ways: tuple[str, ...]
     """The kinds of pooling that the model's files name; see `pooling.py`."""
     classifier: Classifier | None
-    """The classification head of a classifier; None for other models."""
-    renders_pairs: bool
-    """The chat template joins a query and a document; see `classification.py`."""
+    """What a classifier classifies; None for other models."""
+    pair_arguments: Mapping[str, Any] | None
+    """Arguments of the chat template, which joins a query and a document; None: the tokenizer joins them. See
+    `classification.py`."""
     token_characters: int | None
     """Characters that one token stands for at most; None if no number is certain. See `longest.py`."""
 
@@ -83,9 +84,9 @@ class TextModel:
             every_token=TokenBytes(tokenizer, decoder, ()),
             plain_tokens=TokenBytes(tokenizer, decoder, special.values()),
             special_tokens=special,
-            pooling_ways=ways_in(read_json(directory / PLACE)),
-            classifier=_classifier_in(directory / "config.json", config),
-            renders_pairs=renders_pairs(template),
+            pooling_ways=ways_in(directory),
+            classifier=_classifier_of(directory, config),
+            pair_arguments=pair_arguments(template, read_json(directory / SETTINGS)),
             token_characters=characters_per_token(content),
         )
 
@@ -147,11 +148,11 @@ def _read_tokenizer(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
         raise ModelDirectoryError(f"{path} is not a tokenizer: {line}") from error
 
 
-def _classifier_in(path: Path, config: Mapping[str, Any]) -> Classifier | None:
+def _classifier_of(directory: Path, config: Mapping[str, Any]) -> Classifier | None:
     try:
-        return classifier_in(config)
+        return classifier_of(directory, config)
     except FileError as error:
-        raise ModelDirectoryError(f"{path}: {error}") from error
+        raise ModelDirectoryError(str(error)) from error
 
 
 def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

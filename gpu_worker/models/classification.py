@@ -1,5 +1,6 @@
-"""The classification head of a model of transformers, and what the trial compares of it."""
+"""Scores of texts: by the classification head of a model of transformers, or by tokens of any model."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,6 +20,13 @@ def classification_head(model: Any) -> nn.Linear | None:
             "it is no decoder with a linear classification head (an encoder, such as BERT, is none)"
         )
     return head
+
+
+def token_scores(logits: Tensor, tokens: Sequence[int]) -> Tensor:
+    """float32 [rows, 1]: logits [rows, vocab_size] of the first token, less those of the second if there is
+    one."""
+    found = logits[:, list(tokens)]
+    return found[:, :1] - found[:, 1:].sum(dim=1, keepdim=True)
 
 
 def unpadded(model: Any, tokens: Tensor) -> Tensor:

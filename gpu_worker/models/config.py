@@ -19,7 +19,7 @@ from gpu_worker.models.rope import RopeConfig, read_rope
 from gpu_worker.models.values import Values
 from gpu_worker.models.wrapped import language_part
 from ops.runtime import model_files
-from ops.runtime.classifier import classifier_in
+from ops.runtime.classifier import classifier_of
 from ops.runtime.model_files import FileError
 
 T = TypeVar("T")
@@ -67,8 +67,14 @@ class Shape(ABC):
     dtype: torch.dtype
     """Type of the checkpoint's weights."""
     num_labels: int = field(default=0, kw_only=True)
-    """Labels of the classification head, which a classifier has in place of the language model's head. 0: the
-    model is no classifier."""
+    """Labels of a classifier. 0: the model is none."""
+    score_tokens: tuple[int, ...] = field(default=(), kw_only=True)
+    """Tokens whose logits score a text, as in `ops.runtime.classifier.Classifier`. Empty: a classifier has a
+    classification head in place of the language model's head."""
+
+    @property
+    def has_lm_head(self) -> bool:
+        return not self.num_labels or bool(self.score_tokens)
 
     @property
     def window(self) -> int:
@@ -205,13 +211,17 @@ def architecture_of(values: Values) -> str:
     return str(architectures[0])
 
 
-def labels_of(values: Values) -> int:
-    """Number of a classifier's labels; 0 if the model is none. Raises `ModelError`."""
+def classified_in(values: Values, vocab_size: int) -> tuple[int, tuple[int, ...]]:
+    """`Shape.num_labels` and `Shape.score_tokens`. Raises `ModelError`."""
     try:
-        classifier = classifier_in(values.values)
+        classifier = classifier_of(values.path.parent, values.values)
     except FileError as error:
-        raise ModelError(f"{values.path}: {error}") from error
-    return 0 if classifier is None else len(classifier.labels)
+        raise ModelError(str(error)) from error
+    if classifier is None:
+        return 0, ()
+    if max(classifier.tokens, default=0) >= vocab_size:
+        raise values.wrong("vocab_size", f"{vocab_size} is too small for the tokens {classifier.tokens}")
+    return len(classifier.labels), classifier.tokens
 
 
 def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig:
@@ -229,10 +239,12 @@ def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig
     windows = _windows(values, layers) if family.windowed else (0,) * layers
     scale = _attention_scale(values)
     residual = values.number("residual_multiplier", 1.0)
+    vocab_size = values.positive("vocab_size")
+    labels, score_tokens = classified_in(values, vocab_size)
     return ModelConfig(
         architecture=architecture,
         family=family,
-        vocab_size=values.positive("vocab_size"),
+        vocab_size=vocab_size,
         hidden_size=hidden_size,
         intermediate_size=values.positive("intermediate_size", None if family.gated else 4 * hidden_size),
         num_layers=layers,
@@ -261,7 +273,8 @@ def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig
         latent=_latent(values) if family.latent else None,
         index=read_index(values, layers) if family.latent and family.latent.indexer else None,
         nextn_predict_layers=values.count("num_nextn_predict_layers"),
-        num_labels=labels_of(values),
+        num_labels=labels,
+        score_tokens=score_tokens,
     )
 
 

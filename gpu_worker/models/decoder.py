@@ -1,7 +1,7 @@
 """The decoder: embeddings, layers, head. One for all families of `families/`.
 
-A classifier has a classification head in place of the language model's head. It is small, and computes in
-float32 whatever the type of the other weights.
+A classifier has a classification head in place of the language model's head, unless that scores its texts.
+It is small, and computes in float32 whatever the type of the other weights.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +15,7 @@ from gpu_worker.kernels.attention import LayerCache, StepAttention
 from gpu_worker.kernels.codes import CodedWeight
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Unary
+from gpu_worker.models.classification import token_scores
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.layers import Layer, ParallelLayer
 from gpu_worker.models.norms import read_norm
@@ -35,10 +36,10 @@ class Decoder:
         self.dtype = weights.dtype
         names = config.family.names
         base = weights.under(names.base) if weights.has_any(names.base) else weights
-        if config.num_labels:
-            rows, self._score = _embedding_and_score(config, base, weights)
-        else:
+        if config.has_lm_head:
             rows, self._head = _embedding_and_head(config, base, weights, kernels)
+        else:
+            rows, self._score = _embedding_and_score(config, base, weights)
         self.embed = _embedding(config, base, kernels, rows)
         self._norm = read_norm(config, base, kernels, names.final_norm, config.hidden_size)
         layers = replace(base, transposed=config.family.transposed)
@@ -80,6 +81,8 @@ class Decoder:
         return self._head(self._norm(hidden))
 
     def scores(self, hidden: Tensor) -> Tensor:
+        if self.config.score_tokens:
+            return token_scores(self.logits(hidden), self.config.score_tokens)
         return torch.nn.functional.linear(self._norm(hidden).float(), self._score)
 
 

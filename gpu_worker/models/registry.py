@@ -51,7 +51,7 @@ class CausalLM(Protocol):
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits, float32 [rows, vocab_size], for hidden states [rows, hidden_size] before the last norm.
 
-        A classifier has none.
+        A classifier with a classification head has none.
         """
 
     def scores(self, hidden: Tensor) -> Tensor:
@@ -155,7 +155,7 @@ def _load_native(
             if "memory" not in str(error):
                 raise
             raise CapacityError(f"{directory}: no memory on {device} for the weights") from error
-        headless = config.tie_word_embeddings or config.num_labels > 0
+        headless = config.tie_word_embeddings or not config.has_lm_head
         tied = (f"{config.family.names.head}.weight",) if headless else ()
         ignored = (*_DERIVED, *ENDS, *UNUSED, *tied)  # scales are read if the format of the pages has them
         unread = (name for name in checkpoint.unread() if not name.startswith(config.unused))

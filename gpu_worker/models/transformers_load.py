@@ -19,7 +19,7 @@ from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.kept import kinds_kept
 from gpu_worker.models.checkpoint import Checkpoint, open_checkpoint
 from gpu_worker.models.classification import classification_head
-from gpu_worker.models.config import architecture_of
+from gpu_worker.models.config import architecture_of, classified_in
 from gpu_worker.models.formats.format import KEY, Format
 from gpu_worker.models.kv_scales import ENDS, UNUSED
 from gpu_worker.models.substitutes import (
@@ -96,6 +96,7 @@ class _Loading:
         self._kind, self._checkpoint, self._kernels = kind, checkpoint, kernels
         self._config = _config_of(kind, values)
         self._dtype = dtype or self._config.dtype or checkpoint.dtype()
+        _, self._score_tokens = classified_in(values, self._config.get_text_config().vocab_size)
         with torch.device("meta"):
             self._skeleton = kind._from_config(self._config, dtype=self._dtype)
         # A checkpoint may have kept a head that a classifier does not use.
@@ -129,7 +130,7 @@ class _Loading:
             (name, module, model.get_submodule(name.rpartition(".")[0]))
             for name, module in substitutable(model)
         ]
-        found = TransformersModel(model, positions)
+        found = TransformersModel(model, positions, self._score_tokens)
         for name, module, around in modules:
             self._substitute(name, module, around, module is head)
         found.check_products()

@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.attention import AttentionSpec, LayerCache, Rotary, StepAttention
 from gpu_worker.kernels.kv_sizes import PageShape
-from gpu_worker.models.classification import classification_head
+from gpu_worker.models.classification import classification_head, token_scores
 from gpu_worker.models.config import Shape
 from gpu_worker.models.rope import check_positions
 from gpu_worker.models.trial import check_positions_of, check_products, chunks_of, compare, expect
@@ -46,8 +46,9 @@ class LayerShapes(Shape):
 class TransformersModel:
     """See `models.registry.CausalLM`."""
 
-    def __init__(self, model: Any, positions: int) -> None:
-        """`positions`: longest sequence; 0 = the model's own limit. Raises `ModelError`."""
+    def __init__(self, model: Any, positions: int, score_tokens: tuple[int, ...] = ()) -> None:
+        """`positions`: longest sequence; 0 = the model's own limit. `score_tokens`: as in `Shape`. Raises
+        `ModelError`."""
         where = decoder_name(model)
         self._score = classification_head(model)
         self._model, self._inner = model, getattr(model, where)
@@ -62,8 +63,8 @@ class TransformersModel:
         setattr(model, where, _PassThrough())
         self._chunks = chunks_of(config)
         self._counts_tokens = bool(getattr(config, "attn_temperature_tuning", False))
-        labels = 0 if self._score is None else self._score.out_features
-        self.config = _shape(self, model.config, labels)
+        labels = int(bool(score_tokens)) if self._score is None else self._score.out_features
+        self.config = replace(_shape(self, model.config), num_labels=labels, score_tokens=score_tokens)
         positions = positions or self.config.max_position
         check_positions_of(config, positions)
         self._tried = self._inner, config, self.config.pages_of, expected
@@ -109,7 +110,8 @@ class TransformersModel:
         return logits.float()
 
     def scores(self, hidden: Tensor) -> Tensor:
-        assert self._score is not None
+        if self._score is None:
+            return token_scores(self.logits(hidden), self.config.score_tokens)
         return torch.nn.functional.linear(hidden.float(), self._score.weight.float())
 
     def run(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
@@ -196,9 +198,8 @@ def decoder_name(model: Any) -> str:
     return str(where)
 
 
-def _shape(model: TransformersModel, config: Any, labels: int) -> LayerShapes:
+def _shape(model: TransformersModel, config: Any) -> LayerShapes:
     """Sizes from the arguments of attention in a trial. Layers that get the same tensors share pages.
-    `labels`: of a classifier; 0: the model is none.
 
     The trial runs one token alone, and beside a token of another sequence: its result must be the same.
     """
@@ -241,7 +242,6 @@ def _shape(model: TransformersModel, config: Any, labels: int) -> LayerShapes:
         max_position=getattr(text, "max_position_embeddings", 2048),
         windows=tuple(windows[layer] for layer in sorted(windows)),
         dtype=model.dtype,
-        num_labels=labels,
         pages=tuple(_page_of(*kept[layer]) for layer in own),
         pages_of=tuple(own.index(places.index(place)) for place in places),
     )

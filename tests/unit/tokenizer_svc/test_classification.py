@@ -19,7 +19,7 @@ from proto.sampling_pb2 import CLASSIFY, MEAN
 from proto.tokenizer_pb2 import ChatMessage, Conversation, EmbedRequest, TextPair, TextRequest
 from proto.tokenizer_pb2_grpc import TokenizerStub
 from tests.unit.tokenizer_svc.conftest import serving
-from tokenizer_svc.classification import classified, renders_pairs
+from tokenizer_svc.classification import classified, pair_arguments
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError, SchedulerError, TooLongError
 from tokenizer_svc.prompt import Render, input_tokens
 from tokenizer_svc.template import ChatTemplate
@@ -29,7 +29,7 @@ LABELS = ("no", "maybe", "yes")
 LOGITS = [0.5, -200.0, 3.25]
 PAIRS = "{% for m in messages %}{% if m.role == 'query' %}Q:{{ m.content }}{% endif %}{% endfor %}"
 PAIRS += """{% for m in messages if m["role"] == "document" %} D:{{ m.content }}{% endfor %}"""
-PAIRS += "{% if add_generation_prompt %}!{% endif %}"
+PAIRS += "{{ mark }}{% if add_generation_prompt %}!{% endif %}"
 
 
 def classifier_of(function: Function = "softmax", labels: tuple[str, ...] = LABELS) -> Classifier:
@@ -148,22 +148,26 @@ async def test_a_pair_is_joined_as_transformers_does(
     assert 1 in theirs
 
 
-async def test_a_pair_in_the_roles_of_a_template(byte_level: TextModel) -> None:
+@pytest.mark.parametrize(("given", "end"), [({}, ""), ({"add_generation_prompt": True, "mark": "?"}, "?!")])
+async def test_a_pair_in_the_roles_of_a_template(byte_level: TextModel, given: Any, end: str) -> None:
     template = ChatTemplate(PAIRS, byte_level.named_tokens)
 
     async def render(messages: Any, arguments: Any, tools: Any, _: str, rendering: Any) -> str:
         return template.render(messages, arguments, tools, rendering)
 
-    model = replace(byte_level, template=PAIRS, renders_pairs=renders_pairs(PAIRS))
+    model = replace(byte_level, template=PAIRS, pair_arguments=given)
     found = await input_tokens(model, pair("The fox", "saw snow"), render=render)
-    assert found == byte_level.encode("Q:The fox D:saw snow", special=False)
+    assert found == byte_level.encode("Q:The fox D:saw snow" + end, special=False)
 
 
 def test_templates_with_these_roles(byte_level: TextModel) -> None:
-    assert renders_pairs(PAIRS)
-    assert not renders_pairs(byte_level.template)
-    assert not renders_pairs("{{ query }} {{ document }} 'query'")
-    assert not renders_pairs(None)
+    assert pair_arguments(PAIRS, {}) == {}
+    assert pair_arguments(PAIRS, {"processing_kwargs": {"text": {"max_length": 8}}}) == {}
+    settings = {"add_generation_prompt": True, "restore_suffix": True, "max_length": 9}
+    settings = {"processing_kwargs": {"chat_template": settings}}
+    assert pair_arguments(PAIRS, settings) == {"add_generation_prompt": True}
+    for template in (byte_level.template, "{{ query }} {{ document }} 'query'", None):
+        assert pair_arguments(template, settings) is None
 
 
 async def test_pairs_that_are_too_long_or_empty(byte_level: TextModel) -> None:

@@ -95,9 +95,14 @@ async def test_a_text_that_no_context_has_room_for(stub: Any) -> None:
     ("config", "pooling"),
     [
         (None, LAST),
-        ({"word_embedding_dimension": 8}, LAST),
+        ({"word_embedding_dimension": 8}, MEAN),
         ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, MEAN),
         ({"pooling_mode_lasttoken": True, "pooling_mode_mean_tokens": False, "include_prompt": True}, LAST),
+        ({"embedding_dimension": 8, "pooling_mode": "mean", "include_prompt": True}, MEAN),
+        ({"pooling_mode": "lasttoken"}, LAST),
+        ({"pooling_mode": ["lasttoken"]}, LAST),
+        ({"pooling_mode": "cls"}, NO_POOLING),
+        ({"pooling_mode": ["mean", "max"]}, NO_POOLING),
         ({"pooling_mode_cls_token": True}, NO_POOLING),
         ({"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True}, NO_POOLING),
     ],
@@ -111,7 +116,34 @@ def test_the_way_of_the_model(byte_level: TextModel, tmp_path: Path, config: Any
     if pooling != NO_POOLING:
         assert pooling_of(model.pooling_ways) == pooling
         return
-    with pytest.raises(
-        InvalidRequestError, match=r"(cls_token|mean_tokens and max_tokens)\) is not supported"
-    ):
+    with pytest.raises(InvalidRequestError, match=r"\((cls|mean and max|max and mean)\) is not supported"):
         pooling_of(model.pooling_ways)
+
+
+@pytest.mark.parametrize(
+    ("after", "message"),
+    [
+        ([], ""),
+        (["modules.normalize.Normalize"], ""),
+        (["modules.dense.Dense"], "this model's pooling (mean and Dense)"),
+    ],
+)
+def test_modules_after_the_pooling(byte_level: TextModel, tmp_path: Path, after: Any, message: str) -> None:
+    """What would have to be computed after the pooling is not left out."""
+    byte_level.tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "2_Pooling").mkdir()
+    (tmp_path / "2_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "mean"}))
+    kinds = ["models.Transformer", "sentence_transformer.modules.pooling.Pooling", *after]
+    paths = ["", "2_Pooling", "3"]
+    modules = [
+        {"type": f"sentence_transformers.{kind}", "path": path}
+        for kind, path in zip(kinds, paths, strict=False)
+    ]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    ways = TextModel.load(tmp_path).pooling_ways
+    if not message:
+        assert pooling_of(ways) == MEAN
+        return
+    with pytest.raises(InvalidRequestError) as caught:
+        pooling_of(ways)
+    assert message in str(caught.value)

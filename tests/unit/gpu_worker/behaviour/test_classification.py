@@ -1,5 +1,6 @@
 """Logits of labels are those of transformers' classifiers, however a text is cut and laid out."""
 
+import json
 from array import array
 from pathlib import Path
 from types import SimpleNamespace
@@ -184,3 +185,58 @@ def test_a_draft_model_is_of_no_use(settings: Any, tmp_path: Path, tiny: SimpleN
     classifier(*NATIVE["llama"], 3, tmp_path)
     with pytest.raises(ModelError, match="a classifier generates nothing"):
         load(settings(model=tmp_path, draft_model=tiny.directory))
+
+
+SCORING = {
+    "tied": ("LlamaForCausalLM", {"tie_word_embeddings": True}),
+    "caps logits": (
+        "Gemma2ForCausalLM",
+        {"head_dim": 16, "sliding_window": 16, "final_logit_softcapping": 0.5},
+    ),
+    "of transformers": ("HeliumForCausalLM", {"head_dim": 8}),
+}
+
+
+def reranker(case: str, tokens: dict[str, int | None], directory: Path) -> Any:
+    """A random language model of transformers, saved to a directory, whose tokens score a text."""
+    architecture, changes = SCORING[case]
+    model = random_model(architecture, changes)
+    model.save_pretrained(directory)
+    modules = [{"type": "sentence_transformers.cross_encoder.modules.logit_score.LogitScore", "path": "1"}]
+    (directory / "modules.json").write_text(json.dumps(modules))
+    (directory / "1").mkdir()
+    (directory / "1" / "config.json").write_text(json.dumps(tokens))
+    return model
+
+
+@pytest.mark.parametrize("no", [None, 5])
+@pytest.mark.parametrize("case", SCORING)
+def test_tokens_score_a_text(make: SimpleNamespace, tmp_path: Path, case: str, no: int | None) -> None:
+    model = reranker(case, {"true_token_id": 90, "false_token_id": no}, tmp_path)
+    loop = ClosedLoop(make.runner(tmp_path, max_step_tokens=7))
+    logits = torch.stack([expected(model, length)[-1] for length in LENGTHS])
+    wanted = logits[:, [90]] if no is None else logits[:, [90]] - logits[:, [no]]
+    found = torch.stack(loop.embed(*map(request, LENGTHS)))
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
+
+
+def test_ranks_agree_on_the_score_of_tokens(tmp_path: Path) -> None:
+    model = reranker("tied", {"true_token_id": 90, "false_token_id": 5}, tmp_path)
+    pair = Together(2, lambda ranks: make_runner(tmp_path, ReferenceKernels(), ranks=ranks))
+    slots = [new_slot(0, text(17), range(13), pooling=CLASSIFY)]
+    result = pair.execute(plan(1, [(0, 0, 17, 0)], new_slots=slots))
+    found = torch.frombuffer(bytearray(result.embeddings.vectors), dtype=torch.float32)
+    last = expected(model, 17)[-1]
+    torch.testing.assert_close(found[0], last[90] - last[5], atol=1e-5, rtol=1e-4)
+
+
+def test_a_whole_start_of_a_model_whose_tokens_score(settings: Any, tmp_path: Path) -> None:
+    reranker("tied", {"true_token_id": 90}, tmp_path)
+    runner = load(settings(model=tmp_path, kv_memory=2**20, quantization="int8", step_tokens=16))
+    assert runner.limits.num_labels == 1
+
+
+def test_a_token_that_the_model_does_not_have(make: SimpleNamespace, tmp_path: Path) -> None:
+    reranker("tied", {"true_token_id": 97}, tmp_path)
+    with pytest.raises(ModelError, match=r"config\.json: vocab_size: 97 is too small"):
+        make.runner(tmp_path)
