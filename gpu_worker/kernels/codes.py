@@ -180,10 +180,9 @@ def _cat_or(value: float, parts: Sequence[Tensor | None], scales: Sequence[Tenso
 
 
 class CodedWeight(Tensor):
-    """A weight [out, in] with the codes of its checkpoint.
+    """A weight [out, in] as the codes of its checkpoint. Its type is that of activations.
 
-    Back ends of codes keep them as they are. To others this is a tensor, which may be rounded to bfloat16.
-    Rows of it, `weight[rows]`, have their codes.
+    It has no values: what reads some finds NaN. Rows of it, `weight[rows]`, have their codes.
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -191,11 +190,11 @@ class CodedWeight(Tensor):
     codes: Codes
 
     @staticmethod
-    def of(weight: Tensor, codes: Codes) -> "CodedWeight":
-        """`weight`, with its codes."""
-        coded = weight.as_subclass(CodedWeight)
+    def of(codes: Codes, dtype: torch.dtype) -> "CodedWeight":
+        nothing = torch.tensor(torch.nan, dtype=dtype, device=codes.numbers.device)
+        coded = nothing.expand(codes.numbers.shape).as_subclass(CodedWeight)
         coded.codes = codes
         return coded
 
     def __getitem__(self, rows: Any) -> Tensor:
-        return CodedWeight.of(super().__getitem__(rows), self.codes[rows])
+        return CodedWeight.of(self.codes[rows], self.dtype)

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +14,8 @@ from gpu_worker.kernels.reference.kept import BYTES, Kind
 from gpu_worker.models.checkpoint import Checkpoint
 from gpu_worker.models.formats.stored import DEVICE_PIECE, PIECE
 from gpu_worker.models.ranks import ALONE, Ranks
+
+Kept = TypeVar("Kept", ByteWeight, ScaledWeight, CodedWeight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,55 +126,71 @@ class Weights:
         for (name, _, _), shape in zip(parts, shapes, strict=True):
             self.checkpoint.check(self.prefix + name, shape)  # before there is memory for what is not there
         count = sum(rows.stop - rows.start for _, _, taken in parts for rows in taken)
-        width = [len(range(size)[columns]) for size in rest]
-        merged = torch.empty((count, *width), dtype=self.dtype, device=self.device)
+        size = (count, *(len(range(each)[columns]) for each in rest))
+        values = partial(self._values, parts, shapes, turned, columns, size)
+        if not self.keeps or not rest:
+            return values()
+        bytes_of = [self.checkpoint.byte_scales(self.prefix + name, taken) for name, _, taken in parts]
+        known = [each for each in bytes_of if each is not None]
+        kinds = {kind for _, kind in known}
+        if len(known) == len(bytes_of) and len(kinds) == 1 and BYTES[kind := kinds.pop()] in self.keeps:
+            return self._counted(
+                ByteWeight.of(values(), torch.cat([each for each, _ in known]).to(self.device), kind)
+            )
+        across = slice(columns.start or 0, (columns.start or 0) + size[1])
+        if "int4" in self.keeps and (groups := self._groups(parts, across)) is not None:
+            return self._counted(ScaledWeight.of(values(), *groups))
+        if "coded" in self.keeps and (codes := self._codes(parts, across)) is not None:
+            return self._counted(CodedWeight.of(codes, self.dtype))
+        return values()
+
+    def _values(
+        self,
+        parts: Sequence[tuple[str, int, Sequence[slice]]],
+        shapes: Sequence[tuple[int, ...]],
+        turned: bool,
+        columns: slice,
+        size: tuple[int, ...],
+    ) -> Tensor:
+        """The numbers of `_merge`, of shape `size`."""
+        merged = torch.empty(size, dtype=self.dtype, device=self.device)
         start = 0
         for (name, _, taken), shape in zip(parts, shapes, strict=True):
             for found in self._found(name, shape, taken, turned, columns):
                 merged[start : start + len(found)].copy_(found)
                 start += len(found)
-        if not self.keeps or not rest:
-            return merged
-        bytes_of = [self.checkpoint.byte_scales(self.prefix + name, taken) for name, _, taken in parts]
-        known = [each for each in bytes_of if each is not None]
-        kinds = {kind for _, kind in known}
-        if len(known) == len(bytes_of) and len(kinds) == 1 and BYTES[kind := kinds.pop()] in self.keeps:
-            self.checkpoint.kept += merged.numel()
-            return ByteWeight.of(merged, torch.cat([each for each, _ in known]).to(self.device), kind)
-        if "int4" in self.keeps and (scaled := self._with_groups(merged, parts, columns)) is not None:
-            return scaled
-        return self._with_codes(merged, parts, columns) if "coded" in self.keeps else merged
+        return merged
 
-    def _with_codes(
-        self, merged: Tensor, parts: Sequence[tuple[str, int, Sequence[slice]]], columns: slice
-    ) -> Tensor:
-        """A matrix of `parts` with their codes, if all of them have such that go together."""
-        first = columns.start or 0
-        across, found = slice(first, first + merged.shape[1]), list[Codes]()
+    def _counted(self, weight: Kept) -> Kept:
+        self.checkpoint.kept += weight.numel()
+        return weight
+
+    def _codes(self, parts: Sequence[tuple[str, int, Sequence[slice]]], columns: slice) -> Codes | None:
+        """The codes of `parts`, if all of them have such that go together."""
+        found = list[Codes]()
         for name, _, taken in parts:
-            if (codes := self.checkpoint.codes(self.prefix + name, taken, across)) is None:
-                return merged
+            if (codes := self.checkpoint.codes(self.prefix + name, taken, columns)) is None:
+                return None
             found.append(codes)
         if (whole := joined(found)) is None:
-            return merged
-        self.checkpoint.kept += merged.numel()
-        return CodedWeight.of(merged, whole.to(self.device))
+            return None
+        for name, _, _ in parts:
+            self.checkpoint.take_stored(self.prefix + name)
+        self.checkpoint.dequantized += whole.numbers.numel()
+        return whole.to(self.device)
 
-    def _with_groups(
-        self, merged: Tensor, parts: Sequence[tuple[str, int, Sequence[slice]]], columns: slice
-    ) -> Tensor | None:
-        """A matrix of `parts` with the scales of groups. None: not all of them have such."""
-        first = columns.start or 0
-        across = slice(first, first + merged.shape[1])
-        every = [self.checkpoint.int4_scales(self.prefix + name, taken, across) for name, _, taken in parts]
+    def _groups(
+        self, parts: Sequence[tuple[str, int, Sequence[slice]]], columns: slice
+    ) -> tuple[Tensor, Tensor | None, int] | None:
+        """Scales and shifts of the groups of `parts`, and the inputs of a shift. None: not all have such."""
+        every = [self.checkpoint.int4_scales(self.prefix + name, taken, columns) for name, _, taken in parts]
         found = [each for each in every if each is not None]
         if len(found) < len(every) or len({(shifts.shape[1], size) for _, shifts, size in found}) > 1:
             return None
-        self.checkpoint.kept += merged.numel()
         scales = torch.cat([each for each, _, _ in found]).to(self.device)
         shifts = torch.cat([each for _, each, _ in found]).to(self.device)
-        size = min(found[0][2], merged.shape[1])
-        return ScaledWeight.of(merged, scales, shifts if shifts.shape[1] else None, size)
+        size = min(found[0][2], columns.stop - columns.start)
+        return scales, shifts if shifts.shape[1] else None, size
 
     def _found(
         self, name: str, shape: tuple[int, ...], taken: Sequence[slice], turned: bool, columns: slice

@@ -74,7 +74,7 @@ def _tokens_in(directory: Path, scoring: Module) -> tuple[int, ...]:
         found.pop()
     if not all(type(token) is int and 0 <= token <= MOST_SIZE for token in found):
         raise FileError(f"{path}: true_token_id and false_token_id: not the numbers of two tokens, or of one")
-    return tuple(map(int, found))
+    return tuple(int(token) for token in found if token is not None)
 
 
 def _labels_in(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -43,4 +43,4 @@ def coded(
         2 * size if more else 0,
         torch.randperm(inputs, generator=chance).int() if more else None,
     )
-    return CodedWeight.of(codes.dequantized().to(dtype), codes)
+    return CodedWeight.of(codes, dtype)

@@ -33,7 +33,7 @@ class _Int4(Packed):
                 self._shifts = torch.zeros(self.count * shifts.shape[1] * COLUMNS, dtype=torch.float16)
                 self._matrix.shifts = address(self._shifts)
                 self._matrix.shift_groups = -(-weight.shift_size // GROUP)
-        given = (weight, scales, shifts, self._panels, self._shifts)
+        given = (weight.contiguous(), scales, shifts, self._panels, self._shifts)
         self._library.quire_int4_pack(
             ctypes.byref(self._matrix), *(ctypes.c_void_p(address(tensor)) for tensor in given)
         )

@@ -75,11 +75,12 @@ class Packed:
         )
         self.out_dtype = torch.float32 if wide else self.dtype
         self._itself = ctypes.addressof(self._matrix)
-        self._pack(weight.contiguous())
+        self._pack(weight)
         self._multiply = Kernel(library, self.symbol, c_void_p, c_void_p, c_int64, c_void_p, c_int)
 
     def _pack(self, weight: Tensor) -> None:
         self._take_panels(self.in_features * weight.element_size())
+        weight = weight.contiguous()
         pack = self._library.quire_linear_pack
         pack(
             ctypes.byref(self._matrix),

@@ -31,7 +31,7 @@ class _Quantized(Packed):
         self._corrections = torch.empty(self.count * COLUMNS, dtype=torch.int32)
         self._matrix.scales, self._matrix.corrections = address(self._scales), address(self._corrections)
         given = byte_scales_of(weight, torch.int8)
-        tensors = (weight, given, self._panels, self._scales, self._corrections)
+        tensors = (weight.contiguous(), given, self._panels, self._scales, self._corrections)
         self._library.quire_quantized_pack(
             ctypes.byref(self._matrix), *(ctypes.c_void_p(address(tensor)) for tensor in tensors)
         )

@@ -96,7 +96,7 @@ def test_gated(kernels: ctypes.CDLL, kind: str, dtype: torch.dtype, more: bool) 
     for inter, width in ((1, 5), (40, 33), (129, 200)):
         weight, bias = coded(kind, 2 * inter, width, dtype, more), numbers(2 * inter, dtype=dtype)
         gated = CodedGated(kernels, weight, bias, "gelu")
-        wide = CodedWeight.of(weight.float(), weight.codes)
+        wide = CodedWeight.of(weight.codes, torch.float32)
         for rows in (1, 7, 40):
             x = kept(rows, width, dtype, seed=rows) / 256
             expected = REFERENCE.gated(wide, bias.float(), "gelu")(x.float())
