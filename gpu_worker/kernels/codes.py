@@ -6,7 +6,7 @@ A scale is one of `scales`, times one of `factors` if there are any: some format
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -83,13 +83,34 @@ class Codes:
         return scales * _spread(self.factors, each, scales.shape[1])
 
 
-def joined(parts: Sequence[Codes]) -> Codes | None:
-    """Codes of several matrices, with the same inputs, as those of one. None: they do not go together."""
+def gathered(parts: Iterable[Codes | None], rows: int) -> Codes | None:
+    """As `joined`, of codes that have `rows` outputs together. Their numbers are copied as they come.
+
+    None also if one of `parts` is None.
+    """
+    numbers, found, start = None, list[Codes](), 0
+    for part in parts:
+        if part is None:
+            return None
+        if numbers is None:
+            numbers = part.numbers.new_empty(rows, part.numbers.shape[1])
+        taken = slice(start, start + len(part.numbers))
+        numbers[taken] = part.numbers
+        found.append(replace(part, numbers=numbers[taken]))
+        start = taken.stop
+    return joined(found, numbers)
+
+
+def joined(parts: Sequence[Codes], numbers: Tensor | None = None) -> Codes | None:
+    """Codes of several matrices, with the same inputs, as those of one. None: they do not go together.
+
+    `numbers`: of all of them, one after the other, if they are there already.
+    """
     if not all(each.kind == parts[0].kind and _same(each.table, parts[0].table) for each in parts):
         wide = [_as_int8(each) for each in parts]
         if any(each is None for each in wide):
             return None
-        parts = [each for each in wide if each is not None]
+        parts, numbers = [each for each in wide if each is not None], None
     first = parts[0]
     if not all(_same(first.order, each.order) for each in parts):
         return None
@@ -105,7 +126,7 @@ def joined(parts: Sequence[Codes]) -> Codes | None:
         scales = [each.float() for each in scales]
     return replace(
         first,
-        numbers=torch.cat([each.numbers for each in every]),
+        numbers=torch.cat([each.numbers for each in every]) if numbers is None else numbers,
         size=size,
         scales=torch.cat(scales),
         shifts=_cat_or(0.0, [each.shifts for each in every], scales),

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from gpu_worker.errors import ModelError
-from gpu_worker.kernels.codes import Codes, joined
+from gpu_worker.kernels.codes import Codes
 from gpu_worker.machine.huge_pages import forget
 from gpu_worker.models.formats.format import Format
 from gpu_worker.models.formats.stored import PIECE, QuantizedWeight
@@ -111,22 +111,19 @@ class Checkpoint:
         self.forget(stored[1].values())
         return (torch.cat([scales for scales, _ in found]), found[0][1]) if found else None
 
-    def codes(self, name: str, rows: Sequence[slice], columns: slice) -> Codes | None:
-        """`QuantizedWeight.codes` of slices of rows, one after the other. None if it is None for any."""
+    def codes(self, name: str, rows: Sequence[slice], columns: slice) -> Iterator[Codes | None]:
+        """`QuantizedWeight.codes` of slices of rows, in pieces. None: the weight has none.
+
+        A piece may be memory-mapped, and must be copied before the next one is asked for.
+        """
         if (stored := self._stored(name)) is None:
-            return None
+            yield None
+            return
         step = max(1, PIECE // max(columns.stop - columns.start, 1))
-        found = list[Codes]()
         for each in rows:
             for first in range(each.start, each.stop, step):
-                part = stored[0].codes(slice(first, min(first + step, each.stop)), columns)
-                if part is None:
-                    self.forget(stored[1].values())
-                    return None
-                found.append(part)
-        whole = joined(found)  # a copy: numbers of one byte are still those of the file
+                yield stored[0].codes(slice(first, min(first + step, each.stop)), columns)
         self.forget(stored[1].values())
-        return whole
 
     def _stored(self, name: str) -> tuple[QuantizedWeight, dict[str, Tensor]] | None:
         """The quantized weight `name`, and its tensors by the ends of their names."""

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.codes import CodedWeight, Codes, joined
+from gpu_worker.kernels.codes import CodedWeight, Codes, gathered
 from gpu_worker.kernels.products import ByteWeight, ScaledWeight
 from gpu_worker.kernels.reference.kept import BYTES, Kind
 from gpu_worker.models.checkpoint import Checkpoint
@@ -167,15 +168,13 @@ class Weights:
 
     def _codes(self, parts: Sequence[tuple[str, int, Sequence[slice]]], columns: slice) -> Codes | None:
         """The codes of `parts`, if all of them have such that go together."""
-        found = list[Codes]()
-        for name, _, taken in parts:
-            if (codes := self.checkpoint.codes(self.prefix + name, taken, columns)) is None:
-                return None
-            found.append(codes)
-        if (whole := joined(found)) is None:
+        pieces = (self.checkpoint.codes(self.prefix + name, taken, columns) for name, _, taken in parts)
+        count = sum(rows.stop - rows.start for _, _, taken in parts for rows in taken)
+        if (whole := gathered(chain.from_iterable(pieces), count)) is None:
             return None
         for name, _, _ in parts:
-            self.checkpoint.take_stored(self.prefix + name)
+            if (stored := self.checkpoint.take_stored(self.prefix + name)) is not None:
+                self.checkpoint.forget(stored[1])
         self.checkpoint.dequantized += whole.numbers.numel()
         return whole.to(self.device)
 

@@ -1,11 +1,12 @@
 """Codes of several matrices become one, exactly, or not at all."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import torch
 
-from gpu_worker.kernels.codes import CodedWeight, Codes, joined, narrowed
+from gpu_worker.kernels.codes import CodedWeight, Codes, gathered, joined, narrowed
 from tests.support.coded import coded
 
 
@@ -77,3 +78,33 @@ def test_rows_of_a_weight_have_their_codes() -> None:
     found = weight[order]
     assert isinstance(found, CodedWeight)
     assert torch.equal(found.codes.dequantized(), weight.codes.dequantized()[order])
+
+
+@pytest.mark.parametrize(
+    "kinds", [("int8",), ("int8", "int8"), ("int8", "whole", "int8"), ("table", "table")]
+)
+def test_parts_are_gathered_as_they_come(kinds: tuple[str, ...]) -> None:
+    """Of different kinds too; a part may be gone when the next one comes."""
+    meant = [coded(kind, rows, 96).codes for rows, kind in enumerate(kinds, 3)]
+
+    def pieces() -> Iterator[Codes]:
+        for part in meant:
+            passing = part.numbers.clone()
+            yield replace(part, numbers=passing)
+            passing.zero_()
+
+    found = gathered(pieces(), sum(len(each.numbers) for each in meant))
+    assert found is not None
+    assert torch.equal(found.dequantized(), torch.cat([each.dequantized() for each in meant]))
+
+
+def test_nothing_is_gathered_of_what_has_no_codes() -> None:
+    assert gathered([codes("int8"), None], 12) is None
+    assert gathered([codes("int8"), codes("fp8")], 12) is None
+
+
+def test_a_weight_of_codes_has_no_values() -> None:
+    weight = coded("whole", 6, 96, torch.bfloat16)
+    assert weight.shape == (6, 96)
+    assert weight.dtype == torch.bfloat16
+    assert weight.float().isnan().all()
