@@ -37,6 +37,7 @@ class WorkerService(WorkerServicer):
             can_draft=engine.runner.drafter is not None,
             fingerprint=engine.runner.fingerprint,
             num_labels=limits.num_labels,
+            bidirectional=limits.bidirectional,
         )
 
     async def Execute(self, requests: AsyncIterator[StepPlan], context: Any) -> AsyncIterator[WorkerEvent]:

@@ -33,6 +33,7 @@ class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MEAN: _ClassVar[Pooling]
     LAST: _ClassVar[Pooling]
     CLASSIFY: _ClassVar[Pooling]
+    CLS: _ClassVar[Pooling]
 NO_STAGE: Stage
 PENALTY: Stage
 TEMPERATURE: Stage
@@ -47,6 +48,7 @@ NO_POOLING: Pooling
 MEAN: Pooling
 LAST: Pooling
 CLASSIFY: Pooling
+CLS: Pooling
 PARAMETER_FIELD_NUMBER: _ClassVar[int]
 parameter: _descriptor.FieldDescriptor
 

@@ -9,10 +9,11 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class EmbedTokensRequest(_message.Message):
-    __slots__ = ("request_id", "tokens", "pooling", "dimensions", "cache_salt", "tenant", "user", "priority")
+    __slots__ = ("request_id", "tokens", "pooling", "second_segment", "dimensions", "cache_salt", "tenant", "user", "priority")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     POOLING_FIELD_NUMBER: _ClassVar[int]
+    SECOND_SEGMENT_FIELD_NUMBER: _ClassVar[int]
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -21,12 +22,13 @@ class EmbedTokensRequest(_message.Message):
     request_id: str
     tokens: bytes
     pooling: _sampling_pb2.Pooling
+    second_segment: int
     dimensions: int
     cache_salt: str
     tenant: str
     user: str
     priority: int
-    def __init__(self, request_id: _Optional[str] = ..., tokens: _Optional[bytes] = ..., pooling: _Optional[_Union[_sampling_pb2.Pooling, str]] = ..., dimensions: _Optional[int] = ..., cache_salt: _Optional[str] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., priority: _Optional[int] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., tokens: _Optional[bytes] = ..., pooling: _Optional[_Union[_sampling_pb2.Pooling, str]] = ..., second_segment: _Optional[int] = ..., dimensions: _Optional[int] = ..., cache_salt: _Optional[str] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class EmbedTokensResponse(_message.Message):
     __slots__ = ("embedding",)

@@ -69,13 +69,15 @@ def request_from(start: Start, traceparent: str, deadline: float = inf) -> Reque
 
 def embedding_from(asked: EmbedTokensRequest, traceparent: str, deadline: float = inf) -> Request:
     """A text to be embedded or classified, as the core takes it; `deadline`, errors: see `request_from`."""
-    ways = {int(Pooling.MEAN), int(Pooling.LAST), int(Pooling.CLASSIFY)}
-    _require(int(asked.pooling) in ways, "pooling", "must be MEAN, LAST or CLASSIFY")
+    ways = {int(each) for each in Pooling if each}
+    _require(int(asked.pooling) in ways, "pooling", "must be MEAN, LAST, CLASSIFY or CLS")
     pooling = Pooling(asked.pooling)
     _require(not asked.dimensions or pooling is not Pooling.CLASSIFY, "dimensions", "logits have none")
+    prompt = _tokens_in(asked.tokens, "tokens")
+    _require(asked.second_segment < len(prompt), "prompt", "second_segment is behind the text's end")
     return Request(
         request_id=asked.request_id,
-        prompt=_tokens_in(asked.tokens, "tokens"),
+        prompt=prompt,
         salt=asked.cache_salt,
         tenant=asked.tenant,
         user=asked.user,
@@ -84,6 +86,7 @@ def embedding_from(asked: EmbedTokensRequest, traceparent: str, deadline: float 
         sampling=NOTHING_DRAWN,
         traceparent=traceparent,
         pooling=pooling,
+        second_segment=asked.second_segment,
         dimensions=asked.dimensions,
     )
 

@@ -40,6 +40,7 @@ def limits_from(ready: WorkerReady) -> WorkerLimits:
             embedding_size=ready.embedding_size,
             fingerprint=ready.fingerprint,
             num_labels=ready.num_labels,
+            bidirectional=ready.bidirectional,
         )
     except ValueError as error:
         raise WorkerFault(f"a worker with nothing to offer: {error}") from error
@@ -87,6 +88,7 @@ def _new_slot_to(new: core.NewSlot) -> NewSlot:
         candidates=request.candidates,
         pooling=_POOLING[request.pooling],
         grammar=new.grammar,
+        second_segment=request.second_segment,
     )
 
 
@@ -201,5 +203,5 @@ def response_to(gains: Iterable[core.Gain], logprobs: Logprobs) -> GenerateRespo
     return response
 
 
-_POOLING = (Pooling.NO_POOLING, Pooling.MEAN, Pooling.LAST, Pooling.CLASSIFY)
+_POOLING = (Pooling.NO_POOLING, Pooling.MEAN, Pooling.LAST, Pooling.CLASSIFY, Pooling.CLS)
 _FINISH = (FinishReason.NOT_FINISHED, FinishReason.STOP, FinishReason.LENGTH)

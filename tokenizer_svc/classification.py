@@ -34,10 +34,12 @@ def pair_arguments(template: str | None, settings: Mapping[str, Any]) -> Mapping
     return {}
 
 
-def check_generates(classifier: Classifier | None) -> None:
-    """Raise `InvalidRequestError` for a model that only classifies."""
+def check_generates(classifier: Classifier | None, bidirectional: bool = False) -> None:
+    """Raise `InvalidRequestError` for a model that only classifies, and for an encoder (`bidirectional`)."""
     if classifier is not None:
         raise InvalidRequestError("model", f"this model {_purpose(classifier)}: it generates no text")
+    if bidirectional:
+        raise InvalidRequestError("model", "this model embeds texts: it generates no text")
 
 
 def check_pooling(classifier: Classifier | None, classifies: bool) -> None:

@@ -7,7 +7,7 @@ from proto.tokenizer_pb2 import EmbedRequest
 from tokenizer_svc.classification import check_pooling
 from tokenizer_svc.context import ContextLength, unknown
 from tokenizer_svc.errors import InvalidRequestError
-from tokenizer_svc.pooling import pooling_of
+from tokenizer_svc.pooling import check_kind, pooling_of
 from tokenizer_svc.prompt import Render, input_tokens
 from tokenizer_svc.tokenizer import TextModel
 
@@ -22,10 +22,13 @@ async def tokens_request(
     if request.pooling not in Pooling.values():
         raise InvalidRequestError("pooling", f"pooling {request.pooling} is not known")
     check_pooling(model.classifier, request.pooling == CLASSIFY)
-    pooling = request.pooling or pooling_of(model.pooling_ways)
+    check_kind(request.pooling, model.bidirectional)
+    pooling = request.pooling or pooling_of(model.pooling_ways, model.bidirectional)
+    tokens, second_segment = await input_tokens(model, request, context, render)
     return EmbedTokensRequest(
         request_id=request.request_id,
-        tokens=arrays.pack(await input_tokens(model, request, context, render)),
+        tokens=arrays.pack(tokens),
+        second_segment=second_segment,
         pooling=pooling,
         dimensions=request.dimensions,
         cache_salt=request.cache_salt,

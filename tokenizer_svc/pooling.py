@@ -6,7 +6,7 @@ from typing import Any
 
 from ops.runtime.model_files import FileError
 from ops.runtime.modules import modules_in
-from proto.sampling_pb2 import LAST, MEAN, Pooling
+from proto.sampling_pb2 import CLS, LAST, MEAN, Pooling
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
 from tokenizer_svc.files import read_json
 
@@ -24,13 +24,16 @@ _OLD_MODES = {
 }
 """A switch for each kind, which sentence-transformers wrote before it wrote their names (5.4)."""
 _WAYS = {"mean": MEAN, "lasttoken": LAST}
+_OF_ENCODERS = _WAYS | {"cls": CLS}
+"""In a decoder the first token sees no other."""
 
 
-def ways_in(directory: Path) -> tuple[str, ...]:
+def ways_in(directory: Path, bidirectional: bool) -> tuple[str, ...]:
     """What makes embeddings of hidden states: kinds of pooling, and modules after it.
 
-    Without a word about it that is the last token's hidden state, the only one that knows a whole text.
-    Raises `ModelDirectoryError`.
+    Without a word about it that is a decoder's last token, the only one that knows a whole text, and an
+    encoder's first token, which its heads read. `bidirectional`: the model is an encoder. Raises
+    `ModelDirectoryError`.
     """
     try:
         modules = modules_in(directory)
@@ -38,13 +41,17 @@ def ways_in(directory: Path) -> tuple[str, ...]:
         raise ModelDirectoryError(str(error)) from error
     place = next((module.path for module in modules if module.kind == "Pooling"), _PLACE)
     others = [module.kind for module in modules if module.kind not in _MODULES]
-    return (*_modes(read_json(directory / place / "config.json")), *others)
+    modes = _modes(read_json(directory / place / "config.json"))
+    return (*(modes or (("cls",) if bidirectional else ("lasttoken",))), *others)
 
 
 def _modes(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The kinds of pooling in the module's configuration, which has defaults as in sentence-transformers."""
+    """The kinds of pooling in the module's configuration, which has defaults as in sentence-transformers.
+
+    Empty without a configuration.
+    """
     if not config:
-        return ("lasttoken",)
+        return ()
     given = config.get("pooling_mode") or [
         name for key, name in _OLD_MODES.items() if config.get(key) is True
     ]
@@ -52,11 +59,18 @@ def _modes(config: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(mode)[:40] for mode in modes) if isinstance(modes, list) and modes else ("mean",)
 
 
-def pooling_of(ways: tuple[str, ...]) -> Pooling:
+def pooling_of(ways: tuple[str, ...], bidirectional: bool) -> Pooling:
     """The model's own kind of pooling. Raises `InvalidRequestError` if Quire does not have it."""
-    if len(ways) == 1 and ways[0] in _WAYS:
-        return _WAYS[ways[0]]
-    what = " and ".join(ways)
-    raise InvalidRequestError(
-        "pooling", f"this model's pooling ({what}) is not supported: ask for mean or last"
-    )
+    known = _OF_ENCODERS if bidirectional else _WAYS
+    if len(ways) == 1 and ways[0] in known:
+        return known[ways[0]]
+    what, others = " and ".join(ways), "cls, mean or last" if bidirectional else "mean or last"
+    raise InvalidRequestError("pooling", f"this model's pooling ({what}) is not supported: ask for {others}")
+
+
+def check_kind(pooling: Pooling, bidirectional: bool) -> None:
+    """Raise `InvalidRequestError` if a request asks a decoder for what only encoders have."""
+    if pooling == CLS and not bidirectional:
+        raise InvalidRequestError(
+            "pooling", "the first token of this model sees no other token: ask for mean or last"
+        )

@@ -69,28 +69,26 @@ async def input_tokens(
     request: EmbedRequest,
     context: ContextLength = unknown,
     render: Render | None = None,
-) -> list[int]:
-    """The tokens of a text to be embedded or classified, at least one. Raises `InvalidRequestError`.
+) -> tuple[list[int], int]:
+    """The tokens of a text to be embedded or classified, at least one, and where a second text begins.
 
-    `context`, `render`: as for `prompt_tokens`.
+    That is an index as of `TextModel.encode_pair`. `context`, `render`: as for `prompt_tokens`. Raises
+    `InvalidRequestError`.
     """
+    param, second = "prompt", 0
     match request.WhichOneof("input"):
         case "tokens":
-            return _given(request.tokens.ids, model.vocab_size)
+            return _given(request.tokens.ids, model.vocab_size), 0
         case "text":
             tokens = await _encode_text(model, request.text, context, special=True)
-            _check_count("prompt", len(tokens))
-            return tokens
         case "pair":
-            tokens = await _encode_pair(model, request, context, render)
-            _check_count("prompt", len(tokens))
-            return tokens
+            tokens, second = await _encode_pair(model, request, context, render)
         case "chat":
-            tokens = await _encode_chat(model, request, context, render, special=False)
-            _check_count("messages", len(tokens))
-            return tokens
+            tokens, param = await _encode_chat(model, request, context, render, special=False), "messages"
         case _:
             raise InvalidRequestError("prompt", "there is no text")
+    _check_count(param, len(tokens))
+    return tokens, second
 
 
 def check(model: TextModel, request: TextRequest) -> None:
@@ -137,7 +135,7 @@ async def _encoded(
 
 async def _encode_pair(
     model: TextModel, request: EmbedRequest, context: ContextLength, render: Render | None
-) -> list[int]:
+) -> tuple[list[int], int]:
     query, document = request.pair.query, request.pair.document
     length = len(query) + len(document)
     _check_length("prompt", length)
@@ -146,7 +144,7 @@ async def _encode_pair(
         arguments = dict(model.pair_arguments)
         rendering = Rendering(add_generation_prompt=arguments.pop("add_generation_prompt", False) is True)
         text = await render(messages, arguments, [], request.tenant, rendering)
-        return await _encoded(model, "prompt", text, context, special=False)
+        return await _encoded(model, "prompt", text, context, special=False), 0
     if length <= SHORT:
         return model.encode_pair(query, document)
     model.check_fits("prompt", length, await context())

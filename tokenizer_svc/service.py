@@ -84,8 +84,10 @@ async def serve(node: Node, settings: TokenizerSettings) -> None:
         await server.start()
         capacity = settings.tokenizer_calls
         labels = 0 if model.classifier is None else len(model.classifier.labels)
-        told = {"defaults": dict(model.defaults), "num_labels": labels}
-        await node.update(model=name, capacity=capacity, fingerprint=own, **told)
+        told = {"num_labels": labels, "bidirectional": model.bidirectional}
+        await node.update(
+            model=name, capacity=capacity, fingerprint=own, defaults=dict(model.defaults), **told
+        )
         defaults = ", ".join(f"{key} {value}" for key, value in model.defaults.items())
         log.info("serving %s from %s; its sampling defaults: %s", name, settings.model, defaults or "none")
         try:
@@ -195,7 +197,7 @@ class TokenizerService(TokenizerServicer):
         begun = request.resumed or request.scored_tokens
         if begun and tokenizer_part(request.fingerprint) not in ("", self._fingerprint):
             raise OtherTokenizerError
-        check_generates(self._model.classifier)
+        check_generates(self._model.classifier, self._model.bidirectional)
         fill_in(request, self._model.defaults)
         check(self._model, request)
         request.sampling.ClearField("grammar")

@@ -11,6 +11,7 @@ SentencePiece's, whose tokens are text with "▁" for the space and `<0x0A>` for
 import copy
 import re
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, Self
 
 from tokenizers import Tokenizer
@@ -32,11 +33,16 @@ class TokenBytes(dict[int, bytes]):
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, decoder: dict[str, Any] | None, skipped: Collection[int]
+        self,
+        tokenizer: Tokenizer,
+        decoder: dict[str, Any] | None,
+        skipped: Collection[int],
+        words: bool = False,
     ) -> None:
+        """`words`: see `speller`."""
         super().__init__()
         self._tokenizer = tokenizer
-        self._spell, self.drops_space = speller(decoder)
+        self._spell, self.drops_space = speller(decoder, words)
         added = tokenizer.get_added_tokens_decoder()
         self._added = frozenset(added) if _is_byte_level(decoder) else frozenset()
         self._skipped = frozenset(skipped)
@@ -70,8 +76,11 @@ class TokenBytes(dict[int, bytes]):
         return data
 
 
-def speller(decoder: dict[str, Any] | None) -> tuple[Spell, bool]:
+def speller(decoder: dict[str, Any] | None, words: bool = False) -> tuple[Spell, bool]:
     """The rule of a `decoder` entry of tokenizer.json, and whether it drops the first space.
+
+    `words`: the decoder of WordPiece is taken without its clean-up around punctuation, which depends on
+    neighbours. Encoders have it, which write no text.
 
     Raises `ModelDirectoryError` for a decoder whose tokens depend on their neighbours.
     """
@@ -79,6 +88,8 @@ def speller(decoder: dict[str, Any] | None) -> tuple[Spell, bool]:
         return lambda text: b" " + text.encode(), True
     if _is_byte_level(decoder):
         return _byte_level, False
+    if words and decoder["type"] == "WordPiece":
+        return partial(_word_piece, str(decoder.get("prefix", "##"))), True
     drops_space = False
     spell: Spell = str.encode
     # Each step wraps those before it, last step outermost: text steps first, bytes at the end.
@@ -111,6 +122,11 @@ def _replacing(replaced: list[tuple[str, str]], spell: Spell) -> Spell:
         return spell(text)
 
     return rule
+
+
+def _word_piece(prefix: str, text: str) -> bytes:
+    """A token with the prefix goes on with the word before it. The others begin words."""
+    return (text.removeprefix(prefix) if text.startswith(prefix) else f" {text}").encode()
 
 
 def _byte_fallback(text: str) -> bytes:

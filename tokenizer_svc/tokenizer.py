@@ -9,6 +9,7 @@ from typing import Any, Self
 import tokenizers
 
 from ops.runtime.classifier import Classifier, classifier_of
+from ops.runtime.encoder import encoder_family
 from ops.runtime.model_files import FileError, read_text
 from ops.runtime.watchdog import end_at_once
 from tokenizer_svc.classification import SETTINGS, pair_arguments
@@ -49,6 +50,8 @@ class TextModel:
     """The kinds of pooling that the model's files name; see `pooling.py`."""
     classifier: Classifier | None
     """What a classifier classifies; None for other models."""
+    bidirectional: bool
+    """The model is an encoder, which generates no text."""
     pair_arguments: Mapping[str, Any] | None
     """Arguments of the chat template, which joins a query and a document; None: the tokenizer joins them. See
     `classification.py`."""
@@ -73,7 +76,7 @@ class TextModel:
         generation = read_json(directory / "generation_config.json")
         added = tokenizer.get_added_tokens_decoder()
         special = {one.content: token for token, one in added.items() if one.special}
-        template = template_source(directory)
+        template, bidirectional = template_source(directory), encoder_family(config) is not None
         return cls(
             tokenizer=tokenizer,
             vocab_size=_vocab_size(tokenizer, config),
@@ -81,11 +84,12 @@ class TextModel:
             defaults=read_defaults(directory / "generation_config.json", generation),
             template=template,
             named_tokens=named,
-            every_token=TokenBytes(tokenizer, decoder, ()),
-            plain_tokens=TokenBytes(tokenizer, decoder, special.values()),
+            every_token=TokenBytes(tokenizer, decoder, (), bidirectional),
+            plain_tokens=TokenBytes(tokenizer, decoder, special.values(), bidirectional),
             special_tokens=special,
-            pooling_ways=ways_in(directory),
+            pooling_ways=ways_in(directory, bidirectional),
             classifier=_classifier_of(directory, config),
+            bidirectional=bidirectional,
             pair_arguments=pair_arguments(template, read_json(directory / SETTINGS)),
             token_characters=characters_per_token(content),
         )
@@ -95,24 +99,27 @@ class TextModel:
 
         Takes about 1 s for a million characters, in which other threads run. Raises `PanicError`.
         """
-        return self._encode_safely(text, special)
+        ids: list[int] = self._encode_safely(text, special).ids
+        return ids
 
-    def encode_pair(self, first: str, second: str) -> list[int]:
-        """Two texts as the tokenizer joins them. Raises `PanicError`."""
-        return self._encode_safely((first, second), special=True)
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], int]:
+        """Two texts as the tokenizer joins them, and the index of the first token of type 1, with which the
+        second text begins. 0: the tokenizer has no types. Raises `PanicError`."""
+        joined = self._encode_safely((first, second), special=True)
+        types = joined.type_ids
+        return joined.ids, types.index(1) if 1 in types else 0
 
-    def _encode_safely(self, text: str | tuple[str, str], special: bool) -> list[int]:
+    def _encode_safely(self, text: str | tuple[str, str], special: bool) -> tokenizers.Encoding:
         try:
             return self._encode(text, special)
         except PanicError:
             self._end_unless_it_works()
             raise
 
-    def _encode(self, text: str | tuple[str, str], special: bool) -> list[int]:
+    def _encode(self, text: str | tuple[str, str], special: bool) -> tokenizers.Encoding:
         # The batch call is the one that releases the interpreter lock.
         with no_panic():
-            ids: list[int] = self.tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids
-        return ids
+            return self.tokenizer.encode_batch_fast([text], add_special_tokens=special)[0]
 
     def _end_unless_it_works(self) -> None:
         """After a panic: a lock that it has left behind would make every further text fail."""

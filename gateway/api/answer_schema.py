@@ -245,7 +245,8 @@ class ModelObject(AnswerPart):
     owned_by: Literal["quire"]
     max_model_len: int = Field(description="Tokens of prompt and answer together.")
     defaults: dict[str, Any] = Field(description="The model's own defaults of parameters.")
-    num_labels: int = Field(description="Labels of a classifier; 0: the model is none, and generates text.")
+    num_labels: int = Field(description="Labels of a classifier; 0: the model is none.")
+    generates: bool = Field(description="Whether it generates text; classifiers and encoders do not.")
 
 
 class ModelList(AnswerPart):

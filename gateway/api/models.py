@@ -50,4 +50,5 @@ def _object(model: Model, name: str) -> dict[str, Any]:
         "max_model_len": model.max_model_len,
         "defaults": model.defaults,
         "num_labels": model.num_labels,
+        "generates": model.generates,
     }

@@ -275,8 +275,14 @@ def _shown(model: Model) -> Json:
         "modified_at": _time(model.created),
         "details": _DETAILS,
         "model_info": {"general.architecture": "quire", "quire.context_length": model.max_model_len},
-        "capabilities": [] if model.num_labels else ["completion", "tools"],
+        "capabilities": _capabilities(model),
     }
+
+
+def _capabilities(model: Model) -> list[str]:
+    if model.generates:
+        return ["completion", "tools"]
+    return [] if model.num_labels else ["embedding"]
 
 
 def _now() -> str:

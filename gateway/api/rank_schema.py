@@ -1,12 +1,12 @@
 """What clients may ask of how alike texts are: request bodies in the shapes of Jina, Cohere and vLLM."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from gateway.api.body import validated
-from gateway.api.embeddings_schema import EmbeddingBody
+from gateway.api.embeddings_schema import EmbeddingBody, Pooling
 from gateway.api.fields import Count
 from gateway.api.request_schema import RequestBody
 from gateway.errors import BadRequest
@@ -46,10 +46,6 @@ Documents = Annotated[
     Field(min_length=1, max_length=MAX_TEXTS),
     BeforeValidator(_documents),
     WithJsonSchema({**_TEXTS, "items": {"anyOf": [_TEXT, _OBJECT]}}),
-]
-Pooling = Annotated[
-    Literal["mean", "last"] | None,
-    Field(description="How the tokens become one vector; the default is the model's."),
 ]
 
 

@@ -17,6 +17,7 @@ from gateway.http.caller import Caller
 from proto.sampling import STAGED
 from proto.sampling_pb2 import (
     CLASSIFY,
+    CLS,
     FIRST,
     HEURISTIC,
     LAST,
@@ -35,7 +36,7 @@ SEED_BITS = 64
 DEFAULTED = frozenset(each.name for each in STAGED if each.model)
 """Parameters for which a model may have a default of its own."""
 
-_POOLING = {None: NO_POOLING, "mean": MEAN, "last": LAST}
+_POOLING = {None: NO_POOLING, "mean": MEAN, "last": LAST, "cls": CLS}
 
 
 def completion_requests(body: CompletionBody, request_id: str, caller: Caller) -> list[TextRequest]:

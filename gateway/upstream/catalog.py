@@ -51,8 +51,15 @@ class Model:
     """All of its workers hang in a step."""
     num_labels: int = 0
     """Labels of a classifier, which does nothing but classify; see `purpose.py`. 0: the model is none."""
+    bidirectional: bool = False
+    """It is an encoder, which embeds or classifies texts and generates none."""
     absent_since: float | None = field(default=None, compare=False)
     """When it ceased to be available, on the catalog's clock; None if it is available. Seconds."""
+
+    @property
+    def generates(self) -> bool:
+        """Whether it generates text."""
+        return not (self.num_labels or self.bidirectional)
 
 
 class Catalog:
@@ -164,6 +171,9 @@ class Catalog:
         longest = max((_count(lease, "max_model_len") for lease in leases), default=0)
         defaults = [found for lease in leases if (found := _defaults(lease)) is not None]
         labels = [_count(lease, "num_labels") for lease in leases if lease.service == "tokenizer"]
+        encoders = [
+            lease.info.get("bidirectional") is True for lease in leases if lease.service == "tokenizer"
+        ]
         return Model(
             name,
             before.created,
@@ -173,6 +183,7 @@ class Catalog:
             missing,
             _stalled(leases),
             labels[0] if labels else before.num_labels,
+            encoders[0] if encoders else before.bidirectional,
             since if absent else None,
         )
 

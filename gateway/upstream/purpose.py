@@ -1,4 +1,5 @@
-"""What a model is for: a classifier classifies texts, and other models generate and embed them.
+"""What a model is for: a classifier classifies texts, an encoder embeds them, and other models generate and
+embed them.
 
 Each of these functions raises `BadRequest` if a model is not for what a request asks for.
 """
@@ -12,7 +13,7 @@ Check = Callable[[Model], None]
 
 
 def generates(model: Model) -> None:
-    if model.num_labels:
+    if not model.generates:
         raise _refusal(f"The model '{model.name}' {_purpose(model)} and generates none.")
 
 
@@ -33,6 +34,8 @@ def scores_pairs(model: Model) -> None:
 
 
 def _purpose(model: Model) -> str:
+    if not model.num_labels:
+        return "embeds texts (use '/v1/embeddings')"
     paths = "'/v1/classify'" if model.num_labels > 1 else "'/v1/classify', '/v1/score' and '/v1/rerank'"
     return f"classifies texts (use {paths})"
 

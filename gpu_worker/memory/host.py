@@ -50,11 +50,11 @@ class HostPages:
         self.slots = slots
         self._tensors = [tensor for cache in caches for tensor in cache.tensors()]
         self._sizes = [tensor.nbytes // len(tensor) for tensor in self._tensors]
-        self._device = self._tensors[0].device
-        self._per_piece = max(1, PIECE // self.block_bytes)
+        self._device = self._tensors[0].device if caches else torch.device("cpu")
+        self._per_piece = PIECE // max(1, self.block_bytes) or 1
         self._pieces: dict[int, Tensor] = {}
         self._mapped = Memory()
-        self._at_once = max(1, BUFFER // self.block_bytes)
+        self._at_once = BUFFER // max(1, self.block_bytes) or 1
         self._gathered: Tensor | None = None
         self._filled = np.zeros(slots, np.bool_)
 

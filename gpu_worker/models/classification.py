@@ -16,9 +16,7 @@ def classification_head(model: Any) -> nn.Linear | None:
         return None
     head = getattr(model, "score", None)
     if type(head) is not nn.Linear or head.bias is not None:
-        raise ModelError(
-            "it is no decoder with a linear classification head (an encoder, such as BERT, is none)"
-        )
+        raise ModelError("it is no decoder with a linear classification head, and no known encoder")
     return head
 
 

@@ -91,6 +91,11 @@ class Shape(ABC):
         """Whether a step's launches follow from its shape alone, so that a CUDA graph can replay them."""
         return False
 
+    @property
+    def bidirectional(self) -> bool:
+        """Whether the model is an encoder: a token attends to later ones, too."""
+        return False
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig(Shape):

@@ -16,6 +16,7 @@ from gpu_worker.kernels.reference.kept import kinds_kept
 from gpu_worker.models.checkpoint import Checkpoint, open_checkpoint
 from gpu_worker.models.config import Shape, architecture_of, read_config, read_values
 from gpu_worker.models.decoder import Decoder
+from gpu_worker.models.encoder_load import load_encoder
 from gpu_worker.models.families import family_named, family_of
 from gpu_worker.models.formats import read_format
 from gpu_worker.models.formats.format import KEY, Format
@@ -25,6 +26,7 @@ from gpu_worker.models.rope import check_positions
 from gpu_worker.models.split import rank_config
 from gpu_worker.models.transformers_load import load_with_transformers
 from gpu_worker.models.weights import Weights
+from ops.runtime.encoder import encoder_family
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +86,9 @@ def load_model(
     model: CausalLM
     native = family_of(architecture, values.values) is not None
     form = read_format(values)
-    if native:
+    if encoder := encoder_family(values.values):
+        model, checkpoint, parameters = load_encoder(values, encoder, form, device, dtype)
+    elif native:
         model, checkpoint = _load_native(directory, form, device, kernels, dtype, max_positions, ranks)
         parameters = checkpoint.parameters
     else:
@@ -102,7 +106,7 @@ def load_model(
             if not unlike:
                 raise
             raise ModelError(f"{error} (it is unlike other models of its family in {unlike})") from error
-    if form is not None:
+    if form is not None and not encoder:
         log.info("%s: %s", directory, checkpoint.kept_share(model.dtype))
     log.info(
         "%s: %s, %.1f M parameters, %s on %s, loaded in %.1f s",

@@ -63,7 +63,7 @@ def load_with_transformers(
     if not (known and hasattr(transformers, architecture)):
         what = "is not supported: neither Quire nor this version of transformers has it"
         if hasattr(transformers, architecture):
-            what = "is not supported: it is no causal language model and no classifier of texts"
+            what = "is not supported: it is no causal language model, no classifier and no known encoder"
         elif values.get("auto_map"):
             what = "is not supported: its own code would have to be run (auto_map), which is never done"
         raise values.wrong("architectures", f"{architecture} {what}")
@@ -94,7 +94,7 @@ class _Loading:
     ) -> None:
         """`kind`: the model's class."""
         self._kind, self._checkpoint, self._kernels = kind, checkpoint, kernels
-        self._config = _config_of(kind, values)
+        self._config = config_of(kind, values)
         self._dtype = dtype or self._config.dtype or checkpoint.dtype()
         _, self._score_tokens = classified_in(values, self._config.get_text_config().vocab_size)
         with torch.device("meta"):
@@ -260,7 +260,7 @@ def _weights_of(name: str, module: Any) -> list[str]:
     return [f"{name}.{end}" for end in ends]
 
 
-def _config_of(kind: Any, values: Values) -> Any:
+def config_of(kind: Any, values: Values) -> Any:
     """The configuration of transformers, without `quantization_config`: weights come dequantized."""
     if read_config(values.path).get("architectures") == values.get("architectures"):
         config = kind.config_class.from_pretrained(values.path.parent, local_files_only=True)

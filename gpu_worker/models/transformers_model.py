@@ -57,7 +57,7 @@ class TransformersModel:
         self.dtype: torch.dtype = model.dtype
         self._attend: Attend = _no_step
         name = f"quire-{id(self)}"
-        _register(name, self._attention)
+        register(name, self._attention)
         model.set_attn_implementation(name)
         # The model's own code computes logits, from hidden states instead of tokens.
         setattr(model, where, _PassThrough())
@@ -253,7 +253,7 @@ def _page_of(key: Tensor, value: Tensor) -> PageShape:
     return PageShape(key.shape[1], size + size % 2, size + size % 2)
 
 
-def _register(name: str, attention: Callable[..., tuple[Tensor, None]]) -> None:
+def register(name: str, attention: Callable[..., tuple[Tensor, None]]) -> None:
     """Register `attention` with transformers under `name`, without masks."""
     from transformers import AttentionInterface, AttentionMaskInterface
 

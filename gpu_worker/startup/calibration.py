@@ -47,12 +47,13 @@ def head_scales(
     device: torch.device,
     ranks: Ranks = ALONE,
 ) -> list[Tensor]:
-    """For each layer float32 [2, kv_heads]: scales of keys, then of values. Empty if the format has none.
+    """For each layer float32 [2, kv_heads]: scales of keys, then of values. Empty if the format has none,
+    or the model has no pages.
 
     `longest`: tokens of the longest sequence that is served. All ranks must call this at the same time.
     Raises `ModelError` if the checkpoint's scales do not fit the model.
     """
-    if kv.largest is None:
+    if kv.largest is None or not model.config.pages:
         return []
     config = model.config
     pages = config.pages[0]  # only a family of `families/` can have scales, and it has the same in all layers

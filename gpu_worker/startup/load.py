@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from gpu_worker.errors import WorkerError
+from gpu_worker.errors import ModelError, WorkerError
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.machine.huge_pages import populate
 from gpu_worker.models.ranks import ALONE, Ranks
@@ -13,7 +13,7 @@ from gpu_worker.models.registry import CausalLM, check_split, load_model
 from gpu_worker.ranks.group import own_cores
 from gpu_worker.ranks.processes import RankProcesses
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup.backend import device_of, dtype_of, kernels_of
+from gpu_worker.startup.backend import PLAIN, device_of, dtype_of, kernels_of
 from gpu_worker.startup.calibration import head_scales
 from gpu_worker.startup.fingerprint import fingerprint_of
 from gpu_worker.startup.record_steps import record_steps
@@ -82,6 +82,9 @@ def load_rank(
     model = load_model(
         settings.model, device, kernels, dtype_of(settings, device), settings.max_model_len, ranks
     )
+    if model.config.bidirectional and settings.quantization not in PLAIN:
+        what = f"QUIRE_QUANTIZATION={settings.quantization}: the weights of an encoder are not quantized"
+        raise ModelError(what)
     kv = kernels.kv_format(settings.kv_dtype, model.dtype)
     parts = Parts(model, _draft(settings, model, kernels, device, ranks), kernels, kv, device, ranks)
     tell("measuring how much memory a step takes")
@@ -108,14 +111,16 @@ def load_rank(
     runner.fingerprint = fingerprint_of(settings, kernels, model.dtype, device)
     if device.type == "cuda":
         with enough_memory(limits, device):
-            rehearse(runner)
+            if not limits.bidirectional:  # an encoder has no kernels that would have to be compiled
+                rehearse(runner)
             record_steps(runner, plain)
             runner.execute(full_step(limits))  # the allocator keeps the memory that this step takes
         runner.reset()
     else:
         record_steps(runner, plain)
     runner.batch.grammars.directory = settings.model
-    runner.batch.grammars.prepare(end_tokens_in(settings.model))
+    if not limits.bidirectional:  # what generates nothing has no grammars
+        runner.batch.grammars.prepare(end_tokens_in(settings.model))
     return runner
 
 
@@ -157,6 +162,6 @@ def _head_scales(settings: WorkerSettings, parts: Parts) -> list[torch.Tensor]:
 
 def populate_memory(runner: Runner) -> None:
     """Let the system provide a CPU's KV pages and host memory before they are written to."""
-    if runner.device.type == "cpu":
+    if runner.device.type == "cpu" and runner.caches:
         populate([tensor for cache in runner.caches for tensor in cache.tensors()])
         runner.host.populate()

@@ -15,6 +15,8 @@ def record_steps(runner: Runner, kernels: Kernels) -> None:
     `kernels`: the runner's, without what is around them. Does nothing for back ends and models whose kernel
     calls depend on more than the size of a step.
     """
+    if not isinstance(runner.forward, Forward):
+        return
     forwards = [runner.forward, *([runner.drafter.forward] if runner.drafter is not None else ())]
     for forward in forwards:
         if isinstance(kernels, CpuKernels) and isinstance(forward.model, Decoder):

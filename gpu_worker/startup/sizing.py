@@ -36,6 +36,9 @@ SLOTS = {"cpu": 64, "cuda": 256}
 STEP_TOKENS = {"cpu": 512, "cuda": 2048}
 """Default token budget of a step by kind of device. A GPU computes some hundreds of tokens in the time in
 which it reads the weights."""
+BLOCKS_OF_A_TEXT = 3
+"""Blocks of an encoder for each slot: the text's own, one more that admission leaves to each running
+sequence, and one for its watermark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,27 +75,34 @@ class Parts:
 def limits_of(settings: WorkerSettings, parts: Parts) -> BatchLimits:
     """The sizes of the batch, with as many blocks as memory allows.
 
+    An encoder has no pages. Each of its texts is one block, which is there for the scheduler's books alone.
+
     Raises `ModelError` if QUIRE_MAX_MODEL_LEN is beyond the model's limit, `CapacityError` if one sequence of
     the longest length does not fit.
     """
-    config, size = parts.model.config, settings.block_size
+    config = parts.model.config
     longest = settings.max_model_len or config.max_position
     if longest > config.max_position:
         raise ModelError(
             f"QUIRE_MAX_MODEL_LEN={longest}: this model is served with {config.max_position} tokens at most"
         )
     window = config.window if config.window < longest else 0
+    size = longest if config.bidirectional else settings.block_size
+    step_tokens = settings.step_tokens or STEP_TOKENS[parts.device.type]
     limits = BatchLimits(
         1,
         size,
         settings.max_slots or SLOTS[parts.device.type],
         longest,
-        settings.step_tokens or STEP_TOKENS[parts.device.type],
+        max(step_tokens, longest) if config.bidirectional else step_tokens,
         config.vocab_size,
         window,
         config.hidden_size,
         config.num_labels,
+        config.bidirectional,
     )
+    if config.bidirectional:
+        return replace(limits, num_blocks=BLOCKS_OF_A_TEXT * limits.max_slots)
     needed = limits.blocks_at_once
     limits = replace(limits, num_blocks=needed)
     if settings.kv_memory is not None:
@@ -145,6 +155,8 @@ def add_host_memory(settings: WorkerSettings, runner: Runner, ranks: Ranks) -> N
     Raises `CapacityError` if it does not hold one block or is more than is free.
     """
     size = runner.host.block_bytes * ranks.count
+    if not size:  # nothing is kept of the texts of an encoder
+        return
     if settings.host_memory is None:
         own = ranks.count / max(ranks.count, present())  # other workers may have the machine's other GPUs
         memory = (

@@ -15,7 +15,7 @@ from gpu_worker.step.batch import BatchLimits
 from gpu_worker.step.runner import Runner
 from proto import arrays
 from proto.sampling import greedy
-from proto.sampling_pb2 import CLASSIFY, NO_POOLING, Pooling
+from proto.sampling_pb2 import CLASSIFY, MEAN, NO_POOLING, Pooling
 from proto.worker_pb2 import Copies, NewSlot, Rows, StepPlan
 
 SAMPLE_TOKENS = 64
@@ -31,10 +31,14 @@ REPEATS = 5
 def full_step(limits: BatchLimits) -> StepPlan:
     """A step of the largest size: every slot holds a sequence of the longest length.
 
-    One row prefills a chunk that takes the rest of the step's token budget. All other rows decode.
+    One row prefills a chunk that takes the rest of the step's token budget. All other rows decode. Rows
+    of an encoder are texts of the longest length.
     """
-    rows = min(limits.max_slots, limits.max_step_tokens)
     longest = limits.max_model_len
+    if limits.bidirectional:
+        texts = [longest] * min(limits.max_slots, limits.max_step_tokens // longest)
+        return step_of(limits, texts, texts)
+    rows = min(limits.max_slots, limits.max_step_tokens)
     return step_of(
         limits, [longest] * rows, [min(limits.max_step_tokens - rows + 1, longest)] + [1] * (rows - 1)
     )
@@ -71,7 +75,7 @@ def _sizes(most: int) -> Iterator[int]:
 
 def step_of(limits: BatchLimits, contexts: list[int], counts: list[int], copied: int = 0) -> StepPlan:
     """A step with a row for each sequence. All rows sample, with parameters of all kinds. Of a classifier all
-    rows classify.
+    rows classify, of an encoder all are pooled.
 
     `contexts`: tokens of each sequence. `counts`: its last tokens, which its row computes. `copied`: number
     of blocks that the step copies.
@@ -131,12 +135,14 @@ def prompt_step(limits: BatchLimits, tokens: bytes) -> StepPlan:
 
 def _pooling(limits: BatchLimits) -> Pooling:
     """What the model's sequences are for."""
-    return CLASSIFY if limits.num_labels else NO_POOLING
+    if limits.num_labels:
+        return CLASSIFY
+    return MEAN if limits.bidirectional else NO_POOLING
 
 
 def _samples(limits: BatchLimits) -> bytes:
     """Tokens that a row samples at the end of its sequence."""
-    return b"\0" if limits.num_labels else b"\1"
+    return b"\0" if _pooling(limits) else b"\1"
 
 
 def _seconds(runner: Runner, work: Callable[[], object]) -> float:

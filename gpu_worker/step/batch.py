@@ -55,6 +55,8 @@ class BatchLimits:
     """Numbers of an embedding: the size of a hidden state."""
     num_labels: int = 0
     """Labels of a classifier, whose slots are all pooled with CLASSIFY. 0: the model is no classifier."""
+    bidirectional: bool = False
+    """The model is an encoder, whose slots are all pooled and whose rows are whole texts."""
 
     @property
     def max_blocks(self) -> int:
@@ -87,7 +89,11 @@ class Batch:
         self.sampling = SamplingTable(self.tables.tokens, limits.vocab_size)
         self.grammars = Grammars(slots, limits.vocab_size)
         self.rules = Rules(slots, limits.vocab_size)
-        self.pooling = SlotPooling(slots, limits.embedding_size, device, limits.num_labels)
+        self.pooling = SlotPooling(
+            slots, limits.embedding_size, device, limits.num_labels, limits.bidirectional
+        )
+        self.second_segments = np.zeros(slots, np.int32)
+        """int32 [slots]: position of the first token of the second text of a pair; 0: there is none."""
         self.known = np.zeros(slots, np.int32)
         """int32 [slots]: number of tokens that each slot was given or has sampled."""
         self.generations = np.zeros(slots, np.int64)
@@ -139,7 +145,7 @@ class Batch:
         good = exists & (starts >= 0) & (ends > starts) & (first_draft <= known) & (ends <= room)
         good &= (samples == 0) | (first_draft == known)
         if self.pooling.kinds[held].any():
-            good &= self.pooling.in_order(held, starts, samples)
+            good &= self.pooling.in_order(held, starts, counts, known, samples)
         if self._faults:
             good &= ~np.isin(slots, list(self._faults))
         index = np.flatnonzero(good)
@@ -260,6 +266,8 @@ class Batch:
         self._occupied[slot] = True
         self._faults.pop(slot, None)  # a late fault of the sequence that was here before
         self.generations[slot] += 1
+        if limits.bidirectional:
+            self.second_segments[slot] = min(new.second_segment, limits.max_model_len)
         # A plan may name any number; one that is out of bounds is a fault, and need not be kept as it is.
         forked = min(new.forked_tokens, limits.max_model_len)
         self.known[slot] = min(forked + len(tokens), limits.max_model_len)
@@ -267,7 +275,7 @@ class Batch:
         fault = self._fault_in_tokens(new, tokens) or fault_in(new.sampling)
         fault = (
             fault
-            or pooling_fault(new, limits.num_labels)
+            or pooling_fault(new, limits.num_labels, limits.bidirectional)
             or self.grammars.fault_in(new)
             or self.rules.fault_in(new)
         )

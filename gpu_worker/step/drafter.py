@@ -87,6 +87,8 @@ def load_draft(
     theirs, ours = draft.config, model.config
     if theirs.num_labels or ours.num_labels:
         raise ModelError(f"QUIRE_DRAFT_MODEL={directory}: a classifier generates nothing")
+    if theirs.bidirectional or ours.bidirectional:
+        raise ModelError(f"QUIRE_DRAFT_MODEL={directory}: an encoder generates nothing")
     if theirs.vocab_size != ours.vocab_size or _vocabulary(directory) != _vocabulary(target):
         raise ModelError(f"QUIRE_DRAFT_MODEL={directory}: its vocabulary is not that of {target}")
     if theirs.max_position < longest:

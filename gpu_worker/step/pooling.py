@@ -4,9 +4,11 @@ chunks    a b c d │ e f g       one text, computed in two steps
 MEAN      ^ ^ ^ ^   ^ ^ ^       hidden states of all tokens are added to the sum of the text's slot
 LAST                    ^       the hidden state of the last token alone is added
 CLASSIFY                ^       logits of the labels, from the hidden state of the last token, are added
+CLS       ^                     the hidden state of the first token alone is added, in an encoder
 
 In the end the sum of hidden states is scaled to length 1. So the mean need not be divided by the number of
 tokens. Logits are not scaled. A classifier does nothing else, so all vectors of a worker have one size.
+An encoder computes whole texts, and classifies by the first token.
 """
 
 from dataclasses import dataclass
@@ -54,10 +56,12 @@ class Embedded:
 class SlotPooling:
     """How the text of each slot is pooled, and the sum of its vectors so far."""
 
-    def __init__(self, slots: int, size: int, device: torch.device, labels: int = 0) -> None:
+    def __init__(
+        self, slots: int, size: int, device: torch.device, labels: int = 0, bidirectional: bool = False
+    ) -> None:
         """`slots`: slots of the batch. `size`: numbers of a hidden state. `labels`: of a classifier; 0: the
-        model is none."""
-        self._labels = labels
+        model is none. `bidirectional`: it is an encoder."""
+        self._labels, self._bidirectional = labels, bidirectional
         self.kinds = np.zeros(slots, np.uint8)
         """uint8 [slots]: `Pooling` of each slot."""
         self._summed = np.zeros(slots, np.int32)
@@ -66,18 +70,24 @@ class SlotPooling:
 
     def set(self, slot: int, new: NewSlot) -> None:
         """Begin the text of a new sequence. `pooling_fault` has found no fault in it."""
-        self.kinds[slot] = new.pooling
+        by_first = self._bidirectional and new.pooling == Pooling.CLASSIFY
+        self.kinds[slot] = Pooling.CLS if by_first else new.pooling
         self._summed[slot] = 0
         if new.pooling:
             self._sums[slot] = 0
 
-    def in_order(self, slots: Int32s, starts: Int32s, samples: Int32s) -> NDArray[np.bool_]:
+    def in_order(
+        self, slots: Int32s, starts: Int32s, counts: Int32s, known: Int32s, samples: Int32s
+    ) -> NDArray[np.bool_]:
         """[rows]: whether each row may be pooled.
 
-        A row of a mean must begin where the row before it ended. A row that is pooled must not sample.
+        A row of a mean must begin where the row before it ended. A row of an encoder must have all of its
+        slot's `known` tokens. A row that is pooled must not sample.
         """
         kinds = self.kinds[slots]
         whole: NDArray[np.bool_] = (kinds != Pooling.MEAN) | (starts == self._summed[slots])
+        if self._bidirectional:
+            whole = (starts == 0) & (counts == known)
         whole &= (kinds == Pooling.NO_POOLING) | (samples == 0)
         return whole
 
@@ -95,8 +105,10 @@ class SlotPooling:
         added = np.where(kinds == Pooling.MEAN, rows.counts, complete).astype(np.int64)
         if not added.any():
             return None
-        # The last `added` tokens of each row.
+        # The last `added` tokens of each row, or its first token.
         after = np.cumsum(rows.counts, dtype=np.int64)
+        if self._bidirectional:
+            after -= np.where(kinds == Pooling.CLS, rows.counts - 1, 0)
         sources = np.arange(added.sum()) + np.repeat(after - np.cumsum(added), added)
         sent = self._send(np.stack((sources, np.repeat(rows.slots, added))))
         of_tokens = model.scores if self._labels else model.normed
@@ -112,8 +124,9 @@ class SlotPooling:
         return indices(numbers, self._sums.device)
 
 
-def pooling_fault(new: NewSlot, labels: int) -> str:
-    """An error message if a new sequence cannot be pooled as it asks; empty if it can. `labels`: as above."""
+def pooling_fault(new: NewSlot, labels: int, bidirectional: bool = False) -> str:
+    """An error message if a new sequence cannot be pooled as it asks; empty if it can. `labels`,
+    `bidirectional`: as above."""
     if int(new.pooling) not in _KINDS:
         return f"pooling {new.pooling} is not known"
     if new.pooling and (new.candidates or new.forked_tokens):
@@ -122,4 +135,8 @@ def pooling_fault(new: NewSlot, labels: int) -> str:
         return "the model classifies texts, and can do nothing else"
     if not labels and new.pooling == Pooling.CLASSIFY:
         return "the model has no classification head"
+    if bidirectional and (not new.pooling or new.sampling.HasField("prompt_logprobs")):
+        return "the model embeds texts, and can do nothing else"
+    if not bidirectional and new.pooling == Pooling.CLS:
+        return "the first token of the model sees no other token"
     return ""

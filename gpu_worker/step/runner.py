@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gpu_worker.arrays import Int32s, int32s
 from gpu_worker.errors import PlanError
@@ -16,11 +17,13 @@ from gpu_worker.kernels.sampling import Allowed, Sampled, candidates_of
 from gpu_worker.machine.clock import clock
 from gpu_worker.machine.transfer import to_device
 from gpu_worker.memory.host import HostOffer, HostPages
+from gpu_worker.models.encoder import Encoder
 from gpu_worker.models.registry import CausalLM
 from gpu_worker.sampling.positions import SamplePositions, sample_positions
 from gpu_worker.sampling.tokens_read import TokensRead
 from gpu_worker.step.batch import Batch, BatchLimits
 from gpu_worker.step.drafter import Drafter
+from gpu_worker.step.encoding import Encoding
 from gpu_worker.step.forward import Forward
 from gpu_worker.step.pending import Pending
 from gpu_worker.step.plan import Plan, read_plan
@@ -56,6 +59,10 @@ class Followers(Protocol):
         Otherwise their batches may differ, or they wait for rank 0 for ever: ends the whole worker."""
 
 
+def _no_pages(sources: Tensor, targets: Tensor) -> None:
+    """Copies of blocks of an encoder, which have no pages."""
+
+
 class Runner:
     """A model with its KV memory and its batch. All calls are made by one thread."""
 
@@ -68,16 +75,16 @@ class Runner:
         drafter: Drafter | None = None,
     ) -> None:
         self.limits = limits
-        self.device = caches[0].keys.device
+        self.device = model.device if isinstance(model, Encoder) else caches[0].keys.device
         self.dtype = model.dtype
         self.batch = Batch(limits, self.device)
         self.model = model
-        self.forward = Forward(model, caches, kernels)
+        self.forward = Encoding(model) if isinstance(model, Encoder) else Forward(model, caches, kernels)
         self.drafter = drafter
         self.caches = [*caches, *(drafter.caches if drafter else ())]
         """KV pages of every layer: the model's layers, then the draft model's."""
         self.kernels = kernels
-        self._copies = kernels.copies(self.caches)
+        self._copies = kernels.copies(self.caches) if self.caches else _no_pages
         self.host = HostPages(self.caches, 0)
         """Host memory for blocks that do not fit into KV memory. `sizing.py` decides its size."""
         self.host_offer = HostOffer()

@@ -26,6 +26,7 @@ from gpu_worker.models.work import ITEM_BYTES, work
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
 from gpu_worker.step.batch import BatchLimits
+from gpu_worker.step.forward import Forward
 from gpu_worker.step.runner import Runner
 from ops.bench.load.client import CompletionClient
 from ops.bench.load.load import closed_loop, summarize
@@ -153,11 +154,13 @@ def _by_part(
     floors = [
         least.floor(_best(model.rates[first + number // TOGETHER :][:2])) for number in range(len(whole))
     ]
-    recorded, runner.forward.recorded = runner.forward.recorded, None
+    forward = runner.forward
+    assert isinstance(forward, Forward)
+    recorded, forward.recorded = forward.recorded, None
     try:
         steps = _steps(model, plans())
     finally:
-        runner.forward.recorded = recorded
+        forward.recorded = recorded
     warm = slice(len(steps) // 4, None)
     found = {part: median(step[part] for step in steps[warm]) for part in steps[0]}
     # Medians of parts do not add up to the median of their sum: the host code takes the difference.

@@ -34,6 +34,7 @@ class WorkerLimits:
     embedding_size: int = 0
     fingerprint: str = ""
     num_labels: int = 0
+    bidirectional: bool = False
 
     def __post_init__(self) -> None:
         for name in (
@@ -52,6 +53,8 @@ class WorkerLimits:
         for name in ("host_blocks", "swap_block_us", "token_us", "window", "embedding_size", "num_labels"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be 0 or more")
+        if self.bidirectional and min(self.block_size, self.max_step_tokens) < self.max_model_len:
+            raise ValueError("an encoder's longest text must be one block and fit into one step")
 
     @property
     def max_length(self) -> int:
@@ -159,13 +162,20 @@ def length_limit(request: Request, limits: WorkerLimits) -> int:
 
 
 def _check_purpose(request: Request, limits: WorkerLimits) -> None:
-    """Raise `RequestRefused` if a classifier is asked for anything but labels, or another model for these."""
+    """Raise `RequestRefused` if the model is not for what is asked.
+
+    A classifier gives labels and nothing else. An encoder generates nothing.
+    """
     classify = request.pooling is Pooling.CLASSIFY
     if limits.num_labels and not classify:
         what = "embeds" if request.pooling else "generates"
         raise RequestRefused("model", f"the model classifies texts, and {what} none")
     if classify and not limits.num_labels:
         raise RequestRefused("model", "the model has no classification head")
+    if limits.bidirectional and not request.pooling:
+        raise RequestRefused("model", "the model embeds texts, and generates none")
+    if request.pooling is Pooling.CLS and not limits.bidirectional:
+        raise RequestRefused("pooling", "the first token of the model sees no other token")
 
 
 def _check_embedding(request: Request, longest: int, limits: WorkerLimits) -> None:

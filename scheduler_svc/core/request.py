@@ -23,6 +23,7 @@ class Pooling(IntEnum):
     MEAN = 1
     LAST = 2
     CLASSIFY = 3
+    CLS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ class Request:
     """The same of the prompt's tokens."""
     scored_tokens: int = 0
     """Tokens of the prompt, from the first one on, whose log probabilities were delivered before."""
+    second_segment: int = 0
+    """Index of the prompt's first token of the second text of a pair; 0: there is none."""
     dimensions: int = 0
     """Dimensions that the embedding is to have; 0: all of the model."""
     fingerprint: str = ""

@@ -45,6 +45,8 @@ class Scheduler:
         """`token_budget`: tokens that a step may compute; the worker may allow fewer. `step_seconds`: what a
         step with decodes should take."""
         budget = min(token_budget, limits.max_step_tokens)
+        if limits.bidirectional:  # no text is cut
+            budget = max(budget, limits.max_model_len)
         self.limits = limits = replace(limits, max_step_tokens=budget)
         # With no more slots than tokens in a step, decodes can never shut out all prefills.
         self.slots = min(limits.max_slots, budget)

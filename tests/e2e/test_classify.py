@@ -1,4 +1,4 @@
-"""A cross-encoder, served end to end: its scores are transformers' own."""
+"""Cross-encoders, a decoder and an encoder, served end to end: their scores are transformers' own."""
 
 import shutil
 from collections.abc import Iterator
@@ -8,24 +8,39 @@ from typing import Any
 import httpx
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
 from ops.launcher.redis_server import RedisServer
 from tests.support.deployment import SHIPPED_MODEL, Deployment
 from tests.unit.gpu_worker.behaviour.test_families import random_model
+from tests.unit.gpu_worker.models.test_encoder import saved
+from tests.unit.tokenizer_svc.behaviour.test_encoders import word_piece
 
 QUERY = "a fox"
 DOCUMENTS = ["A fox in the snow.", "What is 7 + 5?", "The owl told a story. " * 40]
 
 
-@pytest.fixture(scope="module")
-def scoring(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+def decoder(directory: Path) -> None:
+    changes = {"hidden_size": 64, "vocab_size": 4096, "num_labels": 1, "max_position_embeddings": 1024}
+    random_model("LlamaForSequenceClassification", changes).save_pretrained(directory)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(SHIPPED_MODEL / name, directory)
+
+
+def encoder(directory: Path) -> None:
+    """It has token types, and a tokenizer that lowers letters and marks the second text of a pair."""
+    saved(directory, "Bert", "ForSequenceClassification", num_labels=1, max_position_embeddings=1024)
+    letters = sorted({*"".join((QUERY, *DOCUMENTS)).lower().replace(" ", "")})
+    word_piece([*letters, *(f"##{letter}" for letter in letters)]).save(str(directory / "tokenizer.json"))
+
+
+@pytest.fixture(scope="module", params=[decoder, encoder])
+def scoring(
+    request: pytest.FixtureRequest, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Deployment]:
     """A random classifier with one label."""
     model = tmp_path_factory.mktemp("models") / "scoring"
-    changes = {"hidden_size": 64, "vocab_size": 4096, "num_labels": 1, "max_position_embeddings": 1024}
-    random_model("LlamaForSequenceClassification", changes).save_pretrained(model)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(SHIPPED_MODEL / name, model)
+    request.param(model)
     deployment = Deployment(redis_server, tmp_path_factory.mktemp("scoring-logs"), model)
     try:
         yield deployment.start()
@@ -41,11 +56,13 @@ def ask(deployment: Deployment, path: str, **body: Any) -> httpx.Response:
 def test_scores_are_those_of_transformers(scoring: Deployment) -> None:
     directory = Path(scoring.environment["QUIRE_MODEL"])
     model = AutoModelForSequenceClassification.from_pretrained(directory, dtype=torch.float32).eval()
-    tokenizer = AutoTokenizer.from_pretrained(directory)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(directory / "tokenizer.json"))
 
     def score(*texts: str) -> float:
+        types = model.config.model_type == "bert"
+        given = tokenizer(*texts, return_tensors="pt", return_token_type_ids=types)
         with torch.inference_mode():
-            return float(model(**tokenizer(*texts, return_tensors="pt")).logits[0].sigmoid())
+            return float(model(**given).logits[0].sigmoid())
 
     scores = [score(QUERY, document) for document in DOCUMENTS]
     found = ask(scoring, "/v1/score", text_1=QUERY, text_2=DOCUMENTS).json()
@@ -61,3 +78,6 @@ def test_scores_are_those_of_transformers(scoring: Deployment) -> None:
     refused = ask(scoring, "/v1/completions", prompt=QUERY)
     assert refused.status_code == 400
     assert "classifies texts" in refused.json()["error"]["message"]
+    refused = ask(scoring, "/v1/classify", input=[[5] * 1025])
+    assert refused.status_code == 400
+    assert "1024" in refused.json()["error"]["message"]

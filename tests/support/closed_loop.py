@@ -41,6 +41,7 @@ class ClosedLoop:
                 window=limits.window,
                 embedding_size=limits.embedding_size,
                 num_labels=limits.num_labels,
+                bidirectional=limits.bidirectional,
             )
         )
         self.results: deque[StepResult] = deque()

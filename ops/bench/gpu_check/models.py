@@ -22,6 +22,7 @@ from gpu_worker.models import registry
 from gpu_worker.models.checkpoint import Checkpoint
 from gpu_worker.models.registry import CausalLM, load_model
 from gpu_worker.step.batch import BatchLimits
+from gpu_worker.step.forward import Forward
 from gpu_worker.step.runner import Runner
 from ops.bench.gpu_check.bench import Bench
 
@@ -106,8 +107,9 @@ def runner_of(
 
 def replay(runner: Runner, layouts: Sequence[Layout], bench: Bench) -> StepGraphs:
     """Let the runner replay steps of these layouts. In a dry run they are computed again instead."""
-    record = (lambda compute: compute) if bench.dry else recorder()
-    graphs = StepGraphs(runner.forward.compute, runner.batch.tables, record)
+    record, forward = (lambda compute: compute) if bench.dry else recorder(), runner.forward
+    assert isinstance(forward, Forward)
+    graphs = StepGraphs(forward.compute, runner.batch.tables, record)
     graphs.prepare(layouts)
-    runner.forward.recorded = graphs
+    forward.recorded = graphs
     return graphs

@@ -23,6 +23,8 @@ def admit(state: SchedulerState, step: StepBuilder, older_than: tuple[float, ...
         candidate = waiting.peek()
         if candidate is None or (older_than is not None and state.shares.urgency(candidate) > older_than):
             return
+        if limits.bidirectional and len(candidate.tokens) > step.budget:  # no text is cut
+            return
         hits, most, named = _cached_prefix(state, candidate)
         if state.unfinished.defer(candidate, len(hits), most):
             waiting.pop()

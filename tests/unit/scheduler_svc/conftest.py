@@ -85,7 +85,7 @@ def embedding(request: Request, window: int = 0) -> bytes:
     for position, token in enumerate(request.prompt):
         before = memory[-1] if memory and window != 1 else 0
         memory.append(_key_value(before, token, position))
-    return _pooled(memory if request.pooling is Pooling.MEAN else memory[-1:])
+    return _pooled_by(request.pooling, memory)
 
 
 def scores(request: Request, window: int = 0) -> list[tuple[int, int]]:
@@ -95,6 +95,11 @@ def scores(request: Request, window: int = 0) -> list[tuple[int, int]]:
         before = memory[-1] if memory and window != 1 else 0
         memory.append(_key_value(before, token, position))
     return list(zip(request.prompt[1:], memory, strict=True))
+
+
+def _pooled_by(pooling: Pooling, memory: list[int]) -> bytes:
+    some = {Pooling.MEAN: memory, Pooling.CLS: memory[:1]}
+    return _pooled(some.get(pooling, memory[-1:]))
 
 
 def _pooled(values: list[int]) -> bytes:
@@ -303,8 +308,8 @@ class StrictWorker:
             elif held.pooling:
                 held.pooled += self._read(held, start)
                 if ends:
-                    whole = held.pooling is Pooling.MEAN
-                    embeddings[number] = _pooled(held.pooled if whole else held.pooled[-1:])
+                    embeddings[number] = _pooled_by(held.pooling, held.pooled)
+                assert not self.limits.bidirectional or count == len(held.tokens), "a text that is cut"
             elif samples:
                 if held.candidates:
                     candidates[len(tokens)] = _candidates(self._seen(held), held.candidates)

@@ -143,7 +143,8 @@ async def test_a_pair_is_joined_as_transformers_does(
     )
     model = replace(byte_level, tokenizer=tokenizer)
     theirs = PreTrainedTokenizerFast(tokenizer_object=tokenizer)("The fox", document)["input_ids"]
-    assert await input_tokens(model, pair("The fox", document), render=render) == theirs
+    found, _ = await input_tokens(model, pair("The fox", document), render=render)
+    assert found == theirs
     assert theirs[0] == 0
     assert 1 in theirs
 
@@ -156,8 +157,8 @@ async def test_a_pair_in_the_roles_of_a_template(byte_level: TextModel, given: A
         return template.render(messages, arguments, tools, rendering)
 
     model = replace(byte_level, template=PAIRS, pair_arguments=given)
-    found = await input_tokens(model, pair("The fox", "saw snow"), render=render)
-    assert found == byte_level.encode("Q:The fox D:saw snow" + end, special=False)
+    found, second = await input_tokens(model, pair("The fox", "saw snow"), render=render)
+    assert (found, second) == (byte_level.encode("Q:The fox D:saw snow" + end, special=False), 0)
 
 
 def test_templates_with_these_roles(byte_level: TextModel) -> None:

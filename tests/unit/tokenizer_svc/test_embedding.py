@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from proto.arrays import unpack
-from proto.sampling_pb2 import LAST, MEAN, NO_POOLING
+from proto.sampling_pb2 import CLS, LAST, MEAN, NO_POOLING
 from proto.tokenizer_pb2 import EmbedRequest, TokenIds
 from tokenizer_svc.errors import InvalidRequestError
 from tokenizer_svc.pooling import pooling_of
@@ -74,6 +74,7 @@ async def test_another_scheduler_is_asked_when_one_dies(stub: Any, scheduler: An
         (EmbedRequest(tokens=TokenIds()), "prompt"),
         (EmbedRequest(tokens=TokenIds(ids=[10**6])), "prompt"),
         (EmbedRequest(text="The fox", pooling=9), "pooling"),
+        (EmbedRequest(text="The fox", pooling=CLS), "pooling"),
         (EmbedRequest(text="what the scheduler refuses"), "prompt"),
     ],
 )
@@ -114,10 +115,10 @@ def test_the_way_of_the_model(byte_level: TextModel, tmp_path: Path, config: Any
         (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(config))
     model = TextModel.load(tmp_path)
     if pooling != NO_POOLING:
-        assert pooling_of(model.pooling_ways) == pooling
+        assert pooling_of(model.pooling_ways, model.bidirectional) == pooling
         return
     with pytest.raises(InvalidRequestError, match=r"\((cls|mean and max|max and mean)\) is not supported"):
-        pooling_of(model.pooling_ways)
+        pooling_of(model.pooling_ways, model.bidirectional)
 
 
 @pytest.mark.parametrize(
@@ -142,8 +143,8 @@ def test_modules_after_the_pooling(byte_level: TextModel, tmp_path: Path, after:
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     ways = TextModel.load(tmp_path).pooling_ways
     if not message:
-        assert pooling_of(ways) == MEAN
+        assert pooling_of(ways, bidirectional=False) == MEAN
         return
     with pytest.raises(InvalidRequestError) as caught:
-        pooling_of(ways)
+        pooling_of(ways, bidirectional=False)
     assert message in str(caught.value)

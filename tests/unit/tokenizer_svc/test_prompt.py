@@ -13,6 +13,11 @@ from tokenizer_svc.template import USUAL, Rendering
 TEXT = "The fox. " * SHORT
 
 
+async def text_tokens(*given):
+    tokens, _ = await input_tokens(*given)
+    return tokens
+
+
 class Untouched:
     """A tokenizer that must not be asked."""
 
@@ -37,7 +42,7 @@ def requests(render):
             TextRequest(chat=chat),
             "messages",
         ),
-        "embedding": (input_tokens, EmbedRequest(text=TEXT), "prompt"),
+        "embedding": (text_tokens, EmbedRequest(text=TEXT), "prompt"),
     }
 
 

@@ -110,6 +110,8 @@ def test_a_decoder_that_needs_neighbours_is_refused(tmp_path: Path) -> None:
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(ModelDirectoryError, match="WordPiece"):
         TextModel.load(tmp_path)
+    (tmp_path / "config.json").write_text('{"architectures": ["BertModel"]}')
+    assert TextModel.load(tmp_path).bidirectional  # it writes no text
 
 
 def test_settings(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -170,6 +170,35 @@ async def test_what_is_refused(refusing: Any, fields: dict[str, Any], param: str
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
+@pytest.mark.parametrize("ask", ASK)
+async def test_an_encoder_generates_nothing(gateway: Gateway, ask: str) -> None:
+    gateway.backend.lease_list[0].info["bidirectional"] = True
+    answer = await gateway.http.post(ask.partition(",")[0], json={"model": "m", **ASK[ask]})
+    if ask in ("/v1/embeddings", "/pooling"):
+        assert answer.status_code == 200
+        return
+    assert answer.status_code == 400, answer.text
+    assert "embeds texts (use '/v1/embeddings') and generates none" in answer.text
+    assert gateway.tokenizer.requests == []
+
+
+@pytest.mark.parametrize(
+    ("told", "generates", "capabilities"),
+    [
+        ({}, True, ["completion", "tools"]),
+        ({"bidirectional": True}, False, ["embedding"]),
+        ({"bidirectional": True, "num_labels": 1}, False, []),
+    ],
+)
+async def test_models_say_whether_they_generate(
+    gateway: Gateway, told: dict[str, Any], generates: bool, capabilities: list[str]
+) -> None:
+    gateway.backend.lease_list[0].info.update(told)
+    assert (await gateway.http.get("/v1/models/m")).json()["generates"] is generates
+    shown = await gateway.http.post("/api/show", json={"model": "m"})
+    assert shown.json()["capabilities"] == capabilities
+
+
 async def test_models_say_what_they_are_for(classifier: Gateway) -> None:
     assert (await classifier.http.get("/v1/models/m")).json()["num_labels"] == 2
     shown = await classifier.http.post("/api/show", json={"model": "m"})

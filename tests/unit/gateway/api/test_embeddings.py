@@ -10,7 +10,7 @@ import pytest
 
 from gateway.api.embeddings import AT_ONCE
 from gateway.api.pooling_answer_schema import PooledList
-from proto.sampling_pb2 import LAST, MEAN, NO_POOLING
+from proto.sampling_pb2 import CLS, LAST, MEAN, NO_POOLING
 
 PATH = "/v1/embeddings"
 THIRD = float(np.float32(1 / 3))
@@ -56,7 +56,9 @@ async def test_many_texts_in_order_and_in_turns(gateway: Any) -> None:
     assert len({request.request_id for request in gateway.tokenizer.texts}) == 2048
 
 
-@pytest.mark.parametrize(("pooling", "expected"), [(None, NO_POOLING), ("mean", MEAN), ("last", LAST)])
+@pytest.mark.parametrize(
+    ("pooling", "expected"), [(None, NO_POOLING), ("mean", MEAN), ("last", LAST), ("cls", CLS)]
+)
 async def test_parameters_reach_the_tokenizer(gateway: Any, pooling: str | None, expected: int) -> None:
     fields = {"pooling": pooling, "dimensions": 3, "cache_salt": "s", "user": "u", "priority": -4}
     answer = await gateway.http.post(PATH, json={"model": "m", "input": "a", **fields})
@@ -147,7 +149,7 @@ async def test_a_gateway_that_stops_ends_them(gateway: Any) -> None:
         ({"input": "a", "dimensions": 0}, "dimensions", "invalid_value"),
         ({"input": "a", "dimensions": "3"}, "dimensions", "invalid_type"),
         ({"input": "a", "encoding_format": "hex"}, "encoding_format", "invalid_value"),
-        ({"input": "a", "pooling": "cls"}, "pooling", "invalid_value"),
+        ({"input": "a", "pooling": "max"}, "pooling", "invalid_value"),
     ],
 )
 async def test_wrong_input(refusing: Any, fields: dict[str, Any], param: str, code: str) -> None:

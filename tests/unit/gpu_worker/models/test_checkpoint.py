@@ -76,12 +76,12 @@ def test_an_unknown_family_is_named(saved) -> None:
 @pytest.mark.parametrize(
     ("architecture", "reason"),
     [
-        ("BertForSequenceClassification", "it is no decoder with a linear classification head"),
-        ("LlamaForTokenClassification", "it is no causal language model and no classifier of texts"),
-        ("XLMRobertaModel", "it is no causal language model and no classifier of texts"),
+        ("DebertaV2ForSequenceClassification", "it is no decoder with a linear classification head"),
+        ("LlamaForTokenClassification", "it is no causal language model, no classifier and no known encoder"),
+        ("BertForQuestionAnswering", "it is no causal language model, no classifier and no known encoder"),
     ],
 )
-def test_encoders_and_other_heads_are_refused_in_one_line(saved, architecture, reason) -> None:
+def test_other_encoders_and_heads_are_refused_in_one_line(saved, architecture, reason) -> None:
     directory = saved().directory
     change_config(directory, architectures=[architecture], auto_map={"AutoModel": "modeling.Own"})
     with pytest.raises(ModelError, match=f"{architecture} is not supported: {reason}") as caught:

@@ -10,6 +10,7 @@ from scheduler_svc.core.errors import RequestRefused, WorkerFault
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.plan import StepResult
 from scheduler_svc.core.request import Pooling
+from scheduler_svc.core.scheduler import Scheduler
 
 WAYS = [Pooling.MEAN, Pooling.LAST]
 TEXT = [1, 2, 3, 4, 5, 6, 7, 8, 9]
@@ -129,6 +130,70 @@ def test_a_classifier_is_for_labels_alone(
     ((_, error),) = outcome.failed
     assert isinstance(error, RequestRefused)
     assert error.param == "model"
+    assert message in str(error)
+
+
+ENCODER = {"bidirectional": True, "block_size": 20, "max_model_len": 20, "max_step_tokens": 20}
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_an_encoder_takes_each_text_whole(
+    alone: Callable[..., Any], fake: SimpleNamespace, depth: int
+) -> None:
+    """More texts than fit into a step, or into the slots, of all lengths and several users."""
+    world = alone(depth, **ENCODER, num_blocks=9, max_slots=3)
+    ways = (Pooling.CLS, Pooling.MEAN, Pooling.LAST)
+    texts = [
+        world.arrive([(number + index) % 7 for index in range(length)], pooling=way, user=f"u{number % 3}")
+        for number, length in enumerate((20, 1, 7, 19, 13, 20, 2, 2, 18))
+        for way in ways
+    ]
+    world.run()
+    assert world.embedded == {text: fake.embedding(text.request) for text in texts}
+    assert world.worker.computed_tokens == 3 * 102  # each once, though some are alike
+    assert world.scheduler.idle
+
+
+def test_a_text_of_an_encoder_starts_over_on_another_worker(
+    alone: Callable[..., Any], fake: SimpleNamespace
+) -> None:
+    world = alone(2, **ENCODER, num_blocks=9, max_slots=3)
+    texts = [world.arrive([number] * 12, pooling=Pooling.CLS) for number in range(5)]
+    for _ in range(2):
+        assert world.scheduler.plan() is not None  # in flight when the worker is lost
+    world.fleet.remove_worker(world.scheduler)
+    world.join()
+    world.run()
+    assert world.embedded == {text: fake.embedding(text.request) for text in texts}
+
+
+def test_an_encoder_has_steps_for_its_longest_text(fake: SimpleNamespace) -> None:
+    """Whatever token budget is set."""
+    scheduler = Scheduler(fake.limits(**ENCODER | {"max_step_tokens": 64}), 8)
+    assert scheduler.limits.max_step_tokens == 20
+    for name in ("block_size", "max_step_tokens"):
+        with pytest.raises(ValueError, match="must be one block and fit into one step"):
+            fake.limits(**ENCODER | {name: 19})
+
+
+@pytest.mark.parametrize(
+    ("encoder", "length", "pooling", "param", "message"),
+    [
+        (True, 21, Pooling.MEAN, "prompt", "the text has 21"),
+        (True, 3, Pooling.NO_POOLING, "model", "embeds texts, and generates none"),
+        (True, 3, Pooling.CLASSIFY, "model", "no classification head"),
+        (False, 3, Pooling.CLS, "pooling", "sees no other token"),
+    ],
+)
+def test_what_is_refused_by_encoders_and_decoders(
+    fake: SimpleNamespace, encoder: bool, length: int, pooling: Pooling, param: str, message: str
+) -> None:
+    fleet = Fleet(8)
+    fleet.add_worker(fake.limits(**ENCODER if encoder else {}))
+    _, outcome = fleet.accept(fake.request([1] * length, pooling=pooling))
+    ((_, error),) = outcome.failed
+    assert isinstance(error, RequestRefused)
+    assert error.param == param
     assert message in str(error)
 
 

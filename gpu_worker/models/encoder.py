@@ -1,0 +1,249 @@
+"""Bidirectional encoders of transformers, such as BERT: each token of a text attends to all of them.
+
+    step        a b c │ d e │ f g        whole texts, in one ragged batch: products and norms see all tokens
+    attention   a b c   d e │ f g        each text alone; texts of one length that lie side by side at once
+
+The modelling code of transformers runs unchanged. Where it calls a function for attention, that function is
+ours. A model with an attention of its own, such as MPNet, computes texts of one length at a time instead.
+Nothing is kept of a text, so there are no pages. A trial compares the model with its own code.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from gpu_worker.errors import ModelError
+from gpu_worker.kernels.attention import LayerCache, StepAttention
+from gpu_worker.kernels.kv_sizes import PageShape
+from gpu_worker.models.config import Shape
+from gpu_worker.models.transformers_model import register
+from gpu_worker.models.trial import EXACT
+from ops.runtime.classifier import ARCHITECTURE as CLASSIFIER
+
+TRIED = (1, 150, 7, 7)
+"""Tokens of the texts of the trial. The longest crosses the windows of ModernBERT."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderShape(Shape):
+    """Sizes of an encoder."""
+
+    @property
+    def pages(self) -> tuple[PageShape, ...]:
+        return ()
+
+    @property
+    def bidirectional(self) -> bool:
+        return True
+
+
+class Encoder:
+    """See `models.registry.CausalLM`, of which an encoder has the parts that pooling needs."""
+
+    def __init__(self, model: Any, dtype: torch.dtype, device: torch.device) -> None:
+        """`model`: of transformers, with weights in float32, on the CPU. After the trial it gets this `dtype`
+        and `device`; a classification head stays in float32. Raises `ModelError`."""
+        self._classifies = type(model).__name__.endswith(CLASSIFIER)
+        where = model.base_model_prefix
+        self._model, self._inner = model, getattr(model, where) if self._classifies else model
+        # ModernBERT has the key.
+        self._reads_mean = self._classifies and getattr(model.config, "classifier_pooling", "cls") == "mean"
+        self._takes_types = getattr(model.config, "type_vocab_size", 0) > 1
+        self._lengths: Sequence[int] = ()
+        texts = self._texts()
+        expected = [self._own(*text) for text in texts]
+        self._ragged = bool(model._supports_attention_backend)
+        if self._ragged:
+            name = f"quire-encoder-{id(self)}"
+            register(name, self._attention)
+            model.set_attn_implementation(name)
+        if self._classifies:  # the head computes logits, from hidden states instead of tokens
+            setattr(model, where, _Given(getattr(self._inner, "pooler", None)))
+            self._inner.pooler = None
+        self._first, positions = _positions_of(self._inner)
+        self.dtype, self.device = torch.float32, torch.device("cpu")
+        self.config = EncoderShape(
+            architecture=type(model).__name__,
+            vocab_size=model.config.vocab_size,
+            hidden_size=model.config.hidden_size,
+            num_layers=model.config.num_hidden_layers,
+            max_position=positions,
+            windows=(0,) * model.config.num_hidden_layers,
+            dtype=dtype,
+            num_labels=model.config.num_labels if self._classifies else 0,
+        )
+        self._compare(texts, expected)
+        self._inner.to(device=device, dtype=dtype)
+        self._model.to(device=device)
+        self.dtype, self.device = dtype, device
+
+    def encode(self, tokens: Tensor, positions: Tensor, types: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Hidden states [tokens, hidden_size] of whole texts, one after the other.
+
+        `tokens`, their `positions` and their token `types`: int64 [tokens]. `lengths`: tokens of each text.
+        If the head reads the mean of a text, that is in place of the text's first hidden state.
+        """
+        hidden = self._states(tokens, positions, types, lengths)
+        return self._with_means(hidden, lengths) if self._reads_mean else hidden
+
+    def normed(self, hidden: Tensor) -> Tensor:
+        return hidden  # encoders end with their norms
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        """A classifier's logits of its labels, float32 [rows, num_labels], for hidden states of the first
+        tokens of texts."""
+        logits: Tensor = self._model(inputs_embeds=hidden.float()[:, None]).logits
+        return logits
+
+    def __call__(self, tokens: Tensor, step: StepAttention, caches: Sequence[LayerCache]) -> Tensor:
+        raise ModelError("an encoder has no pages: see `encode`")
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        raise ModelError("an encoder generates nothing")
+
+    def _states(self, tokens: Tensor, positions: Tensor, types: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Hidden states of all tokens; see `encode`."""
+        positions = positions + self._first
+        if self._ragged:
+            self._lengths = lengths
+            return self._run(tokens[None], positions[None], types[None])[0]
+        found = []
+        for start, count, length in _runs(lengths):
+            batch = slice(start, start + count * length)
+            texts = (each[batch].view(count, length) for each in (tokens, positions, types))
+            found.append(self._run(*texts).flatten(0, 1))
+        return torch.cat(found)
+
+    def _with_means(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+        found = [
+            torch.cat((text.mean(0, keepdim=True), text[1:])) for text in torch.split(hidden, list(lengths))
+        ]
+        return torch.cat(found)
+
+    def _run(self, tokens: Tensor, positions: Tensor, types: Tensor) -> Tensor:
+        """Hidden states [texts, tokens, hidden_size]; all arguments int64 [texts, tokens]."""
+        given = {"token_type_ids": types} if self._takes_types else {}
+        hidden: Tensor = self._inner(input_ids=tokens, position_ids=positions, **given)[0]
+        return hidden
+
+    def _attention(
+        self,
+        module: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Any,
+        *,
+        scaling: float | None = None,
+        sliding_window: int | None = None,
+        **_: Any,
+    ) -> tuple[Tensor, None]:
+        """The function that transformers calls: [1, heads, tokens, head_dim] to [1, tokens, heads, head_dim].
+
+        `sliding_window`: a token attends to tokens less than this far from it, on both sides.
+        """
+        found = []
+        for start, count, length in _runs(self._lengths):
+            batch = slice(start, start + count * length)
+            mask = None
+            if sliding_window is not None and length > sliding_window:
+                places = torch.arange(length, device=query.device)
+                mask = (places[:, None] - places).abs() < sliding_window
+            queries, keys, values = (
+                torch.unflatten(states[0, :, batch], 1, (count, length)).transpose(0, 1)
+                for states in (query, key, value)
+            )
+            out = scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scaling)
+            found.append(out.transpose(1, 2).flatten(0, 1))
+        return torch.cat(found)[None], None
+
+    def _texts(self) -> list[tuple[Tensor, Tensor]]:
+        """Tokens of random texts, and their types, int64 [tokens] each.
+
+        If there are types, the second half has type 1. No token is the padding token, which some models give
+        another position.
+        """
+        config, chance = self._model.config, torch.Generator().manual_seed(1)
+        padding, texts = config.pad_token_id, []
+        for length in TRIED:
+            length = min(length, _positions_of(self._inner)[1])
+            tokens = torch.randint(config.vocab_size, (length,), generator=chance)
+            tokens[tokens == padding] = ((padding or 0) + 1) % config.vocab_size
+            types = torch.arange(length) >= (length + 1) // 2
+            texts.append((tokens, types.long() * int(self._takes_types)))
+        return texts
+
+    def _own(self, tokens: Tensor, types: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What the model's own code computes: hidden states, and a classifier's logits [1, labels]."""
+        self._model.set_attn_implementation("eager")
+        given = {"input_ids": tokens[None]}
+        if self._takes_types:
+            given["token_type_ids"] = types[None]
+        with torch.inference_mode():
+            logits = self._model(**given).logits if self._classifies else None
+            return self._inner(**given)[0][0], logits
+
+    def _compare(
+        self, texts: Sequence[tuple[Tensor, Tensor]], expected: Sequence[tuple[Tensor, Tensor | None]]
+    ) -> None:
+        """Raise `ModelError` unless the texts, in one step, become what is expected."""
+        lengths = [len(tokens) for tokens, _ in texts]
+        tokens, types = (torch.cat(each) for each in zip(*texts, strict=True))
+        with torch.inference_mode():
+            positions = torch.cat([torch.arange(length) for length in lengths])
+            states = self._states(tokens, positions, types, lengths)
+            read = self._with_means(states, lengths) if self._reads_mean else states
+            for hidden, first, (own, logits) in zip(
+                torch.split(states, lengths), torch.split(read, lengths), expected, strict=True
+            ):
+                same = _same(hidden, own)
+                if same and logits is not None:
+                    same = _same(self.scores(first[:1]), logits)
+                if not same:
+                    raise ModelError("it computes something else than its own code")
+
+
+class _Given(nn.Module):
+    """Takes the place of the encoder under a head, and returns its inputs as hidden states."""
+
+    def __init__(self, pooler: nn.Module | None) -> None:
+        """`pooler`: of the encoder; None if it has none."""
+        super().__init__()
+        self.pooler = pooler
+
+    def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> Any:
+        from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+        pooled = None if self.pooler is None else self.pooler(inputs_embeds)
+        return BaseModelOutputWithPooling(last_hidden_state=inputs_embeds, pooler_output=pooled)
+
+
+def _positions_of(inner: Any) -> tuple[int, int]:
+    """The number of a text's first position, and how many positions there are.
+
+    RoBERTa and its relatives count from behind the padding token's position.
+    """
+    table = getattr(inner.embeddings, "position_embeddings", None)
+    if table is None:  # rotary embeddings
+        return 0, int(inner.config.max_position_embeddings)
+    first = 0 if table.padding_idx is None else table.padding_idx + 1
+    return first, table.num_embeddings - first
+
+
+def _runs(lengths: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Texts of one length that lie side by side: where they begin, how many they are, and their length."""
+    start = 0
+    for length, texts in groupby(lengths):
+        count = sum(1 for _ in texts)
+        yield start, count, length
+        start += count * length
+
+
+def _same(found: Tensor, expected: Tensor) -> bool:
+    """Whether no row [rows, size] differs by more than a share of its norm."""
+    return bool(((found - expected).norm(dim=1) <= EXACT * (1e-6 + expected.norm(dim=1))).all())

@@ -1,0 +1,91 @@
+"""From a model directory to an encoder of transformers. Weights that are quantized are dequantized."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from gpu_worker.errors import ModelError
+from gpu_worker.models.checkpoint import Checkpoint, open_checkpoint
+from gpu_worker.models.config import architecture_of, classified_in
+from gpu_worker.models.encoder import Encoder
+from gpu_worker.models.formats.format import Format
+from gpu_worker.models.transformers_load import config_of
+from gpu_worker.models.transformers_model import line_of
+from gpu_worker.models.values import Values
+
+_BUFFERS = ("position_ids", "token_type_ids")
+"""Ends of names of tensors that old checkpoints have although they are no weights."""
+
+
+def load_encoder(
+    values: Values, family: str, form: Format | None, device: torch.device, dtype: torch.dtype | None
+) -> tuple[Encoder, Checkpoint, int]:
+    """Load an encoder: it, its checkpoint, which is closed, and its number of parameters.
+
+    `values`: of config.json. `family`: see `encoder_family`. `form`, `dtype`: see `load_with_transformers`.
+    Raises `ModelError`.
+    """
+    architecture, directory = architecture_of(values), values.path.parent
+    if values.flag("is_decoder"):
+        raise values.wrong("is_decoder", "true is not supported: a token of an encoder sees later ones")
+    try:
+        import transformers
+    except ImportError:
+        what = f"{architecture} is not supported without the package transformers"
+        raise values.wrong("architectures", what) from None
+    labels, _ = classified_in(values, values.positive("vocab_size"))
+    kind = getattr(transformers, architecture if labels else f"{family}Model")
+    try:
+        with open_checkpoint(directory, form) as checkpoint:
+            config = config_of(kind, values)
+            model = _loaded(kind, config, checkpoint)
+            parameters: int = model.num_parameters()
+            return (
+                Encoder(model.eval(), dtype or config.dtype or checkpoint.dtype(), device),
+                checkpoint,
+                parameters,
+            )
+    except ModelError as error:
+        raise values.wrong("architectures", f"{architecture} is not supported: {error}") from error
+    except Exception as error:  # transformers raises errors of all kinds
+        what = f"transformers cannot load {architecture}: {line_of(error)}"
+        raise ModelError(f"{directory}: {what}") from error
+
+
+def _loaded(kind: Any, config: Any, checkpoint: Checkpoint) -> Any:
+    """The model with the checkpoint's weights in float32. Raises `ModelError` for missing ones, which
+    transformers would draw by chance.
+
+    Without a classification head there is no pooler: embeddings are pooled here.
+    """
+    tensors = {name: checkpoint.dense(name, torch.float32).clone() for name in checkpoint.weights()}
+    model, report = kind.from_pretrained(
+        None,
+        config=config,
+        state_dict=tensors,
+        dtype=torch.float32,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,
+    )
+    inner = getattr(model, model.base_model_prefix, model)
+    unpooled = inner is model and hasattr(model, "pooler")
+    if unpooled:
+        model.pooler = None
+    for name, stored, meant in sorted(report["mismatched_keys"]):
+        raise ModelError(f"tensor {name} has shape {list(stored)}, config.json means {list(meant)}")
+    missing = [name for name in report["missing_keys"] if not (unpooled and name.startswith("pooler."))]
+    if missing:
+        raise ModelError(f"tensor {min(missing)} is missing from the checkpoint")
+    if unknown := _within(inner, report["unexpected_keys"]):
+        raise ModelError(f"config.json does not account for tensor {unknown[0]}")
+    return model
+
+
+def _within(inner: Any, names: Iterable[str]) -> list[str]:
+    """Those of `names` that are weights of the encoder's own parts, sorted. Others are of heads that are not
+    used."""
+    parts = {name for name, _ in inner.named_children()} - {"pooler"}
+    prefix = f"{inner.base_model_prefix}."
+    weights = (name for name in names if not name.endswith(_BUFFERS))
+    return sorted(name for name in weights if name.removeprefix(prefix).partition(".")[0] in parts)

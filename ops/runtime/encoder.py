@@ -1,0 +1,26 @@
+"""Bidirectional encoders: which architectures of config.json are some.
+
+In an encoder each token of a text attends to all of them. It embeds or classifies texts, and generates none.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ops.runtime.classifier import ARCHITECTURE as CLASSIFIER
+
+FAMILIES = frozenset(
+    {"Bert", "Camembert", "DistilBert", "Electra", "MPNet", "ModernBert", "Roberta", "XLMRoberta"}
+)
+"""What the names of architectures begin with."""
+
+_HEADS = ("Model", "ForMaskedLM", CLASSIFIER)
+"""What they end with. A language model's head, which fills gaps, is of no use here and left out."""
+
+
+def encoder_family(config: Mapping[str, Any]) -> str | None:
+    """The family of `FAMILIES` of the model with this config.json; None if it is no encoder."""
+    match config.get("architectures"):
+        case [str(name)]:
+            families = (name.removesuffix(head) for head in _HEADS if name.endswith(head))
+            return next((family for family in families if family in FAMILIES), None)
+    return None

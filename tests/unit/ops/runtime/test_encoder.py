@@ -1,0 +1,35 @@
+"""Which architectures are encoders."""
+
+from typing import Any
+
+import pytest
+import transformers
+
+from ops.runtime.encoder import FAMILIES, encoder_family
+
+
+@pytest.mark.parametrize(
+    ("architectures", "family"),
+    [
+        (["BertModel"], "Bert"),
+        (["XLMRobertaForSequenceClassification"], "XLMRoberta"),
+        (["ModernBertForMaskedLM"], "ModernBert"),
+        (["BertForQuestionAnswering"], None),
+        (["BertLMHeadModel"], None),
+        (["MistralModel"], None),
+        (["Qwen3ForSequenceClassification"], None),
+        (["Model"], None),
+        (["BertModel", "BertForMaskedLM"], None),
+        ([3], None),
+        ("BertModel", None),
+        (None, None),
+    ],
+)
+def test_by_architecture(architectures: Any, family: str | None) -> None:
+    assert encoder_family({"architectures": architectures}) == family
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_transformers_has_them(family: str) -> None:
+    for head in ("Model", "ForSequenceClassification"):
+        assert hasattr(transformers, family + head)
