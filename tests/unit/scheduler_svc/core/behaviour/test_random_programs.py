@@ -138,3 +138,22 @@ def test_workers_may_be_of_any_size(fake: SimpleNamespace, seed: int) -> None:
     world = World(fake, limits, random.choice([1, 2, 4]), policy, speculation, sizes=random)
     world.join(None)
     play(world, events)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_encoder_takes_each_text_whole(fake: SimpleNamespace, seed: int) -> None:
+    """What is to be generated is refused."""
+    random = Random(seed)
+    longest, slots = random.choice([12, 31]), random.choice([1, 3, 8])
+    limits = {
+        "bidirectional": True,
+        "max_model_len": longest,
+        "block_size": longest,
+        "max_step_tokens": longest + random.choice([0, 5, 40]),
+        "max_slots": slots,
+        "num_blocks": 3 * slots,
+    }
+    world = World(fake, limits, random.choice([1, 2, 3]), random.choice(list(POLICIES)))
+    world.join(None)
+    play(world, busy_program(random, fake.POISON))
+    assert {"embedded", "RequestRefused"} <= set(world.ended.values())
