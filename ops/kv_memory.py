@@ -15,6 +15,7 @@ from gpu_worker.models.index_config import read_index
 from gpu_worker.models.values import Values
 from gpu_worker.models.wrapped import language_part
 from ops.runtime import model_files
+from ops.runtime.encoder import encoder_family
 from ops.runtime.gguf.file import read_gguf
 
 _MAX_HEADER = 100 * 2**20  # the safetensors format allows no longer one
@@ -61,6 +62,8 @@ def read_config(model: Path) -> dict[str, Any]:
         config = model_files.read_config(path)
     except model_files.FileError as error:
         raise ModelFilesError(str(error)) from error
+    if encoder_family(config):
+        raise ModelFilesError(f"{path}: an encoder keeps no keys and values: only its weights take memory")
     whole = language_part(config)
     inner = whole.get("text_config", whole)
     if not isinstance(inner, dict):

@@ -120,6 +120,7 @@ class Encoder:
         return torch.cat(found)
 
     def _with_means(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+        """The hidden states, with each text's mean in place of its first one."""
         found = [
             torch.cat((text.mean(0, keepdim=True), text[1:])) for text in torch.split(hidden, list(lengths))
         ]
@@ -173,7 +174,8 @@ class Encoder:
         for length in TRIED:
             length = min(length, _positions_of(self._inner)[1])
             tokens = torch.randint(config.vocab_size, (length,), generator=chance)
-            tokens[tokens == padding] = ((padding or 0) + 1) % config.vocab_size
+            if padding is not None:
+                tokens[tokens == padding] = (padding + 1) % config.vocab_size
             types = torch.arange(length) >= (length + 1) // 2
             texts.append((tokens, types.long() * int(self._takes_types)))
         return texts

@@ -97,6 +97,12 @@ def test_layers_of_different_sizes_take_what_the_worker_says(tmp_path: Path, mod
         kv_shape(published | {"layer_types": None})
 
 
+def test_encoders_have_none(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["BertModel"], "hidden_size": 32}')
+    with pytest.raises(ModelFilesError, match="an encoder keeps no keys and values"):
+        read_config(tmp_path)
+
+
 def test_memory_divides_into_weights_and_whole_blocks() -> None:
     fits = plan(kv_shape(_LLAMA_3_8B), 16 * 2**30, 24 * 2**30, 16, "bfloat16", 2049)
     assert (fits.block_bytes, fits.blocks) == (2 * 2**20, 4096)
