@@ -16,6 +16,17 @@ constexpr int ZERO = 128;
 constexpr int ZERO = 0;
 #endif
 
+#if defined(__AVX2__) && !defined(__AVX512BW__) && !QUIRE_DOT
+#define QUIRE_AVX2_ALONE 1
+
+// sum + number, in the sum's own register. A compiler that adds takes another one, and copies: products are limited by the
+// number of instructions.
+inline Register<int32_t> added(Register<int32_t> sum, __m256i number) {
+    asm("vpaddd %1, %0, %0" : "+x"(sum) : "x"(number));
+    return sum;
+}
+#endif
+
 struct Int8 {
     using Sum = i32x16;
 #if QUIRE_DOT
@@ -32,8 +43,8 @@ struct Int8 {
 #if defined(__AVX512BW__)
         return settled(sum + (Sum)_mm512_madd_epi16((__m512i)weights, (__m512i)x));
 #elif defined(__AVX2__)
-        return settled(sum + by_part([](auto one, auto other) { return (Register<int32_t>)_mm256_madd_epi16((__m256i)one, (__m256i)other); },
-                                     weights, x));
+        return by_part([](auto sum, auto one, auto other) { return added(sum, _mm256_madd_epi16((__m256i)one, (__m256i)other)); },
+                       sum, weights, x);
 #elif defined(__SSE2__)
         return settled(sum + by_part([](auto one, auto other) { return (Register<int32_t>)_mm_madd_epi16((__m128i)one, (__m128i)other); },
                                      weights, x));
@@ -45,7 +56,7 @@ struct Int8 {
 #endif
 };
 
-#if defined(__AVX2__) && !defined(__AVX512BW__) && !QUIRE_DOT
+#if QUIRE_AVX2_ALONE
 // The same with fewer instructions for each word of weights and more for each row: numbers get their weights' signs. Two
 // products of 128 and 127 fit into 16 bits.
 struct FewRows {
@@ -53,16 +64,16 @@ struct FewRows {
     static constexpr int PARTS = 1;
     static u32x16 part(u32x16 words, int) { return words; }
     static Sum dot(Sum sum, u32x16 weights, u32x16 x) {
-        return settled(by_part(
+        return by_part(
             [](auto sum, auto weights, auto x) {
                 const __m256i signs = (__m256i)weights, sizes = _mm256_abs_epi8(signs);
                 const __m256i pairs = _mm256_maddubs_epi16(sizes, _mm256_sign_epi8((__m256i)x, signs));
-                return sum + (Register<int32_t>)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+                return added(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
             },
-            sum, weights, x));
+            sum, weights, x);
     }
 };
-constexpr int64_t FEW_ROWS = 4;
+constexpr int64_t FEW_ROWS = 8;
 #else
 using FewRows = Int8;
 constexpr int64_t FEW_ROWS = 0;

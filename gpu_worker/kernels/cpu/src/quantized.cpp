@@ -3,40 +3,52 @@
 // Weights are quantized once, with a scale for each output; activations in every call, with a scale for each row.
 // Where activations are stored ZERO higher (bytes.h), the sum of an output is too large by ZERO times the sum of its
 // weights, its correction, which is computed when weights are packed.
-#include "bytes.h"
+#include "many_bytes.h"
 #include "tape.h"
 
 namespace quire {
 namespace {
 
-template <class Kind, class Number>
-void multiply_all(const Matrix& matrix, const Quantized& x, const Output& output) {
-    for_each_tile<Words<Kind>>(x.rows, matrix.panels, matrix.count(), matrix.words(),
-                               [&](int64_t panel, int64_t row, int rows, Tile<i32x16>& tile) {
-        Tile<f32x16> products;
-        for (int side = 0; side < 2; ++side) {
-            const int64_t column = panel * COLUMNS + side * LANES;
-            const f32x16 scales = load(matrix.scales + column);
-            const auto corrections = load_bits<i32x16>(matrix.corrections + column);
-            for (int number = 0; number < rows; ++number) {
-                const i32x16 sums = tile.sums[number][side] - corrections;
-                products.sums[number][side] =
-                    convert<float>(sums) * scales * x.scales[row + number];
-            }
+// Write the results of a tile's sums.
+template <class Number>
+void finish_sums(const Matrix& matrix, const Output& output, const float* row_scales, int64_t panel, int64_t row, int rows,
+                 const Tile<i32x16>& tile) {
+    Tile<f32x16> products;
+    for (int side = 0; side < 2; ++side) {
+        const int64_t column = panel * COLUMNS + side * LANES;
+        const f32x16 scales = load(matrix.scales + column);
+        const auto corrections = load_bits<i32x16>(matrix.corrections + column);
+        for (int number = 0; number < rows; ++number) {
+            const i32x16 sums = tile.sums[number][side] - corrections;
+            products.sums[number][side] = convert<float>(sums) * scales * row_scales[row + number];
         }
-        finish<Number>(output, panel, row, rows, products);
-    });
+    }
+    finish<Number>(output, panel, row, rows, products);
 }
 
 template <class Kind>
 void multiply_all(const Matrix& matrix, const void* x, int64_t rows, void* out, int add) {
-    const Quantized source = quantize_rows<Kind>(matrix, x, rows, matrix.words(), 0, [](const uint8_t*, uint32_t*) {});
     const Output output = matrix.output(out, add);
-    if (matrix.writes_float32()) {
-        multiply_all<Kind, float>(matrix, source, output);
-    } else {
-        multiply_all<Kind, bf16>(matrix, source, output);
+    const auto multiply = [&](const float* scales, const auto& for_each) {
+        for_each([&](int64_t panel, int64_t row, int count, const Tile<i32x16>& tile) {
+            if (matrix.writes_float32())
+                finish_sums<float>(matrix, output, scales, panel, row, count, tile);
+            else
+                finish_sums<bf16>(matrix, output, scales, panel, row, count, tile);
+        });
+    };
+    const int64_t words = matrix.words();
+#if QUIRE_AVX2_ALONE
+    if (rows > MANY) {
+        const Quantized source = quantize_all<ZERO>(matrix, x, rows, words, [](uint32_t*) {});
+        const ManyRows tiles = in_tiles(source.rows, words);
+        return multiply(source.scales, [&](const auto& finish) { for_each_tile_of_many(tiles, matrix.panels, matrix.count(), finish); });
     }
+#endif
+    const Quantized source = quantize_rows<Kind>(matrix, x, rows, words, 0, [](const uint8_t*, uint32_t*) {});
+    multiply(source.scales, [&](const auto& finish) {
+        for_each_tile<Words<Kind>>(source.rows, matrix.panels, matrix.count(), words, finish);
+    });
 }
 
 }  // namespace

@@ -239,6 +239,15 @@ inline u8x16 low_bytes(u32x16 words) {
 #endif
 }
 
+// The lower halves of lanes whose upper halves are zero.
+inline u16x16 lower_halves(u32x16 words) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    return by_part([](auto part) { return (Register<uint16_t>)low_halves(part); }, words);
+#else
+    return convert<uint16_t>(words);
+#endif
+}
+
 // Rounds to the nearest, ties to even. NaN stays NaN.
 inline u16x16 narrow(f32x16 wide) {
 #if defined(__AVX512BF16__)
@@ -248,12 +257,16 @@ inline u16x16 narrow(f32x16 wide) {
     const u32x16 rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
     const u32x16 quiet = (bits >> 16) | 0x40;
     const u32x16 is_nan = (u32x16)(wide != wide);
-    const u32x16 halves = (is_nan & quiet) | (~is_nan & rounded);
-#if defined(__AVX2__) && !defined(__AVX512F__)
-    return by_part([](auto part) { return (Register<uint16_t>)low_halves(part); }, halves);
-#else
-    return convert<uint16_t>(halves);
+    return lower_halves((is_nan & quiet) | (~is_nan & rounded));
 #endif
+}
+
+// The same of numbers that a bfloat16 holds exactly.
+inline u16x16 narrow_exact(f32x16 wide) {
+#if defined(__AVX512BF16__)
+    return narrow(wide);
+#else
+    return lower_halves((u32x16)wide >> 16);
 #endif
 }
 

@@ -14,6 +14,7 @@ namespace {
 constexpr float LOWEST = -1e30f;  // below any score, and a number: what is left of it fades to nothing
 constexpr int POSITIONS = 64;  // of a tile
 constexpr int VECTORS = POSITIONS / LANES;
+constexpr int64_t LINE = 64;  // bytes of a cache line
 
 struct Shape : Pages {
     int64_t heads;
@@ -94,10 +95,13 @@ void widen(int8_t from, T* to) {
     from_float(to, float(from));
 }
 
-// `count` numbers of int8, a multiple of 16; exact, because a bfloat16 holds every whole number up to 256.
-template <class T>
-void widen(const int8_t* from, int64_t count, T* to) {
+// `count` numbers of int8, a multiple of 16.
+inline void widen(const int8_t* from, int64_t count, float* to) {
     for (int64_t at = 0; at < count; at += LANES) store(to + at, load(from + at));
+}
+// A bfloat16 holds every whole number up to 256.
+inline void widen(const int8_t* from, int64_t count, bf16* to) {
+    for (int64_t at = 0; at < count; at += LANES) store_bits(to + at, narrow_exact(load(from + at)));
 }
 
 template <class T>
@@ -178,18 +182,26 @@ struct Tile {
         }
     }
 
-    // By vectors of positions: what lies side by side in a page does so in the copy.
+    // By vectors of positions: what lies side by side in a page does so in the copy. Everything is prefetched first, because
+    // conversion looks only a few lines ahead.
     void copy_vectors(const Shape& shape, const Kept<int8_t>& kept, const int32_t* table, int64_t head, int64_t base) {
-        const int64_t size = POSITIONS * shape.head_dim;
-        for (int64_t vector = begin / LANES; vector * LANES < end; ++vector) {
-            const int64_t position = base + vector * LANES, offset = position % shape.block_size;
-            const int64_t page = shape.page(table[position / shape.block_size], head);
+        const int64_t size = POSITIONS * shape.head_dim, bytes = LANES * shape.head_dim;
+        const auto each = [&](const auto& use) {
+            for (int64_t vector = begin / LANES; vector * LANES < end; ++vector) {
+                const int64_t position = base + vector * LANES, offset = position % shape.block_size;
+                use(vector, offset, shape.page(table[position / shape.block_size], head));
+            }
+        };
+        each([&](int64_t, int64_t offset, int64_t page) {
+            for (int64_t d = 0; d < shape.head_dim; d += PACK<T>) __builtin_prefetch(kept.keys + page + shape.key<T>(offset, d));
+            for (int64_t at = 0; at < bytes; at += LINE) __builtin_prefetch(kept.values + page + offset * shape.head_dim + at);
+        });
+        each([&](int64_t vector, int64_t offset, int64_t page) {
             for (int64_t d = 0; d < shape.head_dim; d += PACK<T>)
                 widen(kept.keys + page + shape.key<T>(offset, d), LANES * PACK<T>,
                       copies.data() + vector * LANES * PACK<T> + d / PACK<T> * key_stride);
-            widen(kept.values + page + offset * shape.head_dim, LANES * shape.head_dim,
-                  copies.data() + size + vector * LANES * shape.head_dim);
-        }
+            widen(kept.values + page + offset * shape.head_dim, bytes, copies.data() + size + vector * LANES * shape.head_dim);
+        });
     }
 
     // What is copied is read as it is found.
