@@ -19,8 +19,8 @@ constexpr int ZERO = 0;
 #if defined(__AVX2__) && !defined(__AVX512BW__) && !QUIRE_DOT
 #define QUIRE_AVX2_ALONE 1
 
-// sum + number, in the sum's own register. A compiler that adds takes another one, and copies: products are limited by the
-// number of instructions.
+// sum + number, in the sum's own register. A compiler takes another one, and copies: the number of instructions limits
+// products.
 inline Register<int32_t> added(Register<int32_t> sum, __m256i number) {
     asm("vpaddd %1, %0, %0" : "+x"(sum) : "x"(number));
     return sum;
