@@ -30,6 +30,7 @@ MAX_PROMPT_TOKENS = 500_000
 MAX_MESSAGES = 4096
 MAX_TEMPLATE_LENGTH = 65_536
 """Characters of a client's chat template."""
+TRUNCATE = "truncate_prompt_tokens"
 SHORT = 8_000
 """Characters that are encoded at once (about 2 ms). A longer text is encoded in a thread: streams go on."""
 
@@ -75,10 +76,22 @@ async def input_tokens(
     That is an index as of `TextModel.encode_pair`. `context`, `render`: as for `prompt_tokens`. Raises
     `InvalidRequestError`.
     """
-    param, second = "prompt", 0
+    param, second, most = "prompt", 0, request.truncate_prompt_tokens
+    if most < 0:
+        most = await context()
+    if most:  # a text of any length fits
+        context = unknown
     match request.WhichOneof("input"):
         case "tokens":
-            return _given(request.tokens.ids, model.vocab_size), 0
+            return _given(request.tokens.ids, model.vocab_size)[: most or None], 0
+        case "text" if most:
+            tokens, second = await _encode_start(model, [request.text], most)
+        case "pair" if most and model.pair_arguments is None:
+            tokens, second = await _encode_start(model, [request.pair.query, request.pair.document], most)
+        case "pair" | "chat" if most:
+            raise InvalidRequestError(
+                TRUNCATE, "what this model's chat template makes of texts cannot be cut"
+            )
         case "text":
             tokens = await _encode_text(model, request.text, context, special=True)
         case "pair":
@@ -131,6 +144,19 @@ async def _encoded(
         return model.encode(text, special)
     model.check_fits(param, len(text), await context())
     return await asyncio.to_thread(model.encode, text, special)
+
+
+async def _encode_start(model: TextModel, texts: Sequence[str], most: int) -> tuple[list[int], int]:
+    """See `TextModel.encode_start`."""
+    length = sum(map(len, texts))
+    _check_length("prompt", length)
+    if length <= SHORT:
+        found = model.encode_start(texts, most)
+    else:
+        found = await asyncio.to_thread(model.encode_start, texts, most)
+    if length and not found[0]:
+        raise InvalidRequestError(TRUNCATE, f"{most} tokens have no room for a text")
+    return found
 
 
 async def _encode_pair(

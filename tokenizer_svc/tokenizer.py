@@ -109,6 +109,24 @@ class TextModel:
         types = joined.type_ids
         return joined.ids, types.index(1) if 1 in types else 0
 
+    def encode_start(self, texts: Sequence[str], most: int) -> tuple[list[int], int]:
+        """At most `most` tokens of the start of one text, or of two, with special tokens.
+
+        Of two texts the longer one is cut until it is as short as the other, then both, as transformers does.
+        Returns the tokens and an index as `encode_pair` does; no tokens if there is no room for a token of
+        each text. Raises `PanicError`.
+        """
+        room = most - self.tokenizer.num_special_tokens_to_add(len(texts) > 1)
+        if room < len(texts):
+            return [], 0
+        parts = [self._encode_safely(text, special=False) for text in texts]
+        for part, length in zip(parts, _shortened([len(part) for part in parts], room), strict=True):
+            part.truncate(length)
+        with no_panic():
+            joined = self.tokenizer.post_process(parts[0], parts[1] if len(parts) > 1 else None)
+        types = joined.type_ids
+        return joined.ids, types.index(1) if 1 in types else 0
+
     def _encode_safely(self, text: str | tuple[str, str], special: bool) -> tokenizers.Encoding:
         try:
             return self._encode(text, special)
@@ -139,6 +157,17 @@ class TextModel:
                 f"This model's maximum context length is {context} tokens, but the prompt has {characters} "
                 "characters, more than these can spell.",
             )
+
+
+def _shortened(lengths: Sequence[int], room: int) -> Sequence[int]:
+    """Lengths of one text or two that have `room` together."""
+    if sum(lengths) <= room:
+        return lengths
+    if len(lengths) == 1:
+        return [room]
+    shorter = min(lengths)
+    low, high = (shorter, room - shorter) if shorter <= room - shorter else (room // 2, room - room // 2)
+    return (high, low) if lengths[0] > lengths[1] else (low, high)
 
 
 def _read_tokenizer(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:

@@ -3,6 +3,7 @@
 from pydantic import Field, model_validator
 
 from gateway.api.chat_schema import Message
+from gateway.api.embeddings_schema import Kept
 from gateway.api.fields import MAX_MESSAGES, Arguments, Inputs
 from gateway.api.request_schema import RequestBody
 from gateway.errors import BadRequest
@@ -23,6 +24,7 @@ class ClassifyBody(RequestBody):
     use_activation: bool = Field(
         True, description="With `false` logits are returned, instead of what the model makes of them."
     )
+    truncate_prompt_tokens: Kept = None
     add_generation_prompt: bool = Field(
         False, description="End the text with the beginning of an answer, as the chat template has it."
     )
@@ -38,4 +40,7 @@ class ClassifyBody(RequestBody):
         for name in _OF_A_CHAT:
             if self.input and name in self.model_fields_set:
                 raise BadRequest(f"'{name}' needs 'messages'.", param=name, code="invalid_value")
+        if self.messages and self.truncate_prompt_tokens is not None:
+            message = "'truncate_prompt_tokens' needs 'input'."
+            raise BadRequest(message, param="truncate_prompt_tokens", code="invalid_value")
         return self

@@ -2,14 +2,31 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
-from gateway.api.fields import Count, Inputs
+from gateway.api.fields import MAX_INT32, Count, Inputs
 from gateway.api.request_schema import RequestBody
 
 Pooling = Annotated[
     Literal["mean", "last", "cls"] | None,
     Field(description="How the tokens become one vector; the default is the model's. `cls`: of encoders."),
+]
+
+
+def _not_zero(value: int) -> int:
+    if value == 0:
+        raise PydanticCustomError("not_zero", "Input should be -1, or at least 1")
+    return value
+
+
+_KEPT = {"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1, "maximum": MAX_INT32}]}
+Kept = Annotated[
+    Annotated[int, Field(ge=-1, le=MAX_INT32), AfterValidator(_not_zero), WithJsonSchema(_KEPT)] | None,
+    Field(
+        description="Tokens to keep from the start of a text, special ones included; of a pair its longer "
+        "text is cut. -1: as many as the model takes. By default a text that is too long is refused."
+    ),
 ]
 
 
@@ -20,3 +37,4 @@ class EmbeddingBody(RequestBody):
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Count | None = Field(None, description="Numbers to keep from the start of each embedding.")
     pooling: Pooling = None
+    truncate_prompt_tokens: Kept = None

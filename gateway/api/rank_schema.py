@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from gateway.api.body import validated
-from gateway.api.embeddings_schema import EmbeddingBody, Pooling
+from gateway.api.embeddings_schema import EmbeddingBody, Kept, Pooling
 from gateway.api.fields import Count
 from gateway.api.request_schema import RequestBody
 from gateway.errors import BadRequest
@@ -56,6 +56,7 @@ class Compared(RequestBody):
     """Fields that have texts, by their names in tokenizer.proto."""
 
     pooling: Pooling = None
+    truncate_prompt_tokens: Kept = None
     use_activation: bool = Field(
         True, description="With `false` the scores of a cross-encoder are its logits; see `/v1/classify`."
     )
@@ -81,7 +82,7 @@ class Compared(RequestBody):
 
     def embedding(self) -> EmbeddingBody:
         """The request for the embeddings of all texts. Raises `BadRequest`."""
-        names = ("model", "pooling", "user", "cache_salt", "timeout")
+        names = ("model", "pooling", "truncate_prompt_tokens", "user", "cache_salt", "timeout")
         fields: dict[str, Any] = {name: getattr(self, name) for name in names}
         if "priority" in self.model_fields_set:
             fields["priority"] = self.priority

@@ -12,7 +12,6 @@ from gateway.api.completions_schema import CompletionBody
 from gateway.api.embeddings_schema import EmbeddingBody
 from gateway.api.generation_schema import GenerationBody
 from gateway.api.rank_schema import Compared
-from gateway.api.request_schema import RequestBody
 from gateway.http.caller import Caller
 from proto.sampling import STAGED
 from proto.sampling_pb2 import (
@@ -94,7 +93,9 @@ def pair_requests(body: Compared, request_id: str, caller: Caller) -> list[Embed
     return requests
 
 
-def _embed_requests(body: RequestBody, count: int, request_id: str, caller: Caller) -> list[EmbedRequest]:
+def _embed_requests(
+    body: EmbeddingBody | ClassifyBody | Compared, count: int, request_id: str, caller: Caller
+) -> list[EmbedRequest]:
     check(body, caller.limits)
     return [
         EmbedRequest(
@@ -103,6 +104,7 @@ def _embed_requests(body: RequestBody, count: int, request_id: str, caller: Call
             tenant=caller.tenant,
             user=body.user,
             priority=priority_of(body, caller.limits, caller.late),
+            truncate_prompt_tokens=body.truncate_prompt_tokens or 0,
         )
         for text_id in _ids(request_id, count)
     ]

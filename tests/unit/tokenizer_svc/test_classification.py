@@ -161,6 +161,15 @@ async def test_a_pair_in_the_roles_of_a_template(byte_level: TextModel, given: A
     assert (found, second) == (byte_level.encode("Q:The fox D:saw snow" + end, special=False), 0)
 
 
+async def test_what_a_template_makes_is_not_cut(byte_level: TextModel) -> None:
+    model = replace(byte_level, template=PAIRS, pair_arguments={})
+    asked = pair("The fox", "saw snow")
+    asked.truncate_prompt_tokens = 5
+    with pytest.raises(InvalidRequestError, match="cannot be cut") as caught:
+        await input_tokens(model, asked)
+    assert caught.value.param == "truncate_prompt_tokens"
+
+
 def test_templates_with_these_roles(byte_level: TextModel) -> None:
     assert pair_arguments(PAIRS, {}) == {}
     assert pair_arguments(PAIRS, {"processing_kwargs": {"text": {"max_length": 8}}}) == {}

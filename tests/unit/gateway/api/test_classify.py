@@ -107,11 +107,12 @@ async def test_a_cross_encoder_scores(
     cross_encoder: Gateway, path: str, first: Any, second: Any, pairs: list[tuple[str, str]]
 ) -> None:
     ask = {"model": "m", "text_1": first, "text_2": second, "use_activation": False}
+    ask["truncate_prompt_tokens"] = 9
     found = Scores.model_validate((await cross_encoder.http.post(path, json=ask)).json(), strict=True)
     assert [(one.index, one.score) for one in found.data] == [(0, 1.0), (1, 2.0)]
     asked = cross_encoder.tokenizer.texts
     assert {(one.pair.query, one.pair.document) for one in asked} == set(pairs)
-    assert all(one.raw for one in asked)
+    assert {(one.raw, one.truncate_prompt_tokens) for one in asked} == {(True, 9)}
 
 
 @pytest.mark.parametrize("ask", ASK)
@@ -163,6 +164,10 @@ async def test_a_cross_encoder_pools_nothing(cross_encoder: Gateway) -> None:
         ({"messages": []}, "messages"),
         ({"input": "a", "add_generation_prompt": True}, "add_generation_prompt"),
         ({"input": "a", "use_activation": "no"}, "use_activation"),
+        (
+            {"messages": [{"role": "user", "content": "a"}], "truncate_prompt_tokens": 5},
+            "truncate_prompt_tokens",
+        ),
     ],
 )
 async def test_what_is_refused(refusing: Any, fields: dict[str, Any], param: str) -> None:

@@ -61,12 +61,14 @@ async def test_many_texts_in_order_and_in_turns(gateway: Any) -> None:
 )
 async def test_parameters_reach_the_tokenizer(gateway: Any, pooling: str | None, expected: int) -> None:
     fields = {"pooling": pooling, "dimensions": 3, "cache_salt": "s", "user": "u", "priority": -4}
+    fields["truncate_prompt_tokens"] = -1
     answer = await gateway.http.post(PATH, json={"model": "m", "input": "a", **fields})
     assert answer.status_code == 200
     (request,) = gateway.tokenizer.texts
     assert request.request_id == answer.headers["x-request-id"]
     assert (request.pooling, request.dimensions, request.cache_salt) == (expected, 3, "s")
     assert (request.tenant, request.user, request.priority) == ("127.0.0.1", "u", -4)
+    assert request.truncate_prompt_tokens == -1
 
 
 async def test_a_text_whose_server_died_is_asked_again(gateway: Any) -> None:
@@ -150,6 +152,8 @@ async def test_a_gateway_that_stops_ends_them(gateway: Any) -> None:
         ({"input": "a", "dimensions": "3"}, "dimensions", "invalid_type"),
         ({"input": "a", "encoding_format": "hex"}, "encoding_format", "invalid_value"),
         ({"input": "a", "pooling": "max"}, "pooling", "invalid_value"),
+        ({"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "invalid_value"),
+        ({"input": "a", "truncate_prompt_tokens": -2}, "truncate_prompt_tokens", "invalid_value"),
     ],
 )
 async def test_wrong_input(refusing: Any, fields: dict[str, Any], param: str, code: str) -> None:

@@ -54,10 +54,13 @@ async def test_pairs(gateway, first, second, found):
 
 async def test_what_is_asked_goes_with_the_texts(gateway):
     ask = {"model": "m", "text_1": "a", "text_2": "b", "pooling": "mean", "user": "u", "priority": 3}
+    ask["truncate_prompt_tokens"] = 7
     assert (await gateway.http.post("/v1/score", json=ask)).status_code == 200
     asked = gateway.tokenizer.texts
     assert {one.text for one in asked} == {"a", "b"}
-    assert {(one.pooling, one.user, one.priority) for one in asked} == {(1, "u", 3)}
+    assert {(one.pooling, one.user, one.priority, one.truncate_prompt_tokens) for one in asked} == {
+        (1, "u", 3, 7)
+    }
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,52 @@ async def test_pairs_with_their_types(tmp_path: Path, kind: str, pair: tuple[str
     assert [int(0 < second <= place) for place in range(len(tokens))] == theirs["token_type_ids"]
 
 
+LONG = [
+    ["the fox saw snow the foxes"],
+    ["fox", "the snow the snow the snow"],
+    ["the snow the snow", "the fox"],
+]
+LONG += [["the fox saw", "the fox saw"], ["the fox saw snow", "the fox saw"], ["", "the fox saw"]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("texts", LONG)
+async def test_texts_are_cut_as_transformers_does(tmp_path: Path, kind: str, texts: list[str]) -> None:
+    model, bare = saved(tmp_path, kind, "ForSequenceClassification"), KINDS[kind][0]()
+    bare.no_truncation()
+    bare.no_padding()
+    theirs = PreTrainedTokenizerFast(tokenizer_object=bare)
+    request = EmbedRequest(pooling=CLASSIFY)
+    if len(texts) == 1:
+        request.text = texts[0]
+    else:
+        request.pair.query, request.pair.document = texts
+    special = bare.num_special_tokens_to_add(len(texts) > 1)
+    for most in range(special + len(texts), 20):
+        request.truncate_prompt_tokens = most
+        wanted = theirs(*texts, truncation=True, max_length=most, return_token_type_ids=True)
+        asked = await tokens_request(model, request)
+        tokens, second = list(unpack(asked.tokens)), asked.second_segment
+        assert tokens == wanted["input_ids"]
+        assert [int(0 < second <= place) for place in range(len(tokens))] == wanted["token_type_ids"]
+    request.truncate_prompt_tokens = special
+    with pytest.raises(InvalidRequestError, match="no room for a text"):
+        await tokens_request(model, request)
+
+
+async def test_texts_are_cut_to_the_context(tmp_path: Path) -> None:
+    async def context() -> int:
+        return 5
+
+    model, request = saved(tmp_path, "word piece"), EmbedRequest(truncate_prompt_tokens=-1)
+    request.text = "the fox " * 10_000
+    asked = await tokens_request(model, request, context)
+    assert list(unpack(asked.tokens)) == [2, 4, 5, 4, 3]
+    request.tokens.ids[:] = [4, 5, 6, 7, 8, 4, 5]
+    asked = await tokens_request(model, request, context)
+    assert list(unpack(asked.tokens)) == [4, 5, 6, 7, 8]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_one_text_is_of_one_type(tmp_path: Path, kind: str) -> None:
     model = saved(tmp_path, kind)
