@@ -105,9 +105,7 @@ class TextModel:
     def encode_pair(self, first: str, second: str) -> tuple[list[int], int]:
         """Two texts as the tokenizer joins them, and the index of the first token of type 1, with which the
         second text begins. 0: the tokenizer has no types. Raises `PanicError`."""
-        joined = self._encode_safely((first, second), special=True)
-        types = joined.type_ids
-        return joined.ids, types.index(1) if 1 in types else 0
+        return _with_second(self._encode_safely((first, second), special=True))
 
     def encode_start(self, texts: Sequence[str], most: int) -> tuple[list[int], int]:
         """At most `most` tokens of the start of one text, or of two, with special tokens.
@@ -124,8 +122,7 @@ class TextModel:
             part.truncate(length)
         with no_panic():
             joined = self.tokenizer.post_process(parts[0], parts[1] if len(parts) > 1 else None)
-        types = joined.type_ids
-        return joined.ids, types.index(1) if 1 in types else 0
+        return _with_second(joined)
 
     def _encode_safely(self, text: str | tuple[str, str], special: bool) -> tokenizers.Encoding:
         try:
@@ -157,6 +154,12 @@ class TextModel:
                 f"This model's maximum context length is {context} tokens, but the prompt has {characters} "
                 "characters, more than these can spell.",
             )
+
+
+def _with_second(joined: tokenizers.Encoding) -> tuple[list[int], int]:
+    """The tokens, and the index of the first one of type 1; 0: there is none."""
+    types = joined.type_ids
+    return joined.ids, types.index(1) if 1 in types else 0
 
 
 def _shortened(lengths: Sequence[int], room: int) -> Sequence[int]:

@@ -25,8 +25,8 @@ from gpu_worker.models.transformers_model import register
 from gpu_worker.models.trial import EXACT
 from ops.runtime.classifier import ARCHITECTURE as CLASSIFIER
 
-TRIED = (1, 150, 7, 7)
-"""Tokens of the texts of the trial. The longest crosses the windows of ModernBERT."""
+BEYOND = 22
+"""Tokens of the longest text of the trial beyond a window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,8 @@ class Encoder:
         """
         config, chance = self._model.config, torch.Generator().manual_seed(1)
         padding, texts = config.pad_token_id, []
-        for length in TRIED:
+        window = getattr(config, "local_attention", 128)  # ModernBERT has windows
+        for length in (1, window + BEYOND, 7, 7):
             length = min(length, _positions_of(self._inner)[1])
             tokens = torch.randint(config.vocab_size, (length,), generator=chance)
             if padding is not None:
