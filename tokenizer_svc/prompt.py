@@ -155,7 +155,7 @@ async def _encode_start(model: TextModel, texts: Sequence[str], most: int) -> tu
     else:
         found = await asyncio.to_thread(model.encode_start, texts, most)
     if length and not found[0]:
-        raise InvalidRequestError(TRUNCATE, f"{most} tokens have no room for a text")
+        raise InvalidRequestError(TRUNCATE, f"besides special tokens there is no room for a text in {most}")
     return found
 
 

@@ -3,7 +3,7 @@
 from pydantic import Field, model_validator
 
 from gateway.api.chat_schema import Message
-from gateway.api.embeddings_schema import Kept
+from gateway.api.embeddings_schema import Truncation
 from gateway.api.fields import MAX_MESSAGES, Arguments, Inputs
 from gateway.api.request_schema import RequestBody
 from gateway.errors import BadRequest
@@ -24,7 +24,7 @@ class ClassifyBody(RequestBody):
     use_activation: bool = Field(
         True, description="With `false` logits are returned, instead of what the model makes of them."
     )
-    truncate_prompt_tokens: Kept = None
+    truncate_prompt_tokens: Truncation = None
     add_generation_prompt: bool = Field(
         False, description="End the text with the beginning of an answer, as the chat template has it."
     )

@@ -20,9 +20,9 @@ def _not_zero(value: int) -> int:
     return value
 
 
-_KEPT = {"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1, "maximum": MAX_INT32}]}
-Kept = Annotated[
-    Annotated[int, Field(ge=-1, le=MAX_INT32), AfterValidator(_not_zero), WithJsonSchema(_KEPT)] | None,
+_TOKENS = {"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1, "maximum": MAX_INT32}]}
+Truncation = Annotated[
+    Annotated[int, Field(ge=-1, le=MAX_INT32), AfterValidator(_not_zero), WithJsonSchema(_TOKENS)] | None,
     Field(
         description="Tokens to keep from the start of a text, special ones included; of a pair its longer "
         "text is cut. -1: as many as the model takes. By default a text that is too long is refused."
@@ -37,4 +37,4 @@ class EmbeddingBody(RequestBody):
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Count | None = Field(None, description="Numbers to keep from the start of each embedding.")
     pooling: Pooling = None
-    truncate_prompt_tokens: Kept = None
+    truncate_prompt_tokens: Truncation = None

@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from gateway.api.body import validated
-from gateway.api.embeddings_schema import EmbeddingBody, Kept, Pooling
+from gateway.api.embeddings_schema import EmbeddingBody, Truncation, Pooling
 from gateway.api.fields import Count
 from gateway.api.request_schema import RequestBody
 from gateway.errors import BadRequest
@@ -56,7 +56,7 @@ class Compared(RequestBody):
     """Fields that have texts, by their names in tokenizer.proto."""
 
     pooling: Pooling = None
-    truncate_prompt_tokens: Kept = None
+    truncate_prompt_tokens: Truncation = None
     use_activation: bool = Field(
         True, description="With `false` the scores of a cross-encoder are its logits; see `/v1/classify`."
     )
