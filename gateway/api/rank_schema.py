@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from gateway.api.body import validated
-from gateway.api.embeddings_schema import EmbeddingBody, Truncation, Pooling
+from gateway.api.embeddings_schema import EmbeddingBody, Pooling, Truncation
 from gateway.api.fields import Count
 from gateway.api.request_schema import RequestBody
 from gateway.errors import BadRequest
