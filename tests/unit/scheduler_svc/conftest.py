@@ -520,6 +520,8 @@ class FakeWorkers(WorkerServicer):  # type: ignore[misc]
         self.going = asyncio.Event()
         self.going.set()
         self.dying = asyncio.Event()
+        self.received = asyncio.Event()
+        """A plan has come since a worker joined."""
         self.faults: list[AssertionError] = []
         """Plans that a worker could not trust."""
         self.spoil: Callable[[messages.StepResult], None] = lambda result: None
@@ -529,7 +531,7 @@ class FakeWorkers(WorkerServicer):  # type: ignore[misc]
         """Whether the worker's code raises an error in this step."""
 
     def join(self) -> None:
-        self.dying = asyncio.Event()
+        self.dying, self.received = asyncio.Event(), asyncio.Event()
         self.free.release()
 
     def kill(self) -> None:
@@ -562,6 +564,7 @@ class FakeWorkers(WorkerServicer):  # type: ignore[misc]
     ) -> messages.StepPlan | None:
         async def plan() -> messages.StepPlan:
             message = await anext(stream)
+            self.received.set()
             await self.going.wait()
             return message
 
