@@ -19,6 +19,7 @@ BackEnd = Literal[
     "avx2",
     "avx2_vnni",
     "avx512",
+    "avx512_vnni",
     "avx512_bf16",
 ]
 

@@ -2,7 +2,6 @@
 
 import ctypes
 import logging
-from pathlib import Path
 
 import torch
 
@@ -96,8 +95,8 @@ def kernels_of(settings: WorkerSettings, device: torch.device, ranks: Ranks = AL
             raise
         log.warning("%s: PyTorch computes instead, more slowly", error)
         return _reference(settings)
-    if kind is CpuKernels and _has_choice(settings):
-        kind = _faster(compiled, settings.model, threads, ranks)
+    if kind is CpuKernels and settings.dtype == "bfloat16":
+        kind = _fastest(compiled, settings, ranks)
     if keeps_weights(settings):
         kind = _KEPT.get(kind, kind)
     log.info("kernels: C++ for %s%s, %d threads", name, _BESIDE.get(kind, ""), threads)
@@ -114,20 +113,26 @@ def keeps_weights(settings: WorkerSettings) -> bool:
         return False
 
 
-def _has_choice(settings: WorkerSettings) -> bool:
-    """Whether oneDNN may compute the products, if it is faster."""
-    return settings.kernels == "auto" and settings.dtype == "bfloat16" and has_onednn_bfloat16()
-
-
-def _faster(compiled: ctypes.CDLL, model: Path, threads: int, ranks: Ranks) -> type[CpuKernels]:
-    """The back end whose products are faster here: oneDNN's if they are on every rank."""
-    found = measured.products(compiled, model, threads)
-    for name, times in (("C++", found.cpp), ("oneDNN", found.onednn)):
+def _fastest(compiled: ctypes.CDLL, settings: WorkerSettings, ranks: Ranks) -> type[CpuKernels]:
+    """The back end whose products of bfloat16 are the fastest here, the same on every rank. C++ multiplies
+    them from now on in the way that is faster."""
+    ways = [measured.CPP]
+    if compiled.quire_bfloat16_pairs(1):
+        ways.append(measured.IN_PARTS)
+    if settings.kernels == "auto" and has_onednn_bfloat16():
+        ways.append(measured.ONEDNN)
+    if len(ways) == 1:
+        return CpuKernels
+    found = measured.products(compiled, ways, settings.model, settings.thread_count)
+    for name, times in found.items():
         each = ", ".join(
             f"{rows} rows {time:.3g} ms" for rows, time in zip(measured.ROWS, times, strict=True)
         )
         log.info("products by %s: %s", name, each)
-    return MatrixUnitKernels if ranks.least(int(found.takes_onednn)) else CpuKernels
+    taken = list(found)[ranks.least(measured.fastest(found))]
+    log.info("products of bfloat16 are by %s", taken)
+    compiled.quire_bfloat16_pairs(taken != measured.IN_PARTS)
+    return MatrixUnitKernels if taken == measured.ONEDNN else CpuKernels
 
 
 def _triton(settings: WorkerSettings, device: torch.device) -> Kernels:

@@ -1,17 +1,18 @@
 """What a worker's answers depend on besides the request, in short.
 
 Two workers of the same fingerprint go on with each other's answers. Weights are told apart by the headers of
-their files and by samples of the numbers, so that a large model takes milliseconds. Which of two libraries
-multiplies bfloat16 is measured (`measured.py`) and counts: they round differently.
+their files and by samples of the numbers, so that a large model takes milliseconds. What multiplies bfloat16
+is measured (`measured.py`) and counts: each way rounds differently.
 """
 
 import hashlib
 from pathlib import Path
+from typing import cast
 
 import torch
 
 from gpu_worker.kernels.cpu import build, onednn
-from gpu_worker.kernels.cpu.kernels import MatrixUnitKernels
+from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.settings import WorkerSettings
 from ops.runtime.grammars import VERSION as GRAMMARS
@@ -61,4 +62,6 @@ def arithmetic_of(settings: WorkerSettings, kernels: Kernels, device: torch.devi
     if not type(kernels).__module__.startswith(build.__package__ or ""):
         return f"torch {torch.backends.cpu.get_cpu_capability()}"
     name = build.supported()[0] if settings.kernels in ("auto", "onednn") else settings.kernels
-    return f"{name} {onednn.arithmetic()}" if isinstance(kernels, MatrixUnitKernels) else name
+    if isinstance(kernels, MatrixUnitKernels):
+        return f"{name} {onednn.arithmetic()}"
+    return f"{name}, pairs" if cast(CpuKernels, kernels).library.quire_bfloat16_pairs(-1) else name

@@ -1,17 +1,18 @@
-"""Which of the CPU's back ends multiplies bfloat16 faster on this machine: measured once, and kept.
+"""What multiplies bfloat16 fastest on this machine: measured once, and kept.
 
-The C++ kernels use vector units. oneDNN also uses matrix units (AMX) where there are any. What is faster
-depends on the processor, and on the size of the products. In float32 there is no choice: a row of the C++
-kernels has the same bits whatever runs beside it, which a resumed answer needs, and oneDNN's has not.
+The C++ kernels use vector units, and oneDNN also matrix units (AMX) where there are any. The instruction that
+multiplies pairs of bfloat16 is slower on some processors than two of float32. What is faster depends on the
+processor, and on the size of the products. In float32 there is no choice: a row of the C++ kernels has the
+same bits whatever runs beside it, which a resumed answer needs, and oneDNN's has not.
 """
 
 import ctypes
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,54 +21,59 @@ from gpu_worker.kernels.cpu.linear import PackedLinear
 from gpu_worker.kernels.cpu.onednn import OneDnnLinear
 from gpu_worker.startup import kept
 
+CPP, IN_PARTS, ONEDNN = "C++", "C++ in two parts", "oneDNN"
+"""What may multiply. In two parts: pairs of bfloat16 by two instructions."""
 ROWS = (1, 8, 32, 256)
 """Numbers of rows that are timed: decodes of a few users and of many, and a chunk of a prompt."""
 SIZES = (64, 8192)
 """Least and greatest number of columns of the matrix that is timed; it has four times as many rows."""
 GAIN = 1.1
-"""How many times as fast as the C++ kernels oneDNN must be, on average, to be taken."""
+"""How many times as fast as the first something else must be, on average, to be taken."""
 SECONDS = 0.1
 """Time for each measurement, after the first product."""
 
-
-class Measured(NamedTuple):
-    """Milliseconds of a product with each of `ROWS` rows."""
-
-    cpp: tuple[float, ...]
-    onednn: tuple[float, ...]
-
-    @property
-    def takes_onednn(self) -> bool:
-        """Whether oneDNN is faster by `GAIN`, as the geometric mean over `ROWS`."""
-        ratios = [ours / theirs for ours, theirs in zip(self.cpp, self.onednn, strict=True)]
-        return statistics.geometric_mean(ratios) > GAIN
+Times = dict[str, tuple[float, ...]]
+"""Milliseconds of a product with each of `ROWS` rows, by what multiplies."""
 
 
-def products(library: ctypes.CDLL, model: Path, threads: int) -> Measured:
-    """Times of products of the model's size: those that this machine has kept, or measured now."""
+def fastest(times: Times) -> int:
+    """The place of the fastest, by the geometric mean over `ROWS`: 0 unless another one gains `GAIN`."""
+    first, *others = (statistics.geometric_mean(each) for each in times.values())
+    gains = [GAIN, *(first / other for other in others)]
+    return gains.index(max(gains))
+
+
+def products(library: ctypes.CDLL, ways: Sequence[str], model: Path, threads: int) -> Times:
+    """Times of products of the model's size: those that this machine has kept, or measured now. `ways`: what
+    may multiply."""
+
+    def read(found: Any) -> Times:
+        """Times as they were kept. Raises an error that `kept.once` expects."""
+        times = {name: tuple(map(float, found[name])) for name in ways}
+        if not all(len(each) == len(ROWS) and min(each) > 0 for each in times.values()):
+            raise ValueError(f"{len(ROWS)} times above 0 of each are needed")
+        return times
+
     size = _hidden_size(model)
-    name = f"products-{kept.machine(Path(library._name).name, size, threads)}"
-    return kept.once(name, lambda: measure(library, size, threads), Measured._asdict, _read)
+    name = f"products-{kept.machine(Path(library._name).name, *ways, size, threads)}"
+    return kept.once(name, lambda: measure(library, ways, size, threads), dict, read)
 
 
-def _read(found: Any) -> Measured:
-    """Times as they were kept. Raises an error that `kept.once` expects."""
-    times = Measured(**{name: tuple(map(float, each)) for name, each in found.items()})
-    if not all(len(each) == len(ROWS) and min(each) > 0 for each in times):
-        raise ValueError(f"{len(ROWS)} times above 0 of each are needed")
-    return times
-
-
-def measure(library: ctypes.CDLL, size: int, threads: int) -> Measured:
-    """Times of products [rows, size] x [size, 4 size] in bfloat16."""
+def measure(library: ctypes.CDLL, ways: Sequence[str], size: int, threads: int) -> Times:
+    """Times of products [rows, size] x [size, 4 size] in bfloat16. C++ multiplies pairs afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         weight = torch.randn(4 * size, size).to(torch.bfloat16)
         rows = [torch.randn(count, size).to(torch.bfloat16) for count in ROWS]
-        both = (PackedLinear(library, weight), OneDnnLinear(weight))
-        return Measured(*(tuple(_milliseconds(each, x) for x in rows) for each in both))
+        times = {}
+        for way in ways:
+            library.quire_bfloat16_pairs(way != IN_PARTS)
+            product = OneDnnLinear(weight) if way == ONEDNN else PackedLinear(library, weight)
+            times[way] = tuple(_milliseconds(product, x) for x in rows)
+        return times
     finally:
+        library.quire_bfloat16_pairs(1)
         torch.set_num_threads(before)
 
 

@@ -55,6 +55,7 @@ SEED = 1
 TESTS = "tests/unit/gpu_worker/kernels/cpu"
 ISA_OF_ONEDNN = {
     "avx512_bf16": "AVX512_CORE_BF16",
+    "avx512_vnni": "AVX512_CORE_VNNI",
     "avx512": "AVX512_CORE",
     "avx2_vnni": "AVX2_VNNI",
     "avx2": "AVX2",

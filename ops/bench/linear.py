@@ -1,14 +1,18 @@
 """Products of the CPU kernels against oneDNN with weights packed beforehand, call by call.
 
+bf16: pairs of numbers by one instruction, where there is one; bf16_parts: by two.
+
 `python -m ops.bench.linear` writes `results/linear.json`. Every call takes another copy of the weights,
 more than the caches hold, so that they come from memory as they do in a model. The kinds take turns; so
 does a plain sum over as much memory, because what memory gives changes on machines that others share.
 """
 
+import ctypes
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -82,6 +86,19 @@ def measure(kinds: dict[str, list[Product]], x: Tensor, size: dict[str, int]) ->
     return found
 
 
+def in_parts(kernels: ctypes.CDLL, products: Sequence[PackedLinear]) -> list[Product]:
+    """The same products, with pairs of bfloat16 multiplied in two parts."""
+
+    def multiplied(product: PackedLinear, x: Tensor) -> Tensor:
+        kernels.quire_bfloat16_pairs(0)
+        try:
+            return product(x)
+        finally:
+            kernels.quire_bfloat16_pairs(1)
+
+    return [partial(multiplied, each) for each in products]
+
+
 def on_own_cores(start: Callable[[], object], cores: list[int]) -> None:
     """Give each thread that `start` starts a core: a woken one may else begin on the caller's."""
     tasks = Path("/proc/self/task")
@@ -117,6 +134,8 @@ def products(
             if has_onednn_bfloat16():
                 kinds["onednn_bf16"] = [OneDnnLinear(weight, None) for _ in range(copies)]
                 size["onednn_bf16"] = weight.nbytes
+            if kernels.quire_bfloat16_pairs(1):
+                kinds["bf16_parts"], size["bf16_parts"] = in_parts(kernels, bf16), weight.nbytes
             kinds["plain_read"] = [lambda _: memory.sum()]
             size["plain_read"] = memory.nbytes
             for rows in counts:

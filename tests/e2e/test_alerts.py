@@ -125,11 +125,13 @@ async def a_worker_hangs(deployment: Deployment, prometheus: Prometheus) -> None
 
 
 async def others_wait_or_are_refused(deployment: Deployment, prometheus: Prometheus) -> None:
-    """The worker goes on when some have waited for long."""
+    """The worker goes on when some have waited for longer than `QuireSlow` allows."""
     async with asked(deployment, count=100, tokens=4) as tasks:
+        waited = asyncio.create_task(asyncio.sleep(15))
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         assert {await task for task in done} == {429}
         await fire(prometheus, "QuireRefuses")
+        await waited
         deployment.processes["gpu_worker"][0].send_signal(signal.SIGCONT)
         await fire(prometheus, "QuireSlow")
 

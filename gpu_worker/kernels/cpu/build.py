@@ -34,6 +34,7 @@ _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 SETS_OF: dict[str, dict[str, tuple[str, ...]]] = {
     "x86_64": {
         "avx512_bf16": (*_AVX512, "-mavx512vnni", "-mavx512bf16"),
+        "avx512_vnni": (*_AVX512, "-mavx512vnni"),
         "avx512": _AVX512,
         "avx2_vnni": (*_AVX2, "-mavxvnni"),
         "avx2": _AVX2,
@@ -49,18 +50,11 @@ SETS_OF: dict[str, dict[str, tuple[str, ...]]] = {
 MACHINE = {"arm64": "aarch64", "AMD64": "x86_64"}.get(platform.machine(), platform.machine())
 INSTRUCTION_SETS = SETS_OF.get(MACHINE, {"portable": ()})
 
+_AVX512_NEEDS = {"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma", "f16c"}
 _NEEDS = {
-    "avx512_bf16": {
-        "avx512f",
-        "avx512bw",
-        "avx512vl",
-        "avx512dq",
-        "fma",
-        "f16c",
-        "avx512_vnni",
-        "avx512_bf16",
-    },
-    "avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma", "f16c"},
+    "avx512_bf16": _AVX512_NEEDS | {"avx512_vnni", "avx512_bf16"},
+    "avx512_vnni": _AVX512_NEEDS | {"avx512_vnni"},
+    "avx512": _AVX512_NEEDS,
     "avx2_vnni": {"avx2", "fma", "f16c", "avx_vnni"},
     "avx2": {"avx2", "fma", "f16c"},
     "neon_dot": {"asimddp"},

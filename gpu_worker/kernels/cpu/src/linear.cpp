@@ -35,6 +35,23 @@ extern "C" void quire_linear_rows(const quire::Matrix* matrix, const int64_t* id
     });
 }
 
+namespace {
+#if defined(__AVX512BF16__)
+bool pairs = true;
+#else
+constexpr bool pairs = false;
+#endif
+}  // namespace
+
+// Whether one instruction multiplies pairs of bfloat16, 1 or 0; 0 also where there is none. `use`: 1 or 0 from now on;
+// negative: as before.
+extern "C" int quire_bfloat16_pairs(int use) {
+#if defined(__AVX512BF16__)
+    if (use >= 0) pairs = use;
+#endif
+    return pairs;
+}
+
 // Multiply x [rows, in], to out [rows, width]; `add`: add the result to out. x has the matrix's type.
 extern "C" void quire_linear(const quire::Matrix* matrix, const void* x, int64_t rows, void* out, int add) {
     using namespace quire;
@@ -51,8 +68,10 @@ extern "C" void quire_linear(const quire::Matrix* matrix, const void* x, int64_t
     };
     if (matrix->type == Type::float32)
         multiply(Float32{}, in_words(x, rows, matrix->row_bytes()));
-    else if (BFloat16::PARTS == 1)
-        multiply(BFloat16{}, in_words(x, rows, matrix->row_bytes()));
+#if defined(__AVX512BF16__)
+    else if (pairs)
+        multiply(BFloat16Pairs{}, in_words(x, rows, matrix->row_bytes()));
+#endif
     else
         multiply(BFloat16{}, widened(static_cast<const bf16*>(x), rows, matrix->in));
 }

@@ -7,7 +7,12 @@ from ops.bench.report.markdown import cell, number, table
 
 Results = Mapping[str, Any]
 
-NAMES = {"bf16": "bfloat16", "onednn_bf16": "oneDNN, bfloat16", "plain_read": "plain sum"}
+NAMES = {
+    "bf16": "bfloat16",
+    "bf16_parts": "bfloat16 in two parts",
+    "onednn_bf16": "oneDNN, bfloat16",
+    "plain_read": "plain sum",
+}
 
 
 def products(results: Results, drawings: str) -> list[str]:

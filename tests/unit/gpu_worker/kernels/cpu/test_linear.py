@@ -3,6 +3,7 @@
 import ctypes
 import itertools
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,15 @@ REFERENCE = {
 }
 
 
-@pytest.fixture(params=build.supported(), scope="module")
-def kernels(request: pytest.FixtureRequest) -> ctypes.CDLL:
-    return with_team(request.param, 2)
+IN_PARTS = ["avx512_bf16 in parts"] if "avx512_bf16" in build.supported() else []
+
+
+@pytest.fixture(params=[*build.supported(), *IN_PARTS], scope="module")
+def kernels(request: pytest.FixtureRequest) -> Iterator[ctypes.CDLL]:
+    library = with_team(request.param.split()[0], 2)
+    library.quire_bfloat16_pairs(request.param not in IN_PARTS)
+    yield library
+    library.quire_bfloat16_pairs(1)
 
 
 @pytest.fixture
@@ -35,6 +42,7 @@ def single(kernels: ctypes.CDLL, tmp_path: Path) -> ctypes.CDLL:
     """The same kernels with a pool of one thread: a library that is loaded twice is still one."""
     again = ctypes.CDLL(shutil.copy(kernels._name, tmp_path))
     again.quire_start(1, None)
+    again.quire_bfloat16_pairs(kernels.quire_bfloat16_pairs(-1))
     return again
 
 
