@@ -41,7 +41,13 @@ from gateway.api.kserve_schema import KSERVE, InferBody
 from gateway.api.messages_answer_schema import MESSAGES
 from gateway.api.messages_schema import CountBody, MessagesBody
 from gateway.api.ollama_answer_schema import OLLAMA
-from gateway.api.ollama_schema import EmbedBody, OllamaChatBody, OllamaGenerateBody, ShowBody
+from gateway.api.ollama_schema import (
+    EmbedBody,
+    OllamaChatBody,
+    OllamaGenerateBody,
+    PromptEmbedBody,
+    ShowBody,
+)
 from gateway.api.pooling_answer_schema import POOLING
 from gateway.api.rank_schema import RerankBody, ScoreBody
 from gateway.api.responses_answer_schema import RESPONSES
@@ -62,7 +68,7 @@ from gateway.http.meter import Meter
 from gateway.http.openapi import Described
 from gateway.http.origin import Access, OriginGuard, cross_origin
 from gateway.http.own_requests import OwnRequests
-from gateway.http.paths import UsualForm, options_of
+from gateway.http.paths import UsualForm, methods_at, options_of
 from gateway.http.routes import DirectRoutes
 from gateway.http.tracing import RequestIds, RequestSpans, record
 from gateway.jobs.jobs import Jobs
@@ -83,8 +89,8 @@ CLIENT_CLOSED_REQUEST = 499
 DESCRIBED: tuple[type[BaseModel], ...] = (
     *(CompletionBody, ChatBody, EmbeddingBody, TokenizeBody, DetokenizeBody),
     *(RerankBody, ScoreBody, ClassifyBody, UploadBody, BatchBody),
-    *(MessagesBody, CountBody, ResponsesBody, OllamaChatBody, OllamaGenerateBody, EmbedBody, ShowBody),
-    InferBody,
+    *(MessagesBody, CountBody, ResponsesBody, OllamaChatBody, OllamaGenerateBody),
+    *(EmbedBody, PromptEmbedBody, ShowBody, InferBody),
     *ANSWERS,
     *POOLING,
     *MESSAGES,
@@ -206,7 +212,8 @@ def create_app(
     if batching is not None:
         routers.append(files.router(batching.store.files, options.file_bytes))
         routers.append(batches.router(batching))
-    app.router.routes.append(DirectRoutes(routers))
+    app.state.routes = [route for router in routers for route in router.routes]
+    app.router.routes.append(DirectRoutes(app.state.routes))
     for router in routers:
         app.include_router(router)
     app.add_exception_handler(GatewayError, _gateway_error)
@@ -245,8 +252,11 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     place = f"{request.method} {request.url.path[:200]}"
     refused: GatewayError
-    if request.method == "OPTIONS" and error.status_code == 405:
-        return options_of(error)
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = methods_at(request.app.state.routes, request.scope)
+        if request.method == "OPTIONS":
+            return options_of(headers["Allow"])
     if error.status_code == 404:
         refused = NotFound(f"Invalid URL ({place}).", code="unknown_url")
     elif error.status_code == 405:
@@ -254,7 +264,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     else:
         refused = BadRequest(str(error.detail))
     response = await _gateway_error(request, refused)
-    response.headers.update(error.headers or {})
+    response.headers.update(headers)
     return response
 
 

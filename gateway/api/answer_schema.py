@@ -244,6 +244,9 @@ class ModelObject(AnswerPart):
     created_at: str = Field(description="The same time.")
     owned_by: Literal["quire"]
     max_model_len: int = Field(description="Tokens of prompt and answer together.")
+    max_input_tokens: int = Field(description="The same number, as Anthropic's clients read it.")
+    max_tokens: int = Field(description="The same number.")
+    lifecycle: Literal["active"]
     defaults: dict[str, Any] = Field(description="The model's own defaults of parameters.")
     num_labels: int = Field(description="Labels of a classifier; 0: the model is none.")
     generates: bool = Field(description="Whether it generates text; classifiers and encoders do not.")

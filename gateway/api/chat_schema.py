@@ -116,7 +116,7 @@ class ChatBody(GenerationBody):
         if self.continue_final_message and begins:
             message = "'continue_final_message' does not go with 'add_generation_prompt'."
             raise BadRequest(message, param="continue_final_message", code="invalid_value")
-        if self.top_logprobs is not None and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             message = "'top_logprobs' is only allowed with 'logprobs'."
             raise BadRequest(message, param="top_logprobs", code="invalid_value")
         limits = {self.max_tokens, self.max_completion_tokens} - {None}
@@ -161,3 +161,9 @@ class ChatBody(GenerationBody):
     @property
     def wanted_logprobs(self) -> int | None:
         return alternatives(self.top_logprobs or 0) if self.logprobs else None
+
+
+class FittedChatBody(ChatBody):
+    """A request of an API that takes any `max_tokens`, whatever room the context has."""
+
+    cuts_max_tokens: ClassVar[bool] = True

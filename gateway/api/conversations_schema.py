@@ -69,7 +69,14 @@ class ConversationItem(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     id: str
-    type: Literal["message", "function_call", "function_call_output", "reasoning"]
+    type: Literal[
+        "message",
+        "function_call",
+        "function_call_output",
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "reasoning",
+    ]
     status: Literal["completed", "incomplete"]
 
 

@@ -26,6 +26,8 @@ MAX_DOCUMENTS = 1024
 MAX_TEMPLATE_LENGTH = 65_536
 """Characters of a client's chat template."""
 MAX_ARGUMENT_DEPTH = 16
+TEXT_PARTS = ("text", "refusal")
+"""Types of a message's parts. The text of each is in a field of that name. Other servers' models refuse."""
 MAX_ARGUMENTS = 4096
 """Values in the variables of a chat template, those within lists and objects among them."""
 
@@ -133,12 +135,12 @@ def _text(value: object) -> object:
     for part in value:
         if not isinstance(part, dict) or not isinstance(kind := part.get("type"), str):
             raise PydanticCustomError("string_type", "Input should be a string or a list of text parts")
-        if kind != "text":
+        if kind not in TEXT_PARTS:
             raise PydanticCustomError("unsupported_value", "Only parts of type 'text' are supported")
         # Other fields are hints for caches and the like.
-        if not isinstance(part.get("text"), str):
-            raise PydanticCustomError("string_type", "A text part has the fields 'type' and 'text'")
-        texts.append(part["text"])
+        if not isinstance(text := part.get(kind), str):
+            raise PydanticCustomError("string_type", f"A {kind} part has the fields 'type' and '{kind}'")
+        texts.append(text)
     return "".join(texts)
 
 
@@ -155,9 +157,14 @@ _TOKENS = {
 _PARTS = {
     "type": "array",
     "items": {
-        "type": "object",
-        "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-        "required": ["type", "text"],
+        "anyOf": [
+            {
+                "type": "object",
+                "properties": {"type": {"const": kind}, kind: {"type": "string"}},
+                "required": ["type", kind],
+            }
+            for kind in TEXT_PARTS
+        ]
     },
 }
 

@@ -1,5 +1,6 @@
 """Items of OpenAI's Responses API: parts of a conversation, which become messages of the chat API."""
 
+import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -11,6 +12,9 @@ from gateway.errors import BadRequest
 
 MAX_PARTS = 4096
 """Parts of one item."""
+
+INPUT = "input"
+"""The argument of a custom tool's call."""
 
 Json = dict[str, Any]
 
@@ -97,10 +101,23 @@ class InputCall(_Item):
     arguments: str
 
 
+class InputCustomCall(_Item):
+    """A call of a custom tool that the model has made."""
+
+    type: Literal["custom_tool_call"]
+    call_id: str = Field(max_length=MAX_NAME)
+    name: str = Field(min_length=1, max_length=MAX_NAME)
+    input: str
+
+    @property
+    def arguments(self) -> str:
+        return json.dumps({INPUT: self.input}, ensure_ascii=False)
+
+
 class InputResult(_Item):
     """What came of a call."""
 
-    type: Literal["function_call_output"]
+    type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: str = Field(max_length=MAX_NAME)
     output: Texts
 
@@ -132,11 +149,13 @@ class ItemReference(ItemPart):
     id: str = Field(max_length=MAX_NAME)
 
 
-_TYPES = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
-Item = Annotated[InputMessage | InputCall | InputResult | InputReasoning, Field(discriminator="type")]
-InputItem = Annotated[
-    InputMessage | InputCall | InputResult | InputReasoning | ItemReference, Field(discriminator="type")
-]
+_Kept = InputMessage | InputCall | InputCustomCall | InputResult | InputReasoning
+_TYPES = (
+    *("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"),
+    *("reasoning", "item_reference"),
+)
+Item = Annotated[_Kept, Field(discriminator="type")]
+InputItem = Annotated[_Kept | ItemReference, Field(discriminator="type")]
 
 
 def items_from(value: object, info: ValidationInfo) -> object:
@@ -177,7 +196,7 @@ def messages_of(items: Sequence[Item]) -> list[Json]:
                 answer("content", "tool_calls")["content"] = _joined(item.content)
             case InputMessage():
                 found.append({"role": item.role, "content": _joined(item.content)})
-            case InputCall():
+            case InputCall() | InputCustomCall():
                 message = answer()
                 message["content"] = message["content"] or None
                 function = {"name": item.name, "arguments": item.arguments}

@@ -1,9 +1,9 @@
 """KServe's Open Inference Protocol, version 2: its request bodies and its answers."""
 
 from math import prod
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from gateway.api.answer_schema import AnswerPart
 from gateway.api.body import validated
@@ -21,6 +21,16 @@ PARAMETERS = frozenset(
 """Fields of the completions API that a request may have among its parameters."""
 
 Parameters = dict[str, str | int | float | bool]
+MAX_DIMENSIONS = 8
+
+
+def _flat(value: object) -> object:
+    """The elements in row-major order of a tensor that comes flat, or as lists within lists."""
+    for _ in range(MAX_DIMENSIONS):
+        if not (isinstance(value, list) and all(isinstance(each, list) for each in value)):
+            break
+        value = [part for each in value for part in each]
+    return value
 
 
 class InferInput(BodyPart):
@@ -29,10 +39,10 @@ class InferInput(BodyPart):
     place: ClassVar[str] = "inputs."
 
     name: str
-    shape: list[int] = Field(min_length=1, max_length=8)
+    shape: list[int] = Field(min_length=1, max_length=MAX_DIMENSIONS)
     datatype: Literal["BYTES"]
-    data: list[str] = Field(
-        min_length=1, max_length=MAX_PROMPTS, description="The texts, in row-major order."
+    data: Annotated[list[str], BeforeValidator(_flat, json_schema_input_type=list[Any])] = Field(
+        min_length=1, max_length=MAX_PROMPTS, description="The texts, in row-major order or as nested lists."
     )
     parameters: Parameters = Field(default_factory=dict, description="Without effect.")
 

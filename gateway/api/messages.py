@@ -37,8 +37,9 @@ def router(generator: Generator, volatile: Volatile) -> APIRouter:
     )
     async def create_message(request: Request) -> Response:
         """Answer a conversation, in the shape of Anthropic's API."""
-        body = (await read_body(request, MessagesBody)).chat(volatile)
-        return await respond(request, generator, body, chat_requests, MessagesAnswer)
+        asked = await read_body(request, MessagesBody)
+        kind = MessagesAnswer if asked.max_tokens else NoAnswer
+        return await respond(request, generator, asked.chat(volatile), chat_requests, kind)
 
     @routes.post("/v1/messages/count_tokens", openapi_extra=posting(CountBody, Count, error=AnthropicError))
     async def count_tokens(request: Request) -> Response:
@@ -135,7 +136,9 @@ class MessagesAnswer(ChatAnswer):
     def _end_with(self, delta: TextDelta) -> None:
         """Note why the answer ended, if it did."""
         if delta.finish_reason != NOT_FINISHED:
-            self._ended = "max_tokens" if delta.finish_reason == LENGTH else "end_turn"
+            cut, full = delta.finish_reason == LENGTH, self._completion_tokens < (self.request.limit or 0)
+            length = "model_context_window_exceeded" if full else "max_tokens"
+            self._ended = length if cut else "end_turn"
             self._stop_string = delta.stop_string or None
 
     def _stop_reason(self) -> str | None:
@@ -185,6 +188,22 @@ class MessagesAnswer(ChatAnswer):
             return ""
         self._open = ""
         return _event({"type": "content_block_stop", "index": self._blocks - 1})
+
+
+class NoAnswer(MessagesAnswer):
+    """To who wants the prompt cached and nothing else. One token has been computed."""
+
+    def _content(self, choice: Choice) -> list[Json]:
+        return []
+
+    def _piece_events(self, pieces: Pieces) -> str:
+        return ""
+
+    def _stop_reason(self) -> str | None:
+        return "max_tokens"
+
+    def _usage(self) -> Json:
+        return super()._usage() | {"output_tokens": 0}
 
 
 def _event(value: Json) -> str:

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from gateway.api.answer_schema import AnswerPart
 
-StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+StopReason = Literal["end_turn", "max_tokens", "model_context_window_exceeded", "stop_sequence", "tool_use"]
 
 
 class TextBlock(AnswerPart):

@@ -1,6 +1,7 @@
 """Anthropic's Messages API: its request bodies, and what they are as requests of the chat API."""
 
 import json
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -15,7 +16,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from gateway.api.body import validated
-from gateway.api.chat_schema import ChatBody
+from gateway.api.chat_schema import ChatBody, FittedChatBody
 from gateway.api.fields import MAX_INT32, MAX_MESSAGES, MAX_STOP_LENGTH, MAX_STOPS, bounded, declared
 from gateway.api.request_schema import RequestBody
 from gateway.api.shape import MAX_DEPTH
@@ -102,35 +103,91 @@ def _each(value: object) -> object:
     return _parted(value) if isinstance(value, list) else value
 
 
+class PlainSource(_Part):
+    """A document's text."""
+
+    type: Literal["text"]
+    text: str = Field(alias="data")
+
+
+class PartsSource(_Part):
+    """A document's text, in parts."""
+
+    type: Literal["content"]
+    text: Texts = Field(alias="content")
+
+
+class DocumentPart(_Part):
+    """A text to draw on."""
+
+    type: Literal["document"]
+    source: Annotated[PlainSource | PartsSource, Field(discriminator="type")]
+    title: str | None = None
+    context: str | None = None
+
+    @property
+    def text(self) -> str:
+        return _paragraphs(self.title, self.context, self.source.text)
+
+
+class SearchResultPart(_Part):
+    """A text that a search has found, and where."""
+
+    type: Literal["search_result"]
+    source: str
+    title: str
+    content: Texts
+
+    @property
+    def text(self) -> str:
+        return _paragraphs(self.title, self.source, self.content)
+
+
+def _paragraphs(*texts: str | None) -> str:
+    return "".join(f"{text}\n\n" for text in texts if text)
+
+
+_Readable = TextPart | DocumentPart | SearchResultPart
+
+
+def _known(value: object, kinds: tuple[str, ...]) -> object:
+    """Parts, whose types are among `kinds`; a text is one part, and null is none."""
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [{"type": "text", "text": value}]
+    for part in value if isinstance(value, list) else ():
+        if isinstance(part, dict) and part.get("type") not in kinds:
+            message = f"Only parts of types {', '.join(kinds)} are supported"
+            raise PydanticCustomError("unsupported_value", message)
+    return value
+
+
+_READABLE = ("text", "document", "search_result")
+_ResultPart = Annotated[_Readable, Field(discriminator="type")]
+
+
 class ToolResultPart(_Part):
     """What came of a call."""
 
     type: Literal["tool_result"]
     tool_use_id: str = Field(max_length=MAX_NAME)
-    content: Texts = ""
-    is_error: bool = False
+    content: Annotated[
+        list[_ResultPart],
+        Field(max_length=MAX_BLOCKS),
+        BeforeValidator(partial(_known, kinds=_READABLE), json_schema_input_type=str | list[_ResultPart]),
+    ] = Field(default_factory=list)
+    is_error: bool | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.content)
 
 
-_PARTS = {
-    "text": TextPart,
-    "thinking": ThinkingPart,
-    "redacted_thinking": RedactedPart,
-    "tool_use": ToolUsePart,
-    "tool_result": ToolResultPart,
-}
+_PARTS = (*_READABLE, "thinking", "redacted_thinking", "tool_use", "tool_result")
 Part = Annotated[
-    TextPart | ThinkingPart | RedactedPart | ToolUsePart | ToolResultPart, Field(discriminator="type")
+    _Readable | ThinkingPart | RedactedPart | ToolUsePart | ToolResultPart, Field(discriminator="type")
 ]
-
-
-def _known(value: object) -> object:
-    if isinstance(value, str):
-        return [{"type": "text", "text": value}]
-    for part in value if isinstance(value, list) else ():
-        if isinstance(part, dict) and part.get("type") not in _PARTS:
-            message = "Only parts of types text, thinking, tool_use and tool_result are supported"
-            raise PydanticCustomError("unsupported_value", message)
-    return value
 
 
 class Turn(_Part):
@@ -140,7 +197,7 @@ class Turn(_Part):
     content: Annotated[
         list[Part],
         Field(max_length=MAX_BLOCKS),
-        BeforeValidator(_known, json_schema_input_type=str | list[Part]),
+        BeforeValidator(partial(_known, kinds=_PARTS), json_schema_input_type=str | list[Part]),
     ]
 
     def messages(self) -> list[Json]:
@@ -150,7 +207,7 @@ class Turn(_Part):
         thoughts, calls = "", []
         for part in self.content:
             match part:
-                case TextPart():
+                case TextPart() | DocumentPart() | SearchResultPart():
                     texts.append(part.text)
                 case ThinkingPart():
                     thoughts += part.thinking
@@ -161,7 +218,7 @@ class Turn(_Part):
                     if texts:
                         found.append({"role": self.role, "content": "".join(texts)})
                         texts = []
-                    found.append({"role": "tool", "content": part.content, "tool_call_id": part.tool_use_id})
+                    found.append({"role": "tool", "content": part.text, "tool_call_id": part.tool_use_id})
         if texts or thoughts or calls or not found:
             last: Json = {"role": self.role, "content": "".join(texts)}
             if calls:
@@ -248,6 +305,7 @@ class CountBody(RequestBody):
     tool_choice: Choice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    output_format: Format | None = Field(None, description="An earlier place of `output_config.format`.")
 
     @model_validator(mode="after")
     def _a_tool_has_a_name(self) -> "CountBody":
@@ -261,7 +319,7 @@ class CountBody(RequestBody):
 
         Raises `BadRequest`.
         """
-        return validated(self._chat_fields(volatile), ChatBody)
+        return validated(self._chat_fields(volatile), FittedChatBody)
 
     def _chat_fields(self, volatile: Volatile) -> Json:
         text, line = without_volatile(self.system)
@@ -297,20 +355,22 @@ class CountBody(RequestBody):
             fields["chat_template_kwargs"] = {"enable_thinking": wanted, "thinking": wanted}
             if wanted and self.thinking.budget_tokens is not None:
                 fields["thinking_token_budget"] = self.thinking.budget_tokens
-        if (output := self.output_config) is not None:
-            if output.effort is not None:
-                fields["reasoning_effort"] = EFFORTS[output.effort]
-            if output.format is not None:
-                bounded(output.format.json_schema, MAX_DEPTH, MAX_TOOL_VALUES)
-                schema = {"name": "answer", "schema": output.format.json_schema, "strict": True}
-                fields["response_format"] = {"type": "json_schema", "json_schema": schema}
+        output = self.output_config or OutputConfig()
+        if output.effort is not None:
+            fields["reasoning_effort"] = EFFORTS[output.effort]
+        if (form := output.format or self.output_format) is not None:
+            bounded(form.json_schema, MAX_DEPTH, MAX_TOOL_VALUES)
+            schema = {"name": "answer", "schema": form.json_schema, "strict": True}
+            fields["response_format"] = {"type": "json_schema", "json_schema": schema}
         return fields
 
 
 class MessagesBody(CountBody):
     """POST /v1/messages."""
 
-    max_tokens: int = declared("max_tokens", default=...)
+    max_tokens: int = declared(
+        "max_tokens", default=..., ge=0, description="0: the prompt is computed and cached, and not answered."
+    )
     metadata: Metadata | None = None
     stop_sequences: list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]] = Field(
         default_factory=list, max_length=MAX_STOPS
@@ -329,7 +389,7 @@ class MessagesBody(CountBody):
         if not self.user and self.metadata is not None and self.metadata.user_id:
             fields["user"] = self.metadata.user_id[:MAX_USER]
         return fields | {
-            "max_tokens": self.max_tokens,
+            "max_tokens": self.max_tokens or 1,
             "stop": self.stop_sequences,
             "stream": self.stream,
         }

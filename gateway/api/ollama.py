@@ -1,4 +1,5 @@
-"""Ollama's API: /api/chat, /api/generate, /api/embed, /api/tags, /api/ps, /api/show and /api/version.
+"""Ollama's API: /api/chat, /api/generate, /api/embed, /api/embeddings, /api/tags, /api/ps, /api/show and
+/api/version.
 
 A request becomes one of the chat API (`ollama_schema.py`), and the answer to that is written in Ollama's
 shape. A stream is a JSON object on each line.
@@ -20,8 +21,10 @@ from gateway.api.calls import Call
 from gateway.api.chat import ChatAnswer
 from gateway.api.chat_schema import ChatBody
 from gateway.api.embeddings import embedded, numbers
+from gateway.api.logprobs import chat_logprobs
 from gateway.api.ollama_answer_schema import (
     OllamaChatAnswer,
+    OllamaEmbedding,
     OllamaEmbeddings,
     OllamaError,
     OllamaGenerated,
@@ -29,7 +32,14 @@ from gateway.api.ollama_answer_schema import (
     OllamaShown,
     OllamaVersion,
 )
-from gateway.api.ollama_schema import EmbedBody, OllamaBody, OllamaChatBody, OllamaGenerateBody, ShowBody
+from gateway.api.ollama_schema import (
+    EmbedBody,
+    OllamaBody,
+    OllamaChatBody,
+    OllamaGenerateBody,
+    PromptEmbedBody,
+    ShowBody,
+)
 from gateway.api.respond import respond
 from gateway.api.splitter import Pieces
 from gateway.api.translate import chat_requests
@@ -41,7 +51,7 @@ from gateway.upstream.generation import Generator
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED
 from proto.tokenizer_pb2 import TextChunk, TextRequest
 
-LIKE = "0.9.0"
+LIKE = "0.12.11"
 """The version of Ollama whose API this is like. Clients refuse servers that seem too old."""
 _DETAILS = {
     "parent_model": "",
@@ -85,7 +95,7 @@ def _add_about(routes: APIRouter, catalog: Catalog) -> None:
     async def ollama_show(request: Request) -> Response:
         """One model."""
         body = await read_body(request, ShowBody)
-        return Response(compact(_shown(await _found(catalog, body.model))), media_type="application/json")
+        return Response(compact(_shown(await _found(catalog, body.asked))), media_type="application/json")
 
 
 def _add_answers(routes: APIRouter, generator: Generator, catalog: Catalog) -> None:
@@ -134,6 +144,16 @@ def _add_embed(routes: APIRouter, generator: Generator, catalog: Catalog) -> Non
         answer = f'{{"embeddings":[{vectors}],{compact(rest)[1:]}'
         return Response(answer, media_type="application/json")
 
+    @routes.post(
+        "/api/embeddings", openapi_extra=posting(PromptEmbedBody, OllamaEmbedding, error=OllamaError)
+    )
+    async def ollama_embeddings(request: Request) -> Response:
+        """Embed one text, in the shape that Ollama's API had earlier."""
+        body = await read_body(request, PromptEmbedBody)
+        model = (await _found(catalog, body.model)).name
+        (found,) = await embedded(request, generator, body.embedding(model))
+        return Response(f'{{"embedding":{numbers(found.embedding)}}}', media_type="application/json")
+
 
 class Lines(ChatAnswer):
     """An answer in the shape of Ollama's API: a JSON object on each line. It has one choice."""
@@ -146,6 +166,8 @@ class Lines(ChatAnswer):
         self._first_at = 0
         """When the first token came; 0: none has."""
         self._ended = "stop"
+        self._held_logprobs: list[Json] = []
+        """Of tokens whose text no line has had yet."""
 
     @staticmethod
     @abstractmethod
@@ -158,6 +180,8 @@ class Lines(ChatAnswer):
         lines = ""
         for delta in chunk.deltas:
             self._count(len(delta.token_ids), delta.finish_reason)
+            if self.request.wanted_logprobs is not None:
+                self._held_logprobs += chat_logprobs(delta.logprobs)["content"]
             if not self._parts:
                 pieces, calls = Pieces(content=delta.text), None
             else:
@@ -165,11 +189,12 @@ class Lines(ChatAnswer):
                 pieces = self._take(0, delta)
                 calls = self._calls(number)
             if pieces.content or pieces.reasoning or calls:
-                lines += compact(self._line() | self.said(pieces, calls) | {"done": False}) + "\n"
+                said = self.said(pieces, calls) | self._logprobs_so_far()
+                lines += compact(self._line() | said | {"done": False}) + "\n"
         return lines
 
     def last_events(self) -> str:
-        return compact(self._line() | self.said(Pieces()) | self._end()) + "\n"
+        return compact(self._line() | self.said(Pieces()) | self._logprobs_so_far() | self._end()) + "\n"
 
     def add(self, prompt: int, chunk: TextChunk) -> None:
         super().add(prompt, chunk)
@@ -182,13 +207,19 @@ class Lines(ChatAnswer):
         if self._parts:
             parts = self._parts[0]
             pieces, calls = Pieces("".join(parts.reasoning), "".join(parts.content)), self._calls(0)
-        return compact(self._line() | self.said(pieces, calls) | self._end())
+        self._held_logprobs = [entry for part in choice.logprobs for entry in part["content"]]
+        return compact(self._line() | self.said(pieces, calls) | self._logprobs_so_far() | self._end())
 
     def _count(self, tokens: int, reason: int) -> None:
         self._first_at = self._first_at or time.monotonic_ns()
         self._completion_tokens += tokens
         if reason != NOT_FINISHED:
             self._ended = "length" if reason == LENGTH else "stop"
+
+    def _logprobs_so_far(self) -> Json:
+        """The field of the log probabilities that no line has had yet; nothing if there are none."""
+        held, self._held_logprobs = self._held_logprobs, []
+        return {"logprobs": held} if held else {}
 
     def _calls(self, begin: int) -> Json | None:
         """The field of the calls from number `begin` on; None if there are none."""

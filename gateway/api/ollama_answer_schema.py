@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from gateway.api.answer_schema import AnswerPart
+from gateway.api.answer_schema import AnswerPart, ChosenTokenLogprob
 
 
 class OllamaDetails(AnswerPart):
@@ -89,6 +89,7 @@ class OllamaPart(AnswerPart):
     prompt_eval_duration: int = Field(0, description="Until the first token of the answer came.")
     eval_count: int = Field(0, description="Tokens of the answer.")
     eval_duration: int = 0
+    logprobs: list[ChosenTokenLogprob] = Field([], description="Of the tokens of this part, if asked for.")
 
 
 class OllamaChatAnswer(OllamaPart):
@@ -114,6 +115,12 @@ class OllamaEmbeddings(AnswerPart):
     prompt_eval_count: int
 
 
+class OllamaEmbedding(AnswerPart):
+    """The answer of POST /api/embeddings."""
+
+    embedding: list[float]
+
+
 class OllamaError(AnswerPart):
     """The body of every answer of Ollama's API whose status is 400 or above; in a stream the last line."""
 
@@ -122,5 +129,5 @@ class OllamaError(AnswerPart):
 
 OLLAMA: tuple[type[AnswerPart], ...] = (
     *(OllamaModels, OllamaShown, OllamaVersion, OllamaChatAnswer, OllamaGenerated),
-    *(OllamaEmbeddings, OllamaError),
+    *(OllamaEmbeddings, OllamaEmbedding, OllamaError),
 )

@@ -3,11 +3,11 @@
 import json
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from gateway.api.body import validated
-from gateway.api.chat_schema import ChatBody
+from gateway.api.chat_schema import ChatBody, FittedChatBody
 from gateway.api.embeddings_schema import EmbeddingBody
 from gateway.api.fields import (
     MAX_INT32,
@@ -21,6 +21,7 @@ from gateway.api.fields import (
 from gateway.api.request_schema import BodyPart, RequestBody
 from gateway.api.shape import MAX_DEPTH
 from gateway.api.tools import MAX_CALLS, MAX_NAME, MAX_TOOL_VALUES, Tools
+from gateway.errors import BadRequest
 
 Json = dict[str, Any]
 
@@ -57,6 +58,11 @@ class Options(BodyPart):
     num_predict: int = Field(
         -1, ge=-2, le=MAX_INT32, description="Tokens at most; below 1: up to the end of the context."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_null(cls, value: object) -> object:
+        return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
 
     def fields(self) -> Json:
         """The same parameters of the chat API."""
@@ -126,14 +132,14 @@ class OllamaBody(RequestBody):
     """Fields that the two generating endpoints of Ollama's API have in common."""
 
     ignored: ClassVar[frozenset[str]] = RequestBody.ignored | {"keep_alive"}
-    neutral: ClassVar[dict[str, tuple[object, ...]]] = {"logprobs": (False,), "top_logprobs": (0,)}
-
     options: Options = Field(default_factory=Options)
     format: Format = Field("", description="`json`, or a JSON Schema that the answer follows.")
-    think: bool | Literal["low", "medium", "high"] | None = Field(
+    think: bool | Literal["low", "medium", "high", "max"] | None = Field(
         None, description="Whether or how much the model thinks, if its template has a switch for it."
     )
     stream: bool = True
+    logprobs: bool = False
+    top_logprobs: int | None = declared("logprobs")
 
     @property
     def loads(self) -> bool:
@@ -145,6 +151,8 @@ class OllamaBody(RequestBody):
         fields: Json = self.options.fields() | {
             "model": model,
             "stream": self.stream,
+            "logprobs": self.logprobs,
+            "top_logprobs": self.top_logprobs if self.logprobs else None,
             "user": self.user,
             "cache_salt": self.cache_salt,
             "timeout": self.timeout,
@@ -161,7 +169,7 @@ class OllamaBody(RequestBody):
             fields["response_format"] = {"type": "json_schema", "json_schema": shape}
         elif self.format:
             fields["response_format"] = {"type": "json_object"}
-        return validated(fields | self._asked(), ChatBody)
+        return validated(fields | self._asked(), FittedChatBody)
 
     def _asked(self) -> Json:
         """What is asked: fields of the chat API."""
@@ -186,7 +194,6 @@ class OllamaGenerateBody(OllamaBody):
     """POST /api/generate."""
 
     neutral: ClassVar[dict[str, tuple[object, ...]]] = {
-        **OllamaBody.neutral,
         "suffix": ("",),
         "template": ("",),
         "context": ([],),
@@ -206,28 +213,61 @@ class OllamaGenerateBody(OllamaBody):
         return {"messages": [*system, {"role": "user", "content": self.prompt}]}
 
 
-class EmbedBody(RequestBody):
-    """POST /api/embed."""
-
+class _Embedding(RequestBody):
     ignored: ClassVar[frozenset[str]] = RequestBody.ignored | {"keep_alive", "options"}
-    neutral: ClassVar[dict[str, tuple[object, ...]]] = {"truncate": (False, True)}
-
-    input: Inputs
-    dimensions: Count | None = Field(None, description="Numbers to keep from the start of each embedding.")
 
     def embedding(self, model: str) -> EmbeddingBody:
         """The same request of OpenAI's API, to `model`. Raises `BadRequest`."""
-        names = ("input", "dimensions", "user", "cache_salt", "timeout")
-        fields: Json = {name: getattr(self, name) for name in names}
+        fields: Json = {name: getattr(self, name) for name in ("user", "cache_salt", "timeout")}
         if "priority" in self.model_fields_set:
             fields["priority"] = self.priority
-        return validated(fields | {"model": model}, EmbeddingBody)
+        return validated(fields | self._asked() | {"model": model}, EmbeddingBody)
+
+    def _asked(self) -> Json:
+        """What is asked: fields of OpenAI's API."""
+        raise NotImplementedError
+
+
+class EmbedBody(_Embedding):
+    """POST /api/embed."""
+
+    input: Inputs
+    dimensions: Count | None = Field(None, description="Numbers to keep from the start of each embedding.")
+    truncate: bool = Field(True, description="Cut a text that is too long, instead of refusing it.")
+
+    def _asked(self) -> Json:
+        cut = {"truncate_prompt_tokens": -1} if self.truncate else {}
+        return {"input": self.input, "dimensions": self.dimensions, **cut}
+
+
+class PromptEmbedBody(_Embedding):
+    """POST /api/embeddings, Ollama's earlier /api/embed: one text, which is cut if it is too long."""
+
+    prompt: str = Field(min_length=1)
+
+    def _asked(self) -> Json:
+        return {"input": self.prompt, "truncate_prompt_tokens": -1}
 
 
 class ShowBody(RequestBody):
     """POST /api/show."""
 
     ignored: ClassVar[frozenset[str]] = RequestBody.ignored | {"verbose"}
+
+    model: str = ""
+    name: str = Field("", description="An earlier name of `model`.")
+
+    @model_validator(mode="after")
+    def _names_a_model(self) -> "ShowBody":
+        if not self.asked:
+            message = "Missing required parameter: 'model'."
+            raise BadRequest(message, param="model", code="missing_required_parameter")
+        return self
+
+    @property
+    def asked(self) -> str:
+        """The model's name."""
+        return self.model or self.name
 
 
 def conversation(messages: list[OllamaMessage]) -> list[Json]:

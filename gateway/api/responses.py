@@ -4,6 +4,7 @@ A request becomes one of the chat API (`responses_schema.py`), and the answer to
 response: items for thoughts, texts and calls, each with events for its beginning, its parts and its end.
 """
 
+import json
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,12 +18,13 @@ from gateway.api.body import read_body
 from gateway.api.calls import Call
 from gateway.api.chat import ChatAnswer
 from gateway.api.chat_schema import ChatBody
-from gateway.api.items import ItemReference, stored_items
+from gateway.api.items import INPUT, ItemReference, stored_items
 from gateway.api.logprobs import chat_logprobs
 from gateway.api.respond import respond
-from gateway.api.responses_answer_schema import RESPONSE_EVENTS, ResponseAnswer
-from gateway.api.responses_schema import ResponsesBody
+from gateway.api.responses_answer_schema import RESPONSE_EVENTS, InputTokens, ResponseAnswer
+from gateway.api.responses_schema import CustomTool, ResponsesBody
 from gateway.api.stored_responses import NO_ITEMS, Items, items_of
+from gateway.api.tokenize import prompt_of
 from gateway.api.translate import chat_requests
 from gateway.errors import BadRequest, GatewayError
 from gateway.http.caller import caller_of
@@ -46,8 +48,11 @@ _ITEMS: dict[str, Json] = {
     "message": {"role": "assistant", "content": []},
     "reasoning": {"summary": [], "content": []},
     "function_call": {},
+    "custom_tool_call": {},
 }
-_ID_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_"}
+_ID_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_", "custom_tool_call": "ctc_"}
+_SAID_TO = {"function_call": "arguments", "custom_tool_call": "input"}
+"""The field of a call that the model fills in."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,15 @@ def router(generator: Generator, store: ResponseStore | None, background: Backgr
             keeping = Keeping(items if put else NO_ITEMS, put, stored)
         kind = partial(ResponsesAnswer, asked, keeping, await generator.defaults_of(asked.model))
         return await respond(request, generator, asked.chat(items.all), chat_requests, kind)
+
+    @routes.post("/v1/responses/input_tokens", openapi_extra=posting(ResponsesBody, InputTokens))
+    async def count_input_tokens(request: Request) -> Response:
+        """How many tokens the model would see."""
+        asked = await read_body(request, ResponsesBody)
+        items = await items_of(request, asked, store)
+        found = await prompt_of(request, generator, asked.chat(items.all))
+        count = {"object": "response.input_tokens", "input_tokens": len(found.token_ids)}
+        return Response(compact(count), media_type="application/json")
 
     return routes
 
@@ -146,6 +160,8 @@ class ResponsesAnswer(ChatAnswer):
         super().__init__(body, request_id, prompts)
         self.created = keeping.created or self.created
         self._echo = asked.echo(keeping.stored, defaults)
+        self._custom = {tool.name for tool in asked.tools if isinstance(tool, CustomTool)}
+        """Names of tools that take a text."""
         self._keeping = keeping
         self._item_ids = request_id
         self._output: list[Json] = []
@@ -269,9 +285,13 @@ class ResponsesAnswer(ChatAnswer):
     def _called(self, call: Call) -> Iterator[Json]:
         yield from self._close()
         made = self._call(0, len(self._output), call)
-        yield self._begin("function_call", call_id=made["id"], name=call.name, arguments="")
-        self._output[-1]["arguments"] = call.arguments
-        yield {"kind": "function_call_arguments.delta", **self._place(), "delta": call.arguments}
+        kind = "custom_tool_call" if call.name in self._custom else "function_call"
+        field, said = _SAID_TO[kind], call.arguments
+        if kind == "custom_tool_call" and isinstance(text := json.loads(said).get(INPUT), str):
+            said = text
+        yield self._begin(kind, call_id=made["id"], name=call.name, **{field: ""})
+        self._output[-1][field] = said
+        yield {"kind": f"{kind}_{field}.delta", **self._place(), "delta": said}
         yield from self._close()
 
     def _begin(self, kind: str, **fields: str) -> Json:
@@ -293,8 +313,8 @@ class ResponsesAnswer(ChatAnswer):
             return
         self._open, item, place = False, self._output[-1], self._place()
         item["status"] = status
-        if item["type"] == "function_call":
-            yield {"kind": "function_call_arguments.done", **place, "arguments": item["arguments"]}
+        if (field := _SAID_TO.get(item["type"])) is not None:
+            yield {"kind": f"{item['type']}_{field}.done", **place, field: item[field]}
         else:
             (part,) = item["content"]
             whole = {name: part[name] for name in ("text", "logprobs") if name in part}

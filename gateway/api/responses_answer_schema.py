@@ -56,7 +56,18 @@ class OutputCall(AnswerPart):
     arguments: str = Field(description="A JSON object.")
 
 
-Output = OutputReasoning | OutputMessage | OutputCall
+class OutputCustomCall(AnswerPart):
+    """A call of an offered custom tool."""
+
+    id: str
+    type: Literal["custom_tool_call"]
+    status: Status
+    call_id: str = Field(description="What `custom_tool_call_output` names.")
+    name: str
+    input: str
+
+
+Output = OutputReasoning | OutputMessage | OutputCall | OutputCustomCall
 
 
 class InputDetails(AnswerPart):
@@ -137,6 +148,13 @@ class ResponseAnswer(AnswerPart):
     top_p: float
     truncation: Literal["disabled"]
     user: str | None
+
+
+class InputTokens(AnswerPart):
+    """The answer of POST /v1/responses/input_tokens."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
 
 
 class DeletedResponse(AnswerPart):
@@ -231,9 +249,9 @@ class ReasoningDoneEvent(_ItemPart):
 
 
 class ArgumentsDeltaEvent(_ItemPart):
-    """A call's arguments, whole in one piece."""
+    """A call's arguments, or its input, whole in one piece."""
 
-    type: Literal["response.function_call_arguments.delta"]
+    type: Literal["response.function_call_arguments.delta", "response.custom_tool_call_input.delta"]
     delta: str
 
 
@@ -242,6 +260,13 @@ class ArgumentsDoneEvent(_ItemPart):
 
     type: Literal["response.function_call_arguments.done"]
     arguments: str
+
+
+class InputDoneEvent(_ItemPart):
+    """The input of a custom tool's call."""
+
+    type: Literal["response.custom_tool_call_input.done"]
+    input: str
 
 
 RESPONSE_EVENTS: dict[str, type[AnswerPart]] = {
@@ -256,6 +281,8 @@ RESPONSE_EVENTS: dict[str, type[AnswerPart]] = {
     "response.reasoning_text.done": ReasoningDoneEvent,
     "response.function_call_arguments.delta": ArgumentsDeltaEvent,
     "response.function_call_arguments.done": ArgumentsDoneEvent,
+    "response.custom_tool_call_input.delta": ArgumentsDeltaEvent,
+    "response.custom_tool_call_input.done": InputDoneEvent,
     "response.content_part.done": PartEvent,
     "response.output_item.done": ItemEvent,
     "response.completed": ResponseEvent,
@@ -266,6 +293,7 @@ RESPONSE_EVENTS: dict[str, type[AnswerPart]] = {
 
 RESPONSES: tuple[type[AnswerPart], ...] = (
     ResponseAnswer,
+    InputTokens,
     DeletedResponse,
     InputItems,
     *dict.fromkeys(RESPONSE_EVENTS.values()),

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, mod
 from gateway.api.body import validated
 from gateway.api.chat_schema import ChatBody
 from gateway.api.fields import MAX_MESSAGES, bounded, declared
-from gateway.api.items import InputItem, Item, ItemPart, items_from, messages_of
+from gateway.api.items import INPUT, InputItem, Item, ItemPart, items_from, messages_of
 from gateway.api.request_schema import RequestBody
 from gateway.api.shape import MAX_DEPTH
 from gateway.api.tools import MAX_NAME, MAX_TOOL_VALUES, MAX_TOOLS, functions
@@ -39,8 +39,38 @@ class FunctionTool(ItemPart):
         return {"type": "function", "function": self.model_dump(exclude={"type"}, exclude_none=True)}
 
 
+class InputFormat(ItemPart):
+    """What the input of a custom tool is like. A grammar is told to the model, and not enforced."""
+
+    type: Literal["text", "grammar"]
+    syntax: str | None = Field(None, max_length=MAX_NAME)
+    definition: str | None = None
+
+
+class CustomTool(ItemPart):
+    """A function whose only argument is a text, its `input`."""
+
+    type: Literal["custom"]
+    name: str = Field(min_length=1, max_length=MAX_NAME)
+    description: str | None = None
+    format: InputFormat | None = None
+
+    def function(self) -> Json:
+        """As the chat API has it."""
+        form = self.format
+        grammar = f"`input` follows this grammar ({form.syntax}):\n{form.definition}" if form else ""
+        wanted = [self.description, grammar if form and form.definition else ""]
+        parameters = {"type": "object", "properties": {INPUT: {"type": "string"}}, "required": [INPUT]}
+        description = "\n\n".join(filter(None, wanted))
+        about = {"name": self.name, "description": description, "parameters": parameters}
+        return {"type": "function", "function": about}
+
+
+Tool = Annotated[FunctionTool | CustomTool, Field(discriminator="type")]
+
+
 def _tools(value: object, info: ValidationInfo) -> object:
-    return functions(value, info, ("function", None))
+    return functions(value, info, ("function", "custom", None))
 
 
 class TextFormat(ItemPart):
@@ -90,7 +120,7 @@ _CHOICE = {
         {"enum": ["none", "auto", "required"]},
         {
             "type": "object",
-            "properties": {"type": {"const": "function"}, "name": _NAME},
+            "properties": {"type": {"enum": ["function", "custom"]}, "name": _NAME},
             "required": ["type", "name"],
         },
         {
@@ -112,7 +142,7 @@ _CHOICE = {
 def _chat_choice(choice: Any) -> object:
     """A `tool_choice` as the chat API has it, which checks it."""
     match choice:
-        case {"type": "function"}:
+        case {"type": "function" | "custom"}:
             return {"type": "function", "function": {"name": choice.get("name")}}
         case {"type": "allowed_tools"}:
             return {"type": "allowed_tools", "allowed_tools": choice}
@@ -139,13 +169,13 @@ class ResponsesBody(RequestBody):
         "context_management": ([],),
         "prompt": (),
     }
-    mixed: ClassVar[frozenset[str]] = frozenset(("input", "content", "output"))
+    mixed: ClassVar[frozenset[str]] = frozenset(("input", "content", "output", "tools"))
 
     input: Annotated[
         list[InputItem],
-        Field(min_length=1, max_length=MAX_MESSAGES),
+        Field(max_length=MAX_MESSAGES),
         BeforeValidator(items_from, json_schema_input_type=str | list[InputItem]),
-    ]
+    ] = Field(default_factory=list, description="May be left out where the response goes on from something.")
     instructions: str = Field("", description="Comes before the conversation.")
     previous_response_id: str = Field(
         "", max_length=MAX_NAME, description="The conversation goes on from this stored response."
@@ -161,7 +191,7 @@ class ResponsesBody(RequestBody):
     store: bool | None = Field(
         None, description="Whether the response is stored: by default it is, where the gateway stores any."
     )
-    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS), BeforeValidator(_tools)] = Field(
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS), BeforeValidator(_tools)] = Field(
         default_factory=list,
         description="Functions that the model may call. Tools of other types are ignored.",
     )
@@ -191,6 +221,13 @@ class ResponsesBody(RequestBody):
     background: bool = Field(
         False, description="Answer at once; the response is made whether or not the client stays."
     )
+
+    @model_validator(mode="after")
+    def _about_something(self) -> "ResponsesBody":
+        if not (self.input or self.previous_response_id or self.conversation):
+            message = "Missing required parameter: 'input'."
+            raise BadRequest(message, param="input", code="missing_required_parameter")
+        return self
 
     @property
     def without_input(self) -> Json:

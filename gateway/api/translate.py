@@ -177,11 +177,14 @@ def _conversation(messages: Sequence[Message]) -> Conversation:
 
 
 def _request(body: GenerationBody, request_id: str, caller: Caller) -> TextRequest:
+    most, limit = most_tokens_of(body, caller.limits), body.limit
+    if limit is not None and body.cuts_max_tokens:
+        most, limit = min(most, limit), None
     return TextRequest(
         request_id=request_id,
         sampling=_sampling(body),
-        max_tokens=body.limit,
-        most_tokens=most_tokens_of(body, caller.limits),
+        max_tokens=limit,
+        most_tokens=most,
         stop=body.stop,
         stop_token_ids=body.stop_token_ids,
         ignore_eos=body.ignore_eos,

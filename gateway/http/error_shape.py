@@ -40,7 +40,10 @@ def anthropic_type(status: int) -> str:
 
 
 def _anthropic(error: GatewayError, request_id: str) -> str:
-    detail = {"type": anthropic_type(error.status), "message": error.message}
+    message = error.message
+    if error.error_code == "context_length_exceeded":  # agents look for these words, and shorten the prompt
+        message = f"prompt is too long: {message}"
+    detail = {"type": anthropic_type(error.status), "message": message}
     return json.dumps({"type": "error", "error": detail, "request_id": request_id})
 
 

@@ -46,6 +46,7 @@ _HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
     "Content-Encoding": ("How the answer is compressed, if the request asks for it.", {"const": "gzip"}),
     "Vary": ("Headers of the request that the answer depends on.", {"type": "string"}),
     "X-Request-Id": ("The request's id in logs and traces.", {"type": "string"}),
+    "request-id": ("The same id, under `/v1/messages`.", {"type": "string"}),
     "Idempotent-Replayed": (
         "Another request with this `Idempotency-Key` has the same answer.",
         {"const": "true"},
@@ -63,6 +64,8 @@ _HEADERS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 """Description and schema by name. `*` stands for what is counted."""
+
+_USUAL_HEADERS = ("X-Request-Id", "request-id", "Content-Encoding", "Vary")
 
 _IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
@@ -248,8 +251,8 @@ def _errors(errors: Iterable[type[GatewayError]]) -> dict[str, Any]:
 
 
 def _response(description: str, model: type[BaseModel], *headers: str) -> dict[str, Any]:
-    """`headers`: names of those that it may have besides the request's id."""
-    found = {name: _header(name) for name in ("X-Request-Id", "Content-Encoding", "Vary", *headers)}
+    """`headers`: names of those that it may have besides `_USUAL_HEADERS`."""
+    found = {name: _header(name) for name in _USUAL_HEADERS + headers}
     return {"description": description, "headers": found, "content": _json(model)}
 
 

@@ -1,7 +1,9 @@
 """Methods and paths that mean the same: HEAD and GET, `/v1/models` and `/v1/models/`; and OPTIONS."""
 
-from starlette.exceptions import HTTPException
+from collections.abc import Iterable
+
 from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 
@@ -25,8 +27,13 @@ class UsualForm:
         await self._app(scope, receive, send)
 
 
-def options_of(refusal: HTTPException) -> Response:
-    """The answer to OPTIONS (RFC 9110, section 9.3.7). The router refuses it and names the methods."""
-    methods = {name.strip() for name in (refusal.headers or {}).get("Allow", "").split(",") if name.strip()}
-    methods |= {"OPTIONS"} | ({"HEAD"} if "GET" in methods else set())
-    return Response(status_code=204, headers={"Allow": ", ".join(sorted(methods))})
+def methods_at(routes: Iterable[BaseRoute], scope: Scope) -> str:
+    """The methods of a path, for the header `Allow`. The router's own names those of one route alone."""
+    found = [route for route in routes if route.matches(scope)[0] is not Match.NONE]
+    methods = {"OPTIONS"}.union(*(getattr(route, "methods", None) or () for route in found))
+    return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
+
+
+def options_of(methods: str) -> Response:
+    """The answer to OPTIONS (RFC 9110, section 9.3.7)."""
+    return Response(status_code=204, headers={"Allow": methods})

@@ -1,10 +1,11 @@
-"""HTTP/1.1 as uvicorn speaks it, and three things that it leaves out.
+"""HTTP/1.1 as uvicorn speaks it, and four things that it leaves out.
 
 - Some clients offer to change the protocol, as Java's does with `Upgrade: h2c` in its first request. A server
   may ignore the offer (RFC 9110, section 7.8). uvicorn's parser, however, takes the bytes after the head for
   the new protocol, and the body would be lost. So the head is parsed again without the offer.
 - A WebSocket is counted until it ends, as other connections are. It is opened at `SOCKET_PATH` alone, and not
   behind a request that is being answered; elsewhere the offer is ignored like others.
+- A client that speaks HTTP/1.0 knows no chunks (RFC 9112, section 7.1). A stream ends with its connection.
 - The head of a request has at most `MAX_HEADERS` headers and `MAX_HEAD_BYTES`. Beyond that the connection
   ends.
 """
@@ -20,7 +21,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from gateway.errors import HeadTooLarge
 from gateway.http.connections import ConnectionLimits, Doors
 from gateway.http.head import HeldHead
-from gateway.http.timed import TimedProtocol
+from gateway.http.timed import TimedProtocol, Unchunked
 
 SOCKET_PATH = b"/v1/stream"
 MAX_HEAD_BYTES = 2**16
@@ -65,6 +66,8 @@ class HttpProtocol(TimedProtocol):
     def on_headers_complete(self) -> None:
         if not self.offers_upgrade:
             super().on_headers_complete()
+            if self.scope["http_version"] == "1.0":
+                Unchunked.take(self.cycle)
             self.cycle.transport = cast(asyncio.Transport, HeldHead(self.cycle, self.loop))
 
     def on_message_complete(self) -> None:

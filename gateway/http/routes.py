@@ -8,17 +8,16 @@ answer prompts. FastAPI documents them, and refuses other methods at their paths
 import inspect
 from collections.abc import Iterable
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
 
 class DirectRoutes(BaseRoute):
-    """Stands for all such routes of some routers. It is asked before them."""
+    """Stands for all such of some routes. It is asked before them."""
 
-    def __init__(self, routers: Iterable[APIRouter]) -> None:
-        routes = (route for router in routers for route in router.routes)
+    def __init__(self, routes: Iterable[BaseRoute]) -> None:
         self._routes = {
             (method, route.path): route
             for route in routes

@@ -31,6 +31,20 @@ class Phase(enum.Enum):
     HEAD, BODY, ANSWER, LINGER, IDLE, CLOSING = range(6)
 
 
+class Unchunked(RequestResponseCycle):
+    """A request whose answer is neither chunked nor held to its length. Its connection ends with it."""
+
+    @classmethod
+    def take(cls, cycle: RequestResponseCycle) -> None:
+        """Make a request that has not been answered yet one of these."""
+        cycle.__class__ = cls
+        cycle.chunked_encoding = False
+
+    async def send(self, message: Any) -> None:
+        self.expected_content_length = len(message.get("body", b""))  # this part is all that is to come
+        await super().send(message)
+
+
 class TimedProtocol(HttpToolsProtocol):
     """One connection."""
 

@@ -18,7 +18,8 @@ _propagator = TraceContextTextMapPropagator()
 
 
 class RequestIds:
-    """Middleware: gives each request an id, sent back as `X-Request-Id`.
+    """Middleware: gives each request an id, sent back as `X-Request-Id`, to Anthropic's clients also as
+    `request-id`.
 
     The state `ignored`, names of the request's fields that nobody knows, is sent back as `X-Quire-Ignored`.
 
@@ -40,6 +41,8 @@ class RequestIds:
             if message["type"].endswith("http.response.start"):
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = request_id
+                if scope["path"].startswith("/v1/messages"):
+                    headers["request-id"] = request_id
                 if ignored := scope["state"].get("ignored"):
                     headers["X-Quire-Ignored"] = ignored
             await send(message)

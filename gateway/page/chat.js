@@ -277,7 +277,8 @@ async function models() {
   try {
     const response = await ask("v1/models");
     status = response.status;
-    offered = Object.fromEntries((await response.json()).data.map(model => [model.id, model]));
+    const models = (await response.json()).data.filter(model => model.generates);
+    offered = Object.fromEntries(models.map(model => [model.id, model]));
   } catch {
     offered = {};
   }

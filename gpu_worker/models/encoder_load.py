@@ -1,6 +1,7 @@
 """From a model directory to an encoder of transformers. Weights that are quantized are dequantized."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,9 +14,13 @@ from gpu_worker.models.formats.format import Format
 from gpu_worker.models.transformers_load import config_of
 from gpu_worker.models.transformers_model import line_of
 from gpu_worker.models.values import Values
+from ops.runtime import model_files
+from ops.runtime.model_files import FileError
 
 _BUFFERS = ("position_ids", "token_type_ids")
 """Ends of names of tensors that old checkpoints have although they are no weights."""
+_SETTINGS = "sentence_bert_config.json"
+"""File of sentence-transformers that says how long a text may be."""
 
 
 def load_encoder(
@@ -51,6 +56,21 @@ def load_encoder(
     except Exception as error:  # transformers raises errors of all kinds
         what = f"transformers cannot load {architecture}: {line_of(error)}"
         raise ModelError(f"{directory}: {what}") from error
+
+
+def usual_length(directory: Path, most: int) -> int:
+    """Tokens of the longest text that an encoder is meant for, of the `most` that it takes.
+
+    Beyond these sentence-transformers cuts a text. Raises `ModelError`.
+    """
+    path = directory / _SETTINGS
+    if not path.is_file():
+        return most
+    try:
+        values = Values(path, model_files.read_config(path))
+    except FileError as error:
+        raise ModelError(str(error)) from error
+    return min(most, values.positive("max_seq_length", most))
 
 
 def _loaded(kind: Any, config: Any, checkpoint: Checkpoint) -> Any:

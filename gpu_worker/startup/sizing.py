@@ -20,6 +20,7 @@ from gpu_worker.memory.cache import (
     make_caches,
 )
 from gpu_worker.memory.host import HostPages
+from gpu_worker.models.encoder_load import usual_length
 from gpu_worker.models.ranks import Ranks
 from gpu_worker.models.registry import CausalLM
 from gpu_worker.settings import WorkerSettings
@@ -82,6 +83,8 @@ def limits_of(settings: WorkerSettings, parts: Parts) -> BatchLimits:
     """
     config = parts.model.config
     longest = settings.max_model_len or config.max_position
+    if config.bidirectional and not settings.max_model_len:
+        longest = usual_length(settings.model, longest)
     if longest > config.max_position:
         raise ModelError(
             f"QUIRE_MAX_MODEL_LEN={longest}: this model is served with {config.max_position} tokens at most"

@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 from ops.launcher.specs import Options
-from tokenizer_svc.files import template_source
+from ops.runtime.classifier import classifier_of
+from ops.runtime.encoder import encoder_family
+from tokenizer_svc.files import read_config, template_source
 
 _CURL = """\
 curl {url}/v1/{endpoint} -H 'Content-Type: application/json' \\{key_header}
@@ -33,47 +35,59 @@ for chunk in client.completions.create(model={model}, prompt="{question}", max_t
     print(chunk.choices[0].text, end="", flush=True)
 """
 
+_PYTHON_EMBEDDING = """\
+from openai import OpenAI  # pip install openai
+client = OpenAI(base_url="{url}/v1"{api_key})
+print(client.embeddings.create(model={model}, input="{question}").data[0].embedding)
+"""
+
 
 def welcome(options: Options) -> str:
     """How to talk to the deployment; what it prints works when pasted."""
     url, names, first = options.url, options.model_names, options.models[0]
-    model = first.name
-    body: dict[str, object]
-    if template_source(first.path) is not None:
-        question = "Tell me a story about a fox."
-        endpoint, python = "chat/completions", _PYTHON_CHAT
-        body = {"model": model, "messages": [{"role": "user", "content": question}]}
-    else:
-        question = "Once upon a time"
-        endpoint, python = "completions", _PYTHON_TEXT
-        body = {"model": model, "prompt": question, "max_tokens": 60}
+    endpoint, python, question, rest = _example(first.path)
     keyed = options.keyed
     curl = _CURL.format(
         url=url,
         endpoint=endpoint,
         key_header=_KEY_HEADER if keyed else "",
-        body=shlex.quote(json.dumps(body)),
+        body=shlex.quote(json.dumps({"model": first.name, **rest})),
     )
     snippet = python.format(
         url=url,
         api_key="" if keyed else ', api_key="none"',  # it is taken from OPENAI_API_KEY
-        model=json.dumps(model),
+        model=json.dumps(first.name),
         question=question,
     )
     keys = f"one of the keys in {options.api_keys_file}" if options.api_keys_file else "an API key"
     key = f"Put {keys} into OPENAI_API_KEY.\n\n" if keyed else ""
     models = f"Models:         {', '.join(names)}\n" if len(names) > 1 else ""
+    package = f"\n\nWith the openai package:\n\n{snippet}" if snippet else ""
     return f"""\
 {key}{models}In a browser:   {url}/
 In a terminal:  {quire_command()} chat{"" if options.port == 8000 else f" --url {url}"}
 
 With curl:
 
-{curl}
+{curl}{package}"""
 
-With the openai package:
 
-{snippet}"""
+def _example(model: Path) -> tuple[str, str, str, dict[str, object]]:
+    """What a model can be asked: an endpoint, how the openai package asks it (empty: it does not), the
+    question, and the body without the model's name."""
+    config = read_config(model / "config.json")
+    if classifier_of(model, config) is not None:
+        question = "What a fine day."
+        return "classify", "", question, {"input": question}
+    if encoder_family(config) is not None:
+        question = "A fox in the snow."
+        return "embeddings", _PYTHON_EMBEDDING, question, {"input": question}
+    if template_source(model) is not None:
+        question = "Tell me a story about a fox."
+        messages = [{"role": "user", "content": question}]
+        return "chat/completions", _PYTHON_CHAT, question, {"messages": messages}
+    question = "Once upon a time"
+    return "completions", _PYTHON_TEXT, question, {"prompt": question, "max_tokens": 60}
 
 
 def quire_command() -> str:

@@ -25,13 +25,15 @@ class ScriptedGateway:
     def __init__(self) -> None:
         self.answers: list[list[str | threading.Event] | tuple[int, Any]] = []
         self.models = ["quire-tiny", "other"]
+        """Those that generate text. It also lists one that does not."""
         self.asked: list[dict[str, Any]] = []
         gateway = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 self.begin(200)
-                self.wfile.write(json.dumps({"data": [{"id": name} for name in gateway.models]}).encode())
+                listed = [{"id": "encoder", "generates": False}, *({"id": name} for name in gateway.models)]
+                self.wfile.write(json.dumps({"data": listed}).encode())
 
             def do_POST(self) -> None:
                 gateway.asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))

@@ -36,11 +36,14 @@ class Asker:
         self._gone_seconds = gone_seconds
 
     async def model(self) -> str:
-        """The model of requests that name none: the first that is offered. Raises `LaunchError`."""
+        """The model of requests that name none: the first that generates text, or else the first of all.
+
+        Raises `LaunchError`."""
         answer = await self._reached("GET", "/v1/models")
         try:
-            return str(answer.raise_for_status().json()["data"][0]["id"])
-        except (httpx.HTTPStatusError, ValueError, LookupError, TypeError):
+            listed = answer.raise_for_status().json()["data"]
+            return str(next((one for one in listed if one.get("generates", True)), listed[0])["id"])
+        except (httpx.HTTPStatusError, ValueError, LookupError, TypeError, AttributeError):
             raise LaunchError(f"{self._client.base_url} offers no model: {answer.text[:500]}") from None
 
     async def result(self, line: Line, model: str) -> Json:

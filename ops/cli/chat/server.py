@@ -40,10 +40,11 @@ class Server:
         return str(self._client.base_url).rstrip("/")
 
     def models(self) -> list[str]:
-        """Names of the models that are offered, at least one."""
+        """Names of the models that are offered and generate text, at least one."""
         try:
             response = self._client.get("/v1/models").raise_for_status()
-            offered = [str(entry["id"]) for entry in response.json()["data"]]
+            listed = response.json()["data"]
+            offered = [str(entry["id"]) for entry in listed if entry.get("generates", True)]
         except _REFUSED as error:
             self._explain(error)
         if not offered:

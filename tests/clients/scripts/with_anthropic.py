@@ -42,6 +42,7 @@ def message():
     assert block.text
     assert answer.stop_reason == "max_tokens"
     assert answer.usage.output_tokens == 16
+    assert answer._request_id
 
 
 @check
@@ -58,6 +59,23 @@ def message_with_every_usual_parameter():
         tool_choice={"type": "auto", "disable_parallel_tool_use": True},
         extra_headers={"anthropic-beta": "something-2025-01-01"},
     )
+
+
+@check
+def documents():
+    source = {"type": "text", "media_type": "text/plain", "data": "The fox is called Rust."}
+    found = {"type": "search_result", "source": "a", "title": "b", "content": [{"type": "text", "text": "c"}]}
+    document = {"type": "document", "source": source, "title": "Foxes"}
+    asked = [{"role": "user", "content": [document, found, {"type": "text", "text": "Who?"}]}]
+    counted = client.messages.count_tokens(model=MODEL, messages=asked)
+    assert ask(messages=asked).usage.input_tokens <= counted.input_tokens
+
+
+@check
+def more_tokens_than_the_context_has_room_for():
+    answer = ask(max_tokens=100_000)
+    assert answer.stop_reason in ("end_turn", "model_context_window_exceeded"), answer.stop_reason
+    assert ask(max_tokens=0).content == []
 
 
 @check

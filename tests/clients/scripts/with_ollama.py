@@ -92,7 +92,16 @@ def embeddings():
     assert [len(one) for one in answer.embeddings] == [4, 4]
     assert abs(sum(part * part for part in answer.embeddings[0]) - 1) < 1e-5
     assert answer.prompt_eval_count > 2
-    assert len(client.embed(MODEL, "A fox.").embeddings[0]) > 4
+    whole = client.embed(MODEL, "A fox.").embeddings[0]
+    assert len(whole) > 4
+    assert list(client.embeddings(MODEL, "A fox.").embedding) == list(whole)
+
+
+@check
+def log_probabilities():
+    answer = client.chat(MODEL, FOX, options=SHORT, logprobs=True, top_logprobs=2)
+    assert "".join(one.token for one in answer.logprobs) == answer.message.content
+    assert all(len(one.top_logprobs) == 2 for one in answer.logprobs)
 
 
 @check

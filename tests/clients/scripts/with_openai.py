@@ -173,6 +173,9 @@ def responses_that_go_on():
     second = client.responses.create(input="And?", previous_response_id=first.id, **ask)
     assert second.usage.input_tokens > first.usage.output_tokens
     assert len(client.responses.input_items.list(second.id).data) == 3
+    third = {"input": "More.", "previous_response_id": second.id, "model": MODEL}
+    counted = client.responses.input_tokens.count(**third).input_tokens
+    assert client.responses.create(max_output_tokens=8, **third).usage.input_tokens == counted
     client.responses.delete(first.id)
     refusal(openai.NotFoundError, lambda: client.responses.retrieve(first.id))
     client.responses.create(input=[*FOX, *second.output, *FOX], store=False, **ask)

@@ -62,7 +62,8 @@ async def tell(request: TextRequest, context: Any) -> AsyncIterator[TextChunk]:
 
     Sequence i says the words beginning with the i-th, so that sequences differ.
     """
-    length = min(request.max_tokens, len(WORDS)) if request.HasField("max_tokens") else len(WORDS)
+    most = request.max_tokens if request.HasField("max_tokens") else request.most_tokens or len(WORDS)
+    length = min(most, len(WORDS))
     start = {so_far.index: len(so_far.token_ids) for so_far in request.resumed}
     done = {so_far.index for so_far in request.resumed if so_far.finished}
     ids = PROMPT_TOKENS if request.return_prompt_tokens else ()

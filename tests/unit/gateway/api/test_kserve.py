@@ -24,8 +24,10 @@ def read(answer, kind, status=200):
     return kind.model_validate(answer.json(), strict=True)
 
 
-async def test_texts_go_on_in_the_shape_in_which_they_came(gateway):
-    asked = {"id": "7", "inputs": [TEXTS | {"shape": [2, 1]}], "parameters": {"max_tokens": 50, "seed": 3}}
+@pytest.mark.parametrize("data", [["A fox", "An owl"], [["A fox"], ["An owl"]]])
+async def test_texts_go_on_in_the_shape_in_which_they_came(gateway, data):
+    tensor = TEXTS | {"shape": [2, 1], "data": data}
+    asked = {"id": "7", "inputs": [tensor], "parameters": {"max_tokens": 50, "seed": 3}}
     answer = read(await gateway.http.post(INFER, json=asked), InferAnswer)
     assert (answer.model_name, answer.id) == ("m", "7")
     (output,) = answer.outputs

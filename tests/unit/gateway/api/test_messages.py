@@ -113,7 +113,22 @@ async def test_a_text(gateway):
 async def test_an_answer_that_is_cut(gateway):
     message = await both(gateway, max_tokens=2)
     assert message["stop_reason"] == "max_tokens"
-    assert gateway.tokenizer.requests[0].max_tokens == 2
+
+
+async def test_more_tokens_than_the_context_has_room_for_may_be_asked_for(gateway):
+    gateway.tokenizer.generate = says("A fox", reason=LENGTH)
+    message = await both(gateway, max_tokens=32_000)
+    assert message["stop_reason"] == "model_context_window_exceeded"
+    for request in gateway.tokenizer.requests:
+        assert (request.most_tokens, request.HasField("max_tokens")) == (32_000, False)
+        assert "max_tokens" not in request.left_out, "a default of the model's would replace it"
+
+
+async def test_a_prompt_may_be_cached_and_not_answered(gateway):
+    message = await both(gateway, max_tokens=0)
+    assert (message["content"], message["stop_reason"]) == ([], "max_tokens")
+    assert message["usage"] == USAGE | {"output_tokens": 0}
+    assert gateway.tokenizer.requests[0].most_tokens == 1
 
 
 async def test_a_stop_sequence_is_named(gateway):
@@ -145,7 +160,7 @@ async def test_one_call_at_most(gateway):
 
 async def test_a_call_that_is_cut_is_text(gateway):
     gateway.tokenizer.generate = says("<call>{", reason=LENGTH)
-    message = await both(gateway, tools=TOOLS)
+    message = await both(gateway, tools=TOOLS, max_tokens=3)
     assert message["content"] == [{"type": "text", "text": "<call>{"}]
     assert message["stop_reason"] == "max_tokens"
 
@@ -180,7 +195,7 @@ async def test_a_volatile_header_is_left_out_or_comes_last(backend, tokenizer, v
 
 def error_of(answer):
     error = AnthropicError.model_validate(answer.json(), strict=True)
-    assert error.request_id == answer.headers["x-request-id"]
+    assert error.request_id == answer.headers["x-request-id"] == answer.headers["request-id"]
     assert error.error.message
     return answer.status_code, error.error.type
 
@@ -238,3 +253,4 @@ async def test_an_error_before_a_stream_is_an_answer(gateway):
     gateway.tokenizer.generate = refuse
     answer = await gateway.http.post("/v1/messages", json=ASK | {"stream": True})
     assert error_of(answer) == (400, "invalid_request_error")
+    assert answer.json()["error"]["message"] == "prompt is too long: too long"

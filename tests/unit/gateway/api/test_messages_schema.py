@@ -60,7 +60,7 @@ def test_a_conversation_with_calls_and_results():
     hidden = {"type": "redacted_thinking", "data": "?"}
     thought = {"type": "thinking", "thinking": "Hm.", "signature": "x"}
     result = {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "snow"}]}
-    bare = {"type": "tool_result", "tool_use_id": "c2", "is_error": True}
+    bare = {"type": "tool_result", "tool_use_id": "c2", "content": None, "is_error": None}
     text = {"type": "text", "text": "And now?", "cache_control": {"type": "ephemeral"}}
     messages = said(
         ("user", "Look"),
@@ -77,6 +77,20 @@ def test_a_conversation_with_calls_and_results():
         {"role": "tool", "content": "snow", "tool_call_id": "c1"},
         {"role": "tool", "content": "", "tool_call_id": "c2"},
         {"role": "user", "content": "And now?And now?"},
+    ]
+
+
+def test_documents_and_search_results_are_texts():
+    plain = {"type": "text", "media_type": "text/plain", "data": "Foxes sleep."}
+    parts = {"type": "content", "content": [{"type": "text", "text": "Owls"}, {"type": "text", "text": "."}]}
+    text = {"type": "text", "text": "Who sleeps?"}
+    document = {"type": "document", "source": plain, "title": "Foxes", "citations": {"enabled": True}}
+    found = {"type": "search_result", "source": "http://a.b", "title": "C", "content": parts["content"]}
+    result = {"type": "tool_result", "tool_use_id": "c", "content": [found, text]}
+    messages = said(("user", [document, {"type": "document", "source": parts}, text]), ("user", [result]))
+    assert [one["content"] for one in messages] == [
+        "Foxes\n\nFoxes sleep.\n\nOwls.\n\nWho sleeps?",
+        "C\n\nhttp://a.b\n\nOwls.\n\nWho sleeps?",
     ]
 
 
@@ -132,6 +146,8 @@ def test_an_effort_and_a_format():
     body = chat(output_config={"effort": "max", "format": {"type": "json_schema", "schema": schema}})
     assert body.reasoning_effort == "high"
     assert json.loads(body.shape.json_schema) == schema
+    body = chat(output_format={"type": "json_schema", "schema": schema})
+    assert json.loads(body.shape.json_schema) == schema
 
 
 def test_hints_have_no_effect_and_are_not_named():
@@ -149,6 +165,7 @@ def test_counting_needs_no_limit():
 
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
+PDF = {"type": "document", "source": IMAGE["source"]}
 RESULT = {"type": "tool_result", "tool_use_id": "c"}
 
 
@@ -156,13 +173,14 @@ RESULT = {"type": "tool_result", "tool_use_id": "c"}
     ("fields", "param"),
     [
         ({"max_tokens": None}, "max_tokens"),
-        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "tool", "content": "A"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [RESULT | {"content": [IMAGE]}]}]}, None),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+        ({"messages": [{"role": "user", "content": [PDF]}]}, "messages[0].content[0].source"),
         ({"system": [IMAGE]}, "system"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "any", "name": "look"}}, "tool_choice"),

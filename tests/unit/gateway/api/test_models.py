@@ -14,6 +14,7 @@ async def test_a_list_is_openais_and_anthropics(gateway):
     found = ModelList.model_validate(answer.json(), strict=True)
     (model,) = found.data
     assert (model.id, model.display_name, model.owned_by) == ("m", "m", "quire")
+    assert (model.lifecycle, model.max_input_tokens, model.max_tokens) == ("active", 2048, 2048)
     assert (found.first_id, found.last_id, found.has_more) == ("m", "m", False)
     assert datetime.fromisoformat(model.created_at).timestamp() == model.created
 

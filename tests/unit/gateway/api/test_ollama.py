@@ -9,6 +9,7 @@ import pytest
 
 from gateway.api.ollama_answer_schema import (
     OllamaChatAnswer,
+    OllamaEmbedding,
     OllamaEmbeddings,
     OllamaError,
     OllamaGenerated,
@@ -112,8 +113,8 @@ async def test_models(gateway):
         answer = await gateway.http.get(path)
         (model,) = OllamaModels.model_validate(answer.json(), strict=True).models
         assert (model.name, model.model) == ("m", "m")
-    for name in ("m", "m:latest"):
-        answer = await gateway.http.post("/api/show", json={"model": name})
+    for ask in ({"model": "m"}, {"model": "m:latest"}, {"name": "m"}):
+        answer = await gateway.http.post("/api/show", json=ask)
         shown = OllamaShown.model_validate(answer.json(), strict=True)
         assert shown.model_info["quire.context_length"] == 2048
         assert shown.parameters == "temperature 0.6"
@@ -134,6 +135,27 @@ async def test_embeddings(gateway):
     assert [one[0] for one in found.embeddings] == [3, 6]
     assert (found.model, found.prompt_eval_count) == ("m", 9)
     assert {one.dimensions for one in gateway.tokenizer.texts} == {2}
+    assert {one.truncate_prompt_tokens for one in gateway.tokenizer.texts} == {-1}
+    await gateway.http.post("/api/embed", json=ask | {"input": "fox", "truncate": False})
+    assert gateway.tokenizer.texts[-1].truncate_prompt_tokens == 0
+
+
+async def test_an_embedding_as_earlier_clients_ask_for_it(gateway):
+    answer = await gateway.http.post("/api/embeddings", json={"model": "m:latest", "prompt": "fox"})
+    assert OllamaEmbedding.model_validate(answer.json()).embedding[0] == 3
+    assert gateway.tokenizer.texts[0].truncate_prompt_tokens == -1
+
+
+@pytest.mark.parametrize("path", KINDS)
+async def test_log_probabilities(gateway, path):
+    asked_for = {"logprobs": True, "top_logprobs": 2, "options": {"num_predict": 3}}
+    (whole,), _ = await asked(gateway, path, stream=False, **asked_for)
+    lines, _ = await asked(gateway, path, **asked_for)
+    assert whole["logprobs"] == [one for line in lines for one in line.get("logprobs", [])]
+    assert "".join(one["token"] for one in whole["logprobs"]) == text_of(whole)
+    assert [len(one["top_logprobs"]) for one in whole["logprobs"]] == [2] * 3
+    (plain,), _ = await asked(gateway, path, stream=False, top_logprobs=2)
+    assert "logprobs" not in plain
 
 
 async def test_a_name_with_a_tag(gateway):

@@ -57,6 +57,8 @@ def test_options_have_other_names():
     assert (asked.typical_p, asked.repetition_penalty) == (0.8, 1.2)
     assert (asked.presence_penalty, asked.frequency_penalty) == (0.3, 0.4)
     assert (asked.seed, asked.stop, asked.max_tokens) == (5, ["END"], 9)
+    assert chat(options=dict.fromkeys(options)).model_fields_set == chat().model_fields_set
+    assert asked.cuts_max_tokens, "an option never refuses a request that fits"
 
 
 @pytest.mark.parametrize("most", [-2, -1, 0])
@@ -142,7 +144,6 @@ def test_what_asks_for_nothing(kind, fields, loads):
         (chat, {"options": []}, "options"),
         (chat, {"format": "xml"}, "format"),
         (chat, {"think": "hard"}, None),
-        (chat, {"logprobs": True}, "logprobs"),
         (chat, {"tools": [{"type": "function"}]}, "tools[0].function"),
         (generate, {"images": ["x"]}, "images"),
         (generate, {"suffix": "x"}, "suffix"),

@@ -11,7 +11,7 @@ from gateway.api.responses_answer_schema import RESPONSE_EVENTS, ResponseAnswer
 from gateway.api.responses_schema import LOGPROBS
 from proto.sampling_pb2 import LENGTH
 from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta
-from tests.unit.gateway.api.test_messages import STORY, WHOLE, says
+from tests.unit.gateway.api.test_messages import CALL, STORY, WHOLE, says
 
 ASK = {"model": "m", "input": "A fox?"}
 TOOLS = [{"type": "function", "name": "look", "parameters": {"type": "object"}}]
@@ -61,6 +61,10 @@ def put_together(events):
                 output[-1]["arguments"] += event["delta"]
             case "function_call_arguments.done":
                 assert event["arguments"] == output[-1]["arguments"]
+            case "custom_tool_call_input.delta":
+                output[-1]["input"] += event["delta"]
+            case "custom_tool_call_input.done":
+                assert event["input"] == output[-1]["input"]
             case "content_part.done":
                 assert event["part"] == output[-1]["content"][0]
             case "output_item.done":
@@ -132,6 +136,23 @@ async def test_thoughts_texts_and_calls_are_items(gateway, size):
     ]
     assert len({call["call_id"] for call in calls}) == 2
     assert [tool["name"] for tool in response["tools"]] == ["look"]
+
+
+async def test_a_call_of_a_custom_tool_is_a_text(gateway):
+    said = json.dumps({"name": "patch", "arguments": {"input": "*** Begin\n❄"}})
+    gateway.tokenizer.generate = says(f"<call>{said}</call>{CALL % 'owl'}")
+    tool = {"type": "custom", "name": "patch", "description": "Patches."}
+    form = {"type": "grammar", "syntax": "lark", "definition": 'start: "a"'}
+    choice = {"type": "custom", "name": "patch"}
+    response = await both(gateway, tools=[*TOOLS, tool | {"format": form}], tool_choice=choice)
+    custom, _ = response["output"]
+    assert (custom["type"], custom["name"], custom["input"]) == ("custom_tool_call", "patch", "*** Begin\n❄")
+    assert response["tools"][1] == tool | {"format": form}
+    request = gateway.tokenizer.requests[0]
+    assert (request.shape.calls.required, request.shape.calls.function) == (True, "patch")
+    offered = json.loads(request.chat.tools)[1]["function"]
+    assert offered["description"] == 'Patches.\n\n`input` follows this grammar (lark):\nstart: "a"'
+    assert offered["parameters"]["required"] == ["input"]
 
 
 async def test_one_call_at_most(gateway):

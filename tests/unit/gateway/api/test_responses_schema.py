@@ -81,9 +81,13 @@ def test_a_conversation_as_an_answer_has_it_is_taken_back():
         call,
         thought,
         call,
+        {"type": "custom_tool_call", "call_id": "c3", "name": "patch", "input": "❄"},
+        {"type": "custom_tool_call_output", "call_id": "c3", "output": "done"},
     )
     function = {"name": "look", "arguments": "{}"}
     calls = [{"id": name, "type": "function", "function": function} for name in ("c1", "c2")]
+    patch = {"name": "patch", "arguments": '{"input": "❄"}'}
+    patched = {"id": "c3", "type": "function", "function": patch}
     assert messages == [
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": "Look"},
@@ -91,7 +95,8 @@ def test_a_conversation_as_an_answer_has_it_is_taken_back():
         {"role": "tool", "content": "snow", "tool_call_id": "c1"},
         {"role": "tool", "content": "", "tool_call_id": "c2"},
         {"role": "assistant", "content": "No.", "tool_calls": calls[:1]},
-        {"role": "assistant", "reasoning_content": "Hm.", "tool_calls": calls[:1]},
+        {"role": "assistant", "reasoning_content": "Hm.", "tool_calls": [calls[0], patched]},
+        {"role": "tool", "content": "done", "tool_call_id": "c3"},
     ]
 
 
@@ -139,6 +144,7 @@ IMAGE = {"type": "input_image", "image_url": "x"}
         ({"input": [{"role": "user", "content": [{"type": "text"}]}]}, "input[0].content[0].text"),
         ({"input": [{"type": "reasoning", "content": [{}]}]}, "input[0].content[0].text"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
+        ({"tools": [{"type": "custom", "name": "x", "format": {}}]}, "tools[0].format.type"),
         ({"tool_choice": {"type": "function"}}, "tool_choice"),
         ({"tool_choice": {"type": "web_search"}}, "tool_choice"),
         ({"tool_choice": {"type": "allowed_tools", "tools": 3}}, "tool_choice"),

@@ -73,6 +73,17 @@ async def test_a_conversation_goes_on_at_another_gateway(gateway, client_of):
     assert [one.to_dict() for one in items.data[1:5]] == [one.to_dict() for one in first.output]
 
 
+async def test_nothing_need_be_added_to_go_on(gateway, client_of):
+    client = client_of()
+    first = await client.responses.create(model="m", input="A fox?")
+    await client.responses.create(model="m", previous_response_id=first.id)
+    assert asked(gateway) == [("user", "A fox?", "", 0), ("assistant", STORY, "", 0)]
+    counted = await client.responses.input_tokens.count(
+        model="m", instructions="Be brief.", previous_response_id=first.id
+    )
+    assert (counted.object, counted.input_tokens) == ("response.input_tokens", len(f"Be brief.A fox?{STORY}"))
+
+
 async def test_items_are_named_instead_of_sent_again(gateway, client_of):
     client = client_of()
     first = await client.responses.create(model="m", input="A fox?")

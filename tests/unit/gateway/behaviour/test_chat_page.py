@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import shutil
+from dataclasses import replace
 from html import escape
 
 import pytest
@@ -12,6 +13,7 @@ from fastapi import Request, Response
 from proto.sampling_pb2 import NOT_FINISHED, STOP
 from proto.tokenizer_pb2 import JSON_CALLS, AnswerFormat, PromptInfo, TextChunk, TextDelta
 from tests.support.javascript import evaluated, needs_node
+from tests.unit.gateway.conftest import leases_of
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 TAGS = {
@@ -285,7 +287,8 @@ if (!document.querySelector(".turn")) {
 }
 let refused = false;
 try { $("said").innerHTML = "<b>"; } catch { refused = true; }
-const seen = {refused, title: document.title, chats: $("chats").innerText, log: $("log").innerHTML};
+const models = [...$("model").options].map(one => one.value);
+const seen = {refused, models, title: document.title, chats: $("chats").innerText, log: $("log").innerHTML};
 """
 FUNCTION = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
 CALLS = f"""
@@ -347,8 +350,10 @@ async def browse(gateway, tmp_path):
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
-async def test_a_browser_shows_an_answer_and_keeps_it(browse, tokenizer):
+async def test_a_browser_shows_an_answer_and_keeps_it(browse, tokenizer, backend):
     """A script in the page asks, reloads the page and tells what it sees."""
+    encoder = [replace(one, info={**one.info, "bidirectional": True}) for one in leases_of("encoder")]
+    backend.lease_list = [*encoder, *leases_of("m")]
 
     async def generate(request, context):
         yield TextChunk(prompt=PromptInfo(tokens=1))
@@ -359,6 +364,7 @@ async def test_a_browser_shows_an_answer_and_keeps_it(browse, tokenizer):
     tokenizer.generate = generate
     shown = await browse(ASKS_AND_RELOADS)
     assert shown["refused"], "the policy does not keep scripts from making HTML"
+    assert shown["models"] == ["m"], "an encoder cannot chat"
     assert shown["title"] == "Say <b>it</b> – Quire"
     assert "Say <b>it</b>" in shown["chats"]
     assert ">Say &lt;b&gt;it&lt;/b&gt;</p>" in shown["log"]

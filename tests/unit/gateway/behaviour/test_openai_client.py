@@ -221,14 +221,16 @@ async def test_an_answer_can_be_sent_back(gateway):
     client = gateway.openai()
     answer = await client.chat.completions.create(model="m", messages=MESSAGES)
     parts = [{"type": "text", "text": "And "}, {"type": "text", "text": "then?"}]
+    refused = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
     turn = [*MESSAGES, answer.choices[0].message, {"role": "user", "content": parts, "name": "Bob"}]
     await client.chat.completions.create(
-        model="m", messages=[{"role": "developer", "content": "Be kind."}, *turn]
+        model="m", messages=[{"role": "developer", "content": "Be kind."}, *turn, refused]
     )
     messages = gateway.tokenizer.requests[-1].chat.messages
-    assert [message.role for message in messages] == ["system", "user", "assistant", "user"]
-    assert (messages[2].content, messages[3].content) == (STORY, "And then?")
-    assert [message.name for message in messages] == ["", "", "", "Bob"]
+    roles = ["system", "user", "assistant", "user", "assistant"]
+    assert [message.role for message in messages] == roles
+    assert [message.content for message in messages[2:]] == [STORY, "And then?", "No."]
+    assert [message.name for message in messages] == ["", "", "", "Bob", ""]
 
 
 async def test_models(gateway):

@@ -27,6 +27,7 @@ async def test_the_page_is_still_there(gateway):
         ("/v1/models/", "GET, HEAD, OPTIONS"),
         ("/v1/completions", "OPTIONS, POST"),
         ("/health", "GET, HEAD, OPTIONS"),
+        ("/ping", "GET, HEAD, OPTIONS, POST"),
     ],
 )
 async def test_options_name_the_methods(gateway, path, methods):

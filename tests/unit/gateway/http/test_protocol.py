@@ -77,6 +77,29 @@ async def test_a_head_with_too_much_in_it(gateway, headers):
     assert await answers(gateway, request % most, count=1) == [200]
 
 
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("head", [b"", b"Connection: keep-alive\r\nHost: localhost\r\n"])
+async def test_an_answer_to_an_old_client_ends_with_its_connection(gateway, stream, head):
+    body = json.dumps({"model": "m", "prompt": "A", "max_tokens": 3, "stream": stream}).encode()
+    lines = (
+        b"POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n%s"
+    )
+    reader, writer = await asyncio.open_connection(*gateway.address)
+    writer.write(lines % (len(body), head, body))
+    async with asyncio.timeout(60):
+        found, _, text = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    assert b"\r\nconnection: close" in found
+    assert b"transfer-encoding" not in found
+    assert (b"\r\ncontent-length: %d\r\n" % len(text) in found) != stream
+    if stream:
+        *events, end = [line.removeprefix(b"data: ") for line in text.split(b"\n\n")[:-1]]
+        assert "".join(json.loads(event)["choices"][0]["text"] for event in events) == "Once upon a"
+        assert end == b"[DONE]"
+    else:
+        assert json.loads(text)["choices"][0]["text"] == "Once upon a"
+
+
 @pytest.mark.parametrize("path", ["/", "/health/live", "/v1/models", "/v1/models/m"])
 async def test_a_head_is_a_get_without_its_body(gateway, path):
     asked = await gateway.http.head(path)

@@ -28,7 +28,7 @@ def _scope(method: str, path: str) -> dict[str, str]:
 
 
 def test_endpoints_that_take_the_request_alone_are_found_by_method_and_path() -> None:
-    direct = DirectRoutes([_router()])
+    direct = DirectRoutes(_router().routes)
     match, found = direct.matches(_scope("POST", "/asked"))
     assert match is Match.FULL
     assert found["route"].path == "/asked"
@@ -39,7 +39,7 @@ def test_endpoints_that_take_the_request_alone_are_found_by_method_and_path() ->
 
 def test_all_other_requests_are_fastapis() -> None:
     app, router = FastAPI(), _router()
-    app.router.routes.append(DirectRoutes([router]))
+    app.router.routes.append(DirectRoutes(router.routes))
     app.include_router(router)
     client = TestClient(app)
     assert client.post("/asked", content="this").text == "/asked this"

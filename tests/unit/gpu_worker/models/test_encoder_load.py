@@ -122,6 +122,23 @@ def test_a_whole_start(settings: Any, tmp_path: Path, given: dict[str, Any]) -> 
     )
 
 
+def test_a_text_is_as_long_as_sentence_transformers_lets_it_be(settings: Any, tmp_path: Path) -> None:
+    saved(tmp_path, "Bert")
+    file = tmp_path / "sentence_bert_config.json"
+
+    def longest(**given: Any) -> int:
+        return load(settings(model=tmp_path, kernels="torch", **given)).limits.max_model_len
+
+    for given, most in (("{}", 66), ('{"max_seq_length": null}', 66), ('{"max_seq_length": 999}', 66)):
+        file.write_text(given)
+        assert longest() == most
+    file.write_text('{"max_seq_length": 32, "do_lower_case": false}')
+    assert (longest(), longest(max_model_len=60)) == (32, 60)
+    file.write_text('{"max_seq_length": "long"}')
+    with pytest.raises(ModelError, match="max_seq_length: a positive integer"):
+        longest()
+
+
 def test_settings_that_are_for_decoders(settings: Any, tmp_path: Path) -> None:
     saved(tmp_path, "Bert")
     for given, message in (

@@ -1,5 +1,6 @@
 """The command line by itself: help, arguments, where `quire chat` connects to."""
 
+import json
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -96,8 +97,17 @@ def test_the_welcome_fits_the_model(tmp_path: Path) -> None:
     (tmp_path / "chatty" / "chat_template.jinja").touch()
     chatty = welcome(Options(models=(Served(tmp_path / "chatty"),)))
     assert "http://127.0.0.1:8000/v1/chat/completions" in chatty
-    python = chatty[chatty.index("from openai") :]
-    compile(python, "snippet", "exec")
+    encoder, classifier = tmp_path / "encoder", tmp_path / "classifier"
+    for path, architecture in ((encoder, "BertModel"), (classifier, "BertForSequenceClassification")):
+        path.mkdir()
+        (path / "config.json").write_text(json.dumps({"architectures": [architecture]}))
+    embeds = welcome(Options(models=(Served(encoder),)))
+    assert "http://127.0.0.1:8000/v1/embeddings" in embeds
+    for text in (chatty, embeds):
+        compile(text[text.index("from openai") :], "snippet", "exec")
+    classifies = welcome(Options(models=(Served(classifier),)))
+    assert "http://127.0.0.1:8000/v1/classify" in classifies
+    assert "openai" not in classifies
 
 
 def test_the_welcome_says_where_a_key_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ class Gateway:
 
     def answer(self, request: httpx.Request) -> httpx.Response:
         if request.url.path == "/v1/models":
-            return httpx.Response(200, json={"data": [{"id": "m"}]})
+            return httpx.Response(200, json={"data": [{"id": "encoder", "generates": False}, {"id": "m"}]})
         body = json.loads(request.content)
         prompt = body["prompt"]
         self.asked[prompt] += 1
