@@ -21,6 +21,7 @@ from gateway.api.fields import MAX_INT32, MAX_MESSAGES, MAX_STOP_LENGTH, MAX_STO
 from gateway.api.request_schema import RequestBody
 from gateway.api.shape import MAX_DEPTH
 from gateway.api.tools import MAX_CALLS, MAX_NAME, MAX_TOOL_VALUES, MAX_TOOLS, functions
+from gateway.api.turns import in_turns
 from gateway.api.volatile import Volatile, put_last, without_volatile
 from gateway.errors import BadRequest
 
@@ -54,10 +55,11 @@ class ThinkingPart(_Part):
     thinking: str
 
 
-class RedactedPart(_Part):
-    """A thought that cannot be read. It is left out."""
+class HiddenPart(_Part):
+    """A thought that cannot be read, or a note about tools and servers. It is left out: the model sees all
+    tools from the beginning."""
 
-    type: Literal["redacted_thinking"]
+    type: Literal["redacted_thinking", "tool_addition", "tool_removal", "fallback"]
 
 
 class ToolUsePart(_Part):
@@ -143,6 +145,17 @@ class SearchResultPart(_Part):
         return _paragraphs(self.title, self.source, self.content)
 
 
+class ReferencePart(_Part):
+    """A tool that a search for tools has found."""
+
+    type: Literal["tool_reference"]
+    tool_name: str = Field(max_length=MAX_NAME)
+
+    @property
+    def text(self) -> str:
+        return f"{self.tool_name}\n"
+
+
 def _paragraphs(*texts: str | None) -> str:
     return "".join(f"{text}\n\n" for text in texts if text)
 
@@ -164,7 +177,7 @@ def _known(value: object, kinds: tuple[str, ...]) -> object:
 
 
 _READABLE = ("text", "document", "search_result")
-_ResultPart = Annotated[_Readable, Field(discriminator="type")]
+_ResultPart = Annotated[_Readable | ReferencePart, Field(discriminator="type")]
 
 
 class ToolResultPart(_Part):
@@ -175,7 +188,10 @@ class ToolResultPart(_Part):
     content: Annotated[
         list[_ResultPart],
         Field(max_length=MAX_BLOCKS),
-        BeforeValidator(partial(_known, kinds=_READABLE), json_schema_input_type=str | list[_ResultPart]),
+        BeforeValidator(
+            partial(_known, kinds=(*_READABLE, "tool_reference")),
+            json_schema_input_type=str | list[_ResultPart],
+        ),
     ] = Field(default_factory=list)
     is_error: bool | None = None
 
@@ -184,9 +200,12 @@ class ToolResultPart(_Part):
         return "".join(part.text for part in self.content)
 
 
-_PARTS = (*_READABLE, "thinking", "redacted_thinking", "tool_use", "tool_result")
+_PARTS = (
+    *(*_READABLE, "thinking", "tool_use", "tool_result"),
+    *("redacted_thinking", "tool_addition", "tool_removal", "fallback"),
+)
 Part = Annotated[
-    _Readable | ThinkingPart | RedactedPart | ToolUsePart | ToolResultPart, Field(discriminator="type")
+    _Readable | ThinkingPart | HiddenPart | ToolUsePart | ToolResultPart, Field(discriminator="type")
 ]
 
 
@@ -324,12 +343,12 @@ class CountBody(RequestBody):
     def _chat_fields(self, volatile: Volatile) -> Json:
         text, line = without_volatile(self.system)
         system = [{"role": "system", "content": text}] if text else []
-        turns = [message for turn in self.messages for message in turn.messages()]
+        turns = in_turns([*system, *(message for turn in self.messages for message in turn.messages())])
         if volatile == "last":
             put_last(turns, line)
         fields: Json = {
             "model": self.model,
-            "messages": system + turns,
+            "messages": turns,
             "tools": [tool.function() for tool in self.tools],
             "user": self.user,
             "cache_salt": self.cache_salt,

@@ -12,6 +12,7 @@ from gateway.api.items import INPUT, InputItem, Item, ItemPart, items_from, mess
 from gateway.api.request_schema import RequestBody
 from gateway.api.shape import MAX_DEPTH
 from gateway.api.tools import MAX_NAME, MAX_TOOL_VALUES, MAX_TOOLS, functions
+from gateway.api.turns import in_turns
 from gateway.errors import BadRequest
 
 MAX_METADATA = 16
@@ -239,7 +240,7 @@ class ResponsesBody(RequestBody):
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
         fields: Json = {
             "model": self.model,
-            "messages": system + messages_of(items),
+            "messages": in_turns([*system, *messages_of(items)]),
             "tools": [tool.function() for tool in self.tools],
             "tool_choice": _chat_choice(self.tool_choice),
             "parallel_tool_calls": self.parallel_tool_calls,

@@ -28,6 +28,8 @@ from gateway.http.meter import RATE_HEADERS
 
 ANY = "*"
 _PORT = re.compile(r":\d*$")
+_EXPOSED = ("X-Request-Id", "request-id", "X-Quire-Ignored", "Idempotent-Replayed", "Retry-After")
+"""Headers of answers that pages may read, beside those of limits."""
 
 
 @dataclass(frozen=True)
@@ -116,5 +118,5 @@ def cross_origin(app: ASGIApp, access: Access) -> CORSMiddleware:
         allow_origins=sorted(access.origins),
         allow_methods=["GET", "HEAD", "POST", "DELETE"],
         allow_headers=["*"],
-        expose_headers=["X-Request-Id", "X-Quire-Ignored", "Retry-After", *RATE_HEADERS],
+        expose_headers=[*_EXPOSED, *RATE_HEADERS],
     )

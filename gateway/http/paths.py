@@ -19,11 +19,12 @@ class UsualForm:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            method, path = scope["method"], scope["path"]
-            usual = path.rstrip("/") or "/"
-            if method == "HEAD" or usual != path:
-                scope = {**scope, "method": "GET" if method == "HEAD" else method, "path": usual}
+        if scope["type"] in ("http", "websocket"):
+            path = scope["path"].rstrip("/") or "/"
+            if path != scope["path"]:
+                scope = {**scope, "path": path}
+            if scope.get("method") == "HEAD":
+                scope = {**scope, "method": "GET"}
         await self._app(scope, receive, send)
 
 

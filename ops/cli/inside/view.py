@@ -98,9 +98,12 @@ class View:
             yield from worker.sequences.values()
 
     def _memory(self, width: int) -> Iterable[Text]:
-        for (_, number), worker in self._picture.workers.items():
+        schedulers = self._picture.schedulers
+        several = len({known["model"] for known in schedulers.values()}) > 1
+        for (scheduler, number), worker in self._picture.workers.items():
+            model = f" of {schedulers[scheduler]['model']}" if several else ""
             yield Text()
-            yield _pool(number, worker)
+            yield _pool(f"worker {number}{model}", worker)
             yield _bar(worker, width)
 
     def _requests(self, most: int) -> Table:
@@ -156,15 +159,15 @@ def counts(worker: WorkerPicture) -> dict[str, int]:
     }
 
 
-def _pool(number: int, worker: WorkerPicture) -> Text:
+def _pool(name: str, worker: WorkerPicture) -> Text:
     found, limits = counts(worker), worker.limits
-    text = f"worker {number}: {found['shared'] + found['own']} of {limits.get('blocks', 0)} blocks in tables"
+    text = f"{name}: {found['shared'] + found['own']} of {limits.get('blocks', 0)} blocks in tables"
     text += f", {found['shared']} of them shared; {found['cached']} cached, {found['free']} free"
     if limits.get("host_blocks"):
         text += f"; {worker.host_used} of {limits['host_blocks']} on the host"
     if worker.steps:
         text += f"; last step {worker.steps[-1].get('duration_us', 0) / 1000:.1f} ms"
-    return Text(text)
+    return _text(text)
 
 
 def _bar(worker: WorkerPicture, width: int) -> Text:

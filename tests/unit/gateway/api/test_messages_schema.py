@@ -94,6 +94,29 @@ def test_documents_and_search_results_are_texts():
     ]
 
 
+def test_later_system_messages_are_part_of_what_the_user_says():
+    call = {"type": "tool_use", "id": "c", "name": "look", "input": {}}
+    change = {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "look"}}
+    found = {"type": "tool_reference", "tool_name": "look"}
+    messages = said(
+        ("system", "Be brief."),
+        ("user", "Look"),
+        ("system", [{"type": "text", "text": "It is cold."}]),
+        ("assistant", [call]),
+        ("user", [{"type": "tool_result", "tool_use_id": "c", "content": [found]}]),
+        ("system", "It is late."),
+        ("user", [change]),
+        ("user", "And?"),
+    )
+    assert [(one["role"], one.get("content")) for one in messages] == [
+        ("system", "Be brief."),
+        ("user", "Look\n\n<system-reminder>\nIt is cold.\n</system-reminder>"),
+        ("assistant", None),
+        ("tool", "look\n"),
+        ("user", "<system-reminder>\nIt is late.\n</system-reminder>\n\nAnd?"),
+    ]
+
+
 def test_a_text_before_a_result_comes_before_it():
     result = {"type": "tool_result", "tool_use_id": "c", "content": "snow"}
     messages = said(("user", [{"type": "text", "text": "A"}, result, {"type": "text", "text": "B"}]))

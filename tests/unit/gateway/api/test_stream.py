@@ -192,6 +192,15 @@ async def test_foreign_pages_may_not_open_one(backend):
             assert refused.value.response.status_code == 403
 
 
+async def test_a_slash_at_the_end_changes_nothing(backend):
+    async with (
+        serving(create_app(backend)) as server,
+        connect(f"ws://127.0.0.1:{server.port}/v1/stream/", proxy=None) as socket,
+    ):
+        await ask(socket, "a", "/v1/completions/")
+        assert text_of((await until_ends(socket, "a"))["a"]) == "".join(WORDS)
+
+
 async def test_elsewhere_the_offer_is_ignored(backend):
     async with serving(create_app(backend)) as server:
         with pytest.raises(InvalidStatus) as refused:

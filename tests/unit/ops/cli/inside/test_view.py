@@ -63,6 +63,15 @@ def test_everything_is_there_at_once() -> None:
     assert "gone at" in text
 
 
+def test_pools_of_several_models_are_told_apart() -> None:
+    view = View("u", live=False)
+    for change in (told(), told() | {"scheduler": "scheduler-2", "model": "n"}):
+        view.apply(change, 0)
+    text = drawn(view, width=140)
+    assert "worker 1 of m: 3 of 16 blocks" in text
+    assert "worker 1 of n: 3 of 16 blocks" in text
+
+
 def test_a_scheduler_that_has_not_told_yet_is_missing() -> None:
     view = View("u", live=False)
     view.apply({"begin": True}, 0)
