@@ -1,13 +1,15 @@
-"""Weights as a checkpoint has them: codes of 4 or 8 bits, and scales of groups of inputs.
+"""Weights as a checkpoint has them: codes of at most 8 bits, and scales of groups of inputs.
 
     weight[o, i]  =  value(numbers[o, i]) * scale[o, i / size] + shift[o, i / size]
 
-A scale is one of `scales`, times one of `factors` if there are any: some formats have scales of scales.
+A scale is one of `scales`, times one of `factors` if there are any: some formats have scales of scales. A
+shift is one of `shifts`, times one of `shift_factors` if there are any.
 """
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import reduce
 from typing import Any, Literal
 
 import torch
@@ -26,30 +28,29 @@ class Codes:
     size: int
     """Inputs of a group, a multiple of 8. The last group of a row may be smaller."""
     scales: Tensor
-    """float16 or float32 [out, groups]."""
+    """int8, float16 or float32 [out, groups]."""
     kind: Literal["table", "int8", "fp8"] = "int8"
     """Type of numbers: places in `table`, or bytes of int8 or e4m3."""
     table: Tensor | None = None
     """Value of each number, float32 [16]."""
     shifts: Tensor | None = None
-    """float32 [out, groups]. None: 0."""
+    """int8, float16 or float32 [out, groups]. None: 0."""
     factors: Tensor | None = None
     """float32 [out, spans]. None: 1."""
     span: int = 0
     """Inputs that share a factor, a multiple of `size`. 0: all."""
     order: Tensor | None = None
     """Input of each column of `numbers`, int32 [in]. None: the same."""
+    shift_factors: Tensor | None = None
+    """As `factors`."""
 
     def __getitem__(self, rows: Any) -> "Codes":
         """The codes of some outputs."""
-        taken = [None if each is None else each[rows] for each in (self.shifts, self.factors)]
-        return replace(
-            self,
-            numbers=self.numbers[rows],
-            scales=self.scales[rows],
-            shifts=taken[0],
-            factors=taken[1],
-        )
+        taken: dict[str, Any] = {
+            name: None if (each := getattr(self, name)) is None else each[rows]
+            for name in ("numbers", "scales", "shifts", "factors", "shift_factors")
+        }
+        return replace(self, **taken)
 
     def to(self, device: torch.device) -> "Codes":
         """The same on a device."""
@@ -68,19 +69,25 @@ class Codes:
         else:
             weight = self.numbers.view(torch.int8 if self.kind == "int8" else torch.float8_e4m3fn).float()
         weight *= _spread(self.whole_scales(), self.size, width)
-        if self.shifts is not None:
-            weight += _spread(self.shifts, self.size, width)
+        if (shifts := self.whole_shifts()) is not None:
+            weight += _spread(shifts, self.size, width)
         if self.order is not None:
             weight = torch.empty_like(weight).index_copy_(1, self.order.long(), weight)
         return weight
 
     def whole_scales(self) -> Tensor:
         """The scale of each group, float32 [out, groups]."""
-        scales = self.scales.float()
-        if self.factors is None:
-            return scales
-        each = self.span // self.size if self.span else scales.shape[1]
-        return scales * _spread(self.factors, each, scales.shape[1])
+        return self._times(self.scales, self.factors)
+
+    def whole_shifts(self) -> Tensor | None:
+        """The shift of each group, float32 [out, groups]. None: 0."""
+        return None if self.shifts is None else self._times(self.shifts, self.shift_factors)
+
+    def _times(self, numbers: Tensor, factors: Tensor | None) -> Tensor:
+        if factors is None:
+            return numbers.float()
+        each = self.span // self.size if self.span else numbers.shape[1]
+        return numbers.float() * _spread(factors, each, numbers.shape[1])
 
 
 def gathered(parts: Iterable[Codes | None], rows: int) -> Codes | None:
@@ -119,18 +126,27 @@ def joined(parts: Sequence[Codes], numbers: Tensor | None = None) -> Codes | Non
         return None
     width = first.numbers.shape[1]
     every = [_in_groups_of(size, each, width) for each in parts]
-    if len({each.span for each in every if each.factors is not None}) > 1:
-        every = [replace(each, scales=each.whole_scales(), factors=None) for each in every]
-    scales = [each.scales for each in every]
-    if len({each.dtype for each in scales}) > 1:
-        scales = [each.float() for each in scales]
+    if len({each.span for each in every if each.span}) > 1:
+        every = [
+            replace(
+                each,
+                scales=each.whole_scales(),
+                shifts=each.whole_shifts(),
+                factors=None,
+                shift_factors=None,
+            )
+            for each in every
+        ]
+    dtype = reduce(torch.promote_types, (each.scales.dtype for each in every))
+    scales = [each.scales.to(dtype) for each in every]
     return replace(
         first,
         numbers=torch.cat([each.numbers for each in every]) if numbers is None else numbers,
         size=size,
         scales=torch.cat(scales),
-        shifts=_cat_or(0.0, [each.shifts for each in every], scales),
-        factors=_cat_or(1.0, [each.factors for each in every], scales),
+        shifts=_cat_or(0, [each.shifts for each in every], scales),
+        factors=_cat_or(1, [each.factors for each in every], scales),
+        shift_factors=_cat_or(1, [each.shift_factors for each in every], scales),
         span=max(each.span for each in every),
     )
 
@@ -141,7 +157,7 @@ def narrowed(scales: Tensor, factor: float = 1.0) -> tuple[Tensor, Tensor | None
     `factor`: what scales may be multiples of. Without one, factors are powers of two, which move scales into
     the range of float16.
     """
-    if torch.equal((half := scales.half()).float(), scales):
+    if (half := halved(scales)).dtype == torch.float16:
         return half, None
     if factor != 1.0:
         factors = torch.full((len(scales), 1), factor)
@@ -150,6 +166,11 @@ def narrowed(scales: Tensor, factor: float = 1.0) -> tuple[Tensor, Tensor | None
     moved = (scales / factors).half()
     close = torch.isclose(moved.float() * factors, scales, rtol=2.0**-22, atol=0).all()
     return (moved, factors) if close else (scales, None)
+
+
+def halved(numbers: Tensor) -> Tensor:
+    """Numbers of float32 as float16 if that is exact."""
+    return half if torch.equal((half := numbers.half()).float(), numbers) else numbers
 
 
 def _spread(numbers: Tensor, size: int, width: int) -> Tensor:
@@ -183,18 +204,18 @@ def _in_groups_of(size: int, codes: Codes, width: int) -> Codes:
         size=size,
         scales=_spread(codes.scales, each, count),
         shifts=None if codes.shifts is None else _spread(codes.shifts, each, count),
-        span=0 if codes.factors is None else span,
+        span=0 if codes.factors is None and codes.shift_factors is None else span,
     )
 
 
-def _cat_or(value: float, parts: Sequence[Tensor | None], scales: Sequence[Tensor]) -> Tensor | None:
+def _cat_or(value: int, parts: Sequence[Tensor | None], scales: Sequence[Tensor]) -> Tensor | None:
     """Parts one after the other; `value` where there is none. None: there is none at all."""
-    width = next((each.shape[1] for each in parts if each is not None), 0)
-    if not width:
+    like = next((each for each in parts if each is not None), None)
+    if like is None:
         return None
     return torch.cat(
         [
-            torch.full((len(rows), width), value) if each is None else each
+            like.new_full((len(rows), like.shape[1]), value) if each is None else each
             for each, rows in zip(parts, scales, strict=True)
         ]
     )

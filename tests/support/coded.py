@@ -4,21 +4,24 @@ import torch
 
 from gpu_worker.kernels.codes import CodedWeight, Codes
 
-KINDS = ("int8", "whole", "half", "fp8", "table")
-ROUNDED = ("int8", "whole", "half")
+RANGES = {"int8": (-128, 128), "six": (-32, 32), "five": (0, 32)}
+"""Values of int8, from the lowest to before the highest."""
+KINDS = (*RANGES, "whole", "half", "wide", "fp8", "table")
+ROUNDED = tuple(kind for kind in KINDS if kind not in ("fp8", "table"))
 """Kinds with which activations are rounded."""
 TABLES = {
     "whole": torch.arange(-8.0, 8.0),
     "half": torch.arange(-7.5, 8.5, 1.0),
+    "wide": torch.arange(-120.0, 120.0, 15.0),
     "table": torch.randn(16, generator=torch.Generator().manual_seed(0)),
 }
-"""Values of codes of 4 bits: whole numbers, halves, and others."""
+"""Values of codes of 4 bits: small whole numbers, halves, others of int8, and any."""
 
 
 def coded(
     kind: str, out: int, inputs: int, dtype: torch.dtype = torch.float32, more: bool = False
 ) -> CodedWeight:
-    """Random codes of a kind in groups of 16 inputs.
+    """Random codes of a kind in groups of 16 inputs, those of 5 bits in groups of 32.
 
     `more`: with shifts, factors of two groups, scales of float32, and another order of inputs.
     """
@@ -27,10 +30,13 @@ def coded(
     def drawn(*shape: int) -> torch.Tensor:
         return torch.rand(shape, generator=chance) / 8 + 0.01
 
-    numbers = torch.randint(16 if kind in TABLES else 256, (out, inputs), generator=chance)
+    numbers = torch.randint(
+        *RANGES.get(kind, (0, 16 if kind in TABLES else 256)), (out, inputs), generator=chance
+    )
     if kind == "fp8":
         numbers[(numbers & 127) == 127] = 1  # not NaN
-    size, groups = 16, -(-inputs // 16)
+    size = 32 if kind == "five" else 16
+    groups = -(-inputs // size)
     scales = drawn(out, groups)
     codes = Codes(
         numbers.to(torch.uint8),

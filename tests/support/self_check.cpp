@@ -174,8 +174,11 @@ void check_product(Form form, Activation activation, int64_t in, int64_t width) 
 // The value of a code, by the definition of its kind.
 double value_of(const Codes& codes, uint8_t code) {
     switch (codes.kind) {
-        case Codes::Kind::int8: return int8_t(code);
-        case Codes::Kind::whole: return codes.whole[code] * codes.unit;
+        case Codes::Kind::int8:
+        case Codes::Kind::five:
+        case Codes::Kind::six: return int8_t(code);
+        case Codes::Kind::whole:
+        case Codes::Kind::small:
         case Codes::Kind::table: return codes.table[code];
         case Codes::Kind::fp8: break;
     }
@@ -184,30 +187,35 @@ double value_of(const Codes& codes, uint8_t code) {
     return code & 128 ? -size : size;
 }
 
-// A product with codes in groups of 16 inputs, whose last one is shorter.
+// A product with codes in groups of 16 or 32 inputs, whose last one is shorter.
 template <class T>
 void check_codes(Codes::Kind kind) {
-    constexpr int64_t IN = 75, WIDTH = 40, SIZE = 16;
+    using Kind = Codes::Kind;
+    constexpr int64_t IN = 75, WIDTH = 40;
+    const int64_t size = kind == Kind::five ? 32 : 16;
     Matrix matrix{nullptr, nullptr, nullptr, nullptr, IN, WIDTH, TYPE<T>, Activation::none, 0, nullptr, 0, nullptr};
-    Codes codes{kind, SIZE, IN, nullptr, nullptr, nullptr, nullptr, nullptr, {}, {}, 0.5f};
-    const bool small = kind == Codes::Kind::whole || kind == Codes::Kind::table;
-    const float largest = kind == Codes::Kind::fp8 ? 448 : kind == Codes::Kind::int8 ? 128 : 8;
+    Codes codes{kind, size, IN, {}, {}, nullptr, nullptr, nullptr, {}, {}, 0.5f, 0};
+    const bool whole = kind == Kind::whole || kind == Kind::small, small = whole || kind == Kind::table;
+    const int first = kind == Kind::six ? -32 : 0, count = small ? 16 : kind == Kind::five ? 32 : kind == Kind::six ? 64 : 256;
+    const float largest = kind == Kind::fp8 ? 448 : small ? 8 : count / 2;
+    codes.lowest = kind == Kind::small ? -32 : first;
     for (int at = 0; at < 16; ++at) {
-        codes.whole[at] = int8_t(at * 5 - 40);
-        codes.table[at] = codes.whole[at] * (kind == Codes::Kind::whole ? codes.unit : 0.1f);
+        const int value = kind == Kind::small ? at * 4 - 32 : at * 5 - 40;
+        codes.whole[at] = int8_t(value - codes.lowest);
+        codes.table[at] = value * (whole ? codes.unit : 0.1f);
     }
     const int64_t groups = codes.groups(IN), columns = matrix.count() * COLUMNS;
     std::vector<uint16_t> halves(columns * groups);
     std::vector<float> shifts(columns * groups);
     for (auto& each : halves) each = to_half((number() + 2) / largest / 8);
     for (auto& each : shifts) each = number() / 8;
-    codes.halves = halves.data(), codes.shifts = shifts.data(), matrix.codes = &codes;
+    codes.scales.halves = halves.data(), codes.shifts.floats = shifts.data(), matrix.codes = &codes;
     std::vector<uint8_t> given(WIDTH * IN);
     std::vector<double> weights(WIDTH * IN);
     for (int64_t at = 0; at < WIDTH * IN; ++at) {
-        given[at] = uint8_t(int(128 + 128 * number()) & (small ? 15 : 255));
-        if (kind == Codes::Kind::fp8 && (given[at] & 127) == 127) given[at] = 0;
-        const int64_t row = at / IN, place = (row / COLUMNS * groups + at % IN / SIZE) * COLUMNS + row % COLUMNS;
+        given[at] = uint8_t((int(128 + 128 * number()) & (count - 1)) + first);
+        if (kind == Kind::fp8 && (given[at] & 127) == 127) given[at] = 0;
+        const int64_t row = at / IN, place = (row / COLUMNS * groups + at % IN / size) * COLUMNS + row % COLUMNS;
         weights[at] = value_of(codes, given[at]) * from_half(halves[place]) + shifts[place];
     }
     std::vector<uint32_t> panels(columns * IN);
@@ -221,7 +229,7 @@ void check_codes(Codes::Kind kind) {
     double furthest = 0;
     for (int64_t at = 0; at < WIDTH * IN; ++at) furthest = std::max(furthest, std::abs(to_float(found[at]) - weights[at]));
     check(name + ", rows of the matrix", furthest, ROUNDING<T>);
-    const bool rounds = kind == Codes::Kind::int8 || kind == Codes::Kind::whole;
+    const bool rounds = kind != Kind::fp8 && kind != Kind::table;
     for (int64_t rows : {1, 2, 3, 5, 7, 13}) {
         const auto x = numbers<T>(rows * IN);
         std::vector<T> y(rows * WIDTH), alone(WIDTH);
@@ -334,7 +342,8 @@ void check_all() {
         check_product<T>(form, Activation::none, 95, 33);
         check_product<T>(form, Activation::silu, 64, 24);
     }
-    for (Codes::Kind kind : {Codes::Kind::int8, Codes::Kind::whole, Codes::Kind::fp8, Codes::Kind::table}) check_codes<T>(kind);
+    using Kind = Codes::Kind;
+    for (Kind kind : {Kind::int8, Kind::whole, Kind::fp8, Kind::table, Kind::small, Kind::five, Kind::six}) check_codes<T>(kind);
     for (int64_t block_size : {16, 5})
         for (int page_type : {PLAIN, INT8}) {
             check_attention<T>(page_type, block_size, 300, 1, 0);

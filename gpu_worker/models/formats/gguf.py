@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.errors import ModelError
-from gpu_worker.kernels.codes import Codes, narrowed
+from gpu_worker.kernels.codes import Codes, halved, narrowed
 from gpu_worker.kernels.products import GROUP
 from gpu_worker.models.formats.format import Tensors
 from gpu_worker.models.formats.gguf_blocks import dequantized, parts_of, scales_and_shifts
@@ -85,21 +85,30 @@ class GgufWeight:
         if parts is None or start % size:
             return None
         groups = slice(start // size, -(-stop // size))
-        numbers, scales = parts.numbers.reshape(count, -1)[:, start:stop], parts.scales
-        factors = None if parts.factors is None else parts.factors.reshape(count, -1)
-        if factors is None or start:
-            scales, factors = narrowed(parts.whole_scales().reshape(count, -1)[:, groups])
-        else:
-            scales = scales.half().reshape(count, -1)[:, groups]
+        numbers = parts.numbers.reshape(count, -1)[:, start:stop]
+
+        def of_groups(each: Tensor) -> Tensor:
+            return each.reshape(count, -1)[:, groups]
+
+        if parts.factors is None or start:
+            scales, factors = narrowed(of_groups(parts.whole_scales()))
+            shifts = None if (whole := parts.whole_shifts()) is None else halved(of_groups(whole))
+            shift_factors, span = None, 0
+        else:  # of whole blocks, and all else are whole numbers of 8 bits
+            scales, factors = of_groups(parts.scales).to(torch.int8), parts.factors.view(count, -1)
+            shifts = None if parts.shifts is None else of_groups(parts.shifts).to(torch.int8)
+            shift_factors = None if parts.shift_factors is None else parts.shift_factors.view(count, -1)
+            span = weights
         return Codes(
             numbers if parts.levels is not None else numbers.view(torch.uint8),
             size,
             scales,
             "int8" if parts.levels is None else "table",
             None if parts.levels is None else torch.tensor(parts.levels),
-            None if parts.shifts is None else parts.shifts.reshape(count, -1)[:, groups],
+            shifts,
             factors,
-            0 if factors is None or start else weights,
+            span,
+            shift_factors=shift_factors,
         )
 
     def _blocks(self, rows: slice, first: int, last: int, device: torch.device) -> Tensor:

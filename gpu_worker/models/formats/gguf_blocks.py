@@ -33,17 +33,25 @@ class Parts:
     numbers: Tensor
     """int8, or of levels uint8, [n, weights of a block]."""
     scales: Tensor
-    """float32 [n, parts of a block]; with factors whole numbers of 8 bits at most."""
+    """float32 [n, parts of a block]. With factors: whole numbers of 8 bits at most, as shifts."""
     shifts: Tensor | None = None
-    """float32, in the shape of `scales`. None: 0."""
+    """As `scales`. None: 0."""
     factors: Tensor | None = None
     """Factor of a block's scales, float32 [n, 1]. None: 1."""
+    shift_factors: Tensor | None = None
+    """Factor of a block's shifts. None: 1."""
     levels: tuple[float, ...] | None = None
     """Level of each number of 4 bits. None: the numbers themselves."""
 
     def whole_scales(self) -> Tensor:
         """Scales times factors."""
         return self.scales if self.factors is None else self.factors * self.scales
+
+    def whole_shifts(self) -> Tensor | None:
+        """Shifts times factors."""
+        if self.shifts is None or self.shift_factors is None:
+            return self.shifts
+        return self.shift_factors * self.shifts
 
 
 def parts_of(kind: str, blocks: Tensor) -> Parts | None:
@@ -62,7 +70,8 @@ def dequantized(kind: str, blocks: Tensor) -> Tensor:
         weights = torch.tensor(parts.levels, device=numbers.device)[numbers.int()]
     each = weights.shape[1] // parts.scales.shape[1]
     weights *= parts.whole_scales().repeat_interleave(each, 1)
-    return weights if parts.shifts is None else weights.add_(parts.shifts.repeat_interleave(each, 1))
+    shifts = parts.whole_shifts()
+    return weights if shifts is None else weights.add_(shifts.repeat_interleave(each, 1))
 
 
 def scales_and_shifts(kind: str, blocks: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -124,34 +133,33 @@ def _q8_0(blocks: Tensor) -> Parts:
 
 def _q2_k(blocks: Tensor) -> Parts:
     packed, numbers = blocks[:, :16], _parts(blocks[:, 16:80], 2, 32)
-    least = _half(blocks, 82) * (packed >> 4).float()
-    return Parts(numbers, (packed & 15).float(), -least, _half(blocks, 80), _WHOLE[0])
+    scales, least = (packed & 15).float(), (packed >> 4).float()
+    return Parts(numbers, scales, -least, _half(blocks, 80), _half(blocks, 82), _WHOLE[0])
 
 
 def _q3_k(blocks: Tensor) -> Parts:
     low, high = blocks[:, 96:104], blocks[:, 104:108]
     scales = torch.cat((low & 15, low >> 4), 1) | _parts(high, 2, 4) << 4
     numbers = _parts(blocks[:, 32:96], 2, 32) | _parts(blocks[:, :32], 1, 32) << 2
-    return Parts(numbers, scales.float() - 32, None, _half(blocks, 108), _WHOLE[4])
+    return Parts(numbers, scales.float() - 32, factors=_half(blocks, 108), levels=_WHOLE[4])
 
 
 def _q4_k(blocks: Tensor) -> Parts:
     scales, least = _scales_of_32(blocks)
-    return Parts(
-        _parts(blocks[:, 16:], 4, 32), scales, -_half(blocks, 2) * least, _half(blocks, 0), _WHOLE[0]
-    )
+    numbers = _parts(blocks[:, 16:], 4, 32)
+    return Parts(numbers, scales, -least, _half(blocks, 0), _half(blocks, 2), _WHOLE[0])
 
 
 def _q5_k(blocks: Tensor) -> Parts:
     scales, least = _scales_of_32(blocks)
     numbers = _parts(blocks[:, 48:], 4, 32) | _parts(blocks[:, 16:48], 1, 32) << 4
-    return Parts(numbers.view(torch.int8), scales, -_half(blocks, 2) * least, _half(blocks, 0))
+    return Parts(numbers.view(torch.int8), scales, -least, _half(blocks, 0), _half(blocks, 2))
 
 
 def _q6_k(blocks: Tensor) -> Parts:
     numbers = _parts(blocks[:, :128], 4, 64) | _parts(blocks[:, 128:192], 2, 32) << 4
     scales = blocks[:, 192:208].contiguous().view(torch.int8).float()
-    return Parts(numbers.view(torch.int8) - 32, scales, None, _half(blocks, 208))
+    return Parts(numbers.view(torch.int8) - 32, scales, factors=_half(blocks, 208))
 
 
 def _scales_of_32(blocks: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,7 +182,7 @@ def _iq4_xs(blocks: Tensor) -> Parts:
     high = blocks[:, 2:4, None] >> torch.arange(0, 8, 2, dtype=torch.uint8, device=blocks.device) & 3
     low = blocks[:, 4:8, None] >> torch.tensor((0, 4), dtype=torch.uint8, device=blocks.device) & 15
     scales = (low.flatten(1) | high.flatten(1) << 4).float() - 32
-    return Parts(_parts(blocks[:, 8:], 4, 16), scales, None, _half(blocks, 0), _LEVELS)
+    return Parts(_parts(blocks[:, 8:], 4, 16), scales, factors=_half(blocks, 0), levels=_LEVELS)
 
 
 def _mxfp4(blocks: Tensor) -> Parts:

@@ -29,6 +29,7 @@ inline Register<int32_t> added(Register<int32_t> sum, __m256i number) {
 
 struct Int8 {
     using Sum = i32x16;
+    static constexpr int ZERO = quire::ZERO;
 #if QUIRE_DOT
     static constexpr int PARTS = 1;
     static u32x16 part(u32x16 words, int) { return words; }
@@ -61,6 +62,7 @@ struct Int8 {
 // products of 128 and 127 fit into 16 bits.
 struct FewRows {
     using Sum = i32x16;
+    static constexpr int ZERO = 0;
     static constexpr int PARTS = 1;
     static u32x16 part(u32x16 words, int) { return words; }
     static Sum dot(Sum sum, u32x16 weights, u32x16 x) {
@@ -79,6 +81,41 @@ using FewRows = Int8;
 constexpr int64_t FEW_ROWS = 0;
 #endif
 
+// The product of unsigned weights and signed activations. WORDS words of each are multiplied together. Where products are
+// added up in 16 bits, four of 63 and 127 fit: weights have 6 bits at most.
+struct Unsigned {
+    using Sum = i32x16;
+    static constexpr int ZERO = 0, PARTS = 1;
+#if QUIRE_DOT
+    static constexpr int WORDS = 1;
+    static Sum dot(Sum sum, const u32x16* weights, const u32x16* x) { return quire::dot(sum, *weights, *x); }
+#else
+    static constexpr int WORDS = 2;
+    static Sum dot(Sum sum, const u32x16* weights, const u32x16* x) {
+#if defined(__AVX512BW__)
+        const __m512i first = _mm512_maddubs_epi16((__m512i)weights[0], (__m512i)x[0]);
+        const __m512i second = _mm512_maddubs_epi16((__m512i)weights[1], (__m512i)x[1]);
+        return settled(sum + (Sum)_mm512_madd_epi16(_mm512_add_epi16(first, second), _mm512_set1_epi16(1)));
+#elif defined(__AVX2__)
+        return by_part(
+            [](auto sum, auto weights, auto more, auto x, auto next) {
+                const __m256i first = _mm256_maddubs_epi16((__m256i)weights, (__m256i)x);
+                const __m256i second = _mm256_maddubs_epi16((__m256i)more, (__m256i)next);
+                return added(sum, _mm256_madd_epi16(_mm256_add_epi16(first, second), _mm256_set1_epi16(1)));
+            },
+            sum, weights[0], weights[1], x[0], x[1]);
+#else
+        i16x32 pairs = {};
+        for (int word = 0; word < WORDS; ++word) {
+            pairs += (i16x32)(weights[word] & 0x00FF00FF) * ((i16x32)(x[word] << 8) >> 8);
+            pairs += (i16x32)(weights[word] >> 8 & 0x00FF00FF) * ((i16x32)x[word] >> 8);
+        }
+        return sum + ((i32x16)((u32x16)pairs << 16) >> 16) + ((i32x16)pairs >> 16);
+#endif
+    }
+#endif
+};
+
 // The lower bytes of both halves of a word, as 16 bits with their signs.
 inline uint32_t signed_halves(uint32_t word) {
     const uint32_t bytes = word & 0x00FF00FF, negative = word & 0x00800080;
@@ -89,7 +126,7 @@ inline uint32_t signed_halves(uint32_t word) {
 // `then(bytes, more)` after each row, before its words are taken apart.
 template <class Kind, class Then>
 Quantized quantize_rows(const Matrix& matrix, const void* x, int64_t rows, int64_t words, int64_t more, const Then& then) {
-    return quantize_all<ZERO>(matrix, x, rows, words * Kind::PARTS + more, [&](uint32_t* row) {
+    return quantize_all<Kind::ZERO>(matrix, x, rows, words * Kind::PARTS + more, [&](uint32_t* row) {
         then(reinterpret_cast<const uint8_t*>(row), row + words * Kind::PARTS);
         if constexpr (Kind::PARTS == 2)
             for (int64_t word = words - 1; word >= 0; --word) {

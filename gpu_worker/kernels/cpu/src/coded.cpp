@@ -1,4 +1,4 @@
-// Products with weights as a checkpoint has them: codes of 4 or 8 bits, and scales of groups of inputs.
+// Products with weights as a checkpoint has them: codes of 4, 5, 6 or 8 bits, and scales of groups of inputs.
 //
 //     weight  =  value(code) * scale + shift
 //
@@ -42,7 +42,10 @@ template <class Bytes, class Floats>
 void by_kind(const Codes& codes, const Bytes& bytes, const Floats& floats) {
     switch (codes.kind) {
         case Codes::Kind::int8: return bytes(Octets(codes));
-        case Codes::Kind::whole: return bytes(Nibbles(codes));
+        case Codes::Kind::whole: return bytes(Nibbles<false>(codes));
+        case Codes::Kind::small: return bytes(Nibbles<true>(codes));
+        case Codes::Kind::five: return bytes(Split<1>(codes));
+        case Codes::Kind::six: return bytes(Split<2>(codes));
         case Codes::Kind::fp8: return floats(Fp8(codes));
         case Codes::Kind::table: return floats(Table(codes));
     }
@@ -66,9 +69,9 @@ extern "C" void quire_coded_pack(const quire::Matrix* matrix, const uint8_t* cod
     by_kind(
         *matrix->codes,
         [&](const auto& code) {
-            constexpr int EACH = std::decay_t<decltype(code)>::EACH;
-            each(code_words<std::decay_t<decltype(code)>>(*matrix) * COLUMNS, [](uint32_t* to, int column, int64_t at, uint32_t number) {
-                to[at / (4 * EACH) * COLUMNS + column] |= number << (EACH == 1 ? at % 4 * 8 : place_of_nibble(at));
+            using Code = std::decay_t<decltype(code)>;
+            each(panel_words<Code>(*matrix), [&](uint32_t* to, int column, int64_t at, uint8_t number) {
+                code.put(to + at / Code::INPUTS * Code::WORDS * COLUMNS + column, at % Code::INPUTS, number);
             });
         },
         [&](const auto& values) {

@@ -1,8 +1,16 @@
-// Products with codes whose values are whole numbers, of 8 bits, or of 4 bits through a table.
+// Products with codes whose values are whole numbers: of 8 bits, of 5 or 6 bits, or of 4 bits through a table.
 //
-// Panels are those of int8 weights (quantized.cpp). Codes of 4 bits lie in words of eight, as in int4.cpp. Activations
-// are quantized in every call, with a scale for each row. The sums of a group are exact integers. Groups are added up
-// in float32, from the first to the last. A shift is multiplied with the sum of the activations of its group.
+// Panels are those of int8 weights (quantized.cpp), in units of inputs. Codes of 4 bits lie in words of eight, as in
+// int4.cpp. Those of 5 and 6 bits have their lower 4 bits in such words. The upper bits of a whole unit are one more word:
+//
+//     unit 0 of 6 bits                                                            unit 1
+//     inputs 0 to 7: output 0, 1, .. 31 │ inputs 8 to 15 │ upper bits of all 16   inputs 16 to 23 ..
+//
+// Activations are quantized in every call, with a scale for each row. The sums of a group are exact integers. Groups are
+// added up in float32, from the first to the last. A shift is multiplied with the sum of the activations of its group.
+//
+// Values from -32 to 31 are unsigned in products, less the lowest of them. The sums of a group begin with the lowest value
+// times the sum of the group's activations. So are all others where an instruction wants unsigned numbers (ZERO, bytes.h).
 #pragma once
 
 #include "bytes.h"
@@ -18,25 +26,38 @@ namespace {
 // Position of a number's lowest bit in its word.
 inline int place_of_nibble(int64_t number) { return number % 4 * 8 + number % 8 / 4 * 4; }
 
-// Words of codes as words of four int8: one each.
+// A unit has INPUTS codes of a column, in WORDS words. READS times EACH words of four numbers are read from it, int8 or, if
+// UNSIGNED, less the lowest.
 struct Octets {
-    static constexpr int EACH = 1;
+    static constexpr int INPUTS = 4, WORDS = 1, READS = 1, EACH = 1;
+    static constexpr bool UNSIGNED = ZERO != 0;
+    static constexpr int32_t lowest = -ZERO;
     static constexpr float unit = 1;
     explicit Octets(const Codes&) {}
-    void read(const uint32_t* from, u32x16* words) const { words[0] = load_bits<u32x16>(from); }
+    void read(const uint32_t* from, int, u32x16* words) const { words[0] = load_bits<u32x16>(from); }
+    void put(uint32_t* to, int64_t at, uint8_t number) const { *to |= uint32_t(number ^ ZERO) << at * 8; }
+    float value(const uint32_t* from, int64_t at) const { return int8_t((*from >> at * 8) ^ ZERO); }
 };
 
-// Two each: the lower halves of the bytes, and the upper halves, looked up in a table.
+// The lower halves of the bytes, and the upper halves, looked up in a table.
+template <bool SMALL>
 struct Nibbles {
-    static constexpr int EACH = 2;
+    static constexpr int INPUTS = 8, WORDS = 1, READS = 1, EACH = 2;
+    static constexpr bool UNSIGNED = SMALL || ZERO != 0;
+    const int32_t lowest;
     const float unit;
-    const int8_t* table;
-    explicit Nibbles(const Codes& codes) : unit(codes.unit), table(codes.whole) {}
-    void read(const uint32_t* from, u32x16* words) const {
+    const float* values;
+    int8_t table[16];
+    explicit Nibbles(const Codes& codes) : lowest(SMALL ? codes.lowest : -ZERO), unit(codes.unit), values(codes.table) {
+        for (int at = 0; at < 16; ++at) table[at] = int8_t(codes.whole[at] - (SMALL ? 0 : lowest));
+    }
+    void read(const uint32_t* from, int, u32x16* words) const {
         const auto both = load_bits<u32x16>(from);
         words[0] = at(both & 0x0F0F0F0F);
         words[1] = at(both >> 4 & 0x0F0F0F0F);
     }
+    void put(uint32_t* to, int64_t at, uint8_t number) const { *to |= uint32_t(number) << place_of_nibble(at); }
+    float value(const uint32_t* from, int64_t at) const { return values[*from >> place_of_nibble(at) & 15]; }
 
 private:
     u32x16 at(u32x16 places) const {
@@ -58,47 +79,100 @@ private:
     }
 };
 
-// Words of a row of activations: whole vectors of LANES bytes.
-inline int64_t row_words(const Matrix& matrix) { return (matrix.in + LANES - 1) / LANES * (LANES / 4); }
+// Codes with UPPER bits more than 4. A byte of the last word has the upper bits of the same byte of all words of four.
+template <int UPPER>
+struct Split {
+    static constexpr int INPUTS = 32 / UPPER, WORDS = INPUTS / 8 + 1, READS = INPUTS / 8, EACH = 2;
+    static constexpr bool UNSIGNED = true;
+    static constexpr float unit = 1;
+    const int32_t lowest;
+    explicit Split(const Codes& codes) : lowest(codes.lowest) {}
+    void read(const uint32_t* from, int number, u32x16* words) const {
+        const auto both = load_bits<u32x16>(from + number * COLUMNS);
+        const auto upper = load_bits<u32x16>(from + (WORDS - 1) * COLUMNS);
+        words[0] = (both & 0x0F0F0F0F) | moved(upper, 2 * number);
+        words[1] = (both >> 4 & 0x0F0F0F0F) | moved(upper, 2 * number + 1);
+    }
+    void put(uint32_t* to, int64_t at, uint8_t number) const {
+        const uint32_t bits = int8_t(number) - lowest;
+        to[at / 8 * COLUMNS] |= (bits & 15) << place_of_nibble(at);
+        to[(WORDS - 1) * COLUMNS] |= bits >> 4 << place_of_upper(at);
+    }
+    float value(const uint32_t* from, int64_t at) const {
+        const uint32_t bits = from[at / 8 * COLUMNS] >> place_of_nibble(at) & 15;
+        return float(int32_t(bits | (from[(WORDS - 1) * COLUMNS] >> place_of_upper(at) & ((1 << UPPER) - 1)) << 4) + lowest);
+    }
 
-// Words of a column of codes.
-template <class Code>
-int64_t code_words(const Matrix& matrix) {
-    constexpr int64_t INPUTS = 4 * Code::EACH;
-    return (matrix.in + INPUTS - 1) / INPUTS;
-}
+private:
+    static int place_of_upper(int64_t at) { return int(at % 4 * 8 + at / 4 * UPPER); }
 
-// A group of a panel: `words` words of each of its columns.
-struct GroupWords {
-    const uint32_t* from;
-    int64_t words;
-    const Group& scale;
-    const float* sums;  // of the first row's activations, if there are shifts; otherwise null
-    bool fetches;       // prefetches what comes next
+    // The upper bits of a word of four, where they belong.
+    static u32x16 moved(u32x16 upper, int word) {
+        const int left = 4 - word * UPPER;
+        return (left < 0 ? upper >> -left : upper << left) & (((1 << UPPER) - 1) * 0x10101010u);
+    }
 };
 
-// Add the products of the halves FIRST to LAST - 1 of a group with COUNT rows from `x` on, `stride` words apart.
+// Units of a column of codes.
+template <class Code>
+int64_t units_of(const Matrix& matrix) {
+    return (matrix.in + Code::INPUTS - 1) / Code::INPUTS;
+}
+
+// Words of a panel.
+template <class Code>
+int64_t panel_words(const Matrix& matrix) {
+    return units_of<Code>(matrix) * Code::WORDS * COLUMNS;
+}
+
+// Words of a row of activations: whole units, and whole vectors of LANES bytes. Codes of what a unit has more than a vector
+// are 0.
+template <class Code>
+int64_t row_words(const Matrix& matrix) {
+    constexpr int64_t INPUTS = std::max(Code::INPUTS, LANES);
+    return (matrix.in + INPUTS - 1) / INPUTS * (INPUTS / 4);
+}
+
+inline int32_t sum_of(const int8_t* bytes, int64_t count) {
+    i32x16 sums = {};
+    int64_t at = 0;
+    for (; at + LANES <= count; at += LANES) sums += to_words(load_bits<i8x16>(bytes + at));
+    int32_t sum = folded(sums, [](auto one, auto other) { return one + other; });
+    for (; at < count; ++at) sum += bytes[at];
+    return sum;
+}
+
+// A group of a panel.
+struct GroupUnits {
+    const uint32_t* from;
+    int64_t units;
+    Group scale;
+    const uint32_t* starts;  // of the first row: what sums begin with, if codes are unsigned; otherwise null
+    const float* sums;       // of the first row's activations, if there are shifts; otherwise null
+    bool fetches;            // prefetches what comes next
+};
+
+// Add the products of words that were read, those of the halves FIRST to LAST - 1, with COUNT rows from `x` on.
 template <class Code, class Dot, int COUNT, int FIRST, int LAST>
-inline void add_group(const Code& code, const GroupWords& group, const uint32_t* x, int64_t stride, Tile<f32x16>& tile) {
-    constexpr int PARTS = Code::EACH * Dot::PARTS;
-    i32x16 sums[COUNT][2] = {}, excess[2] = {};
-    const uint32_t* from = group.from;
-    for (int64_t word = 0; word < group.words; ++word, from += COLUMNS, x += PARTS) {
-        if (FIRST == 0 && group.fetches) {
-            __builtin_prefetch(from + AHEAD);
-            __builtin_prefetch(from + AHEAD + LANES);
-        }
-        u32x16 found[2][Code::EACH];
+inline void add_words(const u32x16 (&found)[2][Code::EACH], const uint32_t* x, int64_t stride, i32x16 (&sums)[COUNT][2]) {
+    if constexpr (Code::UNSIGNED) {
 #pragma GCC unroll 2
-        for (int half = FIRST; half < LAST; ++half) code.read(from + half * LANES, found[half]);
+        for (int word = 0; word < Code::EACH; word += Dot::WORDS)
+#pragma GCC unroll 16
+            for (int row = 0; row < COUNT; ++row) {
+                u32x16 numbers[Dot::WORDS];
+#pragma GCC unroll 2
+                for (int each = 0; each < Dot::WORDS; ++each) numbers[each] = u32x16{} + x[row * stride + word + each];
+#pragma GCC unroll 2
+                for (int half = FIRST; half < LAST; ++half)
+                    sums[row][half] = Dot::dot(sums[row][half], &found[half][word], numbers);
+            }
+    } else {
 #pragma GCC unroll 4
-        for (int part = 0; part < PARTS; ++part) {
+        for (int part = 0; part < Code::EACH * Dot::PARTS; ++part) {
             u32x16 weights[2];
 #pragma GCC unroll 2
-            for (int half = FIRST; half < LAST; ++half) {
-                weights[half] = Dot::part(found[half][part / Dot::PARTS], part % Dot::PARTS);
-                if (ZERO) excess[half] = Dot::dot(excess[half], weights[half], u32x16{} + ZERO * 0x01010101u);
-            }
+            for (int half = FIRST; half < LAST; ++half) weights[half] = Dot::part(found[half][part / Dot::PARTS], part % Dot::PARTS);
 #pragma GCC unroll 16
             for (int row = 0; row < COUNT; ++row) {
                 const u32x16 numbers = u32x16{} + x[row * stride + part];
@@ -107,12 +181,34 @@ inline void add_group(const Code& code, const GroupWords& group, const uint32_t*
             }
         }
     }
+}
+
+// Add the products of the halves FIRST to LAST - 1 of a group with COUNT rows from `x` on, `stride` words apart.
+template <class Code, class Dot, int COUNT, int FIRST, int LAST>
+inline void add_group(const Code& code, const GroupUnits& group, const uint32_t* x, int64_t stride, Tile<f32x16>& tile) {
+    i32x16 sums[COUNT][2] = {};
+    if constexpr (Code::UNSIGNED)
+#pragma GCC unroll 16
+        for (int row = 0; row < COUNT; ++row) sums[row][0] = sums[row][1] = (i32x16)(u32x16{} + group.starts[row * stride]);
+    const uint32_t* from = group.from;
+    for (int64_t unit = 0; unit < group.units; ++unit, from += Code::WORDS * COLUMNS) {
+        if (FIRST == 0 && group.fetches)
+#pragma GCC unroll 16
+            for (int at = 0; at < Code::WORDS * COLUMNS; at += LANES) __builtin_prefetch(from + AHEAD + at);
+#pragma GCC unroll 4
+        for (int number = 0; number < Code::READS; ++number, x += Code::EACH * Dot::PARTS) {
+            u32x16 found[2][Code::EACH];
+#pragma GCC unroll 2
+            for (int half = FIRST; half < LAST; ++half) code.read(from + half * LANES, number, found[half]);
+            add_words<Code, Dot, COUNT, FIRST, LAST>(found, x, stride, sums);
+        }
+    }
 #pragma GCC unroll 16
     for (int row = 0; row < COUNT; ++row)
 #pragma GCC unroll 2
         for (int half = FIRST; half < LAST; ++half) {
             f32x16& total = tile.sums[row][half];
-            total += convert<float>(sums[row][half] - excess[half]) * group.scale.scales[half];
+            total += convert<float>(sums[row][half]) * group.scale.scales[half];
             if (group.sums) total += group.scale.shifts[half] * group.sums[row * stride];
         }
 }
@@ -122,15 +218,16 @@ inline void add_group(const Code& code, const GroupWords& group, const uint32_t*
 template <class Code, class Dot, int COUNT>
 void multiply_byte_tile(const Matrix& matrix, const Code& code, int64_t panel, const uint32_t* x, int64_t stride,
                         bool is_first, Tile<f32x16>& tile) {
-    const int64_t words = code_words<Code>(matrix), each = matrix.codes->size / (4 * Code::EACH);
-    const uint32_t* from = matrix.panels + panel * words * COLUMNS;
-    const auto* sums = reinterpret_cast<const float*>(x + row_words(matrix) * Dot::PARTS);
+    const Codes& codes = *matrix.codes;
+    const int64_t units = units_of<Code>(matrix), each = codes.size / Code::INPUTS;
+    const uint32_t *from = matrix.panels + panel * panel_words<Code>(matrix), *after = x + row_words<Code>(matrix) * Dot::PARTS;
+    const auto* sums = reinterpret_cast<const float*>(after) + (Code::UNSIGNED ? codes.groups(matrix.in) : 0);
+    GroupReader groups(matrix, panel, 0, code.unit);
     for (int row = 0; row < COUNT; ++row) tile.sums[row][0] = tile.sums[row][1] = f32x16{};
-    for (int64_t word = 0, number = 0; word < words; word += each, ++number) {
-        const Group scale(matrix, panel, number, code.unit);
-        const GroupWords group{from + word * COLUMNS, std::min(each, words - word), scale,
-                               matrix.codes->shifts ? sums + number : nullptr, is_first && COUNT >= COMPUTING};
-        const uint32_t* numbers = x + word * Code::EACH * Dot::PARTS;
+    for (int64_t unit = 0; unit < units; unit += each, ++after, ++sums) {
+        const GroupUnits group{from + unit * Code::WORDS * COLUMNS, std::min(each, units - unit), groups.next(),
+                               Code::UNSIGNED ? after : nullptr, codes.shifts ? sums : nullptr, is_first && COUNT >= COMPUTING};
+        const uint32_t* numbers = x + unit * (Code::INPUTS / 4) * Dot::PARTS;
         if constexpr (COUNT <= BOTH_HALVES) {
             add_group<Code, Dot, COUNT, 0, 2>(code, group, numbers, stride, tile);
         } else {
@@ -151,12 +248,13 @@ constexpr std::array<ByteTile<Code>, TILE_ROWS> byte_tiles(std::integer_sequence
 template <class Dot, class Code>
 void multiply_all(const Matrix& matrix, const Code& code, const void* x, int64_t rows, const Output& output) {
     static constexpr auto MULTIPLY = byte_tiles<Code, Dot>(std::make_integer_sequence<int, TILE_ROWS>());
-    const int64_t size = matrix.codes->size, groups = matrix.codes->shifts ? matrix.codes->groups(matrix.in) : 0;
-    const Quantized source = quantize_rows<Dot>(matrix, x, rows, row_words(matrix), groups, [&](const uint8_t* bytes, uint32_t* after) {
-        for (int64_t group = 0; group < groups; ++group) {
-            int32_t sum = 0;
-            for (int64_t at = group * size; at < std::min((group + 1) * size, matrix.in); ++at) sum += int8_t(bytes[at] - ZERO);
-            reinterpret_cast<float*>(after)[group] = float(sum);
+    const Codes& codes = *matrix.codes;
+    const int64_t size = codes.size, groups = codes.groups(matrix.in), more = groups * (Code::UNSIGNED + bool(codes.shifts));
+    const Quantized source = quantize_rows<Dot>(matrix, x, rows, row_words<Code>(matrix), more, [&](const uint8_t* bytes, uint32_t* after) {
+        for (int64_t group = 0; more && group < groups; ++group) {
+            const int32_t sum = sum_of(reinterpret_cast<const int8_t*>(bytes) + group * size, std::min(size, matrix.in - group * size));
+            if (Code::UNSIGNED) after[group] = uint32_t(sum * code.lowest);
+            if (codes.shifts) reinterpret_cast<float*>(after)[Code::UNSIGNED * groups + group] = float(sum);
         }
     });
     const int64_t tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, parts = (tiles + TASK_ROWS / TILE_ROWS - 1) / (TASK_ROWS / TILE_ROWS);
@@ -178,7 +276,9 @@ void multiply_all(const Matrix& matrix, const Code& code, const void* x, int64_t
 
 template <class Code>
 void multiply_bytes(const Matrix& matrix, const Code& code, const void* x, int64_t rows, const Output& output) {
-    if (rows <= FEW_ROWS) {
+    if constexpr (Code::UNSIGNED) {
+        multiply_all<Unsigned>(matrix, code, x, rows, output);
+    } else if (rows <= FEW_ROWS) {
         multiply_all<FewRows>(matrix, code, x, rows, output);
     } else {
         multiply_all<Int8>(matrix, code, x, rows, output);
@@ -187,18 +287,15 @@ void multiply_bytes(const Matrix& matrix, const Code& code, const void* x, int64
 
 // A dequantized row: `write(input, weight)` for each.
 template <class Code, class Write>
-void read_row(const Matrix& matrix, const Code&, int64_t row, const Write& write) {
-    const Codes& codes = *matrix.codes;
-    const int64_t column = row % COLUMNS, half = column / LANES, lane = column % LANES;
-    const uint32_t* from = matrix.panels + row / COLUMNS * code_words<Code>(matrix) * COLUMNS + column;
+void read_row(const Matrix& matrix, const Code& code, int64_t row, const Write& write) {
+    const int64_t panel = row / COLUMNS, column = row % COLUMNS, half = column / LANES, lane = column % LANES;
+    const uint32_t* from = matrix.panels + panel * panel_words<Code>(matrix) + column;
+    GroupReader groups(matrix, panel, 0, 1);
     for (int64_t at = 0; at < matrix.in;) {
-        const Group group(matrix, row / COLUMNS, at / codes.size, 1);
+        const Group group = groups.next();
         const float scale = group.scales[half][lane], shift = group.shifts[half][lane];
-        for (const int64_t end = std::min(at + codes.size, matrix.in); at < end; ++at) {
-            const uint32_t word = from[at / (4 * Code::EACH) * COLUMNS];
-            const float value = Code::EACH == 1 ? int8_t(word >> at % 4 * 8) : codes.table[word >> place_of_nibble(at) & 15];
-            write(at, value * scale + shift);
-        }
+        for (const int64_t end = std::min(at + matrix.codes->size, matrix.in); at < end; ++at)
+            write(at, code.value(from + at / Code::INPUTS * Code::WORDS * COLUMNS, at % Code::INPUTS) * scale + shift);
     }
 }
 

@@ -69,9 +69,11 @@ private:
 template <class Values, class Then>
 inline void dequantize(const Matrix& matrix, const Values& values, int64_t panel, int64_t begin, int64_t end, const Then& then) {
     const uint8_t* from = reinterpret_cast<const uint8_t*>(matrix.panels) + (panel * ((matrix.in + Values::INPUTS - 1) / Values::INPUTS) + begin / Values::INPUTS) * COLUMNS;
+    const int64_t size = matrix.codes->size;
+    GroupReader groups(matrix, panel, begin / size, Values::FACTOR);
     for (int64_t at = begin; at < end;) {
-        const int64_t group = at / matrix.codes->size, stop = std::min(end, (group + 1) * matrix.codes->size);
-        const Group found(matrix, panel, group, Values::FACTOR);
+        const int64_t stop = std::min(end, at - at % size + size);
+        const Group found = groups.next();
         const auto give = [&](int count) {
             __builtin_prefetch(from + sizeof(uint32_t) * AHEAD);
             f32x16 numbers[2][Values::INPUTS];

@@ -20,6 +20,13 @@ def of_groups(size: int) -> Codes:
     return replace(found, size=size, scales=found.scales[:, ::each], shifts=None)
 
 
+def of_bytes() -> Codes:
+    """Scales and shifts of a byte, with factors."""
+    found = replace(codes("int8", more=True), order=None)
+    scales = (found.scales * 900).to(torch.int8)
+    return replace(found, scales=scales, shifts=-scales, shift_factors=found.factors)
+
+
 @pytest.mark.parametrize(
     ("parts", "kind"),
     [
@@ -32,6 +39,10 @@ def of_groups(size: int) -> Codes:
         ([codes("fp8"), replace(codes("fp8"), scales=codes("fp8").scales.float() / 3)], "fp8"),
         ([codes("int8", more=True), codes("int8", more=True)], "int8"),
         ([replace(codes("int8", more=True), order=None), codes("whole")], "int8"),
+        ([of_bytes(), of_bytes()], "int8"),
+        ([of_bytes(), codes("whole")], "int8"),
+        ([of_bytes(), replace(of_bytes(), span=96)], "int8"),
+        ([of_bytes(), replace(codes("int8", more=True), order=None)], "int8"),
         ([replace(codes("int8", more=True), order=None, span=0), of_groups(96)], "int8"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import ctypes
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from gpu_worker.kernels.cpu.coded import CodedGated, CodedLinear
 from gpu_worker.kernels.cpu.tape import Tape
 from gpu_worker.kernels.reference.coded import CodedReference
 from gpu_worker.kernels.reference.rows import FP8
+from gpu_worker.models.formats.gguf import GgufWeight
 from tests.support.coded import KINDS, ROUNDED, coded
+from tests.support.gguf import random_blocks
 from tests.support.native import with_team
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -151,7 +154,95 @@ def test_a_recorded_product_is_repeated(kernels: ctypes.CDLL) -> None:
     assert torch.equal(out, linear(x))
 
 
-@pytest.mark.parametrize(("kind", "bits"), [("table", 5), ("half", 5), ("int8", 9), ("fp8", 9)])
-def test_bytes(kernels: ctypes.CDLL, kind: str, bits: int) -> None:
-    """Codes, and a float16 for 16 of them."""
-    assert CodedLinear(kernels, coded(kind, 64, 128)).nbytes == 64 * 128 * bits // 8
+@pytest.mark.parametrize(
+    ("kind", "bits"),
+    [("table", 5), ("half", 5), ("wide", 5), ("five", 5.5), ("six", 7), ("int8", 9), ("fp8", 9)],
+)
+def test_bytes(kernels: ctypes.CDLL, kind: str, bits: float) -> None:
+    """Codes, and a float16 for a group of them."""
+    assert CodedLinear(kernels, coded(kind, 64, 128)).nbytes == 64 * 128 * bits / 8
+
+
+@pytest.mark.parametrize(
+    ("kind", "bits"),
+    [
+        *[("Q5_0", 5.5), ("Q5_1", 6), ("Q8_0", 8.5), ("Q2_K", 5.25), ("Q3_K", 4.625), ("Q5_K", 5.75)],
+        *[("Q6_K", 6.625), ("IQ4_NL", 4.5), ("IQ4_XS", 4.375), ("TQ1_0", 4.0625), ("TQ2_0", 4.0625)],
+    ],
+)
+def test_bits_of_a_weight_of_gguf(kernels: ctypes.CDLL, kind: str, bits: float) -> None:
+    """docs/models.md names them."""
+    codes = GgufWeight(kind, random_blocks(kind, 64, 768)).codes(slice(0, 64), slice(0, 768))
+    assert codes is not None
+    assert CodedLinear(kernels, CodedWeight.of(codes, torch.float32)).nbytes == 64 * 768 * bits / 8
+
+
+@pytest.mark.parametrize("more", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["five", "six", "whole", "half"])
+def test_fewer_bits_compute_what_bytes_do(
+    kernels: ctypes.CDLL, kind: str, dtype: torch.dtype, more: bool
+) -> None:
+    """Bit by bit, because the sums of a group are the same integers."""
+    for shape in SHAPES:
+        weight = coded(kind, *shape, dtype, more)
+        few, octets = (CodedLinear(kernels, each) for each in (weight, in_bytes(weight)))
+        ids = torch.arange(shape[0])
+        assert torch.equal(few.rows(ids), octets.rows(ids))
+        for rows in (1, 2, 3, 7, 13, 40, 97):
+            x = numbers(rows, shape[1], dtype=dtype, seed=rows)
+            assert torch.equal(few(x), octets(x)[:, : shape[0]])
+
+
+def in_bytes(weight: Tensor) -> CodedWeight:
+    """The same weight in int8, and one more output, whose values need them."""
+    assert isinstance(weight, CodedWeight)
+    codes, table = weight.codes, weight.codes.table
+    if table is not None:
+        unit = 1.0 if torch.equal(table, table.round()) else 0.5
+        values = (table / unit).to(torch.int8).view(torch.uint8)[codes.numbers.int()]
+        codes = replace(codes, numbers=values, scales=codes.scales * unit, kind="int8", table=None)
+    codes = codes[[*range(len(codes.numbers)), 0]]
+    codes.numbers[-1] = 127
+    return CodedWeight.of(codes, weight.dtype)
+
+
+@pytest.mark.parametrize(
+    ("lowest", "highest", "bits"), [(-32, 31, 6), (-32, -1, 5), (-33, 30, 8), (1, 32, 8)]
+)
+def test_values_that_need_fewer_bits(kernels: ctypes.CDLL, lowest: int, highest: int, bits: int) -> None:
+    """The largest products of them, too. Values of 6 bits are between -32 and 31."""
+    weight = coded("five", 64, 128)
+    drawn = torch.randint(lowest, highest + 1, (64, 128), generator=torch.Generator().manual_seed(0))
+    drawn[0], drawn[1] = lowest, highest
+    weight.codes.numbers[:] = drawn.to(torch.uint8)
+    linear = CodedLinear(kernels, weight)
+    assert linear.nbytes == 64 * 128 * (bits + 0.5) / 8
+    for rows in (1, 9):
+        for x in (
+            kept(rows, 128, torch.float32, 0),
+            torch.full((rows, 128), 127.0),
+            torch.full((rows, 128), -127.0),
+        ):
+            expected, size = exact(weight, x)
+            assert ((linear(x).double() - expected).abs() <= 1e-6 * size).all()
+
+
+@pytest.mark.parametrize(("kind", "octets"), [(torch.int8, 1), (torch.float16, 2)])
+def test_scales_and_shifts_of_fewer_bits(kernels: ctypes.CDLL, kind: torch.dtype, octets: int) -> None:
+    codes, x, ids = coded("six", 40, 96, more=True).codes, numbers(9, 96), torch.arange(40)
+    assert codes.factors is not None
+    chance = torch.Generator().manual_seed(0)
+    scales, shifts = (torch.randint(-128, 128, codes.scales.shape, generator=chance) for _ in range(2))
+    few, more = (
+        CodedLinear(kernels, CodedWeight.of(replace(drawn, shift_factors=codes.factors / 3), torch.float32))
+        for drawn in (
+            replace(codes, scales=scales.to(each), shifts=shifts.to(each)) for each in (kind, torch.float32)
+        )
+    )
+    assert torch.equal(few(x), more(x))
+    assert torch.equal(few.rows(ids), more.rows(ids))
+    whole = replace(codes, scales=scales.float(), shifts=shifts * codes.factors.repeat_interleave(2, 1) / 3)
+    expected = CodedLinear(kernels, CodedWeight.of(whole, torch.float32))
+    torch.testing.assert_close(few(x), expected(x), rtol=1e-4, atol=1e-3)
+    assert more.nbytes - few.nbytes == 2 * (4 - octets) * 64 * 6  # padded to whole panels
