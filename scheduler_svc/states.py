@@ -43,8 +43,8 @@ class RequestStates:
         """State of each sequence that is not done, and its span."""
         self._waits = Waits()
         self._tokens = self._pauses = 0
-        self._since_first = 0.0
-        """Seconds from the first tokens to the latest ones."""
+        self._first = 0.0
+        """When the first tokens came."""
 
     def __call__(self, sequence: Sequence) -> None:
         self.changes += 1
@@ -69,14 +69,13 @@ class RequestStates:
         waited = self._waits.came()
         self._tokens += 1
         if self._tokens == 1:
+            self._first = self._waits.since
             self._now().add_event("first token", {"quire.waited_seconds": waited})
-            return
-        if waited > PAUSE_SECONDS and self._pauses < MAX_PAUSES:
-            gaps = self._tokens - 2
-            if not gaps or waited > PAUSE_TIMES * self._since_first / gaps:
+        elif waited > PAUSE_SECONDS and self._pauses < MAX_PAUSES:
+            gaps, before = self._tokens - 2, self._waits.since - waited - self._first
+            if not gaps or waited > PAUSE_TIMES * before / gaps:
                 self._pauses += 1
                 self._now().add_event("pause", {"quire.waited_seconds": waited})
-        self._since_first += waited
 
     def close(self) -> None:
         """The request has ended."""

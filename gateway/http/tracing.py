@@ -91,7 +91,7 @@ class RequestSpans:
         caller, client = scope["state"].get("caller"), scope.get("client")
         trusted = caller and (caller.keyed or (client and is_loopback(client[0])))
         traceparent = Headers(scope=scope).get("traceparent") if trusted else None
-        return _propagator.extract({"traceparent": traceparent} if traceparent else {}, Context())
+        return _propagator.extract({"traceparent": traceparent}, Context()) if traceparent else Context()
 
 
 def record(error: GatewayError) -> None:

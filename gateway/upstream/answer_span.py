@@ -7,13 +7,12 @@ have one. What people ask and are answered is never in it.
 from opentelemetry import trace
 from opentelemetry.trace import Span
 
-from ops.runtime.telemetry import Waits
-from ops.runtime.trace_sampling import TENANT
-from proto.sampling_pb2 import LENGTH, STOP, FinishReason
+from gateway.upstream.measures import REASONS, AnswerTimes
+from ops.runtime.trace_sampling import LONGEST_WAIT, TENANT
+from proto.sampling_pb2 import FinishReason
 from proto.tokenizer_pb2 import PromptInfo, TextRequest
 
 PROVIDER = "quire"
-_REASONS = {STOP: "stop", LENGTH: "length"}
 
 tracer = trace.get_tracer("quire.gateway")
 
@@ -25,9 +24,7 @@ class AnswerSpan:
         operation = "chat" if request.HasField("chat") else "text_completion"
         self.span: Span = tracer.start_span(f"{operation} {model}")
         self._recording = self.span.is_recording()
-        self._waits = Waits()
         self._reasons: dict[int, str] = {}
-        self._output_tokens = 0
         if self._recording:
             self.span.set_attributes(
                 {
@@ -50,25 +47,23 @@ class AnswerSpan:
             }
             self.span.set_attributes(tokens)
 
-    def tokens(self, index: int, tokens: int, reason: FinishReason) -> None:
-        """A sequence has got `tokens` more: see `AnswerTimes.tokens`."""
-        if not self._recording:
-            return
-        if tokens:
-            waited = self._waits.came()
-            if not self._output_tokens:
-                self.span.set_attribute("gen_ai.response.time_to_first_chunk", waited)
-            self._output_tokens += tokens
-        if reason:
-            self._reasons[index] = _REASONS[reason]
-
-    def end(self) -> None:
-        """All of the answer has come, or nobody waits for it any more."""
+    def finished(self, index: int, reason: FinishReason) -> None:
+        """A sequence has ended."""
         if self._recording:
-            reasons = [self._reasons[index] for index in sorted(self._reasons)]
-            self.span.set_attribute("gen_ai.usage.output_tokens", self._output_tokens)
-            self.span.set_attribute("gen_ai.response.finish_reasons", reasons)
-            self._waits.note(self.span)
+            self._reasons[index] = REASONS[reason]
+
+    def end(self, times: AnswerTimes) -> None:
+        """All of the answer has come, or nobody waits for it any more. `times`: when it came."""
+        if self._recording:
+            if (first := times.first_chunk) is not None:
+                self.span.set_attribute("gen_ai.response.time_to_first_chunk", first)
+            self.span.set_attributes(
+                {
+                    "gen_ai.usage.output_tokens": times.output_tokens,
+                    "gen_ai.response.finish_reasons": [reason for _, reason in sorted(self._reasons.items())],
+                    LONGEST_WAIT: round(times.longest_wait, 6),
+                }
+            )
         self.span.end()
 
 
@@ -77,8 +72,9 @@ def _parameters(request: TextRequest) -> dict[str, int | float]:
     found: dict[str, int | float] = {}
     if request.HasField("max_tokens"):
         found["gen_ai.request.max_tokens"] = request.max_tokens
+    sampling, left_out = request.sampling, request.left_out[:]
     for name in ("temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty"):
-        value = getattr(request.sampling, name)
-        if name not in request.left_out and (value or name == "temperature"):
+        value = getattr(sampling, name)
+        if name not in left_out and (value or name == "temperature"):
             found[f"gen_ai.request.{name}"] = value
     return found

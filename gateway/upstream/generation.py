@@ -68,7 +68,7 @@ class Generation(Attempts):
 
     def close(self) -> None:
         """See `Attempts.close`."""
-        self._traced.end()
+        self._traced.end(self._times)
 
     async def chunks(self, number: int = 0) -> Chunks:
         """The chunks that the tokenizer service sends, as if no process had died. Raises `GatewayError`.
@@ -117,10 +117,10 @@ class Generation(Attempts):
             sequence = self._sequences[index]
             sequence.token_ids += tokens
             self._times.tokens(index, len(tokens), reason)
-            self._traced.tokens(index, len(tokens), reason)
             sequence.text_length += len(delta.text)
             if reason:
                 sequence.finished = True
+                self._traced.finished(index, reason)
 
     def _with_so_far(self) -> TextRequest:
         """The request, with everything received so far."""

@@ -8,7 +8,7 @@ from ops.runtime.metrics import METRICS, Counter, Metrics
 from proto.sampling_pb2 import LENGTH, STOP, FinishReason
 from proto.tokenizer_pb2 import TextRequest
 
-_REASONS = {STOP: "stop", LENGTH: "length"}
+REASONS = {STOP: "stop", LENGTH: "length"}
 ABORT, ERROR = "abort", "error"
 MOST_VALUES = 100
 """Values of a label that are told apart. Further ones count under "other". Who has no key is known by its
@@ -61,7 +61,7 @@ class Measures:
         self.calls_waiting = metrics.gauge(names.CALLS_WAITING, model)
         self.ended = {
             reason: metrics.counter(names.REQUEST_SUCCESS, model, reason)
-            for reason in (*_REASONS.values(), ABORT, ERROR)
+            for reason in (*REASONS.values(), ABORT, ERROR)
         }
         self._tenants = Counters(lambda tenant: metrics.counter(names.TENANT_TOKENS, model, tenant))
 
@@ -76,7 +76,8 @@ class AnswerTimes:
     def __init__(self, measures: Measures, request: TextRequest, trace_id: int = 0) -> None:
         """`trace_id`: of the request's trace; 0: it is not traced."""
         self._measures, self._trace_id = measures, trace_id
-        self._came = measures.clock()
+        self._came = self._latest = measures.clock()
+        self._longest = 0.0
         self._request = request
         self._tokens_of_tenant = measures.tokens_of(request.tenant)
         self._first = [0.0] * request.n
@@ -102,11 +103,29 @@ class AnswerTimes:
             measures.max_tokens.observe(self._request.max_tokens)
         self._tokens_of_tenant.add(tokens)
 
+    @property
+    def output_tokens(self) -> int:
+        return sum(self._counts)
+
+    @property
+    def first_chunk(self) -> float | None:
+        """Seconds until the first tokens came; None if there are none yet."""
+        begun = [first for first in self._first if first]
+        return min(begun) - self._came if begun else None
+
+    @property
+    def longest_wait(self) -> float:
+        """The longest time without a token, in seconds. One that goes on counts."""
+        return max(self._longest, self._measures.clock() - self._latest)
+
     def tokens(self, index: int, tokens: int, reason: FinishReason) -> None:
         """A sequence has got `tokens` more. `reason`: why it has ended; `NOT_FINISHED`: it goes on."""
         measures = self._measures
         now = measures.clock()
         if tokens:
+            if (waited := now - self._latest) > self._longest:
+                self._longest = waited
+            self._latest = now
             measures.generation_tokens.add(tokens)
             self._tokens_of_tenant.add(tokens)
             if self._counts[index]:
@@ -118,7 +137,7 @@ class AnswerTimes:
             self._counts[index] += tokens
             self._last[index] = now
         if reason:
-            measures.ended[_REASONS[reason]].add()
+            measures.ended[REASONS[reason]].add()
             self._ended(index)
             self._unfinished -= 1
             if not self._unfinished:

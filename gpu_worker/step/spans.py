@@ -10,9 +10,10 @@ costs one look into an empty dictionary.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.trace import Link, Span, Status, StatusCode
@@ -48,10 +49,6 @@ class _Traced:
     shown: int = 0
     """Spans of steps that it has."""
 
-    def link(self) -> Link:
-        """What a step's span of another sequence has of this one."""
-        return Link(self.span.get_span_context())
-
     def fail(self, message: str) -> None:
         if self.span.is_recording():  # its slot may have been freed while the step was under way
             self.span.set_status(Status(StatusCode.ERROR, message))
@@ -72,14 +69,28 @@ class TracedStep:
     """By row."""
 
     @cached_property
-    def links(self) -> dict[int, Link]:
-        """To each traced sequence, by row."""
-        return {row: traced.link() for row, traced in self.sequences.items()}
-
-    @cached_property
     def made_of(self) -> dict[str, int]:
         """What its batch was made of."""
         return _made_of(self)
+
+
+class _Others(Sequence[Link]):
+    """Links to the traced sequences of a step but one. Made when the span is sent: most never are."""
+
+    def __init__(self, sequences: Mapping[int, _Traced], row: int) -> None:
+        """`sequences`: by row. `row`: of the one that is left out."""
+        self._sequences, self._row = sequences, row
+
+    def __len__(self) -> int:
+        return len(self._sequences) - 1
+
+    def __getitem__(self, index: Any) -> Any:
+        return [*self][index]
+
+    def __iter__(self) -> Iterator[Link]:
+        for row, traced in self._sequences.items():
+            if row != self._row:
+                yield Link(traced.span.get_span_context())
 
 
 class Spans:
@@ -176,7 +187,6 @@ def _show(name: str, step: TracedStep, row: int, duration_us: int) -> None:
     if traced.shown > MAX_STEPS:
         return
     rows, now = step.plan.rows, time.time_ns()
-    links = [link for other, link in step.links.items() if other != row]
     span = tracer.start_span(
         name,
         trace.set_span_in_context(traced.span),
@@ -185,7 +195,7 @@ def _show(name: str, step: TracedStep, row: int, duration_us: int) -> None:
             "quire.row_tokens": _int32s(rows.counts)[row],
             **step.made_of,
         },
-        links=links,
+        links=_Others(step.sequences, row),
         start_time=now - duration_us * 1000,
     )
     span.end(now)

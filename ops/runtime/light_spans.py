@@ -2,7 +2,7 @@
 
 With a rate of a tenth, nine spans of ten are made to be dropped when their request has ended well. One of
 OpenTelemetry's SDK takes 30 µs, and 2.5 for each attribute: its checks and copies are made at once. These
-spans keep what they are given. What is sent becomes a span of the SDK, which cuts, checks and exports it.
+spans keep what they are given. What is sent is checked, cut and copied once, into a message: `otlp.py`.
 """
 
 import random
@@ -13,10 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from opentelemetry import trace
-from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.context import Context
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import Event, ReadableSpan, SpanLimits, SpanProcessor
+from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import (
     Link,
@@ -31,12 +29,7 @@ from opentelemetry.util.types import Attributes, AttributeValue
 
 from ops.runtime.trace_sampling import Request, Sampling
 
-MAX_ATTRIBUTE_LENGTH = 4096
-"""Characters of an attribute of a span, of its events and of its status. A stack trace may need them."""
-
-_LIMITS = SpanLimits(max_attribute_length=MAX_ATTRIBUTE_LENGTH)
 _CHOSEN, _OTHER = TraceFlags(TraceFlags.SAMPLED), TraceFlags(TraceFlags.DEFAULT)
-_UNSET = Status()
 
 
 class LightSpan(trace.Span):
@@ -63,10 +56,15 @@ class LightSpan(trace.Span):
         self.trace_id, self.request = trace_id, request
         self.start_time = time.time_ns() if start_time is None else start_time
         self.end_time: int | None = None
-        self._parent, self._scope = parent, scope
-        self._span_id = random.getrandbits(64) or 1
+        self.parent, self.scope = parent, scope
+        self.span_id = random.getrandbits(64) or 1
         self._context: SpanContext | None = None
         request.begin()
+
+    @property
+    def context(self) -> SpanContext:
+        """Of a span that is sent: processors of the SDK leave out others."""
+        return SpanContext(self.trace_id, self.span_id, False, _CHOSEN)
 
     @property
     def nanoseconds(self) -> int:
@@ -76,7 +74,7 @@ class LightSpan(trace.Span):
     def get_span_context(self) -> SpanContext:
         if self._context is None:
             flags = _CHOSEN if self.request.chosen else _OTHER
-            self._context = SpanContext(self.trace_id, self._span_id, False, flags)
+            self._context = SpanContext(self.trace_id, self.span_id, False, flags)
         return self._context
 
     def is_recording(self) -> bool:
@@ -128,28 +126,6 @@ class LightSpan(trace.Span):
             self.end_time = time.time_ns() if end_time is None else end_time
             self.request.end(self)
 
-    def of_sdk(self, resource: Resource) -> ReadableSpan:
-        """The same as a span of the SDK, of a trace that is sent: exporters leave out others."""
-        parent = self._parent
-        return ReadableSpan(
-            name=self.name,
-            context=SpanContext(self.trace_id, self._span_id, False, _CHOSEN),
-            parent=parent.get_span_context() if isinstance(parent, LightSpan) else parent,
-            resource=resource,
-            attributes=_checked(self.attributes),
-            events=[Event(name, _checked(attributes), at) for name, attributes, at in self.events],
-            links=self.links,
-            kind=self.kind,
-            status=self.status or _UNSET,
-            start_time=self.start_time,
-            end_time=self.end_time,
-            instrumentation_scope=self._scope,
-        )
-
-
-def _checked(attributes: Attributes) -> BoundedAttributes:
-    return BoundedAttributes(_LIMITS.max_span_attributes, attributes, max_value_len=MAX_ATTRIBUTE_LENGTH)
-
 
 class LightTracer(trace.Tracer):
     """Makes the spans of one module."""
@@ -198,9 +174,9 @@ class LightTracer(trace.Tracer):
 class LightTracerProvider(trace.TracerProvider):
     """Gives what is sent to a processor of OpenTelemetry's SDK."""
 
-    def __init__(self, sampling: Sampling, resource: Resource, then: SpanProcessor) -> None:
-        """`then`: gets the spans that are sent, when they have ended."""
-        self.sampling, self.resource = sampling, resource
+    def __init__(self, sampling: Sampling, then: SpanProcessor) -> None:
+        """`then`: gets the light spans that are sent, when they have ended."""
+        self.sampling = sampling
         self._then = then
 
     def get_tracer(
@@ -214,7 +190,7 @@ class LightTracerProvider(trace.TracerProvider):
         return LightTracer(self, scope)
 
     def send(self, span: LightSpan) -> None:
-        self._then.on_end(span.of_sdk(self.resource))
+        self._then.on_end(span)  # type: ignore[arg-type]
 
     def force_flush(self) -> bool:
         return self._then.force_flush()

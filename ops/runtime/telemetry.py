@@ -14,14 +14,14 @@ from typing import Any
 import grpc
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, TraceFlags, Tracer
 from opentelemetry.trace import Status as SpanStatus
 from opentelemetry.trace import StatusCode as SpanStatusCode
 
-from ops.runtime.light_spans import MAX_ATTRIBUTE_LENGTH, LightTracerProvider
+from ops.runtime.light_spans import LightTracerProvider
+from ops.runtime.otlp import MAX_ATTRIBUTE_LENGTH, Exporter
 from ops.runtime.trace_sampling import LONGEST_WAIT, Sampling
 from proto.rpc.call import Status
 
@@ -54,8 +54,8 @@ def start_traces(
     if not endpoint:
         return None
     resource = Resource.create({"service.name": f"quire-{service}", "service.instance.id": process_id})
-    exporter = OTLPSpanExporter(endpoint=endpoint, insecure=not endpoint.startswith("https"))
-    provider = LightTracerProvider(sampling or Sampling(), resource, BatchSpanProcessor(exporter))
+    sending = BatchSpanProcessor(Exporter(resource, endpoint))
+    provider = LightTracerProvider(sampling or Sampling(), sending)
     trace.set_tracer_provider(provider)
     return provider
 
@@ -135,20 +135,21 @@ class Waits:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.longest = 0.0
         """Seconds."""
+        self.since = clock()
+        """When tokens came last, or the beginning."""
         self._clock = clock
-        self._since = clock()
 
     def came(self) -> float:
         """Tokens have come; the seconds since those before, or since the beginning."""
         now = self._clock()
-        waited, self._since = now - self._since, now
+        waited, self.since = now - self.since, now
         if waited > self.longest:
             self.longest = waited
         return waited
 
     def note(self, span: Span) -> None:
         """Set the longest wait as the span's attribute. One that goes on counts."""
-        span.set_attribute(LONGEST_WAIT, round(max(self.longest, self._clock() - self._since), 6))
+        span.set_attribute(LONGEST_WAIT, round(max(self.longest, self._clock() - self.since), 6))
 
 
 @asynccontextmanager

@@ -1,23 +1,57 @@
-"""Spans as OpenTelemetry would export them, kept for a test."""
+"""Spans as OpenTelemetry's SDK has them, kept for a test."""
 
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import Status
 
-from ops.runtime.light_spans import LightTracerProvider
+from ops.runtime.light_spans import LightSpan, LightTracerProvider
 from ops.runtime.trace_sampling import Sampling
 
 Exporter = TypeVar("Exporter", bound=InMemorySpanExporter)
+
+
+class Converted(SpanExporter):
+    """Gives light spans to another exporter, as spans of the SDK."""
+
+    def __init__(self, then: SpanExporter) -> None:
+        self._then = then
+
+    def export(self, spans: Any) -> SpanExportResult:
+        return self._then.export([of_sdk(span) for span in spans])
+
+
+def of_sdk(span: LightSpan) -> ReadableSpan:
+    parent = span.parent
+    return ReadableSpan(
+        name=span.name,
+        context=span.context,
+        parent=parent.context if isinstance(parent, LightSpan) else parent,
+        resource=Resource.get_empty(),
+        attributes=_frozen(span.attributes),
+        events=[Event(name, _frozen(attributes or {}), at) for name, attributes, at in span.events],
+        links=span.links,
+        kind=span.kind,
+        status=span.status or Status(),
+        start_time=span.start_time,
+        end_time=span.end_time,
+        instrumentation_scope=span.scope,
+    )
+
+
+def _frozen(attributes: Any) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in attributes.items()}
 
 
 def exported_to(
     exporter: Exporter, monkeypatch: pytest.MonkeyPatch, module: ModuleType, tracer: str = "tracer"
 ) -> Exporter:
     """`exporter`, which gets the spans of the module's tracer from now on. `tracer`: its name there."""
-    provider = LightTracerProvider(Sampling(), Resource.create({}), SimpleSpanProcessor(exporter))
+    provider = LightTracerProvider(Sampling(), SimpleSpanProcessor(Converted(exporter)))
     monkeypatch.setattr(module, tracer, provider.get_tracer("test"))
     return exporter

@@ -65,6 +65,21 @@ def test_an_answer_of_two_sequences() -> None:
     }
 
 
+def test_how_long_somebody_waited() -> None:
+    rig = Rig()
+    times = AnswerTimes(rig.measures, TextRequest(n=2))
+    rig.now += 2
+    assert (times.first_chunk, times.longest_wait, times.output_tokens) == (None, 2, 0)
+    for index, tokens in ((1, 1), (0, 2)):
+        rig.now += 1
+        times.tokens(index, tokens, NOT_FINISHED)
+    assert (times.first_chunk, times.longest_wait, times.output_tokens) == (3, 3, 3)
+    rig.now += 2
+    times.tokens(1, 0, STOP)  # no token: the wait goes on
+    rig.now += 2
+    assert times.longest_wait == 4
+
+
 def test_what_is_missing_failed_or_is_not_wanted() -> None:
     rig = Rig()
     with pytest.raises(ValueError, match="broken"), AnswerTimes(rig.measures, TextRequest(n=3)) as _:

@@ -81,6 +81,22 @@ def test_a_slow_step_is_shown_and_linked_to_the_others_in_it(make, exporter) -> 
     assert (one.attributes["quire.steps"], other.attributes["quire.steps"]) == (8, 1)
 
 
+def test_links_are_made_when_they_are_sent(make, exporter, monkeypatch) -> None:
+    tracked, made = spans.Spans(), []
+    monkeypatch.setattr(spans, "Link", lambda context: made.append(context) or context)
+    monkeypatch.setattr(spans.tracer._provider, "send", lambda span: None)  # as if it were not chosen
+    news = [make.slot(slot, [1], [], traceparent=PARENT) for slot in range(3)]
+    rows = [(slot, 0, 1, 1) for slot in range(3)]
+    step = tracked.begin(make.plan(1, rows, new_slots=news))
+    tracked.end(step, StepResult(step=1, duration_us=1000))
+    assert not made
+    others = spans._Others(step.sequences, 1)
+    assert (len(others), [*others], others[1]) == (2, made[:2], made[1])
+    assert [context.span_id for context in made[:2]] == [
+        step.sequences[row].span.get_span_context().span_id for row in (0, 2)
+    ]
+
+
 def test_what_came_back_from_host_memory(make, exporter) -> None:
     tracked = spans.Spans()
     new = make.slot(0, [1, 2], [4, 5, 6], traceparent=PARENT)
