@@ -6,10 +6,12 @@ Containers are killed, replaced and at last stopped. The first promise that is n
 """
 
 import json
+import os
 import sys
 import time
 
 from ops.images.deployment import (
+    ANSWER,
     CHAIN,
     JAEGER,
     MODEL,
@@ -37,11 +39,13 @@ from ops.images.deployment import (
 def main() -> int:
     try:
         for check in (
-            *(it_answers, images_are_small, ports_are_those_of_pages, roots_and_limits_are_set, limits_hold),
+            *(it_answers, images_are_small, idle_costs_little, ports_are_those_of_pages),
+            *(roots_and_limits_are_set, limits_hold),
             *(what_is_inner_reaches_nothing_outside, redis_knows_its_users, nothing_is_compiled_at_a_start),
             *(metrics_lead_to_traces, what_was_planned_is_on_record),
             *(keys_are_given_out, the_dead_come_back, the_gateway_comes_back, a_stopped_process_is_ended),
-            *(two_of_a_kind_share, services_are_replaced, answers_end_before_the_stop),
+            *(two_of_a_kind_share, services_are_replaced, a_model_comes_from_the_hub),
+            answers_end_before_the_stop,
         ):
             began = time.monotonic()
             print(f"== {check.__name__.replace('_', ' ')}", flush=True)
@@ -72,6 +76,26 @@ def images_are_small() -> None:
     for service in ("gateway", "tokenizer", "scheduler"):
         size = int(json.loads(docker("image", "inspect", inspected(service)["Image"]).stdout)[0]["Size"])
         promise(size < SMALL_BYTES, f"the image of {service} has {size / 1e6:.0f} MB")
+
+
+IDLE_SECONDS = 60.0
+"""Each container has two health checks in this time."""
+IDLE_CORES = 0.1
+"""Cores that all containers take together while nobody asks, at most."""
+CPU_TIME = """cat /sys/fs/cgroup/cpuacct/cpuacct.usage 2>/dev/null ||
+awk '$1 == "usage_usec" {print $2 "000"}' /sys/fs/cgroup/cpu.stat"""
+"""Nanoseconds of CPU time of a container: of control groups of version 1, and of version 2."""
+
+
+def idle_costs_little() -> None:
+    def used() -> float:
+        return sum(int(inside(service, CPU_TIME, python=False)) for service in SERVICES) / 1e9
+
+    before, began = used(), time.monotonic()
+    time.sleep(IDLE_SECONDS)
+    cores = (used() - before) / (time.monotonic() - began)
+    promise(cores < IDLE_CORES, f"without a request {cores:.2f} cores are busy")
+    print(f"   {cores:.1%} of a core, health checks included")
 
 
 WATCHING = ("jaeger", "prometheus")
@@ -308,6 +332,21 @@ def services_are_replaced() -> None:
         for stream in streams:
             stream.ends_whole(f"{service} replaced")
         wait_ready()
+
+
+ONE_TOKEN = {**ANSWER, "max_tokens": 1, "n": 1}
+
+
+def a_model_comes_from_the_hub() -> None:
+    """Tokenizer and worker fetch it into one volume. It is the model from before, under another name."""
+    os.environ.update({"MODEL_ID": "forest/fox", "QUIRE_MODEL_NAME": "fox"})
+    ANSWER["model"] = ONE_TOKEN["model"] = "fox"
+    chain = ("tokenizer", "scheduler", "worker")
+    for start in ("fetched", "found in its volume"):
+        docker("compose", "up", "--detach", "--no-deps", "--force-recreate", *chain)
+        took = wait_until("the model is there", lambda: status_of("/v1/completions", ONE_TOKEN) == 200)
+        Stream().ends_whole(f"a model of the Hub, {start}, after {took:.0f} s")
+        os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"  # where nobody answers
 
 
 def answers_end_before_the_stop() -> None:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the images, starts docker-compose.yml, tries what it promises (checks.py, 15 minutes), and takes it all
+# Builds the images, starts docker-compose.yml, tries what it promises (checks.py, 17 minutes), and takes it all
 # down again. Where no registry of images is reached, Debian's packages take the place of others' images
 # (stand_ins/), and of Jaeger a program that takes spans.
 set -eu
@@ -16,10 +16,10 @@ COMPOSE_FILE=docker-compose.yml:ops/images/patience.yml
 QUIRE_RECORDINGS=/recordings
 folder=$(mktemp -d)
 SECRETS="$folder/secrets"
-server=
+servers=
 export COMPOSE_PROJECT_NAME COMPOSE_FILE QUIRE_RECORDINGS SECRETS
 trap 'status=$?; [ $status = 0 ] || docker compose logs --tail 30
-    docker compose --profile "*" down --volumes --timeout 5; [ -z "$server" ] || kill $server; rm -rf "$folder"
+    docker compose --profile "*" down --volumes --timeout 5; [ -z "$servers" ] || kill $servers; rm -rf "$folder"
     exit $status' EXIT
 
 python=$(sed -n 's/^ARG PYTHON_IMAGE=//p' ops/images/Dockerfile)
@@ -29,19 +29,28 @@ if ! { docker image inspect "$python" || timeout 120 docker pull "$python"; } >/
     COMPOSE_FILE=$COMPOSE_FILE:ops/images/stand_ins/compose.yml
 fi
 
+# Where containers reach this machine. The ports are always the same: with others the engine would build all again.
+address=$(docker network inspect bridge --format '{{(index .IPAM.Config 0).Gateway}}')
+
+# A hub with one model.
+mkdir -p "$folder/hub/forest" && cp -r ops/tiny_model/model "$folder/hub/forest/fox"
+python3 -m tests.support.hub "$folder/hub" "$address" 8766 &
+servers="$servers $!"
+export HF_ENDPOINT="http://$address:8766"
+
 # A folder in which pip finds torch's CPU build is an index of packages for the time of the build.
 wheels=$(python3 -m pip config get global.find-links 2>/dev/null || true)
 if [ -z "${TORCH_INDEX:-}" ] && ls "$wheels"/torch-*+cpu-*.whl >/dev/null 2>&1; then
     mkdir "$folder/index" && ln -s "$wheels" "$folder/index/torch"
-    address=$(docker network inspect bridge --format '{{(index .IPAM.Config 0).Gateway}}')
-    # Always the same port, for with another the engine would build all again.
     python3 -m http.server 8765 --bind "$address" --directory "$folder/index" >/dev/null 2>&1 &
-    server=$!
+    servers="$servers $!"
     export TORCH_INDEX="http://$address:8765"
 fi
 
 echo "== passwords"
 python3 -m ops.launcher.acl "$SECRETS"
+echo "== the file, with all profiles"
+docker compose --profile "*" config --quiet
 echo "== build and start"
 docker compose --profile operator build
 docker compose up --detach --wait

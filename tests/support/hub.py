@@ -1,7 +1,11 @@
-"""A hub of models on loopback: what huggingface_hub asks of the real one, answered from a folder."""
+"""A hub of models: what huggingface_hub asks of the real one, answered from a folder.
+
+python -m tests.support.hub FOLDER ADDRESS PORT     one that stays
+"""
 
 import hashlib
 import json
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +23,8 @@ REVISIONS = ("main", "v2", COMMIT)
 class Hub:
     """Serves `root/org/name/` as the model `org/name`, whose only commit has the names `REVISIONS`."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, host: str = "127.0.0.1", port: int = 0) -> None:
+        """`port`: 0: a free one."""
         self.root = root
         self.sent: Counter[str] = Counter()
         """How often each file was sent, by its path under the root."""
@@ -38,8 +43,8 @@ class Hub:
             def log_message(self, *arguments: Any) -> None:
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.server = ThreadingHTTPServer((host, port), Handler)
+        self.url = f"http://{host}:{self.server.server_port}"
 
     def answer(self, handler: BaseHTTPRequestHandler, body: bool) -> None:
         self.tokens.add(handler.headers.get("authorization", ""))
@@ -110,3 +115,7 @@ def serving(root: Path) -> Iterator[Hub]:
         hub.server.shutdown()
         thread.join()
         hub.server.server_close()
+
+
+if __name__ == "__main__":
+    Hub(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])).server.serve_forever()
