@@ -3,16 +3,19 @@
     python -m ops.bench.watching [--rows N] [--step-ms MS]
 
 Each call is repeated as the processes make it, and the fastest of several rounds counts. The share is of one
-core's time, in steps of MS milliseconds that give each of N sequences a token.
+core's time, in steps of MS milliseconds that give each of N sequences a token. Every five seconds each of the
+four processes leaves a snapshot of its metrics in Redis. Writes ops/bench/results/watching.json.
 """
 
 import argparse
 import timeit
 from array import array
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from gateway.upstream.measures import AnswerTimes
 from gateway.upstream.measures import Measures as GatewayMeasures
+from ops.bench.record import write
 from ops.runtime.metrics import Metrics
 from ops.runtime.metrics_store import WRITE_SECONDS
 from proto.arrays import pack
@@ -28,6 +31,7 @@ from scheduler_svc.recording.tape import RecordedScheduler
 from scheduler_svc.wire import plan_to, result_from
 
 CALLS, ROUNDS = 200, 5
+PROCESSES = 4
 BLOCK_SIZE = 16
 
 
@@ -76,12 +80,14 @@ def measure(rows: int) -> dict[str, float]:
 
 def shares(costs: dict[str, float], rows: int, step_ms: float) -> dict[str, float]:
     """Parts of one core's time."""
-    snapshot, step_us = costs["a snapshot"] / (1e6 * WRITE_SECONDS), 1e3 * step_ms
-    return {
-        "gateway": rows * costs["gateway, a token"] / step_us + snapshot,
-        "scheduler": costs["scheduler, a step"] / step_us + snapshot,
-        "recording": costs["scheduler, a step on record"] / step_us,
+    step_us = 1e3 * step_ms
+    metrics = {
+        "gateway": rows * costs["gateway, a token"] / step_us,
+        "scheduler": costs["scheduler, a step"] / step_us,
+        "snapshots": PROCESSES * costs["a snapshot"] / (1e6 * WRITE_SECONDS),
     }
+    recording = costs["scheduler, a step on record"] / step_us
+    return metrics | {"metrics": sum(metrics.values()), "recording": recording}
 
 
 def _microseconds(call: Callable[[], object]) -> float:
@@ -92,11 +98,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m ops.bench.watching", description=__doc__)
     parser.add_argument("--rows", type=int, default=32, help="sequences of a step (default: 32)")
     parser.add_argument("--step-ms", type=float, default=20.0, help="of a step (default: 20)")
+    parser.add_argument("--out", type=Path, default=Path("ops/bench/results/watching.json"))
     options = parser.parse_args(arguments)
     costs = measure(options.rows)
+    found = shares(costs, options.rows, options.step_ms)
+    results = {
+        "rows": options.rows,
+        "step_ms": options.step_ms,
+        "microseconds": {name: round(cost, 2) for name, cost in costs.items()},
+        "part of a core": {name: round(share, 5) for name, share in found.items()},
+    }
+    write(options.out, "watching", 0, results)
     for name, cost in costs.items():
         print(f"{name:<28}{cost:10.2f} µs")
-    for name, share in shares(costs, options.rows, options.step_ms).items():
+    for name, share in found.items():
         print(f"{name:<28}{share:10.3%} of a core")
     return 0
 

@@ -51,6 +51,7 @@ KINDS: Mapping[str, Kind] = {
     "paced": Kind("What the processes carry", lambda _: "", processes.paced),
     "front": Kind("What streams cost in front of the worker", lambda _: "", anything.numbers),
     "traces": Kind("What traces cost", lambda _: "", anything.numbers),
+    "watching": Kind("What metrics and recordings cost", lambda _: "", anything.numbers),
     "wire": Kind("The wire beside plain gRPC", lambda _: "", processes.wire),
     "one-redis": Kind("Where one Redis ends", lambda _: "", processes.one_redis),
     "chaos": Kind("When everything fails in turn", lambda _: "", robust.chaos),

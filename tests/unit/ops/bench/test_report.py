@@ -186,6 +186,7 @@ def folder(tmp_path, made_up, contest) -> Path:
         made_up("paced", {"prompt_tokens": 32, "answer_tokens": 256, "by_step_ms": {"5": [CARRIED]}}),
         made_up("front", FRONT),
         made_up("traces", {"rate": 0.1, **traces_compared([Turn(2000, 800 + turn) for turn in range(9)])}),
+        made_up("watching", {"rows": 32, "part of a core": {"gateway": 0.002, "metrics": 0.004}}),
         made_up("one-redis", ONE_REDIS),
         made_up("chaos", CHAOS),
         made_up("soak", SOAK),
@@ -255,6 +256,11 @@ def test_what_streams_cost_is_judged(folder) -> None:
     assert "a request with one token, 1 at once | at most 3 ms | 4.2 | **missed** | [front.json]" in report
     assert "2,000 streams take in gateway and tokenizer | below 300 MB | 136 | met | [front.json]" in report
     assert "100,000 tokens, over that without | at most 20 ms | 12 | met | [front.json]" in report
+
+
+def test_what_metrics_cost_is_judged(folder) -> None:
+    report = text(read_all(folder / RESULTS))
+    assert "in steps of 20 ms | below 0.005 of a core | 0.004 | met | [watching.json]" in report
 
 
 def test_what_breaks_is_told_and_judged(folder) -> None:
