@@ -46,15 +46,19 @@ class Grid:
     """Host slots of each worker, one block each."""
     swap_us: float = SWAP_US
     """Microseconds to copy one block to the host, or back."""
+    drafts: Sequence[float] = (0.0,)
+    """Chances that a draft holds if those before it in its row do; 0: none are made."""
 
     def settings(self) -> list[Setting]:
         """All combinations. The last setting changes fastest."""
         combinations = product(
-            self.policies, self.workers, self.pool_blocks, self.step_tokens, self.host_blocks
+            self.policies, self.workers, self.pool_blocks, self.step_tokens, self.host_blocks, self.drafts
         )
         return [
-            Setting(policy, workers, pool, step, self.slots, host_blocks=host, swap_us=self.swap_us)
-            for policy, workers, pool, step, host in combinations
+            Setting(
+                policy, workers, pool, step, self.slots, host_blocks=host, swap_us=self.swap_us, drafts=drafts
+            )
+            for policy, workers, pool, step, host, drafts in combinations
         ]
 
     def name(self, setting: Setting) -> str:
@@ -65,6 +69,7 @@ class Grid:
             (self.pool_blocks, f"{setting.pool_blocks} blocks"),
             (self.step_tokens, f"{setting.step_tokens} a step"),
             (self.host_blocks, f"{setting.host_blocks} on the host"),
+            (self.drafts, f"drafts hold by {setting.drafts:.0%}" if setting.drafts else "no drafts"),
         ]
         varied = [text for values, text in parts if len(values) > 1]
         return ", ".join(varied) or f"{setting.policy}, {setting.workers} workers"

@@ -30,13 +30,13 @@ class Shape(NamedTuple):
     """The work of a step."""
 
     rows: int
-    """Number of decodes: rows of one token."""
+    """Number of decodes. A draft counts as one: it is computed and sampled as one."""
     context: int
     """Sum of the decodes' context lengths: tokens that they read, their own included."""
     prefill: int = 0
-    """Tokens in longer rows: chunks of prompts."""
+    """Tokens in chunks of prompts."""
     pairs: int = 0
-    """Sum over the tokens of longer rows: tokens that each of them reads, itself included."""
+    """Sum over the tokens of chunks: tokens that each of them reads, itself included."""
 
     @classmethod
     def of(cls, plan: StepPlan) -> "Shape":
@@ -45,11 +45,12 @@ class Shape(NamedTuple):
         if sum(counts) == len(counts):
             return cls(len(counts), sum(starts) + len(counts))
         rows = context = prefill = pairs = 0
-        for start, count in zip(starts, counts, strict=True):
-            if count == 1:
-                rows, context = rows + 1, context + start + 1
+        for start, count, sampled in zip(starts, counts, plan.rows.samples, strict=True):
+            read = count * start + count * (count + 1) // 2
+            if count in (1, sampled):
+                rows, context = rows + count, context + read
             else:
-                prefill, pairs = prefill + count, pairs + count * start + count * (count + 1) // 2
+                prefill, pairs = prefill + count, pairs + read
         return cls(rows, context, prefill, pairs)
 
 

@@ -76,9 +76,10 @@ class Ledger:
         self._demand[live.arrival.tenant] -= len(live.text) + live.missing
 
     def token(self, live: LiveRequest, now: int) -> None:
-        """Record that a request has gained a token."""
+        """Record that a request has gained a token. Tokens of one step come at once."""
         if live.latest:
-            self._gaps[(now - live.latest) // MICROSECOND] += 1
+            if now > live.latest:
+                self._gaps[(now - live.latest) // MICROSECOND] += 1
         else:
             self._first.append((now - live.asked) / SECOND)
             if live.arrival.priority <= 0:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
+from random import Random
 
 from ops.simulate import SWAP_US
 from ops.simulate.cost import MICROSECOND, SECOND, StepCost
@@ -53,10 +54,14 @@ class Setting:
     """Host slots of each worker, one block each."""
     swap_us: float = SWAP_US
     """Microseconds to copy one block to the host, or back."""
+    drafts: float = 0.0
+    """Chance that a draft holds if those before it in its row do; 0: no drafts are made."""
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
             raise ValueError(f"no policy {self.policy}: there are {', '.join(POLICIES)}")
+        if not 0 <= self.drafts <= 1:
+            raise ValueError(f"drafts {self.drafts}: a chance is from 0 to 1")
 
     def limits(self, cost: StepCost) -> WorkerLimits:
         """The limits of each worker. One sequence may fill the whole pool."""
@@ -78,14 +83,20 @@ class Simulation:
 
     def __init__(self, setting: Setting, cost: StepCost, requests: int, leaps: bool = True) -> None:
         """`requests`: number that will arrive. `leaps`: whether equal steps are simulated at once."""
-        self._fleet = Fleet(setting.step_tokens, setting.policy)
+        # Every token of an answer is the same, so that its text proposes the next ones.
+        self._fleet = Fleet(setting.step_tokens, setting.policy, "ngram" if setting.drafts else "off")
+        chance = Random(0)
+
+        def holds() -> bool:
+            return chance.random() < setting.drafts
+
         self._workers: list[Worker] = []
         self._number: dict[Scheduler, int] = {}
         for number in range(setting.workers):
             scheduler, _ = self._fleet.add_worker(setting.limits(cost))
             self._number[scheduler] = number
             swap = round(setting.swap_us * MICROSECOND)
-            self._workers.append(Worker(scheduler, cost, setting.depth, leaps, swap))
+            self._workers.append(Worker(scheduler, cost, setting.depth, leaps, swap, holds))
         self.ledger = Ledger(requests, setting.workers * setting.pool_blocks)
         self._lives: dict[SequenceGroup, LiveRequest] = {}
         self._events: list[tuple[int, int, int]] = []

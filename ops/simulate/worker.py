@@ -1,12 +1,13 @@
 """A worker in virtual time, which computes the plans of its scheduler one after the other."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from ops.simulate import stretch
 from ops.simulate.cost import MICROSECOND, Shape, StepCost
+from scheduler_svc.core.flight import REJECTED
 from scheduler_svc.core.plan import Outcome, StepResult
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import SequenceGroup
@@ -18,8 +19,8 @@ class Flight:
 
     step: int
     """Number of the plan."""
-    samples: int
-    """Tokens that the step samples."""
+    samples: Sequence[int]
+    """Tokens that each row of the step samples: one more than it has drafts."""
     shape: Shape
     """What the step computes."""
     swaps: int = 0
@@ -53,10 +54,19 @@ class Leap:
 class Worker:
     """A scheduler and the time that its plans take. All times are picoseconds."""
 
-    def __init__(self, scheduler: Scheduler, cost: StepCost, depth: int, leaps: bool, swap: int = 0) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        cost: StepCost,
+        depth: int,
+        leaps: bool,
+        swap: int = 0,
+        holds: Callable[[], bool] = bool,
+    ) -> None:
         """`depth`: plans in flight at once. `swap`: time to copy one block to the host, or back.
 
-        `leaps`: whether equal steps are simulated at once. The times are the same either way.
+        `leaps`: whether equal steps are simulated at once. The times are the same either way. `holds`: draws
+        whether a draft holds.
         """
         self.scheduler = scheduler
         self.version = 0
@@ -64,7 +74,7 @@ class Worker:
         self.admissions = 0
         """Number of times that a sequence was given a slot."""
         self._cost = cost
-        self._swap = swap
+        self._swap, self._holds = swap, holds
         self._depth = depth
         self._leaps = leaps
         self._flights: deque[Flight] = deque()
@@ -88,7 +98,7 @@ class Worker:
             self._begun = now
         while len(flights) < self._depth and (plan := scheduler.plan()) is not None:
             swaps = len(plan.swap_out.blocks) + len(plan.swap_in.blocks)
-            flights.append(Flight(plan.step, sum(plan.rows.samples), Shape.of(plan), swaps))
+            flights.append(Flight(plan.step, plan.rows.samples, Shape.of(plan), swaps))
             self.admissions += len(plan.new_slots)
         steps = stretch.longest(scheduler) if self._leaps and flights else 0
         if steps > 1:
@@ -103,9 +113,17 @@ class Worker:
         flight = self._flights.popleft()
         self._begun = now
         took = self._cost.of(flight.shape) // MICROSECOND
-        return self.scheduler.complete(
-            StepResult(flight.step, [stretch.TOKEN] * flight.samples, duration_us=took)
-        )
+        tokens = [stretch.TOKEN] * sum(flight.samples)
+        if max(flight.samples, default=0) > 1:
+            tokens = [token for samples in flight.samples for token in self._sampled(samples)]
+        return self.scheduler.complete(StepResult(flight.step, tokens, duration_us=took))
+
+    def _sampled(self, samples: int) -> list[int]:
+        """What a row samples: a token for each draft that holds, one of its own, and nothing for the rest."""
+        held = 1
+        while held < samples and self._holds():
+            held += 1
+        return ([stretch.TOKEN] * held + [REJECTED] * (samples - held))[:samples]
 
     def leap(self, now: int) -> tuple[Sequence[SequenceGroup], Sequence[int]]:
         """Take the steps of the leap that are over by now.

@@ -74,6 +74,13 @@ def add_to(subcommands: Any) -> None:
         help="time a block takes to the host, or back (%(default)g, the shipped model's)",
     )
     deployment.add_argument(
+        "--drafts",
+        type=_chances,
+        default=(0.0,),
+        metavar="P,P",
+        help="answers repeat themselves: chance that a draft holds if those before it do (0: no drafts)",
+    )
+    deployment.add_argument(
         "--cost", type=Path, default=STEP_COST, metavar="FILE", help="what steps cost (the shipped model's)"
     )
     simulate.add_argument("--out", type=Path, metavar="FILE", help="also write the result as JSON")
@@ -94,6 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.slots,
         arguments.host_blocks,
         arguments.swap_us,
+        arguments.drafts,
     )
     started = time.perf_counter()
     try:
@@ -144,6 +152,10 @@ def _rate(text: str) -> float:
     if not rate > 0:
         raise argparse.ArgumentTypeError("must be above 0")
     return rate
+
+
+def _chances(text: str) -> tuple[float, ...]:
+    return tuple(map(float, text.split(",")))
 
 
 def _numbers_from_0(text: str) -> tuple[int, ...]:

@@ -46,6 +46,8 @@ def test_shapes_of_plans() -> None:
     assert Shape.of(decodes) == Shape(2, 15)
     mixed = StepPlan(1, rows=Rows((0, 1), (9, 4), (1, 3), (1, 0)))
     assert Shape.of(mixed) == Shape(1, 10, 3, 5 + 6 + 7)
+    drafts = StepPlan(1, rows=Rows((0, 1), (9, 4), (3, 5), (3, 1)))
+    assert Shape.of(drafts) == Shape(3, 10 + 11 + 12, 5, 5 + 6 + 7 + 8 + 9), "a draft is a decode"
     assert COST.of(Shape.of(StepPlan(1, freed_slots=(0,)))) == 0
     assert COST.of(Shape.of(mixed)) == (2000 + 100 + 150 + 10 + 1.8) * SECOND // 10**6
 

@@ -36,6 +36,14 @@ def test_host_memory_is_tried(tmp_path) -> None:
     assert swapping["cached_share"] > without["cached_share"]
 
 
+def test_drafts_are_tried(tmp_path) -> None:
+    out = tmp_path / "out.json"
+    assert main([*QUICK, "--rate", "0.1", "--output", "80", "--drafts", "0,0.9", "--out", str(out)]) == 0
+    without, drafting = json.loads(out.read_text())["results"]["runs"]
+    assert (without["name"], drafting["name"]) == ("no drafts", "drafts hold by 90%")
+    assert drafting["end_to_end_ms"]["p50"] < without["end_to_end_ms"]["p50"] / 2
+
+
 def test_a_trace_is_replayed(tmp_path, capsys) -> None:
     trace = tmp_path / "two.csv"
     trace.write_text("at,prompt_tokens,output_tokens\n0,30,5\n0.1,2000,7\n")
@@ -57,6 +65,7 @@ def test_a_trace_of_nothing_is_refused(tmp_path, capsys) -> None:
     ("words", "reason"),
     [
         (["--policies", "lottery"], "no policy lottery"),
+        (["--drafts", "2"], "a chance is from 0 to 1"),
         (["--cost", "/nowhere/cost.json"], "no cost of steps"),
         (["--trace", "/nowhere/trace.csv"], "No such file"),
         (["--trace", "/dev/null"], "must end in"),
