@@ -1,6 +1,6 @@
 # Quire. `make help` lists what can be made; `make up` is where to begin.
 #
-#   PYTHON=python3.13       the interpreter of the virtual environment (3.11 or later)
+#   PYTHON=python3.14       the interpreter of the virtual environment (3.11 or later)
 #   TORCH=cpu|cuda          which build of torch to install (default: by what this machine has)
 #   TORCH_INDEX=URL         where to look for torch, and for nothing else (see docs/operate.md)
 #   ARGS="--port 8123"      passed on to the command behind the target
@@ -14,7 +14,7 @@ LOCKED := --constraint constraints.txt --build-constraints constraints.txt
 ARGS :=
 
 # The first interpreter that runs, has the right version and can make virtual environments.
-PYTHON ?= $(shell for python in python python3 python3.13 python3.12 python3.11; do \
+PYTHON ?= $(shell for python in python python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$python -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
 
