@@ -36,12 +36,18 @@ def test_host_memory_is_tried(tmp_path) -> None:
     assert swapping["cached_share"] > without["cached_share"]
 
 
-def test_drafts_are_tried(tmp_path) -> None:
+def test_drafts_are_tried(tmp_path, capsys) -> None:
     out = tmp_path / "out.json"
     assert main([*QUICK, "--rate", "0.1", "--output", "80", "--drafts", "0,0.9", "--out", str(out)]) == 0
     without, drafting = json.loads(out.read_text())["results"]["runs"]
     assert (without["name"], drafting["name"]) == ("no drafts", "drafts hold by 90%")
     assert drafting["end_to_end_ms"]["p50"] < without["end_to_end_ms"]["p50"] / 2
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert "E2E p50" in head
+    assert all(
+        f"{run['end_to_end_ms']['p50']:.1f}" in line
+        for run, line in zip((without, drafting), lines, strict=True)
+    )
 
 
 def test_a_trace_is_replayed(tmp_path, capsys) -> None:
