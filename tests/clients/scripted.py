@@ -33,6 +33,12 @@ COMMAND = "echo $((3 + 4)) foxes | tee foxes.txt"
 TEMPLATE = """
 {%- for tool in tools or [] -%}{{ tool | tojson }}{%- endfor -%}
 {%- for message in messages -%}
+{%- if not loop.first and message.role == "system" -%}
+{{- raise_exception("a system message comes first") -}}
+{%- endif -%}
+{%- if not loop.first and message.role == "user" and loop.previtem.role == "user" -%}
+{{- raise_exception("user and assistant take turns") -}}
+{%- endif -%}
 {{- "<|" ~ message.role ~ "|>" ~ message.content -}}
 {%- for call in message.tool_calls or [] -%}
 <tool_call>{{ call.function | tojson }}</tool_call>
@@ -41,7 +47,7 @@ TEMPLATE = """
 {%- endfor -%}
 {%- if add_generation_prompt -%}<|assistant|>{%- endif -%}
 """
-"""Calls in the format of Hermes."""
+"""Calls in the format of Hermes. It is as strict as templates of many models are."""
 
 
 def _call(name: str, **arguments: str) -> str:
