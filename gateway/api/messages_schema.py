@@ -164,9 +164,7 @@ _Readable = TextPart | DocumentPart | SearchResultPart
 
 
 def _known(value: object, kinds: tuple[str, ...]) -> object:
-    """Parts, whose types are among `kinds`; a text is one part, and null is none."""
-    if value is None:
-        return []
+    """Parts, whose types are among `kinds`; a text is one part."""
     if isinstance(value, str):
         return [{"type": "text", "text": value}]
     for part in value if isinstance(value, list) else ():
@@ -180,6 +178,11 @@ _READABLE = ("text", "document", "search_result")
 _ResultPart = Annotated[_Readable | ReferencePart, Field(discriminator="type")]
 
 
+def _result(value: object) -> object:
+    """Parts of a result. Null is none."""
+    return [] if value is None else _known(value, (*_READABLE, "tool_reference"))
+
+
 class ToolResultPart(_Part):
     """What came of a call."""
 
@@ -188,10 +191,7 @@ class ToolResultPart(_Part):
     content: Annotated[
         list[_ResultPart],
         Field(max_length=MAX_BLOCKS),
-        BeforeValidator(
-            partial(_known, kinds=(*_READABLE, "tool_reference")),
-            json_schema_input_type=str | list[_ResultPart],
-        ),
+        BeforeValidator(_result, json_schema_input_type=str | list[_ResultPart] | None),
     ] = Field(default_factory=list)
     is_error: bool | None = None
 

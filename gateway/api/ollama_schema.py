@@ -3,8 +3,9 @@
 import json
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchema, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from gateway.api.body import validated
 from gateway.api.chat_schema import ChatBody, FittedChatBody
@@ -17,6 +18,7 @@ from gateway.api.fields import (
     Stops,
     bounded,
     declared,
+    nullable,
 )
 from gateway.api.request_schema import BodyPart, RequestBody
 from gateway.api.shape import MAX_DEPTH
@@ -63,6 +65,13 @@ class Options(BodyPart):
     @classmethod
     def _without_null(cls, value: object) -> object:
         return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        reference = super().__get_pydantic_json_schema__(core, handler)
+        schema = handler.resolve_ref_schema(reference)
+        schema["properties"] = {name: nullable(field) for name, field in schema["properties"].items()}
+        return reference
 
     def fields(self) -> Json:
         """The same parameters of the chat API."""

@@ -41,9 +41,9 @@ CHECKS = [
     negative_data_rejection,
 ]
 POSTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize", "/detokenize")
-POSTS += ("/v1/messages", "/v1/messages/count_tokens", "/v1/responses")
+POSTS += ("/v1/messages", "/v1/messages/count_tokens", "/v1/responses", "/v1/responses/input_tokens")
 POSTS += ("/v1/rerank", "/v1/score", "/v1/classify", "/pooling")
-POSTS += ("/api/chat", "/api/generate", "/api/embed", "/api/show")
+POSTS += ("/api/chat", "/api/generate", "/api/embed", "/api/embeddings", "/api/show")
 GETS = (
     *("/v1/models", "/v1/models/{name}", "/health", "/health/live", "/health/ready"),
     *("/ping", "/load", "/version", "/metrics", "/api/version", "/api/tags", "/api/ps"),

@@ -200,6 +200,7 @@ RESULT = {"type": "tool_result", "tool_use_id": "c"}
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "tool", "content": "A"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [RESULT | {"content": [IMAGE]}]}]}, None),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
