@@ -43,8 +43,10 @@ seconds = time.perf_counter() - started
 loading = memory("VmHWM")
 pages = [tensor for cache in runner.caches for tensor in cache.tensors()]
 import torch
-storages = [each.untyped_storage() for each in gc.get_objects() if isinstance(each, torch.Tensor)]
-sizes = {each.data_ptr(): each.nbytes() for each in storages}
+tensors = [each for each in gc.get_objects() if isinstance(each, torch.Tensor)]
+packed = [each for each in tensors if each.is_mkldnn]  # oneDNN's, which have no storage
+storages = [each.untyped_storage() for each in tensors if not each.is_mkldnn]
+sizes = {each.data_ptr(): each.nbytes() for each in storages} | {id(each): each.nbytes for each in packed}
 kept = sum(sizes.values()) - sum(page.nbytes for page in pages)
 populate(pages).join()
 runner.execute(full_step(runner.limits))
