@@ -64,4 +64,5 @@ def arithmetic_of(settings: WorkerSettings, kernels: Kernels, device: torch.devi
     name = build.supported()[0] if settings.kernels in ("auto", "onednn") else settings.kernels
     if isinstance(kernels, MatrixUnitKernels):
         return f"{name} {onednn.arithmetic()}"
-    return f"{name}, pairs" if cast(CpuKernels, kernels).library.quire_bfloat16_pairs(-1) else name
+    in_parts = cast(CpuKernels, kernels).library.quire_bfloat16_pairs(-1) == 0
+    return f"{name} in two parts" if in_parts else name

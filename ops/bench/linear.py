@@ -134,7 +134,7 @@ def products(
             if has_onednn_bfloat16():
                 kinds["onednn_bf16"] = [OneDnnLinear(weight, None) for _ in range(copies)]
                 size["onednn_bf16"] = weight.nbytes
-            if kernels.quire_bfloat16_pairs(1):
+            if kernels.quire_bfloat16_pairs(1) == 1:
                 kinds["bf16_parts"], size["bf16_parts"] = in_parts(kernels, bf16), weight.nbytes
             kinds["plain_read"] = [lambda _: memory.sum()]
             size["plain_read"] = memory.nbytes

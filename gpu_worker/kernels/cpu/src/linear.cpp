@@ -35,21 +35,19 @@ extern "C" void quire_linear_rows(const quire::Matrix* matrix, const int64_t* id
     });
 }
 
-namespace {
 #if defined(__AVX512BF16__)
-bool pairs = true;
-#else
-constexpr bool pairs = false;
+static bool pairs = true;
 #endif
-}  // namespace
 
-// Whether one instruction multiplies pairs of bfloat16, 1 or 0; 0 also where there is none. `use`: 1 or 0 from now on;
-// negative: as before.
-extern "C" int quire_bfloat16_pairs(int use) {
+// Whether one instruction multiplies pairs of bfloat16, 1 or 0; -1: there is none. `use`: 1 or 0 from now on; negative: as
+// before.
+extern "C" int quire_bfloat16_pairs([[maybe_unused]] int use) {
 #if defined(__AVX512BF16__)
     if (use >= 0) pairs = use;
-#endif
     return pairs;
+#else
+    return -1;
+#endif
 }
 
 // Multiply x [rows, in], to out [rows, width]; `add`: add the result to out. x has the matrix's type.

@@ -5,10 +5,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels
 from gpu_worker.startup import backend, measured
+from gpu_worker.startup.fingerprint import arithmetic_of
 from gpu_worker.startup.measured import CPP, IN_PARTS, ONEDNN, Times
 from tests.support.native import NO_ONEDNN_BFLOAT16, with_team
 
@@ -111,14 +113,15 @@ def test_pairs_are_multiplied_in_the_faster_way(settings, monkeypatch, times: Ti
 
     monkeypatch.setattr(measured, "products", products)
     kernels = backend.kernels_of(asked, backend.device_of(asked))
-    parts = kernels.library.quire_bfloat16_pairs(-1) == 0
+    arithmetic = arithmetic_of(asked, kernels, torch.device("cpu"))
+    pairs = kernels.library.quire_bfloat16_pairs(-1)
     kernels.library.quire_bfloat16_pairs(1)
     if build.supported()[0] == "avx512_bf16":
         assert ways == [CPP, IN_PARTS]
-        assert parts == (times is PARTS_ARE_FASTER)
+        assert pairs == (times is EQUAL)
+        assert arithmetic == ("avx512_bf16" if times is EQUAL else "avx512_bf16 in two parts")
     else:  # there is nothing to choose
-        assert ways == []
-        assert parts
+        assert (ways, pairs) == ([], -1)
 
 
 def test_float32_has_no_choice(settings, monkeypatch) -> None:
