@@ -93,7 +93,7 @@ def _flags(context: SpanContext) -> int:
 
 
 def _fill(pairs: Any, attributes: Mapping[str, AttributeValue]) -> int:
-    """Add attributes to a field of `KeyValue`. The number of those that are too many."""
+    """Add attributes to `pairs`, a repeated field of `KeyValue`. Returns how many were left out."""
     items: Iterable[tuple[str, AttributeValue]] = attributes.items()
     left_out = 0
     if _MOST_ATTRIBUTES is not None and len(attributes) > _MOST_ATTRIBUTES:

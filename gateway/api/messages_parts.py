@@ -1,0 +1,229 @@
+"""The messages of Anthropic's Messages API: their parts, and what they are as messages of the chat API."""
+
+import json
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from gateway.api.tools import MAX_CALLS, MAX_NAME
+
+MAX_BLOCKS = 2 * MAX_CALLS
+"""Parts of one message."""
+
+Json = dict[str, Any]
+
+
+class RequestPart(BaseModel):
+    """Part of a request. Other fields are hints for caches and the like."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+
+class TextPart(RequestPart):
+    """A text."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ThinkingPart(RequestPart):
+    """What the model thought before."""
+
+    type: Literal["thinking"]
+    thinking: str
+
+
+class HiddenPart(RequestPart):
+    """A thought that cannot be read, or a note about tools and servers. It is left out: the model sees all
+    tools from the beginning."""
+
+    type: Literal["redacted_thinking", "tool_addition", "tool_removal", "fallback"]
+
+
+class ToolUsePart(RequestPart):
+    """A call that the model has made."""
+
+    type: Literal["tool_use"]
+    id: str = Field(max_length=MAX_NAME)
+    name: str = Field(min_length=1, max_length=MAX_NAME)
+    input: Json = Field(default_factory=dict)
+
+
+def _texts(value: object) -> object:
+    """A text, or the texts of a list of text parts, joined."""
+    return "".join(_parted(value)) if isinstance(value, list) else value
+
+
+def _parted(value: list[Any]) -> list[str]:
+    """The texts of a list of text parts."""
+    for part in value:
+        if not isinstance(part, dict) or not isinstance(part.get("text"), str):
+            raise PydanticCustomError("unsupported_value", "Only parts of type 'text' are supported")
+        if part.get("type") != "text":
+            raise PydanticCustomError("unsupported_value", "Only parts of type 'text' are supported")
+    return [part["text"] for part in value]
+
+
+_TEXT_PARTS = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+        "required": ["type", "text"],
+    },
+}
+_TEXTS = WithJsonSchema({"anyOf": [{"type": "string"}, _TEXT_PARTS]})
+Texts = Annotated[str, BeforeValidator(_texts), _TEXTS]
+
+
+def _each(value: object) -> object:
+    """The texts of a list of text parts, or the one text, as a list."""
+    if isinstance(value, str):
+        return [value]
+    return _parted(value) if isinstance(value, list) else value
+
+
+EachText = Annotated[list[str], BeforeValidator(_each), _TEXTS]
+
+
+class PlainSource(RequestPart):
+    """A document's text."""
+
+    type: Literal["text"]
+    text: str = Field(alias="data")
+
+
+class PartsSource(RequestPart):
+    """A document's text, in parts."""
+
+    type: Literal["content"]
+    text: Texts = Field(alias="content")
+
+
+class DocumentPart(RequestPart):
+    """A text to draw on."""
+
+    type: Literal["document"]
+    source: Annotated[PlainSource | PartsSource, Field(discriminator="type")]
+    title: str | None = None
+    context: str | None = None
+
+    @property
+    def text(self) -> str:
+        return _paragraphs(self.title, self.context, self.source.text)
+
+
+class SearchResultPart(RequestPart):
+    """A text that a search has found, and where."""
+
+    type: Literal["search_result"]
+    source: str
+    title: str
+    content: Texts
+
+    @property
+    def text(self) -> str:
+        return _paragraphs(self.title, self.source, self.content)
+
+
+class ReferencePart(RequestPart):
+    """A tool that a search for tools has found."""
+
+    type: Literal["tool_reference"]
+    tool_name: str = Field(max_length=MAX_NAME)
+
+    @property
+    def text(self) -> str:
+        return f"{self.tool_name}\n"
+
+
+def _paragraphs(*texts: str | None) -> str:
+    return "".join(f"{text}\n\n" for text in texts if text)
+
+
+_Readable = TextPart | DocumentPart | SearchResultPart
+
+
+def _known(value: object, kinds: tuple[str, ...]) -> object:
+    """Parts, whose types are among `kinds`; a text is one part."""
+    if isinstance(value, str):
+        return [{"type": "text", "text": value}]
+    for part in value if isinstance(value, list) else ():
+        if isinstance(part, dict) and part.get("type") not in kinds:
+            message = f"Only parts of types {', '.join(kinds)} are supported"
+            raise PydanticCustomError("unsupported_value", message)
+    return value
+
+
+_READABLE = ("text", "document", "search_result")
+_ResultPart = Annotated[_Readable | ReferencePart, Field(discriminator="type")]
+
+
+def _result(value: object) -> object:
+    """Parts of a result. Null is none."""
+    return [] if value is None else _known(value, (*_READABLE, "tool_reference"))
+
+
+class ToolResultPart(RequestPart):
+    """What came of a call."""
+
+    type: Literal["tool_result"]
+    tool_use_id: str = Field(max_length=MAX_NAME)
+    content: Annotated[
+        list[_ResultPart],
+        Field(max_length=MAX_BLOCKS),
+        BeforeValidator(_result, json_schema_input_type=str | list[_ResultPart] | None),
+    ] = Field(default_factory=list)
+    is_error: bool | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.content)
+
+
+_PARTS = (
+    *(*_READABLE, "thinking", "tool_use", "tool_result"),
+    *("redacted_thinking", "tool_addition", "tool_removal", "fallback"),
+)
+Part = Annotated[
+    _Readable | ThinkingPart | HiddenPart | ToolUsePart | ToolResultPart, Field(discriminator="type")
+]
+
+
+class Turn(RequestPart):
+    """One message: a text, or parts."""
+
+    role: Literal["user", "assistant", "system"]
+    content: Annotated[
+        list[Part],
+        Field(max_length=MAX_BLOCKS),
+        BeforeValidator(partial(_known, kinds=_PARTS), json_schema_input_type=str | list[Part]),
+    ]
+
+    def messages(self) -> list[Json]:
+        """This turn as messages of the chat API: results of calls are messages of their own there."""
+        found: list[Json] = []
+        texts: list[str] = []
+        thoughts, calls = "", []
+        for part in self.content:
+            match part:
+                case TextPart() | DocumentPart() | SearchResultPart():
+                    texts.append(part.text)
+                case ThinkingPart():
+                    thoughts += part.thinking
+                case ToolUsePart():
+                    function = {"name": part.name, "arguments": json.dumps(part.input, ensure_ascii=False)}
+                    calls.append({"id": part.id, "type": "function", "function": function})
+                case ToolResultPart():
+                    if texts:
+                        found.append({"role": self.role, "content": "".join(texts)})
+                        texts = []
+                    found.append({"role": "tool", "content": part.text, "tool_call_id": part.tool_use_id})
+        if texts or thoughts or calls or not found:
+            last: Json = {"role": self.role, "content": "".join(texts)}
+            if calls:
+                last |= {"content": "".join(texts) or None, "tool_calls": calls}
+            found.append(last | ({"reasoning_content": thoughts} if thoughts else {}))
+        return found
