@@ -46,13 +46,16 @@ def beside_a_long_prompt(runner: Runner, step_tokens: int, seed: int) -> dict[st
     """Milliseconds between the tokens of users who are alone first, and then beside the prompt."""
     chance = random.Random(seed)
     engine = InProcess(runner, step_tokens=step_tokens, shares=False)
-    length = BEFORE + PROMPT // (step_tokens - USERS) + 8
+    length = runner.limits.max_model_len - 16  # slow steps take less of the prompt, so that it may take many
     users = [engine.ask(Question(_drawn(chance, 16), length)) for _ in range(USERS)]
     late = list[TrackedRequest]()
 
     def come(step: int) -> None:
         if step == BEFORE:
-            late.append(engine.ask(Question(_drawn(chance, PROMPT), 2)))
+            late.append(engine.ask(Question(_drawn(chance, PROMPT), 1)))
+        if late and late[0].answer.ended:
+            for user in users:
+                engine.cancel(user)
 
     engine.run(come)
     begun, first = late[0].answer.sent, late[0].answer.chunks[0]

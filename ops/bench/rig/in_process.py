@@ -138,6 +138,10 @@ class InProcess:
         self._asked[group] = asked
         return asked
 
+    def cancel(self, asked: TrackedRequest) -> None:
+        """End a request that `ask` returned; what has been answered of it stays."""
+        self._fleet.cancel(next(group for group, tracked in self._asked.items() if tracked is asked))
+
     def closed_loop(self, conversations: Conversations, users: int) -> tuple[list[Answer], float]:
         """Run all conversations, `users` at a time. Returns their answers and the seconds that all took."""
         waiting = iter(conversations)

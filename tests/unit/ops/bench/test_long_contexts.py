@@ -18,7 +18,7 @@ def test_answers_beside_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
             assert runner.limits.max_model_len == 2100
             found = long_contexts.beside_a_long_prompt(runner, 108, 1)
         # Each answer gains a token in each of the prompt's steps, of which there are nine at least: a hundred
-        # tokens fit into one, and fewer where steps take long.
+        # tokens fit into one, and fewer where steps take long. The answers outlast the prompt.
         assert found["tokens beside it"] % 8 == 0
         assert found["tokens beside it"] >= 8 * 8
         assert found["alone p50 ms"] > 0
