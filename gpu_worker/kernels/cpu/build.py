@@ -69,7 +69,6 @@ COMMON = (
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fPIC",
-    "-shared",
     "-pthread",
     "-Wno-psabi",
 )
@@ -123,14 +122,20 @@ def _compile(command: list[str], path: Path) -> None:
     # Compiled in a temporary folder and then moved: another process may compile the same library.
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
-        sources = sorted(map(str, SOURCES.glob("*.cpp")))
-        done = subprocess.run(
-            [*command, *sources, "-o", str(made)], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            reason = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
-            raise KernelError(f"{command[0]} cannot compile the CPU kernels: {reason}")
+        sources = sorted(SOURCES.glob("*.cpp"), key=lambda source: -source.stat().st_size)
+        objects = [str(made.with_name(f"{source.stem}.o")) for source in sources]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # each thread waits for a compiler
+            jobs = zip(sources, objects, strict=True)
+            list(pool.map(lambda job: _run([*command, "-c", str(job[0]), "-o", job[1]]), jobs))
+        _run([*command, "-shared", *objects, "-o", str(made)])
         made.replace(path)
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
+        raise KernelError(f"{command[0]} cannot compile the CPU kernels: {reason}")
 
 
 def _compiler() -> str:
@@ -160,9 +165,8 @@ def main() -> None:
     several = {"supported": supported(), "all": list(INSTRUCTION_SETS)}
     names = several.get(wanted[0], wanted)
     try:
-        with ThreadPoolExecutor(os.cpu_count()) as pool:  # each waits for a compiler, which has one thread
-            for name, path in zip(names, pool.map(library, names), strict=True):
-                print(f"CPU kernels ({name}): {path}")
+        for name in names:
+            print(f"CPU kernels ({name}): {library(name)}", flush=True)
     except KernelError as error:
         print(f"CPU kernels: {error}; PyTorch computes instead, more slowly", file=sys.stderr)
 
