@@ -73,6 +73,12 @@ export const SCENES = [
 // Why a scene cannot be shown with this worker; "" if it can.
 export const refusal = (scene, worker) => scene.filling && worker.limits.blocks > SMALL ? TOO_LARGE : "";
 
+// The first worker whose model writes text; undefined if there is none.
+export function performer(picture) {
+  const pools = new Set(picture.processes.filter(({info}) => info.bidirectional || info.num_labels).map(({info}) => info.model));
+  return [...picture.workers.values()].find(({scheduler}) => !pools.has(picture.schedulers.get(scheduler)?.model));
+}
+
 // What a scene needs to know: the model, and the limits of one of its workers.
 export function stageOf(picture, worker, signal) {
   const {model} = picture.schedulers.get(worker.scheduler);

@@ -1,6 +1,6 @@
 // The page at /inside: what the gateway tells of the deployment, drawn as it comes.
 
-import {SCENES, refusal, stageOf} from "./demo.js";
+import {SCENES, performer, refusal, stageOf} from "./demo.js";
 import * as panels from "./panels.js";
 import {apply, counts, fresh, held, numbers} from "./picture.js";
 import {blockAt, drawPool, moved} from "./pool.js";
@@ -147,7 +147,7 @@ async function read(what) {
 // --- the demo ---
 
 function demo() {
-  const worker = [...picture.workers.values()][0];
+  const worker = performer(picture);
   return node("ol", SCENES.map(scene => {
     const here = running?.id === scene.id;
     const why = shown[scene.id] ?? (worker ? refusal(scene, worker) : "No worker is there yet.");
@@ -162,7 +162,7 @@ function demo() {
 
 async function play(id) {
   if (running) { running.stop.abort(); return; }
-  const scene = SCENES.find(one => one.id === id), worker = [...picture.workers.values()][0];
+  const scene = SCENES.find(one => one.id === id), worker = performer(picture);
   running = {id, stop: new AbortController()};
   delete shown[id];
   list();

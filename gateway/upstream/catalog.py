@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from types import MappingProxyType
 
 from gateway.errors import BadRequest, GatewayError, Unavailable, UnknownModel
@@ -81,11 +82,11 @@ class Catalog:
         self._unreadable = False
 
     async def models(self) -> list[Model]:
-        """All known models, available or not. Raises `Unavailable` if the leases cannot be read."""
+        """All known models by name, available or not. Raises `Unavailable` if the leases cannot be read."""
         await self._refresh()
         if self._unreadable:
             raise Unavailable("The message queue cannot be reached.")
-        return list(self._known.values())
+        return sorted(self._known.values(), key=attrgetter("name"))
 
     def aliases_of(self, name: str) -> list[str]:
         """Other names of the model `name`."""

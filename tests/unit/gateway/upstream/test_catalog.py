@@ -283,3 +283,11 @@ async def test_gateways_share_what_the_services_hold(tokenizers, schedulers, gat
     leases += [Lease(f"g-{number}", "gateway", 1) for number in range(gateways)]
     catalog, _ = catalog_of(*leases)
     assert (await catalog.find("m")).capacity == capacity
+
+
+async def test_models_are_listed_by_name_whoever_was_seen_first():
+    catalog, backend = catalog_of(*(replace(TOKENIZER, info={"model": name}) for name in ("owl", "fox")))
+    assert [model.name for model in await catalog.models()] == ["fox", "owl"]
+    backend.list.append(replace(TOKENIZER, info={"model": "ant"}))
+    backend.now += REFRESH_SECONDS
+    assert [model.name for model in await catalog.models()] == ["ant", "fox", "owl"]
