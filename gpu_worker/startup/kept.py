@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 Found = TypeVar("Found")
 
-FORCED = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
+FORCED = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS")
 """Environment variables that keep PyTorch's libraries from instructions that the processor has."""
 PATIENCE = 30.0
 """Seconds that a worker waits for another one that measures. After that it measures, too."""

@@ -179,6 +179,7 @@ def _held_to(name: str) -> dict[str, str]:
         "QUIRE_KERNELS": name,
         "ONEDNN_MAX_CPU_ISA": ISA_OF_ONEDNN[name],
         "ATEN_CPU_CAPABILITY": "avx512" if "avx512" in name else "avx2" if "avx2" in name else "default",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX512" if "avx512" in name else "AVX2" if "avx2" in name else "SSE4_2",
     }
 
 
