@@ -80,6 +80,8 @@ def simulated(arrivals: Sequence[Arrival], setting: Setting, cost: StepCost) -> 
 
 def validate(runner: Runner, loads: Sequence[Load], setting: Setting = SETTING) -> list[dict[str, Any]]:
     """Compute and simulate each load. `error` in the result: simulated over computed figure, less 1."""
+    for each in loads:
+        in_earnest(runner, list(each.arrivals()), setting, SEED)
     compared = []
     before = measure(runner, SHAPES, SEED)
     for each in loads:
