@@ -8,7 +8,7 @@ spans keep what they are given. What is sent is checked, cut and copied once, in
 import random
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,6 +35,9 @@ _CHOSEN, _OTHER = TraceFlags(TraceFlags.SAMPLED), TraceFlags(TraceFlags.DEFAULT)
 class LightSpan(trace.Span):
     """A span that is recorded."""
 
+    __slots__ = ("_context", "attributes", "end_time", "events", "kind", "links", "name", "parent", "request")
+    __slots__ += ("scope", "span_id", "start_time", "status", "trace_id")
+
     def __init__(
         self,
         name: str,
@@ -44,7 +47,7 @@ class LightSpan(trace.Span):
         scope: InstrumentationScope,
         kind: SpanKind,
         attributes: Attributes,
-        links: Sequence[Link],
+        links: Iterable[Link],
         start_time: int | None,
     ) -> None:
         """`parent`: a context if it is in another process. `start_time`: nanoseconds; None: now."""
@@ -60,6 +63,25 @@ class LightSpan(trace.Span):
         self.span_id = random.getrandbits(64) or 1
         self._context: SpanContext | None = None
         request.begin()
+
+    def child(
+        self,
+        name: str,
+        kind: SpanKind = SpanKind.INTERNAL,
+        attributes: Attributes = None,
+        links: Iterable[Link] = (),
+        start_time: int | None = None,
+    ) -> "LightSpan":
+        """A span below this one. What OpenTelemetry's API has for that takes three times as long."""
+        return LightSpan(
+            name, self.trace_id, self, self.request, self.scope, kind, attributes, links, start_time
+        )
+
+    @property
+    def traceparent(self) -> str:
+        """Its context as W3C Trace Context writes it."""
+        flags = _CHOSEN if self.request.chosen else _OTHER
+        return f"00-{self.trace_id:032x}-{self.span_id:016x}-{flags:02x}"
 
     @property
     def context(self) -> SpanContext:
@@ -144,20 +166,19 @@ class LightTracer(trace.Tracer):
         record_exception: bool = True,
         set_status_on_exception: bool = True,
     ) -> trace.Span:
-        parent: SpanContext | LightSpan | None
+        parent: SpanContext | None
         above = trace.get_current_span(context)
         if isinstance(above, LightSpan):
-            parent, trace_id, request = above, above.trace_id, above.request
+            return above.child(name, kind, attributes, links or (), start_time)
+        parent, sampling = above.get_span_context(), self._provider.sampling
+        if parent.is_valid:
+            trace_id, chosen = parent.trace_id, parent.trace_flags.sampled
         else:
-            parent, sampling = above.get_span_context(), self._provider.sampling
-            if parent.is_valid:
-                trace_id, chosen = parent.trace_id, parent.trace_flags.sampled
-            else:
-                parent, trace_id = None, random.getrandbits(128) or 1
-                chosen = sampling.chooses(trace_id, attributes)
-            if not (chosen or sampling.slow_seconds):  # the next process learns that nobody wants it
-                return NonRecordingSpan(SpanContext(trace_id, random.getrandbits(64) or 1, False, _OTHER))
-            request = Request(self._provider.send, chosen, sampling.slow_seconds)
+            parent, trace_id = None, random.getrandbits(128) or 1
+            chosen = sampling.chooses(trace_id, attributes)
+        if not (chosen or sampling.slow_seconds):  # the next process learns that nobody wants it
+            return NonRecordingSpan(SpanContext(trace_id, random.getrandbits(64) or 1, False, _OTHER))
+        request = Request(self._provider.send, chosen, sampling.slow_seconds)
         return LightSpan(
             name, trace_id, parent, request, self._scope, kind, attributes, links or (), start_time
         )

@@ -57,10 +57,12 @@ class Request(Generic[Span]):
     """What this process records of one request."""
 
     __slots__ = ("_ended", "_failed", "_lock", "_longest", "_send", "_slow_seconds", "_under_way", "chosen")
+    __slots__ += ("sent",)
 
     def __init__(self, send: Callable[[Span], None], chosen: bool, slow_seconds: float) -> None:
         """`chosen`: its trace is sent in any case."""
-        self.chosen = chosen
+        self.chosen = self.sent = chosen
+        """`sent`: as far as is known."""
         self._send, self._slow_seconds = send, slow_seconds
         self._lock = threading.Lock()  # a worker begins spans in one thread and ends them in another
         self._under_way = 0
@@ -94,6 +96,7 @@ class Request(Generic[Span]):
             # A span that comes later is on its own.
             self._ended, self._failed, self._longest = [], False, None
         if worth_it:
+            self.sent = True
             for each in ended:
                 self._send(each)
 
