@@ -88,7 +88,13 @@ class Request(Generic[Span]):
             self._send(span)
             return
         with self._lock:
-            self._note(span)
+            if span.status is not None and span.status.status_code is StatusCode.ERROR:
+                self._failed = True
+            wait = span.attributes.get(LONGEST_WAIT)
+            if isinstance(wait, float) and (self._longest is None or wait > self._longest):
+                self._longest = wait
+            if len(self._ended) < MAX_HELD:
+                self._ended.append(span)
             self._under_way -= 1
             if self._under_way:
                 return
@@ -99,15 +105,6 @@ class Request(Generic[Span]):
             self.sent = True
             for each in ended:
                 self._send(each)
-
-    def _note(self, span: Span) -> None:
-        if span.status is not None and span.status.status_code is StatusCode.ERROR:
-            self._failed = True
-        wait = span.attributes.get(LONGEST_WAIT)
-        if isinstance(wait, float) and (self._longest is None or wait > self._longest):
-            self._longest = wait
-        if len(self._ended) < MAX_HELD:
-            self._ended.append(span)
 
     def _is_worth_it(self, last: Span) -> bool:
         """`last`: the span that ended last. What has no tokens was waited for as long as it took."""
