@@ -35,8 +35,10 @@ _CHOSEN, _OTHER = TraceFlags(TraceFlags.SAMPLED), TraceFlags(TraceFlags.DEFAULT)
 class LightSpan(trace.Span):
     """A span that is recorded."""
 
-    __slots__ = ("_context", "attributes", "end_time", "events", "kind", "links", "name", "parent", "request")
-    __slots__ += ("_span_id", "scope", "start_time", "status", "trace_id")
+    __slots__ = (
+        *("_context", "_span_id", "attributes", "end_time", "events", "kind", "links", "name"),
+        *("parent", "request", "scope", "start_time", "status", "trace_id"),
+    )
 
     def __init__(
         self,

@@ -56,8 +56,10 @@ Span = TypeVar("Span", bound=Ended)
 class Request(Generic[Span]):
     """What this process records of one request."""
 
-    __slots__ = ("_ended", "_failed", "_lock", "_longest", "_send", "_slow_seconds", "_under_way", "chosen")
-    __slots__ += ("sent",)
+    __slots__ = (
+        *("_ended", "_failed", "_lock", "_longest", "_send", "_slow_seconds", "_under_way"),
+        *("chosen", "sent"),
+    )
 
     def __init__(self, send: Callable[[Span], None], chosen: bool, slow_seconds: float) -> None:
         """`chosen`: its trace is sent in any case."""
