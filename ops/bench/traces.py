@@ -1,12 +1,14 @@
 """What traces cost: turned off and on in turns, in the processes of one deployment.
 
-    python -m ops.bench.traces [--rate 0.1] [--seconds 145] [--requests 128] [--users 32]
+    python -m ops.bench.traces [--rate 0.1] [--seconds 145] [--requests 192] [--users 32]
 
 Two equal deployments differ by 2.6 %, far more than traces cost. So the same processes serve short loads,
 of which every second one is traced (`switch/sitecustomize.py`). Each traced load is compared with the mean of
 the untraced ones before and after it. What counts is the median of these comparisons, with its interval of
-95 %. Untraced loads that are compared with each other in the same manner show what can be told apart. Spans
-go to a receiver in this process. The CPU time of sending them belongs to the load that they are of.
+95 %. Untraced loads that are compared with each other in the same manner show what can be told apart.
+
+Spans go to a receiver in this process. Those of a load are sent at its end, and the CPU time of that belongs
+to it. A load has about as many requests as are otherwise answered in the five seconds between two sendings.
 
 computing   the shipped model is computed on this machine. The CPU time of the model's threads differs by some
             percent from load to load, which is more than traces cost.
@@ -285,7 +287,7 @@ def main() -> None:
     )
     parser.add_argument("--rate", type=float, default=0.1, help="part of the requests whose traces are sent")
     parser.add_argument("--seconds", type=float, default=145.0, help="of loads on each deployment")
-    parser.add_argument("--requests", type=int, default=128, help="of each load")
+    parser.add_argument("--requests", type=int, default=192, help="of each load")
     parser.add_argument("--users", type=int, default=32, help="requests at once")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("ops/bench/results/traces.json"))
