@@ -11,7 +11,7 @@ import grpc
 from opentelemetry import trace
 from opentelemetry.trace import Span
 
-from ops.runtime.telemetry import carried, served
+from ops.runtime.telemetry import served, traceparent
 from proto.rpc.call import Status
 from proto.rpc.resume import LOST, OUTSIDE
 from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse, GenerateRequest
@@ -48,7 +48,7 @@ class SchedulerService(SchedulerServicer):
     async def Embed(self, asked: EmbedTokensRequest, context: Any) -> EmbedTokensResponse:
         response = EmbedTokensResponse()
         async with served(tracer, "scheduler.embed", context, _status_of) as span:
-            request = embedding_from(asked, _traceparent(span), _deadline(context))
+            request = embedding_from(asked, traceparent(span), _deadline(context))
             with self._opened(request, context, span) as (_, call, _):
                 found = await call.next()
                 if call.error is not None:
@@ -62,7 +62,7 @@ class SchedulerService(SchedulerServicer):
         first = await anext(incoming_messages, None)
         if first is None or first.WhichOneof("kind") != "start":
             raise RequestRefused("start", "the first message of a call must carry start")
-        request = request_from(first.start, _traceparent(span), _deadline(context))
+        request = request_from(first.start, traceparent(span), _deadline(context))
         with self._opened(request, context, span) as (group, call, states):
             listener = asyncio.ensure_future(self._listen(incoming_messages, group))
             listener.add_done_callback(lambda done: _ended(done, call))
@@ -81,7 +81,7 @@ class SchedulerService(SchedulerServicer):
         self, request: Request, context: Any, span: Span
     ) -> Iterator[tuple[SequenceGroup, Call, RequestStates | None]]:
         """Open the engine's call, for as long as the gRPC call lives."""
-        states = states_of(span, tracer)
+        states = states_of(span)
         if span.is_recording():
             span.set_attribute("quire.requests_before", self._engine.unfinished)
         group, call = self._engine.open(request, states)
@@ -103,11 +103,6 @@ class SchedulerService(SchedulerServicer):
                 raise RequestRefused("end_sequence", "names no sequence of this request")
             if group.request.beams is None:  # the answers of a beam search come when all of it has ended
                 self._engine.end_sequence(group, message.end_sequence)
-
-
-def _traceparent(span: Span) -> str:
-    """The span's W3C trace context, for the worker; empty if it is not traced."""
-    return dict(carried(span)).get("traceparent", "")
 
 
 def _deadline(context: Any) -> float:

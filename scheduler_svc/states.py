@@ -12,11 +12,13 @@ change it more often, when they fork.
 """
 
 import logging
+import time
+from collections.abc import Callable
 
-from opentelemetry import trace
-from opentelemetry.trace import Span, Tracer
+from opentelemetry.trace import Span
 
-from ops.runtime.telemetry import Waits
+from ops.runtime.light_spans import LightSpan
+from ops.runtime.trace_sampling import LONGEST_WAIT
 from scheduler_svc.core.sequence import Sequence, State
 
 log = logging.getLogger(__name__)
@@ -29,19 +31,24 @@ PAUSE_SECONDS = 0.25
 """A shorter time between two tokens is no pause."""
 PAUSE_TIMES = 4.0
 """Times the mean time between tokens that a pause takes."""
+_NAMES = {state: f"scheduler.{state.value}" for state in State}
 
 
 class RequestStates:
     """Records the changes of one request's sequences, see `SequenceGroup.watch`, and when its tokens come."""
 
-    def __init__(self, span: Span, tracer: Tracer) -> None:
+    def __init__(self, span: Span, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: in seconds."""
         self.changes = 0
         self.preemptions = 0
-        self._span, self._tracer = span, tracer
-        self._recording = span.is_recording()
+        self._span = span
         self._under_way: dict[int, tuple[State, Span | None]] = {}
         """State of each sequence that is not done, and its span."""
-        self._waits = Waits()
+        self._clock, self._since = clock, clock()
+        """`_since`: when tokens came last, or the beginning."""
+        self._longest = 0.0
+        self._notable = -1.0
+        """Seconds; nothing is noted of a shorter wait."""
         self._tokens = self._pauses = 0
         self._first = 0.0
         """When the first tokens came."""
@@ -49,33 +56,26 @@ class RequestStates:
     def __call__(self, sequence: Sequence) -> None:
         self.changes += 1
         self.preemptions += sequence.state is State.PREEMPTED
-        logged = log.isEnabledFor(logging.DEBUG)
-        if not (self._recording or logged):
-            return
         before, span = self._under_way.pop(sequence.index, (None, None))
         if span is not None:
             span.end()
+        logged = log.isEnabledFor(logging.DEBUG)
+        if sequence.state is State.DONE and not logged:
+            return
         facts = _facts(sequence)
         if sequence.state is not State.DONE:
-            shown = self._recording and self.changes <= MAX_SPANS
-            begun = self._begin(sequence.state, before, facts) if shown else None
-            self._under_way[sequence.index] = sequence.state, begun
+            self._under_way[sequence.index] = sequence.state, self._begin(sequence.state, before, facts)
         if logged:
             text = ", ".join(f"{fact.removeprefix('quire.')} {value}" for fact, value in facts.items())
             log.debug("request %s: %s, %s", sequence.group.request.request_id, sequence.state.name, text)
 
     def tokens(self) -> None:
         """The request has tokens for its caller. The first ones and those after a pause are events."""
-        waited = self._waits.came()
+        now = self._clock()
+        waited, self._since = now - self._since, now
         self._tokens += 1
-        if self._tokens == 1:
-            self._first = self._waits.since
-            self._now().add_event("first token", {"quire.waited_seconds": waited})
-        elif waited > PAUSE_SECONDS and self._pauses < MAX_PAUSES:
-            gaps, before = self._tokens - 2, self._waits.since - waited - self._first
-            if not gaps or waited > PAUSE_TIMES * before / gaps:
-                self._pauses += 1
-                self._now().add_event("pause", {"quire.waited_seconds": waited})
+        if waited > self._notable:  # each token comes by here
+            self._note(waited)
 
     def close(self) -> None:
         """The request has ended."""
@@ -85,12 +85,26 @@ class RequestStates:
         self._under_way.clear()
         totals = {"quire.state_changes": self.changes, "quire.preemptions": self.preemptions}
         self._span.set_attributes(totals)
-        self._waits.note(self._span)
+        self._span.set_attribute(LONGEST_WAIT, round(max(self._longest, self._clock() - self._since), 6))
 
-    def _begin(self, state: State, before: State | None, facts: dict[str, int]) -> Span:
-        after = {"quire.after": before.value} if before is not None else {}
-        context = trace.set_span_in_context(self._span)
-        return self._tracer.start_span(f"scheduler.{state.value}", context, attributes={**facts, **after})
+    def _note(self, waited: float) -> None:
+        self._longest = max(self._longest, waited)
+        self._notable = min(self._longest, PAUSE_SECONDS)
+        if self._tokens == 1:
+            self._first = self._since
+            self._now().add_event("first token", {"quire.waited_seconds": waited})
+        elif waited > PAUSE_SECONDS and self._pauses < MAX_PAUSES:
+            gaps, before = self._tokens - 2, self._since - waited - self._first
+            if not gaps or waited > PAUSE_TIMES * before / gaps:
+                self._pauses += 1
+                self._now().add_event("pause", {"quire.waited_seconds": waited})
+
+    def _begin(self, state: State, before: State | None, facts: dict[str, str | int]) -> Span | None:
+        if self.changes > MAX_SPANS or not isinstance(self._span, LightSpan):
+            return None
+        if before is not None:
+            facts["quire.after"] = before.value
+        return self._span.child(_NAMES[state], attributes=facts)
 
     def _now(self) -> Span:
         """The span that events belong to: of the one sequence, or of the request if it has several."""
@@ -98,8 +112,8 @@ class RequestStates:
         return spans[0] if len(spans) == 1 else self._span
 
 
-def _facts(sequence: Sequence) -> dict[str, int]:
-    facts = {"quire.sequence_index": sequence.index}
+def _facts(sequence: Sequence) -> dict[str, str | int]:
+    facts: dict[str, str | int] = {"quire.sequence_index": sequence.index}
     if sequence.state is State.PREFILL:
         facts |= {"quire.tokens": len(sequence.tokens), "quire.cached_tokens": sequence.computed}
     else:
@@ -111,6 +125,6 @@ def _facts(sequence: Sequence) -> dict[str, int]:
     return facts
 
 
-def states_of(span: Span, tracer: Tracer) -> RequestStates | None:
+def states_of(span: Span) -> RequestStates | None:
     """A recorder for the span; None if nobody would see what it records, so that it costs nothing."""
-    return RequestStates(span, tracer) if span.is_recording() or log.isEnabledFor(logging.DEBUG) else None
+    return RequestStates(span) if span.is_recording() or log.isEnabledFor(logging.DEBUG) else None

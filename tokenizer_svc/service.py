@@ -179,7 +179,7 @@ class TokenizerService(TokenizerServicer):
         while True:
             attempt += 1
             try:
-                with calling(tracer, _EMBED, span, attempt) as attempted:
+                with calling(_EMBED, span, attempt) as attempted:
                     metadata = (*carried(attempted), *resumption.metadata())
                     timeout = context.time_remaining()
                     call = self._scheduler.Embed(
@@ -202,12 +202,12 @@ class TokenizerService(TokenizerServicer):
         check(self._model, request)
         request.sampling.ClearField("grammar")
         await complete_rules(self._model, request, self._breakers)
-        with within(tracer, "tokenizer.encode", span) as encoding:
+        with within("tokenizer.encode", span) as encoding:
             prompt = await prompt_tokens(self._model, request, self._context, self._render)
             encoding.set_attribute("quire.prompt_tokens", len(prompt))
         bound_alternatives(request, prompt, self._model.vocab_size)
         if request.HasField("shape") or request.HasField("thinking_budget"):
-            with within(tracer, "tokenizer.grammar", span):
+            with within("tokenizer.grammar", span):
                 await self._constrain(request, prompt)
         span.set_attribute("quire.prompt_tokens", len(prompt))
         generation = Generation(self._model, request, prompt, self._fingerprint, self._formats)
@@ -219,7 +219,7 @@ class TokenizerService(TokenizerServicer):
             while not generation.finished:
                 attempt += 1
                 try:
-                    with calling(tracer, _GENERATE, span, attempt) as attempted:
+                    with calling(_GENERATE, span, attempt) as attempted:
                         attempted.set_attribute("quire.resumed_tokens", generation.output_tokens)
                         await self._call(generation, carried(attempted), resumption, context, waits)
                     if not generation.finished:

@@ -43,8 +43,6 @@ PACE_WINDOW = 64
 """Number of requests whose ends give the rate at which places become free."""
 MAX_RETRY_SECONDS = 600
 
-tracer = trace.get_tracer("quire.gateway")
-
 
 class Asker(NamedTuple):
     """On whose behalf a request is made."""
@@ -248,7 +246,7 @@ class Admission:
         self._add(waiter)
         self._start_waiters()
         try:
-            with within(tracer, "gateway.waiting", trace.get_current_span()):
+            with within("gateway.waiting", trace.get_current_span()):
                 async with asyncio.timeout(timeout):
                     await waiter.turn
         except BaseException as error:

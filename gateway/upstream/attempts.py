@@ -19,8 +19,6 @@ from ops.runtime.telemetry import calling, carried, within
 from proto.rpc import Resumption
 from proto.tokenizer_pb2 import EmbedRequest, TextRequest, TokenizeRequest
 
-tracer = trace.get_tracer("quire.gateway")
-
 _METHODS = {
     TextRequest: "quire.Tokenizer/Generate",
     EmbedRequest: "quire.Tokenizer/Embed",
@@ -76,7 +74,7 @@ class Attempts:
         """Return at once, or if the call is paused, when it may go on. Raises `GatewayError`."""
         while (turn := self._turn) is not None:
             try:
-                with within(tracer, "gateway.paused", self.span):
+                with within("gateway.paused", self.span):
                     async with asyncio.timeout(self._left()):
                         await asyncio.shield(turn)
             except TimeoutError:
@@ -112,7 +110,7 @@ class Attempts:
         asked = request.request if isinstance(request, TokenizeRequest) else request
         call: Any = None
         try:
-            with calling(tracer, _METHODS[type(request)], self.span, self._number) as attempted:
+            with calling(_METHODS[type(request)], self.span, self._number) as attempted:
                 metadata = (*carried(attempted), *resumption.metadata())
                 timeout = self._left()
                 call = self._call = method(request, metadata=metadata, timeout=timeout, wait_for_ready=True)

@@ -4,20 +4,21 @@
     ├─ worker.prefill   a step that computed a chunk of its prompt
     └─ worker.step      a step that computed a later token of it, and took far longer than the others
 
-A step serves many requests. Its span says what the batch was made of, and is linked to the other traced
-sequences in it. Ordinary steps have no span: a token costs a comparison. Without a traced sequence a step
-costs one look into an empty dictionary.
+A step serves many requests. Its span says what the batch was made of, and is linked to the other sequences in
+it whose traces are sent. Ordinary steps have no span: a token costs two additions and a comparison. Without a
+traced sequence a step costs one look into an empty dictionary.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from opentelemetry import trace
-from opentelemetry.trace import Link, Span, Status, StatusCode
+from opentelemetry.trace import Link, Status, StatusCode
 
+from ops.runtime.light_spans import LightSpan
 from ops.runtime.telemetry import incoming
 from ops.runtime.trace_sampling import LONGEST_WAIT
 from proto import arrays
@@ -37,9 +38,11 @@ tracer = trace.get_tracer("quire.worker")
 class _Traced:
     """A traced sequence."""
 
-    span: Span
+    span: LightSpan
     known: int
     """Number of tokens of the sequence when it got its slot. Rows before them are its prefill."""
+    prefilled: bool = False
+    """A row of its prefill's last tokens has been planned, so that none of the next ones is looked at."""
     steps: int = 0
     """Its steps so far, those of its prefill left out."""
     seconds: float = 0.0
@@ -48,6 +51,11 @@ class _Traced:
     """Seconds of its longest step."""
     shown: int = 0
     """Spans of steps that it has."""
+
+    @property
+    def mean(self) -> float:
+        """Seconds of one of its steps."""
+        return self.seconds / self.steps
 
     def fail(self, message: str) -> None:
         if self.span.is_recording():  # its slot may have been freed while the step was under way
@@ -58,15 +66,23 @@ class _Traced:
         self.span.end()
 
 
-@dataclass(frozen=True)
+@dataclass
 class TracedStep:
     """A step with traced sequences in it."""
 
     plan: StepPlan
-    slots: Sequence[int]
-    """Of its rows."""
+    slots: bytes
+    """Of its rows, as in the plan."""
     sequences: dict[int, _Traced]
     """By row."""
+    prefilling: Sequence[int]
+    """The rows that are chunks of prompts."""
+    decoding: Sequence[_Traced]
+    """The sequences of all other rows."""
+
+    @cached_property
+    def starts(self) -> "array[int]":
+        return _int32s(self.plan.rows.starts)
 
     @cached_property
     def made_of(self) -> dict[str, int]:
@@ -74,23 +90,18 @@ class TracedStep:
         return _made_of(self)
 
 
-class _Others(Sequence[Link]):
-    """Links to the traced sequences of a step but one. Made when the span is sent: most never are."""
+class _Others(Iterable[Link]):
+    """Links to the sequences of a step but one whose traces are sent. Made when the span is sent itself: most
+    never are."""
 
     def __init__(self, sequences: Mapping[int, _Traced], row: int) -> None:
         """`sequences`: by row. `row`: of the one that is left out."""
         self._sequences, self._row = sequences, row
 
-    def __len__(self) -> int:
-        return len(self._sequences) - 1
-
-    def __getitem__(self, index: Any) -> Any:
-        return [*self][index]
-
     def __iter__(self) -> Iterator[Link]:
         for row, traced in self._sequences.items():
-            if row != self._row:
-                yield Link(traced.span.get_span_context())
+            if row != self._row and traced.span.request.sent:
+                yield Link(traced.span.context)
 
 
 class Spans:
@@ -104,21 +115,19 @@ class Spans:
 
     def begin(self, plan: StepPlan) -> TracedStep | None:
         """To be called before each step. None if no traced sequence is in it."""
-        if self._sequences:
-            for slot in _int32s(plan.freed_slots):
+        if self._sequences and (freed := plan.freed_slots):
+            for slot in _int32s(freed):
                 self._end(slot)
         for new in plan.new_slots:
             if new.traceparent:
                 self._begin(new, plan)
         if not self._sequences:
             return None
-        latest = self._latest
-        if latest is not None and latest.plan.rows.slots == plan.rows.slots:  # so it is nearly always
-            self._latest = TracedStep(plan, latest.slots, latest.sequences)
-            return self._latest
-        slots = _int32s(plan.rows.slots)
-        found = {row: self._sequences[slot] for row, slot in enumerate(slots) if slot in self._sequences}
-        self._latest = TracedStep(plan, slots, found) if found else None
+        slots, latest = plan.rows.slots, self._latest
+        if latest is not None and latest.slots == slots and not latest.prefilling:  # so it is nearly always
+            self._latest = TracedStep(plan, slots, latest.sequences, (), latest.decoding)
+        else:
+            self._latest = self._step(plan, slots)
         return self._latest
 
     def end(self, step: TracedStep | None, result: StepResult) -> None:
@@ -126,21 +135,19 @@ class Spans:
         if step is None:
             return
         seconds = result.duration_us / 1e6
-        starts = _int32s(step.plan.rows.starts)
-        for row, traced in step.sequences.items():  # each token comes by here: it costs a quarter of a µs
-            if seconds > traced.longest:
-                traced.longest = seconds
-            if starts[row] < traced.known:
-                _show("worker.prefill", step, row, result.duration_us)
-                continue
-            if (
-                seconds > SLOW_SECONDS
-                and traced.steps
-                and seconds > SLOW_TIMES * traced.seconds / traced.steps
-            ):
-                _show("worker.step", step, row, result.duration_us)
+        for row in step.prefilling:
+            traced = step.sequences[row]
+            traced.longest = max(traced.longest, seconds)
+            _show("worker.prefill", step, row, result.duration_us)
+        if seconds > SLOW_SECONDS:
+            for row, traced in step.sequences.items():
+                if traced.steps and row not in step.prefilling and seconds > SLOW_TIMES * traced.mean:
+                    _show("worker.step", step, row, result.duration_us)
+        for traced in step.decoding:  # each token comes by here
             traced.steps += 1
             traced.seconds += seconds
+            if seconds > traced.longest:
+                traced.longest = seconds
         for error in result.errors:
             if failed := step.sequences.get(error.row):
                 failed.fail(error.message)
@@ -156,21 +163,35 @@ class Spans:
         for slot in list(self._sequences):
             self._end(slot)
 
+    def _step(self, plan: StepPlan, slots: bytes) -> TracedStep | None:
+        """A step whose rows are other sequences than those of the one before, or prompts."""
+        of_slot = self._sequences
+        found = {row: of_slot[slot] for row, slot in enumerate(_int32s(slots)) if slot in of_slot}
+        if not found:
+            return None
+        prefilling: list[int] = []
+        step = TracedStep(plan, slots, found, prefilling, [])
+        for row, traced in found.items():
+            if not traced.prefilled:
+                traced.prefilled = step.starts[row] >= traced.known
+            if not traced.prefilled:
+                prefilling.append(row)
+        step.decoding = [traced for traced in found.values() if traced.prefilled]
+        return step
+
     def _begin(self, new: NewSlot, plan: StepPlan) -> None:
         self._end(new.slot)
         span = tracer.start_span("worker.sequence", incoming((("traceparent", new.traceparent),)))
-        if span.is_recording():
-            tokens, blocks = new.forked_tokens + len(new.tokens) // 4, _int32s(new.block_ids)
-            span.set_attributes(
-                {
-                    "quire.slot": new.slot,
-                    "quire.sequence_index": new.sequence_index,
-                    "quire.tokens": tokens,
-                    "quire.prompt_tokens": new.prompt_length,
-                    "quire.cached_blocks": len(blocks),
-                    "quire.blocks_swapped_in": len(set(blocks) & set(_int32s(plan.swap_in.blocks))),
-                }
-            )
+        if isinstance(span, LightSpan):
+            tokens, blocks = new.forked_tokens + len(new.tokens) // 4, new.block_ids
+            span.attributes = {
+                "quire.slot": new.slot,
+                "quire.sequence_index": new.sequence_index,
+                "quire.tokens": tokens,
+                "quire.prompt_tokens": new.prompt_length,
+                "quire.cached_blocks": len(blocks) // 4,
+                "quire.blocks_swapped_in": _number_in_both(blocks, plan.swap_in.blocks),
+            }
             self._sequences[new.slot] = _Traced(span, tokens)
             self._latest = None
 
@@ -187,18 +208,13 @@ def _show(name: str, step: TracedStep, row: int, duration_us: int) -> None:
     if traced.shown > MAX_STEPS:
         return
     rows, now = step.plan.rows, time.time_ns()
-    span = tracer.start_span(
-        name,
-        trace.set_span_in_context(traced.span),
-        attributes={
-            "quire.row_start": _int32s(rows.starts)[row],
-            "quire.row_tokens": _int32s(rows.counts)[row],
-            **step.made_of,
-        },
-        links=_Others(step.sequences, row),
-        start_time=now - duration_us * 1000,
-    )
-    span.end(now)
+    attributes = {
+        "quire.row_start": step.starts[row],
+        "quire.row_tokens": _int32s(rows.counts)[row],
+        **step.made_of,
+    }
+    links = _Others(step.sequences, row)
+    traced.span.child(name, attributes=attributes, links=links, start_time=now - duration_us * 1000).end(now)
 
 
 def _made_of(step: TracedStep) -> dict[str, int]:
@@ -209,7 +225,7 @@ def _made_of(step: TracedStep) -> dict[str, int]:
     chunks = [count for count, sampled in zip(counts, plan.rows.samples, strict=False) if count > sampled]
     return {
         "quire.step": plan.step,
-        "quire.rows": len(step.slots),
+        "quire.rows": len(step.slots) // 4,
         "quire.tokens": sum(counts),
         "quire.prefill_rows": len(chunks),
         "quire.prefill_tokens": sum(chunks),
@@ -220,6 +236,11 @@ def _made_of(step: TracedStep) -> dict[str, int]:
     }
 
 
-def _int32s(packed: bytes) -> list[int]:
+def _number_in_both(blocks: bytes, others: bytes) -> int:
+    """Of two arrays."""
+    return len(set(_int32s(blocks)) & set(_int32s(others))) if others else 0
+
+
+def _int32s(packed: bytes) -> "array[int]":
     """The whole numbers of an array. A malformed one loses its last bytes here; the runner refuses it."""
-    return arrays.unpack(packed[: len(packed) // 4 * 4]).tolist()
+    return arrays.unpack(packed[: len(packed) // 4 * 4])

@@ -1,13 +1,24 @@
 """What traces cost: turned off and on in turns, in the processes of one deployment.
 
-    python -m ops.bench.traces [--rate 0.1] [--turns 201] [--requests 64] [--users 32]
+    python -m ops.bench.traces [--rate 0.1] [--seconds 145] [--requests 192] [--users 32]
 
 Two equal deployments differ by 2.6 %, far more than traces cost. So the same processes serve short loads,
-of which every second one is traced (`switch/sitecustomize.py`). Each traced load is compared with the mean
-of the untraced ones before and after it. What counts is the median of these ratios, with its interval of
-95 %: of the CPU time of all processes per token, and of the tokens a second. Untraced loads that are
-compared with each other in the same manner show what can be told apart. Spans go to a receiver in this
-process. Writes ops/bench/results/traces.json. Some nine minutes.
+of which every second one is traced (`switch/sitecustomize.py`). Each traced load is compared with the mean of
+the untraced ones before and after it. What counts is the median of these comparisons, with its interval of
+95 %. Untraced loads that are compared with each other in the same manner show what can be told apart.
+
+Spans go to a receiver in this process. Those of a load are sent at its end, and the CPU time of that belongs
+to it. A load has about as many requests as are otherwise answered in the five seconds between two sendings.
+
+computing   the shipped model is computed on this machine. The CPU time of the model's threads differs by some
+            percent from load to load, which is more than traces cost.
+paced       nothing is computed, the worker does everything else (`ops.bench.paced`). CPU time that traces add
+            is seen there in each process. As a part of all CPU time of a request that is computed, it is what
+            traces cost. All processes become slower and faster together, by a tenth and for seconds, with
+            what else the host of a virtual machine does. So their CPU time is held against that of this
+            process's thread that puts the load, which traces do not concern.
+
+Writes ops/bench/results/traces.json. Some five minutes.
 """
 
 import argparse
@@ -19,7 +30,7 @@ import signal
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,13 +40,20 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from ops.bench.load.client import CompletionClient
 from ops.bench.load.load import closed_loop
-from ops.bench.load.processes import Running, running
+from ops.bench.load.processes import cpu_seconds, running
 from ops.bench.load.workload import Workload
+from ops.bench.paced import deployed, process_ids
 from ops.bench.record import write
 from ops.launcher.redis_server import free_port
 
 SWITCH = Path(__file__).with_name("switch")
-OFF = "off"
+OFF, ALL = "off", "all"
+COMPARISONS = ("traced over untraced", "untraced over untraced")
+ANSWER = 64
+"""Tokens."""
+WORKLOAD = Workload(prompt_lengths=(64,), output_lengths=(ANSWER, ANSWER))
+STEP_MS = 5.0
+"""Milliseconds of a step of the worker that computes nothing."""
 SLOW_SECONDS = "5.0"
 """What is slower is traced in any case, as the default has it."""
 ASK_SECONDS = 0.5
@@ -74,8 +92,27 @@ class Turn(NamedTuple):
     """One load."""
 
     tokens_per_second: float
-    cpu_us_per_token: float
-    """CPU time of all processes, microseconds."""
+    cpu_us_per_request: Mapping[str, float]
+    """CPU time of each process, and of `ALL`, in microseconds."""
+    yardstick: float = 1.0
+    """What the CPU time is held against."""
+
+    def scaled(self, by: float) -> "Turn":
+        used = {name: by * value for name, value in self.cpu_us_per_request.items()}
+        return self._replace(cpu_us_per_request=used)
+
+
+class Target(NamedTuple):
+    """A deployment that loads are put on."""
+
+    url: str
+    model: str
+    processes: Mapping[str, int]
+    """Ids by name."""
+
+
+Deployment = Callable[[Mapping[str, str], int], contextlib.AbstractAsyncContextManager[Target]]
+"""Starts one with these settings, for so many requests at once."""
 
 
 class Switch:
@@ -105,49 +142,62 @@ class Switch:
         return file.read_text() if file.exists() else ""
 
 
-def load(deployment: Running, requests: int, users: int, seed: int) -> Turn:
-    """Put a load on a deployment. Raises `RuntimeError` if an answer failed."""
-    workload = Workload(prompt_lengths=(64,), output_lengths=(64, 64))
-    conversations = workload.conversations(requests, seed)  # others in each turn: no prompt is cached
-    client = CompletionClient(deployment.url, deployment.model)
-    before = sum(deployment.cpu_seconds().values())
-    answers, seconds = asyncio.run(closed_loop(client, conversations, users))
-    used = sum(deployment.cpu_seconds().values()) - before
+async def load(target: Target, requests: int, users: int, seed: int) -> tuple[float, float]:
+    """Put a load on a deployment. Raises `RuntimeError` if an answer failed.
+
+    Tokens a second, and the CPU seconds of this thread.
+    """
+    conversations = WORKLOAD.conversations(requests, seed)  # others in each turn: no prompt is cached
+    client, begun = CompletionClient(target.url, target.model), time.thread_time()
+    answers, seconds = await closed_loop(client, conversations, users)
+    used = time.thread_time() - begun
     if failed := [answer.error for answer in answers if answer.error]:
         raise RuntimeError(f"{len(failed)} answers failed: {failed[0]}")
-    tokens = requests * 64
-    return Turn(tokens / seconds, used / tokens * 1e6)
+    return requests * ANSWER / seconds, used
 
 
 def compared(turns: Sequence[Turn]) -> dict[str, Any]:
-    """Ratios to what is untraced. `turns`: untraced, traced, untraced and so on; both ends are untraced."""
+    """`turns`: untraced, traced, untraced and so on; both ends are untraced."""
+    usual = statistics.median(turn.yardstick for turn in turns)
+    turns = [turn.scaled(usual / turn.yardstick) for turn in turns]
     bare, traced = turns[::2], turns[1::2]
     return {
-        "untraced": _medians(bare),
-        "traced": _medians(traced),
-        "traced over untraced": _ratios(traced, bare),
-        "untraced over untraced": _ratios(bare[1::2], bare[::2]),
+        "untraced": {
+            "tokens_per_second": round(statistics.median(turn.tokens_per_second for turn in bare), 1),
+            "cpu_us_per_request": {
+                name: round(statistics.median(turn.cpu_us_per_request[name] for turn in bare), 1)
+                for name in bare[0].cpu_us_per_request
+            },
+        },
+        COMPARISONS[0]: _compared(traced, bare),
+        COMPARISONS[1]: _compared(bare[1::2], bare[::2]),
     }
 
 
-def _medians(turns: Sequence[Turn]) -> dict[str, float]:
-    return {
-        figure: round(statistics.median(getattr(turn, figure) for turn in turns), 1)
-        for figure in Turn._fields
+def _compared(turns: Sequence[Turn], around: Sequence[Turn]) -> dict[str, Any]:
+    """Each turn with the mean of the two around it."""
+    rates, others = ([turn.tokens_per_second for turn in each] for each in (turns, around))
+    found: dict[str, Any] = {
+        "number": len(turns),
+        "tokens_per_second": _median([one / mean for one, mean in _beside(rates, others)], 4),
+        "added_cpu_us_per_request": {},
     }
-
-
-def _ratios(turns: Sequence[Turn], around: Sequence[Turn]) -> dict[str, Any]:
-    """Of each turn to the mean of the two around it."""
-    found: dict[str, Any] = {}
-    for figure in Turn._fields:
-        values, others = ([getattr(turn, figure) for turn in each] for each in (turns, around))
-        pairs = zip(values, itertools.pairwise(others), strict=False)
-        ratios = [2 * value / (before + after) for value, (before, after) in pairs]
-        low, high = interval(ratios)
-        median = round(statistics.median(ratios), 4)
-        found[figure] = {"median": median, "95 %": [round(low, 4), round(high, 4)], "number": len(ratios)}
+    for name in turns[0].cpu_us_per_request:
+        used, others = ([turn.cpu_us_per_request[name] for turn in each] for each in (turns, around))
+        added = _median([one - mean for one, mean in _beside(used, others)], 1)
+        found["added_cpu_us_per_request"][name] = added
     return found
+
+
+def _beside(values: Sequence[float], around: Sequence[float]) -> Iterator[tuple[float, float]]:
+    for value, (before, after) in zip(values, itertools.pairwise(around), strict=False):
+        yield value, (before + after) / 2
+
+
+def _median(values: Sequence[float], digits: int) -> dict[str, Any]:
+    low, high = interval(values)
+    median = round(statistics.median(values), digits)
+    return {"median": median, "95 %": [round(low, digits), round(high, digits)]}
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
@@ -161,36 +211,74 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return ordered[off], ordered[-1 - off]
 
 
-def run(rate: float, number: int, requests: int, users: int, seed: int) -> dict[str, Any]:
-    """Start a deployment and put `number` loads on it, of which every second one is traced."""
+@contextlib.asynccontextmanager
+async def computing(settings: Mapping[str, str], users: int) -> AsyncIterator[Target]:
+    """A deployment of the shipped model."""
+    with running(QUIRE_KV_MEMORY="256MiB", **settings) as deployment:
+        processes = {name: process.pid for name, process in deployment.deployment.processes.items()}
+        yield Target(deployment.url, deployment.model, processes)
+
+
+@contextlib.asynccontextmanager
+async def paced(settings: Mapping[str, str], users: int) -> AsyncIterator[Target]:
+    """One whose worker computes nothing."""
+    async with deployed(STEP_MS, users, settings=settings) as (options, supervisor, redis):
+        yield Target(options.url, options.model_names[0], process_ids(supervisor, redis))
+
+
+async def loads(
+    name: str, rate: float, seconds: float, requests: int, users: int, seed: int
+) -> dict[str, Any]:
+    """Start a deployment and put loads on it for so long. Every second one is traced."""
     turns: list[Turn] = []
     port = free_port()
-    with contextlib.ExitStack() as stack:
+    async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         settings = {
-            "QUIRE_KV_MEMORY": "256MiB",
             "QUIRE_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
             "QUIRE_TRACE_SLOW_SECONDS": SLOW_SECONDS,
             "PYTHONPATH": str(SWITCH),
             "TRACES_SWITCH": str(folder),
         }
-        deployment = stack.enter_context(running(**settings))
-        processes = {name: process.pid for name, process in deployment.deployment.processes.items()}
-        switch, taken = Switch(folder, processes), stack.enter_context(sink(port))
-        load(deployment, 4 * users, users, seed)
+        target = await stack.enter_async_context(DEPLOYMENTS[name](settings, users))
+        switch, taken = Switch(folder, target.processes), stack.enter_context(sink(port))
+        await load(target, 4 * users, users, seed)
         switch.turn(OFF)
-        load(deployment, users, users, seed + 1)
-        first = taken.spans
-        for turn in range(number + (number + 1) % 2):
-            way = f"{rate:g}" if turn % 2 else OFF
-            switch.turn(way)
-            turns.append(load(deployment, requests, users, seed + 2 + turn))
-            print(f"{turn + 1}: {way}: {turns[-1].cpu_us_per_token:.1f} µs of CPU a token", flush=True)
+        await load(target, users, users, seed + 1)
+        first, before = taken.spans, cpu_seconds(target.processes)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline or len(turns) % 2 == 0:
+            tokens_per_second, own = await load(target, requests, users, seed + 2 + len(turns))
+            switch.turn(OFF if len(turns) % 2 else f"{rate:g}")  # for the next load; it sends what is left
+            after = cpu_seconds(target.processes)
+            used = {each: (after[each] - before[each]) / requests * 1e6 for each in after}
+            used[ALL] = sum(used.values())
+            turns.append(Turn(tokens_per_second, used, own if name == "paced" else 1.0))
+            before = after
+            print(f"{name} {len(turns)}: {used[ALL]:.0f} µs of CPU a request", flush=True)
         if taken.spans == first:
             raise RuntimeError("no span came: nothing was compared")
         spans = taken.spans - first
-    terms = {"rate": rate, "turns": len(turns), "requests": requests, "users": users, "spans": spans}
-    return terms | compared(turns)
+    return {"turns": len(turns), "spans": spans, **compared(turns)}
+
+
+DEPLOYMENTS: Mapping[str, Deployment] = {"computing": computing, "paced": paced}
+
+
+def run(rate: float, seconds: float, requests: int, users: int, seed: int) -> dict[str, Any]:
+    """What traces cost at this rate. `seconds`: for which loads are put on each deployment."""
+    found = {name: asyncio.run(loads(name, rate, seconds, requests, users, seed)) for name in DEPLOYMENTS}
+    whole = found["computing"]["untraced"]["cpu_us_per_request"][ALL]
+    terms = {"rate": rate, "requests": requests, "users": users, "answer_tokens": ANSWER, "step_ms": STEP_MS}
+    parts = {name: part_of(found["paced"][name], whole) for name in COMPARISONS}
+    return {**terms, "added part of all CPU": parts, **found}
+
+
+def part_of(comparison: Mapping[str, Any], whole: float) -> dict[str, Any]:
+    """What all processes of a paced deployment use more. `whole`: CPU time of a request that is computed."""
+    added = comparison["added_cpu_us_per_request"][ALL]
+    low, high = (round(end / whole, 4) for end in added["95 %"])
+    return {"median": round(added["median"] / whole, 4), "95 %": [low, high]}
 
 
 def main() -> None:
@@ -198,13 +286,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rate", type=float, default=0.1, help="part of the requests whose traces are sent")
-    parser.add_argument("--turns", type=int, default=201)
-    parser.add_argument("--requests", type=int, default=64, help="of each load")
+    parser.add_argument("--seconds", type=float, default=145.0, help="of loads on each deployment")
+    parser.add_argument("--requests", type=int, default=192, help="of each load")
     parser.add_argument("--users", type=int, default=32, help="requests at once")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("ops/bench/results/traces.json"))
     options = parser.parse_args()
-    results = run(options.rate, options.turns, options.requests, options.users, options.seed)
+    results = run(options.rate, options.seconds, options.requests, options.users, options.seed)
     write(options.out, "traces", options.seed, results)
     for name, found in results.items():
         print(f"{name:<24} {found}")

@@ -20,7 +20,7 @@ from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, T
 from opentelemetry.trace import Status as SpanStatus
 from opentelemetry.trace import StatusCode as SpanStatusCode
 
-from ops.runtime.light_spans import LightTracerProvider
+from ops.runtime.light_spans import LightSpan, LightTracerProvider
 from ops.runtime.otlp import MAX_ATTRIBUTE_LENGTH, Exporter
 from ops.runtime.trace_sampling import LONGEST_WAIT, Sampling
 from proto.rpc.call import Status
@@ -39,7 +39,7 @@ LATE_SECONDS = 0.1
 
 TRACEPARENT = "traceparent"
 """Metadata that carries a span's context: of W3C Trace Context this alone. Baggage is the client's."""
-_TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+_TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 Metadata = Sequence[tuple[str, str | bytes]]
 
@@ -69,28 +69,36 @@ def sampled_trace(span: Span) -> int:
 def incoming(metadata: Metadata | None) -> Context:
     """The caller's span context out of a call's metadata; empty if it has none."""
     for key, value in metadata or ():
-        if key == TRACEPARENT and isinstance(value, str) and (found := _TRACEPARENT.fullmatch(value)):
-            trace_id, span_id, flags = (int(part, 16) for part in found.groups())
-            caller = SpanContext(trace_id, span_id, True, TraceFlags(flags))
+        if key == TRACEPARENT and isinstance(value, str) and _TRACEPARENT.fullmatch(value):
+            flags = TraceFlags(int(value[53:], 16))
+            caller = SpanContext(int(value[3:35], 16), int(value[36:52], 16), True, flags)
             return trace.set_span_in_context(NonRecordingSpan(caller), Context())
     return Context()
 
 
-def carried(span: Span) -> tuple[tuple[str, str], ...]:
-    """Metadata that carries the span's context to the next process; none if nothing is traced."""
+def traceparent(span: Span) -> str:
+    """The span's context, which the next process gets; empty if nothing is traced."""
+    if isinstance(span, LightSpan):
+        return span.traceparent
     context = span.get_span_context()
     if not context.is_valid:
-        return ()
-    return ((TRACEPARENT, f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"),)
+        return ""
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+
+def carried(span: Span) -> tuple[tuple[str, str], ...]:
+    """Metadata that carries the span's context to the next process; none if nothing is traced."""
+    value = traceparent(span)
+    return ((TRACEPARENT, value),) if value else ()
 
 
 @contextmanager
-def within(tracer: Tracer, name: str, parent: Span) -> Iterator[Span]:
+def within(name: str, parent: Span) -> Iterator[Span]:
     """A span named `name` around a part of what `parent` does. Its errors are the parent's."""
-    if not parent.is_recording():
+    if not isinstance(parent, LightSpan):
         yield parent
         return
-    span = tracer.start_span(name, trace.set_span_in_context(parent))
+    span = parent.child(name)
     try:
         yield span
     finally:
@@ -98,17 +106,16 @@ def within(tracer: Tracer, name: str, parent: Span) -> Iterator[Span]:
 
 
 @contextmanager
-def calling(tracer: Tracer, method: str, parent: Span, attempt: int) -> Iterator[Span]:
+def calling(method: str, parent: Span, attempt: int) -> Iterator[Span]:
     """A span around a call to another process. `method`: as in "quire.Tokenizer/Generate".
 
     `attempt`: 1 for the first call; a further one is made when a process was lost, or the call was paused.
     """
-    if not parent.is_recording():
+    if not isinstance(parent, LightSpan):
         yield parent
         return
-    attributes: dict[str, str | int] = {"rpc.method": method, "rpc.system.name": "grpc"}
-    attributes["quire.attempt"] = attempt
-    span = tracer.start_span(method, trace.set_span_in_context(parent), SpanKind.CLIENT, attributes)
+    attributes = {"rpc.method": method, "rpc.system.name": "grpc", "quire.attempt": attempt}
+    span = parent.child(method, SpanKind.CLIENT, attributes)
     try:
         yield span
     except grpc.aio.AioRpcError as error:

@@ -56,11 +56,15 @@ Span = TypeVar("Span", bound=Ended)
 class Request(Generic[Span]):
     """What this process records of one request."""
 
-    __slots__ = ("_ended", "_failed", "_lock", "_longest", "_send", "_slow_seconds", "_under_way", "chosen")
+    __slots__ = (
+        *("_ended", "_failed", "_lock", "_longest", "_send", "_slow_seconds", "_under_way"),
+        *("chosen", "sent"),
+    )
 
     def __init__(self, send: Callable[[Span], None], chosen: bool, slow_seconds: float) -> None:
         """`chosen`: its trace is sent in any case."""
-        self.chosen = chosen
+        self.chosen = self.sent = chosen
+        """`sent`: as far as is known."""
         self._send, self._slow_seconds = send, slow_seconds
         self._lock = threading.Lock()  # a worker begins spans in one thread and ends them in another
         self._under_way = 0
@@ -86,7 +90,13 @@ class Request(Generic[Span]):
             self._send(span)
             return
         with self._lock:
-            self._note(span)
+            if span.status is not None and span.status.status_code is StatusCode.ERROR:
+                self._failed = True
+            wait = span.attributes.get(LONGEST_WAIT)
+            if isinstance(wait, float) and (self._longest is None or wait > self._longest):
+                self._longest = wait
+            if len(self._ended) < MAX_HELD:
+                self._ended.append(span)
             self._under_way -= 1
             if self._under_way:
                 return
@@ -94,17 +104,9 @@ class Request(Generic[Span]):
             # A span that comes later is on its own.
             self._ended, self._failed, self._longest = [], False, None
         if worth_it:
+            self.sent = True
             for each in ended:
                 self._send(each)
-
-    def _note(self, span: Span) -> None:
-        if span.status is not None and span.status.status_code is StatusCode.ERROR:
-            self._failed = True
-        wait = span.attributes.get(LONGEST_WAIT)
-        if isinstance(wait, float) and (self._longest is None or wait > self._longest):
-            self._longest = wait
-        if len(self._ended) < MAX_HELD:
-            self._ended.append(span)
 
     def _is_worth_it(self, last: Span) -> bool:
         """`last`: the span that ended last. What has no tokens was waited for as long as it took."""

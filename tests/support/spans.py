@@ -35,7 +35,7 @@ def of_sdk(span: LightSpan) -> ReadableSpan:
         resource=Resource.get_empty(),
         attributes=_frozen(span.attributes),
         events=[Event(name, _frozen(attributes or {}), at) for name, attributes, at in span.events],
-        links=span.links,
+        links=tuple(span.links),
         kind=span.kind,
         status=span.status or Status(),
         start_time=span.start_time,

@@ -104,11 +104,11 @@ def with_over_without(model: str, mechanism: str, figure: str) -> Look:
     return look
 
 
-def traced_over_untraced(rate: float, figure: str) -> Look:
-    """The median ratio at this rate."""
+def of_traces(rate: float, *path: str) -> Look:
+    """A median at this rate."""
 
     def look(results: Results) -> float | None:
-        found = at("traced over untraced", figure, "median")(results)
+        found = at(*path, "median")(results)
         return found if results.get("rate") == rate else None
 
     return look

@@ -1,7 +1,8 @@
 """Turns the traces of a process off and on, for `ops.bench.traces`: Python runs this before anything else.
 
 `TRACES_SWITCH` is a folder. With each SIGUSR2 the process reads the rate from its file `rate`. Then it leaves
-a file there with its id as name and the rate as content. "off": no span is made, as without an endpoint.
+a file there with its id as name and the rate as content. "off": no span is made, as without an endpoint, and
+those that were made before are sent now.
 """
 
 import os
@@ -28,6 +29,8 @@ def turn(*_: object) -> None:
         provider = trace.get_tracer_provider()
         if rate == "off":
             LightTracer.start_span = lambda *_, **__: trace.INVALID_SPAN  # type: ignore[method-assign]
+            if isinstance(provider, LightTracerProvider):
+                provider.force_flush()
         elif isinstance(provider, LightTracerProvider):
             LightTracer.start_span = _original[0]  # type: ignore[method-assign]
             provider.sampling = replace(provider.sampling, rate=float(rate))

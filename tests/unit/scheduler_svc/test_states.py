@@ -6,15 +6,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import INVALID_SPAN, NoOpTracer
+from opentelemetry.trace import INVALID_SPAN
 
-from ops.runtime.telemetry import Waits
-from scheduler_svc import states
+from ops.runtime.light_spans import LightSpan, LightTracerProvider
+from ops.runtime.trace_sampling import Sampling
 from scheduler_svc.core.fleet import Fleet
-from scheduler_svc.states import MAX_SPANS, states_of
+from scheduler_svc.states import MAX_SPANS, RequestStates, states_of
+from tests.support.spans import Converted
 
 ALONE = ["waiting", "prefill", "decode"]
 
@@ -24,13 +24,12 @@ class Traced:
 
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()
-        provider = TracerProvider()
-        provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-        self.tracer = provider.get_tracer("test")
-        self.span = self.tracer.start_span("scheduler.generate")
-        states = states_of(self.span, self.tracer)
+        provider = LightTracerProvider(Sampling(), SimpleSpanProcessor(Converted(self._exporter)))
+        span = provider.get_tracer("test").start_span("scheduler.generate")
+        states = states_of(span)
         assert states is not None
-        self.states = states
+        assert isinstance(span, LightSpan)
+        self.span, self.states = span, states
 
     def told(self, index: int = 0) -> list[tuple[str, dict[str, Any]]]:
         """What is recorded of one of its sequences, without the index."""
@@ -144,12 +143,10 @@ def test_a_span_has_an_end(fake: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize(("n", "holder"), [(1, "scheduler.decode"), (2, "scheduler.generate")])
-def test_the_first_token_and_pauses_are_events(
-    fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, n: int, holder: str
-) -> None:
+def test_the_first_token_and_pauses_are_events(fake: SimpleNamespace, n: int, holder: str) -> None:
     times = iter([0.0, 1.0, 1.01, 1.02, 1.5, 1.51, 9.0, 9.0])
-    monkeypatch.setattr(states, "Waits", lambda: Waits(lambda: next(times)))
     traced, fleet = Traced(), Fleet(1000)
+    traced.states = RequestStates(traced.span, lambda: next(times))
     scheduler, _ = fleet.add_worker(fake.limits())
     fleet.accept(fake.request([1, 2], n=n), traced.states)
     worker = fake.StrictWorker(scheduler.limits)
@@ -167,9 +164,9 @@ def test_the_first_token_and_pauses_are_events(
 def test_the_log_tells_it_at_debug(
     fake: SimpleNamespace, run: Callable[..., list[Traced]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert states_of(INVALID_SPAN, NoOpTracer()) is None, "nobody looks"
+    assert states_of(INVALID_SPAN) is None, "nobody looks"
     caplog.set_level(logging.DEBUG, "scheduler_svc")
-    assert states_of(INVALID_SPAN, NoOpTracer()) is not None
+    assert states_of(INVALID_SPAN) is not None
     run(fake.request([1, 2, 3], name="mine", max_tokens=2))
     named = [message.split(",")[0] for message in caplog.messages]
     assert named == [f"request mine: {name.upper()}" for name in (*ALONE, "done")]

@@ -6,7 +6,7 @@ from opentelemetry.trace import StatusCode
 
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.step import spans
-from ops.runtime.trace_sampling import LONGEST_WAIT
+from ops.runtime.trace_sampling import LONGEST_WAIT, Sampling
 from proto import arrays
 from proto.worker_pb2 import RowError, StepResult
 from tests.support.spans import exported_to
@@ -81,20 +81,18 @@ def test_a_slow_step_is_shown_and_linked_to_the_others_in_it(make, exporter) -> 
     assert (one.attributes["quire.steps"], other.attributes["quire.steps"]) == (8, 1)
 
 
-def test_links_are_made_when_they_are_sent(make, exporter, monkeypatch) -> None:
-    tracked, made = spans.Spans(), []
-    monkeypatch.setattr(spans, "Link", lambda context: made.append(context) or context)
-    monkeypatch.setattr(spans.tracer._provider, "send", lambda span: None)  # as if it were not chosen
-    news = [make.slot(slot, [1], [], traceparent=PARENT) for slot in range(3)]
-    rows = [(slot, 0, 1, 1) for slot in range(3)]
-    step = tracked.begin(make.plan(1, rows, new_slots=news))
+def test_links_are_made_when_they_are_sent_and_lead_to_what_is_sent(make, exporter, monkeypatch) -> None:
+    tracked = spans.Spans()
+    monkeypatch.setattr(spans.tracer._provider, "sampling", Sampling(slow_seconds=5.0))
+    parents = [PARENT, PARENT.removesuffix("1") + "0", PARENT, PARENT.removesuffix("1") + "0"]
+    news = [make.slot(slot, [1], [], traceparent=parent) for slot, parent in enumerate(parents)]
+    step = tracked.begin(make.plan(1, [(slot, 0, 1, 1) for slot in range(4)], new_slots=news))
     tracked.end(step, StepResult(step=1, duration_us=1000))
-    assert not made
-    others = spans._Others(step.sequences, 1)
-    assert (len(others), [*others], others[1]) == (2, made[:2], made[1])
-    assert [context.span_id for context in made[:2]] == [
-        step.sequences[row].span.get_span_context().span_id for row in (0, 2)
-    ]
+    links, contexts = spans._Others(step.sequences, 2), [step.sequences[row].span.context for row in range(4)]
+    assert [link.context for link in links] == contexts[:1]
+    tracked.end(step, StepResult(step=1, errors=[RowError(row=3, message="no block")]))
+    tracked.close()
+    assert [link.context for link in links] == [contexts[0], contexts[3]], "its error has come since"
 
 
 def test_what_came_back_from_host_memory(make, exporter) -> None:

@@ -14,7 +14,7 @@ from ops.bench.record import Record, read, read_all
 from ops.bench.report.__main__ import FOLDER, RESULTS, gpu_of, text, write
 from ops.bench.report.sections import KINDS
 from ops.bench.rig.timed import PARTS
-from ops.bench.traces import Turn
+from ops.bench.traces import ALL, COMPARISONS, Turn, part_of
 from ops.bench.traces import compared as traces_compared
 from ops.simulate import scale
 from ops.simulate.arrivals import Load
@@ -62,6 +62,9 @@ LEVELS = [
     }
     for pairs, busy in ((1, 0.25), (2, 0.4))
 ]
+TRACED = traces_compared([Turn(2000, {ALL: 54_000.0 + turn}) for turn in range(9)])
+PART = part_of(TRACED[COMPARISONS[0]], TRACED["untraced"]["cpu_us_per_request"][ALL])
+TRACES = {"rate": 0.1, "added part of all CPU": {COMPARISONS[0]: PART}, "computing": TRACED}
 ONE_REDIS = {
     "entries_a_step": 4,
     "calls_a_request": 2,
@@ -185,7 +188,9 @@ def folder(tmp_path, made_up, contest) -> Path:
         made_up("grammars", {"schemas": 100, "libraries": {"llguidance": {"compiling, P50, ms": 1.5}}}),
         made_up("paced", {"prompt_tokens": 32, "answer_tokens": 256, "by_step_ms": {"5": [CARRIED]}}),
         made_up("front", FRONT),
-        made_up("traces", {"rate": 0.1, **traces_compared([Turn(2000, 800 + turn) for turn in range(9)])}),
+        made_up(
+            "traces", {"rate": 0.1, "added part of all CPU": {COMPARISONS[0]: PART}, "computing": TRACED}
+        ),
         made_up("watching", {"rows": 32, "part of a core": {"gateway": 0.002, "metrics": 0.004}}),
         made_up("one-redis", ONE_REDIS),
         made_up("chaos", CHAOS),

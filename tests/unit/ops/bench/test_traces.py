@@ -10,24 +10,43 @@ import grpc
 import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
-from ops.bench.traces import OFF, SWITCH, Switch, Turn, compared, interval, sink
+from ops.bench.traces import ALL, OFF, SWITCH, Switch, Turn, compared, interval, part_of, sink
 from ops.launcher.redis_server import free_port
-
-FIGURES = ("tokens_per_second", "cpu_us_per_token")
 
 
 def test_each_traced_load_is_compared_with_those_around_it() -> None:
     """The machine becomes slower and slower, and tracing costs a hundredth."""
     turns = [
-        Turn((1000 - number) * (0.99 if number % 2 else 1), (100 + number) * (1.01 if number % 2 else 1))
+        Turn(
+            (1000 - number) * (0.99 if number % 2 else 1),
+            {"redis": 50.0, ALL: (100 + number) * (1.01 if number % 2 else 1)},
+        )
         for number in range(41)
     ]
     found = compared(turns)
-    assert found["untraced"] == {"tokens_per_second": 980, "cpu_us_per_token": 120}
-    assert [found["traced over untraced"][figure]["median"] for figure in FIGURES] == [0.99, 1.01]
-    assert [found["untraced over untraced"][figure]["median"] for figure in FIGURES] == [1, 1]
-    assert found["traced over untraced"]["cpu_us_per_token"]["number"] == 20
-    assert found["untraced over untraced"]["cpu_us_per_token"]["number"] == 10
+    assert found["untraced"] == {"tokens_per_second": 980, "cpu_us_per_request": {"redis": 50, ALL: 120}}
+    traced, control = found["traced over untraced"], found["untraced over untraced"]
+    assert (traced["number"], control["number"]) == (20, 10)
+    assert (traced["tokens_per_second"]["median"], control["tokens_per_second"]["median"]) == (0.99, 1)
+    medians = [
+        {name: each["median"] for name, each in one["added_cpu_us_per_request"].items()}
+        for one in (traced, control)
+    ]
+    assert medians == [{"redis": 0, ALL: 1.2}, {"redis": 0, ALL: 0}]
+    assert part_of(traced, 120)["median"] == 0.01
+
+
+def test_cpu_time_is_held_against_a_yardstick() -> None:
+    """The machine is at half its speed from time to time, and tracing costs a hundredth."""
+    draw = random.Random(1)
+    speeds = [draw.choice([1.0, 2.0]) for _ in range(41)]
+    turns = [
+        Turn(1000, {ALL: 100 * speed * (1.01 if number % 2 else 1)}, 0.01 * speed)
+        for number, speed in enumerate(speeds)
+    ]
+    added = compared(turns)["traced over untraced"]["added_cpu_us_per_request"][ALL]
+    assert added["median"] in (1, 2)
+    assert added["95 %"] == [added["median"]] * 2
 
 
 def test_the_median_lies_in_the_interval_nineteen_times_of_twenty() -> None:

@@ -92,7 +92,7 @@ def test_the_caller_has_decided(process: Make, rate: float) -> None:
 def ask(tracer: Tracer, end: Callable[[Span], object], context: Context | None = None) -> None:
     """A request with a part of it below; `end`: what happens to the part."""
     span = tracer.start_span("request", context or Context())
-    with within(tracer, "part", span) as part:
+    with within("part", span) as part:
         end(part)
     span.end()
 
@@ -148,7 +148,7 @@ def test_what_comes_after_the_end_of_a_request_is_on_its_own(process: Make) -> N
         (lambda part: failed(part, ValueError(), None), ["part", "request"]),
     ):
         request = served.tracer.start_span("request", Context())
-        with within(served.tracer, "part", request) as part:
+        with within("part", request) as part:
             ends(part)
         request.end()
         assert isinstance(request, LightSpan)
@@ -161,7 +161,7 @@ def test_a_request_holds_so_many_spans(process: Make) -> None:
     served = process(rate=0.0, slow_seconds=SLOW)
     request = served.tracer.start_span("request", Context())
     for _ in range(2 * MAX_HELD):
-        with within(served.tracer, "part", request):
+        with within("part", request):
             pass
     assert isinstance(request, LightSpan)
     assert request.request.held == MAX_HELD
