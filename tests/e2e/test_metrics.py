@@ -50,7 +50,7 @@ def test_what_was_asked_is_counted_by_each_process(deployment: Deployment) -> No
         "quire:forks_total": 1,
         "quire:door_wait_seconds_count": 4,
         "quire:masked_rows_total": 3,
-        "quire:forced_tokens_total": 2,  # a run of them at least: how many more depends on what a step may cost
+        "quire:forced_tokens_total": 2,  # a run; how many more, what a step costs decides
     }
     deadline = time.monotonic() + 60
     while True:
