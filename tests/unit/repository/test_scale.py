@@ -58,8 +58,7 @@ def test_what_redis_takes_was_measured() -> None:
 def test_what_the_simulator_takes_was_measured() -> None:
     runs = results("simulate_scale")["runs"]
     micros = sorted(run["us_per_request"] for run in runs)  # type: ignore[attr-defined]
-    assert (f"{micros[0] / 1000:.2f}", f"{micros[-1] / 1000:.1f}") == ("0.43", "0.6")
-    assert "0.43 to 0.6 ms" in TEXT
+    assert f"{micros[0] / 1000:.2f} to {micros[-1] / 1000:.2f} ms" in TEXT
 
 
 @pytest.mark.parametrize("row", rows("workers"), ids=lambda row: f"{row[0]} of {row[1]}")
