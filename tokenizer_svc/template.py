@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, nodes
@@ -48,6 +49,8 @@ class Rendering:
 USUAL = Rendering()
 _END = "END_OF_THE_FINAL_MESSAGE "
 """What marks the end of the message that goes on. Its space shows whether the template strips messages."""
+_PROBE = "text of the user"
+"""What a template that takes text as such shows."""
 
 
 class ChatTemplate:
@@ -95,6 +98,8 @@ class ChatTemplate:
             if not (last := values["messages"][-1])["content"]:
                 raise InvalidRequestError("messages", "the last message has no content to go on with")
             last["content"] += _END
+        if self._takes_parts:
+            values["messages"] = [_in_parts(message) for message in values["messages"]]
         if taken := sorted(arguments.keys() & values.keys()):
             raise InvalidRequestError("chat_template_kwargs", f"{taken[0]} is not for a request to say")
         values.update(arguments)
@@ -111,10 +116,29 @@ class ChatTemplate:
             )
         return _until_end(text) if continues else text
 
+    @cached_property
+    def _takes_parts(self) -> bool:
+        """Whether it shows a message's text only as a part among others, as of some models that also see."""
+
+        def shows(message: dict[str, Any]) -> bool:
+            try:
+                values = {**self._variables, "messages": [message], "tools": None, "documents": None}
+                return _PROBE in self._template.render(values)
+            except Exception:  # whatever the template's code raises
+                return False
+
+        message = {"role": "user", "content": _PROBE}
+        return not shows(message) and shows(_in_parts(message))
+
     def _as_it_expects(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """The message; without content if the template asks for that, as most would print "None"."""
         content = message["content"]
         return {**message, "content": "" if content is None and not self._tells_none else content}
+
+
+def _in_parts(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The message with its text as the only part of it."""
+    return {**message, "content": [{"type": "text", "text": message["content"] or ""}]}
 
 
 def _until_end(text: str) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 class Wrapped:
     """The language model of a vision-language model, configured by the object `text_config`, or beside it."""
 
-    language: str
-    """Architecture of the language model on its own."""
+    language: str = ""
+    """Architecture of the language model on its own. Empty: its `model_type` tells it, by `LANGUAGES`."""
     others: Mapping[str, str] = field(default_factory=dict)
     """Architectures of other language models that may be in its place, by their `model_type`."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -23,24 +23,67 @@ _GEMMA_3: Mapping[str, Any] = {
     "num_key_value_heads": 4,
     "max_position_embeddings": 131072,
 }
+_OF_4096: dict[str, Any] = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32}
+_LLAMA: dict[str, Any] = {
+    "vocab_size": 32000,
+    "intermediate_size": 11008,
+    "max_position_embeddings": 2048,
+}
+_MISTRAL: dict[str, Any] = {
+    "vocab_size": 32000,
+    "intermediate_size": 14336,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+    "sliding_window": 4096,
+}
+_QWEN: dict[str, Any] = {
+    "vocab_size": 151936,
+    "intermediate_size": 22016,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 32768,
+}
+
+LANGUAGES: Mapping[str, Wrapped] = {
+    "llama": Wrapped("LlamaForCausalLM", defaults=_OF_4096 | _LLAMA),
+    "mistral": Wrapped("MistralForCausalLM", defaults=_OF_4096 | _MISTRAL),
+    "qwen2": Wrapped("Qwen2ForCausalLM", defaults=_OF_4096 | _QWEN),
+    "qwen3": Wrapped("Qwen3ForCausalLM", defaults=_OF_4096 | _QWEN | {"head_dim": 128}),
+    "qwen3_moe": Wrapped("Qwen3MoeForCausalLM"),
+    "gpt_oss": Wrapped("GptOssForCausalLM"),
+}
+"""Language models that several others wrap, by their `model_type`, with what `text_config` may leave out."""
 
 WRAPPED: Mapping[str, Wrapped] = {
     "AriaForConditionalGeneration": Wrapped("AriaTextForCausalLM"),
+    "Exaone4_5_ForConditionalGeneration": Wrapped("Exaone4ForCausalLM"),
     "Gemma3ForConditionalGeneration": Wrapped("Gemma3ForCausalLM", defaults=_GEMMA_3),
     "Gemma3ForSequenceClassification": Wrapped("Gemma3TextForSequenceClassification", defaults=_GEMMA_3),
     "Gemma3nForConditionalGeneration": Wrapped("Gemma3nForCausalLM"),
     "Gemma4ForConditionalGeneration": Wrapped("Gemma4ForCausalLM"),
     "Gemma4UnifiedForConditionalGeneration": Wrapped("Gemma4UnifiedForCausalLM"),
+    "Glm4vForConditionalGeneration": Wrapped("Glm4ForCausalLM"),
+    "Glm4vMoeForConditionalGeneration": Wrapped("Glm4MoeForCausalLM"),
+    "Glm46VForConditionalGeneration": Wrapped("Glm4ForCausalLM", {"glm4v_moe_text": "Glm4MoeForCausalLM"}),
+    "Idefics2ForConditionalGeneration": Wrapped(),
+    "Idefics3ForConditionalGeneration": Wrapped(),
+    "InternVLForConditionalGeneration": Wrapped(),
+    "KimiK25ForConditionalGeneration": Wrapped("DeepseekV3ForCausalLM"),
     "Llama4ForConditionalGeneration": Wrapped("Llama4ForCausalLM"),
+    "LlavaForConditionalGeneration": Wrapped(),
+    "LlavaNextForConditionalGeneration": Wrapped(),
+    "LlavaOnevisionForConditionalGeneration": Wrapped(),
     "Mistral3ForConditionalGeneration": Wrapped(
         "MistralForCausalLM", {"ministral3": "Ministral3ForCausalLM", "mistral4": "Mistral4ForCausalLM"}
     ),
+    "Qwen2AudioForConditionalGeneration": Wrapped(),
     "Qwen2VLForConditionalGeneration": Wrapped("Qwen2ForCausalLM"),
     "Qwen2_5_VLForConditionalGeneration": Wrapped("Qwen2ForCausalLM"),
     "Qwen3VLForConditionalGeneration": Wrapped("Qwen3ForCausalLM"),
     "Qwen3VLMoeForConditionalGeneration": Wrapped(
         "Qwen3MoeForCausalLM", defaults={"norm_topk_prob": True, "mlp_only_layers": []}
     ),
+    "SmolVLMForConditionalGeneration": Wrapped(),
+    "VoxtralForConditionalGeneration": Wrapped(),
 }
 """Language models by the architecture of the whole model."""
 
@@ -50,7 +93,7 @@ _OF_BOTH = ("dtype", "torch_dtype", "quantization_config", "id2label", "num_labe
 _OF_THE_WHOLE = "tie_word_embeddings"
 """The head is the whole model's, so its key wins over the one in `text_config`, as in transformers."""
 
-_WITHIN = {"language_model.": "", "model.language_model.": "model."}
+_WITHIN = {"language_model.": "", "model.language_model.": "model.", "model.text_model.": "model."}
 """Prefix of the language model's tensors within the whole, in older and newer checkpoints, to their prefix in
 a checkpoint of the language model on its own."""
 
@@ -59,6 +102,9 @@ _PARTS = (
     "vision_model",
     "audio_tower",
     "multi_modal_projector",
+    "mm_projector",
+    "connector",
+    "image_newline",
     "embed_vision",
     "embed_audio",
     "visual",
@@ -73,18 +119,24 @@ def language_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     wrapped, text = WRAPPED.get(one), config.get("text_config", config)  # early Qwen VL have no such object
     if wrapped is None or not isinstance(text, Mapping):
         return config
+    kind = str(text.get("model_type"))
+    if not wrapped.language:
+        wrapped = LANGUAGES.get(kind) or Wrapped(f"{one} with the language model {kind}")
     shared = {key: config[key] for key in _OF_BOTH if key in config}
     given = {key: value for key, value in text.items() if value is not None}
+    usual = {
+        key: value for key, value in wrapped.defaults.items() if key not in text
+    }  # null says that it is off
     if config.get(_OF_THE_WHOLE) is not None:
         given[_OF_THE_WHOLE] = config[_OF_THE_WHOLE]
-    language = wrapped.others.get(str(text.get("model_type")), wrapped.language)
-    return {**wrapped.defaults, **shared, **given, "architectures": [language]}
+    language = wrapped.others.get(kind, wrapped.language)
+    return {**usual, **shared, **given, "architectures": [language]}
 
 
 def language_tensors(names: Iterable[str]) -> dict[str, str]:
     """Names of the language model's tensors in the checkpoint, by their names in a checkpoint of its own."""
     names = list(names)
-    return {_alone(name): name for name in names if not name.startswith(_BESIDE)}
+    return {_alone(name): name for name in names if not f"{name}.".startswith(_BESIDE)}
 
 
 def _alone(name: str) -> str:

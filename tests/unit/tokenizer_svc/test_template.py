@@ -71,6 +71,44 @@ def test_messages_that_go_on_and_documents_as_transformers_has_them(
         assert ChatTemplate(source, TOKENS).render([*CHAT, last], rendering=asked) == expected
 
 
+PARTS = {
+    "chosen": "{% for m in messages %}{{ m['role'].upper() }}: {% for part in m['content'] "
+    "| selectattr('type', 'equalto', 'text') %}{{ part['text'] }} {% endfor %}{% endfor %}",
+    "first": "{% for m in messages %}{{ m['role'] }}{% if m['content'][0]['type'] == 'image' %}:{% else %}: "
+    "{% endif %}{% for part in m['content'] %}{% if part['type'] == 'text' %}{{ part['text'] }}"
+    "{% elif part['type'] == 'image' %}<image>{% endif %}{% endfor %}{{ '\n' }}{% endfor %}",
+}
+"""Templates of models that also see, which show nothing of a message that is plain text."""
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_templates_that_take_texts_in_parts(byte_level: TextModel, name: str) -> None:
+    theirs: Any = PreTrainedTokenizerFast(tokenizer_object=byte_level.tokenizer, **TOKENS)  # type: ignore[no-untyped-call]
+    theirs.chat_template = PARTS[name]
+    parts = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in CHAT]
+    expected = theirs.apply_chat_template(parts, tokenize=False, add_generation_prompt=True)
+    assert CHAT[0]["content"] in expected
+    assert ChatTemplate(PARTS[name], TOKENS).render(CHAT) == expected
+
+
+def test_a_message_in_parts_goes_on_and_one_without_content_is_empty() -> None:
+    template = ChatTemplate(PARTS["first"], TOKENS)
+    goes_on = Rendering(add_generation_prompt=False, continue_final_message=True)
+    assert template.render([CHAT[3], CHAT[2]], rendering=goes_on) == "user: more\nassistant:   yes\n"
+    nothing: dict[str, Any] = {"role": "assistant", "content": None}
+    assert template.render([nothing, CHAT[3]]) == "assistant: \nuser: more\n"
+
+
+def test_text_stays_text_where_a_template_also_takes_parts() -> None:
+    both = (
+        "{% for m in messages %}{{ 'text' if m.content is string else 'parts' }}{{ m.content }}{% endfor %}"
+    )
+    assert ChatTemplate(both, TOKENS).render([CHAT[3]]) == "textmore"
+    refuses = "{% for m in messages %}{% if m.role != 'system' %}{{ raise_exception('no') }}{% endif %}"
+    refuses += "{{ m.content }}{% endfor %}"
+    assert ChatTemplate(refuses, TOKENS).render([CHAT[0]]) == CHAT[0]["content"]
+
+
 def test_a_last_message_that_cannot_go_on() -> None:
     asked = Rendering(False, True)
     with pytest.raises(InvalidRequestError, match="leaves out") as refused:

@@ -9,8 +9,10 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from gpu_worker.errors import ModelError
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
-from gpu_worker.models.wrapped import language_part, language_tensors
+from gpu_worker.models.config import read_config
+from gpu_worker.models.wrapped import LANGUAGES, language_part, language_tensors
 from tests.unit.gpu_worker.behaviour.test_checkpoint_formats import logits_of
 from tests.unit.gpu_worker.behaviour.test_families import PROMPT, USUAL
 
@@ -28,9 +30,65 @@ VISION: dict[str, dict[str, Any]] = {
     "Aria": {"hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     | {"patch_size": 2, "image_size": 8},
 }
+TEXT_OF_EXPERTS: dict[str, Any] = {"head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2}
+TEXT_OF_EXPERTS |= {"moe_intermediate_size": 24}
+SMALL: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 2}
+SEES = SMALL | {"num_attention_heads": 2, "patch_size": 2, "image_size": 8}
+HEARS = {"d_model": 16, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 8}
+ROTATED_IN_PART = {
+    "rope_parameters": SECTIONS | {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5},
+    "head_dim": 16,
+    "attention_bias": True,
+}
+TWO_HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1}
+GLM: dict[str, Any] = {"depth": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 8}
+GLM |= {"out_hidden_size": 32, "patch_size": 2, "image_size": 8, "spatial_merge_size": 1}
+WITHIN: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "LlavaNext": ("llama", {}, {"vision_config": SEES}),
+    "LlavaOnevision": ("qwen2", {}, {"vision_config": SEES}),
+    "Llava": ("mistral", {"sliding_window": None}, {"vision_config": SEES}),
+    "Idefics2": ("mistral", {}, {"vision_config": SEES, "perceiver_config": {"resampler_depth": 1}}),
+    "Idefics3": ("llama", {}, {"vision_config": SEES}),
+    "SmolVLM": ("llama", {}, {"vision_config": SEES}),
+    "InternVL": ("qwen3", {"head_dim": 8}, {"vision_config": SEES}),
+    "InternVL with experts": ("qwen3_moe", TEXT_OF_EXPERTS, {"vision_config": SEES}),
+    "InternVL with sinks": (
+        "gpt_oss",
+        {"head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 9}
+        | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+        {"vision_config": SEES},
+    ),
+    "Exaone4_5_": (
+        "exaone4",
+        {"sliding_window": 9, "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]},
+        {
+            "vision_config": QWEN
+            | {"depth": 1, "hidden_size": 16, "intermediate_size": 8, "out_hidden_size": 32}
+        },
+    ),
+    "Glm4v": ("glm4v_text", ROTATED_IN_PART | TWO_HEADS, {"vision_config": GLM}),
+    "Glm46V": ("glm4v_text", ROTATED_IN_PART | TWO_HEADS, {"vision_config": GLM}),
+    "Glm4vMoe": (
+        "glm4v_moe_text",
+        ROTATED_IN_PART
+        | {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+        | {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "n_shared_experts": 1},
+        {"vision_config": GLM},
+    ),
+    "Kimi_K25": (
+        "deepseek_v3",
+        {"kv_lora_rank": 16, "q_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+        | {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+        | {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "num_key_value_heads": 4},
+        {"vision_config": SMALL | {"num_attention_heads": 1, "patch_size": 2}},
+    ),
+    "Voxtral": ("llama", {"head_dim": 8}, {"audio_config": SMALL | {"num_attention_heads": 2}}),
+    "Qwen2Audio": ("qwen2", {}, {"audio_config": HEARS}),
+}
+"""`model_type` of the language model within, what its configuration has besides, and other parts."""
 TEXT: dict[str, dict[str, Any]] = {
     "Qwen3VL": {"head_dim": 8},
-    "Qwen3VLMoe": {"head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+    "Qwen3VLMoe": TEXT_OF_EXPERTS,
     "Aria": {"head_dim": 8, "moe_num_experts": 4, "moe_topk": 2, "moe_num_shared_experts": 1}
     | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
 }
@@ -38,16 +96,37 @@ TEXT: dict[str, dict[str, Any]] = {
 
 def whole_model(name: str) -> Any:
     torch.manual_seed(0)
-    kind = getattr(transformers, f"{name}ForConditionalGeneration")
-    text = {**USUAL, "rope_parameters": SECTIONS} | TEXT.get(name, {})
-    config = kind.config_class(text_config=text, vision_config=VISION[name], tie_word_embeddings=False)
+    kind = getattr(transformers, f"{name.partition(' ')[0]}ForConditionalGeneration")
+    if name in WITHIN:
+        language, text, parts = WITHIN[name]
+        text = {**USUAL, "model_type": language} | text
+    else:
+        text, parts = (
+            {**USUAL, "rope_parameters": SECTIONS} | TEXT.get(name, {}),
+            {"vision_config": VISION[name]},
+        )
+    config = kind.config_class(text_config=text, tie_word_embeddings=False, **parts)
     return kind(config).eval()
 
 
-@pytest.mark.parametrize("name", VISION)
+def as_kimi_publishes(directory: Path) -> None:
+    """With its own names: transformers writes the language model's layers as it writes those that see."""
+    tensors = load_file(directory / "model.safetensors")
+    named = {name.replace("model.blocks.", "model.layers."): tensor for name, tensor in tensors.items()}
+    assert "language_model.model.layers.0.input_layernorm.weight" in named
+    save_file(named, directory / "model.safetensors")
+    config = json.loads((directory / "config.json").read_text())
+    config["architectures"] = ["KimiK25ForConditionalGeneration"]
+    config["text_config"]["model_type"] = "kimi_k2"
+    (directory / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("name", [*VISION, *WITHIN])
 def test_text_alone_is_computed_as_by_the_whole_model(tmp_path: Path, name: str) -> None:
     model = whole_model(name)
     model.save_pretrained(tmp_path)
+    if name == "Kimi_K25":
+        as_kimi_publishes(tmp_path)
     with torch.inference_mode():
         expected = model(torch.tensor([PROMPT])).logits[0]
     found = logits_of(tmp_path, ReferenceKernels())
@@ -102,6 +181,39 @@ def test_what_lies_beside_the_language_model_is_left() -> None:
 def test_names_of_a_language_model_alone() -> None:
     names = ["model.norm.weight", "lm_head.weight"]
     assert language_tensors(names) == {name: name for name in names}
+
+
+@pytest.mark.parametrize("kind", [kind for kind, one in LANGUAGES.items() if one.defaults])
+def test_what_is_left_out_of_the_text(tmp_path: Path, kind: str) -> None:
+    """Old files have only what differs from the language model's usual configuration."""
+    whole = {"architectures": ["LlavaForConditionalGeneration"]}
+    text = {"model_type": kind, "vocab_size": 32064, "rms_norm_eps": 1e-5}
+    (tmp_path / "config.json").write_text(json.dumps(whole | {"text_config": text}))
+    ours = read_config(tmp_path)
+    theirs = transformers.LlavaConfig(text_config=text).text_config
+    assert ours.architecture == LANGUAGES[kind].language
+    assert (ours.vocab_size, ours.hidden_size) == (32064, theirs.hidden_size)
+    assert (ours.intermediate_size, ours.num_layers) == (theirs.intermediate_size, theirs.num_hidden_layers)
+    assert (ours.num_heads, ours.num_kv_heads) == (theirs.num_attention_heads, theirs.num_key_value_heads)
+    assert ours.head_dim == (
+        getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads
+    )
+    assert ours.max_position == theirs.max_position_embeddings
+    assert ours.windows == (getattr(theirs, "sliding_window", None) or 0,) * ours.num_layers
+
+
+def test_what_the_text_says_is_off_stays_off(tmp_path: Path) -> None:
+    text = {"model_type": "mistral", "sliding_window": None}
+    whole = {"architectures": ["LlavaNextForConditionalGeneration"], "text_config": text}
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    assert set(read_config(tmp_path).windows) == {0}
+
+
+def test_a_language_model_within_that_is_not_known(tmp_path: Path) -> None:
+    whole = {"architectures": ["LlavaForConditionalGeneration"], "text_config": {"model_type": "own"}}
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    with pytest.raises(ModelError, match="LlavaForConditionalGeneration with the language model own is not"):
+        read_config(tmp_path)
 
 
 @pytest.mark.parametrize("config", [{"architectures": ["LlamaForCausalLM"]}, {"architectures": "Llama"}, {}])
