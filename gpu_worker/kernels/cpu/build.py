@@ -69,6 +69,7 @@ COMMON = (
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fPIC",
+    "-fvisibility=hidden",
     "-pthread",
     "-Wno-psabi",
 )

@@ -55,7 +55,7 @@ void by_kind(const Codes& codes, const Bytes& bytes, const Floats& floats) {
 }  // namespace quire
 
 // Write a matrix's panels, which are zeros before, from its codes, a byte each [rows, in].
-extern "C" void quire_coded_pack(const quire::Matrix* matrix, const uint8_t* codes, uint32_t* panels) {
+EXPORTED void quire_coded_pack(const quire::Matrix* matrix, const uint8_t* codes, uint32_t* panels) {
     using namespace quire;
     const int64_t in = matrix->in;
     const auto each = [&](int64_t words, const auto& put) {  // words of a panel
@@ -83,7 +83,7 @@ extern "C" void quire_coded_pack(const quire::Matrix* matrix, const uint8_t* cod
 }
 
 // As `quire_quantized_rows`.
-extern "C" void quire_coded_rows(const quire::Matrix* matrix, const int64_t* ids, int64_t count, void* out) {
+EXPORTED void quire_coded_rows(const quire::Matrix* matrix, const int64_t* ids, int64_t count, void* out) {
     using namespace quire;
     const int32_t* order = matrix->codes->order;
     const auto write = [&](int64_t number) {
@@ -100,7 +100,7 @@ extern "C" void quire_coded_rows(const quire::Matrix* matrix, const int64_t* ids
 }
 
 // As `quire_linear`.
-extern "C" void quire_coded(const quire::Matrix* matrix, const void* x, int64_t rows, void* out, int add) {
+EXPORTED void quire_coded(const quire::Matrix* matrix, const void* x, int64_t rows, void* out, int add) {
     using namespace quire;
     const Output output = matrix->output(out, add);
     x = in_order(*matrix, x, rows);

@@ -202,7 +202,7 @@ uint16_t pack(const Number* from, int64_t count, const uint16_t* given, float sh
 
 // Quantize a matrix: write its panels. `scales`: null, or of each row's groups, for a matrix that was quantized before.
 // `shifts`: null, or of each row, which are written to `kept`, the matrix's own.
-extern "C" void quire_int4_pack(const quire::Matrix* matrix, const void* weight, const uint16_t* scales, const float* shifts,
+EXPORTED void quire_int4_pack(const quire::Matrix* matrix, const void* weight, const uint16_t* scales, const float* shifts,
                                 uint32_t* panels, uint16_t* kept) {
     using namespace quire;
     const int64_t groups = groups_of(*matrix), in = matrix->in, count = shifts_of(*matrix);
@@ -227,7 +227,7 @@ extern "C" void quire_int4_pack(const quire::Matrix* matrix, const void* weight,
 }
 
 // As `quire_quantized_rows`.
-extern "C" void quire_int4_rows(const quire::Matrix* matrix, const int64_t* ids, int64_t count, void* out) {
+EXPORTED void quire_int4_rows(const quire::Matrix* matrix, const int64_t* ids, int64_t count, void* out) {
     using namespace quire;
     const int64_t groups = groups_of(*matrix), shifts = shifts_of(*matrix);
     parallel_for(count, [&](int64_t number, int) {
@@ -245,7 +245,7 @@ extern "C" void quire_int4_rows(const quire::Matrix* matrix, const int64_t* ids,
 }
 
 // As `quire_linear`.
-extern "C" void quire_int4(const quire::Matrix* matrix, const void* x, int64_t rows, void* out, int add) {
+EXPORTED void quire_int4(const quire::Matrix* matrix, const void* x, int64_t rows, void* out, int add) {
     using namespace quire;
     const Quantized source = quantize_groups(*matrix, x, rows);
     const Output output = matrix->output(out, add);

@@ -136,7 +136,7 @@ using namespace quire;
 // `dtype`: 0 float32, 1 bfloat16.
 
 // `wide`: the weight is float32, whatever `dtype` is.
-extern "C" void quire_norm(int dtype, int wide, const void* x, const void* weight, float eps, int64_t tokens, int64_t size, void* y) {
+EXPORTED void quire_norm(int dtype, int wide, const void* x, const void* weight, float eps, int64_t tokens, int64_t size, void* y) {
     with_types(dtype, wide, [&](auto number, auto factor) {
         using T = decltype(number);
         using W = decltype(factor);
@@ -148,7 +148,7 @@ extern "C" void quire_norm(int dtype, int wide, const void* x, const void* weigh
 PLAYABLE(quire_norm)
 
 // The same in place, for each of `heads` heads of `size` numbers of a token; `stride`: numbers between two tokens.
-extern "C" void quire_norm_heads(int dtype, int wide, void* x, const void* weight, float eps, int64_t tokens, int64_t stride,
+EXPORTED void quire_norm_heads(int dtype, int wide, void* x, const void* weight, float eps, int64_t tokens, int64_t stride,
                                  int64_t heads, int64_t size) {
     with_types(dtype, wide, [&](auto number, auto factor) {
         using T = decltype(number);
@@ -162,7 +162,7 @@ extern "C" void quire_norm_heads(int dtype, int wide, void* x, const void* weigh
 PLAYABLE(quire_norm_heads)
 
 // See `StepAttention.rotate_and_write`; `cos` and `sin` float32 [positions, head_dim / 2].
-extern "C" void quire_rotate_and_write(int dtype, int page_type, const void* qkv, int64_t tokens, const int64_t* positions,
+EXPORTED void quire_rotate_and_write(int dtype, int page_type, const void* qkv, int64_t tokens, const int64_t* positions,
                                        const int64_t* entries, const float* cos, const float* sin, int64_t block_size, int64_t heads,
                                        int64_t kv_heads, int64_t head_dim, void* query, void* keys, void* values,
                                        float* key_scales, float* value_scales) {

@@ -3,7 +3,7 @@
 #include "tape.h"
 
 // Pack a matrix: write its panels from its rows.
-extern "C" void quire_linear_pack(const quire::Matrix* matrix, const uint8_t* weight, uint32_t* panels) {
+EXPORTED void quire_linear_pack(const quire::Matrix* matrix, const uint8_t* weight, uint32_t* panels) {
     using namespace quire;
     const int64_t words = matrix->words(), bytes = matrix->row_bytes();
     parallel_for(matrix->count(), [&](int64_t panel, int) {
@@ -21,7 +21,7 @@ extern "C" void quire_linear_pack(const quire::Matrix* matrix, const uint8_t* we
 }
 
 // Rows of a matrix that is not gated: out [count, in]. `ids`: numbers of the rows.
-extern "C" void quire_linear_rows(const quire::Matrix* matrix, const int64_t* ids, int64_t count, uint8_t* out) {
+EXPORTED void quire_linear_rows(const quire::Matrix* matrix, const int64_t* ids, int64_t count, uint8_t* out) {
     using namespace quire;
     const int64_t words = matrix->words(), bytes = matrix->row_bytes();
     parallel_for(count, [&](int64_t number, int) {
@@ -41,7 +41,7 @@ static bool pairs = true;
 
 // Whether one instruction multiplies pairs of bfloat16, 1 or 0; -1: there is none. `use`: 1 or 0 from now on; negative: as
 // before.
-extern "C" int quire_bfloat16_pairs([[maybe_unused]] int use) {
+EXPORTED int quire_bfloat16_pairs([[maybe_unused]] int use) {
 #if defined(__AVX512BF16__)
     if (use >= 0) pairs = use;
     return pairs;
@@ -51,7 +51,7 @@ extern "C" int quire_bfloat16_pairs([[maybe_unused]] int use) {
 }
 
 // Multiply x [rows, in], to out [rows, width]; `add`: add the result to out. x has the matrix's type.
-extern "C" void quire_linear(const quire::Matrix* matrix, const void* x, int64_t rows, void* out, int add) {
+EXPORTED void quire_linear(const quire::Matrix* matrix, const void* x, int64_t rows, void* out, int add) {
     using namespace quire;
     const Output output = matrix->output(out, add);
     const auto multiply = [&](auto kind, const Rows& source) {

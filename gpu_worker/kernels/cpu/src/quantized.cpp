@@ -55,7 +55,7 @@ void multiply_all(const Matrix& matrix, const void* x, int64_t rows, void* out, 
 }  // namespace quire
 
 // Quantize a matrix: write its panels, scales and corrections.
-extern "C" void quire_quantized_pack(const quire::Matrix* matrix, const void* weight, const float* given,
+EXPORTED void quire_quantized_pack(const quire::Matrix* matrix, const void* weight, const float* given,
                                      uint32_t* panels, float* scales, int32_t* corrections) {
     using namespace quire;
     const int64_t words = matrix->words();
@@ -81,7 +81,7 @@ extern "C" void quire_quantized_pack(const quire::Matrix* matrix, const void* we
 }
 
 // Dequantized rows of a matrix that is not gated: out [count, in].
-extern "C" void quire_quantized_rows(const quire::Matrix* matrix, const int64_t* ids, int64_t count, void* out) {
+EXPORTED void quire_quantized_rows(const quire::Matrix* matrix, const int64_t* ids, int64_t count, void* out) {
     using namespace quire;
     const int64_t words = matrix->words();
     parallel_for(count, [&](int64_t number, int) {
@@ -95,7 +95,7 @@ extern "C" void quire_quantized_rows(const quire::Matrix* matrix, const int64_t*
 }
 
 // As `quire_linear`.
-extern "C" void quire_quantized(const quire::Matrix* matrix, const void* x, int64_t rows, void* out, int add) {
+EXPORTED void quire_quantized(const quire::Matrix* matrix, const void* x, int64_t rows, void* out, int add) {
     using namespace quire;
     if (rows <= FEW_ROWS) {
         multiply_all<FewRows>(*matrix, x, rows, out, add);

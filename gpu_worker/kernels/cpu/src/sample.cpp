@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "exported.h"
 #include "team.h"
 #include "vmath.h"
 
@@ -333,7 +334,7 @@ void penalize(Scores& scores, const Numbers& numbers, const int32_t* tokens, int
 }  // namespace quire
 
 // The names of the columns that the tables of parameters must have, each followed by a space.
-extern "C" const char* quire_sampling_columns() { return NUMBERS(NAME) INTEGERS(NAME); }
+EXPORTED const char* quire_sampling_columns() { return NUMBERS(NAME) INTEGERS(NAME); }
 
 // Sample a token for each row of logits [rows, vocabulary]. Row r is for position positions[r] of slot slots[r].
 //
@@ -342,7 +343,7 @@ extern "C" const char* quire_sampling_columns() { return NUMBERS(NAME) INTEGERS(
 // gpu_worker/kernels/sampling.py. `bias_starts` [rows + 1], null if no row has biases; `bias_tokens`, `bias_values`: see
 // Biases there. Writes the sampled tokens to `chosen`, and each row's greatest logit to `best`: NaN
 // if a logit is NaN.
-extern "C" void quire_sample(const float* logits, int rows, int vocabulary, const int32_t* slots,
+EXPORTED void quire_sample(const float* logits, int rows, int vocabulary, const int32_t* slots,
                              const int32_t* positions, const uint8_t* flags, const void* numbers,
                              const void* integers, const int32_t* tokens, int64_t stride,
                              const int32_t* masks, const uint32_t* bits, int64_t mask_words,

@@ -6,6 +6,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "exported.h"
+
 namespace quire {
 
 // An argument from the word that a tape keeps of it: a number's or an address's bits, the lowest first.
@@ -33,4 +35,4 @@ void call(void (*kernel)(T...), const uint64_t* words) {
 
 // Let calls of a kernel be repeated: `kernel`_play calls it with words as its arguments.
 #define PLAYABLE(kernel) \
-    extern "C" void kernel##_play(const uint64_t* words) { quire::call(kernel, words); }
+    EXPORTED void kernel##_play(const uint64_t* words) { quire::call(kernel, words); }

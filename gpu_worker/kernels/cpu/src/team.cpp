@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "exported.h"
+
 namespace quire {
 namespace {
 
@@ -95,7 +97,7 @@ void team_run(Body body, void* context) {
 
 // Start the team's threads, once in a process; a second call changes nothing. `cpus`: core of each thread, of which
 // the caller's, the first, is not used; null: threads are not pinned. Returns the size of the team.
-extern "C" int quire_start(int threads, const int* cpus) {
+EXPORTED int quire_start(int threads, const int* cpus) {
     using quire::team;
     if (team.size > 1) return team.size;
     team.size = std::clamp(threads, 1, quire::MAX_THREADS);
@@ -109,4 +111,4 @@ extern "C" int quire_start(int threads, const int* cpus) {
 
 // From now on idle threads of the team sleep at once, because threads of another library compute on the same cores
 // between the team's kernels.
-extern "C" void quire_take_turns() { quire::spins = 0; }
+EXPORTED void quire_take_turns() { quire::spins = 0; }

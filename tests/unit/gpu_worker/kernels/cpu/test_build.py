@@ -56,6 +56,16 @@ def test_a_processor_with_avx_vnni_computes_what_plain_loops_do(tmp_path: Path) 
     check("g++", "-O0", AVX_VNNI, tmp_path)
 
 
+@pytest.mark.skipif(not shutil.which("nm"), reason="needs nm (Debian: binutils)")
+def test_libraries_in_one_process_do_not_share_functions() -> None:
+    """A compiler may mark C++'s tables of functions as unique: the first library's would serve all."""
+    library = build.library(build.supported()[0])
+    told = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True)
+    names = [line.split()[-1].lstrip("_") for line in told.stdout.splitlines()]
+    assert [name for name in names if "quire" in name and not name.startswith("quire_")] == []
+    assert {"quire_start", "quire_linear", "quire_linear_play", "quire_attend"} <= set(names)
+
+
 @pytest.mark.parametrize(
     ("machine", "line", "best"),
     [
