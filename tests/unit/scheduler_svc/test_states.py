@@ -32,7 +32,9 @@ class Traced:
         self.span, self.states = span, states
 
     def told(self, index: int = 0) -> list[tuple[str, dict[str, Any]]]:
-        """What is recorded of one of its sequences, without the index."""
+        """What is sent of one of its sequences, without the index."""
+        self.states.close()
+        self.span.end()
         spans = sorted(self._exporter.get_finished_spans(), key=lambda span: span.start_time or 0)
         facts = [(span.name.removeprefix("scheduler."), dict(span.attributes or {})) for span in spans]
         return [(name, rest) for name, rest in facts if rest.pop("quire.sequence_index", None) == index]
