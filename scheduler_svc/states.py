@@ -8,8 +8,8 @@
     └─ scheduler.fork         it waits for blocks of another sequence of the request
 
 A sequence changes its state when it is admitted, preempted or done, and not with each token. Only beams
-change it more often, when they fork. Changes are kept as numbers until the request ends. Spans are made of
-them if it is known then that they are sent: most never are.
+change it more often, when they fork. While it is not known whether a request's trace is sent, its changes are
+kept as numbers, and no spans are made of them: most never are sent.
 """
 
 import logging
@@ -76,7 +76,9 @@ class RequestStates:
         self._under_way: dict[int, State] = {}
         """State of each sequence that is not done."""
         self._kept: list[_Change | _Event] = []
-        """What has happened, in order."""
+        """What has happened, in order, and has not been drawn."""
+        self._drawing = _Drawing(span) if isinstance(span, LightSpan) and span.request.sent else None
+        self._keep = self._kept.append if self._drawing is None else self._drawing.take
         self._left_out: set[int] = set()
         """Sequences that have changed their state after `MAX_SPANS` changes."""
         self._clock, self._since = clock, clock()
@@ -101,10 +103,10 @@ class RequestStates:
         tokens, computed, planned = len(sequence.tokens), sequence.computed, sequence.planned
         change = _Change(now, index, state, before, tokens, computed, planned, kept)
         if self.changes <= MAX_SPANS:
-            self._kept.append(change)
+            self._keep(change)
         elif index not in self._left_out:
             self._left_out.add(index)
-            self._kept.append(change._replace(state=State.DONE))  # its latest span has an end
+            self._keep(change._replace(state=State.DONE))  # its latest span has an end
         if self._logged:
             facts = _facts(change).items()
             text = ", ".join(f"{fact.removeprefix('quire.')} {value}" for fact, value in facts)
@@ -125,36 +127,56 @@ class RequestStates:
         waited = round(max(self._longest, self._clock() - self._since), 6)
         totals = {"quire.state_changes": self.changes, "quire.preemptions": self.preemptions}
         self._span.set_attributes({**totals, LONGEST_WAIT: waited})
-        self._span.complete = partial(_draw, self._kept, time.time_ns())
+        if self._drawing is None:
+            self._span.complete = partial(_draw, self._kept, time.time_ns())
+        else:
+            self._drawing.end(time.time_ns())
 
     def _note(self, waited: float) -> None:
         self._longest = max(self._longest, waited)
         self._notable = min(self._longest, PAUSE_SECONDS)
         if self._tokens == 1:
             self._first = self._since
-            self._kept.append(_Event(time.time_ns(), "first token", waited))
+            self._keep(_Event(time.time_ns(), "first token", waited))
         elif waited > PAUSE_SECONDS and self._pauses < MAX_PAUSES:
             gaps, before = self._tokens - 2, self._since - waited - self._first
             if not gaps or waited > PAUSE_TIMES * before / gaps:
                 self._pauses += 1
-                self._kept.append(_Event(time.time_ns(), "pause", waited))
+                self._keep(_Event(time.time_ns(), "pause", waited))
+
+
+class _Drawing:
+    """Makes spans and events below a request's span of what has happened."""
+
+    def __init__(self, request: LightSpan) -> None:
+        self._request = request
+        self._under_way: dict[int, LightSpan] = {}
+        """By sequence."""
+
+    def take(self, each: _Change | _Event) -> None:
+        under_way = self._under_way
+        if isinstance(each, _Event):  # of the one sequence, or of the request if it has several
+            (span,) = under_way.values() if len(under_way) == 1 else (self._request,)
+            span.events = (*span.events, (each.name, {"quire.waited_seconds": each.waited}, each.at))
+            return
+        if (before := under_way.pop(each.sequence, None)) is not None:
+            before.end(each.at)
+        if each.state is not State.DONE:
+            name, facts = _NAMES[each.state], _facts(each)
+            under_way[each.sequence] = self._request.child(name, attributes=facts, start_time=each.at)
+
+    def end(self, at: int) -> None:
+        """The request has ended. `at`: nanoseconds."""
+        for span in self._under_way.values():
+            span.end(at)
 
 
 def _draw(kept: Iterable[_Change | _Event], end: int, request: LightSpan) -> None:
     """Make the spans and events of what was kept. `end`: of the request, in nanoseconds."""
-    under_way: dict[int, LightSpan] = {}
+    drawing = _Drawing(request)
     for each in kept:
-        if isinstance(each, _Event):  # of the one sequence, or of the request if it has several
-            (span,) = under_way.values() if len(under_way) == 1 else (request,)
-            span.events = (*span.events, (each.name, {"quire.waited_seconds": each.waited}, each.at))
-            continue
-        if (before := under_way.pop(each.sequence, None)) is not None:
-            before.end(each.at)
-        if each.state is not State.DONE:
-            facts = _facts(each)
-            under_way[each.sequence] = request.child(_NAMES[each.state], attributes=facts, start_time=each.at)
-    for span in under_way.values():
-        span.end(end)
+        drawing.take(each)
+    drawing.end(end)
 
 
 def _facts(change: _Change) -> dict[str, str | int]:

@@ -5,9 +5,9 @@
     └─ worker.step      a step that computed a later token of it, and took far longer than the others
 
 A step serves many requests. Its span says what the batch was made of, and is linked to the other sequences in
-it whose traces are sent. Ordinary steps have no span: a token costs two additions and a comparison. The spans
-of steps are made when their sequence has ended and is sent: most never are. Without a traced sequence a step
-costs one look into an empty dictionary.
+it whose traces are sent. Ordinary steps have no span: a token costs two additions and a comparison. While it
+is not known whether a sequence's trace is sent, no spans of its steps are made: most never are. Without a
+traced sequence a step costs one look into an empty dictionary.
 """
 
 import time
@@ -54,8 +54,10 @@ class _Traced:
     """Of these steps."""
     longest: float = 0.0
     """Seconds of its longest step."""
-    shown: "list[_Shown]" = field(default_factory=list)
-    """Its steps that have spans."""
+    shown: int = 0
+    """Steps that have spans."""
+    kept: "list[_Shown]" = field(default_factory=list)
+    """Those of them whose spans have not been made."""
 
     @property
     def mean(self) -> float:
@@ -68,16 +70,20 @@ class _Traced:
 
     def show(self, name: str, step: "TracedStep", row: int, duration_us: int) -> None:
         """A step that has just ended has a span. `row`: the sequence's in it."""
-        if len(self.shown) < MAX_STEPS:
-            self.shown.append(_Shown(name, step, row, time.time_ns(), duration_us))
-            if not self.span.is_recording() and self.span.request.sent:
-                self.shown[-1].draw(self.span)
+        self.shown += 1
+        if self.shown > MAX_STEPS:
+            return
+        shown = _Shown(name, step, row, time.time_ns(), duration_us)
+        if self.span.request.sent:
+            shown.draw(self.span)
+        elif self.span.is_recording():
+            self.kept.append(shown)
 
     def end(self) -> None:
         self.span.attributes[LONGEST_WAIT] = self.longest
         self.span.complete = self._complete
         self.span.end()
-        self.span.complete, self.shown = None, []  # they lead back here
+        self.span.complete, self.kept = None, []  # they lead back here
 
     def _complete(self, span: LightSpan) -> None:
         new, blocks = self.new, self.new.block_ids
@@ -90,7 +96,7 @@ class _Traced:
             "quire.blocks_swapped_in": _number_in_both(blocks, self.plan.swap_in.blocks),
             "quire.steps": self.steps,
         }
-        for shown in self.shown:
+        for shown in self.kept:
             shown.draw(span)
 
 

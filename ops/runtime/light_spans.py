@@ -29,8 +29,6 @@ from opentelemetry.util.types import Attributes, AttributeValue
 
 from ops.runtime.trace_sampling import Request, Sampling
 
-CALLER = "quire-caller"
-"""Key of a context that begins in another process; its value is a well-formed `traceparent`."""
 _CHOSEN, _OTHER = TraceFlags(TraceFlags.SAMPLED), TraceFlags(TraceFlags.DEFAULT)
 _SAMPLED = "13579bdf"
 """Last digits of a `traceparent` whose trace is sent."""
@@ -159,8 +157,23 @@ class LightSpan(trace.Span):
             self.request.end(self)
 
 
-def written(context: SpanContext) -> str:
-    """A context as W3C Trace Context writes it; empty if it is not valid."""
+class Caller(NonRecordingSpan):
+    """A span of another process. It stays the text that it came as until somebody asks for more."""
+
+    def __init__(self, traceparent: str) -> None:
+        """`traceparent`: a well-formed one."""
+        self.traceparent = traceparent
+
+    def get_span_context(self) -> SpanContext:
+        _, trace_id, span_id, flags = (int(part, 16) for part in self.traceparent.split("-"))
+        return SpanContext(trace_id, span_id, True, TraceFlags(flags))
+
+
+def written(span: trace.Span) -> str:
+    """A span's context as W3C Trace Context writes it; empty if it is not valid."""
+    if isinstance(span, LightSpan | Caller):
+        return span.traceparent
+    context = span.get_span_context()
     if not context.is_valid:
         return ""
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
@@ -183,14 +196,10 @@ class LightTracer(trace.Tracer):
         record_exception: bool = True,
         set_status_on_exception: bool = True,
     ) -> trace.Span:
-        caller = context.get(CALLER) if context else None
-        own = {**attributes} if attributes else {}
-        if not isinstance(caller, str):
-            above = trace.get_current_span(context)
-            if isinstance(above, LightSpan):
-                return above.child(name, kind, own, links or (), start_time)
-            caller = written(above.get_span_context())
-        sampling = self._provider.sampling
+        above, own = trace.get_current_span(context), {**attributes} if attributes else {}
+        if isinstance(above, LightSpan):
+            return above.child(name, kind, own, links or (), start_time)
+        sampling, caller = self._provider.sampling, written(above)
         if caller:
             trace_id, chosen = caller[3:35], caller[-1] in _SAMPLED
         else:

@@ -20,7 +20,7 @@ from opentelemetry.trace import Span, SpanKind, Tracer
 from opentelemetry.trace import Status as SpanStatus
 from opentelemetry.trace import StatusCode as SpanStatusCode
 
-from ops.runtime.light_spans import CALLER, LightSpan, LightTracerProvider, written
+from ops.runtime.light_spans import Caller, LightSpan, LightTracerProvider, written
 from ops.runtime.otlp import MAX_ATTRIBUTE_LENGTH, Exporter
 from ops.runtime.trace_sampling import LONGEST_WAIT, Sampling
 from proto.rpc.call import Status
@@ -69,18 +69,13 @@ def incoming(metadata: Metadata | None) -> Context:
     """The caller's span context out of a call's metadata; empty if it has none."""
     for key, value in metadata or ():
         if key == TRACEPARENT and isinstance(value, str) and _TRACEPARENT.fullmatch(value):
-            return Context({CALLER: value})
+            return trace.set_span_in_context(Caller(value), Context())
     return Context()
-
-
-def traceparent(span: Span) -> str:
-    """The span's context, which the next process gets; empty if nothing is traced."""
-    return span.traceparent if isinstance(span, LightSpan) else written(span.get_span_context())
 
 
 def carried(span: Span) -> tuple[tuple[str, str], ...]:
     """Metadata that carries the span's context to the next process; none if nothing is traced."""
-    value = traceparent(span)
+    value = written(span)
     return ((TRACEPARENT, value),) if value else ()
 
 

@@ -8,9 +8,9 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanContext, Status, TraceFlags
+from opentelemetry.trace import SpanContext, Status
 
-from ops.runtime.light_spans import LightSpan, LightTracerProvider
+from ops.runtime.light_spans import Caller, LightSpan, LightTracerProvider
 from ops.runtime.trace_sampling import Sampling
 
 Exporter = TypeVar("Exporter", bound=InMemorySpanExporter)
@@ -47,10 +47,7 @@ def parent_of(span: LightSpan) -> SpanContext | None:
     """The context of the span that it is below."""
     if isinstance(parent := span.parent, LightSpan):
         return parent.context
-    if not parent:
-        return None
-    _, trace_id, span_id, flags = (int(part, 16) for part in parent.split("-"))
-    return SpanContext(trace_id, span_id, True, TraceFlags(flags))
+    return Caller(parent).get_span_context() if parent else None
 
 
 def _frozen(attributes: Any) -> dict[str, Any]:

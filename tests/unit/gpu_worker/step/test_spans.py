@@ -74,9 +74,8 @@ def test_a_slow_step_is_shown_and_linked_to_the_others_in_it(make, exporter) -> 
         run(tracked, make.plan(step, [(0, step, 1, 1)]), milliseconds=60 if slow else 49)
     run(tracked, make.plan(9, [(0, 9, 1, 1), (1, 2, 1, 1)]), milliseconds=400)
     tracked.close()
-    expected = ["worker.prefill", "worker.step", "worker.sequence", "worker.prefill", "worker.sequence"]
-    assert names(exporter) == expected
-    _, step, one, _, other = exporter.get_finished_spans()
+    assert names(exporter)[2:] == ["worker.step", "worker.sequence", "worker.sequence"]
+    step, one, other = exporter.get_finished_spans()[2:]
     assert (step.parent, [link.context for link in step.links]) == (one.context, [other.context])
     assert step.attributes["quire.step"] == 9
     assert (one.attributes["quire.steps"], other.attributes["quire.steps"]) == (8, 1)
@@ -94,6 +93,27 @@ def test_links_are_made_when_they_are_sent_and_lead_to_what_is_sent(make, export
     tracked.end(step, StepResult(step=1, errors=[RowError(row=3, message="no block")]))
     tracked.close()
     assert [link.context for link in links] == [contexts[0], contexts[3]], "its error has come since"
+
+
+def test_a_sequence_that_fails_shows_the_same(make, exporter, monkeypatch) -> None:
+    """Although the spans of its steps are made when it has ended."""
+    monkeypatch.setattr(spans.tracer._provider, "sampling", Sampling(slow_seconds=5.0))
+    found = []
+    for parent in (PARENT, PARENT.removesuffix("1") + "0"):
+        tracked = spans.Spans()
+        run(
+            tracked, make.plan(1, [(0, 0, 2, 0)], new_slots=[make.slot(0, [1, 2, 3], [], traceparent=parent)])
+        )
+        for step in range(2, 6):
+            run(tracked, make.plan(step, [(0, step, 1, 1)]), milliseconds=400 if step == 5 else 1)
+        sent = names(exporter)
+        assert sent == (["worker.prefill"] * 2 + ["worker.step"] if parent == PARENT else [])
+        run(tracked, make.plan(6, [(0, 6, 1, 1)]), [RowError(row=0, message="no block")])
+        tracked.close()
+        found.append([(span.name, dict(span.attributes)) for span in exporter.get_finished_spans()])
+        exporter.clear()
+    assert found[0] == found[1]
+    assert found[0][-1][0] == "worker.sequence"
 
 
 def test_what_came_back_from_host_memory(make, exporter) -> None:
@@ -114,8 +134,7 @@ def test_spans_of_steps_have_an_end(make, exporter) -> None:
     run(tracked, make.plan(1, [(0, 0, 1, 0)], new_slots=[make.slot(0, prompt, [], traceparent=PARENT)]))
     for step in range(2, len(prompt)):
         run(tracked, make.plan(step, [(0, step - 1, 1, 0)]))
-    tracked.close()
-    assert names(exporter) == ["worker.prefill"] * spans.MAX_STEPS + ["worker.sequence"]
+    assert names(exporter) == ["worker.prefill"] * spans.MAX_STEPS
 
 
 def test_a_row_s_error_is_on_its_sequence(make, exporter) -> None:
