@@ -141,7 +141,7 @@ class RequestTimes:
 
 def _recorded_trace(traceparent: str) -> int:
     """Id of the trace; 0 if there is none, or it is not recorded."""
-    if not traceparent:
+    if traceparent[-2:] in ("", "00"):
         return 0
     _, trace_id, _, flags = traceparent.split("-")
     return int(trace_id, 16) if int(flags, 16) & 1 else 0

@@ -11,7 +11,8 @@ import grpc
 from opentelemetry import trace
 from opentelemetry.trace import Span
 
-from ops.runtime.telemetry import served, traceparent
+from ops.runtime.light_spans import written
+from ops.runtime.telemetry import served
 from proto.rpc.call import Status
 from proto.rpc.resume import LOST, OUTSIDE
 from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse, GenerateRequest
@@ -48,7 +49,7 @@ class SchedulerService(SchedulerServicer):
     async def Embed(self, asked: EmbedTokensRequest, context: Any) -> EmbedTokensResponse:
         response = EmbedTokensResponse()
         async with served(tracer, "scheduler.embed", context, _status_of) as span:
-            request = embedding_from(asked, traceparent(span), _deadline(context))
+            request = embedding_from(asked, written(span), _deadline(context))
             with self._opened(request, context, span) as (_, call, _):
                 found = await call.next()
                 if call.error is not None:
@@ -62,7 +63,7 @@ class SchedulerService(SchedulerServicer):
         first = await anext(incoming_messages, None)
         if first is None or first.WhichOneof("kind") != "start":
             raise RequestRefused("start", "the first message of a call must carry start")
-        request = request_from(first.start, traceparent(span), _deadline(context))
+        request = request_from(first.start, written(span), _deadline(context))
         with self._opened(request, context, span) as (group, call, states):
             listener = asyncio.ensure_future(self._listen(incoming_messages, group))
             listener.add_done_callback(lambda done: _ended(done, call))

@@ -4,7 +4,7 @@ import uuid
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import SpanKind, Status, StatusCode
+from opentelemetry.trace import INVALID_SPAN, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -69,7 +69,7 @@ class RequestSpans:
         if (caller := scope["state"].get("caller")) is not None:
             attributes[TENANT] = caller.tenant
         span = _tracer.start_span("POST", self._parent(scope), SpanKind.SERVER, attributes)
-        if not span.get_span_context().is_valid:  # nothing is traced
+        if span is INVALID_SPAN:  # nothing is traced
             await self._app(scope, receive, send)
             return
         with trace.use_span(span, end_on_exit=True):

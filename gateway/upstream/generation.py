@@ -56,7 +56,7 @@ class Generation(Attempts):
     ) -> None:
         """`model`: under which it is known. The others: see `Attempts`."""
         super().__init__(timeout, parts)
-        self._traced = AnswerSpan(model, request)
+        self._traced = AnswerSpan(model, request, self.span)
         self.span = self._traced.span
         self._times = AnswerTimes(measures, request, sampled_trace(self.span))
         self.request = request

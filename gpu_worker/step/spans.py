@@ -5,15 +5,17 @@
     └─ worker.step      a step that computed a later token of it, and took far longer than the others
 
 A step serves many requests. Its span says what the batch was made of, and is linked to the other sequences in
-it whose traces are sent. Ordinary steps have no span: a token costs two additions and a comparison. Without a
+it whose traces are sent. Ordinary steps have no span: a token costs two additions and a comparison. While it
+is not known whether a sequence's trace is sent, no spans of its steps are made: most never are. Without a
 traced sequence a step costs one look into an empty dictionary.
 """
 
 import time
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from opentelemetry import trace
 from opentelemetry.trace import Link, Status, StatusCode
@@ -39,6 +41,9 @@ class _Traced:
     """A traced sequence."""
 
     span: LightSpan
+    new: NewSlot
+    plan: StepPlan
+    """The one that brought it."""
     known: int
     """Number of tokens of the sequence when it got its slot. Rows before them are its prefill."""
     prefilled: bool = False
@@ -50,7 +55,9 @@ class _Traced:
     longest: float = 0.0
     """Seconds of its longest step."""
     shown: int = 0
-    """Spans of steps that it has."""
+    """Steps that have spans."""
+    kept: "list[_Shown]" = field(default_factory=list)
+    """Those of them whose spans have not been made."""
 
     @property
     def mean(self) -> float:
@@ -61,9 +68,36 @@ class _Traced:
         if self.span.is_recording():  # its slot may have been freed while the step was under way
             self.span.set_status(Status(StatusCode.ERROR, message))
 
+    def show(self, name: str, step: "TracedStep", row: int, duration_us: int) -> None:
+        """A step that has just ended has a span. `row`: the sequence's in it."""
+        self.shown += 1
+        if self.shown > MAX_STEPS:
+            return
+        shown = _Shown(name, step, row, time.time_ns(), duration_us)
+        if self.span.request.sent:
+            shown.draw(self.span)
+        elif self.span.is_recording():
+            self.kept.append(shown)
+
     def end(self) -> None:
-        self.span.set_attributes({"quire.steps": self.steps, LONGEST_WAIT: self.longest})
+        self.span.attributes[LONGEST_WAIT] = self.longest
+        self.span.complete = self._complete
         self.span.end()
+        self.span.complete, self.kept = None, []  # they lead back here
+
+    def _complete(self, span: LightSpan) -> None:
+        new, blocks = self.new, self.new.block_ids
+        span.attributes |= {
+            "quire.slot": new.slot,
+            "quire.sequence_index": new.sequence_index,
+            "quire.tokens": self.known,
+            "quire.prompt_tokens": new.prompt_length,
+            "quire.cached_blocks": len(blocks) // 4,
+            "quire.blocks_swapped_in": _number_in_both(blocks, self.plan.swap_in.blocks),
+            "quire.steps": self.steps,
+        }
+        for shown in self.kept:
+            shown.draw(span)
 
 
 @dataclass
@@ -90,9 +124,30 @@ class TracedStep:
         return _made_of(self)
 
 
+class _Shown(NamedTuple):
+    """A step that has a span."""
+
+    name: str
+    step: TracedStep
+    row: int
+    end: int
+    """Nanoseconds."""
+    duration_us: int
+
+    def draw(self, sequence: LightSpan) -> None:
+        """Make the span, below that of its row's sequence."""
+        name, step, row, end, duration_us = self
+        attributes = {
+            "quire.row_start": step.starts[row],
+            "quire.row_tokens": _int32s(step.plan.rows.counts)[row],
+            **step.made_of,
+        }
+        links, start = _Others(step.sequences, row), end - duration_us * 1000
+        sequence.child(name, attributes=attributes, links=links, start_time=start).end(end)
+
+
 class _Others(Iterable[Link]):
-    """Links to the sequences of a step but one whose traces are sent. Made when the span is sent itself: most
-    never are."""
+    """Links to the sequences of a step but one whose traces are sent, as is known when they are asked for."""
 
     def __init__(self, sequences: Mapping[int, _Traced], row: int) -> None:
         """`sequences`: by row. `row`: of the one that is left out."""
@@ -138,11 +193,11 @@ class Spans:
         for row in step.prefilling:
             traced = step.sequences[row]
             traced.longest = max(traced.longest, seconds)
-            _show("worker.prefill", step, row, result.duration_us)
+            traced.show("worker.prefill", step, row, result.duration_us)
         if seconds > SLOW_SECONDS:
             for row, traced in step.sequences.items():
                 if traced.steps and row not in step.prefilling and seconds > SLOW_TIMES * traced.mean:
-                    _show("worker.step", step, row, result.duration_us)
+                    traced.show("worker.step", step, row, result.duration_us)
         for traced in step.decoding:  # each token comes by here
             traced.steps += 1
             traced.seconds += seconds
@@ -170,51 +225,29 @@ class Spans:
         if not found:
             return None
         prefilling: list[int] = []
-        step = TracedStep(plan, slots, found, prefilling, [])
+        decoding: list[_Traced] = []
+        step = TracedStep(plan, slots, found, prefilling, decoding)
         for row, traced in found.items():
             if not traced.prefilled:
                 traced.prefilled = step.starts[row] >= traced.known
-            if not traced.prefilled:
+            if traced.prefilled:
+                decoding.append(traced)
+            else:
                 prefilling.append(row)
-        step.decoding = [traced for traced in found.values() if traced.prefilled]
         return step
 
     def _begin(self, new: NewSlot, plan: StepPlan) -> None:
         self._end(new.slot)
         span = tracer.start_span("worker.sequence", incoming((("traceparent", new.traceparent),)))
         if isinstance(span, LightSpan):
-            tokens, blocks = new.forked_tokens + len(new.tokens) // 4, new.block_ids
-            span.attributes = {
-                "quire.slot": new.slot,
-                "quire.sequence_index": new.sequence_index,
-                "quire.tokens": tokens,
-                "quire.prompt_tokens": new.prompt_length,
-                "quire.cached_blocks": len(blocks) // 4,
-                "quire.blocks_swapped_in": _number_in_both(blocks, plan.swap_in.blocks),
-            }
-            self._sequences[new.slot] = _Traced(span, tokens)
+            known = new.forked_tokens + len(new.tokens) // 4
+            self._sequences[new.slot] = _Traced(span, new, plan, known)
             self._latest = None
 
     def _end(self, slot: int) -> None:
         if traced := self._sequences.pop(slot, None):
             self._latest = None
             traced.end()
-
-
-def _show(name: str, step: TracedStep, row: int, duration_us: int) -> None:
-    """Make the span of a step, which has just ended, for the sequence of one of its rows."""
-    traced = step.sequences[row]
-    traced.shown += 1
-    if traced.shown > MAX_STEPS:
-        return
-    rows, now = step.plan.rows, time.time_ns()
-    attributes = {
-        "quire.row_start": step.starts[row],
-        "quire.row_tokens": _int32s(rows.counts)[row],
-        **step.made_of,
-    }
-    links = _Others(step.sequences, row)
-    traced.span.child(name, attributes=attributes, links=links, start_time=now - duration_us * 1000).end(now)
 
 
 def _made_of(step: TracedStep) -> dict[str, int]:

@@ -8,7 +8,7 @@ spans keep what they are given. What is sent is checked, cut and copied once, in
 import random
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,41 +30,41 @@ from opentelemetry.util.types import Attributes, AttributeValue
 from ops.runtime.trace_sampling import Request, Sampling
 
 _CHOSEN, _OTHER = TraceFlags(TraceFlags.SAMPLED), TraceFlags(TraceFlags.DEFAULT)
+_SAMPLED = "13579bdf"
+"""Last digits of a `traceparent` whose trace is sent."""
 
 
 class LightSpan(trace.Span):
     """A span that is recorded."""
 
     __slots__ = (
-        *("_context", "_span_id", "attributes", "end_time", "events", "kind", "links", "name"),
-        *("parent", "request", "scope", "start_time", "status", "trace_id"),
+        *("_span_id", "attributes", "complete", "end_time", "events", "kind", "links", "name"),
+        *("parent", "request", "start_time", "status"),
     )
 
     def __init__(
         self,
         name: str,
-        trace_id: int,
-        parent: "SpanContext | LightSpan | None",
+        parent: "LightSpan | str",
         request: "Request[LightSpan]",
-        scope: InstrumentationScope,
         kind: SpanKind,
         attributes: dict[str, AttributeValue],
         links: Iterable[Link],
         start_time: int | None,
     ) -> None:
-        """`parent`: a context if it is in another process. `attributes`: become its own. `start_time`:
-        nanoseconds; None: now."""
+        """`parent`: its `traceparent` if it is in another process; empty if there is none. `attributes`:
+        become its own. `start_time`: nanoseconds; None: now."""
         self.name, self.kind, self.links = name, kind, links
         self.attributes = attributes
+        self.complete: Callable[[LightSpan], None] | None = None
+        """Gives it more attributes and spans below it, when it has ended and is sent: most never are."""
         self.events: Sequence[tuple[str, Attributes, int]] = ()
         """Name, attributes and time in nanoseconds of each."""
         self.status: Status | None = None
-        self.trace_id, self.request = trace_id, request
+        self.parent, self.request = parent, request
         self.start_time = time.time_ns() if start_time is None else start_time
         self.end_time: int | None = None
-        self.parent, self.scope = parent, scope
         self._span_id = 0
-        self._context: SpanContext | None = None
         request.begin()
 
     def child(
@@ -78,7 +78,7 @@ class LightSpan(trace.Span):
         """A span below this one, see `__init__`. What OpenTelemetry's API has for that takes three times as
         long."""
         own = {} if attributes is None else attributes
-        return LightSpan(name, self.trace_id, self, self.request, self.scope, kind, own, links, start_time)
+        return LightSpan(name, self, self.request, kind, own, links, start_time)
 
     @property
     def span_id(self) -> int:
@@ -90,13 +90,12 @@ class LightSpan(trace.Span):
     @property
     def traceparent(self) -> str:
         """Its context as W3C Trace Context writes it."""
-        flags = _CHOSEN if self.request.chosen else _OTHER
-        return f"00-{self.trace_id:032x}-{self.span_id:016x}-{flags:02x}"
+        return f"00-{self.request.trace_id}-{self.span_id:016x}-0{self.request.chosen:d}"
 
     @property
     def context(self) -> SpanContext:
         """Of a span that is sent: processors of the SDK leave out others."""
-        return SpanContext(self.trace_id, self.span_id, False, _CHOSEN)
+        return SpanContext(int(self.request.trace_id, 16), self.span_id, False, _CHOSEN)
 
     @property
     def nanoseconds(self) -> int:
@@ -104,10 +103,8 @@ class LightSpan(trace.Span):
         return 0 if self.end_time is None else self.end_time - self.start_time
 
     def get_span_context(self) -> SpanContext:
-        if self._context is None:
-            flags = _CHOSEN if self.request.chosen else _OTHER
-            self._context = SpanContext(self.trace_id, self.span_id, False, flags)
-        return self._context
+        flags = _CHOSEN if self.request.chosen else _OTHER
+        return SpanContext(int(self.request.trace_id, 16), self.span_id, False, flags)
 
     def is_recording(self) -> bool:
         return self.end_time is None
@@ -160,6 +157,28 @@ class LightSpan(trace.Span):
             self.request.end(self)
 
 
+class Caller(NonRecordingSpan):
+    """A span of another process. It stays the text that it came as until somebody asks for more."""
+
+    def __init__(self, traceparent: str) -> None:
+        """`traceparent`: a well-formed one."""
+        self.traceparent = traceparent
+
+    def get_span_context(self) -> SpanContext:
+        _, trace_id, span_id, flags = (int(part, 16) for part in self.traceparent.split("-"))
+        return SpanContext(trace_id, span_id, True, TraceFlags(flags))
+
+
+def written(span: trace.Span) -> str:
+    """A span's context as W3C Trace Context writes it; empty if it is not valid."""
+    if isinstance(span, LightSpan | Caller):
+        return span.traceparent
+    context = span.get_span_context()
+    if not context.is_valid:
+        return ""
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+
 class LightTracer(trace.Tracer):
     """Makes the spans of one module."""
 
@@ -177,21 +196,20 @@ class LightTracer(trace.Tracer):
         record_exception: bool = True,
         set_status_on_exception: bool = True,
     ) -> trace.Span:
-        parent: SpanContext | None
-        above = trace.get_current_span(context)
+        above, own = trace.get_current_span(context), {**attributes} if attributes else {}
         if isinstance(above, LightSpan):
-            return above.child(name, kind, {**(attributes or {})}, links or (), start_time)
-        parent, sampling = above.get_span_context(), self._provider.sampling
-        if parent.is_valid:
-            trace_id, chosen = parent.trace_id, parent.trace_flags.sampled
+            return above.child(name, kind, own, links or (), start_time)
+        sampling, caller = self._provider.sampling, written(above)
+        if caller:
+            trace_id, chosen = caller[3:35], caller[-1] in _SAMPLED
         else:
-            parent, trace_id = None, random.getrandbits(128) or 1
-            chosen = sampling.chooses(trace_id, attributes)
+            number = random.getrandbits(128) or 1
+            trace_id, chosen = f"{number:032x}", sampling.chooses(number, attributes)
         if not (chosen or sampling.slow_seconds):  # the next process learns that nobody wants it
-            return NonRecordingSpan(SpanContext(trace_id, random.getrandbits(64) or 1, False, _OTHER))
-        request = Request(self._provider.send, chosen, sampling.slow_seconds)
-        own = {**(attributes or {})}
-        return LightSpan(name, trace_id, parent, request, self._scope, kind, own, links or (), start_time)
+            span_id = random.getrandbits(64) or 1
+            return NonRecordingSpan(SpanContext(int(trace_id, 16), span_id, False, _OTHER))
+        request = Request(trace_id, self._scope, self._provider.send, chosen, sampling.slow_seconds)
+        return LightSpan(name, caller, request, kind, own, links or (), start_time)
 
     # Its decorator is the library's own, which has no name that is public.
     @contextmanager
@@ -221,6 +239,9 @@ class LightTracerProvider(trace.TracerProvider):
         return LightTracer(self, scope)
 
     def send(self, span: LightSpan) -> None:
+        if span.complete is not None:
+            complete, span.complete = span.complete, None
+            complete(span)
         self._then.on_end(span)  # type: ignore[arg-type]
 
     def force_flush(self) -> bool:

@@ -58,20 +58,21 @@ def encoded(spans: Iterable[LightSpan], resource: Resource) -> ExportTraceServic
     _fill(ours.resource.attributes, resource.attributes)
     scopes: dict[str, ScopeSpans] = {}
     for span in spans:
-        if (of := scopes.get(span.scope.name)) is None:
-            of = scopes[span.scope.name] = ours.scope_spans.add(schema_url=span.scope.schema_url)
-            of.scope.name, of.scope.version = span.scope.name, span.scope.version or ""
+        scope = span.request.scope
+        if (of := scopes.get(scope.name)) is None:
+            of = scopes[scope.name] = ours.scope_spans.add(schema_url=scope.schema_url)
+            of.scope.name, of.scope.version = scope.name, scope.version or ""
         _write(of.spans.add(), span)
     return message
 
 
 def _write(message: Message, span: LightSpan) -> None:
-    message.trace_id, message.span_id = span.trace_id.to_bytes(16), span.span_id.to_bytes(8)
+    message.trace_id, message.span_id = bytes.fromhex(span.request.trace_id), span.span_id.to_bytes(8)
     message.flags = _KNOWN
-    if (parent := span.parent) is not None:
+    if isinstance(parent := span.parent, LightSpan):
         message.parent_span_id = parent.span_id.to_bytes(8)
-        if isinstance(parent, SpanContext):
-            message.flags = _flags(parent)
+    elif parent:
+        message.parent_span_id, message.flags = bytes.fromhex(parent[36:52]), _REMOTE
     message.name, message.kind = span.name, _KINDS[span.kind]
     message.start_time_unix_nano, message.end_time_unix_nano = span.start_time, span.end_time or 0
     message.dropped_attributes_count = _fill(message.attributes, span.attributes)

@@ -16,11 +16,11 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, TraceFlags, Tracer
+from opentelemetry.trace import Span, SpanKind, Tracer
 from opentelemetry.trace import Status as SpanStatus
 from opentelemetry.trace import StatusCode as SpanStatusCode
 
-from ops.runtime.light_spans import LightSpan, LightTracerProvider
+from ops.runtime.light_spans import Caller, LightSpan, LightTracerProvider, written
 from ops.runtime.otlp import MAX_ATTRIBUTE_LENGTH, Exporter
 from ops.runtime.trace_sampling import LONGEST_WAIT, Sampling
 from proto.rpc.call import Status
@@ -39,7 +39,7 @@ LATE_SECONDS = 0.1
 
 TRACEPARENT = "traceparent"
 """Metadata that carries a span's context: of W3C Trace Context this alone. Baggage is the client's."""
-_TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 Metadata = Sequence[tuple[str, str | bytes]]
 
@@ -61,34 +61,21 @@ def start_traces(
 
 
 def sampled_trace(span: Span) -> int:
-    """Id of the span's trace; 0 if that is not recorded."""
-    context = span.get_span_context()
-    return context.trace_id if context.trace_flags.sampled else 0
+    """Id of the span's trace; 0 if that is not sent in any case."""
+    return int(span.request.trace_id, 16) if isinstance(span, LightSpan) and span.request.chosen else 0
 
 
 def incoming(metadata: Metadata | None) -> Context:
     """The caller's span context out of a call's metadata; empty if it has none."""
     for key, value in metadata or ():
         if key == TRACEPARENT and isinstance(value, str) and _TRACEPARENT.fullmatch(value):
-            flags = TraceFlags(int(value[53:], 16))
-            caller = SpanContext(int(value[3:35], 16), int(value[36:52], 16), True, flags)
-            return trace.set_span_in_context(NonRecordingSpan(caller), Context())
+            return trace.set_span_in_context(Caller(value), Context())
     return Context()
-
-
-def traceparent(span: Span) -> str:
-    """The span's context, which the next process gets; empty if nothing is traced."""
-    if isinstance(span, LightSpan):
-        return span.traceparent
-    context = span.get_span_context()
-    if not context.is_valid:
-        return ""
-    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
 def carried(span: Span) -> tuple[tuple[str, str], ...]:
     """Metadata that carries the span's context to the next process; none if nothing is traced."""
-    value = traceparent(span)
+    value = written(span)
     return ((TRACEPARENT, value),) if value else ()
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Status, StatusCode
 from opentelemetry.util.types import Attributes, AttributeValue
 
@@ -58,11 +59,20 @@ class Request(Generic[Span]):
 
     __slots__ = (
         *("_ended", "_failed", "_lock", "_longest", "_send", "_slow_seconds", "_under_way"),
-        *("chosen", "sent"),
+        *("chosen", "scope", "sent", "trace_id"),
     )
 
-    def __init__(self, send: Callable[[Span], None], chosen: bool, slow_seconds: float) -> None:
-        """`chosen`: its trace is sent in any case."""
+    def __init__(
+        self,
+        trace_id: str,
+        scope: InstrumentationScope,
+        send: Callable[[Span], None],
+        chosen: bool,
+        slow_seconds: float,
+    ) -> None:
+        """`trace_id`: 32 hexadecimal digits. `scope`: who makes its spans. `chosen`: its trace is sent in any
+        case."""
+        self.trace_id, self.scope = trace_id, scope
         self.chosen = self.sent = chosen
         """`sent`: as far as is known."""
         self._send, self._slow_seconds = send, slow_seconds
@@ -80,13 +90,16 @@ class Request(Generic[Span]):
 
     def begin(self) -> None:
         """A span has begun."""
-        if not self.chosen:
+        if not self.sent:
             with self._lock:
                 self._under_way += 1
 
     def end(self, span: Span) -> None:
-        """A span has ended. With the last one it is known whether all are sent."""
-        if self.chosen:
+        """A span has ended. With the last one it is known whether all are sent.
+
+        What comes later is sent if they were; otherwise it is on its own.
+        """
+        if self.sent:
             self._send(span)
             return
         with self._lock:
@@ -101,10 +114,9 @@ class Request(Generic[Span]):
             if self._under_way:
                 return
             ended, worth_it = self._ended, self._is_worth_it(span)
-            # A span that comes later is on its own.
             self._ended, self._failed, self._longest = [], False, None
+            self.sent = worth_it
         if worth_it:
-            self.sent = True
             for each in ended:
                 self._send(each)
 

@@ -8,9 +8,9 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import Status
+from opentelemetry.trace import SpanContext, Status
 
-from ops.runtime.light_spans import LightSpan, LightTracerProvider
+from ops.runtime.light_spans import Caller, LightSpan, LightTracerProvider
 from ops.runtime.trace_sampling import Sampling
 
 Exporter = TypeVar("Exporter", bound=InMemorySpanExporter)
@@ -27,11 +27,10 @@ class Converted(SpanExporter):
 
 
 def of_sdk(span: LightSpan) -> ReadableSpan:
-    parent = span.parent
     return ReadableSpan(
         name=span.name,
         context=span.context,
-        parent=parent.context if isinstance(parent, LightSpan) else parent,
+        parent=parent_of(span),
         resource=Resource.get_empty(),
         attributes=_frozen(span.attributes),
         events=[Event(name, _frozen(attributes or {}), at) for name, attributes, at in span.events],
@@ -40,8 +39,15 @@ def of_sdk(span: LightSpan) -> ReadableSpan:
         status=span.status or Status(),
         start_time=span.start_time,
         end_time=span.end_time,
-        instrumentation_scope=span.scope,
+        instrumentation_scope=span.request.scope,
     )
+
+
+def parent_of(span: LightSpan) -> SpanContext | None:
+    """The context of the span that it is below."""
+    if isinstance(parent := span.parent, LightSpan):
+        return parent.context
+    return Caller(parent).get_span_context() if parent else None
 
 
 def _frozen(attributes: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import INVALID_SPAN
+from opentelemetry.trace import INVALID_SPAN, StatusCode
 
 from ops.runtime.light_spans import LightSpan, LightTracerProvider
 from ops.runtime.trace_sampling import Sampling
@@ -22,9 +22,11 @@ ALONE = ["waiting", "prefill", "decode"]
 class Traced:
     """A request's span and those below it."""
 
-    def __init__(self) -> None:
+    def __init__(self, rate: float = 1.0) -> None:
+        """`rate`: 0: they are sent if it fails, and made when it has ended."""
         self._exporter = InMemorySpanExporter()
-        provider = LightTracerProvider(Sampling(), SimpleSpanProcessor(Converted(self._exporter)))
+        sending = SimpleSpanProcessor(Converted(self._exporter))
+        provider = LightTracerProvider(Sampling(rate, slow_seconds=60.0), sending)
         span = provider.get_tracer("test").start_span("scheduler.generate")
         states = states_of(span)
         assert states is not None
@@ -108,6 +110,33 @@ def test_samples_fork(fake: SimpleNamespace, run: Callable[..., list[Traced]]) -
     (traced,) = run(fake.request([1, 2, 3, 4, 5], n=2, max_tokens=4))
     assert traced.names(0) == ALONE
     assert traced.names(1) == ["waiting", "fork", "prefill", "decode"]
+
+
+def test_a_request_that_fails_shows_the_same(fake: SimpleNamespace) -> None:
+    """Although its spans are made when it has ended."""
+    told, events, spans = [], [], []
+    for rate in (1.0, 0.0):
+        traced, fleet = Traced(rate), Fleet(1000)
+        group, _ = fleet.accept(fake.request([1, 2, 3], max_tokens=2, n=2), traced.states)
+        scheduler, _ = fleet.add_worker(fake.limits())
+        plan = scheduler.plan()
+        assert plan is not None
+        scheduler.complete(fake.StrictWorker(scheduler.limits).execute(plan))
+        traced.states.tokens()
+        for _ in range(MAX_SPANS):
+            traced.states(group.sequences[1])
+        fleet.cancel(group)
+        traced.states.close()
+        assert bool(traced.names()) == (rate == 1.0)
+        traced.span.set_status(StatusCode.ERROR)
+        events.append(traced.events())
+        told.append([traced.told(index) for index in range(2)])
+        spans.append(traced._exporter.get_finished_spans())
+    assert told[0] == told[1]
+    assert events[0] == events[1] == [("scheduler.generate", "first token")]
+    for sent in spans:
+        assert len(sent) == MAX_SPANS + 1
+        assert all(span.start_time <= span.end_time <= sent[-1].end_time for span in sent)
 
 
 def test_a_lost_worker_shows(fake: SimpleNamespace) -> None:

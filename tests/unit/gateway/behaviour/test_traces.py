@@ -11,7 +11,6 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from gateway.app import create_app
 from gateway.http import tracing
-from gateway.upstream import answer_span
 from gateway.upstream.admission import Admission
 from tests.support.spans import exported_to
 from tests.unit.gateway.behaviour.test_resume import dying
@@ -45,9 +44,7 @@ class Spans(InMemorySpanExporter):
 
 @pytest.fixture
 def spans(monkeypatch):
-    spans = exported_to(Spans(), monkeypatch, tracing, "_tracer")
-    exported_to(spans, monkeypatch, answer_span)
-    return spans
+    return exported_to(Spans(), monkeypatch, tracing, "_tracer")
 
 
 def ask(**more):

@@ -95,6 +95,27 @@ def test_links_are_made_when_they_are_sent_and_lead_to_what_is_sent(make, export
     assert [link.context for link in links] == [contexts[0], contexts[3]], "its error has come since"
 
 
+def test_a_sequence_that_fails_shows_the_same(make, exporter, monkeypatch) -> None:
+    """Although the spans of its steps are made when it has ended."""
+    monkeypatch.setattr(spans.tracer._provider, "sampling", Sampling(slow_seconds=5.0))
+    found = []
+    for parent in (PARENT, PARENT.removesuffix("1") + "0"):
+        tracked = spans.Spans()
+        run(
+            tracked, make.plan(1, [(0, 0, 2, 0)], new_slots=[make.slot(0, [1, 2, 3], [], traceparent=parent)])
+        )
+        for step in range(2, 6):
+            run(tracked, make.plan(step, [(0, step, 1, 1)]), milliseconds=400 if step == 5 else 1)
+        sent = names(exporter)
+        assert sent == (["worker.prefill"] * 2 + ["worker.step"] if parent == PARENT else [])
+        run(tracked, make.plan(6, [(0, 6, 1, 1)]), [RowError(row=0, message="no block")])
+        tracked.close()
+        found.append([(span.name, dict(span.attributes)) for span in exporter.get_finished_spans()])
+        exporter.clear()
+    assert found[0] == found[1]
+    assert found[0][-1][0] == "worker.sequence"
+
+
 def test_what_came_back_from_host_memory(make, exporter) -> None:
     tracked = spans.Spans()
     new = make.slot(0, [1, 2], [4, 5, 6], traceparent=PARENT)

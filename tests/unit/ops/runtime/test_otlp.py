@@ -14,14 +14,16 @@ from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from ops.runtime.light_spans import LightTracerProvider
 from ops.runtime.otlp import MAX_ATTRIBUTE_LENGTH, Exporter, encoded
-from ops.runtime.telemetry import incoming, start_traces
+from ops.runtime.telemetry import start_traces
 from ops.runtime.trace_sampling import Sampling
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
-CALLER = incoming((("traceparent", f"00-{TRACE}-b7ad6b7169203331-01"),))
+PARENT = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
+CALLER = TraceContextTextMapPropagator().extract(PARENT, Context())
 LINKED = SpanContext(5, 6, False, TraceFlags(1))
 LONG = "x" * 10 * MAX_ATTRIBUTE_LENGTH
 

@@ -140,12 +140,12 @@ def test_a_part_may_end_after_its_request(process: Make) -> None:
     assert served.sent() == ["request", "late"]
 
 
-def test_what_comes_after_the_end_of_a_request_is_on_its_own(process: Make) -> None:
+def test_what_comes_after_the_end_of_a_request_is_sent_if_that_was(process: Make) -> None:
     """Nothing is held of a request that has ended, and nothing is sent twice."""
     served = process(rate=0.0, slow_seconds=SLOW)
     for ends, sent in (
         (lambda _: None, []),
-        (lambda part: failed(part, ValueError(), None), ["part", "request"]),
+        (lambda part: failed(part, ValueError(), None), ["part", "request", "late"]),
     ):
         request = served.tracer.start_span("request", Context())
         with within("part", request) as part:
