@@ -64,9 +64,7 @@ def test_both_ways_answer_the_same_requests(runner, monkeypatch) -> None:
 
 def test_runs_whose_cores_were_stolen_do_not_count(runner, monkeypatch) -> None:
     shares = iter([0, *(0.3, 0), *(0, 0), *(0, 0.2), *(0, 0), *(0.005, 0)])
-    speeds = iter(
-        [1, 50, 4, 60, 70, 6]
-    )  # of the run that warms up, and of five runs
+    speeds = iter([1, 50, 4, 60, 70, 6])  # of the run that warms up, and of five runs
     monkeypatch.setattr(validate, "stolen_share", lambda work: (work(), next(shares)))
     monkeypatch.setattr(validate, "measure", lambda *_: [])
     monkeypatch.setattr(validate, "fit", lambda _: None)
