@@ -23,6 +23,7 @@ from proto.worker_pb2 import StepPlan, StepResult
 from scheduler_svc.core.beam_search import BeamSearch
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.limits import WorkerLimits
+from scheduler_svc.core.plan import StepPlan as PlannedStep
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.sequence import SequenceGroup
 from scheduler_svc.wire import plan_to, result_from
@@ -93,14 +94,27 @@ class InProcess:
         self._shares = shares
         self._asked: dict[SequenceGroup, TrackedRequest] = {}
         self._runner = runner
-        self.tally = Tally(limits.block_size)
-        """Counts the tokens and blocks of the plans."""
+        self._tally = Tally(limits.block_size)
+        self._uncounted: list[PlannedStep] = []
+        """Plans that `tally` has not counted yet."""
         self.times = Times()
         """Where the time of the run has gone so far."""
         self.admissions = 0
         """Number of times that a sequence was given a slot. A preempted sequence counts again."""
         self.swaps = 0
         """Number of blocks that were moved to the host or back."""
+
+    @property
+    def tally(self) -> Tally:
+        """The tokens and blocks of the plans so far.
+
+        They are counted when they are asked for. Beside a step they would keep the interpreter from the
+        model's thread, the longer the more blocks there are.
+        """
+        for plan in self._uncounted:
+            self._tally.apply(plan)
+        self._uncounted.clear()
+        return self._tally
 
     def ask(
         self,
@@ -175,7 +189,7 @@ class InProcess:
                 self._scheduler.compiled(self._compiled.get())
             started = time.perf_counter()
             while self._scheduler.in_flight < self._depth and (plan := self._scheduler.plan()) is not None:
-                self.tally.apply(plan)
+                self._uncounted.append(plan)
                 self.admissions += len(plan.new_slots)
                 self.swaps += len(plan.swap_out.blocks) + len(plan.swap_in.blocks)
                 engine.submit(plan_to(plan))

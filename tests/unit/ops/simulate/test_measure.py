@@ -62,6 +62,36 @@ def test_both_ways_answer_the_same_requests(runner, monkeypatch) -> None:
     assert "bursts" in validate.table(compared)
 
 
+def test_runs_whose_cores_were_stolen_do_not_count(runner, monkeypatch) -> None:
+    shares = iter([0, *(0.3, 0), *(0, 0), *(0, 0.2), *(0, 0), *(0.005, 0)])
+    speeds = iter([1, 50, 4, 60, 70, 6])  # of the run that warms up, and of five runs
+    monkeypatch.setattr(validate, "stolen_share", lambda work: (work(), next(shares)))
+    monkeypatch.setattr(validate, "measure", lambda *_: [])
+    monkeypatch.setattr(validate, "fit", lambda _: None)
+    monkeypatch.setattr(validate, "in_earnest", lambda *_: dict.fromkeys(validate.FIGURES, next(speeds)))
+    monkeypatch.setattr(validate, "simulated", lambda *_: dict.fromkeys(validate.FIGURES, 5))
+    monkeypatch.setattr(validate, "RUNS", 2)
+    (found,) = validate.validate(runner, [Load(requests=1)])
+    assert found["stolen"] == 0.005
+    assert set(found["earnest"].values()) == {5}
+    assert set(found["error"].values()) == {0}
+    assert not list(speeds)
+
+
+def test_a_load_is_run_no_more_often_than_allowed(runner, monkeypatch) -> None:
+    shares = iter([0, *(0.1, 0, 0.4, 0, 0.2, 0)])
+    monkeypatch.setattr(validate, "stolen_share", lambda work: (work(), next(shares)))
+    monkeypatch.setattr(validate, "measure", lambda *_: [])
+    monkeypatch.setattr(validate, "fit", lambda _: None)
+    for name in ("in_earnest", "simulated"):
+        monkeypatch.setattr(validate, name, lambda *_: dict.fromkeys(validate.FIGURES, 1))
+    monkeypatch.setattr(validate, "TRIES", 3)
+    monkeypatch.setattr(validate, "RUNS", 2)
+    (found,) = validate.validate(runner, [Load(requests=1)])
+    assert found["stolen"] == 0.2
+    assert not list(shares)
+
+
 def test_the_simulator_is_timed() -> None:
     cost = StepCost.from_milliseconds({"step": 1, "row": 0.1, "prefill": 0.1, "context": 0, "pair": 0})
     (found,) = scale.measure(3, 50, (10.0,), cost)
