@@ -5,7 +5,8 @@
 Two equal deployments differ by 2.6 %, far more than traces cost. So the same processes serve short loads,
 of which every second one is traced (`switch/sitecustomize.py`). Each traced load is compared with the mean of
 the untraced ones before and after it. What counts is the median of these comparisons, with its interval of
-95 %. Untraced loads that are compared with each other in the same manner show what can be told apart.
+95 %. Untraced loads that are compared with each other in the same manner show what can be told apart. Loads
+that lost cores to other virtual machines are left out (`rig/stolen.py`), unless all did.
 
 Spans go to a receiver in this process. Those of a load are sent at its end, and the CPU time of that belongs
 to it. A load has about as many requests as are otherwise answered in the five seconds between two sendings.
@@ -24,7 +25,6 @@ Writes ops/bench/results/traces.json. Some five minutes.
 import argparse
 import asyncio
 import contextlib
-import itertools
 import os
 import signal
 import statistics
@@ -44,6 +44,7 @@ from ops.bench.load.processes import cpu_seconds, running
 from ops.bench.load.workload import Workload
 from ops.bench.paced import deployed, process_ids
 from ops.bench.record import write
+from ops.bench.rig.stolen import CALM, stolen_since
 from ops.launcher.redis_server import free_port
 
 SWITCH = Path(__file__).with_name("switch")
@@ -96,6 +97,8 @@ class Turn(NamedTuple):
     """CPU time of each process, and of `ALL`, in microseconds."""
     yardstick: float = 1.0
     """What the CPU time is held against."""
+    stolen: float = 0.0
+    """Share of the cores' time that others took meanwhile."""
 
     def scaled(self, by: float) -> "Turn":
         used = {name: by * value for name, value in self.cpu_us_per_request.items()}
@@ -176,22 +179,22 @@ def compared(turns: Sequence[Turn]) -> dict[str, Any]:
 
 def _compared(turns: Sequence[Turn], around: Sequence[Turn]) -> dict[str, Any]:
     """Each turn with the mean of the two around it."""
-    rates, others = ([turn.tokens_per_second for turn in each] for each in (turns, around))
-    found: dict[str, Any] = {
-        "number": len(turns),
-        "tokens_per_second": _median([one / mean for one, mean in _beside(rates, others)], 4),
-        "added_cpu_us_per_request": {},
+    triples = list(zip(turns, around, around[1:], strict=False))
+    triples = [each for each in triples if all(turn.stolen <= CALM for turn in each)] or triples
+
+    rates = [
+        one.tokens_per_second / ((before.tokens_per_second + after.tokens_per_second) / 2)
+        for one, before, after in triples
+    ]
+    used = [[turn.cpu_us_per_request for turn in each] for each in triples]
+    return {
+        "number": len(triples),
+        "tokens_per_second": _median(rates, 4),
+        "added_cpu_us_per_request": {
+            name: _median([one[name] - (before[name] + after[name]) / 2 for one, before, after in used], 1)
+            for name in turns[0].cpu_us_per_request
+        },
     }
-    for name in turns[0].cpu_us_per_request:
-        used, others = ([turn.cpu_us_per_request[name] for turn in each] for each in (turns, around))
-        added = _median([one - mean for one, mean in _beside(used, others)], 1)
-        found["added_cpu_us_per_request"][name] = added
-    return found
-
-
-def _beside(values: Sequence[float], around: Sequence[float]) -> Iterator[tuple[float, float]]:
-    for value, (before, after) in zip(values, itertools.pairwise(around), strict=False):
-        yield value, (before + after) / 2
 
 
 def _median(values: Sequence[float], digits: int) -> dict[str, Any]:
@@ -245,7 +248,7 @@ async def loads(
         await load(target, 4 * users, users, seed)
         switch.turn(OFF)
         await load(target, users, users, seed + 1)
-        first, before = taken.spans, cpu_seconds(target.processes)
+        first, before, stolen = taken.spans, cpu_seconds(target.processes), stolen_since()
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline or len(turns) % 2 == 0:
             tokens_per_second, own = await load(target, requests, users, seed + 2 + len(turns))
@@ -253,8 +256,8 @@ async def loads(
             after = cpu_seconds(target.processes)
             used = {each: (after[each] - before[each]) / requests * 1e6 for each in after}
             used[ALL] = sum(used.values())
-            turns.append(Turn(tokens_per_second, used, own if name == "paced" else 1.0))
-            before = after
+            turns.append(Turn(tokens_per_second, used, own if name == "paced" else 1.0, stolen()))
+            before, stolen = after, stolen_since()
             print(f"{name} {len(turns)}: {used[ALL]:.0f} µs of CPU a request", flush=True)
         if taken.spans == first:
             raise RuntimeError("no span came: nothing was compared")

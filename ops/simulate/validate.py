@@ -27,7 +27,7 @@ from ops.bench.load.load import summarize
 from ops.bench.load.workload import Question
 from ops.bench.record import aligned, write
 from ops.bench.rig.in_process import InProcess
-from ops.bench.rig.stolen import stolen_share
+from ops.bench.rig.stolen import CALM, stolen_share
 from ops.runtime.settings import SHIPPED_MODEL
 from ops.simulate import RESULTS
 from ops.simulate.arrivals import Load
@@ -44,8 +44,6 @@ RUNS = 3
 """Runs of each load that count."""
 TRIES = 6
 """Runs of each load at most."""
-CALM = 0.01
-"""Share of the cores' time that a run may lose to other virtual machines, if a further run can replace it."""
 TOKENS = (300, 4000)
 """A range of token ids that are ordinary tokens in most models: the first, and one past the last."""
 FIGURES = ("output_rate", "TTFT p50", "TTFT p90", "ITL p50", "ITL p90", "E2E p50", "E2E p90")

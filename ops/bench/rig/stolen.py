@@ -13,6 +13,8 @@ from typing import TypeVar
 STAT = Path("/proc/stat")
 STEAL = 8
 """Column of the stolen time in the line of all cores."""
+CALM = 0.01
+"""Share of the cores' time that a run may lose, if others can replace it."""
 
 Result = TypeVar("Result")
 
@@ -22,10 +24,19 @@ def stolen_share(work: Callable[[], Result]) -> tuple[Result, float]:
 
     The share is 0 where stolen time is not counted.
     """
+    share = stolen_since()
+    return work(), share()
+
+
+def stolen_since() -> Callable[[], float]:
+    """What tells the share of all cores' time that was stolen between this call and its own."""
     begun, before = time.perf_counter(), _stolen_seconds()
-    result = work()
-    available = (os.cpu_count() or 1) * (time.perf_counter() - begun)
-    return result, (_stolen_seconds() - before) / available
+
+    def share() -> float:
+        available = (os.cpu_count() or 1) * (time.perf_counter() - begun)
+        return (_stolen_seconds() - before) / available
+
+    return share
 
 
 def _stolen_seconds() -> float:

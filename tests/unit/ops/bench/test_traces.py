@@ -36,6 +36,15 @@ def test_each_traced_load_is_compared_with_those_around_it() -> None:
     assert part_of(traced, 120)["median"] == 0.01
 
 
+def test_loads_that_lost_cores_are_left_out_unless_all_did() -> None:
+    turns = [Turn(1000, {ALL: 100.0}) for _ in range(9)]
+    turns[4] = Turn(10, {ALL: 900.0}, stolen=0.2)
+    found = compared(turns)["traced over untraced"]
+    assert (found["number"], found["tokens_per_second"]["95 %"]) == (2, [1, 1])
+    assert found["added_cpu_us_per_request"][ALL]["95 %"] == [0, 0]
+    assert compared([turn._replace(stolen=0.2) for turn in turns])["traced over untraced"]["number"] == 4
+
+
 def test_cpu_time_is_held_against_a_yardstick() -> None:
     """The machine is at half its speed from time to time, and tracing costs a hundredth."""
     draw = random.Random(1)
