@@ -35,6 +35,7 @@ from ops.bench.load.workload import Workload
 from ops.bench.pages import fill
 from ops.bench.rig.in_process import InProcess
 from ops.bench.rig.plans import decodes, fits, prefill
+from ops.bench.rig.stolen import CALM, stolen_since
 from ops.bench.rig.timed import PARTS, TimedKernels
 from ops.launcher.redis_server import RedisServer
 from proto.rpc import Node, RedisBus
@@ -310,7 +311,10 @@ def _model_parts(settings: WorkerSettings, seed: int) -> tuple[BatchLimits, dict
 
 
 def in_process(settings: WorkerSettings, users: tuple[int, ...], rounds: int, seed: int) -> dict[str, Any]:
-    """The chain of processes, asked over HTTP, against the same engine in this process, in turns."""
+    """The chain of processes, asked over HTTP, against the same engine in this process, in turns.
+
+    Turns that lost cores to other virtual machines are left out, unless all did.
+    """
     runner = load(settings)
     workload = Workload()
     given = {
@@ -320,7 +324,7 @@ def in_process(settings: WorkerSettings, users: tuple[int, ...], rounds: int, se
         "QUIRE_MAX_MODEL_LEN": str(settings.max_model_len),
         "QUIRE_STEP_TOKENS": str(runner.limits.max_step_tokens),
     }
-    rates: dict[int, list[tuple[float, float]]] = {many: [] for many in users}
+    rates: dict[int, list[tuple[float, float, float]]] = {many: [] for many in users}
     with running(**given) as deployment:
         client = CompletionClient(deployment.url, deployment.model)
         for number in range(rounds + 1):  # the first round warms up
@@ -328,6 +332,7 @@ def in_process(settings: WorkerSettings, users: tuple[int, ...], rounds: int, se
                 drawn = seed + 1000 * number + many
                 requests = max(6, 2 * many)
                 conversations = workload.conversations(requests, drawn)
+                stolen = stolen_since()
                 answers, seconds = asyncio.run(closed_loop(client, conversations, many))
                 chain = summarize(answers, seconds)
                 if chain.errors:
@@ -335,19 +340,23 @@ def in_process(settings: WorkerSettings, users: tuple[int, ...], rounds: int, se
                 engine = InProcess(runner, step_tokens=runner.limits.max_step_tokens)
                 alone = summarize(*engine.closed_loop(conversations, many))
                 if number:
-                    rates[many].append((chain.output_rate, alone.output_rate))
+                    rates[many].append((chain.output_rate, alone.output_rate, stolen()))
     return {
         "model": settings.served_name,
         "dtype": str(runner.dtype).removeprefix("torch."),
         "rounds": rounds,
-        "output_tokens_per_second": {
-            str(many): {
-                "chain": median(chain for chain, _ in pairs),
-                "in_process": median(alone for _, alone in pairs),
-                "ratio": _spread([chain / alone for chain, alone in pairs]),
-            }
-            for many, pairs in rates.items()
-        },
+        "output_tokens_per_second": {str(many): side_by_side(turns) for many, turns in rates.items()},
+    }
+
+
+def side_by_side(turns: Sequence[tuple[float, float, float]]) -> dict[str, Any]:
+    """`turns`: tokens a second of the chain and of the engine, and the share of core time that others took."""
+    calm = [turn for turn in turns if turn[2] <= CALM] or turns
+    return {
+        "turns": len(calm),
+        "chain": median(chain for chain, _, _ in calm),
+        "in_process": median(alone for _, alone, _ in calm),
+        "ratio": _spread([chain / alone for chain, alone, _ in calm]),
     }
 
 
