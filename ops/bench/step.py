@@ -350,7 +350,7 @@ def in_process(settings: WorkerSettings, users: tuple[int, ...], rounds: int, se
 
 
 def side_by_side(turns: Sequence[tuple[float, float, float]]) -> dict[str, Any]:
-    """`turns`: tokens a second of the chain and of the engine, and the share of core time that others took."""
+    """`turns`: tokens a second of the chain and of the engine, and the share of core time others took."""
     calm = [turn for turn in turns if turn[2] <= CALM] or turns
     return {
         "turns": len(calm),
