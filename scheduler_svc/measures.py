@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from ops.runtime import metric_names as names
+from ops.runtime.light_spans import is_sampled
 from ops.runtime.metrics import METRICS, Metrics
 from proto.worker_pb2 import StepResult
 from scheduler_svc.core.fleet import Fleet
@@ -141,10 +142,7 @@ class RequestTimes:
 
 def _recorded_trace(traceparent: str) -> int:
     """Id of the trace; 0 if there is none, or it is not recorded."""
-    if traceparent[-2:] in ("", "00"):
-        return 0
-    _, trace_id, _, flags = traceparent.split("-")
-    return int(trace_id, 16) if int(flags, 16) & 1 else 0
+    return int(traceparent.split("-")[1], 16) if is_sampled(traceparent) else 0
 
 
 def _unfilled(sequence: Sequence) -> int:

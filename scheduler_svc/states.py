@@ -72,7 +72,7 @@ class RequestStates:
         self.changes = 0
         self.preemptions = 0
         self._span = span
-        self._logged = log.isEnabledFor(logging.DEBUG)
+        self._recorded, self._logged = isinstance(span, LightSpan), log.isEnabledFor(logging.DEBUG)
         self._under_way: dict[int, State] = {}
         """State of each sequence that is not done."""
         self._kept: list[_Change | _Event] = []
@@ -91,13 +91,15 @@ class RequestStates:
         """When the first tokens came."""
 
     def __call__(self, sequence: Sequence) -> None:
-        self.changes += 1
         state, index, now, kept = sequence.state, sequence.index, time.time_ns(), 0
+        self.changes += 1
+        self.preemptions += state is State.PREEMPTED
+        if not (self._recorded or self._logged):
+            return
         before = self._under_way.pop(index, None)
         if state is not State.DONE:
             self._under_way[index] = state
         if state is State.PREEMPTED:
-            self.preemptions += 1
             assert sequence.table is not None
             kept = sequence.table.named_tokens
         tokens, computed, planned = len(sequence.tokens), sequence.computed, sequence.planned

@@ -137,8 +137,9 @@ class ChatTemplate:
 
 
 def _in_parts(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message with its text as the only part of it."""
-    return {**message, "content": [{"type": "text", "text": message["content"] or ""}]}
+    """The message with its text, if it has one, as the only part of it."""
+    text = message["content"]
+    return {**message, "content": None if text is None else [{"type": "text", "text": text}]}
 
 
 def _until_end(text: str) -> str:

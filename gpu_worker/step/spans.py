@@ -45,7 +45,7 @@ class _Traced:
     plan: StepPlan
     """The one that brought it."""
     known: int
-    """Number of tokens of the sequence when it got its slot. Rows before them are its prefill."""
+    """Number of tokens that the sequence had when it got its slot. Rows that begin before are its prefill."""
     prefilled: bool = False
     """A row of its prefill's last tokens has been planned, so that none of the next ones is looked at."""
     steps: int = 0

@@ -35,7 +35,7 @@ from ops.bench.load.workload import Workload
 from ops.bench.pages import fill
 from ops.bench.rig.in_process import InProcess
 from ops.bench.rig.plans import decodes, fits, prefill
-from ops.bench.rig.stolen import CALM, stolen_since
+from ops.bench.rig.stolen import calm, stolen_since
 from ops.bench.rig.timed import PARTS, TimedKernels
 from ops.launcher.redis_server import RedisServer
 from proto.rpc import Node, RedisBus
@@ -351,12 +351,12 @@ def in_process(settings: WorkerSettings, users: tuple[int, ...], rounds: int, se
 
 def side_by_side(turns: Sequence[tuple[float, float, float]]) -> dict[str, Any]:
     """`turns`: tokens a second of the chain and of the engine, and the share of core time others took."""
-    calm = [turn for turn in turns if turn[2] <= CALM] or turns
+    turns = calm(turns, lambda turn: turn[2])
     return {
-        "turns": len(calm),
-        "chain": median(chain for chain, _, _ in calm),
-        "in_process": median(alone for _, alone, _ in calm),
-        "ratio": _spread([chain / alone for chain, alone, _ in calm]),
+        "turns": len(turns),
+        "chain": median(chain for chain, _, _ in turns),
+        "in_process": median(alone for _, alone, _ in turns),
+        "ratio": _spread([chain / alone for chain, alone, _ in turns]),
     }
 
 

@@ -14,10 +14,10 @@ to it. A load has about as many requests as are otherwise answered in the five s
 computing   the shipped model is computed on this machine. The CPU time of the model's threads differs by some
             percent from load to load, which is more than traces cost.
 paced       nothing is computed, the worker does everything else (`ops.bench.paced`). CPU time that traces add
-            is seen there in each process. As a part of all CPU time of a request that is computed, it is what
-            traces cost. All processes become slower and faster together, by a tenth and for seconds, with
-            what else the host of a virtual machine does. So their CPU time is held against that of this
-            process's thread that puts the load, which traces do not concern.
+            is seen there in each process. Its sum, as a part of all CPU time of a request whose model is
+            computed, is what traces cost. All processes become slower and faster together, by a tenth and for
+            seconds, with what else the host of a virtual machine does. So their CPU time is held against that
+            of this process's thread that puts the load, which traces do not concern.
 
 Writes ops/bench/results/traces.json. Some five minutes.
 """
@@ -44,7 +44,7 @@ from ops.bench.load.processes import cpu_seconds, running
 from ops.bench.load.workload import Workload
 from ops.bench.paced import deployed, process_ids
 from ops.bench.record import write
-from ops.bench.rig.stolen import CALM, stolen_since
+from ops.bench.rig.stolen import calm, stolen_since
 from ops.launcher.redis_server import free_port
 
 SWITCH = Path(__file__).with_name("switch")
@@ -115,7 +115,7 @@ class Target(NamedTuple):
 
 
 Deployment = Callable[[Mapping[str, str], int], contextlib.AbstractAsyncContextManager[Target]]
-"""Starts one with these settings, for so many requests at once."""
+"""Starts a deployment with these settings, for this number of requests at once."""
 
 
 class Switch:
@@ -179,8 +179,9 @@ def compared(turns: Sequence[Turn]) -> dict[str, Any]:
 
 def _compared(turns: Sequence[Turn], around: Sequence[Turn]) -> dict[str, Any]:
     """Each turn with the mean of the two around it."""
-    triples = list(zip(turns, around, around[1:], strict=False))
-    triples = [each for each in triples if all(turn.stolen <= CALM for turn in each)] or triples
+    triples = calm(
+        list(zip(turns, around, around[1:], strict=False)), lambda each: max(turn.stolen for turn in each)
+    )
 
     rates = [
         one.tokens_per_second / ((before.tokens_per_second + after.tokens_per_second) / 2)

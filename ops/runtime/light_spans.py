@@ -30,8 +30,7 @@ from opentelemetry.util.types import Attributes, AttributeValue
 from ops.runtime.trace_sampling import Request, Sampling
 
 _CHOSEN, _OTHER = TraceFlags(TraceFlags.SAMPLED), TraceFlags(TraceFlags.DEFAULT)
-_SAMPLED = "13579bdf"
-"""Last digits of a `traceparent` whose trace is sent."""
+_ODD = frozenset("13579bdf")
 
 
 class LightSpan(trace.Span):
@@ -169,6 +168,11 @@ class Caller(NonRecordingSpan):
         return SpanContext(trace_id, span_id, True, TraceFlags(flags))
 
 
+def is_sampled(traceparent: str) -> bool:
+    """Whether its trace is sent in any case, as the lowest of its flags says. False if it is empty."""
+    return traceparent[-1:] in _ODD
+
+
 def written(span: trace.Span) -> str:
     """A span's context as W3C Trace Context writes it; empty if it is not valid."""
     if isinstance(span, LightSpan | Caller):
@@ -201,7 +205,7 @@ class LightTracer(trace.Tracer):
             return above.child(name, kind, own, links or (), start_time)
         sampling, caller = self._provider.sampling, written(above)
         if caller:
-            trace_id, chosen = caller[3:35], caller[-1] in _SAMPLED
+            trace_id, chosen = caller[3:35], is_sampled(caller)
         else:
             number = random.getrandbits(128) or 1
             trace_id, chosen = f"{number:032x}", sampling.chooses(number, attributes)

@@ -6,7 +6,7 @@ time that is stolen.
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,6 +17,7 @@ CALM = 0.01
 """Share of the cores' time that a run may lose, if others can replace it."""
 
 Result = TypeVar("Result")
+Run = TypeVar("Run")
 
 
 def stolen_share(work: Callable[[], Result]) -> tuple[Result, float]:
@@ -37,6 +38,11 @@ def stolen_since() -> Callable[[], float]:
         return (_stolen_seconds() - before) / available
 
     return share
+
+
+def calm(runs: Sequence[Run], stolen: Callable[[Run], float]) -> Sequence[Run]:
+    """The runs that lost no more than `CALM`; all if each lost more. `stolen`: the share that a run lost."""
+    return [run for run in runs if stolen(run) <= CALM] or runs
 
 
 def _stolen_seconds() -> float:

@@ -97,6 +97,9 @@ def test_a_message_in_parts_goes_on_and_one_without_content_is_empty() -> None:
     assert template.render([CHAT[3], CHAT[2]], rendering=goes_on) == "user: more\nassistant:   yes\n"
     nothing: dict[str, Any] = {"role": "assistant", "content": None}
     assert template.render([nothing, CHAT[3]]) == "assistant: \nuser: more\n"
+    tells = "{% if m.content is none %}nothing{% else %}{{ m.content[0].text }}{% endif %}"
+    template = ChatTemplate("{% for m in messages %}" + tells + "{% endfor %}", TOKENS)
+    assert template.render([nothing, CHAT[3]]) == "nothingmore"
 
 
 def test_text_stays_text_where_a_template_also_takes_parts() -> None:

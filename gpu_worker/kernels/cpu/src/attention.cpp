@@ -393,10 +393,10 @@ using namespace quire;
 // Attention of one layer; see `StepAttention.attend`. `dtype` 0 float32, 1 bfloat16: of queries and output.
 // Without `values` pages are shared: a value is the first `value_dim` numbers of a key.
 EXPORTED void quire_attend(int dtype, int page_type, int64_t rows, const int32_t* starts, const int32_t* contexts,
-                             const int32_t* tables, int64_t table_stride, int64_t block_size, int64_t heads,
-                             int64_t kv_heads, int64_t head_dim, int64_t value_dim, float scale, float softcap,
-                             int64_t window, int64_t sinks, int64_t chunk, const float* slopes,
-                             const float* sink_logits, const void* query, const void* keys, const void* values, const float* key_scales, const float* value_scales, void* out) {
+                           const int32_t* tables, int64_t table_stride, int64_t block_size, int64_t heads,
+                           int64_t kv_heads, int64_t head_dim, int64_t value_dim, float scale, float softcap,
+                           int64_t window, int64_t sinks, int64_t chunk, const float* slopes,
+                           const float* sink_logits, const void* query, const void* keys, const void* values, const float* key_scales, const float* value_scales, void* out) {
     const AttentionSpec spec{scale, softcap, window, sinks, chunk, slopes, sink_logits};
     const auto run = [&](auto tile, auto page) {
         using K = typename decltype(tile)::Kind;

@@ -203,7 +203,7 @@ uint16_t pack(const Number* from, int64_t count, const uint16_t* given, float sh
 // Quantize a matrix: write its panels. `scales`: null, or of each row's groups, for a matrix that was quantized before.
 // `shifts`: null, or of each row, which are written to `kept`, the matrix's own.
 EXPORTED void quire_int4_pack(const quire::Matrix* matrix, const void* weight, const uint16_t* scales, const float* shifts,
-                                uint32_t* panels, uint16_t* kept) {
+                              uint32_t* panels, uint16_t* kept) {
     using namespace quire;
     const int64_t groups = groups_of(*matrix), in = matrix->in, count = shifts_of(*matrix);
     parallel_for(matrix->count(), [&](int64_t panel, int) {

@@ -149,7 +149,7 @@ PLAYABLE(quire_norm)
 
 // The same in place, for each of `heads` heads of `size` numbers of a token; `stride`: numbers between two tokens.
 EXPORTED void quire_norm_heads(int dtype, int wide, void* x, const void* weight, float eps, int64_t tokens, int64_t stride,
-                                 int64_t heads, int64_t size) {
+                               int64_t heads, int64_t size) {
     with_types(dtype, wide, [&](auto number, auto factor) {
         using T = decltype(number);
         using W = decltype(factor);
@@ -163,9 +163,9 @@ PLAYABLE(quire_norm_heads)
 
 // See `StepAttention.rotate_and_write`; `cos` and `sin` float32 [positions, head_dim / 2].
 EXPORTED void quire_rotate_and_write(int dtype, int page_type, const void* qkv, int64_t tokens, const int64_t* positions,
-                                       const int64_t* entries, const float* cos, const float* sin, int64_t block_size, int64_t heads,
-                                       int64_t kv_heads, int64_t head_dim, void* query, void* keys, void* values,
-                                       float* key_scales, float* value_scales) {
+                                     const int64_t* entries, const float* cos, const float* sin, int64_t block_size, int64_t heads,
+                                     int64_t kv_heads, int64_t head_dim, void* query, void* keys, void* values,
+                                     float* key_scales, float* value_scales) {
     const Pages pages{block_size, kv_heads, head_dim};
     const auto write = [&](auto number) {
         using T = decltype(number);

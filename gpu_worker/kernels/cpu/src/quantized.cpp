@@ -56,7 +56,7 @@ void multiply_all(const Matrix& matrix, const void* x, int64_t rows, void* out, 
 
 // Quantize a matrix: write its panels, scales and corrections.
 EXPORTED void quire_quantized_pack(const quire::Matrix* matrix, const void* weight, const float* given,
-                                     uint32_t* panels, float* scales, int32_t* corrections) {
+                                   uint32_t* panels, float* scales, int32_t* corrections) {
     using namespace quire;
     const int64_t words = matrix->words();
     parallel_for(matrix->count(), [&](int64_t panel, int) {

@@ -344,11 +344,11 @@ EXPORTED const char* quire_sampling_columns() { return NUMBERS(NAME) INTEGERS(NA
 // Biases there. Writes the sampled tokens to `chosen`, and each row's greatest logit to `best`: NaN
 // if a logit is NaN.
 EXPORTED void quire_sample(const float* logits, int rows, int vocabulary, const int32_t* slots,
-                             const int32_t* positions, const uint8_t* flags, const void* numbers,
-                             const void* integers, const int32_t* tokens, int64_t stride,
-                             const int32_t* masks, const uint32_t* bits, int64_t mask_words,
-                             const int32_t* bias_starts, const int32_t* bias_tokens, const float* bias_values,
-                             int64_t* chosen, float* best) {
+                           const int32_t* positions, const uint8_t* flags, const void* numbers,
+                           const void* integers, const int32_t* tokens, int64_t stride,
+                           const int32_t* masks, const uint32_t* bits, int64_t mask_words,
+                           const int32_t* bias_starts, const int32_t* bias_tokens, const float* bias_values,
+                           int64_t* chosen, float* best) {
     using namespace quire;
     parallel_for(rows, [&](int64_t row, int) {
         thread_local Scores scores;

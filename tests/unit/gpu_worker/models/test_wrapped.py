@@ -82,6 +82,30 @@ WITHIN: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         | {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "num_key_value_heads": 4},
         {"vision_config": SMALL | {"num_attention_heads": 1, "patch_size": 2}},
     ),
+    "Mistral3": ("mistral", {"sliding_window": None}, {"vision_config": SEES}),
+    "Mistral3 with Ministral 3": (
+        "ministral3",
+        {
+            "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "beta_fast": 32.0}
+            | {"beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
+            | {"original_max_position_embeddings": 16}
+        },
+        {"vision_config": SEES},
+    ),
+    "Gemma3": (
+        "gemma3_text",
+        {"head_dim": 8, "sliding_window": 9, "query_pre_attn_scalar": 8}
+        | {"layer_types": ["sliding_attention", "sliding_attention", "full_attention"]},
+        {"vision_config": SEES, "mm_tokens_per_image": 4},
+    ),
+    "Llama4": (
+        "llama4_text",
+        {"head_dim": 8, "intermediate_size_mlp": 48, "num_local_experts": 4, "attention_chunk_size": 16},
+        {
+            "vision_config": SEES
+            | {"vision_output_dim": 16, "projector_input_dim": 16, "projector_output_dim": 16}
+        },
+    ),
     "Voxtral": ("llama", {"head_dim": 8}, {"audio_config": SMALL | {"num_attention_heads": 2}}),
     "Qwen2Audio": ("qwen2", {}, {"audio_config": HEARS}),
 }
