@@ -8,6 +8,7 @@ same bits whatever runs beside it, which a resumed answer needs, and oneDNN's ha
 
 import ctypes
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -29,7 +30,9 @@ SIZES = (64, 8192)
 """Least and greatest number of columns of the matrix that is timed; it has four times as many rows."""
 GAIN = 1.1
 """How many times as fast as the first something else must be, on average, to be taken."""
-SECONDS = 0.1
+ROUNDS = 5
+"""Times that each is measured, in turns: what else the machine does for some time slows all of them down."""
+SECONDS = 0.02
 """Time for each measurement, after the first product."""
 
 Times = dict[str, tuple[float, ...]]
@@ -66,12 +69,15 @@ def measure(library: ctypes.CDLL, ways: Sequence[str], size: int, threads: int) 
     try:
         weight = torch.randn(4 * size, size).to(torch.bfloat16)
         rows = [torch.randn(count, size).to(torch.bfloat16) for count in ROWS]
-        times = {}
-        for way in ways:
-            library.quire_bfloat16_pairs(way != IN_PARTS)
-            product = OneDnnLinear(weight) if way == ONEDNN else PackedLinear(library, weight)
-            times[way] = tuple(_milliseconds(product, x) for x in rows)
-        return times
+        packed = PackedLinear(library, weight)
+        times: dict[str, list[float]] = {way: [math.inf] * len(ROWS) for way in ways}
+        multiply = {way: OneDnnLinear(weight) if way == ONEDNN else packed for way in ways}
+        for _ in range(ROUNDS):
+            for way in ways:
+                library.quire_bfloat16_pairs(way != IN_PARTS)
+                found = (_milliseconds(multiply[way], x) for x in rows)
+                times[way] = list(map(min, times[way], found))
+        return {way: tuple(each) for way, each in times.items()}
     finally:
         library.quire_bfloat16_pairs(1)
         torch.set_num_threads(before)

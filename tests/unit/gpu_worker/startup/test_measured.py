@@ -52,6 +52,17 @@ def test_measured_once_and_kept(kept: Path, monkeypatch: pytest.MonkeyPatch) -> 
             measured.products(library, ways, kept, threads)
 
 
+def test_what_slows_the_machine_down_for_some_time_slows_no_way_alone(monkeypatch) -> None:
+    """Each is measured in turns, and its least time counts."""
+    library = with_team(build.supported()[0], 1)
+    rounds = [(9.0, 9.0), (9.0, 2.0), (3.0, 9.0), (9.0, 9.0), (9.0, 9.0)]
+    taken = iter([time for turn in rounds for way in turn for time in [way] * len(measured.ROWS)])
+    monkeypatch.setattr(measured, "_milliseconds", lambda *_: next(taken))
+    found = measured.measure(library, (CPP, IN_PARTS), 64, 1)
+    assert found == {CPP: (3.0,) * 4, IN_PARTS: (2.0,) * 4}
+    assert next(taken, None) is None
+
+
 def test_what_cannot_be_read_is_measured_again(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measured, "measure", lambda *_: EQUAL)
     library = with_team(build.supported()[0], 1)
