@@ -11,162 +11,19 @@
 //     segments    └──────────────────────────┘└─────────────────────┘   each from zero, then merged
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "shared.h"
+#include "softmax.h"
 #include "tape.h"
 #include "team.h"
 #include "tiles.h"
-#include "vmath.h"
 
 namespace quire {
 namespace {
 
-constexpr float INF = std::numeric_limits<float>::infinity();
-constexpr float LOG2E = 1.44269504f;
 constexpr int64_t SEGMENT = 256;  // positions
 constexpr int TOGETHER = 48;  // rows that share what was read
-constexpr int AT_ONCE = SUMS < 6 ? SUMS : 6;  // rows whose sums are held in registers
-
-// Vectors that are added up at once for ROWS rows: as many as registers have room for.
-template <int ROWS>
-constexpr int WIDEST = 4 * ROWS <= SUMS ? 4 : 2 * ROWS <= SUMS ? 2 : 1;
-
-// What a query sees of its context.
-struct AttentionSpec {
-    float scale, softcap;  // softcap 0: none
-    int64_t window, sinks, chunk;  // window 0, chunk 0: everything
-    const float* slopes;  // of each head's linear bias (Press et al. 2022); null: none
-    const float* sink_logits;  // of each head one more score, of a value that is 0; null: none
-    int64_t first(int64_t position) const {
-        if (chunk) return position - position % chunk;
-        return window ? std::max<int64_t>(0, position + 1 - window) : 0;
-    }
-};
-
-inline f32x16 tanh(f32x16 x) { return 1.0f - 2.0f / (exp(x * 2.0f) + 1.0f); }
-
-// One row of a group: what it asks, and the places of the tile that it sees: those before `sinks`, which are
-// the same for all, and those from `shown` to `end` - 1. Its own place, `at`, may lie behind the tile.
-template <class Factor>
-struct Row {
-    const Factor* query;
-    int64_t shown, end, at;
-    float slope;  // as scores, in units of ln 2
-};
-
-// The exponentials of a row's scores, of vectors `first` to `last` - 1, into `weights`. Where the tile's numbers
-// have scales, scores and weights are multiplied by them: each belongs to one position.
-template <class K, class Factor>
-inline __attribute__((always_inline)) void soften(f32x16* scores, int64_t first, int64_t last, const Row<Factor>& row,
-                                                  const K& tile, int64_t sinks, const Shape& shape,
-                                                  const AttentionSpec& spec, State state, Factor* weights) {
-    f32x16 most = splat(state.most());
-    for (int64_t vector = first; vector < last; ++vector) {
-        if (tile.scaled) scores[vector] *= load(tile.key_scales + vector * LANES);
-        f32x16 score = scores[vector] * (spec.scale * LOG2E);
-        if (spec.softcap > 0) score = tanh(scores[vector] * (spec.scale / spec.softcap)) * (spec.softcap * LOG2E);
-        if (spec.slopes) score += row.slope * convert<float>(steps() + int(vector * LANES - row.at));
-        if (row.shown > vector * LANES || row.end < (vector + 1) * LANES) {
-            const i32x16 place = steps() + int(vector * LANES);
-            const i32x16 seen = ((place >= int(row.shown)) | (place < int(sinks))) & (place < int(row.end));
-            score = select(seen, score, splat(-INF));
-        }
-        most = greater(score, most);
-        scores[vector] = score;
-    }
-    const float greatest = maximum(most);
-    if (state.most() != greatest) {
-        state.fade(exp2(splat(state.most() - greatest))[0], shape);
-        state.most() = greatest;
-    }
-    f32x16 totals = load(state.totals());
-    for (int64_t vector = first; vector < last; ++vector) {
-        const f32x16 weight = exp2(scores[vector] - greatest);
-        totals += weight;
-        if (!tile.scaled) {
-            store(weights + vector * LANES, weight);
-        } else {  // the scale of what nobody sees may be anything
-            const f32x16 scaled = weight * load(tile.value_scales + vector * LANES);
-            store(weights + vector * LANES, select(weight == 0, f32x16{}, scaled));
-        }
-    }
-    store(state.totals(), totals);
-}
-
-// The same, compiled once for any number of rows.
-template <class K, class Factor>
-__attribute__((noinline)) void soften_apart(f32x16* scores, int64_t first, int64_t last, const Row<Factor>& row,
-                                            const K& tile, int64_t sinks, const Shape& shape, const AttentionSpec& spec,
-                                            State state, Factor* weights) {
-    soften(scores, first, last, row, tile, sinks, shape, spec, state, weights);
-}
-
-// ROWS rows and one tile.
-template <int ROWS, class K, class Factor, class F>
-void see(const Row<Factor>* rows, const K& tile, int64_t sinks, const Shape& shape, const AttentionSpec& spec,
-         State* states, F& fetch) {
-    const Factor* queries[ROWS];
-    int64_t shown = POSITIONS, end = 0;
-    for (int row = 0; row < ROWS; ++row) {
-        queries[row] = rows[row].query;
-        shown = std::min(shown, rows[row].shown);
-        end = std::max(end, rows[row].end);
-    }
-    const int64_t begin = sinks > tile.begin ? tile.begin : std::max(tile.begin, shown);
-    if (begin >= end) return;
-    const int64_t first = begin / LANES, last = (end + LANES - 1) / LANES;
-    f32x16 scores[ROWS][VECTORS];
-    for (int64_t vector = first; vector < last;) {
-        if (WIDEST<ROWS> == 4 && vector + 4 <= last) {
-            dot<ROWS, WIDEST<ROWS>>(queries, tile, vector, shape.head_dim, scores, fetch);
-            vector += 4;
-        } else if (WIDEST<ROWS> >= 2 && vector + 2 <= last) {
-            dot<ROWS, std::min(WIDEST<ROWS>, 2)>(queries, tile, vector, shape.head_dim, scores, fetch);
-            vector += 2;
-        } else {
-            dot<ROWS, 1>(queries, tile, vector, shape.head_dim, scores, fetch);
-            vector += 1;
-        }
-    }
-    alignas(64) Factor weights[ROWS][POSITIONS];
-    for (int row = 0; row < ROWS; ++row) {
-        const auto soften_row = [&](int64_t from, int64_t to) {
-            soften(scores[row], from, to, rows[row], tile, sinks, shape, spec, states[row], weights[row]);
-        };
-        if constexpr (!K::INLINES) {
-            soften_apart(scores[row], first, last, rows[row], tile, sinks, shape, spec, states[row], weights[row]);
-        } else if (first == 0 && last == VECTORS) {
-            soften_row(0, VECTORS);  // bounds that the compiler knows
-        } else {
-            soften_row(first, last);
-        }
-    }
-    const auto weigh_all = [&](int64_t from, int64_t to) {
-        if (from >= to) return;
-        int64_t d = 0;
-        constexpr int FOUR = std::max(WIDEST<ROWS>, int(K::STEP / LANES)), TWO = std::min(FOUR, 2);
-        for (; d + FOUR * LANES <= shape.held; d += FOUR * LANES) weigh<ROWS, FOUR>(weights, tile, from, to, states, d, fetch);
-        for (; d + TWO * LANES <= shape.held; d += TWO * LANES) weigh<ROWS, TWO>(weights, tile, from, to, states, d, fetch);
-        if (d < shape.held) weigh<ROWS, 1>(weights, tile, from, to, states, d, fetch);
-    };
-    if (sinks > begin && shown > sinks) {
-        weigh_all(begin, std::min(sinks, end));
-        weigh_all(shown, end);
-    } else {
-        weigh_all(begin, end);
-    }
-}
-
-void merge(const Shape& shape, State whole, State segment) {
-    const float greatest = std::max(whole.most(), segment.most());
-    whole.fade(exp2(splat(whole.most() - greatest))[0], shape);
-    segment.fade(exp2(splat(segment.most() - greatest))[0], shape);
-    for (float *to = whole.totals(), *from = segment.totals(); to < whole.at + State::size(shape); to += LANES, from += LANES)
-        store(to, load(to) + load(from));
-    whole.most() = greatest;
-}
 
 // What a thread computes in.
 template <class K>
