@@ -1,7 +1,7 @@
 """Steps that repeat what was recorded of an earlier step: for CPUs, what CUDA graphs are for GPUs.
 
-The first step of a number of rows and tokens is computed kernel by kernel, and recorded on a tape. Further
-steps with as many rows and tokens put their inputs where that step had them, and play the tape:
+Steps with as many rows and tokens are computed kernel by kernel, until one of them is recorded on a tape.
+Further ones put their inputs where that step had them, and play the tape:
 
     tokens, positions, ..  →  inputs  →  tape: layer 0 │ layer 1 │ ..  →  residual
 
@@ -13,6 +13,7 @@ import ctypes
 import logging
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -28,6 +29,9 @@ from gpu_worker.kernels.rows import Rows
 
 MOST_TOKENS = 64
 """Tokens of the largest recorded step. In larger steps, Python's time beside the kernels' is small."""
+RECORDED = 5
+"""Which step of a size is recorded. It takes longer by as much as some four repetitions save: what comes
+seldom, such as a short prompt beside some decodes, is not worth it."""
 MOST_TAPES = 256
 """Steps that are kept, each of some ten kilobytes. The oldest one goes first."""
 
@@ -71,6 +75,8 @@ class RecordedSteps:
         self._residual: Tensor | None = None
         self._memory = _Memory()
         self._tapes: dict[tuple[int, int], Tape] = {}
+        self._seen: Counter[tuple[int, int]] = Counter()
+        """Steps so far of the sizes that have no tape."""
         self._repeatable = True
 
     def find(self, rows: Rows) -> Callable[[Rows], tuple[Tensor, Tensor]] | None:
@@ -78,10 +84,14 @@ class RecordedSteps:
 
         So is a step whose parts are timed (`pace/parts.py`): a tape has no parts.
         """
-        tokens = int(rows.counts.sum())
-        if not self._repeatable or tokens > MOST_TOKENS or sys.getprofile() is not None:
+        shape = len(rows.counts), int(rows.counts.sum())
+        if not self._repeatable or shape[1] > MOST_TOKENS or sys.getprofile() is not None:
             return None
-        return partial(self._compute, (len(rows.counts), tokens))
+        if shape not in self._tapes:
+            self._seen[shape] += 1
+            if self._seen[shape] < RECORDED:
+                return None
+        return partial(self._compute, shape)
 
     def _compute(self, shape: tuple[int, int], rows: Rows) -> tuple[Tensor, Tensor]:
         step, tokens, slots = self._metadata(rows)
@@ -113,6 +123,7 @@ class RecordedSteps:
         if len(self._tapes) == MOST_TAPES:
             self._tapes.pop(next(iter(self._tapes)))
         self._tapes[shape] = tape
+        del self._seen[shape]
 
 
 class _Inputs:

@@ -23,6 +23,11 @@ KINDS = [CpuKernels, QuantizedKernels, Int4Kernels]
 PROMPTS = [[5, 17, 3, 88, 41, 9], [7] * 9, [1, 2, 3]]
 
 
+@pytest.fixture(autouse=True)
+def _the_first_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded_steps, "RECORDED", 1)
+
+
 def kernels_of(kind: Callable[..., CpuKernels], instruction_set: str = build.supported()[0]) -> CpuKernels:
     return kind(library.load(instruction_set, 1))
 
@@ -166,6 +171,18 @@ def test_what_is_not_repeated() -> None:
     finally:
         sys.setprofile(None)
     assert found is None, "a step whose parts are timed"
+
+
+def test_a_size_is_recorded_once_it_has_come_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded_steps, "RECORDED", 3)
+    monkeypatch.setattr(recorded_steps, "MOST_TAPES", 1)
+    steps = recorded(Layered())
+    assert [steps.find(rows(2)) is None for _ in range(2)] == [True, True]
+    assert [steps.find(rows(1)) is None for _ in range(2)] == [True, True]
+    for size in (2, 2, 1):
+        compute(steps, rows(size))
+    assert list(steps._tapes) == [(1, 1)]
+    assert steps.find(rows(2)) is None, "it has to come often once more"
 
 
 def test_recording_imports_no_compiler() -> None:
