@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ops.runtime.dense import dense_in
 from ops.runtime.model_files import FileError
 from ops.runtime.modules import modules_in
 from proto.sampling_pb2 import CLS, LAST, MEAN, Pooling
@@ -12,8 +13,6 @@ from tokenizer_svc.files import read_json
 
 _PLACE = "1_Pooling"
 """Folder of the pooling's configuration where modules.json names none."""
-_MODULES = frozenset({"Transformer", "Pooling", "Normalize"})
-"""Modules of sentence-transformers that are applied. All embeddings are normalized."""
 _OLD_MODES = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -29,7 +28,7 @@ _OF_ENCODERS = _WAYS | {"cls": CLS}
 
 
 def ways_in(directory: Path, bidirectional: bool) -> tuple[str, ...]:
-    """What makes embeddings of hidden states: kinds of pooling, and modules after it.
+    """What makes embeddings of hidden states: kinds of pooling, and modules that Quire has not.
 
     Without a word about it that is a decoder's last token, the only one that knows a whole text, and an
     encoder's first token, which its heads read. `bidirectional`: the model is an encoder. Raises
@@ -37,10 +36,10 @@ def ways_in(directory: Path, bidirectional: bool) -> tuple[str, ...]:
     """
     try:
         modules = modules_in(directory)
+        _, others = dense_in(directory)
     except FileError as error:
         raise ModelDirectoryError(str(error)) from error
     place = next((module.path for module in modules if module.kind == "Pooling"), _PLACE)
-    others = [module.kind for module in modules if module.kind not in _MODULES]
     modes = _modes(read_json(directory / place / "config.json"))
     return (*(modes or (("cls",) if bidirectional else ("lasttoken",))), *others)
 

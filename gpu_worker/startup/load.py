@@ -8,6 +8,7 @@ import torch
 from gpu_worker.errors import ModelError, WorkerError
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.machine.huge_pages import populate
+from gpu_worker.models.projection import load_projection
 from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.models.registry import CausalLM, check_split, load_model
 from gpu_worker.ranks.group import own_cores
@@ -86,7 +87,11 @@ def load_rank(
         what = f"QUIRE_QUANTIZATION={settings.quantization}: the weights of an encoder are not quantized"
         raise ModelError(what)
     kv = kernels.kv_format(settings.kv_dtype, model.dtype)
-    parts = Parts(model, _draft(settings, model, kernels, device, ranks), kernels, kv, device, ranks)
+    draft = _draft(settings, model, kernels, device, ranks)
+    config, projection = model.config, None
+    if not config.num_labels:
+        projection = load_projection(settings.model, config.hidden_size, device)
+    parts = Parts(model, draft, kernels, kv, device, ranks, projection)
     tell("measuring how much memory a step takes")
     every_scales = _head_scales(settings, parts)
     limits = limits_of(settings, parts)

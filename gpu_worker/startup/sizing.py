@@ -21,6 +21,7 @@ from gpu_worker.memory.cache import (
 )
 from gpu_worker.memory.host import HostPages
 from gpu_worker.models.encoder_load import usual_length
+from gpu_worker.models.projection import Projection
 from gpu_worker.models.ranks import Ranks
 from gpu_worker.models.registry import CausalLM
 from gpu_worker.settings import WorkerSettings
@@ -58,6 +59,13 @@ class Parts:
     """The device of weights and pages."""
     ranks: Ranks
     """This rank among all ranks of the worker."""
+    projection: Projection | None = None
+    """What makes embeddings of pooled hidden states; None: they are embeddings."""
+
+    @property
+    def embedding_size(self) -> int:
+        """Numbers of an embedding."""
+        return self.projection.outputs if self.projection else self.model.config.hidden_size
 
     def block_bytes(self, size: int) -> int:
         """Bytes of one block of `size` tokens, in both models and on all ranks together."""
@@ -67,7 +75,8 @@ class Parts:
     def runner(self, limits: BatchLimits) -> Runner:
         """A runner with pages of `limits.num_blocks` blocks."""
         drafter = Drafter(self.draft, self._pages(self.draft, limits), self.kernels) if self.draft else None
-        return Runner(self.model, self._pages(self.model, limits), self.kernels, limits, drafter)
+        pages = self._pages(self.model, limits)
+        return Runner(self.model, pages, self.kernels, limits, drafter, self.projection)
 
     def _pages(self, model: CausalLM, limits: BatchLimits) -> list[LayerCache]:
         return make_caches(model.config, limits.num_blocks, limits.block_size, self.kv, self.device)
@@ -100,7 +109,7 @@ def limits_of(settings: WorkerSettings, parts: Parts) -> BatchLimits:
         max(step_tokens, longest) if config.bidirectional else step_tokens,
         config.vocab_size,
         window,
-        config.hidden_size,
+        parts.embedding_size,
         config.num_labels,
         config.bidirectional,
     )

@@ -25,6 +25,7 @@ from gpu_worker.errors import PlanError
 from gpu_worker.kernels.attention import StepMetadata
 from gpu_worker.kernels.rows import Rows, SlotTables
 from gpu_worker.machine.transfer import indices
+from gpu_worker.models.projection import Projection
 from gpu_worker.sampling.grammars import Grammars
 from gpu_worker.sampling.parameters import SamplingTable, fault_in
 from gpu_worker.sampling.rules import Rules
@@ -52,7 +53,7 @@ class BatchLimits:
     window: int = 0
     """Attention window: positions that a token attends to at most, its own included. 0: all positions."""
     embedding_size: int = 0
-    """Numbers of an embedding: the size of a hidden state."""
+    """Numbers of an embedding."""
     num_labels: int = 0
     """Labels of a classifier, whose slots are all pooled with CLASSIFY. 0: the model is no classifier."""
     bidirectional: bool = False
@@ -77,7 +78,10 @@ class BatchLimits:
 class Batch:
     """The state of every slot. Plans change it."""
 
-    def __init__(self, limits: BatchLimits, device: torch.device) -> None:
+    def __init__(
+        self, limits: BatchLimits, device: torch.device, projection: Projection | None = None
+    ) -> None:
+        """`projection`: makes embeddings of pooled hidden states; None: these are the embeddings."""
         self.limits = limits
         self.device = device
         slots = limits.max_slots
@@ -90,7 +94,7 @@ class Batch:
         self.grammars = Grammars(slots, limits.vocab_size)
         self.rules = Rules(slots, limits.vocab_size)
         self.pooling = SlotPooling(
-            slots, limits.embedding_size, device, limits.num_labels, limits.bidirectional
+            *(slots, limits.embedding_size, device, limits.num_labels, limits.bidirectional, projection)
         )
         self.second_segments = np.zeros(slots, np.int32)
         """int32 [slots]: position of the first token of the second text of a pair; 0: there is none."""

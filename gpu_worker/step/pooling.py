@@ -7,8 +7,9 @@ CLASSIFY                ^       logits of the labels, from the hidden state of t
 CLS       ^                     the hidden state of the first token alone is added, in an encoder
 
 In the end the sum of hidden states is scaled to length 1. So the mean need not be divided by the number of
-tokens. Logits are not scaled. A classifier does nothing else, so all vectors of a worker have one size.
-An encoder computes whole texts, and classifies by the first token.
+tokens, unless the model has layers after the pooling (`models/projection.py`). Logits are not scaled. A
+classifier does nothing else, so all vectors of a worker have one size. An encoder computes whole texts, and
+classifies by the first token.
 """
 
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from torch.nn.functional import normalize
 from gpu_worker.arrays import Int32s, packed_float32s, packed_int32s
 from gpu_worker.kernels.rows import Rows
 from gpu_worker.machine.transfer import indices, to_host
+from gpu_worker.models.projection import Projection
 from gpu_worker.models.registry import CausalLM
 from proto.sampling_pb2 import Pooling
 from proto.worker_pb2 import NewSlot, RowError, StepResult
@@ -57,11 +59,19 @@ class SlotPooling:
     """How the text of each slot is pooled, and the sum of its vectors so far."""
 
     def __init__(
-        self, slots: int, size: int, device: torch.device, labels: int = 0, bidirectional: bool = False
+        self,
+        slots: int,
+        size: int,
+        device: torch.device,
+        labels: int = 0,
+        bidirectional: bool = False,
+        projection: Projection | None = None,
     ) -> None:
-        """`slots`: slots of the batch. `size`: numbers of a hidden state. `labels`: of a classifier; 0: the
-        model is none. `bidirectional`: it is an encoder."""
-        self._labels, self._bidirectional = labels, bidirectional
+        """`slots`: slots of the batch. `size`: numbers of an embedding. `labels`: of a classifier; 0: the
+        model is none. `bidirectional`: it is an encoder. `projection`: what makes embeddings of pooled hidden
+        states; None: these are the embeddings."""
+        self._labels, self._bidirectional, self._projection = labels, bidirectional, projection
+        size = projection.inputs if projection else size
         self.kinds = np.zeros(slots, np.uint8)
         """uint8 [slots]: `Pooling` of each slot."""
         self._summed = np.zeros(slots, np.int32)
@@ -118,7 +128,17 @@ class SlotPooling:
             return None
         done = done[np.argsort(rows.index[done])]
         sums = self._sums[self._send(rows.slots[done])]
-        return Embedded(rows.index[done], sums if self._labels else normalize(sums, dim=1))
+        return Embedded(
+            rows.index[done], sums if self._labels else self._embeddings(sums, ends[done], kinds[done])
+        )
+
+    def _embeddings(self, sums: Tensor, lengths: Int32s, kinds: NDArray[np.uint8]) -> Tensor:
+        """Embeddings of sums of hidden states, float32 [texts, size]. `lengths`, `kinds` [texts]: tokens of
+        each text, and its `Pooling`."""
+        if self._projection is not None:
+            counts = self._send(np.where(kinds == Pooling.MEAN, lengths, 1).astype(np.int64))
+            sums = self._projection(sums / counts[:, None])
+        return normalize(sums, dim=1)
 
     def _send(self, numbers: NDArray[np.integer]) -> Tensor:
         return indices(numbers, self._sums.device)

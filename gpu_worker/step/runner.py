@@ -18,6 +18,7 @@ from gpu_worker.machine.clock import clock
 from gpu_worker.machine.transfer import to_device
 from gpu_worker.memory.host import HostOffer, HostPages
 from gpu_worker.models.encoder import Encoder
+from gpu_worker.models.projection import Projection
 from gpu_worker.models.registry import CausalLM
 from gpu_worker.sampling.positions import SamplePositions, sample_positions
 from gpu_worker.sampling.tokens_read import TokensRead
@@ -73,11 +74,12 @@ class Runner:
         kernels: Kernels,
         limits: BatchLimits,
         drafter: Drafter | None = None,
+        projection: Projection | None = None,
     ) -> None:
         self.limits = limits
         self.device = model.device if isinstance(model, Encoder) else caches[0].keys.device
         self.dtype = model.dtype
-        self.batch = Batch(limits, self.device)
+        self.batch = Batch(limits, self.device, projection)
         self.model = model
         self.forward = Encoding(model) if isinstance(model, Encoder) else Forward(model, caches, kernels)
         self.drafter = drafter

@@ -17,6 +17,7 @@ from gpu_worker.models.config import ModelConfig, read_config, read_values
 from gpu_worker.models.formats.format import KEY
 from ops.quantize.weights import TARGETS, Target
 from ops.runtime.model_files import read_json
+from ops.runtime.modules import modules_in
 
 SHARD = 1 << 30
 """Bytes of a file of weights, at least, unless it is the last one. So much is held in memory."""
@@ -155,3 +156,6 @@ def _copy_files(source: Path, made: Path, quantization: dict[str, Any]) -> None:
 def _small_files(source: Path) -> Iterator[Path]:
     for pattern in ("*.json", "*.jinja", "*.txt", "*.model", "additional_chat_templates/*.jinja"):
         yield from (path for path in sorted(source.glob(pattern)) if path.name not in ("config.json", _INDEX))
+    for folder in {module.path for module in modules_in(source)} - {"", "."}:
+        for pattern in ("*.json", "*.safetensors"):  # weights of layers after the pooling
+            yield from (source / folder).glob(pattern)

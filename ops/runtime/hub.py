@@ -13,7 +13,8 @@ from ops.runtime.errors import StartError
 from ops.runtime.gguf.directory import SUFFIX, as_directory, gguf_name, gguf_of
 from ops.runtime.model_files import FileError
 
-WEIGHTS = "model*.safetensors"
+WEIGHTS = ["model*.safetensors", "[0-9]*_Dense/model.safetensors"]
+"""The model's weights, and those of layers after its pooling (`dense.py`)."""
 FILES = ["*.json", "*.jinja"]
 """What is fetched, with the weights or without: never code or pickles, nor what some repositories have
 besides, the same weights once more under another name."""
@@ -66,7 +67,7 @@ def fetched(model: Path, say: Callable[[str], object] = lambda line: None, weigh
     if not sys.stderr.isatty():
         disable_progress_bars()  # a log would get a line for each of their steps
     name, _, revision = str(model).partition("@")
-    files = [*FILES, WEIGHTS] if weights else FILES
+    files = [*FILES, *WEIGHTS] if weights else FILES
     endpoint, cache = constants.ENDPOINT, constants.HF_HUB_CACHE
     say(f"fetch   {model} from {endpoint} to {cache}")
     try:

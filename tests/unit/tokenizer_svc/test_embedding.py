@@ -10,6 +10,7 @@ import pytest
 from proto.arrays import unpack
 from proto.sampling_pb2 import CLS, LAST, MEAN, NO_POOLING
 from proto.tokenizer_pb2 import EmbedRequest, TokenIds
+from tests.support.dense import dense
 from tokenizer_svc.errors import InvalidRequestError
 from tokenizer_svc.pooling import pooling_of
 from tokenizer_svc.tokenizer import TextModel
@@ -126,7 +127,8 @@ def test_the_way_of_the_model(byte_level: TextModel, tmp_path: Path, config: Any
     [
         ([], ""),
         (["modules.normalize.Normalize"], ""),
-        (["modules.dense.Dense"], "this model's pooling (mean and Dense)"),
+        (["modules.dense.Dense"], ""),
+        (["modules.layer_norm.LayerNorm"], "this model's pooling (mean and LayerNorm)"),
     ],
 )
 def test_modules_after_the_pooling(byte_level: TextModel, tmp_path: Path, after: Any, message: str) -> None:
@@ -134,6 +136,8 @@ def test_modules_after_the_pooling(byte_level: TextModel, tmp_path: Path, after:
     byte_level.tokenizer.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "2_Pooling").mkdir()
     (tmp_path / "2_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "mean"}))
+    (tmp_path / "3").mkdir()
+    (tmp_path / "3" / "config.json").write_text(json.dumps(dense(8, 4)))
     kinds = ["models.Transformer", "sentence_transformer.modules.pooling.Pooling", *after]
     paths = ["", "2_Pooling", "3"]
     modules = [

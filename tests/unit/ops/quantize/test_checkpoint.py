@@ -12,6 +12,7 @@ from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from ops.quantize import checkpoint
 from ops.quantize.checkpoint import QuantizeError, quantize
 from ops.quantize.weights import TARGETS
+from tests.support.dense import dense, write
 from tests.unit.gpu_worker.behaviour.test_checkpoint_formats import WIDE, logits_of
 from tests.unit.gpu_worker.behaviour.test_families import MODELS, random_model
 
@@ -93,6 +94,16 @@ def test_a_classification_head_stays(tmp_path: Path) -> None:
     assert kinds == [torch.float32, torch.int8]
     config = json.loads((tmp_path / "copy" / "config.json").read_text())["quantization_config"]
     assert "score" in config["ignore"]
+
+
+def test_modules_of_sentence_transformers_come_along(tmp_path: Path) -> None:
+    """The pooling, and the layers after it, whose weights stay as they are."""
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    random_model("LlamaForCausalLM", {"hidden_size": 64}).save_pretrained(source)
+    write(source, [dense(64, 16)])
+    quantize(source, copy, "int8", str)
+    for path in ("modules.json", "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"):
+        assert (copy / path).read_bytes() == (source / path).read_bytes()
 
 
 def test_what_is_refused(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,10 @@ from tests.support.hub import COMMIT, Hub, serving
 EXTRAS = {
     "chat_template.jinja": b"{{ messages }}",
     "additional_chat_templates/rag.jinja": b"{{ messages }}",
+    "2_Dense/config.json": b"{}",
+    "2_Dense/model.safetensors": bytes(32),
+    "2_Dense/pytorch_model.bin": b"PK",
+    "onnx/model.safetensors": bytes(64),
     "modeling_fox.py": b"raise SystemExit",
     "pytorch_model.bin": b"PK",
     "consolidated.safetensors": bytes(64),
@@ -58,7 +62,8 @@ def test_what_a_model_consists_of_is_fetched_once(hub: Hub, revision: str) -> No
     directory = fetched(Path(f"forest/fox{revision}"), said.append)
     found = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
     wanted = {path.name for path in SHIPPED_DRAFT.iterdir()}
-    assert found == wanted | {"chat_template.jinja", "additional_chat_templates/rag.jinja"}
+    wanted |= {"chat_template.jinja", "additional_chat_templates/rag.jinja"}
+    assert found == wanted | {"2_Dense/config.json", "2_Dense/model.safetensors"}
     assert (directory / "model.safetensors").read_bytes() == (
         SHIPPED_DRAFT / "model.safetensors"
     ).read_bytes()

@@ -14,6 +14,7 @@ from proto.arrays import unpack
 from proto.sampling import greedy
 from proto.sampling_pb2 import CLASSIFY, CLS, LAST, MEAN
 from proto.tokenizer_pb2 import EmbedRequest, TextPair, TextRequest
+from tests.support.dense import dense
 from tests.unit.tokenizer_svc.conftest import serving
 from tokenizer_svc.embedding import tokens_request
 from tokenizer_svc.errors import InvalidRequestError
@@ -159,7 +160,8 @@ def test_the_bytes_of_word_pieces(tmp_path: Path) -> None:
         ),
         ({"pooling_mode_lasttoken": True}, [], LAST),
         ({"pooling_mode_max_tokens": True}, [], None),
-        ({"pooling_mode_mean_tokens": True}, ["Transformer", "Pooling", "Dense"], None),
+        ({"pooling_mode_mean_tokens": True}, ["Transformer", "Pooling", "Dense", "Normalize"], MEAN),
+        ({"pooling_mode_mean_tokens": True}, ["Transformer", "Pooling", "LSTM"], None),
     ],
 )
 async def test_a_directory_of_sentence_transformers(
@@ -169,7 +171,8 @@ async def test_a_directory_of_sentence_transformers(
         {"type": f"sentence_transformers.models.{name}", "path": f"{at}_{name}" if at else ""}
         for at, name in enumerate(modules)
     ]
-    model = saved(tmp_path, "word piece", **{"1_Pooling/config.json": config, "modules.json": listed})
+    files = {"1_Pooling/config.json": config, "2_Dense/config.json": dense(8, 4), "modules.json": listed}
+    model = saved(tmp_path, "word piece", **files)
     if pooling is not None:
         assert (await tokens_request(model, EmbedRequest(text="fox"))).pooling == pooling
         return
