@@ -51,6 +51,7 @@ class Encoder:
         self._classifies = type(model).__name__.endswith(CLASSIFIER)
         where = model.base_model_prefix
         self._model, self._inner = model, getattr(model, where) if self._classifies else model
+        model.config.use_cache = False  # Gemma's layers are those of a decoder
         # ModernBERT has the key.
         self._reads_mean = self._classifies and getattr(model.config, "classifier_pooling", "cls") == "mean"
         self._takes_types = getattr(model.config, "type_vocab_size", 0) > 1
@@ -78,8 +79,10 @@ class Encoder:
             num_labels=model.config.num_labels if self._classifies else 0,
         )
         self._compare(texts, expected)
-        self._inner.to(device=device, dtype=dtype)
-        self._model.to(device=device)
+        for weight in self._inner.parameters():  # tables of rotary embeddings stay in float32
+            weight.data = weight.data.to(dtype)
+        for part in (self._inner, self._model):
+            part.to(device=device)
         self.dtype, self.device = dtype, device
 
     def encode(self, tokens: Tensor, positions: Tensor, types: Tensor, lengths: Sequence[int]) -> Tensor:
@@ -159,6 +162,8 @@ class Encoder:
                 torch.unflatten(states[0, :, batch], 1, (count, length)).transpose(0, 1)
                 for states in (query, key, value)
             )
+            if (group := queries.shape[1] // keys.shape[1]) > 1:
+                keys, values = (states.repeat_interleave(group, 1) for states in (keys, values))
             out = scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scaling)
             found.append(out.transpose(1, 2).flatten(0, 1))
         return torch.cat(found)[None], None
@@ -171,7 +176,8 @@ class Encoder:
         """
         config, chance = self._model.config, torch.Generator().manual_seed(1)
         padding, texts = config.pad_token_id, []
-        window = getattr(config, "local_attention", 128)  # ModernBERT has windows
+        windows = (getattr(config, key, None) for key in ("local_attention", "sliding_window"))
+        window = next(filter(None, windows), 128)  # ModernBERT and Gemma have windows
         for length in (1, window + BEYOND, 7, 7):
             length = min(length, _positions_of(self._inner)[1])
             tokens = torch.randint(config.vocab_size, (length,), generator=chance)
@@ -231,7 +237,7 @@ def _positions_of(inner: Any) -> tuple[int, int]:
 
     RoBERTa and its relatives count from behind the padding token's position.
     """
-    table = getattr(inner.embeddings, "position_embeddings", None)
+    table = getattr(getattr(inner, "embeddings", None), "position_embeddings", None)
     if table is None:  # rotary embeddings
         return 0, int(inner.config.max_position_embeddings)
     first = 0 if table.padding_idx is None else table.padding_idx + 1
