@@ -23,6 +23,7 @@ from gateway.api import (
     messages,
     models,
     ollama,
+    pooling,
     rank,
     responses,
     stored_responses,
@@ -35,7 +36,7 @@ from gateway.api.chat_schema import ChatBody
 from gateway.api.classify_schema import ClassifyBody
 from gateway.api.completions_schema import CompletionBody
 from gateway.api.conversations_schema import CONVERSATIONS
-from gateway.api.embeddings_schema import EmbeddingBody
+from gateway.api.embeddings_schema import EmbeddingBody, PoolingBody
 from gateway.api.files_schema import FILES, BatchBody, UploadBody
 from gateway.api.kserve_schema import KSERVE, InferBody
 from gateway.api.messages_answer_schema import MESSAGES
@@ -87,7 +88,7 @@ CLIENT_CLOSED_REQUEST = 499
 """nginx's status for a client that has left. It is never sent."""
 
 DESCRIBED: tuple[type[BaseModel], ...] = (
-    *(CompletionBody, ChatBody, EmbeddingBody, TokenizeBody, DetokenizeBody),
+    *(CompletionBody, ChatBody, EmbeddingBody, PoolingBody, TokenizeBody, DetokenizeBody),
     *(RerankBody, ScoreBody, ClassifyBody, UploadBody, BatchBody),
     *(MessagesBody, CountBody, ResponsesBody, OllamaChatBody, OllamaGenerateBody),
     *(EmbedBody, PromptEmbedBody, ShowBody, InferBody),
@@ -201,6 +202,7 @@ def create_app(
         ollama.router(generator, catalog),
         kserve.router(catalog, drain, generator, app.version),
         embeddings.router(generator),
+        pooling.router(generator),
         rank.router(generator, catalog),
         classify.router(generator),
         tokenize.router(generator, catalog),

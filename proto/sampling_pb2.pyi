@@ -34,6 +34,7 @@ class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LAST: _ClassVar[Pooling]
     CLASSIFY: _ClassVar[Pooling]
     CLS: _ClassVar[Pooling]
+    ALL: _ClassVar[Pooling]
 NO_STAGE: Stage
 PENALTY: Stage
 TEMPERATURE: Stage
@@ -49,6 +50,7 @@ MEAN: Pooling
 LAST: Pooling
 CLASSIFY: Pooling
 CLS: Pooling
+ALL: Pooling
 PARAMETER_FIELD_NUMBER: _ClassVar[int]
 parameter: _descriptor.FieldDescriptor
 

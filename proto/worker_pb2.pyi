@@ -289,12 +289,14 @@ class RankedTokens(_message.Message):
     def __init__(self, tokens: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ...) -> None: ...
 
 class Embeddings(_message.Message):
-    __slots__ = ("rows", "vectors")
+    __slots__ = ("rows", "vectors", "counts")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     VECTORS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
     rows: bytes
     vectors: bytes
-    def __init__(self, rows: _Optional[bytes] = ..., vectors: _Optional[bytes] = ...) -> None: ...
+    counts: bytes
+    def __init__(self, rows: _Optional[bytes] = ..., vectors: _Optional[bytes] = ..., counts: _Optional[bytes] = ...) -> None: ...
 
 class RowError(_message.Message):
     __slots__ = ("row", "message", "grammar")

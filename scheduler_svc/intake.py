@@ -70,9 +70,10 @@ def request_from(start: Start, traceparent: str, deadline: float = inf) -> Reque
 def embedding_from(asked: EmbedTokensRequest, traceparent: str, deadline: float = inf) -> Request:
     """A text to be embedded or classified, as the core takes it; `deadline`, errors: see `request_from`."""
     ways = {int(each) for each in Pooling if each}
-    _require(int(asked.pooling) in ways, "pooling", "must be MEAN, LAST, CLASSIFY or CLS")
+    _require(int(asked.pooling) in ways, "pooling", "must be MEAN, LAST, CLASSIFY, CLS or ALL")
     pooling = Pooling(asked.pooling)
-    _require(not asked.dimensions or pooling is not Pooling.CLASSIFY, "dimensions", "logits have none")
+    shortened = pooling not in (Pooling.CLASSIFY, Pooling.ALL)
+    _require(not asked.dimensions or shortened, "dimensions", "logits and tokens' vectors have all")
     prompt = _tokens_in(asked.tokens, "tokens")
     _require(asked.second_segment < len(prompt), "prompt", "second_segment is behind the text's end")
     return Request(

@@ -4,7 +4,7 @@ The arrays of a plan need no code here: `arrays.fill` finds them in the core's `
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import accumulate, islice
 
 from proto import arrays
 from proto import worker_pb2 as worker
@@ -176,13 +176,20 @@ def _check_counts(counts: Sequence[int], lines: int, name: str) -> None:
 
 
 def _embeddings_from(message: worker.Embeddings) -> dict[int, bytes]:
+    """Vectors, packed, by row."""
     rows, vectors = arrays.unpack(message.rows), message.vectors
     if not rows:
         return {}
-    size, rest = divmod(len(vectors), len(rows))
+    counts = arrays.unpack(message.counts) if message.counts else [1] * len(rows)
+    if len(counts) != len(rows) or min(counts) < 1:
+        raise ValueError("counts of vectors")
+    size, rest = divmod(len(vectors), sum(counts))
     if rest or not size or size % 4:
         raise ValueError("embeddings and their rows")
-    return {row: vectors[size * at : size * (at + 1)] for at, row in enumerate(rows)}
+    ends = accumulate(size * count for count in counts)
+    return {
+        row: vectors[end - size * count : end] for row, count, end in zip(rows, counts, ends, strict=True)
+    }
 
 
 def response_to(gains: Iterable[core.Gain], logprobs: Logprobs) -> GenerateResponse:
@@ -203,5 +210,5 @@ def response_to(gains: Iterable[core.Gain], logprobs: Logprobs) -> GenerateRespo
     return response
 
 
-_POOLING = (Pooling.NO_POOLING, Pooling.MEAN, Pooling.LAST, Pooling.CLASSIFY, Pooling.CLS)
+_POOLING = (Pooling.NO_POOLING, Pooling.MEAN, Pooling.LAST, Pooling.CLASSIFY, Pooling.CLS, Pooling.ALL)
 _FINISH = (FinishReason.NOT_FINISHED, FinishReason.STOP, FinishReason.LENGTH)

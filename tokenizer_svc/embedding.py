@@ -22,7 +22,7 @@ async def tokens_request(
     if request.pooling not in Pooling.values():
         raise InvalidRequestError("pooling", f"pooling {request.pooling} is not known")
     check_pooling(model.classifier, request.pooling == CLASSIFY)
-    check_kind(request.pooling, model.bidirectional)
+    check_kind(request.pooling, model.pooling_ways, model.bidirectional)
     pooling = request.pooling or pooling_of(model.pooling_ways, model.bidirectional)
     tokens, second_segment = await input_tokens(model, request, context, render)
     return EmbedTokensRequest(

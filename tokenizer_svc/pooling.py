@@ -1,13 +1,14 @@
 """How a model makes an embedding of hidden states, according to its directory."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ops.runtime.dense import dense_in
 from ops.runtime.model_files import FileError
 from ops.runtime.modules import modules_in
-from proto.sampling_pb2 import CLS, LAST, MEAN, Pooling
+from proto.sampling_pb2 import ALL, CLS, LAST, MEAN, Pooling
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
 from tokenizer_svc.files import read_json
 
@@ -27,8 +28,18 @@ _OF_ENCODERS = _WAYS | {"cls": CLS}
 """In a decoder the first token sees no other."""
 
 
-def ways_in(directory: Path, bidirectional: bool) -> tuple[str, ...]:
-    """What makes embeddings of hidden states: kinds of pooling, and modules that Quire has not.
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What makes embeddings of hidden states."""
+
+    kinds: tuple[str, ...]
+    """Kinds of pooling; none of a model that has a vector for each token."""
+    unknown: tuple[str, ...]
+    """Modules that Quire has not."""
+
+
+def ways_in(directory: Path, bidirectional: bool) -> Ways:
+    """According to the model's files.
 
     Without a word about it that is a decoder's last token, the only one that knows a whole text, and an
     encoder's first token, which its heads read. `bidirectional`: the model is an encoder. Raises
@@ -36,12 +47,14 @@ def ways_in(directory: Path, bidirectional: bool) -> tuple[str, ...]:
     """
     try:
         modules = modules_in(directory)
-        _, others = dense_in(directory)
+        layers, unknown = dense_in(directory)
     except FileError as error:
         raise ModelDirectoryError(str(error)) from error
-    place = next((module.path for module in modules if module.kind == "Pooling"), _PLACE)
-    modes = _modes(read_json(directory / place / "config.json"))
-    return (*(modes or (("cls",) if bidirectional else ("lasttoken",))), *others)
+    place = next((module.path for module in modules if module.kind == "Pooling"), None)
+    if layers and place is None:
+        return Ways((), unknown)
+    modes = _modes(read_json(directory / (place or _PLACE) / "config.json"))
+    return Ways(modes or (("cls",) if bidirectional else ("lasttoken",)), unknown)
 
 
 def _modes(config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -58,18 +71,24 @@ def _modes(config: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(mode)[:40] for mode in modes) if isinstance(modes, list) and modes else ("mean",)
 
 
-def pooling_of(ways: tuple[str, ...], bidirectional: bool) -> Pooling:
+def pooling_of(ways: Ways, bidirectional: bool) -> Pooling:
     """The model's own kind of pooling. Raises `InvalidRequestError` if Quire does not have it."""
     known = _OF_ENCODERS if bidirectional else _WAYS
-    if len(ways) == 1 and ways[0] in known:
-        return known[ways[0]]
-    what, others = " and ".join(ways), "cls, mean or last" if bidirectional else "mean or last"
-    raise InvalidRequestError("pooling", f"this model's pooling ({what}) is not supported: ask for {others}")
+    if not ways.unknown and len(ways.kinds) == 1 and ways.kinds[0] in known:
+        return known[ways.kinds[0]]
+    others = "cls, mean or last" if bidirectional else "mean or last"
+    what = f"this model's pooling ({' and '.join(ways.kinds + ways.unknown)}) is not supported"
+    if not ways.kinds and not ways.unknown:
+        what = "this model has a vector for each token (/pooling), and none for a text"
+    raise InvalidRequestError("pooling", f"{what}: ask for {others}")
 
 
-def check_kind(pooling: Pooling, bidirectional: bool) -> None:
-    """Raise `InvalidRequestError` if a request asks a decoder for what only encoders have."""
+def check_kind(pooling: Pooling, ways: Ways, bidirectional: bool) -> None:
+    """Raise `InvalidRequestError` if a request asks for what the model has not."""
     if pooling == CLS and not bidirectional:
         raise InvalidRequestError(
             "pooling", "the first token of this model sees no other token: ask for mean or last"
         )
+    if pooling == ALL and ways.unknown:
+        what = " and ".join(ways.unknown)
+        raise InvalidRequestError("task", f"this model's vectors of tokens ({what}) are not supported")

@@ -18,7 +18,7 @@ from tokenizer_svc.errors import ModelDirectoryError, PanicError, TooLongError
 from tokenizer_svc.files import named_tokens, read_config, read_json, template_source
 from tokenizer_svc.longest import characters_per_token
 from tokenizer_svc.panic import no_panic
-from tokenizer_svc.pooling import ways_in
+from tokenizer_svc.pooling import Ways, ways_in
 from tokenizer_svc.token_bytes import TokenBytes
 
 MOST_BYTES = 2**29
@@ -46,8 +46,8 @@ class TextModel:
     """The bytes of all tokens; special tokens have no bytes."""
     special_tokens: Mapping[str, int]
     """Ids of the special tokens, by their text."""
-    pooling_ways: tuple[str, ...]
-    """The kinds of pooling that the model's files name; see `pooling.py`."""
+    pooling_ways: Ways
+    """What makes embeddings of hidden states; see `pooling.py`."""
     classifier: Classifier | None
     """What a classifier classifies; None for other models."""
     bidirectional: bool

@@ -1,10 +1,10 @@
-"""POST /v1/embeddings, and /pooling: the same vectors in vLLM's shape."""
+"""POST /v1/embeddings."""
 
 import asyncio
 import base64
 import struct
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from fastapi import APIRouter, Request, Response
@@ -13,9 +13,10 @@ from gateway.api.answer import compact
 from gateway.api.body import read_body
 from gateway.api.budget import seconds_of
 from gateway.api.embeddings_schema import EmbeddingBody
-from gateway.api.pooling_answer_schema import EmbeddingList, PooledList
+from gateway.api.pooling_answer_schema import EmbeddingList
 from gateway.api.request_schema import RequestBody
 from gateway.api.translate import embedding_requests
+from gateway.errors import BadRequest
 from gateway.http.caller import Caller, caller_of
 from gateway.http.connection import while_connected
 from gateway.http.openapi import posting
@@ -29,6 +30,18 @@ from proto.tokenizer_pb2_grpc import TokenizerStub
 AT_ONCE = 64
 """Texts of one request that are embedded at the same time: enough to fill steps and leave others a turn."""
 
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a request may take."""
+
+    at_once: int = AT_ONCE
+    """Texts at the same time."""
+    most_numbers: int | None = None
+    """Numbers of all vectors together; None: any."""
+
+
+WIDE = Bounds()
 NAMES = {"prompt": "input"}
 """Parameters of these endpoints, by their names in tokenizer.proto."""
 
@@ -41,24 +54,18 @@ def router(generator: Generator) -> APIRouter:
         """Embed one text or several."""
         body = await read_body(request, EmbeddingBody)
         found = await embedded(request, generator, body)
-        answer = _listed("embedding", "embedding", body, found)
+        answer = listed("embedding", "embedding", body, found, written(body, found))
         return Response(f"{{{answer}}}", media_type="application/json")
-
-    @routes.post("/pooling", openapi_extra=posting(EmbeddingBody, PooledList))
-    async def pool(request: Request) -> Response:
-        """Embed one text or several, in the shape of vLLM's API."""
-        body = await read_body(request, EmbeddingBody)
-        found = await embedded(request, generator, body)
-        head = compact({"id": f"pool-{request.state.request_id}", "created": int(time.time())})[1:-1]
-        answer = _listed("pooling", "data", body, found)
-        return Response(f"{{{head},{answer}}}", media_type="application/json")
 
     return routes
 
 
-async def embedded(request: Request, generator: Generator, body: EmbeddingBody) -> list[EmbedResponse]:
+async def embedded(
+    request: Request, generator: Generator, body: EmbeddingBody, bounds: Bounds = WIDE
+) -> list[EmbedResponse]:
     """The embeddings that `body` asks for. Raises `GatewayError` or `Disconnected`."""
-    return await vectors(request, generator, body, partial(embedding_requests, body), embeds, NAMES)
+    make = partial(embedding_requests, body)
+    return await vectors(request, generator, body, make, embeds, NAMES, bounds)
 
 
 async def vectors(
@@ -68,6 +75,7 @@ async def vectors(
     make: Callable[[str, Caller], list[EmbedRequest]],
     fits: Check,
     names: Mapping[str, str],
+    bounds: Bounds = WIDE,
 ) -> list[EmbedResponse]:
     """A vector for each of the requests that `make` makes, given the request's id and its caller.
 
@@ -80,7 +88,7 @@ async def vectors(
     found: list[EmbedResponse] = []
     await caller.begin(0, lambda: sum(one.tokens for one in found))
     timeout = seconds_of(body, caller.limits)
-    embedding = _embed(generator, body.model, requests, timeout, fits, names)
+    embedding = _embed(generator, body.model, requests, timeout, fits, names, bounds)
     found += await while_connected(request.receive, embedding)
     return found
 
@@ -116,13 +124,20 @@ async def _embed(
     timeout: float | None,
     fits: Check,
     names: Mapping[str, str],
+    bounds: Bounds,
 ) -> list[EmbedResponse]:
     """The responses to all requests, or the first error."""
-    turns = asyncio.Semaphore(AT_ONCE)
+    turns, held, most = asyncio.Semaphore(bounds.at_once), 0, bounds.most_numbers
 
     async def in_turn(embedding: Embedding) -> EmbedResponse:
+        nonlocal held
         async with turns:
-            return await embedding.result()
+            found = await embedding.result()
+            held += len(found.embedding) // 4
+            if most is not None and held > most:
+                message = f"The vectors of all texts have more than {most} numbers: ask for fewer at once."
+                raise BadRequest(message, param="input", code="invalid_value")
+            return found
 
     timeout = generator.answer_timeout if timeout is None else timeout
 
@@ -130,7 +145,7 @@ async def _embed(
         parts = Parts()
         return [Embedding(tokenizer, request, timeout, parts, names) for request in requests]
 
-    async with generator.watched(model, begin, requests, timeout, AT_ONCE, fits) as embeddings:
+    async with generator.watched(model, begin, requests, timeout, bounds.at_once, fits) as embeddings:
         tasks = [asyncio.ensure_future(in_turn(embedding)) for embedding in embeddings]
         try:
             return await asyncio.gather(*tasks)
@@ -140,12 +155,18 @@ async def _embed(
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _listed(kind: str, name: str, body: EmbeddingBody, found: Sequence[EmbedResponse]) -> str:
-    """The fields of an answer with all vectors. Each is an object of this `kind`, which has it as `name`."""
-    written = _base64 if body.encoding_format == "base64" else numbers
+def written(body: EmbeddingBody, found: Iterable[EmbedResponse]) -> list[str]:
+    """The vectors as JSON, in the format that `body` asks for."""
+    write = _base64 if body.encoding_format == "base64" else numbers
+    return [write(one.embedding) for one in found]
+
+
+def listed(
+    kind: str, name: str, body: EmbeddingBody, found: Sequence[EmbedResponse], vectors: Iterable[str]
+) -> str:
+    """The fields of an answer with `vectors`: each is an object of this `kind`, which has it as `name`."""
     data = [
-        f'{{"object":"{kind}","index":{index},"{name}":{written(one.embedding)}}}'
-        for index, one in enumerate(found)
+        f'{{"object":"{kind}","index":{index},"{name}":{vector}}}' for index, vector in enumerate(vectors)
     ]
     tokens = sum(one.tokens for one in found)
     usage = compact({"prompt_tokens": tokens, "total_tokens": tokens})

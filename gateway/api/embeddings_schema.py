@@ -1,12 +1,13 @@
-"""What clients may ask of /v1/embeddings, and /pooling."""
+"""What clients may ask of /v1/embeddings and /pooling."""
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from gateway.api.fields import MAX_INT32, Count, Inputs
 from gateway.api.request_schema import RequestBody
+from gateway.errors import BadRequest
 
 Pooling = Annotated[
     Literal["mean", "last", "cls"] | None,
@@ -31,10 +32,31 @@ Truncation = Annotated[
 
 
 class EmbeddingBody(RequestBody):
-    """POST /v1/embeddings, and /pooling."""
+    """POST /v1/embeddings."""
 
     input: Inputs
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Count | None = Field(None, description="Numbers to keep from the start of each embedding.")
     pooling: Pooling = None
     truncate_prompt_tokens: Truncation = None
+
+
+class PoolingBody(EmbeddingBody):
+    """POST /pooling."""
+
+    task: Literal["embed", "token_embed"] | None = Field(
+        None, description="`embed`, the default: a vector for each text. `token_embed`: one for each token."
+    )
+
+    @property
+    def of_tokens(self) -> bool:
+        """Whether each token becomes a vector."""
+        return self.task == "token_embed"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "PoolingBody":
+        for name in ("pooling", "dimensions"):
+            if self.of_tokens and getattr(self, name) is not None:
+                message = f"'{name}' does not go with the task 'token_embed'."
+                raise BadRequest(message, param=name, code="invalid_value")
+        return self

@@ -32,11 +32,13 @@ class EmbeddingList(AnswerPart):
 
 
 class PooledObject(AnswerPart):
-    """The embedding of one text."""
+    """The embedding of one text, or of each of its tokens."""
 
     object: Literal["pooling"]
     index: int
-    data: list[float] | str = Field(description="Numbers, or little-endian float32 in base64.")
+    data: list[float] | list[list[float]] | str = Field(
+        description="Numbers, or little-endian float32 in base64: those of one token after the other."
+    )
 
 
 class PooledList(AnswerPart):

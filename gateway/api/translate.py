@@ -9,12 +9,13 @@ from gateway.api.budget import check, most_tokens_of, priority_of
 from gateway.api.chat_schema import ChatBody, Message
 from gateway.api.classify_schema import ClassifyBody
 from gateway.api.completions_schema import CompletionBody
-from gateway.api.embeddings_schema import EmbeddingBody
+from gateway.api.embeddings_schema import EmbeddingBody, PoolingBody
 from gateway.api.generation_schema import GenerationBody
 from gateway.api.rank_schema import Compared
 from gateway.http.caller import Caller
 from proto.sampling import STAGED
 from proto.sampling_pb2 import (
+    ALL,
     CLASSIFY,
     CLS,
     FIRST,
@@ -60,7 +61,7 @@ def embedding_requests(body: EmbeddingBody, request_id: str, caller: Caller) -> 
     """One request per text. Raises `BadRequest` if the caller's limits do not allow it."""
     requests = _embed_requests(body, len(body.input), request_id, caller)
     for request, text in zip(requests, body.input, strict=True):
-        request.pooling = _POOLING[body.pooling]
+        request.pooling = ALL if isinstance(body, PoolingBody) and body.of_tokens else _POOLING[body.pooling]
         if body.dimensions is not None:
             request.dimensions = body.dimensions
         _set_input(request, text)

@@ -1,10 +1,11 @@
-"""Embeddings and classification: a text's hidden states, after the model's last norm, become one vector.
+"""Embeddings and classification: a text's hidden states, after the model's last norm, become vectors.
 
 chunks    a b c d │ e f g       one text, computed in two steps
 MEAN      ^ ^ ^ ^   ^ ^ ^       hidden states of all tokens are added to the sum of the text's slot
 LAST                    ^       the hidden state of the last token alone is added
 CLASSIFY                ^       logits of the labels, from the hidden state of the last token, are added
 CLS       ^                     the hidden state of the first token alone is added, in an encoder
+ALL       ^ ^ ^ ^   ^ ^ ^       nothing is added: each token has a vector, which its step brings
 
 In the end the sum of hidden states is scaled to length 1. So the mean need not be divided by the number of
 tokens, unless the model has layers after the pooling (`models/projection.py`). Logits are not scaled. A
@@ -38,21 +39,36 @@ class Embedded:
     """Embeddings, or logits of labels, that a step completes."""
 
     rows: NDArray[np.intp]
-    """Index in the plan of each row whose text is complete, ascending."""
+    """Index in the plan of each row that completes vectors."""
+    counts: NDArray[np.int64]
+    """int64 [rows]: vectors of each."""
     vectors: Tensor
-    """float32 [rows, embedding_size] or [rows, num_labels]: the vector of each row's text."""
+    """float32 [vectors, embedding_size] or [vectors, num_labels]: row after row."""
 
     def on_host(self) -> "Embedded":
         """The same vectors in main memory, once the device has done the copy."""
-        return Embedded(self.rows, to_host(self.vectors))
+        return Embedded(self.rows, self.counts, to_host(self.vectors))
+
+    def beside(self, other: "Embedded") -> "Embedded":
+        """These vectors and others of the step."""
+        return Embedded(
+            np.concatenate((self.rows, other.rows)),
+            np.concatenate((self.counts, other.counts)),
+            torch.cat((self.vectors, other.vectors)),
+        )
 
     def add_to(self, result: StepResult) -> None:
-        """Add finite vectors to a step's result, and an error for each other one. Waits for the device."""
-        vectors = self.vectors.cpu().numpy()
-        good = np.isfinite(vectors).all(axis=1)
-        result.embeddings.rows = packed_int32s(self.rows[good])
-        result.embeddings.vectors = packed_float32s(vectors[good])
-        result.errors.extend(RowError(row=int(row), message=NOT_FINITE) for row in self.rows[~good])
+        """Add vectors that are finite to a step's result, and errors for other rows. Waits for the device."""
+        vectors, owners = self.vectors.cpu().numpy(), np.repeat(self.rows, self.counts)
+        bad = np.unique(owners[~np.isfinite(vectors).all(axis=1)])
+        order = np.argsort(owners, kind="stable")
+        order = order[~np.isin(owners[order], bad)]
+        rows, counts = np.unique(owners[order], return_counts=True)
+        result.embeddings.rows = packed_int32s(rows)
+        result.embeddings.vectors = packed_float32s(vectors[order])
+        if len(order) > len(rows):
+            result.embeddings.counts = packed_int32s(counts)
+        result.errors.extend(RowError(row=int(row), message=NOT_FINITE) for row in bad)
 
 
 class SlotPooling:
@@ -91,11 +107,12 @@ class SlotPooling:
     ) -> NDArray[np.bool_]:
         """[rows]: whether each row may be pooled.
 
-        A row of a mean must begin where the row before it ended. A row of an encoder must have all of its
-        slot's `known` tokens. A row that is pooled must not sample.
+        A row of a mean, or of vectors of all tokens, must begin where the row before it ended. A row of an
+        encoder must have all of its slot's `known` tokens. A row that is pooled must not sample.
         """
         kinds = self.kinds[slots]
-        whole: NDArray[np.bool_] = (kinds != Pooling.MEAN) | (starts == self._summed[slots])
+        every = (kinds == Pooling.MEAN) | (kinds == Pooling.ALL)
+        whole: NDArray[np.bool_] = ~every | (starts == self._summed[slots])
         if self._bidirectional:
             whole = (starts == 0) & (counts == known)
         whole &= (kinds == Pooling.NO_POOLING) | (samples == 0)
@@ -104,14 +121,29 @@ class SlotPooling:
     def add(self, rows: Rows, known: Int32s, hidden: Tensor, model: CausalLM) -> Embedded | None:
         """Add what the rows' hidden states [tokens, size] give to their slots' sums.
 
-        Returns the vectors of the texts that are complete; None if no text is. `known` [slots]: number of
-        tokens of each slot.
+        Returns the vectors that are complete; None if none is. `known` [slots]: tokens of each slot.
         """
         kinds, ends = self.kinds[rows.slots], rows.starts + rows.counts
         if not kinds.any():
             return None
-        complete = (kinds > 0) & (ends == known[rows.slots])
         self._summed[rows.slots] = ends
+        each = kinds == Pooling.ALL
+        complete = (kinds > 0) & ~each & (ends == known[rows.slots])
+        pooled = self._pooled(rows, kinds, complete, hidden, model)
+        if not each.any():
+            return pooled
+        found = self._of_each(rows, each, hidden, model)
+        return found if pooled is None else pooled.beside(found)
+
+    def _pooled(
+        self,
+        rows: Rows,
+        kinds: NDArray[np.uint8],
+        complete: NDArray[np.bool_],
+        hidden: Tensor,
+        model: CausalLM,
+    ) -> Embedded | None:
+        """Add to the sums of slots. The vectors of texts that are complete; None if none is."""
         added = np.where(kinds == Pooling.MEAN, rows.counts, complete).astype(np.int64)
         if not added.any():
             return None
@@ -119,29 +151,40 @@ class SlotPooling:
         after = np.cumsum(rows.counts, dtype=np.int64)
         if self._bidirectional:
             after -= np.where(kinds == Pooling.CLS, rows.counts - 1, 0)
-        sources = np.arange(added.sum()) + np.repeat(after - np.cumsum(added), added)
-        sent = self._send(np.stack((sources, np.repeat(rows.slots, added))))
+        sent = self._send(np.stack((_places(after, added), np.repeat(rows.slots, added))))
         of_tokens = model.scores if self._labels else model.normed
         self._sums.index_add_(0, sent[1], of_tokens(hidden[sent[0]]).float())
         done = np.flatnonzero(complete)
         if not len(done):
             return None
-        done = done[np.argsort(rows.index[done])]
-        sums = self._sums[self._send(rows.slots[done])]
-        return Embedded(
-            rows.index[done], sums if self._labels else self._embeddings(sums, ends[done], kinds[done])
-        )
+        vectors = self._sums[self._send(rows.slots[done])]
+        if not self._labels:
+            if self._projection is not None:  # a mean is one now, and no sum
+                means = kinds[done] == Pooling.MEAN
+                ends = rows.starts[done] + rows.counts[done]
+                vectors /= self._send(np.where(means, ends, 1).astype(np.int64))[:, None]
+            vectors = self._embeddings(vectors)
+        return Embedded(rows.index[done], np.ones(len(done), np.int64), vectors)
 
-    def _embeddings(self, sums: Tensor, lengths: Int32s, kinds: NDArray[np.uint8]) -> Tensor:
-        """Embeddings of sums of hidden states, float32 [texts, size]. `lengths`, `kinds` [texts]: tokens of
-        each text, and its `Pooling`."""
-        if self._projection is not None:
-            counts = self._send(np.where(kinds == Pooling.MEAN, lengths, 1).astype(np.int64))
-            sums = self._projection(sums / counts[:, None])
-        return normalize(sums, dim=1)
+    def _of_each(self, rows: Rows, each: NDArray[np.bool_], hidden: Tensor, model: CausalLM) -> Embedded:
+        """Vectors of all tokens of the rows `each` [rows]."""
+        counts = np.where(each, rows.counts, 0).astype(np.int64)
+        places = self._send(_places(np.cumsum(rows.counts, dtype=np.int64), counts))
+        vectors = self._embeddings(model.normed(hidden[places]).float())
+        return Embedded(rows.index[each], counts[each], vectors)
+
+    def _embeddings(self, pooled: Tensor) -> Tensor:
+        """Embeddings, float32 [vectors, size], of hidden states or means of some, float32."""
+        return normalize(pooled if self._projection is None else self._projection(pooled), dim=1)
 
     def _send(self, numbers: NDArray[np.integer]) -> Tensor:
         return indices(numbers, self._sums.device)
+
+
+def _places(ends: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of several rows, the places of the last `counts` tokens before each of `ends`, row after row."""
+    places: NDArray[np.int64] = np.arange(counts.sum()) + np.repeat(ends - np.cumsum(counts), counts)
+    return places
 
 
 def pooling_fault(new: NewSlot, labels: int, bidirectional: bool = False) -> str:

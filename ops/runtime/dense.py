@@ -1,6 +1,7 @@
 """`Dense` modules of sentence-transformers: linear layers through which an embedding goes after its pooling.
 
-    Transformer ──▶ Pooling ──▶ Dense ──▶ Dense ──▶ Normalize
+    Transformer ──▶ Pooling ──▶ Dense ──▶ Dense ──▶ Normalize        a vector for a text
+    Transformer ──────────────▶ Dense                                one for each token: ColBERT
                                 in_features, out_features, bias, activation_function, use_residual
 
 Each has a folder with its configuration and weights.
@@ -20,8 +21,8 @@ MOST_FEATURES = 2**16
 
 _TANH = "torch.nn.modules.activation.Tanh"
 """The activation where the configuration names none, as in sentence-transformers."""
-_EMBEDDING = "sentence_embedding"
-"""What a module reads and writes: the pooled vector."""
+_EMBEDDING, _TOKENS = "sentence_embedding", "token_embeddings"
+"""What a module reads and writes: the pooled vector, or that of each token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +40,23 @@ class Dense:
 
 
 def dense_in(directory: Path) -> tuple[tuple[Dense, ...], tuple[str, ...]]:
-    """The layers after a model's pooling, in order, and what Quire has not of the model's modules, in words.
+    """The layers after a model, in order, and what Quire has not of the model's modules, in words.
 
     No layers if there is anything of the second kind. Raises `FileError`.
     """
     found, unknown, before = list[Dense](), list[str](), set[str]()
-    for module in modules_in(directory):
+    modules = modules_in(directory)
+    pools = any(module.kind == "Pooling" for module in modules)
+    for module in modules:
         match module.kind:
             case "Pooling" | "Dense" if "Normalize" in before:
                 unknown.append(f"{module.kind} after Normalize")
-            case "Dense" if "Pooling" not in before:
-                unknown.append("Dense without Pooling before it")
+            case "Dense" if pools and "Pooling" not in before:
+                unknown.append("Dense before Pooling")
             case "Dense":
                 path = directory / module.path / "config.json"
                 given = read_json(path)
-                if fault := _fault_in(given):
+                if fault := _fault_in(given, _EMBEDDING if pools else _TOKENS):
                     unknown.append(f"Dense with {fault}")
                 found.append(_layer(path, given))
             case "Transformer" | "Pooling" | "Normalize":
@@ -64,13 +67,13 @@ def dense_in(directory: Path) -> tuple[tuple[Dense, ...], tuple[str, ...]]:
     return () if unknown else tuple(found), tuple(unknown)
 
 
-def _fault_in(given: Mapping[str, Any]) -> str:
-    """What Quire has not; empty: it has all."""
+def _fault_in(given: Mapping[str, Any], name: str) -> str:
+    """What Quire has not of a layer that reads and writes `name`; empty: it has all."""
     activation = str(given.get("activation_function", _TANH))
     if not (activation.startswith("torch.nn.") and activation.rpartition(".")[2] in ACTIVATIONS):
         return activation[:80]
     for key in ("module_input_name", "module_output_name"):
-        if given.get(key) not in (None, _EMBEDDING):
+        if given.get(key) not in (None, name):
             return f"{key} {str(given[key])[:40]}"
     return ""
 

@@ -1,8 +1,8 @@
 """How many alternatives the log probabilities of one step may have.
 
 A result is one message, and the results of plans that are in flight must fit into what the transport holds
-for a reader. An alternative takes eight bytes. Up to `FEW` with each token are always possible. Of rows that
-want more, up to the whole vocabulary, some wait for a later step.
+for a reader. An alternative takes eight bytes, as two numbers of a token's vector do. Up to `FEW` with each
+token are always possible. Of rows that want more, up to the whole vocabulary, some wait for a later step.
 """
 
 FEW = 20
@@ -10,3 +10,6 @@ FEW = 20
 
 MOST = 2**14 * FEW
 """Alternatives of a step at most, with 2.6 MB, if it reports more than one token's."""
+
+NUMBERS = 2 * MOST
+"""Numbers of the vectors of a step's tokens at most, if it reports nothing else, and of those of one text."""

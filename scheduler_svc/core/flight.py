@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from scheduler_svc.core.errors import WorkerFault
 from scheduler_svc.core.plan import StepPlan, StepResult
+from scheduler_svc.core.request import Pooling
 from scheduler_svc.core.sequence import Sequence
 
 REJECTED = -1
@@ -21,12 +22,12 @@ class Flight:
     epochs: list[int]
     """The sequences' epochs when they were planned. A row's result counts only if its epoch is the same."""
     embedded: Series[int] = ()
-    """Rows that complete an embedding."""
+    """Rows that complete vectors."""
     searches: bool = False
     """Whether rows may be beams."""
 
-    def check(self, result: StepResult, vocab_size: int) -> None:
-        """Raise `WorkerFault` unless the result answers this plan."""
+    def check(self, result: StepResult, vocab_size: int, embedding_size: int) -> None:
+        """Raise `WorkerFault` unless the result answers this plan. The sizes are the model's."""
         plan, step = self.plan, result.step
         if step != plan.step:
             raise WorkerFault(f"a result of step {step} where step {plan.step} was due")
@@ -35,8 +36,8 @@ class Flight:
             raise WorkerFault(f"step {step}: {len(tokens)} tokens where {due} were due")
         if any(row >= len(self.sequences) for row in result.errors):
             raise WorkerFault(f"step {step}: an error of a row that was not planned")
-        if any(row not in result.embeddings and row not in result.errors for row in self.embedded):
-            raise WorkerFault(f"step {step}: an embedding is missing")
+        if self.embedded:
+            self._check_vectors(result, embedding_size)
         if plan.prompt_rows.rows:
             self._check_scores(result)
         if result.errors or plan.draft_tokens:
@@ -48,6 +49,18 @@ class Flight:
         for row, (start, run) in result.forced.items():
             if row >= len(self.sequences) or start < 1 or not all(0 <= token < vocab_size for token in run):
                 raise WorkerFault(f"step {step}: forced tokens that cannot be")
+
+    def _check_vectors(self, result: StepResult, size: int) -> None:
+        """Raise `WorkerFault` unless the rows that complete vectors have done so. `size`: numbers of each."""
+        for row in self.embedded:
+            if row in result.errors:
+                continue
+            if (found := result.embeddings.get(row)) is None:
+                raise WorkerFault(f"step {result.step}: an embedding is missing")
+            due = self.plan.rows.counts[row]
+            each = self.sequences[row].group.request.pooling is Pooling.ALL
+            if each and len(found) != 4 * size * due:
+                raise WorkerFault(f"step {result.step}: {len(found)} bytes where {due} vectors were due")
 
     def _check_scores(self, result: StepResult) -> None:
         """Raise `WorkerFault` unless every row that reports log probabilities of its prompt has done so."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import inf
 
 from scheduler_svc.core import rolling
+from scheduler_svc.core.alternatives import NUMBERS
 from scheduler_svc.core.errors import ContextExceeded, RequestRefused
 from scheduler_svc.core.request import Pooling, Request
 
@@ -179,9 +180,14 @@ def _check_purpose(request: Request, limits: WorkerLimits) -> None:
 
 
 def _check_embedding(request: Request, longest: int, limits: WorkerLimits) -> None:
-    """Raise `RequestRefused` if the text is too long, or the embedding has fewer dimensions than asked."""
+    """Raise `RequestRefused` if the text is too long, or too long for vectors of all its tokens, or the
+    embedding has fewer dimensions than asked."""
     if len(request.prompt) > longest:
         raise ContextExceeded("prompt", longest, f"the text has {len(request.prompt)}")
+    most = NUMBERS // max(1, limits.embedding_size)
+    if request.pooling is Pooling.ALL and len(request.prompt) > most:
+        vectors = f"vectors of {limits.embedding_size} numbers for each of its {len(request.prompt)} tokens"
+        raise RequestRefused("prompt", f"a text with {vectors} is too long: it may have {most} tokens")
     if request.dimensions > limits.embedding_size:
         size = limits.embedding_size
         raise RequestRefused(

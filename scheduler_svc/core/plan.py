@@ -138,7 +138,7 @@ class StepResult:
     candidates: Mapping[int, Sequence[Candidate]] = field(default_factory=dict)
     """The most likely next tokens of each beam, best first, by index into `tokens`."""
     embeddings: Mapping[int, bytes] = field(default_factory=dict)
-    """Embeddings that are complete, packed float32, by the index of the row that completed them."""
+    """Vectors that are complete, packed float32, by the index of the row that completed them."""
     duration_us: int = 0
     """Time the step took in the worker, microseconds; 0: not known."""
     prompt_scores: Mapping[int, PromptScores] = field(default_factory=dict)

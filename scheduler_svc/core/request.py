@@ -17,13 +17,14 @@ class Finish(IntEnum):
 
 
 class Pooling(IntEnum):
-    """How the tokens of a text become one vector; the numbers are those of `quire.Pooling`."""
+    """How the tokens of a text become a vector, or one each; the numbers are those of `quire.Pooling`."""
 
     NO_POOLING = 0
     MEAN = 1
     LAST = 2
     CLASSIFY = 3
     CLS = 4
+    ALL = 5
 
 
 @dataclass(frozen=True, slots=True)

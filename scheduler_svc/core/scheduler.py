@@ -133,7 +133,7 @@ class Scheduler:
         """Raise `WorkerFault` unless this answers the oldest plan in flight. Nothing changes."""
         if not self.flights:
             raise WorkerFault(f"a result of step {result.step} with no plan in flight")
-        self.flights[0].check(result, self.limits.vocab_size)
+        self.flights[0].check(result, self.limits.vocab_size, self.limits.embedding_size)
 
     def settle(self, result: StepResult) -> Outcome:
         """Take in the answer to the oldest plan in flight, which `check` has found in order."""

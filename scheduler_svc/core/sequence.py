@@ -198,6 +198,7 @@ class SequenceGroup:
         "sequences",
         "suspicion",
         "unfinished",
+        "vectors",
         "watch",
     )
 
@@ -226,6 +227,8 @@ class SequenceGroup:
         """Fingerprint of the worker that has begun the answer: one of the same goes on. Empty: any."""
         self.suspicion: Suspicion | None = None
         """None unless it may be the reason why a worker was lost."""
+        self.vectors: list[bytes] | None = None
+        """Vectors of the text's tokens so far, by chunks; None unless each token has one."""
         so_far = {entry.index: entry for entry in request.resumed}
         self.beam_round: BeamRound | None = None
         """Where its beam search stands; None without one, and until it is on a worker."""
@@ -249,12 +252,12 @@ class SequenceGroup:
     def most_cached(self) -> int:
         """Tokens at most, from the first one on, whose blocks its sequences may take from the cache.
 
-        None for a mean, which is taken over all tokens. Of a prompt whose log probabilities are wanted those
-        whose logits are not needed any more: the last token that has been delivered is computed again.
+        None if all tokens are pooled, or each has a vector. Of a prompt whose log probabilities are wanted
+        those whose logits are not needed any more: the last token that has been delivered is computed again.
         """
         if self.scored < len(self.request.prompt):
             return self.scored - 1
-        return 0 if self.request.pooling is Pooling.MEAN else maxsize
+        return 0 if self.request.pooling in (Pooling.MEAN, Pooling.ALL) else maxsize
 
     def take_up(self, measure: float) -> None:
         """Set the ages of the sequences, which are about to be given to a worker."""

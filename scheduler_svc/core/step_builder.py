@@ -37,13 +37,13 @@ class StepBuilder:
     sequences: list[Sequence] = field(default_factory=list)
     """The sequence of each row."""
     alternatives: int = 0
-    """Alternatives that the step reports, see `alternatives.py`."""
+    """Alternatives that the step reports, and numbers of vectors, see `alternatives.py`."""
     sampling_bytes: int = 0
     """Size of the grammars and rules of the sequences that are admitted."""
     seated: set[Sequence] = field(default_factory=set)
     """Sequences with a new slot, and those from which others fork: none may lose its slot in this step."""
     embedded: list[int] = field(default_factory=list)
-    """Indices of rows that complete an embedding; nothing is sampled after them."""
+    """Indices of rows that complete vectors; nothing is sampled after them."""
     searches: bool = False
     """Whether rows may be beams."""
     freed_slots: list[int] = field(default_factory=list)

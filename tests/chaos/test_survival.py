@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import openai
 import pytest
@@ -66,6 +67,15 @@ async def embed(client: openai.AsyncOpenAI) -> list[list[float]]:
     return [one.embedding for one in answer.data]
 
 
+async def pool(client: openai.AsyncOpenAI) -> list[list[list[float]]]:
+    """Vectors of all tokens of texts."""
+    texts = [" ".join(["The owl saw snow."] * (1 + number)) for number in range(40)]
+    path = f"{str(client.base_url).removesuffix('v1/')}pooling"
+    ask = {"model": "quire-tiny", "input": texts, "task": "token_embed"}
+    async with httpx.AsyncClient(timeout=120) as http:
+        return [one["data"] for one in (await http.post(path, json=ask)).json()["data"]]
+
+
 @dataclass(frozen=True)
 class Peace:
     """What is answered while nothing dies."""
@@ -73,6 +83,7 @@ class Peace:
     streams: list[Answer]
     texts: list[str]
     embeddings: list[list[float]]
+    vectors: list[list[list[float]]]
     embedding_seconds: float
 
 
@@ -84,7 +95,8 @@ def peace(deployment: Deployment) -> Peace:
             texts = await search(client)
             began = time.monotonic()
             embeddings = await embed(client)
-            return Peace(streams, texts, embeddings, time.monotonic() - began)
+            seconds = time.monotonic() - began
+            return Peace(streams, texts, embeddings, await pool(client), seconds)
 
     return asyncio.run(found())
 
@@ -99,7 +111,7 @@ async def test_everything_goes_on_after_a_kill(
     for attempt in attempts():
         searching = asyncio.create_task(search(client))
         streaming = await asyncio.gather(*(begin_to_ask(client, **fields) for fields in STREAMS.values()))
-        embedding = asyncio.create_task(embed(client))
+        embedding, pooling = asyncio.create_task(embed(client)), asyncio.create_task(pool(client))
         await asyncio.sleep(peace.embedding_seconds / 3)
         deployment.kill(victim)
         attempt.hit = not any(one.done() for one in (searching, *streaming, embedding))
@@ -107,6 +119,8 @@ async def test_everything_goes_on_after_a_kill(
         assert await asyncio.gather(*streaming) == peace.streams
         assert await searching == peace.texts
         np.testing.assert_allclose(await embedding, peace.embeddings, atol=1e-5)
+        for found, wanted in zip(await pooling, peace.vectors, strict=True):
+            np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
 async def test_many_streams_survive_kill_after_kill(

@@ -48,13 +48,13 @@ def test_embeddings_go_through_the_layers(served: tuple[Deployment, Embedding]) 
     model = AutoModel.from_pretrained(directory, dtype=torch.float32).eval()
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(directory / "tokenizer.json"))
 
-    def ask(**body: Any) -> httpx.Response:
-        url = f"{deployment.url}/v1/embeddings"
-        return httpx.post(url, json={"model": deployment.model_name, **body}, timeout=120)
+    def ask(path: str = "/v1/embeddings", **body: Any) -> httpx.Response:
+        return httpx.post(deployment.url + path, json={"model": deployment.model_name, **body}, timeout=120)
+
+    with torch.inference_mode():
+        states = [model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0] for text in TEXTS]
 
     def check(answer: httpx.Response, pooled: Callable[[Tensor], Tensor], dimensions: int) -> None:
-        with torch.inference_mode():
-            states = [model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0] for text in TEXTS]
         wanted = torch.stack([embedding(pooled(each))[:dimensions] for each in states])
         found = torch.tensor([one["embedding"] for one in answer.json()["data"]])
         torch.testing.assert_close(found, torch.nn.functional.normalize(wanted, dim=1), atol=2e-5, rtol=1e-3)
@@ -65,3 +65,7 @@ def test_embeddings_go_through_the_layers(served: tuple[Deployment, Embedding]) 
     refused = ask(input=TEXTS, dimensions=41)
     assert refused.status_code == 400
     assert "40 dimensions, not 41" in refused.json()["error"]["message"]
+    for one, each in zip(
+        ask("/pooling", input=TEXTS, task="token_embed").json()["data"], states, strict=True
+    ):
+        torch.testing.assert_close(torch.tensor(one["data"]), embedding(each), atol=2e-5, rtol=1e-3)

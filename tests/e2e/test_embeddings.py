@@ -93,6 +93,22 @@ def test_fewer_dimensions(post: Any) -> None:
     check([answer["data"][0]["embedding"]], [first / first.norm()])
 
 
+def test_vectors_of_all_tokens(deployment: Deployment) -> None:
+    ask = {"model": "quire-tiny", "input": TEXTS, "task": "token_embed"}
+    for _ in range(2):  # the second time beside cached blocks
+        answer = httpx.post(f"{deployment.url}/pooling", json=ask, timeout=60).json()
+        for one, text in zip(answer["data"], TEXTS, strict=True):
+            states = oracle.hidden_states(SHIPPED_MODEL, text)
+            wanted = torch.nn.functional.normalize(states, dim=1)
+            torch.testing.assert_close(torch.tensor(one["data"]), wanted, atol=2e-5, rtol=1e-3)
+        assert answer["usage"]["prompt_tokens"] == sum(len(one["data"]) for one in answer["data"])
+    packed = httpx.post(
+        f"{deployment.url}/pooling", json={**ask, "encoding_format": "base64"}, timeout=60
+    ).json()
+    numbers = [number for vector in answer["data"][0]["data"] for number in vector]
+    assert base64.b64decode(packed["data"][0]["data"]) == struct.pack(f"<{len(numbers)}f", *numbers)
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

@@ -11,7 +11,7 @@ from gpu_worker.engine import Engine, Session
 from gpu_worker.errors import PlanError
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.memory.host import HostPages
-from proto.sampling_pb2 import MEAN
+from proto.sampling_pb2 import ALL, MEAN
 from proto.worker_pb2 import StepPlan
 from tests.support.mutate import Case, cases, spoiled
 from tests.unit.gpu_worker.conftest import llama, make_runner, new_slot, plan, sampled
@@ -42,10 +42,11 @@ def good_plans() -> list[StepPlan]:
         new_slot(1, [1, 2, 3], [4, 5], sampling=sampled(seed=3, top_p=0.5, min_p=0.1, presence_penalty=1)),
         new_slot(2, [7, 8], [6], candidates=3),
         new_slot(3, [7, 8, 9], [7], pooling=MEAN),
+        new_slot(5, [7, 8, 9], [8], pooling=ALL),
     ]
     second = [new_slot(4, [9], [9], prompt_length=6, forked_tokens=6, forked_from=0)]
     return [
-        plan(1, [(0, 0, 6, 1), (1, 0, 3, 1), (2, 0, 2, 1), (3, 0, 3, 0)], new_slots=first),
+        plan(1, [(0, 0, 6, 1), (1, 0, 3, 1), (2, 0, 2, 1), (3, 0, 3, 0), (5, 0, 3, 0)], new_slots=first),
         plan(
             2,
             [(0, 6, 3, 3), (2, 2, 1, 1)],

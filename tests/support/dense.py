@@ -46,20 +46,14 @@ def write_modules(directory: Path, modules: Sequence[tuple[str, Mapping[str, Any
 
 
 def write(
-    directory: Path, layers: Sequence[Mapping[str, Any]], pooling: str = "mean"
+    directory: Path, layers: Sequence[Mapping[str, Any]], pooling: str | None = "mean"
 ) -> Callable[[Tensor], Tensor]:
-    """Write layers and their weights after a pooling. Gives what makes an embedding of a pooled vector."""
-    write_modules(
-        directory,
-        [
-            ("Pooling", {"pooling_mode": pooling}),
-            *(("Dense", config) for config in layers),
-            ("Normalize", {}),
-        ],
-    )
+    """Write layers, after a pooling or without one. Gives what makes embeddings of vectors."""
+    before = [] if pooling is None else [("Pooling", {"pooling_mode": pooling})]
+    write_modules(directory, [*before, *(("Dense", config) for config in layers), ("Normalize", {})])
     torch.manual_seed(0)
     steps = list[Callable[[Tensor], Tensor]]()
-    for place, config in enumerate(layers, 2):
+    for place, config in enumerate(layers, 1 + len(before)):
         inputs, outputs = config["in_features"], config["out_features"]
         linear = nn.Linear(inputs, outputs, bias=config["bias"])
         beside = nn.Linear(inputs, outputs, bias=False) if config.get("use_residual") else None

@@ -62,11 +62,17 @@ def embedding(directory: Path, text: str | list[int], pooling: str) -> torch.Ten
 
     `pooling`: mean or last.
     """
+    states = hidden_states(directory, text)
+    return torch.nn.functional.normalize(states.mean(0) if pooling == "mean" else states[-1], dim=0)
+
+
+def hidden_states(directory: Path, text: str | list[int]) -> torch.Tensor:
+    """Of each token of a text, or of its tokens: float32 [tokens, hidden_size], the decoder's last ones."""
     model, tokenizer = load(directory)
     tokens = tokenizer(text)["input_ids"] if isinstance(text, str) else text
     with torch.inference_mode():
-        states = model.base_model(torch.tensor([tokens])).last_hidden_state[0]
-    return torch.nn.functional.normalize(states.mean(0) if pooling == "mean" else states[-1], dim=0)
+        states: torch.Tensor = model.base_model(torch.tensor([tokens])).last_hidden_state[0]
+    return states
 
 
 def _generated(directory: Path, prompt: list[int], max_tokens: int, **ask: Any) -> list[list[int]]:

@@ -306,7 +306,7 @@ def busy_program(random: Random, poison: int) -> list[tuple[str, Any]]:
             "rolling": random.random() < 0.2,
             "scores_prompt": random.random() < 0.3,
             "scored_tokens": random.choice([0, 0, 0, 1, 9]),
-            "pooling": random.choice([*[Pooling.NO_POOLING] * 4, Pooling.MEAN, Pooling.LAST]),
+            "pooling": random.choice([*[Pooling.NO_POOLING] * 4, Pooling.MEAN, Pooling.LAST, Pooling.ALL]),
         }
         fields["grammar"] = [b"", b"", b"", b"x", b"y", b"z"][fields["seed"] % 6]
         if random.random() < 0.3:

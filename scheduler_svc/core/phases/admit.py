@@ -1,6 +1,7 @@
 """Admissions: a sequence that waits gets a slot, begins with cached blocks, and computes a first chunk."""
 
 from scheduler_svc.core.blocks import ON_HOST
+from scheduler_svc.core.capabilities import embeddings
 from scheduler_svc.core.phases.prefill import add_chunk
 from scheduler_svc.core.plan import NewSlot
 from scheduler_svc.core.sequence import Sequence
@@ -23,7 +24,7 @@ def admit(state: SchedulerState, step: StepBuilder, older_than: tuple[float, ...
         candidate = waiting.peek()
         if candidate is None or (older_than is not None and state.shares.urgency(candidate) > older_than):
             return
-        if limits.bidirectional and len(candidate.tokens) > step.budget:  # no text is cut
+        if limits.bidirectional and not embeddings.fits(step, limits, candidate):  # no text is cut
             return
         hits, most, named = _cached_prefix(state, candidate)
         if state.unfinished.defer(candidate, len(hits), most):

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from scheduler_svc.core.capabilities import beams, embeddings, prompt_scores
 from scheduler_svc.core.phases.preempt import grow
+from scheduler_svc.core.request import Pooling
 from scheduler_svc.core.sequence import Sequence, State
 from scheduler_svc.core.state import SchedulerState
 from scheduler_svc.core.step_builder import StepBuilder
@@ -35,6 +36,9 @@ def add_chunk(state: SchedulerState, step: StepBuilder, sequence: Sequence) -> N
     count = min(end - start, step.budget)
     if group.request.scores_prompt:
         count = prompt_scores.most(step, sequence, start, count)
+    each = group.request.pooling is Pooling.ALL
+    if each:
+        count = min(count, embeddings.most(step, state.limits))
     count = _room(state, step, sequence, start, count)
     if not count:
         return
@@ -48,8 +52,11 @@ def add_chunk(state: SchedulerState, step: StepBuilder, sequence: Sequence) -> N
     if last:
         sequence.move(State.DECODE)
         if group.request.pooling:
-            embeddings.complete_with_next_row(step)
             samples = False
+            if not each:
+                embeddings.complete_with_next_row(step)
+    if each:
+        embeddings.bring_with_next_row(step, state.limits, count)
     if group.beam_round is not None:
         beams.give_tokens(step, sequence)
     state.shares.computes(sequence, count, last)

@@ -21,6 +21,7 @@ import pytest
 
 from proto import worker_pb2 as messages
 from proto.worker_pb2_grpc import WorkerServicer
+from scheduler_svc.core.alternatives import NUMBERS
 from scheduler_svc.core.beam_search import BeamSearch, Candidate, EarlyStopping, Search
 from scheduler_svc.core.draft_state import Forced
 from scheduler_svc.core.grammars import NewGrammar
@@ -98,6 +99,8 @@ def scores(request: Request, window: int = 0) -> list[tuple[int, int]]:
 
 
 def _pooled_by(pooling: Pooling, memory: list[int]) -> bytes:
+    if pooling is Pooling.ALL:
+        return b"".join(_pooled([value]) for value in memory)
     some = {Pooling.MEAN: memory, Pooling.CLS: memory[:1]}
     return _pooled(some.get(pooling, memory[-1:]))
 
@@ -283,6 +286,7 @@ class StrictWorker:
         all_drafts = iter(plan.draft_tokens)
         tokens, errors, candidates, embeddings = list[int](), {}, {}, {}
         forced: dict[int, Forced] = {}
+        vectors = 0
         for number, (slot, start, count, samples) in enumerate(rows):
             held = self.slots[slot]
             drafts = list(islice(all_drafts, max(samples, 1) - 1))
@@ -307,7 +311,10 @@ class StrictWorker:
                 tokens += [-1] * samples
             elif held.pooling:
                 held.pooled += self._read(held, start)
-                if ends:
+                if held.pooling is Pooling.ALL:
+                    embeddings[number] = _pooled_by(held.pooling, held.pooled[start:])
+                    vectors += count
+                elif ends:
                     embeddings[number] = _pooled_by(held.pooling, held.pooled)
                 assert not self.limits.bidirectional or count == len(held.tokens), "a text that is cut"
             elif samples:
@@ -319,6 +326,7 @@ class StrictWorker:
                 tokens += run + [-1] * (samples - len(run))
                 if held.grammar and (foreseen := self.foreseen(held)):
                     forced[number] = foreseen
+        assert vectors * self.limits.embedding_size <= NUMBERS, "more vectors than a message holds"
         scores = self._scores(plan, errors)
         return StepResult(plan.step, tokens, errors, candidates, embeddings, 0, scores, forced)
 
@@ -497,6 +505,7 @@ def message_of(result: StepResult) -> messages.StepResult:
     if result.embeddings:
         message.embeddings.rows = pack(list(result.embeddings))
         message.embeddings.vectors = b"".join(result.embeddings.values())
+        message.embeddings.counts = pack([len(vectors) // 8 for vectors in result.embeddings.values()])
     if result.prompt_scores:
         encode_scores(message.prompt_logprobs, result)
     message.errors.extend(messages.RowError(row=row, message=text) for row, text in result.errors.items())

@@ -163,6 +163,20 @@ def test_embeddings() -> None:
     assert found.embeddings == {0: struct.pack("<2f", 1, 2), 2: struct.pack("<2f", 3, 4)}
 
 
+def test_vectors_of_each_token() -> None:
+    message = Embeddings(rows=int32(0, 2, 3), counts=int32(1, 3, 2), vectors=struct.pack("<12f", *range(12)))
+    found, _ = wire.result_from(StepResult(step=1, embeddings=message))
+    vectors = {0: range(2), 2: range(2, 8), 3: range(8, 12)}
+    assert found.embeddings == {row: struct.pack(f"<{len(some)}f", *some) for row, some in vectors.items()}
+
+
+@pytest.mark.parametrize("counts", [(3,), (1, 1, 1), (3, 0), (2, -1), (2, 2)])
+def test_counts_that_do_not_fit_their_vectors(counts: tuple[int, ...]) -> None:
+    message = Embeddings(rows=int32(0, 2), counts=int32(*counts), vectors=bytes(4 * 3))
+    with pytest.raises(WorkerFault, match="malformed arrays"):
+        wire.result_from(StepResult(step=1, embeddings=message))
+
+
 @pytest.mark.parametrize("data", [b"", bytes(9), bytes(4), bytes(6)])
 def test_embeddings_that_do_not_fit_their_rows(data: bytes) -> None:
     with pytest.raises(WorkerFault, match="embeddings"):

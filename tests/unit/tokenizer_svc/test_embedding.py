@@ -8,11 +8,11 @@ import grpc
 import pytest
 
 from proto.arrays import unpack
-from proto.sampling_pb2 import CLS, LAST, MEAN, NO_POOLING
+from proto.sampling_pb2 import ALL, CLS, LAST, MEAN, NO_POOLING
 from proto.tokenizer_pb2 import EmbedRequest, TokenIds
-from tests.support.dense import dense
+from tests.support.dense import dense, write_modules
 from tokenizer_svc.errors import InvalidRequestError
-from tokenizer_svc.pooling import pooling_of
+from tokenizer_svc.pooling import check_kind, pooling_of
 from tokenizer_svc.tokenizer import TextModel
 
 VECTOR = b"\0\0\x80?"
@@ -122,6 +122,17 @@ def test_the_way_of_the_model(byte_level: TextModel, tmp_path: Path, config: Any
         pooling_of(model.pooling_ways, model.bidirectional)
 
 
+def test_a_model_with_a_vector_for_each_token(byte_level: TextModel, tmp_path: Path) -> None:
+    byte_level.tokenizer.save(str(tmp_path / "tokenizer.json"))
+    write_modules(tmp_path, [("Dense", dense(8, 4))])
+    ways = TextModel.load(tmp_path).pooling_ways
+    check_kind(ALL, ways, bidirectional=False)
+    with pytest.raises(
+        InvalidRequestError, match=r"a vector for each token \(/pooling\), and none for a text"
+    ):
+        pooling_of(ways, bidirectional=False)
+
+
 @pytest.mark.parametrize(
     ("after", "message"),
     [
@@ -148,7 +159,10 @@ def test_modules_after_the_pooling(byte_level: TextModel, tmp_path: Path, after:
     ways = TextModel.load(tmp_path).pooling_ways
     if not message:
         assert pooling_of(ways, bidirectional=False) == MEAN
+        check_kind(ALL, ways, bidirectional=False)
         return
+    with pytest.raises(InvalidRequestError, match=r"vectors of tokens \(LayerNorm\) are not supported"):
+        check_kind(ALL, ways, bidirectional=False)
     with pytest.raises(InvalidRequestError) as caught:
         pooling_of(ways, bidirectional=False)
     assert message in str(caught.value)

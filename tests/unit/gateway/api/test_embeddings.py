@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from gateway.api.embeddings import AT_ONCE
-from gateway.api.pooling_answer_schema import PooledList
 from proto.sampling_pb2 import CLS, LAST, MEAN, NO_POOLING
 
 PATH = "/v1/embeddings"
@@ -33,19 +32,6 @@ async def test_every_shape_of_input(gateway: Any, given: Any) -> None:
     assert answer.json()["data"] == [{"object": "embedding", "index": 0, "embedding": [4, 0.333333343]}]
     (request,) = gateway.tokenizer.texts
     assert request.text == "fox!" or list(request.tokens.ids) == [7, 8, 9, 10]
-
-
-@pytest.mark.parametrize("form", ["float", "base64"])
-async def test_pooling_has_the_same_vectors_in_another_shape(gateway: Any, form: str) -> None:
-    ask = {"model": "m", "input": ["a fox", "snow"], "encoding_format": form, "pooling": "mean"}
-    answer = await gateway.http.post("/pooling", json=ask)
-    pooled = PooledList.model_validate(answer.json(), strict=True)
-    embedded = (await gateway.http.post(PATH, json=ask)).json()
-    assert [one.data for one in pooled.data] == [one["embedding"] for one in embedded["data"]]
-    assert [one.index for one in pooled.data] == [0, 1]
-    assert (pooled.id, pooled.model) == (f"pool-{answer.headers['x-request-id']}", "m")
-    assert pooled.usage.model_dump() == embedded["usage"]
-    assert {request.pooling for request in gateway.tokenizer.texts} == {MEAN}
 
 
 async def test_many_texts_in_order_and_in_turns(gateway: Any) -> None:

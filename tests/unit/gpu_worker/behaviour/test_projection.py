@@ -12,12 +12,14 @@ from torch import Tensor
 from gpu_worker.errors import ModelError
 from gpu_worker.startup.load import load
 from gpu_worker.step.runner import Runner
+from proto.sampling_pb2 import ALL, LAST
 from scheduler_svc.core.errors import RequestRefused
 from scheduler_svc.core.request import Pooling
 from tests.support.closed_loop import ClosedLoop
 from tests.support.dense import ACTIVATIONS, IDENTITY, TANH, dense, write
 from tests.unit.gpu_worker.behaviour.test_embedding import request, text
 from tests.unit.gpu_worker.behaviour.test_families import random_model
+from tests.unit.gpu_worker.conftest import new_slot, plan, unpack
 from tests.unit.gpu_worker.models.test_encoder import saved
 
 GEMMA = [dense(32, 80), dense(80, 24)]
@@ -76,6 +78,57 @@ def test_texts_of_all_kinds_in_one_batch(
     found = loop.embed(*(request(text(length), pooling=way) for length, way in asked))
     check(found, [embedding(pooled(model, text(length), way)) for length, way in asked])
     assert len(found[0]) == loop.runner.limits.embedding_size == layers[-1]["out_features"]
+
+
+@pytest.mark.parametrize("layers", [[], GEMMA, LABSE, [dense(32, 8)]], ids=["none", "two", "tanh", "colbert"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("budget", [5, 64])
+def test_vectors_of_each_token_beside_others(
+    runner: Any, tmp_path: Path, kind: str, layers: Any, budget: int
+) -> None:
+    """In one batch with means, and answers of a decoder, whose texts are cut."""
+    model = KINDS[kind](tmp_path)
+    embedding = write(tmp_path, layers, None if layers and layers[0]["out_features"] == 8 else "mean")
+    loop = ClosedLoop(runner(step_tokens=budget))
+    if kind == "decoder":
+        loop.ask(request([5, 9, 4]))
+        loop.embed(request(text(30), pooling=Pooling.LAST))  # its cached blocks are of no use
+    ways = (Pooling.ALL, Pooling.MEAN, Pooling.ALL)
+    asked = [(length, way) for length in LENGTHS for way in ways]
+    found = loop.embed(*(request(text(length), pooling=way) for length, way in asked))
+    size = loop.runner.limits.embedding_size
+    for vectors, (length, way) in zip(found, asked, strict=True):
+        with torch.inference_mode():
+            states = model(torch.tensor([text(length)])).last_hidden_state[0]
+        if way is Pooling.MEAN:
+            states = states.mean(0, keepdim=True)
+        torch.testing.assert_close(vectors.view(-1, size), embedding(states), atol=1e-5, rtol=1e-4)
+
+
+def test_a_text_with_a_vector_that_is_not_finite_fails_alone(runner: Any, tmp_path: Path) -> None:
+    decoder(tmp_path)
+    worker = runner()
+    normed = worker.model.normed
+
+    def spoiled(states: Tensor) -> Tensor:
+        found = normed(states)
+        found[1:2] = torch.nan  # the text that is pooled has one state alone
+        return found
+
+    worker.model.normed = spoiled
+    kinds = (ALL, ALL, LAST)
+    slots = [new_slot(slot, text(3), [slot], pooling=kind) for slot, kind in enumerate(kinds)]
+    result = worker.execute(plan(1, [(slot, 0, 3, 0) for slot in range(3)], new_slots=slots))
+    assert [error.row for error in result.errors] == [0]
+    assert (unpack(result.embeddings.rows), unpack(result.embeddings.counts)) == ([1, 2], [3, 1])
+    assert len(result.embeddings.vectors) == 4 * 4 * 32
+
+
+def test_vectors_of_each_token_with_a_hole_are_refused(runner: Any, tmp_path: Path) -> None:
+    decoder(tmp_path)
+    new = new_slot(2, text(8), [0, 1], pooling=ALL)
+    (error,) = runner().execute(plan(1, [(2, 4, 4, 0)], new_slots=[new])).errors
+    assert "positions 4 to 7 of what is pooled" in error.message
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

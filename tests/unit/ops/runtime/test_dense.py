@@ -40,6 +40,13 @@ def test_activations(tmp_path: Path, activation: str) -> None:
     assert (layer.activation, layer.residual, unknown) == (activation.rpartition(".")[2], True, ())
 
 
+@pytest.mark.parametrize("more", [{}, {"module_input_name": "token_embeddings"}])
+def test_a_layer_for_each_token(tmp_path: Path, more: dict[str, str]) -> None:
+    """As ColBERT has it: there is no pooling."""
+    write_modules(tmp_path, [("Dense", dense(768, 128, **more))])
+    assert dense_in(tmp_path) == ((Dense(tmp_path / "1_Dense", 768, 128, False, "Identity", False),), ())
+
+
 @pytest.mark.parametrize("modules", [None, [], [POOLING], [POOLING, NORMALIZE], [NORMALIZE]])
 def test_models_without_layers(tmp_path: Path, modules: Any) -> None:
     if modules is not None:
@@ -52,8 +59,8 @@ def test_models_without_layers(tmp_path: Path, modules: Any) -> None:
     [
         ([POOLING, ("LayerNorm", {})], "LayerNorm"),
         ([POOLING, ("Dense", dense(8, 8)), ("WordWeights", {})], "WordWeights"),
-        ([("Dense", dense(8, 8)), POOLING], "Dense without Pooling before it"),
-        ([("Dense", dense(8, 8))], "Dense without Pooling before it"),
+        ([("Dense", dense(8, 8)), POOLING], "Dense before Pooling"),
+        ([("Dense", dense(8, 8, module_input_name="sentence_embedding"))], "sentence_embedding"),
         ([POOLING, NORMALIZE, ("Dense", dense(8, 8))], "Dense after Normalize"),
         ([NORMALIZE, POOLING], "Pooling after Normalize"),
         ([POOLING, ("Dense", dense(8, 8, "torch.nn.modules.activation.PReLU"))], "PReLU"),

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from proto.sampling_pb2 import CLASSIFY, LAST, MEAN, NO_POOLING
+from proto.sampling_pb2 import ALL, CLASSIFY, LAST, MEAN, NO_POOLING
 from proto.scheduler_pb2 import EmbedTokensRequest
 from scheduler_svc.core.request import Pooling
 from tests.unit.scheduler_svc.test_service import (
@@ -42,7 +42,7 @@ def vector(stage: Stage, tokens: list[int], pooling: Pooling = Pooling.MEAN) -> 
 async def test_many_beside_answers(stage: Stage) -> None:
     await stage.join()
     texts = [[each % 5] * (1 + 3 * each % 17) for each in range(24)]
-    ways = [Pooling.MEAN if each % 2 else Pooling.LAST for each in range(24)]
+    ways = [(Pooling.MEAN, Pooling.LAST, Pooling.ALL)[each % 3] for each in range(24)]
     answer = asyncio.ensure_future(collect(stage.stub.Generate(iter([start([1, 2, 3])]))))
     calls = [stage.stub.Embed(text(tokens, int(way))) for tokens, way in zip(texts, ways, strict=True)]
     found = [(await call).embedding for call in calls]
@@ -51,16 +51,17 @@ async def test_many_beside_answers(stage: Stage) -> None:
     assert stage.all_free()
 
 
-async def test_it_goes_on_with_another_worker(stage: Stage) -> None:
+@pytest.mark.parametrize("pooling", [Pooling.MEAN, Pooling.ALL])
+async def test_it_goes_on_with_another_worker(stage: Stage, pooling: Pooling) -> None:
     stage.workers.going.clear()
     await stage.join()
-    call = stage.stub.Embed(text([4] * 30))
+    call = stage.stub.Embed(text([4] * 30, int(pooling)))
     while not stage.engine.fleet._home:
         await asyncio.sleep(0.001)
     stage.workers.kill()
     stage.workers.going.set()
     stage.workers.join()
-    assert (await call).embedding == vector(stage, [4] * 30)
+    assert (await call).embedding == vector(stage, [4] * 30, pooling)
 
 
 async def test_cancelled_in_the_middle(stage: Stage) -> None:
@@ -95,6 +96,7 @@ async def test_fewer_dimensions(stage: Stage) -> None:
         (text([-1], LAST), "prompt", INVALID),
         (text([1], LAST, dimensions=3), "dimensions", INVALID),
         (text([1], CLASSIFY, dimensions=1), "dimensions", INVALID),
+        (text([1], ALL, dimensions=1), "dimensions", INVALID),
         (text([1], CLASSIFY), "model", INVALID),
     ],
 )

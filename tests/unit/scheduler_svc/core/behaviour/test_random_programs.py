@@ -46,7 +46,7 @@ ARRIVALS = st.fixed_dictionaries(
         "rolling": st.sampled_from([False, False, True]),
         "scores_prompt": st.sampled_from([False, False, True]),
         "scored_tokens": st.sampled_from([0, 0, 1, 5]),
-        "pooling": st.sampled_from([*[Pooling.NO_POOLING] * 4, Pooling.MEAN, Pooling.LAST]),
+        "pooling": st.sampled_from([*[Pooling.NO_POOLING] * 4, Pooling.MEAN, Pooling.LAST, Pooling.ALL]),
         "grammar": st.sampled_from([b"", b"", b"x", b"y", b"z"]),
     }
 )

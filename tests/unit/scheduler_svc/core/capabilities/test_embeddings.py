@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from scheduler_svc.core.alternatives import NUMBERS
 from scheduler_svc.core.errors import RequestRefused, WorkerFault
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.plan import StepResult
 from scheduler_svc.core.request import Pooling
 from scheduler_svc.core.scheduler import Scheduler
 
-WAYS = [Pooling.MEAN, Pooling.LAST]
+WAYS = [Pooling.MEAN, Pooling.LAST, Pooling.ALL]
 TEXT = [1, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
@@ -34,7 +35,7 @@ def test_a_text_beside_answers(
 
 def test_the_last_token_alone_is_computed_of_a_text_that_is_known(alone: Callable[..., Any]) -> None:
     world = alone()
-    for pooling, computed in ((Pooling.LAST, 9), (Pooling.LAST, 1), (Pooling.MEAN, 9), (Pooling.LAST, 1)):
+    for pooling, computed in ((Pooling.LAST, 9), (Pooling.LAST, 1), (Pooling.ALL, 9), (Pooling.MEAN, 9)):
         before = world.worker.computed_tokens
         world.arrive(TEXT, pooling=pooling)
         world.run()
@@ -142,7 +143,7 @@ def test_an_encoder_takes_each_text_whole(
 ) -> None:
     """More texts than fit into a step, or into the slots, of all lengths and several users."""
     world = alone(depth, **ENCODER, num_blocks=9, max_slots=3)
-    ways = (Pooling.CLS, Pooling.MEAN, Pooling.LAST)
+    ways = (Pooling.CLS, Pooling.MEAN, Pooling.ALL)
     texts = [
         world.arrive([(number + index) % 7 for index in range(length)], pooling=way, user=f"u{number % 3}")
         for number, length in enumerate((20, 1, 7, 19, 13, 20, 2, 2, 18))
@@ -154,11 +155,12 @@ def test_an_encoder_takes_each_text_whole(
     assert world.scheduler.idle
 
 
+@pytest.mark.parametrize("pooling", [Pooling.CLS, Pooling.ALL])
 def test_a_text_of_an_encoder_starts_over_on_another_worker(
-    alone: Callable[..., Any], fake: SimpleNamespace
+    alone: Callable[..., Any], fake: SimpleNamespace, pooling: Pooling
 ) -> None:
     world = alone(2, **ENCODER, num_blocks=9, max_slots=3)
-    texts = [world.arrive([number] * 12, pooling=Pooling.CLS) for number in range(5)]
+    texts = [world.arrive([number] * 12, pooling=pooling) for number in range(5)]
     for _ in range(2):
         assert world.scheduler.plan() is not None  # in flight when the worker is lost
     world.fleet.remove_worker(world.scheduler)
@@ -203,3 +205,59 @@ def test_a_worker_that_forgets_an_embedding_is_given_up(alone: Callable[..., Any
     plan = world.scheduler.plan()
     with pytest.raises(WorkerFault, match="an embedding is missing"):
         world.scheduler.complete(StepResult(plan.step, []))
+
+
+WIDE = {"embedding_size": NUMBERS // 10}
+"""Vectors of ten tokens fill a message."""
+
+
+@pytest.mark.parametrize("limits", [{}, ENCODER])
+def test_a_step_brings_as_many_vectors_as_a_message_holds(
+    alone: Callable[..., Any], fake: SimpleNamespace, limits: dict[str, Any]
+) -> None:
+    """Texts of a decoder are cut there; those of an encoder wait for another step. Others are not kept."""
+    world = alone(**limits, **WIDE)
+    lengths = (7, 6, 10, 1)
+    texts = [world.arrive([number] * length, pooling=Pooling.ALL) for number, length in enumerate(lengths)]
+    other = world.arrive([9] * 17, pooling=Pooling.LAST)
+    vectors = list[int]()
+    while (plan := world.scheduler.plan()) is not None:
+        flight = world.scheduler.flights[-1]
+        rows = zip(flight.sequences, plan.rows.counts, strict=True)
+        counts = {sequence.group: count for sequence, count in rows}
+        vectors.append(sum(count for group, count in counts.items() if group is not other))
+        row_counts = list(counts.values())
+        found = {
+            row: bytes(4 * WIDE["embedding_size"] * count)
+            for row, count in enumerate(row_counts)
+            if row in flight.embedded
+        }
+        outcome = world.scheduler.complete(StepResult(plan.step, [], embeddings=found))
+        for group, embedding in outcome.embedded:
+            assert group is other or len(embedding) == 4 * WIDE["embedding_size"] * len(group.request.prompt)
+            world.embedded[group] = embedding
+    assert set(world.embedded) == {*texts, other}
+    assert [count for count in vectors if count] == ([7, 6, 10, 1] if limits else [10, 10, 4])
+
+
+def test_a_text_with_more_vectors_than_a_message_holds_is_refused(fake: SimpleNamespace) -> None:
+    fleet = Fleet(1000)
+    fleet.add_worker(fake.limits(**WIDE))
+    _, outcome = fleet.accept(fake.request([1] * 10, pooling=Pooling.ALL))
+    assert not outcome.failed
+    _, outcome = fleet.accept(fake.request([1] * 11, pooling=Pooling.ALL))
+    ((_, error),) = outcome.failed
+    assert isinstance(error, RequestRefused)
+    assert error.param == "prompt"
+    assert "numbers for each of its 11 tokens is too long: it may have 10 tokens" in str(error)
+
+
+@pytest.mark.parametrize("count", [0, 8, 10])
+def test_a_worker_that_gives_another_number_of_vectors_is_given_up(
+    alone: Callable[..., Any], count: int
+) -> None:
+    world = alone()
+    world.arrive(TEXT, pooling=Pooling.ALL)
+    plan = world.scheduler.plan()
+    with pytest.raises(WorkerFault, match=f"{8 * count} bytes where 9 vectors were due"):
+        world.scheduler.complete(StepResult(plan.step, [], embeddings={0: bytes(8 * count)}))
