@@ -65,4 +65,4 @@ def arithmetic_of(settings: WorkerSettings, kernels: Kernels, device: torch.devi
     if isinstance(kernels, MatrixUnitKernels):
         return f"{name} {onednn.arithmetic()}"
     in_parts = cast(CpuKernels, kernels).library.quire_bfloat16_pairs(-1) == 0
-    return f"{name} in two parts" if in_parts else name
+    return f"{name} in two parts" if in_parts and settings.dtype == "bfloat16" else name

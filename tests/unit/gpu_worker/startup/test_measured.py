@@ -146,3 +146,14 @@ def test_onednn_without_products_in_bfloat16_is_refused(settings, monkeypatch) -
     asked = settings(dtype="bfloat16", kernels="onednn")
     with pytest.raises(backend.KernelError, match="no bfloat16 on this processor"):
         backend.kernels_of(asked, backend.device_of(asked))
+
+
+def test_the_arithmetic_of_float32_has_no_parts(settings) -> None:
+    asked = settings(dtype="float32", threads=1)
+    kernels = backend.kernels_of(asked, backend.device_of(asked))
+    before = kernels.library.quire_bfloat16_pairs(-1)
+    kernels.library.quire_bfloat16_pairs(0)  # a model of bfloat16 in the same process
+    try:
+        assert arithmetic_of(asked, kernels, torch.device("cpu")) == build.supported()[0]
+    finally:
+        kernels.library.quire_bfloat16_pairs(max(before, 0))
