@@ -184,14 +184,31 @@ class Shape(_message.Message):
     def __init__(self, json_schema: _Optional[str] = ..., regex: _Optional[str] = ..., choice: _Optional[str] = ..., grammar: _Optional[str] = ..., structural_tag: _Optional[str] = ..., calls: _Optional[_Union[CallShape, _Mapping]] = ..., lenient: _Optional[bool] = ..., param: _Optional[str] = ..., or_calls: _Optional[_Union[CallShape, _Mapping]] = ...) -> None: ...
 
 class CallShape(_message.Message):
-    __slots__ = ("required", "single", "function")
+    __slots__ = ("required", "single", "function", "inputs")
+    class InputsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: InputGrammar
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[InputGrammar, _Mapping]] = ...) -> None: ...
     REQUIRED_FIELD_NUMBER: _ClassVar[int]
     SINGLE_FIELD_NUMBER: _ClassVar[int]
     FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
     required: bool
     single: bool
     function: str
-    def __init__(self, required: _Optional[bool] = ..., single: _Optional[bool] = ..., function: _Optional[str] = ...) -> None: ...
+    inputs: _containers.MessageMap[str, InputGrammar]
+    def __init__(self, required: _Optional[bool] = ..., single: _Optional[bool] = ..., function: _Optional[str] = ..., inputs: _Optional[_Mapping[str, InputGrammar]] = ...) -> None: ...
+
+class InputGrammar(_message.Message):
+    __slots__ = ("syntax", "definition")
+    SYNTAX_FIELD_NUMBER: _ClassVar[int]
+    DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    syntax: str
+    definition: str
+    def __init__(self, syntax: _Optional[str] = ..., definition: _Optional[str] = ...) -> None: ...
 
 class TokenIds(_message.Message):
     __slots__ = ("ids",)

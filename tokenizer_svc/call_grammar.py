@@ -9,7 +9,7 @@ import json
 import keyword
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ops.runtime.grammars import GrammarError
@@ -19,6 +19,9 @@ from tokenizer_svc.call_rules import CallRules, Function
 from tokenizer_svc.call_values import JSON_IN_XML, PYTHON, Values, quoted
 from tokenizer_svc.date_formats import narrowed
 from tokenizer_svc.formats import CALLS, CallFormat
+from tokenizer_svc.input_grammar import InputGrammar, read_source
+from tokenizer_svc.input_spellings import BareSpelling, JsonSpelling
+from tokenizer_svc.lark_reader import Source
 from tokenizer_svc.thought_grammar import ANY, FINAL, SPACE, Texts
 
 WHITESPACE = r"( |\n[ ]{0,40})?"
@@ -27,6 +30,7 @@ may go on with spaces for ever."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _KEY = re.compile(r"[^<>\s](?:[^<>\n]*[^<>\s])?")
 _DIGITS = "/[0-9]{1,4}/"
+_XML_ENDS = ("</parameter>", "</arg_value>", "</function>")
 
 
 def call_grammar(asked: CallRules) -> str:
@@ -91,7 +95,8 @@ class _Grammar:
 
     def _call(self, function: Function, text: str) -> str:
         """A call of the function. `text`: how the format writes a call, or the rest of it."""
-        name, arguments = quoted(self._name(function.name)), self._arguments(function)
+        name = quoted(self._name(function.name))
+        arguments = self._input(function) if function.syntax else self._arguments(function)
         return self._rules.add(
             self._written(text, {"name": [name], "arguments": [arguments], "number": [_DIGITS]})
         )
@@ -115,6 +120,29 @@ class _Grammar:
             # Who lists the arguments means these. A model would make up more.
             schema = {"additionalProperties": False} | schema
         return self._json(schema, not function.strict)
+
+    def _input(self, function: Function) -> str:
+        """The argument that follows a grammar of its own."""
+        form, source = self._format, read_source(function.syntax, function.definition)
+        (name,) = function.parameters["properties"]
+        if form.syntax in (XML_PAIRS, XML_PARAMETERS):
+            begin, end = self._around(name)
+            return f'{quoted(begin)} {self._bare(source, end, (*_XML_ENDS, form.end))} "\\n"'
+        if form.syntax == BARE_KEYS:
+            mark = form.delimiters[0]
+            return f"{quoted(name)} /: ?/ {self._written(mark)} {self._bare(source, mark, (mark, form.end))}"
+        text = InputGrammar(self._rules, source, JsonSpelling(self._rules, source.terminals)).text(r'"\""')
+        if form.syntax == PYTHON_CALLS:
+            return rf'{quoted(name)} "=\"" {text}'
+        return rf'/\{{{WHITESPACE}"{name}":{WHITESPACE}"/ {text} /{WHITESPACE}\}}/'
+
+    def _bare(self, source: Source, end: str, marks: Sequence[str]) -> str:
+        """An input as it stands, and its end. `marks`: what it cannot have in it."""
+        texts = self._texts
+        head = texts.literals(end)[0]
+        glue = "" if head.startswith("<[") else end
+        spelling = BareSpelling(self._rules, source.terminals, glue, marks, texts.without(marks))
+        return InputGrammar(self._rules, source, spelling).text(self._written(end))
 
     def _json(self, schema: Mapping[str, Any], lenient: bool) -> str:
         options = {"lenient": lenient, "whitespace_pattern": WHITESPACE}
@@ -152,10 +180,7 @@ class _Grammar:
         return self._xml_pair(name, schema, values)
 
     def _xml_pair(self, name: str, schema: Any, values: Values) -> str:
-        if self._format.syntax == XML_PARAMETERS:
-            begin, end = f"<parameter={name}>\n", "\n</parameter>"
-        else:
-            begin, end = f"<arg_key>{name}</arg_key>\n<arg_value>", "</arg_value>"
+        begin, end = self._around(name)
         # A value whose type is a string stands there as it is, and any other one as JSON.
         if isinstance(schema, dict) and schema.get("type") == "string":
             value = self._raw(schema, end, values)
@@ -163,9 +188,15 @@ class _Grammar:
             value = f"{values.of(schema)} {quoted(end)}"
         return f'{quoted(begin)} {value} "\\n"'
 
+    def _around(self, name: str) -> tuple[str, str]:
+        """What stands before and after the value of an argument in XML."""
+        if self._format.syntax == XML_PARAMETERS:
+            return f"<parameter={name}>\n", "\n</parameter>"
+        return f"<arg_key>{name}</arg_key>\n<arg_value>", "</arg_value>"
+
     def _raw(self, schema: Mapping[str, Any], end: str, values: Values) -> str:
         """A text as it is, and its end."""
-        ends = ("</parameter>", "</arg_value>", "</function>", self._format.end)
+        ends = (*_XML_ENDS, self._format.end)
         if "const" in schema or "enum" in schema:
             choices = [schema["const"]] if "const" in schema else schema["enum"]
             if not isinstance(choices, list) or not all(isinstance(each, str) for each in choices):

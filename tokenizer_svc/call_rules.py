@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from proto.tokenizer_pb2 import TextRequest
+from proto.tokenizer_pb2 import CallShape, TextRequest
 from tokenizer_svc.errors import InvalidRequestError
 from tokenizer_svc.formats import CallFormat, Formats, ThoughtRules
 
@@ -22,6 +22,10 @@ class Function:
     """JSON Schema of its arguments; None: it takes none."""
     strict: bool = False
     """Keywords of the schema that are not supported are an error."""
+    syntax: str = ""
+    """Of `definition`: lark or regex. Empty: there is none."""
+    definition: str = ""
+    """The grammar of its one argument, which is a text."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ def call_rules(request: TextRequest, formats: Formats | None, prompt: list[int])
         raise InvalidRequestError("tool_choice", message)
     if shape.json_schema and not _told_apart(formats.calls, json.loads(shape.json_schema)):
         return None
-    functions = [_function(tool["function"]) for tool in offered]
+    functions = [_function(tool["function"], asked) for tool in offered]
     functions = [each for each in functions if asked.function in ("", each.name)]
     if not functions:
         raise InvalidRequestError("tools", "there is no function to call")
@@ -88,7 +92,7 @@ def call_rules(request: TextRequest, formats: Formats | None, prompt: list[int])
         text_lenient=shape.lenient,
     )
     if len(rules.write()) > MOST_CHARACTERS:
-        longest = max(functions, key=lambda each: len(repr(each.parameters)))
+        longest = max(functions, key=lambda each: len(repr(each)))
         message = f"the schemas of functions have at most {MOST_CHARACTERS} characters together"
         raise InvalidRequestError("tools", f"{message}; the longest is that of function {longest.name!r}")
     return rules
@@ -104,5 +108,8 @@ def budget_of(request: TextRequest) -> int | None:
     return request.thinking_budget if request.HasField("thinking_budget") else None
 
 
-def _function(fields: Mapping[str, Any]) -> Function:
-    return Function(fields["name"], fields.get("parameters") or None, fields.get("strict") is True)
+def _function(fields: Mapping[str, Any], asked: CallShape) -> Function:
+    name = fields["name"]
+    grammar = asked.inputs.get(name)
+    given = () if grammar is None else (grammar.syntax, grammar.definition)
+    return Function(name, fields.get("parameters") or None, fields.get("strict") is True, *given)

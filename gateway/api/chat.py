@@ -12,7 +12,7 @@ from gateway.api.chat_schema import ChatBody
 from gateway.api.logprobs import chat_logprobs
 from gateway.api.respond import respond
 from gateway.api.splitter import Pieces, Splitter
-from gateway.api.tools import named
+from gateway.api.tools import input_of, named
 from gateway.api.translate import chat_requests
 from gateway.http.openapi import posting
 from gateway.upstream.generation import Generator
@@ -43,7 +43,7 @@ class ChatAnswer(Answer):
 
     def __init__(self, body: ChatBody, request_id: str, prompts: int) -> None:
         super().__init__(body, request_id, prompts)
-        self._body = body
+        self._body, self._custom = body, body.custom
         before, self._after = self._around_choices()
         self._before = [f'{before}{{"index":{index},"delta":' for index in range(prompts * body.n)]
         self._begun = [False] * len(self._before)
@@ -112,6 +112,9 @@ class ChatAnswer(Answer):
     def _call(self, index: int, number: int, call: Call) -> Json:
         # Nine characters of this alphabet, as some models' templates demand when the call is sent back.
         made = hashlib.sha256(f"{self.id} {index} {number}".encode()).hexdigest()[:9]
+        if call.name in self._custom:
+            custom = {"name": call.name, "input": input_of(call.arguments)}
+            return {"id": call.id or made, "type": "custom", "custom": custom}
         function = {"name": call.name, "arguments": call.arguments}
         return {"id": call.id or made, "type": "function", "function": function}
 

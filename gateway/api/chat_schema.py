@@ -19,7 +19,17 @@ from gateway.api.fields import (
 )
 from gateway.api.generation_schema import GenerationBody
 from gateway.api.request_schema import BodyPart
-from gateway.api.tools import MAX_CALLS, ToolCall, ToolChoice, Tools, allowed_names, call_shape, demanded
+from gateway.api.tools import (
+    MAX_CALLS,
+    ToolCall,
+    ToolChoice,
+    Tools,
+    allowed_names,
+    as_function,
+    call_shape,
+    demanded,
+    name_of,
+)
 from gateway.errors import BadRequest
 from proto.tokenizer_pb2 import CallShape, Shape
 
@@ -80,7 +90,9 @@ class ChatBody(GenerationBody):
     chat_template_kwargs: Arguments = Field(
         default_factory=dict, description="Variables of the model's own chat template."
     )
-    tools: Tools = Field(default_factory=list, description="Functions that the model may call.")
+    tools: Tools = Field(
+        default_factory=list, description="Functions and custom tools that the model may call."
+    )
     tool_choice: ToolChoice = Field(
         "auto",
         description="`none` hides the functions from the model. `required` or a function's name demands one.",
@@ -135,9 +147,10 @@ class ChatBody(GenerationBody):
         shape = super().shape
         if shape is not None and shape.param == "response_format" and self._wishes_calls:
             # As with OpenAI: the model calls functions, or says something in this format.
-            shape.or_calls.CopyFrom(CallShape(single=not self.parallel_tool_calls))
+            wished = call_shape(self._allowed, self.tool_choice, self.parallel_tool_calls)
+            shape.or_calls.CopyFrom(wished or CallShape(single=not self.parallel_tool_calls))
             return shape
-        calls = call_shape(self.offered, self.tool_choice, self.parallel_tool_calls)
+        calls = call_shape(self._allowed, self.tool_choice, self.parallel_tool_calls)
         if calls is None or (shape is not None and not calls.required):
             return shape
         # `response_format` is about an answer's text, and one that is a call has none: both can be asked for.
@@ -148,15 +161,24 @@ class ChatBody(GenerationBody):
 
     @property
     def _wishes_calls(self) -> bool:
-        return bool(self.offered) and not demanded(self.tool_choice)
+        return bool(self._allowed) and not demanded(self.tool_choice)
 
     @property
     def offered(self) -> list[dict[str, Any]]:
         """The functions that the model may call in this answer."""
+        return [as_function(tool) for tool in self._allowed]
+
+    @property
+    def custom(self) -> frozenset[str]:
+        """Names of the functions that are custom tools: the client gets the text of their input."""
+        return frozenset(name_of(tool) for tool in self._allowed if tool["type"] == "custom")
+
+    @property
+    def _allowed(self) -> list[dict[str, Any]]:
         if self.tool_choice == "none":
             return []
         names = allowed_names(self.tool_choice)
-        return [tool for tool in self.tools if names is None or tool["function"]["name"] in names]
+        return [tool for tool in self.tools if names is None or name_of(tool) in names]
 
     @property
     def wanted_logprobs(self) -> int | None:

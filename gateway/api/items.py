@@ -1,20 +1,16 @@
 """Items of OpenAI's Responses API: parts of a conversation, which become messages of the chat API."""
 
-import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
-from gateway.api.tools import MAX_NAME
+from gateway.api.tools import MAX_NAME, input_arguments
 from gateway.errors import BadRequest
 
 MAX_PARTS = 4096
 """Parts of one item."""
-
-INPUT = "input"
-"""The argument of a custom tool's call."""
 
 Json = dict[str, Any]
 
@@ -111,7 +107,7 @@ class InputCustomCall(_Item):
 
     @property
     def arguments(self) -> str:
-        return json.dumps({INPUT: self.input}, ensure_ascii=False)
+        return input_arguments(self.input)
 
 
 class InputResult(_Item):

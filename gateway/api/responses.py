@@ -4,7 +4,6 @@ A request becomes one of the chat API (`responses_schema.py`), and the answer to
 response: items for thoughts, texts and calls, each with events for its beginning, its parts and its end.
 """
 
-import json
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,13 +17,14 @@ from gateway.api.body import read_body
 from gateway.api.calls import Call
 from gateway.api.chat import ChatAnswer
 from gateway.api.chat_schema import ChatBody
-from gateway.api.items import INPUT, ItemReference, stored_items
+from gateway.api.items import ItemReference, stored_items
 from gateway.api.logprobs import chat_logprobs
 from gateway.api.respond import respond
 from gateway.api.responses_answer_schema import RESPONSE_EVENTS, InputTokens, ResponseAnswer
-from gateway.api.responses_schema import CustomTool, ResponsesBody
+from gateway.api.responses_schema import ResponsesBody
 from gateway.api.stored_responses import NO_ITEMS, Items, items_of
 from gateway.api.tokenize import prompt_of
+from gateway.api.tools import input_of
 from gateway.api.translate import chat_requests
 from gateway.errors import BadRequest, GatewayError
 from gateway.http.caller import caller_of
@@ -160,8 +160,6 @@ class ResponsesAnswer(ChatAnswer):
         super().__init__(body, request_id, prompts)
         self.created = keeping.created or self.created
         self._echo = asked.echo(keeping.stored, defaults)
-        self._custom = {tool.name for tool in asked.tools if isinstance(tool, CustomTool)}
-        """Names of tools that take a text."""
         self._keeping = keeping
         self._item_ids = request_id
         self._output: list[Json] = []
@@ -286,9 +284,8 @@ class ResponsesAnswer(ChatAnswer):
         yield from self._close()
         made = self._call(0, len(self._output), call)
         kind = "custom_tool_call" if call.name in self._custom else "function_call"
-        field, said = _SAID_TO[kind], call.arguments
-        if kind == "custom_tool_call" and isinstance(text := json.loads(said).get(INPUT), str):
-            said = text
+        field = _SAID_TO[kind]
+        said = input_of(call.arguments) if kind == "custom_tool_call" else call.arguments
         yield self._begin(kind, call_id=made["id"], name=call.name, **{field: ""})
         self._output[-1][field] = said
         yield {"kind": f"{kind}_{field}.delta", **self._place(), "delta": said}

@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
 
 from gateway.api.body import validated
 from gateway.api.chat_schema import ChatBody
 from gateway.api.fields import MAX_MESSAGES, bounded, declared
-from gateway.api.items import INPUT, InputItem, Item, ItemPart, items_from, messages_of
+from gateway.api.items import InputItem, Item, ItemPart, items_from, messages_of
 from gateway.api.request_schema import RequestBody
 from gateway.api.shape import MAX_DEPTH
 from gateway.api.tools import MAX_NAME, MAX_TOOL_VALUES, MAX_TOOLS, functions
@@ -41,11 +42,17 @@ class FunctionTool(ItemPart):
 
 
 class InputFormat(ItemPart):
-    """What the input of a custom tool is like. A grammar is told to the model, and not enforced."""
+    """What the input of a custom tool is like: any text, or one that follows a grammar."""
 
     type: Literal["text", "grammar"]
-    syntax: str | None = Field(None, max_length=MAX_NAME)
-    definition: str | None = None
+    syntax: Literal["lark", "regex"] | None = Field(None, description="Of type `grammar`.")
+    definition: str | None = Field(None, min_length=1, description="Of type `grammar`.")
+
+    @model_validator(mode="after")
+    def _a_grammar_has_both(self) -> "InputFormat":
+        if self.type == "grammar" and None in (self.syntax, self.definition):
+            raise PydanticCustomError("missing", "A grammar has a 'syntax' and a 'definition'")
+        return self
 
 
 class CustomTool(ItemPart):
@@ -58,13 +65,11 @@ class CustomTool(ItemPart):
 
     def function(self) -> Json:
         """As the chat API has it."""
-        form = self.format
-        grammar = f"`input` follows this grammar ({form.syntax}):\n{form.definition}" if form else ""
-        wanted = [self.description, grammar if form and form.definition else ""]
-        parameters = {"type": "object", "properties": {INPUT: {"type": "string"}}, "required": [INPUT]}
-        description = "\n\n".join(filter(None, wanted))
-        about = {"name": self.name, "description": description, "parameters": parameters}
-        return {"type": "function", "function": about}
+        custom: Json = {"name": self.name, "description": self.description}
+        if self.format is not None and self.format.type == "grammar":
+            grammar = {"syntax": self.format.syntax, "definition": self.format.definition}
+            custom["format"] = {"type": "grammar", "grammar": grammar}
+        return {"type": "custom", "custom": custom}
 
 
 Tool = Annotated[FunctionTool | CustomTool, Field(discriminator="type")]

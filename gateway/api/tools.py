@@ -1,4 +1,7 @@
-"""Functions that a model may call: how clients offer them, and how they send calls and results back."""
+"""Functions that a model may call: how clients offer them, and how they send calls and results back.
+
+A custom tool is a function whose one argument is a text, its `input`, which may follow a grammar.
+"""
 
 import json
 from collections.abc import Collection, Sequence
@@ -10,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from gateway.api.fields import bounded
 from gateway.api.ignored import Ignored
 from gateway.errors import BadRequest
-from proto.tokenizer_pb2 import CallShape
+from proto.tokenizer_pb2 import CallShape, InputGrammar
 
 MAX_TOOLS = 1024
 MAX_TOOL_DEPTH = 64
@@ -19,6 +22,9 @@ MAX_TOOL_VALUES = 2**16
 MAX_CALLS = 1024
 """Calls in one message."""
 MAX_NAME = 256
+INPUT = "input"
+"""The argument of a custom tool's call."""
+SYNTAXES = ("lark", "regex")
 
 Json = dict[str, Any]
 
@@ -44,12 +50,53 @@ class CalledFunction(_Lenient):
     ] = ""
 
 
-class ToolCall(_Lenient):
+class FunctionCall(_Lenient):
     """A call that the model has made."""
 
     id: str = Field("", max_length=MAX_NAME)
     type: Literal["function"] = "function"
     function: CalledFunction
+
+
+class CalledCustom(_Lenient):
+    """A custom tool and its input."""
+
+    name: str = Field(min_length=1, max_length=MAX_NAME)
+    input: str
+
+
+class CustomCall(_Lenient):
+    """A call of a custom tool that the model has made."""
+
+    id: str = Field("", max_length=MAX_NAME)
+    type: Literal["custom"]
+    custom: CalledCustom
+
+
+def _as_function_call(value: object) -> object:
+    if not isinstance(value, dict) or value.get("type") != "custom":
+        return value
+    match value.get("custom"):
+        case {"name": str(name), "input": str(text)}:
+            function = {"name": name, "arguments": input_arguments(text)}
+            return {"id": value.get("id", ""), "function": function}
+    raise PydanticCustomError("invalid_call", "Input should have a 'custom' with a 'name' and an 'input'")
+
+
+ToolCall = Annotated[
+    FunctionCall, BeforeValidator(_as_function_call, json_schema_input_type=FunctionCall | CustomCall)
+]
+
+
+def input_arguments(text: str) -> str:
+    """The arguments of a custom tool's call."""
+    return json.dumps({INPUT: text}, ensure_ascii=False)
+
+
+def input_of(arguments: str) -> str:
+    """The input in the arguments of a custom tool's call; these themselves if they are something else."""
+    text = json.loads(arguments).get(INPUT)
+    return text if isinstance(text, str) else arguments
 
 
 def functions(value: object, info: ValidationInfo, kinds: Collection[str | None]) -> object:
@@ -76,7 +123,7 @@ def functions(value: object, info: ValidationInfo, kinds: Collection[str | None]
 
 
 def _tools(value: object, info: ValidationInfo) -> object:
-    kept = functions(value, info, ("function",))
+    kept = functions(value, info, ("function", "custom"))
     for number, tool in enumerate(kept if isinstance(kept, list) else ()):
         _check_tool(tool, f"tools[{number}]")
     return kept
@@ -85,18 +132,63 @@ def _tools(value: object, info: ValidationInfo) -> object:
 def _check_tool(tool: object, param: str) -> None:
     if not isinstance(tool, dict) or not isinstance(tool.get("type"), str):
         raise BadRequest(f"'{param}' must be an object with a 'type'.", param=param, code="invalid_type")
-    function = tool.get("function")
+    kind = tool["type"]
+    function = tool.get(kind)
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
-        message = f"'{param}.function' must be an object with a 'name'."
-        raise BadRequest(message, param=f"{param}.function", code="invalid_value")
+        message = f"'{param}.{kind}' must be an object with a 'name'."
+        raise BadRequest(message, param=f"{param}.{kind}", code="invalid_value")
     assert isinstance(function, dict)
+    if kind == "custom":
+        _check_custom(function, f"{param}.custom")
+        return
     if not isinstance(function.get("parameters") or {}, dict):
         message = f"'{param}.function.parameters' must be a JSON schema."
         raise BadRequest(message, param=f"{param}.function.parameters", code="invalid_type")
     if not isinstance(function.get("strict"), bool | None):
         message = f"'{param}.function.strict' must be true or false."
         raise BadRequest(message, param=f"{param}.function.strict", code="invalid_type")
+
+
+def _check_custom(custom: Json, param: str) -> None:
+    if not isinstance(custom.get("description"), str | None):
+        message = f"'{param}.description' must be a text."
+        raise BadRequest(message, param=f"{param}.description", code="invalid_type")
+    match custom.get("format"):
+        case None | {"type": "text"}:
+            return
+        case {"type": "grammar", "grammar": {"syntax": syntax, "definition": str(definition)}}:
+            if syntax in SYNTAXES and definition:
+                return
+    message = f"'{param}.format' must be of type 'text', or 'grammar' with a 'grammar': its 'syntax', "
+    message += "'lark' or 'regex', and its 'definition'."
+    raise BadRequest(message, param=f"{param}.format", code="invalid_value")
+
+
+def name_of(tool: Json) -> str:
+    """Name of a function or custom tool."""
+    name: str = tool[tool["type"]]["name"]
+    return name
+
+
+def grammar_of(tool: Json) -> InputGrammar | None:
+    """The grammar of a custom tool's input, if it has one."""
+    grammar = (
+        (tool.get("custom", {}).get("format") or {}).get("grammar") if tool["type"] == "custom" else None
+    )
+    return InputGrammar(syntax=grammar["syntax"], definition=grammar["definition"]) if grammar else None
+
+
+def as_function(tool: Json) -> Json:
+    """A tool as the model sees it: a custom one as a function, whose description tells its grammar."""
+    if tool["type"] != "custom":
+        return tool
+    about, grammar = tool["custom"].get("description"), grammar_of(tool)
+    told = f"`{INPUT}` follows this grammar ({grammar.syntax}):\n{grammar.definition}" if grammar else ""
+    parameters = {"type": "object", "properties": {INPUT: {"type": "string"}}, "required": [INPUT]}
+    description = "\n\n".join(filter(None, (about, told)))
+    function = {"name": name_of(tool), "description": description, "parameters": parameters}
+    return {"type": "function", "function": function}
 
 
 def _choice(value: object) -> object:
@@ -116,9 +208,9 @@ def _choice(value: object) -> object:
 
 def named(choice: object) -> str:
     """Name of the function that a `tool_choice` demands; "" if it names none."""
-    if not isinstance(choice, dict) or choice.get("type") != "function":
+    if not isinstance(choice, dict) or choice.get("type") not in ("function", "custom"):
         return ""
-    function = choice.get("function")
+    function = choice.get(choice["type"])
     name = function.get("name") if isinstance(function, dict) else None
     return name if isinstance(name, str) else ""
 
@@ -139,28 +231,29 @@ def allowed_names(choice: object) -> set[str] | None:
     tools = allowed.get("tools") if isinstance(allowed, dict) else None
     if not isinstance(tools, list):
         return None
-    functions = [tool.get("function", tool) for tool in tools if isinstance(tool, dict)]
+    functions = [tool.get("function", tool.get("custom", tool)) for tool in tools if isinstance(tool, dict)]
     names = [function.get("name") for function in functions if isinstance(function, dict)]
     return {name for name in names if isinstance(name, str)} if len(names) == len(tools) else None
 
 
 def call_shape(tools: Sequence[Json], choice: object, parallel: bool) -> CallShape | None:
-    """Which calls an answer may have; None if any text will do. `tools`: the functions that are offered.
+    """Which calls an answer may have; None if any text will do. `tools`: those that are offered.
 
     Raises `BadRequest` if a call is demanded that cannot be made.
     """
     name = named(choice)
+    inputs = {name_of(tool): grammar for tool in tools if (grammar := grammar_of(tool)) is not None}
     if not demanded(choice):
-        strict = any(tool["function"].get("strict") is True for tool in tools)
-        return CallShape(single=not parallel) if strict else None
+        strict = inputs or any(tool[tool["type"]].get("strict") is True for tool in tools)
+        return CallShape(single=not parallel, inputs=inputs) if strict else None
     if not tools:
         raise BadRequest(
             "'tool_choice' demands a call, and there are no tools.", param="tool_choice", code="invalid_value"
         )
-    if name and all(tool["function"]["name"] != name for tool in tools):
+    if name and all(name_of(tool) != name for tool in tools):
         message = f"'tool_choice': there is no function {name!r} among the tools."
         raise BadRequest(message, param="tool_choice", code="invalid_value")
-    return CallShape(required=True, single=bool(name) or not parallel, function=name)
+    return CallShape(required=True, single=bool(name) or not parallel, function=name, inputs=inputs)
 
 
 _FUNCTION = {
@@ -172,10 +265,34 @@ _FUNCTION = {
     },
     "required": ["name"],
 }
-_TOOL = {
+_GRAMMAR = {
     "type": "object",
-    "properties": {"type": {"const": "function"}, "function": _FUNCTION},
-    "required": ["type", "function"],
+    "properties": {"syntax": {"enum": list(SYNTAXES)}, "definition": {"type": "string", "minLength": 1}},
+    "required": ["syntax", "definition"],
+}
+_FORMATS = [
+    {"type": "object", "properties": {"type": {"const": "text"}}, "required": ["type"]},
+    {
+        "type": "object",
+        "properties": {"type": {"const": "grammar"}, "grammar": _GRAMMAR},
+        "required": ["type", "grammar"],
+    },
+    {"type": "null"},
+]
+_CUSTOM = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 1, "maxLength": MAX_NAME},
+        "description": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "format": {"anyOf": _FORMATS},
+    },
+    "required": ["name"],
+}
+_TOOL = {
+    "anyOf": [
+        {"type": "object", "properties": {"type": {"const": kind}, kind: schema}, "required": ["type", kind]}
+        for kind, schema in (("function", _FUNCTION), ("custom", _CUSTOM))
+    ]
 }
 Tools = Annotated[
     list[Json],
@@ -183,6 +300,17 @@ Tools = Annotated[
     BeforeValidator(_tools),
     WithJsonSchema({"type": "array", "items": _TOOL, "maxItems": MAX_TOOLS}),
 ]
+
+
+def _named(kind: str) -> Json:
+    name = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "minLength": 1}},
+        "required": ["name"],
+    }
+    return {"type": "object", "properties": {"type": {"const": kind}, kind: name}, "required": ["type", kind]}
+
+
 ToolChoice = Annotated[
     str | Json,
     BeforeValidator(_choice),
@@ -190,18 +318,7 @@ ToolChoice = Annotated[
         {
             "anyOf": [
                 {"enum": ["none", "auto", "required"]},
-                {
-                    "type": "object",
-                    "properties": {
-                        "type": {"const": "function"},
-                        "function": {
-                            "type": "object",
-                            "properties": {"name": {"type": "string", "minLength": 1}},
-                            "required": ["name"],
-                        },
-                    },
-                    "required": ["type", "function"],
-                },
+                *(_named(kind) for kind in ("function", "custom")),
                 {
                     "type": "object",
                     "properties": {"type": {"const": "allowed_tools"}, "allowed_tools": {"type": "object"}},

@@ -147,7 +147,7 @@ BAD_CHATS = [
             ({"id": "a"}, "", "invalid_type"),
             ([{"function": {"name": ""}}], "[0].function.name", "invalid_value"),
             ([{"function": {"name": "f", "arguments": 5}}], "[0].function.arguments", "invalid_type"),
-            ([{"type": "custom", "function": {"name": "f"}}], "[0].type", "invalid_value"),
+            ([{"type": "custom", "function": {"name": "f"}}], "[0]", "invalid_value"),
         )
     ),
     (
