@@ -259,6 +259,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
         headers["Allow"] = methods_at(request.app.state.routes, request.scope)
         if request.method == "OPTIONS":
             return options_of(headers["Allow"])
+    if error.status_code == 404 and request.method == "OPTIONS" and request.scope["path"].strip("/") == "*":
+        return options_of("DELETE, GET, HEAD, OPTIONS, POST")  # of the server as a whole
     if error.status_code == 404:
         refused = NotFound(f"Invalid URL ({place}).", code="unknown_url")
     elif error.status_code == 405:

@@ -140,6 +140,21 @@ class MadeCall(AnswerPart):
     function: FunctionCall
 
 
+class CustomInput(AnswerPart):
+    """A custom tool and its input."""
+
+    name: str
+    input: str
+
+
+class MadeCustomCall(AnswerPart):
+    """A call of a custom tool that the model makes."""
+
+    id: str
+    type: Literal["custom"]
+    custom: CustomInput
+
+
 class AnswerMessage(AnswerPart):
     """What the model says."""
 
@@ -148,7 +163,9 @@ class AnswerMessage(AnswerPart):
     refusal: None
     reasoning_content: str = Field("", description="What the model thought before, if it spells that out.")
     reasoning: str = Field("", description="The same.")
-    tool_calls: list[MadeCall] = Field([], description="Calls of the functions that were offered.")
+    tool_calls: list[MadeCall | MadeCustomCall] = Field(
+        [], description="Calls of the functions that were offered."
+    )
 
 
 class ChatChoice(AnswerPart):
@@ -180,6 +197,12 @@ class PieceOfCall(MadeCall):
     index: int = Field(description="Of the call, among those of the answer.")
 
 
+class PieceOfCustomCall(MadeCustomCall):
+    """A call of a custom tool, whole in one piece."""
+
+    index: int = Field(description="Of the call, among those of the answer.")
+
+
 class MessageDelta(AnswerPart):
     """More of what the model says; empty in the last piece."""
 
@@ -187,7 +210,9 @@ class MessageDelta(AnswerPart):
     content: str = ""
     reasoning_content: str = Field("", description="What the model thinks before, if it spells that out.")
     reasoning: str = Field("", description="The same.")
-    tool_calls: list[PieceOfCall] = Field([], description="Calls of the functions that were offered.")
+    tool_calls: list[PieceOfCall | PieceOfCustomCall] = Field(
+        [], description="Calls of the functions that were offered."
+    )
 
 
 class ChatPiece(AnswerPart):

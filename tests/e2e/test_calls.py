@@ -1,6 +1,7 @@
 """Calls: those that clients demand, and those that the shipped model makes, with the openai client."""
 
 import json
+import re
 from typing import Any
 
 import jsonschema_rs
@@ -34,6 +35,11 @@ NAMED: Any = {"type": "function", "function": {"name": "clock"}}
 ALLOWED: Any = {
     "type": "allowed_tools",
     "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "weather"}}]},
+}
+LETTER = 'start: "Begin" LF line{1,2} "\\"End\\""\nline: "+" /[a-z \\\\]{0,9}/ LF\n%import common.LF'
+NOTE: Any = {
+    "name": "note",
+    "format": {"type": "grammar", "grammar": {"syntax": "lark", "definition": LETTER}},
 }
 ADD, GET_WEATHER = (
     next(each.offered() for each in FUNCTIONS if each.name == name) for name in ("add", "get_weather")
@@ -92,6 +98,23 @@ def test_a_call_that_is_demanded_comes_and_is_valid(client, choice, names, reaso
         whole.function.arguments,
     )
     assert deltas[-1].finish_reason == reason
+
+
+def test_the_input_of_a_custom_tool_follows_its_grammar(client) -> None:
+    """At temperature 1 of a model that has never seen such a tool; a grammar that is none is a 400."""
+    tools = [*TOOLS, {"type": "custom", "custom": NOTE}]
+    named = {"type": "custom", "custom": {"name": "note"}}
+    for choice in ask(client, tools=tools, tool_choice=named, n=8, seed=5).choices:
+        (call,) = choice.message.tool_calls
+        assert call.type == "custom"
+        assert re.fullmatch(r'Begin\n(\+[a-z \\]{0,9}\n){1,2}"End"', call.custom.input), call.custom.input
+    flat = {"type": "custom", "name": "note", "format": {"type": "grammar", **NOTE["format"]["grammar"]}}
+    asked: Any = {"model": "quire-tiny", "input": "A", "tools": [flat], "max_output_tokens": 150}
+    response = client.responses.create(**asked, tool_choice={"type": "custom", "name": "note"})
+    assert re.fullmatch(r'Begin\n(\+[a-z \\]{0,9}\n){1,2}"End"', response.output[0].input)
+    flat["format"]["definition"] = "start: <|eos|>"
+    with pytest.raises(openai.BadRequestError, match=r"function 'note': line 1: .* a special token"):
+        client.responses.create(**asked)
 
 
 def test_several_calls(client) -> None:

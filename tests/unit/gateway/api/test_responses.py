@@ -150,6 +150,7 @@ async def test_a_call_of_a_custom_tool_is_a_text(gateway):
     assert response["tools"][1] == tool | {"format": form}
     request = gateway.tokenizer.requests[0]
     assert (request.shape.calls.required, request.shape.calls.function) == (True, "patch")
+    assert request.shape.calls.inputs["patch"].definition == 'start: "a"'
     offered = json.loads(request.chat.tools)[1]["function"]
     assert offered["description"] == 'Patches.\n\n`input` follows this grammar (lark):\nstart: "a"'
     assert offered["parameters"]["required"] == ["input"]

@@ -12,7 +12,16 @@ from gateway.api.messages_schema import MessagesBody
 from gateway.api.responses_schema import ResponsesBody
 from gateway.errors import BadRequest
 from proto.sampling_pb2 import NOT_FINISHED, STOP
-from proto.tokenizer_pb2 import JSON_CALLS, AnswerFormat, CallShape, PromptInfo, Shape, TextChunk, TextDelta
+from proto.tokenizer_pb2 import (
+    JSON_CALLS,
+    AnswerFormat,
+    CallShape,
+    InputGrammar,
+    PromptInfo,
+    Shape,
+    TextChunk,
+    TextDelta,
+)
 
 MESSAGES = [{"role": "user", "content": "What is the weather in Bergen?"}]
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -258,13 +267,48 @@ async def test_thoughts_are_counted(gateway):
     assert usage.completion_tokens_details.reasoning_tokens == len("Hm.</think>")
 
 
+PATCH = {"type": "custom", "custom": {"name": "patch", "description": "Patches."}}
+GRAMMAR = {"syntax": "regex", "definition": "a+"}
+PATCH_AS = {"type": "custom", "custom": PATCH["custom"] | {"format": {"type": "grammar", "grammar": GRAMMAR}}}
+
+
+async def test_a_custom_tool_s_call_is_a_text_and_follows_its_grammar(gateway):
+    said = json.dumps({"name": "patch", "arguments": {"input": 'a"\n'}})
+    gateway.tokenizer.generate = saying(f"<call>{said}</call>", 1)
+    ask = {"model": "m", "messages": MESSAGES, "tools": [WEATHER, PATCH_AS]}
+    message = (await gateway.openai().chat.completions.create(**ask)).choices[0].message
+    (call,) = message.tool_calls
+    assert (call.type, call.custom.name, call.custom.input) == ("custom", "patch", 'a"\n')
+    request = gateway.tokenizer.requests[-1]
+    assert request.shape.calls == CallShape(inputs={"patch": InputGrammar(**GRAMMAR)})
+    told = json.loads(request.chat.tools)[1]["function"]
+    assert told["description"] == "Patches.\n\n`input` follows this grammar (regex):\na+"
+    streamed = [
+        piece
+        async for chunk in await gateway.openai().chat.completions.create(**ask, stream=True)
+        for piece in chunk.choices[0].delta.tool_calls or ()
+    ]
+    assert [(piece.index, piece.type, piece.custom) for piece in streamed] == [
+        (0, "custom", {"name": "patch", "input": 'a"\n'})
+    ]
+    history = [*MESSAGES, message.model_dump(exclude_none=True)]
+    named = {"type": "custom", "custom": {"name": "patch"}}
+    chat = await conversation(gateway, messages=history, tools=[PATCH, WEATHER], tool_choice=named)
+    assert json.loads(chat.messages[1].tool_calls[0].arguments) == {"input": 'a"\n'}
+    assert gateway.tokenizer.requests[-1].shape.calls == CallShape(
+        required=True, single=True, function="patch"
+    )
+    await conversation(gateway, tools=[PATCH, WEATHER])
+    assert not gateway.tokenizer.requests[-1].HasField("shape")
+
+
 FLAT = {"name": "weather", "parameters": SCHEMA}
 
 
 @pytest.mark.parametrize(
     ("kind", "fields", "tool", "hosted"),
     [
-        (ChatBody, {"messages": MESSAGES}, WEATHER, {"type": "custom", "custom": {"name": "patch"}}),
+        (ChatBody, {"messages": MESSAGES}, WEATHER, {"type": "web_search"}),
         (ResponsesBody, {"input": "A"}, FLAT | {"type": "function"}, {"type": "web_search"}),
         (ResponsesBody, {"input": "A"}, FLAT | {"type": "function"}, {"type": "namespace", "tools": []}),
         (
