@@ -274,7 +274,7 @@ PATCH_AS = {"type": "custom", "custom": PATCH["custom"] | {"format": {"type": "g
 
 async def test_a_custom_tool_s_call_is_a_text_and_follows_its_grammar(gateway):
     said = json.dumps({"name": "patch", "arguments": {"input": 'a"\n'}})
-    gateway.tokenizer.generate = saying(f"<call>{said}</call>", 1)
+    gateway.tokenizer.generate = saying(f"<tool_call>{said}</tool_call>", 7)
     ask = {"model": "m", "messages": MESSAGES, "tools": [WEATHER, PATCH_AS]}
     message = (await gateway.openai().chat.completions.create(**ask)).choices[0].message
     (call,) = message.tool_calls
