@@ -37,3 +37,9 @@ async def test_options_name_the_methods(gateway, path, methods):
 
 async def test_options_of_nothing(gateway):
     assert (await gateway.http.options("/nowhere")).status_code == 404
+
+
+async def test_options_of_the_whole_server(gateway):
+    answer = await gateway.http.request("OPTIONS", "/", extensions={"target": b"*"})
+    assert (answer.status_code, answer.content) == (204, b"")
+    assert {"GET", "POST"} < set(answer.headers["allow"].split(", "))
