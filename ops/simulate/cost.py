@@ -2,6 +2,7 @@
 
     time = step + row * decode rows + prefill * prompt tokens
          + context * (earlier tokens that decodes read) + pair * (earlier tokens that prompt tokens read)
+         + idle, if nothing is computed when its plan is made
 
 No coefficient may be negative. Virtual time is in whole picoseconds. So steps that are simulated at once end
 at exactly the same time as the same steps one by one.
@@ -23,7 +24,7 @@ SECOND = 10**12
 """Picoseconds of a second."""
 MICROSECOND = 10**6
 """Picoseconds of a microsecond."""
-TERMS = ("step", "row", "prefill", "context", "pair")
+TERMS = ("step", "row", "prefill", "context", "pair", "idle")
 
 
 class Shape(NamedTuple):
@@ -62,6 +63,9 @@ class Measured:
     """What the step computed."""
     seconds: float
     """Seconds that the step took."""
+    idle: bool = False
+    """Whether the worker had nothing to do before. Then `seconds` begin with the request, and end with what
+    the scheduler makes of the result: other steps hide that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,8 @@ class StepCost:
     """For each token that a decode reads."""
     pair: int
     """For each token that a prompt's token reads."""
+    idle: int = 0
+    """For a worker that had nothing to do: the time that other steps hide."""
 
     def of(self, shape: Shape) -> int:
         """Picoseconds of a step. A step without rows only frees slots and takes no time."""
@@ -90,7 +96,10 @@ class StepCost:
 
     def errors(self, steps: Sequence[Measured]) -> list[float]:
         """Relative error of each step's predicted time: |predicted - measured| / measured."""
-        return [abs(self.of(each.shape) / SECOND - each.seconds) / each.seconds for each in steps]
+        predicted = ((self.of(each.shape) + each.idle * self.idle) / SECOND for each in steps)
+        return [
+            abs(seconds - each.seconds) / each.seconds for seconds, each in zip(predicted, steps, strict=True)
+        ]
 
     def milliseconds(self) -> dict[str, float]:
         """The coefficients in milliseconds, by name."""
@@ -98,7 +107,11 @@ class StepCost:
 
     @classmethod
     def from_milliseconds(cls, terms: dict[str, float]) -> "StepCost":
-        """The inverse of `milliseconds`. Raises `ValueError` if a term is missing, unknown or negative."""
+        """The inverse of `milliseconds`. Raises `ValueError` if a term is missing, unknown or negative.
+
+        Without `idle` it is 0.
+        """
+        terms = {"idle": 0.0} | terms
         if set(terms) != set(TERMS) or not all(cost >= 0 for cost in terms.values()):
             raise ValueError(f"each of {', '.join(TERMS)} must be there, and none below 0")
         return cls(**{term: round(cost * (SECOND // 1000)) for term, cost in terms.items()})
@@ -107,10 +120,10 @@ class StepCost:
 def fit(steps: Sequence[Measured]) -> StepCost:
     """Fit the coefficients to measured steps: least squares of the relative errors, without negative terms.
 
-    A fit is made with every subset of the five terms. The best one without a negative coefficient is the
+    A fit is made with every subset of the terms. The best one without a negative coefficient is the
     solution.
     """
-    terms = np.array([_terms(each.shape) for each in steps], float) / [[each.seconds] for each in steps]
+    terms = np.array([_terms(each) for each in steps], float) / [[each.seconds] for each in steps]
     best, least = np.zeros(len(TERMS)), inf
     for count in range(1, len(TERMS) + 1):
         for chosen in combinations(range(len(TERMS)), count):
@@ -130,5 +143,6 @@ def load(path: Path) -> StepCost:
         raise ValueError(f"{path}: no cost of steps: {error!r}") from None
 
 
-def _terms(shape: Shape) -> tuple[int, ...]:
-    return 1, shape.rows, shape.prefill, shape.context, shape.pairs
+def _terms(step: Measured) -> tuple[int, ...]:
+    shape = step.shape
+    return 1, shape.rows, shape.prefill, shape.context, shape.pairs, step.idle

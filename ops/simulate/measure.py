@@ -7,7 +7,9 @@ Some shapes are held back from the fit. The result has the cost's errors for the
 
 import argparse
 import time
+from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -17,30 +19,37 @@ from typing import Any
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
 from gpu_worker.step.batch import BatchLimits
+from gpu_worker.step.forward import Forward
 from gpu_worker.step.runner import Runner
-from ops.bench.core import Decoding
+from ops.bench.load.workload import Question
 from ops.bench.record import percentile, write
-from ops.bench.rig.in_process import Engine
+from ops.bench.rig.in_process import Engine, InProcess
 from ops.bench.rig.plans import GREEDY, decodes, fits
 from ops.runtime.settings import SHIPPED_MODEL
 from ops.simulate import STEP_COST
 from ops.simulate.cost import Measured, Shape, fit
 from proto.arrays import pack
-from proto.worker_pb2 import NewSlot, StepPlan
+from proto.worker_pb2 import NewSlot, StepPlan, StepResult
 
 ROWS = (0, 1, 2, 4, 8, 16, 32, 48, 63)
 CONTEXTS = (16, 64, 128, 256, 512, 1024)
 CHUNKS = (0, 0, 2, 16, 32, 64, 128, 256, 448)
 STARTS = (0, 0, 64, 256, 1024)
 SHAPES = 120
+PROMPTS = (8, 16, 32, 64, 128, 256, 448)
+"""Tokens of prompts that come while nothing is computed."""
+IDLE_SECONDS = 0.1
+"""Seconds before each of them. After a shorter pause steps are faster: caches and cores are still awake."""
 HELD_BACK = 4
 """Every fourth shape is held back from the fit, to measure the error."""
 STEPS = 9
 """Steps of each shape that are timed. Their median counts."""
+BEFORE = 5
+"""Steps before these: a worker repeats what it has often computed from a record."""
 
 
 def measure(runner: Runner, count: int, seed: int) -> list[Measured]:
-    """Measure steps of `count` random shapes."""
+    """Measure steps of `count` random shapes, and prompts that come while nothing is computed."""
     for cache in runner.caches:  # pages that were never written are all one page of zeros, in the cache
         cache.keys.normal_()
         cache.values.normal_()
@@ -50,7 +59,23 @@ def measure(runner: Runner, count: int, seed: int) -> list[Measured]:
         rows, context, chunk, start = map(chance.choice, (ROWS, CONTEXTS, CHUNKS, STARTS))
         if _fits(runner.limits, rows, context, chunk, start):
             steps.append(_measured(runner, rows, context, chunk, start, seed))
-    return steps
+    prompts = [size for size in PROMPTS if _fits(runner.limits, 0, CONTEXTS[0], size, 0)]
+    return steps + [_from_idle(runner, size, seed) for size in prompts]
+
+
+def _from_idle(runner: Runner, prompt: int, seed: int) -> Measured:
+    """Measure the first token of a request that comes alone, as its client sees it."""
+    chance = Random(seed)
+    deployment = InProcess(runner, shares=False, step_tokens=runner.limits.max_step_tokens)
+    spent = []
+    with Engine(runner) as engine:
+        for _ in range(STEPS):
+            time.sleep(IDLE_SECONDS)
+            tokens = [chance.randrange(1, runner.limits.vocab_size) for _ in range(prompt)]
+            asked = deployment.ask(Question(tokens, max_tokens=1))
+            deployment.run(engine=engine)
+            spent.append(asked.answer.ended - asked.answer.sent)
+    return Measured(Shape(0, 0, prompt, prompt * (prompt + 1) // 2), median(spent), idle=True)
 
 
 def _fits(limits: BatchLimits, rows: int, context: int, chunk: int, start: int) -> bool:
@@ -59,17 +84,19 @@ def _fits(limits: BatchLimits, rows: int, context: int, chunk: int, start: int) 
     return (
         rows + chunk > 0
         and rows + chunk <= limits.max_step_tokens
-        and context > STEPS
+        and context > BEFORE + STEPS
         and fits(limits, rows + 1, longest)
     )
 
 
 def _measured(runner: Runner, rows: int, context: int, chunk: int, start: int, seed: int) -> Measured:
     """Measure one shape as in a deployment: a plan ahead, and a scheduler that works beside the model."""
+    scheduler, echo, ends = InProcess(runner), _Echo(), list[float]()
+    for _ in range(max(1, rows)):
+        scheduler.ask(Question([1], max_tokens=2 * (BEFORE + STEPS)))
+    scheduler.step(echo)
     runner.reset()
-    scheduler = Decoding(max(1, rows), seed)
-    ends = []
-    with Engine(runner) as engine:
+    with _as_it_comes(runner, chunk), Engine(runner) as engine:
         plans = _plans(runner.limits, rows, context, chunk, start, seed)
         engine.submit(next(plans))
         for plan in plans:
@@ -78,10 +105,38 @@ def _measured(runner: Runner, rows: int, context: int, chunk: int, start: int, s
             ends.append(time.perf_counter())
             if result.errors:
                 raise RuntimeError(result.errors[0].message)
-            scheduler.step()
+            scheduler.step(echo)
     read = rows * (context - STEPS // 2)  # in the median step
     shape = Shape(rows, read, chunk, chunk * start + chunk * (chunk + 1) // 2)
-    return Measured(shape, median(end - before for before, end in pairwise(ends)))
+    return Measured(shape, median(end - before for before, end in pairwise(ends[-STEPS - 1 :])))
+
+
+@contextmanager
+def _as_it_comes(runner: Runner, chunk: int) -> Iterator[None]:
+    """Decodes are repeated from a record. A chunk beside as many of them as here seldom comes twice."""
+    forward = runner.forward
+    assert isinstance(forward, Forward)
+    recorded = forward.recorded
+    if chunk:
+        forward.recorded = None
+    try:
+        yield
+    finally:
+        forward.recorded = recorded
+
+
+class _Echo(Engine):
+    """Computes nothing: whatever is sampled is token 0."""
+
+    def __init__(self) -> None:
+        self._taken: deque[StepPlan] = deque()
+
+    def submit(self, plan: StepPlan) -> None:
+        self._taken.append(plan)
+
+    def result(self) -> StepResult:
+        plan = self._taken.popleft()
+        return StepResult(step=plan.step, tokens=pack([0] * sum(plan.rows.samples)))
 
 
 def _plans(
@@ -91,7 +146,7 @@ def _plans(
     first = rows * -(-context // limits.block_size)
     blocks = range(first, first + -(-(start + chunk) // limits.block_size))
     prompt = pack([1 + seed % 7] * (start + chunk))
-    for plan in decodes(limits, rows, context, STEPS, seed):
+    for plan in decodes(limits, rows, context, BEFORE + STEPS, seed):
         if chunk:
             if plan.step > 1:
                 plan.freed_slots = pack([rows])
@@ -121,7 +176,9 @@ def fitted(steps: list[Measured]) -> dict[str, Any]:
         "error_mean": round(fmean(errors), 4),
         "error_p50": round(median(errors), 4),
         "error_p90": round(percentile(errors, 0.9), 4),
-        "steps": [each.shape._asdict() | {"ms": round(1000 * each.seconds, 3)} for each in steps],
+        "steps": [
+            each.shape._asdict() | {"idle": each.idle, "ms": round(1000 * each.seconds, 3)} for each in steps
+        ],
     }
 
 

@@ -26,7 +26,7 @@ from gpu_worker.step.runner import Runner
 from ops.bench.load.load import summarize
 from ops.bench.load.workload import Question
 from ops.bench.record import aligned, write
-from ops.bench.rig.in_process import InProcess
+from ops.bench.rig.in_process import Engine, InProcess
 from ops.bench.rig.stolen import CALM, stolen_share
 from ops.runtime.settings import SHIPPED_MODEL
 from ops.simulate import RESULTS
@@ -59,7 +59,7 @@ LOADS = (
 
 def in_earnest(runner: Runner, arrivals: Sequence[Arrival], setting: Setting, seed: int) -> dict[str, float]:
     """Compute each request at its time, and wait for all answers. Returns `FIGURES` by name."""
-    engine = InProcess(runner, setting.depth, setting.step_tokens, num_blocks=setting.pool_blocks)
+    deployment = InProcess(runner, setting.depth, setting.step_tokens, num_blocks=setting.pool_blocks)
     due = deque(zip(arrivals, _questions(arrivals, seed), strict=True))
     asked = []
     begun = time.perf_counter()
@@ -67,13 +67,14 @@ def in_earnest(runner: Runner, arrivals: Sequence[Arrival], setting: Setting, se
     def ask(_: int = 0) -> None:
         while due and begun + due[0][0].at <= time.perf_counter():
             arrival, question = due.popleft()
-            asked.append(engine.ask(question))
+            asked.append(deployment.ask(question))
             asked[-1].answer.sent = begun + arrival.at
 
-    while due:
-        time.sleep(max(0.0, begun + due[0][0].at - time.perf_counter()))
-        ask()
-        engine.run(ask)
+    with Engine(runner) as engine:  # a worker's goes on while there is nothing to do, too
+        while due:
+            time.sleep(max(0.0, begun + due[0][0].at - time.perf_counter()))
+            ask()
+            deployment.run(ask, engine)
     answers = [each.answer for each in asked]
     found = summarize(answers, max(answer.ended for answer in answers) - begun)
     return _figures(found.output_rate, found.first_token, found.between_tokens, found.end_to_end)

@@ -78,7 +78,8 @@ class Worker:
         self._depth = depth
         self._leaps = leaps
         self._flights: deque[Flight] = deque()
-        self._begun = 0
+        self._begun = -1
+        """When the step under way begins, or the last one ended."""
         self._leap: Leap | None = None
 
     @property
@@ -95,7 +96,7 @@ class Worker:
         """Make plans until `depth` plans are in flight, or the scheduler has none to make."""
         flights, scheduler = self._flights, self.scheduler
         if not flights:
-            self._begun = now
+            self._begun = now if now == self._begun else now + self._cost.idle
         while len(flights) < self._depth and (plan := scheduler.plan()) is not None:
             swaps = len(plan.swap_out.blocks) + len(plan.swap_in.blocks)
             flights.append(Flight(plan.step, plan.rows.samples, Shape.of(plan), swaps))

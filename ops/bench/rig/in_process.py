@@ -9,6 +9,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 
 from gpu_worker.memory.host import HostOffer
@@ -174,16 +175,28 @@ class InProcess:
                 next_of(going.pop(id(ended)))
         return [asked.answer for asked in self._asked.values()], time.perf_counter() - begun
 
-    def run(self, after_step: Callable[[int], None] = lambda _: None) -> None:
-        """Answer all requests. `after_step` gets the number of steps after each, and may submit more."""
-        with Engine(self._runner) as engine:
-            for _ in self._ended(engine, after_step):
+    def run(self, after_step: Callable[[int], None] = lambda _: None, engine: "Engine | None" = None) -> None:
+        """Answer all requests. `after_step` gets the number of steps after each, and may submit more.
+
+        `engine`: what runs the model, and goes on afterwards; without one it is started and ended here.
+        """
+        with Engine(self._runner) if engine is None else nullcontext(engine) as running:
+            for _ in self._ended(running, after_step):
                 pass
 
     def _ended(
         self, engine: "Engine", after_step: Callable[[int], None] = lambda _: None
     ) -> Iterator[TrackedRequest]:
         """The requests in the order in which they end, until none is left."""
+        while (ended := self.step(engine)) is not None:
+            yield from ended
+            after_step(self.times.steps)
+
+    def step(self, engine: "Engine") -> list[TrackedRequest] | None:
+        """Make plans, wait for the next result, and take it in.
+
+        Returns the requests that ended with it, or None if no request is left.
+        """
         while True:
             while not self._compiled.empty():
                 self._scheduler.compiled(self._compiled.get())
@@ -194,17 +207,16 @@ class InProcess:
                 self.swaps += len(plan.swap_out.blocks) + len(plan.swap_in.blocks)
                 engine.submit(plan_to(plan))
             self.times.planning += time.perf_counter() - started
-            if not self._scheduler.in_flight:
-                if self._scheduler.idle:
-                    return
-                self._scheduler.compiled(self._compiled.get())
-                continue
-            message = engine.result()
-            started = time.perf_counter()
-            ended = self._record(message)
-            self.times.planning += time.perf_counter() - started
-            yield from ended
-            after_step(self.times.steps)
+            if self._scheduler.in_flight:
+                break
+            if self._scheduler.idle:
+                return None
+            self._scheduler.compiled(self._compiled.get())
+        message = engine.result()
+        started = time.perf_counter()
+        ended = self._record(message)
+        self.times.planning += time.perf_counter() - started
+        return ended
 
     def _record(self, message: StepResult) -> list[TrackedRequest]:
         """Take in the result of a step. Returns the requests that ended with it."""

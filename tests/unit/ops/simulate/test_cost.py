@@ -8,7 +8,9 @@ import pytest
 from ops.simulate.cost import SECOND, TERMS, Measured, Shape, StepCost, fit, load
 from scheduler_svc.core.plan import Rows, StepPlan
 
-COST = StepCost.from_milliseconds({"step": 2, "row": 0.1, "prefill": 0.05, "context": 0.001, "pair": 0.0001})
+COST = StepCost.from_milliseconds(
+    {"step": 2, "row": 0.1, "prefill": 0.05, "context": 0.001, "pair": 0.0001, "idle": 3}
+)
 
 
 def drawn(cost: StepCost, count: int = 60) -> list[Measured]:
@@ -22,7 +24,9 @@ def drawn(cost: StepCost, count: int = 60) -> list[Measured]:
         )
         for chunk in chance.choices((0, 16, 256), k=count)
     ]
-    return [Measured(shape, cost.of(shape) / SECOND) for shape in shapes]
+    steps = [Measured(shape, cost.of(shape) / SECOND) for shape in shapes]
+    alone = [Shape(0, 0, chunk, chunk * (chunk + 1) // 2) for chunk in (8, 64, 256)]
+    return steps + [Measured(shape, (cost.of(shape) + cost.idle) / SECOND, idle=True) for shape in alone]
 
 
 def test_the_cost_of_steps_is_found_again() -> None:

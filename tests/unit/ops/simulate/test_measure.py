@@ -27,9 +27,9 @@ def runner() -> Runner:
 def test_a_step_has_the_shape_it_is_measured_for(runner, rows, context, chunk, start) -> None:
     measured = measure._measured(runner, rows, context, chunk, start, 1)
     plans = list(measure._plans(runner.limits, rows, context, chunk, start, 1))
-    assert len(plans) == measure.STEPS
-    # Times are those from the second step to the last but one; of these the one in the middle.
-    middle = plans[measure.STEPS // 2]
+    assert len(plans) == measure.BEFORE + measure.STEPS
+    # Times are those of the last steps but one; of these the one in the middle.
+    middle = plans[measure.BEFORE + measure.STEPS // 2]
     starts, counts = (
         np.frombuffer(packed, "<i4").tolist() for packed in (middle.rows.starts, middle.rows.counts)
     )
@@ -41,8 +41,10 @@ def test_a_step_has_the_shape_it_is_measured_for(runner, rows, context, chunk, s
 def test_what_is_measured_becomes_a_cost(runner) -> None:
     steps = measure.measure(runner, 12, 1)
     found = measure.fitted(steps)
-    assert len(found["steps"]) == 12
-    assert found["held_back"] == 3
+    idle = [step for step in found["steps"] if step["idle"]]
+    assert [step["prefill"] for step in idle] == [8, 16, 32, 64], "more tokens than a step may have"
+    assert len(found["steps"]) == 12 + len(idle)
+    assert found["held_back"] == 4
     cost = StepCost.from_milliseconds(found["cost_ms"])
     assert 0 < cost.of(Shape(1, 10)) < cost.of(Shape(1, 10, 64, 64 * 32))
 

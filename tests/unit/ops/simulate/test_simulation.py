@@ -47,6 +47,20 @@ def test_one_that_comes_meanwhile_waits_for_the_plans_under_way(depth, first, en
         assert (found["end_to_end_ms"]["p50"], found["end_to_end_ms"]["p99"]) == ends
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("leaps", [True, False])
+def test_who_comes_while_nothing_is_computed_waits_longer(depth, leaps) -> None:
+    arrivals = [Arrival(0, 20, 4), Arrival(0.01, 5, 2), Arrival(1, 20, 4)]
+    before, after = (
+        run(Setting(depth=depth), arrivals, replace(COST, idle=idle), leaps).summary()
+        for idle in (0, 5 * 10**9)
+    )
+    longer = {name: after["end_to_end_ms"][name] - before["end_to_end_ms"][name] for name in ("p50", "p99")}
+    assert longer == pytest.approx({"p50": 5, "p99": 5})
+    assert after["seconds"] - before["seconds"] == pytest.approx(0.005)
+    assert after["between_tokens_ms"] == before["between_tokens_ms"]
+
+
 def test_of_two_workers_each_takes_one() -> None:
     found = run(Setting(workers=2), [Arrival(0, 20, 3), Arrival(0, 20, 3)]).summary()
     assert found["end_to_end_ms"] == dict.fromkeys(("p50", "p90", "p99"), 25.253)
