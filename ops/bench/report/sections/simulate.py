@@ -14,6 +14,7 @@ TERMS = {
     "prefill": "each prompt token",
     "context": "each token that a decode reads",
     "pair": "each token that a prompt token reads",
+    "idle": "a worker that had nothing to do",
 }
 
 
@@ -77,7 +78,8 @@ def validated(results: Results, drawings: str) -> list[str]:
 
 
 def costs(results: Results, drawings: str) -> list[str]:
-    terms = [(words, f"{1000 * results['cost_ms'][term]:.4g}") for term, words in TERMS.items()]
+    found = results["cost_ms"]
+    terms = [(words, f"{1000 * found[term]:.4g}") for term, words in TERMS.items() if term in found]
     return [
         f"Fitted to {len(results['steps']) - results['held_back']} measured steps, {results['threads']} "
         f"threads. It misses {results['held_back']} others by {100 * results['error_mean']:.1f} % in the "
