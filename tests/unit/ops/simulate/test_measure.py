@@ -16,6 +16,11 @@ from ops.simulate.simulation import Setting
 SETTINGS = WorkerSettings(kv_memory=64 << 20, threads=1, max_slots=16, step_tokens=96)
 
 
+@pytest.fixture(autouse=True)
+def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "IDLE_SECONDS", 0.0)
+
+
 @pytest.fixture(scope="module")
 def runner() -> Runner:
     return load(SETTINGS)
@@ -51,6 +56,8 @@ def test_what_is_measured_becomes_a_cost(runner) -> None:
 
 def test_both_ways_answer_the_same_requests(runner, monkeypatch) -> None:
     monkeypatch.setattr(validate, "SHAPES", 8)
+    monkeypatch.setattr(validate, "RUNS", 2)
+    monkeypatch.setattr(validate, "TRIES", 2)
     loads = [
         Load(kind, requests=6, rate=40, prompt_lengths=(9, 21), output_lengths=(3, 8), tenants=1)
         for kind in ("poisson", "bursts")
