@@ -28,7 +28,7 @@ class Spelling:
     glue: str
     """What may be written as the end of a terminal although it belongs to what comes next."""
     ends_glued: bool
-    """Whether it is what comes after a whole input."""
+    """Whether `glue` is the text that stands after a whole input, and may be written as the end of it."""
 
     def __init__(self, rules: Rules, terminals: Mapping[str, Node]) -> None:
         self._rules, self._terminals = rules, terminals
@@ -96,7 +96,7 @@ class Spelling:
         return Repeat(self.character("(?s:.)") or EMPTY, 0, None)
 
     def goes_on(self, node: Node) -> bool:
-        """Whether a string of the node may go on with `glue`. What is said of others does no harm."""
+        """Whether a string of the node may go on with `glue`. To say so of one that may not does no harm."""
         raise NotImplementedError
 
     def begun(self, node: Node) -> Node | None:

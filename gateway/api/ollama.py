@@ -20,7 +20,7 @@ from gateway.api.body import read_body
 from gateway.api.calls import Call
 from gateway.api.chat import ChatAnswer
 from gateway.api.chat_schema import ChatBody
-from gateway.api.embeddings import embedded, numbers
+from gateway.api.embeddings import embedded, in_turns, numbers
 from gateway.api.logprobs import chat_logprobs
 from gateway.api.ollama_answer_schema import (
     OllamaChatAnswer,
@@ -134,7 +134,7 @@ def _add_embed(routes: APIRouter, generator: Generator, catalog: Catalog) -> Non
         body = await read_body(request, EmbedBody)
         model = (await _found(catalog, body.model)).name
         found = await embedded(request, generator, body.embedding(model))
-        vectors = ",".join(numbers(one.embedding) for one in found)
+        vectors = ",".join(await in_turns(numbers, (one.embedding for one in found)))
         rest = {
             "model": model,
             "total_duration": time.monotonic_ns() - begun,

@@ -3,7 +3,6 @@
 With a vector for each token (`token_embed`) a client can compare texts token by token, as ColBERT does.
 """
 
-import asyncio
 import time
 from collections.abc import Iterable
 
@@ -11,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 
 from gateway.api.answer import compact
 from gateway.api.body import read_body
-from gateway.api.embeddings import WIDE, Bounds, embedded, listed, numbers, written
+from gateway.api.embeddings import WIDE, Bounds, embedded, in_turns, listed, numbers, written
 from gateway.api.embeddings_schema import PoolingBody
 from gateway.api.pooling_answer_schema import PooledList
 from gateway.http.openapi import posting
@@ -36,7 +35,7 @@ def router(generator: Generator) -> APIRouter:
         if body.of_tokens and body.encoding_format == "float":
             vectors = await _by_tokens(found)
         else:
-            vectors = written(body, found)
+            vectors = await written(body, found)
         head = compact({"id": f"pool-{request.state.request_id}", "created": int(time.time())})[1:-1]
         answer = listed("pooling", "data", body, found, vectors)
         return Response(f"{{{head},{answer}}}", media_type="application/json")
@@ -45,12 +44,11 @@ def router(generator: Generator) -> APIRouter:
 
 
 async def _by_tokens(found: Iterable[EmbedResponse]) -> list[str]:
-    """Of each text a JSON array with an array for each token. Other requests have turns between tokens."""
+    """Of each text a JSON array with an array for each token."""
     texts = []
     for one in found:
-        size, tokens = len(one.embedding) // one.tokens, list[str]()
-        for start in range(0, len(one.embedding), size):
-            tokens.append(numbers(one.embedding[start : start + size]))
-            await asyncio.sleep(0)
+        size = len(one.embedding) // one.tokens
+        starts = range(0, len(one.embedding), size)
+        tokens = await in_turns(numbers, (one.embedding[start : start + size] for start in starts))
         texts.append(f"[{','.join(tokens)}]")
     return texts

@@ -100,7 +100,7 @@ def input_of(arguments: str) -> str:
 
 
 def functions(value: object, info: ValidationInfo, kinds: Collection[str | None]) -> object:
-    """A list of tools without those that are no functions: the `type` of a function is one of `kinds`.
+    """The tools of a list that the client runs itself: those whose `type` is one of `kinds`.
 
     Others, such as `web_search`, run on the servers of who made them, and agents offer them to every server.
     The model does not see them. They are noted as ignored; where no fields are, this raises `BadRequest`.
@@ -173,10 +173,10 @@ def name_of(tool: Json) -> str:
 
 def grammar_of(tool: Json) -> InputGrammar | None:
     """The grammar of a custom tool's input, if it has one."""
-    grammar = (
-        (tool.get("custom", {}).get("format") or {}).get("grammar") if tool["type"] == "custom" else None
-    )
-    return InputGrammar(syntax=grammar["syntax"], definition=grammar["definition"]) if grammar else None
+    match tool.get("custom"):
+        case {"format": {"type": "grammar", "grammar": {"syntax": syntax, "definition": definition}}}:
+            return InputGrammar(syntax=syntax, definition=definition)
+    return None
 
 
 def as_function(tool: Json) -> Json:
@@ -237,7 +237,7 @@ def allowed_names(choice: object) -> set[str] | None:
 
 
 def call_shape(tools: Sequence[Json], choice: object, parallel: bool) -> CallShape | None:
-    """Which calls an answer may have; None if any text will do. `tools`: those that are offered.
+    """Which calls an answer may have; None if any will do. `tools`: those that are offered.
 
     Raises `BadRequest` if a call is demanded that cannot be made.
     """

@@ -43,7 +43,7 @@ CONTEXT = 256
 PREFILL = 512
 """Tokens of a prompt that one step computes."""
 STEPS = 12
-"""Steps of each batch; the median counts of all but the first that lost no core to other virtual machines."""
+"""Steps of each batch. The median counts, without the first and those that lost a core to other machines."""
 PRODUCTS = {"135M": {"gate_up": (3072, 576)}, "1.1B": {"gate_up": (11264, 2048)}}
 """(out, in) of the products that are compared."""
 DECODES = ((8, 1024),)

@@ -82,7 +82,7 @@ class StepCost:
     """For each token that a decode reads."""
     pair: int
     """For each token that a prompt's token reads."""
-    idle: int = 0
+    idle: int
     """For a worker that had nothing to do: the time that other steps hide."""
 
     def of(self, shape: Shape) -> int:
@@ -107,11 +107,7 @@ class StepCost:
 
     @classmethod
     def from_milliseconds(cls, terms: dict[str, float]) -> "StepCost":
-        """The inverse of `milliseconds`. Raises `ValueError` if a term is missing, unknown or negative.
-
-        Without `idle` it is 0.
-        """
-        terms = {"idle": 0.0} | terms
+        """The inverse of `milliseconds`. Raises `ValueError` if a term is missing, unknown or negative."""
         if set(terms) != set(TERMS) or not all(cost >= 0 for cost in terms.values()):
             raise ValueError(f"each of {', '.join(TERMS)} must be there, and none below 0")
         return cls(**{term: round(cost * (SECOND // 1000)) for term, cost in terms.items()})

@@ -196,7 +196,9 @@ def test_what_is_ignored_may_stand_between_all_terminals(model: Model) -> None:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_every_format_has_grammars_of_inputs(model: Model, name: str) -> None:
-    model.vocabulary.walk(model.matcher(rules_of(model, name, PATCH)))
+    matcher = model.matcher(rules_of(model, name, PATCH))
+    model.vocabulary.walk(matcher)
+    assert not matcher.is_error()
 
 
 def test_an_answer_is_free_to_be_a_text(model: Model) -> None:

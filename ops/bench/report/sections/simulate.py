@@ -78,8 +78,7 @@ def validated(results: Results, drawings: str) -> list[str]:
 
 
 def costs(results: Results, drawings: str) -> list[str]:
-    found = results["cost_ms"]
-    terms = [(words, f"{1000 * found[term]:.4g}") for term, words in TERMS.items() if term in found]
+    terms = [(words, f"{1000 * results['cost_ms'][term]:.4g}") for term, words in TERMS.items()]
     return [
         f"Fitted to {len(results['steps']) - results['held_back']} measured steps, {results['threads']} "
         f"threads. It misses {results['held_back']} others by {100 * results['error_mean']:.1f} % in the "

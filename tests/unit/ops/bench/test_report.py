@@ -134,7 +134,9 @@ OVERLOAD = {
     "recovery_s": 0.02,
     "grew": {"gateway MiB": (70.0, 70.5)},
 }
-COST = StepCost.from_milliseconds({"step": 1, "row": 0.1, "prefill": 0.1, "context": 0.001, "pair": 0})
+COST = StepCost.from_milliseconds(
+    {"step": 1, "row": 0.1, "prefill": 0.1, "context": 0.001, "pair": 0, "idle": 0}
+)
 PAIRS = [({"rate": 20.0, "preemptions": 0.0}, {"rate": 10.0, "preemptions": 3.0})] * 2
 
 

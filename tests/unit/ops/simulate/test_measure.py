@@ -102,7 +102,9 @@ def test_a_load_is_run_no_more_often_than_allowed(runner, monkeypatch) -> None:
 
 
 def test_the_simulator_is_timed() -> None:
-    cost = StepCost.from_milliseconds({"step": 1, "row": 0.1, "prefill": 0.1, "context": 0, "pair": 0})
+    cost = StepCost.from_milliseconds(
+        {"step": 1, "row": 0.1, "prefill": 0.1, "context": 0, "pair": 0, "idle": 0}
+    )
     (found,) = scale.measure(3, 50, (10.0,), cost)
     assert found["output_tokens"] == 50 * 64
     assert found["us_per_request"] == pytest.approx(found["seconds"] * 1e6 / 50, abs=200)

@@ -12,8 +12,12 @@ from ops.simulate.simulation import Setting, Simulation
 from ops.simulate.trace import Arrival, Turn
 from scheduler_svc.core.policies import POLICIES
 
-COST = StepCost.from_milliseconds({"step": 1, "row": 1, "prefill": 1, "context": 0.001, "pair": 0.001})
-QUICK = StepCost.from_milliseconds({"step": 2, "row": 0.1, "prefill": 0.03, "context": 2e-4, "pair": 1e-5})
+COST = StepCost.from_milliseconds(
+    {"step": 1, "row": 1, "prefill": 1, "context": 0.001, "pair": 0.001, "idle": 0}
+)
+QUICK = StepCost.from_milliseconds(
+    {"step": 2, "row": 0.1, "prefill": 0.03, "context": 2e-4, "pair": 1e-5, "idle": 0}
+)
 
 
 def run(setting: Setting, arrivals: list[Arrival], cost: StepCost = COST, leaps: bool = True) -> Ledger:

@@ -12,7 +12,9 @@ from ops.simulate.trace import Arrival
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.policies import POLICIES
 
-COST = StepCost.from_milliseconds({"step": 1.5, "row": 0.1, "prefill": 0.07, "context": 4e-4, "pair": 8e-5})
+COST = StepCost.from_milliseconds(
+    {"step": 1.5, "row": 0.1, "prefill": 0.07, "context": 4e-4, "pair": 8e-5, "idle": 0}
+)
 LOAD = Load(requests=120, rate=80.0, output_lengths=(16, 256))
 LITTLE_MEMORY = {"pool_blocks": 256, "slots": 64}
 FEW_SLOTS = {"pool_blocks": 512, "slots": 8}
