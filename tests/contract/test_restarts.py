@@ -173,6 +173,9 @@ async def test_acknowledged_entries_that_are_lost_while_keys_survive(
         redis.asyncio.Redis.from_url(mortal_redis.url, socket_timeout=60) as looking,
     ):
         (written,) = mortal_redis.directory.glob("appendonlydir/*.incr.aof")
+        lease = f"{world.bus.prefix}alive:{world.client.id}"
+        # Redis writes to the file later than it answers while the disk is busy.
+        await until(lambda: lease.encode() in written.read_bytes(), "the lease is in the file")
         size = written.stat().st_size
         call, door = await at_its_door(world, echo, looking, until)
         await asyncio.to_thread(mortal_redis.kill)
@@ -180,7 +183,7 @@ async def test_acknowledged_entries_that_are_lost_while_keys_survive(
             file.truncate(size)
         await asyncio.to_thread(mortal_redis.start)
         assert await looking.xlen(door) == 0, "Redis has forgotten it"
-        assert await looking.exists(f"{world.bus.prefix}alive:{world.client.id}"), "and not the leases"
+        assert await looking.exists(lease), "and not the leases"
         await is_asked_again(call, world, echo)
 
 
