@@ -51,7 +51,8 @@ def substitutable(model: Any) -> Iterator[tuple[str, Any]]:
 
 def _is_experts(module: Any) -> bool:
     """Whether it has stacked matrices as transformers' `use_experts_implementation` names them."""
-    usual = hasattr(module, "_apply_gate") and not (module.has_bias or module.has_post_expert_norm)
+    unusual = (getattr(module, name, False) for name in ("has_bias", "has_post_expert_norm"))
+    usual = hasattr(module, "_apply_gate") and not any(unusual)
     names = {name for name, _ in module.named_parameters()}
     return (usual or _takes_scaled(module)) and names == {up_name(module), "down_proj"}
 

@@ -16,7 +16,7 @@ def watch_logits(runner: Any) -> dict[tuple[int, int], Tensor]:
             for slot, start, count in zip(rows.slots, rows.starts, rows.counts, strict=True)
             for position in range(start, start + count)
         )
-        seen.update(zip(places, runner.model.logits(hidden), strict=True))
+        seen.update(zip(places, runner.model.logits(hidden).cpu(), strict=True))
         return hidden, slots
 
     runner.forward = watched

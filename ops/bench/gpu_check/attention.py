@@ -23,7 +23,7 @@ BATCHES = (1, 8, 32, 128, 256)
 CONTEXTS = (512, 2048, 8192, 32_768, 131_072)
 PAGES = 8 << 30
 """Bytes of keys and values that a case may have at most."""
-FLEX = ((8, 8192), (32, 2048), (128, 2048), (1, 131_072))
+FLEX = ((32, 2048), (1, 131_072))
 """Pairs of batch and context for which `flex_attention` is measured."""
 MANY_BYTES = 512 << 20
 """Bytes of pages that a timed turn reads: more than any cache holds, as with a model's layers."""

@@ -28,10 +28,10 @@ def compile_kernels(bench: Bench) -> None:
 
 PARTS = (
     Part("rates", measure_rates, 40),
-    Part("kernels", correct.check, 100, shards=6),
+    Part("kernels", correct.check, 100, shards=12),
     Part("tokens", tokens.check, 60),
     Part("steps", steps.measure, 100),
-    Part("compiling", compile_kernels, 60, shards=4),
+    Part("compiling", compile_kernels, 60, shards=6),
     Part("decode", attention.measure, 70),
     Part("prefill", prefill.measure, 40),
     Part("mixed steps", mixed.measure, 40),

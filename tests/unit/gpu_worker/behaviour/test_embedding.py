@@ -121,7 +121,9 @@ def test_plans_that_contradict_themselves(
 def test_states_that_are_not_finite_fail_alone(make: SimpleNamespace, tiny: SimpleNamespace) -> None:
     runner = make.runner(tiny.directory)
     normed = runner.model.normed
-    runner.model.normed = lambda states: normed(states).index_fill(0, torch.tensor([0]), torch.nan)
+    runner.model.normed = lambda states: normed(states).index_fill(
+        0, torch.tensor([0]).to(states.device), torch.nan
+    )
     slots = [make.slot(slot, text(3), [slot], pooling=MEAN) for slot in range(2)]
     result = runner.execute(make.plan(1, [(0, 0, 3, 0), (1, 0, 3, 0)], new_slots=slots))
     assert [error.row for error in result.errors] == [0]

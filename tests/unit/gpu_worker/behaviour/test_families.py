@@ -25,7 +25,7 @@ from gpu_worker.models.families import FAMILIES
 from tests.support.deployment import ROOT
 from tests.support.logits import watch_logits
 from tests.support.native import NO_ONEDNN_BFLOAT16
-from tests.unit.gpu_worker.conftest import BACK_ENDS, INTERPRETED, back_end, makers
+from tests.unit.gpu_worker.conftest import BACK_ENDS, TRITON, back_end, makers
 
 PROMPT = [5, 17, 3, 88, 41, 41, 9, 60, 2, 73, 28, 54, 12, 90, 33, 71, 8, 26, 65]
 LENGTH = len(PROMPT) + 64
@@ -330,7 +330,7 @@ def test_equals_transformers(make: Any, models: Any, number: int) -> None:
     check(make, models(list(MODELS)[number]), number)
 
 
-@pytest.mark.parametrize("name", BACK_ENDS if INTERPRETED else ["torch", build.supported()[0]])
+@pytest.mark.parametrize("name", BACK_ENDS if TRITON else ["torch", build.supported()[0]])
 @pytest.mark.parametrize("number", range(len(ALIKE)), ids=list(ALIKE))
 def test_those_alike_equal_transformers(models: Any, number: int, name: str) -> None:
     check(makers(back_end(name)), models(list(ALIKE)[number]), number)

@@ -108,7 +108,7 @@ def test_logits_at_every_position(make, tiny) -> None:
         driver.step((sequence, 1), *(((other, 11),) if not other.computed else ()))
     with torch.inference_mode():
         expected = tiny.model(torch.tensor([sequence.tokens[:-1]])).logits[0]
-    torch.testing.assert_close(torch.stack([row[0] for row in seen]), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(torch.stack([row[0] for row in seen]).cpu(), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_the_shipped_model(make) -> None:

@@ -19,7 +19,7 @@ from gpu_worker.step.batch import Batch
 from gpu_worker.step.plan import read_plan
 from proto.sampling import STAGED
 from tests.support.native import with_team
-from tests.unit.gpu_worker.conftest import INTERPRETED, makers
+from tests.unit.gpu_worker.conftest import CPU, GPU, TRITON, makers
 
 VOCAB = 97
 PLAIN = {"reference": sample, "triton": in_triton}
@@ -31,7 +31,7 @@ def make() -> SimpleNamespace:
     return makers(ReferenceKernels())
 
 
-@pytest.fixture(params=["reference", *INTERPRETED, *build.supported()])
+@pytest.fixture(params=["reference", *TRITON, *build.supported()])
 def choose(request):
     """Each implementation, with the reference's arguments."""
     if request.param in PLAIN:
@@ -48,21 +48,23 @@ def sampling(make, choose):
 
     def run(rows, index=0, allowed=None):
         limits = make.limits(max_slots=max(8, len(rows)))
-        batch = Batch(limits, torch.device("cpu"))
+        device = GPU if choose is in_triton else CPU
+        batch = Batch(limits, device)
         slots = [
             make.slot(slot, tokens, [], prompt_length=prompt, sampling=params, sequence_index=index)
             for slot, (tokens, prompt, params, _) in enumerate(rows)
         ]
         batch.apply(read_plan(make.plan(1, new_slots=slots), 64))
         order = np.arange(len(rows), dtype=np.int32)
-        logits = torch.stack([row[3] for row in rows])
-        before = logits.clone()
-        found = choose(
-            logits, order, torch.from_numpy(order).long(), batch.known[order], batch.sampling.state, allowed
-        )
+        logits = torch.stack([row[3] for row in rows]).to(device)
+        before, places = logits.clone(), torch.from_numpy(order).long().to(device)
+        found = choose(logits, order, places, batch.known[order], batch.sampling.state, allowed)
         assert torch.equal(logits.nan_to_num(), before.nan_to_num()), (
             "the caller's logits are not the sampler's to change"
         )
+        if device.type == "cuda":
+            found = found.on_host()
+            torch.cuda.synchronize()
         return found
 
     return run

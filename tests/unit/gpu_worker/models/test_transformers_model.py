@@ -23,7 +23,7 @@ from gpu_worker.models.transformers_model import TransformersModel
 from tests.support.logits import watch_logits
 from tests.support.tiny_models import tiny_model
 from tests.unit.gpu_worker.behaviour.test_families import GPT, LENGTH, PROMPT, random_model
-from tests.unit.gpu_worker.conftest import BACK_ENDS, INTERPRETED, back_end, makers
+from tests.unit.gpu_worker.conftest import BACK_ENDS, TRITON, back_end, makers
 
 GEMMA_4: dict[str, Any] = {
     "head_dim": 8,
@@ -136,7 +136,7 @@ def test_equals_transformers(make: Any, tmp_path: Path, name: str) -> None:
     check(make, *MODELS[name], tmp_path)
 
 
-@pytest.mark.parametrize("back", BACK_ENDS if INTERPRETED else [build.supported()[0]])
+@pytest.mark.parametrize("back", BACK_ENDS if TRITON else [build.supported()[0]])
 @pytest.mark.parametrize("name", MIXTURES)
 def test_mixtures_equal_transformers(back: str, tmp_path: Path, name: str) -> None:
     check(makers(back_end(back)), *MIXTURES[name], tmp_path)
