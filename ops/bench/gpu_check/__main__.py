@@ -60,6 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _check(parts: "list[Part]", out: Path, deadline: float, dry: bool) -> int:
     from ops.bench import record
     from ops.bench.gpu_check.bench import SEED, Findings, Rates
+    from ops.bench.gpu_check.correct import merged
     from ops.bench.gpu_check.part import run
 
     found, rates = Findings(), Rates()
@@ -73,7 +74,10 @@ def _check(parts: "list[Part]", out: Path, deadline: float, dry: bool) -> int:
         until = deadline if dry else min(deadline, began + part.seconds)
         found.add(run(part, until, rates, 1 if dry else part.shards))
         if measured := found.rows.get("rates"):
-            rates = Rates(measured[0]["copy B/s"], measured[0]["matrix op/s"])
+            first = measured[0]
+            rates = Rates(max(first["copy B/s"], first["read B/s"]), first["matrix op/s"])
+        if rows := found.rows.get("kernels"):
+            found.rows["kernels"] = merged(rows)
         seconds[part.name] = round(time.monotonic() - began, 1)
         print(f"{part.name}: {seconds[part.name]} s", file=sys.stderr, flush=True)
         results = {"wrong": found.wrong, "left out": found.left_out, "seconds": seconds, **found.rows}

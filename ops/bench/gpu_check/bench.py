@@ -14,7 +14,7 @@ SEED = 0
 TURNS = 5
 """Times that a measurement is repeated; the fastest counts."""
 COPIED = 1 << 30
-"""Bytes of the copy that gives the bandwidth: far more than a cache holds."""
+"""Bytes of the copy, and of the sum, that give the bandwidth: far more than a cache holds."""
 SIDE = 8192
 """Rows and columns of the matrices whose product gives the matrix rate."""
 
@@ -27,7 +27,7 @@ class Rates:
     """Rates of the GPU, with which results are compared. 0: not measured."""
 
     bandwidth: float = 0.0
-    """Bytes per second that a copy reads and writes, added up."""
+    """Bytes per second: those that a copy reads and writes, or those that a sum reads, whichever are more."""
     matrix: float = 0.0
     """Floating-point operations per second in a matrix product in bfloat16."""
 
@@ -137,7 +137,9 @@ def measure_rates(bench: Bench) -> None:
     size, side = (1 << 20, 64) if bench.dry else (COPIED, SIDE)
     source = torch.empty(size, dtype=torch.uint8, device=bench.device)
     target = torch.empty_like(source)
-    bandwidth = 2 * size / bench.seconds(lambda: target.copy_(source))
+    copied = 2 * size / bench.seconds(lambda: target.copy_(source))
+    numbers = source.zero_().view(torch.float32)
+    read = size / bench.seconds(numbers.sum)
     left, right = (torch.randn(side, side, device=bench.device).bfloat16() for _ in range(2))
     matrix = 2 * side**3 / bench.seconds(lambda: left @ right)
-    bench.note("rates", {"device": bench.name, "copy B/s": bandwidth, "matrix op/s": matrix})
+    bench.note("rates", {"device": bench.name, "copy B/s": copied, "read B/s": read, "matrix op/s": matrix})

@@ -16,7 +16,7 @@ from gpu_worker.kernels.triton.copies import BlockCopies
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from gpu_worker.kernels.triton.kv import FORMATS
 from ops.bench.gpu_check import int4, mixture, one_byte
-from ops.bench.gpu_check.bench import Bench
+from ops.bench.gpu_check.bench import Bench, Row
 from ops.bench.gpu_check.cases import Heads, make_step, pages_for, random
 from ops.bench.pages import copied, make_pages
 
@@ -32,6 +32,8 @@ MIXED = [(1, 1), (1, 300), (1, 3000), (2, 2), (33, 97), (300, 300), (200, 1500)]
 STEPS = [DECODES, DRAFTS, MIXED]
 TINY = [[(1, 1), (1, 300), (2, 2), (9, 20)]]
 
+
+SHARE = "share of what is allowed"
 
 HEADS = Heads(8, 2, 128)
 
@@ -100,8 +102,18 @@ def check(bench: Bench) -> None:
         _note(name, 1, worst, bench)
 
 
+def merged(rows: list[Row]) -> list[Row]:
+    """A row for each kind of kernel, of the rows of all shards."""
+    found = dict[str, Row]()
+    for row in rows:
+        same = found.setdefault(row["kind"], row | {"cases": 0})
+        same["cases"] += row["cases"]
+        same[SHARE] = max(same[SHARE], row[SHARE])
+    return list(found.values())
+
+
 def _note(kind: str, count: int, worst: float, bench: Bench) -> None:
-    bench.note("kernels", {"kind": kind, "cases": count, "share of what is allowed": round(worst, 3)})
+    bench.note("kernels", {"kind": kind, "cases": count, SHARE: round(worst, 3)})
 
 
 def attention_error(case: Case, kernels: TritonKernels, bench: Bench) -> float:

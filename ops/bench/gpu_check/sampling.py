@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._C._autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
 from gpu_worker.kernels.reference.sampling import sample
 from gpu_worker.kernels.sampling import Sampled
@@ -62,21 +64,32 @@ def _measure(name: str, logits: torch.Tensor, params: SamplingParams, bench: Ben
     slots, known = np.arange(rows, dtype=np.int32), batch.known[:rows]
     places = batch.send(slots)
 
-    def by(one: Callable[..., Sampled]) -> tuple[float, Sampled]:
-        def work() -> Sampled:
-            return one(logits, slots, places, known, batch.sampling.state)
+    def by(one: Callable[..., Sampled]) -> Callable[[], Sampled]:
+        return lambda: one(logits, slots, places, known, batch.sampling.state)
 
-        return _seconds(work, bench), work()
-
-    own, found = by(in_triton.sample)
-    other, expected = by(sample)
+    own, other = by(in_triton.sample), by(sample)
+    found, expected = own(), other()
     differing = int((found.tokens != expected.tokens).sum())
     # Logarithms differ in their last bits, so a draw may differ where two scores are almost equal.
     bench.expect(
         differing <= rows // 50, f"sampling {name}: {differing} of {rows} tokens are not the reference's"
     )
-    row = {"asked": name, "batch": rows, "us": round(own * 1e6, 1), "PyTorch us": round(other * 1e6, 1)}
+    row: dict[str, Any] = {"asked": name, "batch": rows}
+    row |= {
+        what: round(_seconds(work, bench) * 1e6, 1) for what, work in (("us", own), ("PyTorch us", other))
+    }
+    row["GPU us"] = "" if bench.dry else round(_on_gpu(own) * 1e6, 1)
     bench.note("sampling", row)
+
+
+def _on_gpu(work: Callable[[], object]) -> float:
+    """Seconds that the GPU computes in a turn, without its waits for the host."""
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
+        for _ in range(TURNS):
+            work()
+        torch.cuda.synchronize()
+    events = (event for event in (seen.events() or ()) if event.device_type == DeviceType.CUDA)
+    return float(sum(event.time_range.elapsed_us() for event in events)) / 1e6 / TURNS
 
 
 def _seconds(work: Callable[[], object], bench: Bench) -> float:

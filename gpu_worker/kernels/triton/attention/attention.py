@@ -29,8 +29,11 @@ def tiling(size: int, dim: int, query_bytes: int, page_bytes: int) -> Tiling:
         return Tiling(16, 8, 2)
     if page_bytes == 1 and dim > 128 and size > LEAST:
         return Tiling(32, 8, 3)
+    large = size * dim >= 128 * 128
     most = 128 if page_bytes < query_bytes and size <= LEAST else 64
-    return Tiling(min(most, TILE_BYTES // (dim * page_bytes)), 8 if size * dim >= 128 * 128 else 4, 2)
+    if large and page_bytes == query_bytes:  # room for two programs on a processor
+        most = 32
+    return Tiling(min(most, TILE_BYTES // (dim * page_bytes)), 8 if large else 4, 2)
 
 
 def chunk_rows(query: Tensor) -> int:

@@ -86,10 +86,14 @@ def tile_rows(query: Tensor) -> int:
     return 16 if query.dtype == torch.float32 else 64
 
 
-def tiling(size: int, padded: int, factor: tl.dtype) -> Tiling:
-    """For tiles of `size` queries over rows of `padded` numbers. Registers are short: many rows of pages at a
-    time save instructions for each, but more queries leave room for fewer of them."""
-    rows = 16 if factor == tl.float32 else 64 if size == 32 else 32
+def tiling(size: int, padded: int, factor: tl.dtype, each: int) -> Tiling:
+    """For tiles of `size` queries over rows of `padded` numbers, `each` of them in a word.
+
+    Registers are short: many rows of pages at a time save instructions for each, but more queries leave room
+    for fewer of them where words are taken apart.
+    """
+    many = size == 32 or (size == 64 and each == 1)
+    rows = 16 if factor == tl.float32 else 64 if many else 32
     return Tiling(rows, 8 if size * padded > 16 * 512 else 4, 2)
 
 
@@ -120,7 +124,7 @@ def attend(
     pages, _, scales, _ = pointers(cache, reading.word)
     least = 16 * reading.each
     padded = triton.next_power_of_2(max(least, rank))
-    tiles = tiling(launch.size, padded, factor)
+    tiles = tiling(launch.size, padded, factor, reading.each)
     partials = logsums = None
     if splits > 1:
         partials = query.new_empty((splits, rows, rank), dtype=torch.float32)

@@ -64,7 +64,10 @@ def unpacked(words, group: tl.constexpr, FACTOR: tl.constexpr):
         )
         weights = bits.to(FACTOR, bitcast=True) - (1032.0 if half else 136.0)
     else:
-        weights = (((words >> (4 * group)) & 15).to(tl.float32) - 8.0).to(FACTOR)
+        # With the exponent of 2^23 the bits are 2^23 + 8 + weight. If 8 were taken from whole numbers, ptxas
+        # 12.8 would add two at a time in 16 bits, and may forget one: seen on an H100.
+        bits = ((words.to(tl.int32) >> (4 * group)) & 15) | 0x4B000000
+        weights = (bits.to(tl.float32, bitcast=True) - 8388616.0).to(FACTOR)
     return weights
 
 

@@ -31,6 +31,8 @@ from gpu_worker.machine.transfer import indices
 
 TILE = 8192
 """Logits that a program handles at a time."""
+MOST_PARTS = 64
+"""Parts in which the best of a row is looked for."""
 
 
 def sample(
@@ -43,13 +45,13 @@ def sample(
 ) -> Sampled:
     """See `Kernels.sample`."""
     raw = logits.float().contiguous()
-    best, tokens = raw.max(dim=-1)  # the first of equal maxima; NaN counts as the greatest
+    best, tokens = _best(raw)
     finite = best - best == 0  # infinity less itself is NaN
     flags = state.flags[slots]
     open_to = raw
     if allowed is not None:
         open_to = allowed.only(raw)
-        best, tokens = open_to.max(dim=-1)
+        best, tokens = _best(open_to)
     not_greedy = np.flatnonzero(flags)
     if len(not_greedy):
         rows, lengths = indices(np.stack((not_greedy, positions[not_greedy])), raw.device)
@@ -57,7 +59,7 @@ def sample(
         if (flags & PENALTIES).any():
             longest = int(positions[not_greedy].max())
             own = scores = penalized(open_to, rows, device_slots, lengths, longest, state)
-            best, chosen = own.max(dim=-1)
+            best, chosen = _best(own)
             tokens = tokens.index_copy(0, rows, chosen[rows])
         rare = np.flatnonzero(flags & RARE_FILTERS)
         if len(rare):  # before a kernel writes scores over logits
@@ -68,6 +70,19 @@ def sample(
         if len(rare):
             tokens = tokens.index_copy(0, few, drawn)
     return Sampled(tokens, finite, logprobs_of(raw, slots, tokens, state))
+
+
+def _best(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The greatest logit of each row and its token: the first of equal ones; NaN counts as the greatest.
+
+    Of parts of rows first: a few rows as a whole would occupy a few of a GPU's processors.
+    """
+    rows, vocabulary = logits.shape
+    parts = min(MOST_PARTS, vocabulary & -vocabulary)  # a power of two
+    best, tokens = logits.view(rows * parts, -1).max(dim=-1)
+    found, part = best.view(rows, parts).max(dim=-1)
+    within = tokens.view(rows, parts).gather(1, part[:, None]).squeeze(1)
+    return found, part * (vocabulary // parts) + within
 
 
 def _draw(
