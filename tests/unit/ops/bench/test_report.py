@@ -243,6 +243,9 @@ def test_each_file_has_a_section_with_its_origin(folder) -> None:
         "before-after",
         "chain",
         "cpu-check",
+        "gpu-check",
+        "gpu-start",
+        "gpu-tilings",
         "wire",
         "linear",
     }
