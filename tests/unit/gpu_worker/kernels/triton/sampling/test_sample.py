@@ -11,7 +11,7 @@ from tests.unit.gpu_worker.kernels.test_sampling import logits, random_step
 pytestmark = pytest.mark.usefixtures("poisoned")
 
 
-@pytest.mark.parametrize(("count", "vocabulary"), [(90, 97), (12, TILE + 70)])
+@pytest.mark.parametrize(("count", "vocabulary"), [(90, 97), (90, 96), (12, TILE + 70)])
 def test_chooses_what_the_reference_chooses(make, count: int, vocabulary: int) -> None:
     """All kinds of parameters, over logits with many ties."""
     scores, slots, known, state = random_step(make, count, vocabulary)
@@ -52,9 +52,14 @@ def test_ties_at_every_edge(make) -> None:
         assert (found < torch.tensor([7, 25, 20, 3])).all()
 
 
-def test_greedy_takes_the_first_of_equals(make) -> None:
-    scores, slots, known, state = random_step(make, 1, 97)
+@pytest.mark.parametrize("vocabulary", [97, 96])
+def test_greedy_takes_the_first_of_equals(make, vocabulary: int) -> None:
+    """Also of those in different parts of a row."""
+    scores, slots, known, state = random_step(make, 2, vocabulary)
     state.flags[:] = 0
-    scores[0] = logits() - 100
-    scores[0, [40, 12, 70]] = 3.0
-    assert sample(scores, slots, torch.tensor([0]), known, state).tokens.tolist() == [12]
+    scores[:] = logits()[:vocabulary] - 100
+    scores[0, [40, 12, 13, 70]] = 3.0
+    scores[1, [5, 71]] = torch.nan
+    found = sample(scores, slots, torch.arange(2), known, state)
+    assert found.tokens.tolist() == [12, 5]
+    assert found.finite.tolist() == [True, False]
