@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from tokenizers import Tokenizer
 
+from ops.runtime.byte_alphabet import BYTES
 from proto.tokenizer_pb2 import TokenText
 from tokenizer_svc.errors import ModelDirectoryError
 from tokenizer_svc.panic import no_panic
@@ -147,13 +148,3 @@ def _is_byte_level(decoder: dict[str, Any] | None) -> bool:
         return False
     steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
     return [step["type"] for step in steps if step["type"] != "Fuse"] == ["ByteLevel"]
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's alphabet: bytes that are printable Latin-1 characters are these, others are 256 and up."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
-
-
-BYTES = _byte_alphabet()

@@ -12,10 +12,11 @@ from pathlib import Path
 from ops.runtime.errors import StartError
 from ops.runtime.gguf.directory import SUFFIX, as_directory, gguf_name, gguf_of
 from ops.runtime.model_files import FileError
+from ops.runtime.tiktoken_ranks import RANKS, has_ranks, with_tokenizer
 
 WEIGHTS = ["model*.safetensors", "[0-9]*_Dense/model.safetensors"]
 """The model's weights, and those of layers after its pooling (`dense.py`)."""
-FILES = ["*.json", "*.jinja"]
+FILES = ["*.json", "*.jinja", RANKS]
 """What is fetched, with the weights or without: never code or pickles, nor what some repositories have
 besides, the same weights once more under another name."""
 
@@ -51,13 +52,15 @@ def fetched(model: Path, say: Callable[[str], object] = lambda line: None, weigh
     """The directory of a model; an id's is in the library's cache, and fetched if it is not there yet.
 
     A path that is no id stays as it is, whether there is anything or not; but a GGUF file becomes a directory
-    (`gguf/directory.py`). `weights`: whether they are fetched, too. Raises `HubError`.
+    (`gguf/directory.py`), and a directory without a tokenizer.json may get one (`tiktoken_ranks.py`).
+
+    `weights`: whether they are fetched, too. Raises `HubError`.
     """
     if not is_id(model):
         path = model.expanduser().absolute()
         try:
             file = gguf_of(path)
-            return path if file is None else as_directory(file)
+            return _complete(path) if file is None else as_directory(file)
         except FileError as error:
             raise HubError(str(error)) from error
     # Its import takes longer than the rest of a command, and few need it.
@@ -77,7 +80,14 @@ def fetched(model: Path, say: Callable[[str], object] = lambda line: None, weigh
         raise HubError(f"{model}: {_reason(error, endpoint, cache)}") from error
     if weights and not any(Path(directory).glob("*.safetensors")):
         raise HubError(f"{model}: {endpoint} has no model*.safetensors of it; pickles are never fetched")
-    return Path(directory)
+    try:
+        return _complete(Path(directory))
+    except FileError as error:
+        raise HubError(str(error)) from error
+
+
+def _complete(directory: Path) -> Path:
+    return with_tokenizer(directory) if has_ranks(directory) else directory
 
 
 def _reason(error: Exception, endpoint: str, cache: str) -> str:

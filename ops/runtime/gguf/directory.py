@@ -1,30 +1,23 @@
 """A GGUF file as a model directory: its configuration and tokenizer as files, its weights as links.
 
-All services read a model from a directory, and a GGUF file becomes one in the user's cache:
-
     config.json, generation_config.json, tokenizer.json, tokenizer_config.json    made from the file's values
     *.gguf                                                                        links to the file itself
 
-It takes seconds with a large vocabulary, and is done once: the folder's name has the file's size and time of
-change in it. Processes that start side by side each make it, and the first one's stays.
+It takes seconds with a large vocabulary, and is done once: see `made_directory.py`.
 """
 
-import hashlib
-import json
-import os
 import re
-import shutil
-import tempfile
 from pathlib import Path
 
 from ops.runtime.gguf.config import config_of, generation_of, read_factors
 from ops.runtime.gguf.file import read_gguf
 from ops.runtime.gguf.tokenizer import tokenizer_config_of, tokenizer_of
+from ops.runtime.made_directory import made_directory
 from ops.runtime.model_files import FileError
 
 SUFFIX = ".gguf"
-VERSION = 1
-"""Raised when a directory is made in another way than before."""
+KIND = "gguf 1"
+"""The number is raised when a directory is made in another way than before."""
 
 _PART = re.compile(r"-(\d{5})-of-\d{5}$")
 
@@ -53,31 +46,15 @@ def gguf_name(path: Path) -> str:
 def as_directory(file: Path) -> Path:
     """The model directory of a GGUF file, which is made if it is not there yet. Raises `FileError`."""
     gguf = read_gguf(file.absolute())
-    marks = [f"{path} {(stat := path.stat()).st_size} {stat.st_mtime_ns}" for path in gguf.paths]
-    key = hashlib.blake2b("\n".join([str(VERSION), *marks]).encode(), digest_size=8).hexdigest()
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "quire" / "gguf"
-    directory = base / key / gguf_name(gguf.path)
-    if directory.is_dir():
-        return directory
-    contents = {
-        "config.json": config_of(gguf, read_factors(gguf)),
-        "generation_config.json": generation_of(gguf),
-        "tokenizer.json": tokenizer_of(gguf),
-        "tokenizer_config.json": tokenizer_config_of(gguf),
-    }
-    try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(dir=directory.parent))
-        try:
-            for name, content in contents.items():
-                (made / name).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
-            for path in gguf.paths:
-                (made / path.name).symlink_to(path)
-            made.chmod(0o755)
-            made.rename(directory)
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
-    except OSError as error:
-        if not directory.is_dir():  # another process was first
-            raise FileError(f"{file}: its configuration cannot be kept: {error}") from error
-    return directory
+    return made_directory(
+        file,
+        KIND,
+        gguf_name(gguf.path),
+        gguf.paths,
+        lambda: {
+            "config.json": config_of(gguf, read_factors(gguf)),
+            "generation_config.json": generation_of(gguf),
+            "tokenizer.json": tokenizer_of(gguf),
+            "tokenizer_config.json": tokenizer_config_of(gguf),
+        },
+    )
