@@ -41,12 +41,17 @@ def hurried(rules: str) -> str:
 
 
 @asynccontextmanager
-async def asked(deployment: Deployment, count: int, tokens: int) -> AsyncIterator[list["asyncio.Task[int]"]]:
-    """The statuses of `count` answers of so many tokens, which are asked for now and given up at the end."""
+async def asked(
+    deployment: Deployment, count: int, tokens: int, **further: object
+) -> AsyncIterator[list["asyncio.Task[int]"]]:
+    """The statuses of `count` answers of so many tokens, which are asked for now and given up at the end.
+
+    `further`: fields of the request.
+    """
     async with httpx.AsyncClient(base_url=deployment.url, timeout=None) as client:
 
         async def status() -> int:
-            answer = await client.post("/v1/completions", json=QUESTION | {"max_tokens": tokens})
+            answer = await client.post("/v1/completions", json=QUESTION | {"max_tokens": tokens} | further)
             return answer.status_code
 
         tasks = [asyncio.create_task(status()) for _ in range(count)]
@@ -159,9 +164,9 @@ async def test_a_deployment_whose_processes_break(redis_server: RedisServer, tmp
 
 
 async def workers_die(deployment: Deployment, prometheus: Prometheus) -> None:
-    """Until the one request that is there is refused for it."""
+    """Until the one request that is there is refused for it. It would take minutes on any machine."""
     started = 'sum(changes(quire:steps_total{engine=~"scheduler.*"}[8s])) > 0'
-    async with asked(deployment, count=1, tokens=1500) as (task,):
+    async with asked(deployment, count=1, tokens=10**6, rolling_context=True) as (task,):
         for _ in range(8):
             assert await comes_true(lambda: task.done() or prometheus.query(started))
             if task.done():
