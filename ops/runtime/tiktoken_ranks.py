@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ops.runtime.byte_alphabet import CHARACTERS
-from ops.runtime.gguf.splits import SPLITS
-from ops.runtime.gguf.tokenizer import merges_of
+from ops.runtime.gguf.tokenizer import byte_level, merges_of
 from ops.runtime.made_directory import made_directory
 from ops.runtime.model_files import FileError, read_json, read_text
 
@@ -25,6 +24,8 @@ KIND = "tiktoken 1"
 """The number is raised when a directory is made in another way than before."""
 MOST_BYTES = 2**27
 """Size of the file. Kimi K2's has 3 MB."""
+MOST_TOKEN = 1024
+"""Bytes of a token. Those of real models have some hundred at most."""
 MOST_SPECIAL = 4096
 """Special tokens. Kimi K2 has 258."""
 
@@ -36,7 +37,7 @@ def has_ranks(directory: Path) -> bool:
 
 def with_tokenizer(directory: Path) -> Path:
     """A directory with the same files and a tokenizer.json. Raises `FileError`."""
-    links = [path.absolute() for path in directory.iterdir()]
+    links = [path.absolute() for path in directory.iterdir() if path.exists()]
     return made_directory(
         directory, KIND, directory.name, links, lambda: {"tokenizer.json": tokenizer_of(directory)}
     )
@@ -51,33 +52,14 @@ def tokenizer_of(directory: Path) -> dict[str, Any]:
         kind, known = config.get("tokenizer_class"), ", ".join(CLASSES)
         raise FileError(f"{path}: tokenizer_class: {kind!r} with {RANKS} is not supported ({known})")
     vocabulary = _vocabulary(directory / RANKS)
-    expressions, _ = SPLITS[name]
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-    splits = [
-        {"type": "Split", "pattern": {"Regex": each}, "behavior": "Isolated", "invert": False}
-        for each in expressions
-    ]
+    merges = merges_of(vocabulary, [-float(rank) for rank in range(len(vocabulary))])
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": _special(path, config.get("added_tokens_decoder"), len(vocabulary)),
-        "normalizer": None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*splits, level]},
+        **byte_level(name, vocabulary, merges, whole=True),
         "post_processor": None,
-        "decoder": level,
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": True,  # a part that is a token is that token
-            "vocab": vocabulary,
-            "merges": merges_of(vocabulary, [-float(rank) for rank in range(len(vocabulary))]),
-        },
     }
 
 
@@ -88,6 +70,8 @@ def _vocabulary(path: Path) -> dict[str, int]:
         try:
             token, rank = line.split()
             content = b64decode(token, validate=True)
+            if len(content) > MOST_TOKEN:
+                raise ValueError(f"{len(content)} bytes are too many for a token")
             if int(rank) != number:
                 raise ValueError(f"the rank is {rank[:20]}, not {number}")
         except ValueError as error:

@@ -84,14 +84,25 @@ def _byte_level(file: Gguf, tokens: Sequence[str]) -> dict[str, Any]:
     if name not in SPLITS:
         raise file.wrong("tokenizer.ggml.pre", f"{name!r} is not supported ({', '.join(SPLITS)})")
     vocabulary = {token: number for number, token in enumerate(tokens)}
-    expressions, again = SPLITS[name]
+    found = byte_level(name, vocabulary, _known_merges(file, vocabulary), whole=name in WHOLE_MERGES)
+    return found | {"normalizer": {"type": "NFC"} if name in COMPOSED else None}
+
+
+def byte_level(
+    split: str, vocabulary: Mapping[str, int], merges: Sequence[Sequence[str]], whole: bool
+) -> dict[str, Any]:
+    """Byte-level BPE, as tokenizer.json has it.
+
+    `split`: a name in `SPLITS`. `whole`: a part that is a token is that token, whatever merges say.
+    """
+    expressions, again = SPLITS[split]
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": again}
     splits = [
         {"type": "Split", "pattern": {"Regex": each}, "behavior": "Isolated", "invert": False}
         for each in expressions
     ]
     return {
-        "normalizer": {"type": "NFC"} if name in COMPOSED else None,
+        "normalizer": None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*splits, level]},
         "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
         "model": {
@@ -102,9 +113,9 @@ def _byte_level(file: Gguf, tokens: Sequence[str]) -> dict[str, Any]:
             "end_of_word_suffix": None,
             "fuse_unk": False,
             "byte_fallback": False,
-            "ignore_merges": name in WHOLE_MERGES,
+            "ignore_merges": whole,
             "vocab": vocabulary,
-            "merges": _known_merges(file, vocabulary),
+            "merges": merges,
         },
     }
 

@@ -118,6 +118,7 @@ def test_it_is_made_once_and_again_when_a_file_changes(model: Path) -> None:
     assert fetched(model) == first
     assert (first / "config.json").resolve() == model / "config.json"
     (model / "model.safetensors").write_bytes(bytes(8))
+    (model / "gone.json").symlink_to(model / "nowhere")
     second = fetched(model)
     assert second != first
     assert (second / "model.safetensors").exists()
@@ -142,6 +143,7 @@ def test_it_is_made_once_and_again_when_a_file_changes(model: Path) -> None:
         ("tiktoken.model", lambda text: text.replace(" 5\n", " 6\n"), "line 6: the rank is 6, not 5"),
         ("tiktoken.model", lambda text: text.replace(" 300\n", "\n"), "line 301: not enough values"),
         ("tiktoken.model", lambda text: "@" + text, "line 1: "),
+        ("tiktoken.model", lambda text: text + "QUFB" * 10**6 + " 700\n", "3000000 bytes are too many"),
         ("tiktoken.model", lambda text: text.replace("IQ== ", "Ig== "), "was there before"),
         ("tiktoken.model", lambda text: "\n".join(text.splitlines()[:99]), "no token is the byte"),
     ],
